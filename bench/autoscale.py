@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers.autoscale.problem import AutoscaleProblem, Option, ServiceTarget, TypeTotals
+from solvers.autoscale.problem import AutoscaleProblem, ScalingOption, ServiceTarget, TypeTotals
 from solvers.autoscale.solve import Method, solve
 from solvers.types.outcome import Budget
 
@@ -51,7 +51,7 @@ def make_problem(*, services: int, gpu_types: int, gpus: int, seed: int) -> Auto
         for index in range(services)
     )
     options = tuple(
-        Option(
+        ScalingOption(
             service=target.name,
             gpu_type=gpu_type,
             capacity_rps=price * draw.uniform(60, 140),
@@ -128,7 +128,7 @@ def main() -> None:
     RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
-def _key(option: Option) -> tuple[str, str]:
+def _key(option: ScalingOption) -> tuple[str, str]:
     return option.service, option.gpu_type
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
-from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
 from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -58,13 +58,13 @@ def _relative(truth: Truth, gpu_type: GpuType, points: OperatingPoints, row: Ope
         + row.launch_ms * (1 + launch_growth)
         + row.run_ms * (1 + points.sensitivity * row.pressure * neighbours)
     )
-    placed = Placed(
+    placed = RunningPart(
         network=points.network,
         gpu_type=points.gpu_type,
         sm_percent=row.sm_percent,
         batch=row.batch,
         clock_mhz=row.clock_mhz,
-        neighbours=(Neighbour(points.network, row.sm_percent, row.batch),) * neighbours,
+        neighbours=(SimulatedNeighbour(points.network, row.sm_percent, row.batch),) * neighbours,
     )
     true_ms = truth.execution_ms(placed, row.batch)
     return (predicted_ms - true_ms) / true_ms

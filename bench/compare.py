@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import fmean
 
 from app.cli.simulation.scenario_files import read_scenario
-from app.simulate.report.report import Report, make_report, violations
+from app.simulate.report.report import SimulationReport, make_report, violations
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from bench.report import Figures, print_table, write_results
 
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -48,7 +48,7 @@ class Claim:
     is_papers: bool = True
     """Whether the paper states the figure; else it is what we ask of ourselves."""
 
-    def values(self, report: Report, *, policy: str | None = None) -> tuple[tuple[float, float, float], ...]:
+    def values(self, report: SimulationReport, *, policy: str | None = None) -> tuple[tuple[float, float, float], ...]:
         """Figure, ours and the baseline's amounts by seed, of the seeds that both have. `policy`: in place of ours."""
         ours = {run.seed: run for run in report.runs if run.policy == (policy or self.policy)}
         rivals = {run.seed: run for run in report.runs if run.policy == self.baseline}
@@ -320,12 +320,12 @@ def main() -> None:
     write_results("compare", rows, settings={"names": " ".join(options.names)})
 
 
-def rows_of(experiment: Experiment, report: Report, *, scenario: str, truth: str) -> list[Figures]:
+def rows_of(experiment: Experiment, report: SimulationReport, *, scenario: str, truth: str) -> list[Figures]:
     """One row per claim: means over the seeds that both policies have."""
     return [_row(claim, report, scenario=scenario, truth=truth) for claim in experiment.claims]
 
 
-def _row(claim: Claim, report: Report, *, scenario: str, truth: str) -> Figures:
+def _row(claim: Claim, report: SimulationReport, *, scenario: str, truth: str) -> Figures:
     figure, mine, theirs = (fmean(values) for values in zip(*claim.values(report), strict=True))
     return {
         "scenario": scenario,
@@ -341,7 +341,7 @@ def _row(claim: Claim, report: Report, *, scenario: str, truth: str) -> Figures:
     }
 
 
-def provenance(scenario: Scenario) -> str:
+def provenance(scenario: SimulationScenario) -> str:
     """Where the latencies of the fleet come from: the least certain of its GPU types."""
     types = {pool.gpu_type for pool in scenario.spec.fleet}
     if scenario.spec.truth == "planned":
@@ -349,7 +349,7 @@ def provenance(scenario: Scenario) -> str:
     return "measured" if types <= MEASURED_TYPES else "scaled"
 
 
-def simulated(scenario: Scenario, processes: int) -> tuple[Report, str]:
+def simulated(scenario: SimulationScenario, processes: int) -> tuple[SimulationReport, str]:
     """The report of all its runs, and where its truth comes from. Raises SystemExit where a run failed."""
     jobs = jobs_of(scenario, shipped_catalogue(scenario), SCENARIOS)
     report = make_report(scenario, simulate_all(jobs, make_runner(processes)))

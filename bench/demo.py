@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agents.sim.cluster import ServiceTotals
 from agents.sim.truth.truth import load_truth
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.demo.feed import attainment
 from app.demo.scenario import DURATION_S, demo_cluster
 from app.simulate.run.accounting import Bill, make_bill
@@ -37,7 +37,7 @@ class Outcome:
 
 async def simulate(policy: str, seed: int) -> Outcome:
     """The whole trace under one policy."""
-    plan, clock, began = demo_cluster(policy, seed), ManualClock(), time.perf_counter()
+    plan, clock, began = demo_cluster(policy, seed), ManualControlClock(), time.perf_counter()
     loop = ClosedLoop(
         plan, world=load_truth(), clock=clock, solver=InlineSolver(), promises_may_break=policy == BASELINE
     )

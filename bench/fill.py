@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bench.report import print_table, write_results
 from solvers.backfill import exact, greedy
-from solvers.backfill.exact import Filling
+from solvers.backfill.exact import FillProgram
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoints
@@ -56,7 +56,7 @@ def _concave(points: OperatingPoints) -> OperatingPoints:
 def measure(gpus: int, tasks: int, *, is_plain: bool) -> list[Row]:
     """One row per method."""
     cases = [random_case(gpus, tasks, seed, is_plain=is_plain) for seed in range(INSTANCES)]
-    judges = [Filling(case, FillLimits()) for case in cases]
+    judges = [FillProgram(case, FillLimits()) for case in cases]
     rows = []
     filled: dict[str, list[tuple[BoundGpu, ...]]] = {}
     methods: dict[str, Fill] = {"greedy": greedy.fill, "exact": exact.fill}
@@ -86,7 +86,7 @@ def measure(gpus: int, tasks: int, *, is_plain: bool) -> list[Row]:
     return rows
 
 
-def _figures(judge: Filling, case: FillProblem, gpus: tuple[BoundGpu, ...]) -> dict[str, float]:
+def _figures(judge: FillProgram, case: FillProblem, gpus: tuple[BoundGpu, ...]) -> dict[str, float]:
     """Tasks that run, their weighted speed, and USD per hour of GPUs without replicas."""
     speeds = []
     for gpu in gpus:

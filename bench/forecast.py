@@ -18,11 +18,11 @@ import numpy as np
 
 from app.measurements.traces import read_trace
 from bench.report import Figures, print_table, write_results
-from solvers.forecast.back_test import Question, Score, SeasonsBefore, back_test
+from solvers.forecast.back_test import BackTestOrigin, ForecastScore, SeasonsBefore, back_test
 from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, DAY_S, HOUR_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
-from solvers.forecast.types import Season, Series, windows_ahead
+from solvers.forecast.types import RequestSeries, Season, windows_ahead
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 HORIZON_S = 5.0
@@ -34,7 +34,7 @@ STRETCHES = 60
 GENERATED_DAYS = 14
 
 
-def traces() -> Iterator[tuple[str, Series]]:
+def traces() -> Iterator[tuple[str, RequestSeries]]:
     """Names and traces."""
     if DATA.exists():
         for pattern in ("bursty_zipf", "low_load", "medium_normal", "twitter_zipf"):
@@ -55,14 +55,14 @@ def traces() -> Iterator[tuple[str, Series]]:
     yield from _generated()
 
 
-def _philly(window_s: float) -> Series:
+def _philly(window_s: float) -> RequestSeries:
     with (DATA / "philly_jobs" / "jobs.csv").open(encoding="utf-8") as stream:
         times_s = np.array([float(row["submit_s"]) for row in csv.DictReader(stream)])
     counts = np.bincount((times_s // window_s).astype(int)).astype(float)
-    return Series(start_s=0.0, window_s=window_s, arrivals=counts)
+    return RequestSeries(start_s=0.0, window_s=window_s, arrivals=counts)
 
 
-def _generated() -> Iterator[tuple[str, Series]]:
+def _generated() -> Iterator[tuple[str, RequestSeries]]:
     """What no short trace shows: seasons of many days, drawn from Poisson with a level that wanders from day to day."""
     draw = np.random.default_rng(1)
     for name, window_s, period_s in (("made/daily 5 min", COARSE_S, DAY_S), ("made/hourly job 1 min", 60.0, HOUR_S)):
@@ -72,26 +72,28 @@ def _generated() -> Iterator[tuple[str, Series]]:
         level = 20.0 * np.exp(np.cumsum(draw.normal(0.0, 0.003, size=len(times_s))))
         yield (
             name,
-            Series(start_s=0.0, window_s=window_s, arrivals=draw.poisson(level * shape * window_s).astype(float)),
+            RequestSeries(
+                start_s=0.0, window_s=window_s, arrivals=draw.poisson(level * shape * window_s).astype(float)
+            ),
         )
 
 
-def _replaced(series: Series, arrivals: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Series:
-    return Series(start_s=series.start_s, window_s=series.window_s, arrivals=arrivals)
+def _replaced(series: RequestSeries, arrivals: np.ndarray[tuple[int], np.dtype[np.float64]]) -> RequestSeries:
+    return RequestSeries(start_s=series.start_s, window_s=series.window_s, arrivals=arrivals)
 
 
-def measure(name: str, series: Series) -> tuple[list[Figures], Figures]:
+def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
     """A row for each technique as it is, and one for what the loop makes of them."""
     raw = back_test(
-        series, Question(horizon_s=_horizon_s(series), most_origins=len(series.arrivals)), _seasons_of(series)
+        series, BackTestOrigin(horizon_s=_horizon_s(series), most_origins=len(series.arrivals)), _seasons_of(series)
     )
-    every: dict[str, Score] = {}
-    chosen: dict[str, Score] = {}
+    every: dict[str, ForecastScore] = {}
+    chosen: dict[str, ForecastScore] = {}
     current = Choice()
     switches = 0
     for first, end in _stretches(series):
         margins = {technique: margin_of(score) for technique, score in every.items()}
-        question = Question(horizon_s=_horizon_s(series), most_origins=end - first)
+        question = BackTestOrigin(horizon_s=_horizon_s(series), most_origins=end - first)
         since = max(1, first - windows_ahead(series, question.horizon_s) + 1)
         scores = back_test(series.part(0, end), question, _seasons_of(series), margins=margins, since=since)
         if not scores:
@@ -117,9 +119,9 @@ def measure(name: str, series: Series) -> tuple[list[Figures], Figures]:
     }
 
 
-def _settled_over_best_percent(series: Series) -> float:
+def _settled_over_best_percent(series: RequestSeries) -> float:
     middle, windows = len(series.arrivals) // 2, len(series.arrivals)
-    question, seasons = Question(horizon_s=_horizon_s(series), most_origins=windows), _seasons_of(series)
+    question, seasons = BackTestOrigin(horizon_s=_horizon_s(series), most_origins=windows), _seasons_of(series)
     first = back_test(series.part(0, middle), question, seasons)
     margins = {technique: margin_of(score) for technique, score in first.items()}
     second = back_test(series, question, seasons, margins=margins, since=middle)
@@ -127,11 +129,11 @@ def _settled_over_best_percent(series: Series) -> float:
     return 100.0 * (second[choose(first)].pinball_rps / best_rps - 1.0)
 
 
-def _horizon_s(series: Series) -> float:
+def _horizon_s(series: RequestSeries) -> float:
     return max(HORIZON_S, series.window_s)
 
 
-def _seasons_of(series: Series) -> SeasonsBefore:
+def _seasons_of(series: RequestSeries) -> SeasonsBefore:
     coarse = coarsen(series, COARSE_S)
 
     def seasons_before(until_s: float) -> tuple[Season, ...]:
@@ -140,14 +142,14 @@ def _seasons_of(series: Series) -> SeasonsBefore:
     return seasons_before
 
 
-def _stretches(series: Series) -> Iterator[tuple[int, int]]:
+def _stretches(series: RequestSeries) -> Iterator[tuple[int, int]]:
     """First window and end of one stretch after the other."""
     windows = len(series.arrivals)
     size = round(STRETCH_S) if series.window_s == 1.0 else max(1, windows // STRETCHES)
     return ((first, min(first + size, windows)) for first in range(0, windows, size))
 
 
-def _row(name: str, technique: str, score: Score) -> Figures:
+def _row(name: str, technique: str, score: ForecastScore) -> Figures:
     mean_rps = score.observed_rps
     return {
         "trace": name,

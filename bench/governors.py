@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 
 from agents.sim.truth.truth import load_truth
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.simulate.run.build import make_cluster, shipped_catalogue
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from app.solver.process import InlineSolver
 from bench.report import Figures, print_table, write_results
 from solvers.governors.registry import GOVERNORS
@@ -87,11 +87,11 @@ def _closed_loop(rate_rps: int, governor: str | None) -> ClosedLoop:
             }
         ],
     }
-    scenario = Scenario.model_validate({"kind": "Scenario", "metadata": {"name": "governors"}, "spec": spec})
+    scenario = SimulationScenario.model_validate({"kind": "Scenario", "metadata": {"name": "governors"}, "spec": spec})
     plan = make_cluster(
         scenario, scenario.spec.policies[0], 1, catalogue=shipped_catalogue(scenario), folder=Path(__file__).parent
     )
-    return ClosedLoop(half_known(plan), world=load_truth(), clock=ManualClock(), solver=InlineSolver())
+    return ClosedLoop(half_known(plan), world=load_truth(), clock=ManualControlClock(), solver=InlineSolver())
 
 
 def half_known(plan: ClusterPlan) -> ClusterPlan:

@@ -19,7 +19,7 @@ from random import Random
 import aiohttp
 import numpy as np
 
-from agents.sim.load import Load, LoadShape
+from agents.sim.load import ArrivalProcess, LoadShape
 from bench.report import Figures, print_table
 
 READY_PERIOD_S = 2.0
@@ -79,7 +79,7 @@ class Sender:
             await asyncio.wait(self._in_flight)
         self._print_report()
 
-    async def _send(self, service: str, load: Load, began_s: float) -> None:
+    async def _send(self, service: str, load: ArrivalProcess, began_s: float) -> None:
         at_s = 0.0
         while at_s < self._options.duration_s:
             for due_s in load.arrivals(at_s, min(at_s + AHEAD_S, self._options.duration_s)):
@@ -135,10 +135,10 @@ class Sender:
         self._tallies.clear()
 
 
-def loads(options: argparse.Namespace) -> dict[str, Load]:
+def loads(options: argparse.Namespace) -> dict[str, ArrivalProcess]:
     """The load of each service, by name."""
     return {
-        service: Load(
+        service: ArrivalProcess(
             shape=LoadShape(mean_rps=rate, day_amplitude=0.4, day_period_s=options.day_s, burst_weight=0.5),
             duration_s=int(options.duration_s) + 1,
             seed=options.seed,

@@ -19,7 +19,7 @@ from bench.measured_sets import load_rapp, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.latency import factorisation_machine
-from solvers.predict.latency.factorisation_features import Conditions
+from solvers.predict.latency.factorisation_features import ServedConditions
 from solvers.predict.latency.factorisation_learner import FactorisationLearner
 
 ORDERS = range(10)
@@ -159,7 +159,7 @@ def speed_rows(samples: Samples) -> list[Figures]:
     """Times of one update, one grid and a fit, medians, next to what they must and what the paper took."""
     learner = FactorisationLearner()
     arrived = samples.take(np.random.default_rng(0).permutation(len(samples))[: max(ROWS)])
-    row = Conditions("resnet50", GPU_TYPE, 4.0, 35.0, 4096.0, 16384.0, 224.0, 25e6)
+    row = ServedConditions("resnet50", GPU_TYPE, 4.0, 35.0, 4096.0, 16384.0, 224.0, 25e6)
     stream_s = _median_s(lambda: factorisation_machine.learn_samples(FactorisationLearner(), arrived), repeats=3)
     update_s = _median_s(lambda: learner.update(row, latency_ms=20.0, throughput_rps=200.0), repeats=3000)
     for gpu_type in GRID_GPU_TYPES:
@@ -180,7 +180,7 @@ def speed_rows(samples: Samples) -> list[Figures]:
     ]
 
 
-def _predict_grids(learner: FactorisationLearner, grids: Sequence[Sequence[Conditions]]) -> None:
+def _predict_grids(learner: FactorisationLearner, grids: Sequence[Sequence[ServedConditions]]) -> None:
     for rows in grids:
         group = Group(rows[0].network, rows[0].gpu_type)
         factorisation_machine.predict_targets(learner.group_coefficients(group), rows)

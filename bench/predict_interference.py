@@ -20,13 +20,13 @@ from bench.measured_sets import read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict.data.fit import Coefficients
 from solvers.predict.data.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
-from solvers.predict.data.techniques import Learner
+from solvers.predict.data.techniques import TechniqueEntry
 from solvers.predict.interference import constant, layer_counts, pressure, response_surface
 from solvers.predict.latency.decomposition import NetworkFacts
 from solvers.predict.learn.cross_validation import predict_groups
 
 SEEDS = range(4)
-SOLO = Learner(name="hierarchical_kriging", package="solvers.predict.latency", is_pooled=True)
+SOLO = TechniqueEntry(name="hierarchical_kriging", package="solvers.predict.latency", is_pooled=True)
 LUCID_NAMES = {
     "EfficientNet": "efficientnet_b0",
     "MobileNetV2": "mobilenet_v2",

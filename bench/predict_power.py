@@ -17,17 +17,17 @@ import numpy as np
 from bench.measured_sets import numbers, read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict.data.samples import Indices, Reals, Samples, make_queries, make_samples
-from solvers.predict.data.techniques import Learner
+from solvers.predict.data.techniques import TechniqueEntry
 from solvers.predict.learn.cross_validation import predict_groups
 from solvers.predict.resources import memory
 
 SEEDS = (0, 1)
 PARTS = 4
 
-ROOFLINE = Learner(name="roofline", package="solvers.predict.resources", is_pooled=True)
-DUTY_CYCLE = Learner(name="duty_cycle", package="solvers.predict.resources")
-THROTTLING = Learner(name="throttling", package="solvers.predict.latency")
-MEMORY = Learner(name="memory", package="solvers.predict")
+ROOFLINE = TechniqueEntry(name="roofline", package="solvers.predict.resources", is_pooled=True)
+DUTY_CYCLE = TechniqueEntry(name="duty_cycle", package="solvers.predict.resources")
+THROTTLING = TechniqueEntry(name="throttling", package="solvers.predict.latency")
+MEMORY = TechniqueEntry(name="memory", package="solvers.predict")
 
 Hide = Callable[[Samples, Indices], Samples]
 """Samples without what is held out of these rows."""
@@ -46,7 +46,7 @@ def hide_watts(samples: Samples, rows: Indices) -> Samples:
 
 
 def held_out_errors(
-    learner: Learner, samples: Samples, parts: Sequence[Indices], *, hide: Hide = drop_rows
+    learner: TechniqueEntry, samples: Samples, parts: Sequence[Indices], *, hide: Hide = drop_rows
 ) -> tuple[Reals, Reals]:
     """Errors of held-out and of learned rows, over all parts; NaN where a group could not be learned."""
     held, learned = [], []
@@ -60,11 +60,11 @@ def held_out_errors(
     return np.concatenate(held), np.concatenate(learned)
 
 
-def _measured(learner: Learner, samples: Samples) -> Reals:
+def _measured(learner: TechniqueEntry, samples: Samples) -> Reals:
     return samples.latency_ms if learner is THROTTLING else samples.power_w
 
 
-def power_rows(name: str, learner: Learner, samples: Samples) -> list[Figures]:
+def power_rows(name: str, learner: TechniqueEntry, samples: Samples) -> list[Figures]:
     """Figures of one set: random parts, and half of the rows against the other half."""
     return [
         _figures(f"{name}, {PARTS} random parts", learner, samples, _random_parts(samples, PARTS)),
@@ -150,7 +150,7 @@ def load_miso_memory(shared: Path) -> Samples:
 
 
 def _figures(
-    name: str, learner: Learner, samples: Samples, parts: Sequence[Indices], *, hide: Hide = drop_rows
+    name: str, learner: TechniqueEntry, samples: Samples, parts: Sequence[Indices], *, hide: Hide = drop_rows
 ) -> Figures:
     held, learned = held_out_errors(learner, samples, parts, hide=hide)
     return {

@@ -19,7 +19,7 @@ from bench.measured_sets import load_rapp, random_quarter, shared_folder
 from bench.predict_interference import load_igniter_solo
 from bench.report import Figures, print_table, write_results
 from solvers.predict.data.samples import Indices, Reals, Samples
-from solvers.predict.data.techniques import LEARNERS, Learner
+from solvers.predict.data.techniques import LEARNERS, TechniqueEntry
 from solvers.predict.learn.cross_validation import predict_groups
 
 NETWORK_STEP = 4
@@ -69,7 +69,7 @@ TASKS = (
 )
 
 
-def task_rows(task: Task, shared: Path, learners: Sequence[Learner]) -> list[Figures]:
+def task_rows(task: Task, shared: Path, learners: Sequence[TechniqueEntry]) -> list[Figures]:
     """A row for every technique that can learn from such rows."""
     samples = task.load(shared)
     splits = [task.split(samples, seed) for seed in range(task.draws)]
@@ -81,7 +81,7 @@ def task_rows(task: Task, shared: Path, learners: Sequence[Learner]) -> list[Fig
     return rows
 
 
-def _errors(learner: Learner, samples: Samples, split: Split) -> Reals:
+def _errors(learner: TechniqueEntry, samples: Samples, split: Split) -> Reals:
     """(held-out rows,) relative errors; NaN where the group was not learned."""
     learned, held = (samples.take(rows) for rows in split)
     predicted_ms = predict_groups(learner, learner.fit_groups(learned), held.at)

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.sim.engine import Pace, ReplicaQueue
+from agents.sim.engine import ExecutionPace, ReplicaQueue
 from agents.sim.tally import ServiceTally
-from agents.sim.truth.truth import Neighbour, Placed
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
 from app.simulate.run.planned_world import PlannedWorld
 from bench.report import Figures, print_table, write_results
 from bench.synthetic_problems import synthetic_problem
@@ -46,7 +46,7 @@ class Station(NamedTuple):
     """Of the service's rate that they carry together."""
     arrival_rate_rps: float
     """Of one of them."""
-    pace: Pace
+    pace: ExecutionPace
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def stations(problem: Problem, plan: Plan) -> Iterator[Station]:
                     service=service.name,
                     share=gpu.count * replica.arrival_rate_rps / service.arrival_rate_rps,
                     arrival_rate_rps=replica.arrival_rate_rps,
-                    pace=Pace(
+                    pace=ExecutionPace(
                         batch=replica.batch,
                         batch_s=times_s,
                         batch_w=np.zeros(len(times_s)),
@@ -111,10 +111,12 @@ def stations(problem: Problem, plan: Plan) -> Iterator[Station]:
                 )
 
 
-def _placed(problem: Problem, gpu: GpuPlan, place: int) -> Placed:
-    seats = [Neighbour(problem.service(each.service).network, each.sm_percent, each.batch) for each in gpu.replicas]
+def _placed(problem: Problem, gpu: GpuPlan, place: int) -> RunningPart:
+    seats = [
+        SimulatedNeighbour(problem.service(each.service).network, each.sm_percent, each.batch) for each in gpu.replicas
+    ]
     network, sm_percent, batch = seats.pop(place)
-    return Placed(
+    return RunningPart(
         network=network,
         gpu_type=gpu.gpu_type,
         sm_percent=sm_percent,

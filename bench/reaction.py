@@ -19,9 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import NodeCommand, Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import Load, LoadShape, Spike
+from agents.sim.load import ArrivalProcess, LoadShape, Spike
 from agents.sim.spec import make_node
 from agents.sim.truth.truth import load_truth
 from agents.sync.ledger import Ledger
@@ -146,7 +146,7 @@ async def _agents(arrivals: Arrivals, ingest: IngestQueue, board: CommandBoard) 
         for name, gpu_type in FLEET.node_types().items()
     )
     cluster = SimulatedCluster(
-        nodes, Scenario(loads=_loads(), seed=1), world=load_truth(), clock=clock, start_s=arrivals.start_s
+        nodes, ClusterScript(loads=_loads(), seed=1), world=load_truth(), clock=clock, start_s=arrivals.start_s
     )
 
     async def sync(observation: Observation, wait_s: float) -> SyncReply:
@@ -172,10 +172,10 @@ async def _agents(arrivals: Arrivals, ingest: IngestQueue, board: CommandBoard) 
         yield
 
 
-def _loads() -> dict[str, Load]:
+def _loads() -> dict[str, ArrivalProcess]:
     last_s = max(jump_times_s().values()) + SETTLE_S
     return {
-        service: Load(
+        service: ArrivalProcess(
             shape=LoadShape(
                 mean_rps=MEAN_RPS, spikes=(Spike(start_s=at_s, length_s=last_s, factor=JUMP, ramp_s=1e-6),)
             ),

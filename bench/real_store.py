@@ -20,7 +20,7 @@ from app.db.base.engine import make_engine
 from app.db.decisions import policies
 from app.db.fleet import gpu_types, nodes
 from app.db.predictions import profiles
-from app.db.predictions.profiles import Profile
+from app.db.predictions.profiles import StoredProfile
 from app.db.workloads import services
 from app.postgres import server as postgres
 from app.store.store import PolicySettings
@@ -81,7 +81,7 @@ async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: date
             for network in NETWORKS:
                 await profiles.save_network(connection, network, at=now)
             measured = [
-                Profile(points=points, provenance="scaled", latency_sigma=(SHIPPED_SIGMA,) * len(points.rows))
+                StoredProfile(points=points, provenance="scaled", latency_sigma=(SHIPPED_SIGMA,) * len(points.rows))
                 for points in load_profiles(NETWORKS, GPU_TYPES)
             ]
             await profiles.save_profiles(connection, measured, at=now)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from solvers.sharing.exact import solve_exact
-from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem
+from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.row_scan import smallest_rows
 
 RESULTS = Path("bench/results/sharing.json")
@@ -29,7 +29,7 @@ def random_problem(replicas: int, seed: int) -> SharingProblem:
         floor, area, knee = draw.uniform(1.0, 10.0), draw.uniform(100.0, 900.0), draw.uniform(20.0, 90.0)
         execution_ms = tuple(floor + area / min(sm, knee) - 0.001 * sm for sm in sm_percent)
         limit_ms = draw.uniform(execution_ms[-1], execution_ms[0])
-        curve = Curve(sm_percent=sm_percent, execution_ms=execution_ms)
+        curve = ShareCurve(sm_percent=sm_percent, execution_ms=execution_ms)
         made.append(LimitedCurve(name=f"replica-{number}", curve=curve, limit_ms=limit_ms))
     return SharingProblem(replicas=tuple(made))
 

@@ -20,13 +20,13 @@ from agents.base.clock import ManualClock
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.engine import Pace, ReplicaQueue, draw_noise
-from agents.sim.load import Load, LoadShape
+from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
+from agents.sim.load import ArrivalProcess, LoadShape
 from agents.sim.spec import make_node
 from agents.sim.tally import ServiceTally
-from agents.sim.truth.truth import Neighbour, Placed, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
 
 RESULTS = Path(__file__).parent / "results"
 SERVICES = 4
@@ -41,7 +41,7 @@ def measure_queue(requests: int = 5_000_000) -> float:
     random = np.random.default_rng(1)
     batch, execution_s = 16, 0.02
     arrivals = np.cumsum(random.exponential(execution_s / (0.8 * batch), requests))
-    pace = Pace(batch=batch, batch_s=np.full(17, execution_s), batch_w=np.full(17, 100.0), slo_s=0.1)
+    pace = ExecutionPace(batch=batch, batch_s=np.full(17, execution_s), batch_w=np.full(17, 100.0), slo_s=0.1)
     queue, tally = ReplicaQueue(capacity=512, noise=draw_noise(random, 0.02)), ServiceTally()
     edges = np.searchsorted(arrivals, np.arange(0.0, arrivals[-1] + 1.0))
     queue.advance((0.0, 0.0), (arrivals[:0], arrivals[:0]), pace, tally)  # compiles
@@ -66,13 +66,13 @@ class Course(NamedTuple):
 def busy_v100s(busy: float = 0.8, batch: int = 32) -> Course:
     """Batches of 32 of the fastest network, at so much of what all replicas can take with their neighbours."""
     network, half = "alexnet-trt", 50.0
-    mine = Placed(
+    mine = RunningPart(
         network=network,
         gpu_type="V100-32GB",
         sm_percent=half,
         batch=batch,
         clock_mhz=CLOCK_MHZ,
-        neighbours=(Neighbour(network, half, batch),),
+        neighbours=(SimulatedNeighbour(network, half, batch),),
     )
     batch_ms = float(load_truth().batch_ms(mine)[batch])
     rate_rps = busy * NODES * batch / batch_ms * 1000.0
@@ -88,8 +88,10 @@ async def measure_cluster(course: Course) -> tuple[float, float]:
     nodes = tuple(make_node(f"n{i}", "V100-32GB", gpus=2, memory_mib=32768.0) for i in range(NODES))
     names = [f"s{i}" for i in range(SERVICES)]
     shape = LoadShape(mean_rps=course.rate_rps, burst_weight=0.5)
-    loads = {name: Load(shape=shape, duration_s=course.trace_s, seed=1, stream=i) for i, name in enumerate(names)}
-    cluster = SimulatedCluster(nodes, Scenario(loads=loads, seed=1), world=load_truth(), clock=clock)
+    loads = {
+        name: ArrivalProcess(shape=shape, duration_s=course.trace_s, seed=1, stream=i) for i, name in enumerate(names)
+    }
+    cluster = SimulatedCluster(nodes, ClusterScript(loads=loads, seed=1), world=load_truth(), clock=clock)
     devices = {node.name: SimulatedDevice(cluster, node.name) for node in nodes}
 
     async def look() -> None:

@@ -30,8 +30,8 @@ from agents.sim.cluster import SimulatedCluster
 from app.simulate.run.build import Catalogue, shipped_catalogue
 from app.simulate.run.closed_loop import ClosedLoop
 from app.simulate.run.record import Recorder
-from app.simulate.run.run import Job, simulate
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.run.run import SimulationRun, simulate
+from app.simulate.scenario.scenario import SimulationScenario
 from app.solver.process import InlineSolver
 from app.store.memory_store import MemoryStore
 from bench.report import Figures, print_table, write_results
@@ -116,14 +116,14 @@ def watched() -> Iterator[Watch]:
 
 def make_scenario(
     *, gpus: int, services: int, minutes: float, policy: str = "joint", work: float = 1.0, busy: float = 0.3
-) -> Scenario:
+) -> SimulationScenario:
     """A fleet of so many GPUs (a multiple of 16 is met exactly) under load; one policy, one seed."""
     nodes = math.ceil(gpus / GPUS_PER_NODE / len(TYPES))
     fleet = [
         {"name": kind.split("-")[0].lower(), "gpu_type": kind, "nodes": nodes, "gpus_per_node": GPUS_PER_NODE}
         for kind in TYPES
     ]
-    return Scenario.model_validate(
+    return SimulationScenario.model_validate(
         {
             "kind": "Scenario",
             "metadata": {"name": "scale"},
@@ -182,10 +182,12 @@ def _catalogue_of(network: str) -> Catalogue:
     return Catalogue(gpu_types=load_gpu_types(TYPES), points=load_profiles([network], TYPES))
 
 
-def measure(scenario: Scenario) -> Figures:
+def measure(scenario: SimulationScenario) -> Figures:
     """One run: its seconds by part, its memory, and what it simulated."""
     spec = scenario.spec
-    job = Job(scenario=scenario, run=spec.policies[0], seed=1, catalogue=shipped_catalogue(scenario), folder=Path())
+    job = SimulationRun(
+        scenario=scenario, run=spec.policies[0], seed=1, catalogue=shipped_catalogue(scenario), folder=Path()
+    )
     began_s = time.perf_counter()
     with watched() as watch:
         result = simulate(job)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.db.decisions import plans
 from app.db.decisions.plans import PlanSummary
 from app.db.postgres_store import PostgresStore
@@ -36,7 +36,7 @@ KEEPS, LOOKS = "keeps or changes", "looks"
 
 async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> list[Figures]:
     """A row per kind of ticks; the first tick is not counted (it fills caches)."""
-    draw, clock = Random(fleet.gpus), ManualClock()
+    draw, clock = Random(fleet.gpus), ManualControlClock()
     settings = PolicySettings(window_s=WINDOW_S, max_replicas_per_gpu=6)
     means = {service.name: draw.uniform(0.5, 1.5) * mean_rps for service in fleet.nouns()}
     async with open_fleet(url, fleet, settings, clock.now()) as engine:
@@ -70,7 +70,7 @@ class _Tick(NamedTuple):
 
 
 async def _observe(
-    store: PostgresStore, fleet: Fleet, clock: ManualClock, rates: Mapping[str, float], number: int
+    store: PostgresStore, fleet: Fleet, clock: ManualControlClock, rates: Mapping[str, float], number: int
 ) -> None:
     """Windows of telemetry at constant rates, from every node."""
     arrivals = {name: round(rate * WINDOW_S) for name, rate in rates.items()}

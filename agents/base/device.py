@@ -161,7 +161,7 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
+class DeviceReadings:
     """What was measured since the last time; counts, never rates."""
 
     gpus: tuple[GpuReading, ...] = ()
@@ -174,7 +174,7 @@ class Readings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaGlance:
+class ReplicaPoll:
     """One replica since the last glance at its GPU."""
 
     id: str
@@ -191,11 +191,11 @@ class ReplicaGlance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuGlance:
+class GpuPoll:
     """One GPU since the last glance at it."""
 
     peak_power_w: float
-    replicas: tuple[ReplicaGlance, ...] = ()
+    replicas: tuple[ReplicaPoll, ...] = ()
 
 
 class Device(Protocol):
@@ -213,11 +213,11 @@ class Device(Protocol):
         nobody knows, never."""
         ...
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         """What was measured since the last call (or since the start); reading starts a new window."""
         ...
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         """What a GPU did since the last glance at it, or since the last `read`; leaves the window of `read` alone.
 
         Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.

@@ -30,7 +30,7 @@ class Family:
     kind: Kind = "gauge"
 
 
-class Page(Collector):
+class ScrapePage(Collector):
     """One answer to a scrape."""
 
     def __init__(self, families: Iterable[Family]) -> None:

@@ -16,7 +16,7 @@ from agents.base.protocol import ReplicaCommand, TaskCommand
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
-from agents.fake.device import StandInDevice
+from agents.fake.device import FakeDevice
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
 
@@ -120,11 +120,11 @@ async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.sim.cluster import (
-        Scenario,  # numba: half a second
+        ClusterScript,  # numba: half a second
         SimulatedCluster,
     )
     from agents.sim.device import SimulatedDevice
-    from agents.sim.load import Load, LoadShape
+    from agents.sim.load import ArrivalProcess, LoadShape
     from agents.sim.spec import make_node
     from agents.sim.truth.truth import load_truth
 
@@ -133,23 +133,25 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
         options.node, options.gpu_type, gpus=options.gpus, memory_mib=memory_mib, launch_s=options.launch_s
     )
     loads = {
-        service: Load(shape=LoadShape(mean_rps=rate_rps), duration_s=LOAD_DURATION_S, seed=options.seed, stream=stream)
+        service: ArrivalProcess(
+            shape=LoadShape(mean_rps=rate_rps), duration_s=LOAD_DURATION_S, seed=options.seed, stream=stream
+        )
         for stream, (service, rate_rps) in enumerate(sorted(dict(options.load).items()))
     }
-    scenario = Scenario(loads=loads, seed=options.seed)
+    scenario = ClusterScript(loads=loads, seed=options.seed)
     return SimulatedDevice(SimulatedCluster((node,), scenario, world=load_truth(), clock=clock), options.node)
 
 
-def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
+def _standin_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
     from agents.sim.truth.tables import read_types
-    from agents.sim.truth.truth import Placed, TruthError, load_truth
+    from agents.sim.truth.truth import RunningPart, TruthError, load_truth
 
     types, truth = read_types(), load_truth()
     if options.gpu_type not in types:
         raise ValueError(f"no measured times for GPU type {options.gpu_type!r}; known: {', '.join(types)}")
 
     def seconds(part: ReplicaCommand | TaskCommand, gpu: GpuState, size: int) -> float:
-        placed = Placed(
+        placed = RunningPart(
             network=part.network,
             gpu_type=gpu.gpu_type,
             sm_percent=part.sm_percent,
@@ -167,7 +169,7 @@ def _standin_device(options: argparse.Namespace, clock: Clock) -> StandInDevice:
     gpus = tuple(
         GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib) for index in range(options.gpus)
     )
-    return StandInDevice(
+    return FakeDevice(
         gpus,
         execution_s=seconds,
         iteration_s=lambda task, gpu: seconds(task, gpu, task.batch),

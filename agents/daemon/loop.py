@@ -23,7 +23,7 @@ from msgspec import structs
 
 from agents.base.backoff import retry_s
 from agents.base.clock import Clock
-from agents.base.device import Device, DeviceError, Readings
+from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
 from agents.enforce.admission import objections
@@ -34,7 +34,7 @@ from agents.enforce.reconcile import LONGEST_DETAIL, Enforcing
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
-from agents.sync.transport import ClockSkew, Transport, TransportError, Unacceptable, Unreachable
+from agents.sync.transport import ClockSkew, ControlPlaneSilent, Transport, TransportError, Unacceptable
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class NodeAgent:
             readings = await self._device.read()
         except DeviceError as error:
             log.error("the device cannot be read: %s", error)
-            readings = Readings(problems=(str(error),))
+            readings = DeviceReadings(problems=(str(error),))
         self._progress.note(readings.tasks, self.command)
         self._sequence += 1
         acks = (*self._notes.refusals, *((ack,) if ack else ()))
@@ -267,7 +267,7 @@ class NodeAgent:
             except (TransportError, DeviceError) as error:
                 failures += 1
                 self._notes.sync_problem = str(error)
-                asked_s = error.retry_after_s if isinstance(error, Unreachable) else 0.0
+                asked_s = error.retry_after_s if isinstance(error, ControlPlaneSilent) else 0.0
                 wait_s = retry_s(failures, self._random, asked_s=asked_s)
                 log.warning("sync failed %d times, next try in %.1f s: %s", failures, wait_s, error)
                 await self._clock.sleep(wait_s)

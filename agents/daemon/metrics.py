@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from agents.base.exposition import Family, Page
+from agents.base.exposition import Family, ScrapePage
 from agents.base.protocol import GpuCommand, GpuReading, NodeCommand, Observation, SyncReply, UseReading
 from agents.sync.outbox import Outbox
-from agents.sync.transport import NotAuthorised, Transport, Unacceptable, Unreachable
+from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Transport, Unacceptable
 
 SyncResult: TypeAlias = Literal["answered", "unreachable", "not_authorised", "refused"]
 RESULTS: tuple[SyncResult, ...] = ("answered", "unreachable", "not_authorised", "refused")
@@ -94,9 +94,9 @@ class AgentMetrics:
         if result == "answered":
             self._answered_s = self._wall_s()
 
-    def page(self, outbox: Outbox, command: NodeCommand | None) -> Page:
+    def page(self, outbox: Outbox, command: NodeCommand | None) -> ScrapePage:
         """What there is now."""
-        page = Page(FAMILIES)
+        page = ScrapePage(FAMILIES)
         page.add("plimsoll_agent_info", 1, self._node, self._version)
         page.add("plimsoll_agent_generation", 0 if command is None else command.generation)
         page.add("plimsoll_agent_observations_total", self._observed)
@@ -110,7 +110,7 @@ class AgentMetrics:
             self._add_observation(page, self._newest, command)
         return page
 
-    def _add_observation(self, page: Page, seen: Observation, command: NodeCommand | None) -> None:
+    def _add_observation(self, page: ScrapePage, seen: Observation, command: NodeCommand | None) -> None:
         page.add("plimsoll_agent_problems", len(seen.problems))
         for ack in seen.acks[-1:]:
             page.add("plimsoll_agent_acknowledgement", 1, ack.status)
@@ -138,7 +138,7 @@ class MeteredTransport:
         """Hand over one observation."""
         try:
             reply = await self._transport.exchange(observation, wait_s=wait_s)
-        except Unreachable:
+        except ControlPlaneSilent:
             self._metrics.note_sync("unreachable")
             raise
         except NotAuthorised:
@@ -155,7 +155,7 @@ class MeteredTransport:
         await self._transport.close()
 
 
-def _add_gpu(page: Page, gpu: GpuReading, energy_j: float) -> None:
+def _add_gpu(page: ScrapePage, gpu: GpuReading, energy_j: float) -> None:
     labels = (str(gpu.index), gpu.gpu_type)
     page.add("plimsoll_agent_gpu_healthy", gpu.healthy, *labels)
     page.add("plimsoll_agent_gpu_power_watts", gpu.power_w, *labels)
@@ -167,7 +167,7 @@ def _add_gpu(page: Page, gpu: GpuReading, energy_j: float) -> None:
     page.add("plimsoll_agent_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
 
 
-def _add_limits(page: Page, gpu: GpuCommand, gpu_type: str) -> None:
+def _add_limits(page: ScrapePage, gpu: GpuCommand, gpu_type: str) -> None:
     labels = (str(gpu.index), gpu_type)
     page.add("plimsoll_agent_gpu_power_limit_watts", gpu.power_cap_w or None, *labels)
     page.add("plimsoll_agent_gpu_clock_limit_hertz", gpu.clock_mhz * MHZ or None, *labels)
@@ -175,7 +175,7 @@ def _add_limits(page: Page, gpu: GpuCommand, gpu_type: str) -> None:
     page.add("plimsoll_agent_gpu_sm_granted_ratio", granted / 100.0, *labels)
 
 
-def _add_use(page: Page, use: UseReading, window_s: float) -> None:
+def _add_use(page: ScrapePage, use: UseReading, window_s: float) -> None:
     labels = (str(use.gpu_index), use.kind, use.name, use.service)
     page.add("plimsoll_agent_use_sm_ratio", None if use.sm_percent is None else use.sm_percent / 100.0, *labels)
     memory_mib = use.memory_used_mib

@@ -14,12 +14,12 @@ from agents.doctor.types import (
     ControlPlaneFacts,
     DriverFacts,
     FileFacts,
-    Finding,
     GpuFacts,
     Here,
     Level,
     ModeFacts,
     MpsFacts,
+    NodeFinding,
     PortFacts,
     ProcessFacts,
     SharedMemoryFacts,
@@ -61,295 +61,299 @@ COSTS: Mapping[Capability, str] = {
 NO_MPS = "SM percents and memory limits would not be in force, replicas take turns"
 
 
-def check_process(facts: ProcessFacts, here: Here) -> Iterator[Finding]:
+def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
     """Python and package, user and rights, open files."""
     found = tuple(int(part) for part in re.findall(r"\d+", here.python)[:2])
     package = f"plimsoll {here.package}" if here.package else "plimsoll from its source"
     if found >= LEAST_PYTHON:
-        yield Finding(check="python", level="pass", words=f"{here.python}, {package}")
+        yield NodeFinding(check="python", level="pass", words=f"{here.python}, {package}")
     else:
-        yield Finding(check="python", level="fail", words=f"{here.python}, {package}", remedy="use 3.11 or newer")
+        yield NodeFinding(check="python", level="fail", words=f"{here.python}, {package}", remedy="use 3.11 or newer")
     rights = "CAP_SYS_ADMIN" if facts.effective & CAP_SYS_ADMIN else "no CAP_SYS_ADMIN"
     who = f"{facts.user} (UID {facts.uid}), {rights}"
     if facts.ambient & CAP_SYS_ADMIN:
         remedy = f"only where clocks or power limits are worth it: {INSTALL}, Clocks and power limits"
         words = f"{who}, which every replica inherits"
-        yield Finding(check="user", level="warn", words=words, remedy=remedy)
+        yield NodeFinding(check="user", level="warn", words=words, remedy=remedy)
     else:
-        yield Finding(check="user", level="pass", words=who)
+        yield NodeFinding(check="user", level="pass", words=who)
     if here.open_files >= OPEN_FILES:
-        yield Finding(check="open files", level="pass", words=f"{here.open_files}")
+        yield NodeFinding(check="open files", level="pass", words=f"{here.open_files}")
     else:
         remedy = f"`ulimit -n {OPEN_FILES}`, or LimitNOFILE={OPEN_FILES} in the unit"
         words = f"{here.open_files}, MPS wants {OPEN_FILES}"
-        yield Finding(check="open files", level="warn", words=words, remedy=remedy)
+        yield NodeFinding(check="open files", level="warn", words=words, remedy=remedy)
 
 
-def check_driver(facts: DriverFacts) -> Finding:
+def check_driver(facts: DriverFacts) -> NodeFinding:
     """Driver, library and whether there are GPUs."""
     if facts.problem:
         remedy = "install NVIDIA's driver, or look at `nvidia-smi` and the kernel's log"
-        return Finding(check="driver", level="fail", words=facts.problem, remedy=remedy)
+        return NodeFinding(check="driver", level="fail", words=facts.problem, remedy=remedy)
     if not facts.gpus:
         words = f"{facts.version}, without GPUs"
-        return Finding(check="driver", level="fail", words=words, remedy="look at `nvidia-smi -L` and `lspci`")
-    return Finding(check="driver", level="pass", words=f"{facts.version}, {_count(len(facts.gpus), 'GPU')}")
+        return NodeFinding(check="driver", level="fail", words=words, remedy="look at `nvidia-smi -L` and `lspci`")
+    return NodeFinding(check="driver", level="pass", words=f"{facts.version}, {_count(len(facts.gpus), 'GPU')}")
 
 
-def check_files(facts: FileFacts) -> Finding:
+def check_files(facts: FileFacts) -> NodeFinding:
     """The driver's files in /dev."""
     if facts.missing:
         remedy = "`sudo nvidia-modprobe -c 0 -u`; the unit does it before each start"
         words = f"missing: {', '.join(facts.missing)}: CUDA cannot start"
-        return Finding(check="device files", level="fail", words=words, remedy=remedy)
+        return NodeFinding(check="device files", level="fail", words=words, remedy=remedy)
     if facts.closed:
         words = f"not open to this user: {', '.join(facts.closed)}"
         remedy = "add the user to the files' group (SupplementaryGroups= in the unit)"
-        return Finding(check="device files", level="fail", words=words, remedy=remedy)
-    return Finding(check="device files", level="pass", words=f"{facts.count}, open to this user")
+        return NodeFinding(check="device files", level="fail", words=words, remedy=remedy)
+    return NodeFinding(check="device files", level="pass", words=f"{facts.count}, open to this user")
 
 
-def check_gpu(gpu: GpuFacts, driver: DriverFacts, *, gpu_type: str, has_right: bool) -> Iterator[Finding]:
+def check_gpu(gpu: GpuFacts, driver: DriverFacts, *, gpu_type: str, has_right: bool) -> Iterator[NodeFinding]:
     """What the GPU is, and each thing that it does not let this process do."""
     name = f"GPU {gpu.index}"
     as_type = f" as {gpu_type}" if gpu_type else ""
     words = f"{gpu.name}{as_type}, {gpu.memory_mib:g} MiB, {gpu.uuid}"
     if gpu.lost:
         remedy = "drain the node, then reset the GPU or restart the machine"
-        yield Finding(check=name, level="fail", words=f"{words}: {gpu.lost}", remedy=remedy)
+        yield NodeFinding(check=name, level="fail", words=f"{words}: {gpu.lost}", remedy=remedy)
         return
-    yield Finding(check=name, level="pass", words=words)
+    yield NodeFinding(check=name, level="pass", words=words)
     for ability, why in gpu.lacks:
         reason = why.partition(": ")[2] or why
         lost = f"cannot {ability}: {reason}; {_cost(ability)}"
-        yield Finding(check=name, level="warn", words=lost, remedy=_way_out(reason))
+        yield NodeFinding(check=name, level="warn", words=lost, remedy=_way_out(reason))
     knobs = " and ".join(gpu.untried)
     if gpu.untried and not has_right:
         for ability in gpu.untried:
             words = f"cannot {ability}: it needs CAP_SYS_ADMIN; {_cost(ability)}"
-            yield Finding(check=name, level="warn", words=words, remedy=_way_out("CAP_SYS_ADMIN"))
+            yield NodeFinding(check=name, level="warn", words=words, remedy=_way_out("CAP_SYS_ADMIN"))
     elif gpu.untried and driver.why_untried:
-        yield Finding(check=name, level="skip", words=f"{knobs}: not tried, {driver.why_untried}")
+        yield NodeFinding(check=name, level="skip", words=f"{knobs}: not tried, {driver.why_untried}")
     elif gpu.untried:
         words = f"may {knobs}, by its rights; --try-writes tries it"
-        yield Finding(check=name, level="pass", words=words)
+        yield NodeFinding(check=name, level="pass", words=words)
     elif not gpu.lacks:
-        yield Finding(check=name, level="pass", words=f"can do all {gpu.ability_count} things that are asked of it")
+        yield NodeFinding(check=name, level="pass", words=f"can do all {gpu.ability_count} things that are asked of it")
 
 
-def check_mps(gpu: GpuFacts, facts: MpsFacts) -> Finding:
+def check_mps(gpu: GpuFacts, facts: MpsFacts) -> NodeFinding:
     """Whether the GPU can be shared with limits."""
     name = f"GPU {gpu.index} MPS"
     if facts.why_not:
         remedy = f"{_mps_remedy(facts.why_not)}, or start with --sharing turns and no limits"
-        return Finding(check=name, level="fail", words=f"{facts.why_not}; {NO_MPS}", remedy=remedy)
+        return NodeFinding(check=name, level="fail", words=f"{facts.why_not}; {NO_MPS}", remedy=remedy)
     length = f"{len(str(facts.pipe))} of {LONGEST_PIPE_PATH} characters"
     daemon = "its daemon runs" if facts.is_running else "no daemon yet"
-    return Finding(check=name, level="pass", words=f"{facts.pipe} ({length}), {daemon}")
+    return NodeFinding(check=name, level="pass", words=f"{facts.pipe} ({length}), {daemon}")
 
 
-def check_turns() -> Finding:
+def check_turns() -> NodeFinding:
     """Sharing without MPS was asked for."""
-    return Finding(check="MPS", level="warn", words=f"--sharing turns: {NO_MPS}")
+    return NodeFinding(check="MPS", level="warn", words=f"--sharing turns: {NO_MPS}")
 
 
-def check_modes(gpu: GpuFacts, facts: ModeFacts, *, uses_mps: bool) -> Finding:
+def check_modes(gpu: GpuFacts, facts: ModeFacts, *, uses_mps: bool) -> NodeFinding:
     """Compute mode and persistence mode of one GPU."""
     name = f"GPU {gpu.index} modes"
     if gpu.uuid not in facts.by_uuid:
         words = f"not read: {facts.problem or 'nvidia-smi does not list it'}"
-        return Finding(check=name, level="skip", words=words)
+        return NodeFinding(check=name, level="skip", words=words)
     compute, persistence = facts.by_uuid[gpu.uuid]
     words = f"compute {compute}, persistence {persistence}"
     if "prohibited" in compute.lower():
-        return Finding(
+        return NodeFinding(
             check=name, level="fail", words=f"{words}: nothing may compute", remedy=f"nvidia-smi -i {gpu.uuid} -c 0"
         )
     if "exclusive" in compute.lower() and not uses_mps:
         words = f"{words}: replicas cannot take turns"
-        return Finding(check=name, level="fail", words=words, remedy=f"nvidia-smi -i {gpu.uuid} -c 0")
+        return NodeFinding(check=name, level="fail", words=words, remedy=f"nvidia-smi -i {gpu.uuid} -c 0")
     if persistence.lower() == "disabled":
         words = f"{words}: the driver may forget clocks and limits when nobody uses the GPU"
-        return Finding(check=name, level="warn", words=words, remedy="run nvidia-persistenced")
-    return Finding(check=name, level="pass", words=words)
+        return NodeFinding(check=name, level="warn", words=words, remedy="run nvidia-persistenced")
+    return NodeFinding(check=name, level="pass", words=words)
 
 
-def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[Finding]:
+def check_state(facts: StateFacts, process: ProcessFacts) -> Iterator[NodeFinding]:
     """The state directory, an agent that has it, knobs and workers of one that is gone."""
     yield _check_directory(facts, process)
     if facts.is_closed:
-        yield Finding(
+        yield NodeFinding(
             check="agent", level="skip", words="agent, knobs and workers: the directory is closed to this user"
         )
         return
     held = "an agent works with this directory" if facts.is_held else "none works with this directory"
-    yield Finding(check="agent", level="pass", words=held)
+    yield NodeFinding(check="agent", level="pass", words=held)
     yield _check_knobs(facts)
     yield _check_workers(facts)
     if facts.damaged:
         remedy = "nothing; the agent goes on with the rest and says so"
-        yield Finding(check="state files", level="warn", words="; ".join(facts.damaged[:3]), remedy=remedy)
+        yield NodeFinding(check="state files", level="warn", words="; ".join(facts.damaged[:3]), remedy=remedy)
 
 
-def _check_directory(facts: StateFacts, process: ProcessFacts) -> Finding:
+def _check_directory(facts: StateFacts, process: ProcessFacts) -> NodeFinding:
     free = f"{facts.free_mib:,.0f} MiB free"
     if facts.problem:
         remedy = f"give it to the agent's user, or run this as that user (UID {facts.owner_uid})"
-        return Finding(check="state dir", level="fail", words=facts.problem, remedy=remedy)
+        return NodeFinding(check="state dir", level="fail", words=facts.problem, remedy=remedy)
     if facts.free_mib < LEAST_FREE_MIB:
         words = f"{facts.path}, {free}: the agent must be able to write"
-        return Finding(check="state dir", level="fail", words=words, remedy="make room")
+        return NodeFinding(check="state dir", level="fail", words=words, remedy="make room")
     if facts.exists and facts.owner_uid != process.uid:
         words = f"{facts.path} is of UID {facts.owner_uid}, and this runs as {process.uid}"
         remedy = f"run this as the agent's user: sudo -u '#{facts.owner_uid}' plimsoll-agent doctor ..."
-        return Finding(check="state dir", level="warn", words=words, remedy=remedy)
+        return NodeFinding(check="state dir", level="warn", words=words, remedy=remedy)
     if facts.free_mib < GOOD_FREE_MIB:
-        return Finding(check="state dir", level="warn", words=f"{facts.path}, {free}", remedy="make room for logs")
+        return NodeFinding(check="state dir", level="warn", words=f"{facts.path}, {free}", remedy="make room for logs")
     made = "" if facts.exists else ", which will be made"
-    return Finding(check="state dir", level="pass", words=f"{facts.path}{made}, {free}")
+    return NodeFinding(check="state dir", level="pass", words=f"{facts.path}{made}, {free}")
 
 
-def _check_knobs(facts: StateFacts) -> Finding:
+def _check_knobs(facts: StateFacts) -> NodeFinding:
     now = [f"{each.knob} of {each.gpu_uuid}" for each in facts.turned if each.is_of_this_boot]
     if now and facts.is_held:
-        return Finding(check="knobs", level="pass", words=f"turned by the agent: {', '.join(now)}")
+        return NodeFinding(check="knobs", level="pass", words=f"turned by the agent: {', '.join(now)}")
     if now:
         remedy = f"plimsoll-agent restore --state-dir {shlex.quote(str(facts.path))}"
         words = f"left turned by an agent that is gone: {', '.join(now)}"
-        return Finding(check="knobs", level="warn", words=words, remedy=remedy)
+        return NodeFinding(check="knobs", level="warn", words=words, remedy=remedy)
     if facts.turned:
         words = f"{len(facts.turned)} in the journal, cleared by the restart of the machine"
-        return Finding(check="knobs", level="pass", words=words)
-    return Finding(check="knobs", level="pass", words="none is turned")
+        return NodeFinding(check="knobs", level="pass", words=words)
+    return NodeFinding(check="knobs", level="pass", words="none is turned")
 
 
-def _check_workers(facts: StateFacts) -> Finding:
+def _check_workers(facts: StateFacts) -> NodeFinding:
     if not facts.running and not facts.ended:
-        return Finding(check="workers", level="pass", words="no record")
+        return NodeFinding(check="workers", level="pass", words="no record")
     words = f"{_count(len(facts.running), 'replica')} running, {len(facts.ended)} ended"
     if facts.is_held or not facts.running:
-        return Finding(check="workers", level="pass", words=words)
+        return NodeFinding(check="workers", level="pass", words=words)
     names = ", ".join(facts.running[:3]) + (" ..." if len(facts.running) > 3 else "")
     words = f"{words}, without an agent: {names}"
     remedy = "start the agent: it goes on with those that are wanted and ends the others"
-    return Finding(check="workers", level="warn", words=words, remedy=remedy)
+    return NodeFinding(check="workers", level="warn", words=words, remedy=remedy)
 
 
-def check_templates(facts: TemplateFacts) -> Iterator[Finding]:
+def check_templates(facts: TemplateFacts) -> Iterator[NodeFinding]:
     """The allow-list of programs, and those that are not on this machine."""
     if facts.problem:
         words = f"{facts.problem}; the agent does not start with it"
-        yield Finding(check="templates", level="fail", words=words, remedy="docs/runtimes.md has the keys")
+        yield NodeFinding(check="templates", level="fail", words=words, remedy="docs/runtimes.md has the keys")
         return
     names = [name for name, _, _ in facts.programs]
     if set(names) <= {BUILT_IN, BUILT_IN_TASK}:
         words = "only the built-in ones, stand-ins that compute nothing on the GPU"
         remedy = "write a file (docs/runtimes.md) and give it by --templates"
-        yield Finding(check="templates", level="warn", words=words, remedy=remedy)
+        yield NodeFinding(check="templates", level="warn", words=words, remedy=remedy)
     else:
-        yield Finding(check="templates", level="pass", words=", ".join(names))
+        yield NodeFinding(check="templates", level="pass", words=", ".join(names))
     for name, program, is_found in facts.programs:
         if not is_found:
             words = f"{name} runs {program}, which is not found"
             remedy = "install it, name its whole path, or take the template out"
-            yield Finding(check="templates", level="fail", words=words, remedy=remedy)
+            yield NodeFinding(check="templates", level="fail", words=words, remedy=remedy)
 
 
-def check_ports(facts: PortFacts, *, is_agent_there: bool) -> Iterator[Finding]:
+def check_ports(facts: PortFacts, *, is_agent_there: bool) -> Iterator[NodeFinding]:
     """Ports of the workers and of the router."""
     words = f"{facts.free} of the {facts.count} from {facts.first} on are free"
     level: Level = "pass" if facts.free >= LEAST_FREE_PORTS else "warn" if facts.free else "fail"
     remedy = "" if level == "pass" else "find who listens there: `ss -tlnp`"
-    yield Finding(check="worker ports", level=level, words=words, remedy=remedy)
+    yield NodeFinding(check="worker ports", level=level, words=words, remedy=remedy)
     if not facts.router_port:
         return
     if facts.is_router_port_free or is_agent_there:
         words = "free" if facts.is_router_port_free else "taken, as it should be by the agent that is there"
-        yield Finding(check="router port", level="pass", words=f"{facts.router_port} is {words}")
+        yield NodeFinding(check="router port", level="pass", words=f"{facts.router_port} is {words}")
     else:
         remedy = f"find who has it: `ss -tlnp 'sport = :{facts.router_port}'`"
-        yield Finding(check="router port", level="fail", words=f"{facts.router_port} is taken", remedy=remedy)
+        yield NodeFinding(check="router port", level="fail", words=f"{facts.router_port} is taken", remedy=remedy)
 
 
-def check_shared_memory(facts: SharedMemoryFacts) -> Finding:
+def check_shared_memory(facts: SharedMemoryFacts) -> NodeFinding:
     """/dev/shm."""
     remedy = "mount a tmpfs there; in a container share the host's (--ipc=host)"
     if facts.problem:
         words = f"{facts.problem}; MPS and its clients meet there"
-        return Finding(check="shared memory", level="fail", words=words, remedy=remedy)
+        return NodeFinding(check="shared memory", level="fail", words=words, remedy=remedy)
     level: Level = "pass" if facts.free_mib >= GOOD_SHARED_MIB else "warn"
     words = f"{facts.free_mib:,.0f} MiB free in /dev/shm"
-    return Finding(check="shared memory", level=level, words=words, remedy=remedy if level == "warn" else "")
+    return NodeFinding(check="shared memory", level=level, words=words, remedy=remedy if level == "warn" else "")
 
 
-def check_control_plane(facts: ControlPlaneFacts, asked: Asked) -> Iterator[Finding]:
+def check_control_plane(facts: ControlPlaneFacts, asked: Asked) -> Iterator[NodeFinding]:
     """Name of the node, readiness, clock and token."""
     if not NODE_NAME.fullmatch(asked.node):
         words = f"{asked.node!r} is no name of a node: small letters, digits and -, at most 63"
-        yield Finding(check="node name", level="fail", words=words, remedy="give another by --node")
+        yield NodeFinding(check="node name", level="fail", words=words, remedy="give another by --node")
     if facts.problem:
         words = f"no answer from {asked.url}: {facts.problem}"
         remedy = "check the address, the network and TLS; the agent goes on with its last command"
-        yield Finding(check="control plane", level="fail", words=words, remedy=remedy)
+        yield NodeFinding(check="control plane", level="fail", words=words, remedy=remedy)
         return
     yield _check_ready(facts, asked)
     yield _check_clock(facts)
     yield _check_token(facts, asked)
 
 
-def _check_ready(facts: ControlPlaneFacts, asked: Asked) -> Finding:
+def _check_ready(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
     if facts.ready_status == 200:
-        return Finding(check="control plane", level="pass", words=f"{asked.url} is ready")
+        return NodeFinding(check="control plane", level="pass", words=f"{asked.url} is ready")
     if facts.ready_status == 503:
         words = f"{asked.url} is there and not ready: {facts.ready_words or 'it does not say why'}"
-        return Finding(check="control plane", level="warn", words=words, remedy="`plimsoll doctor` on its machine")
+        return NodeFinding(check="control plane", level="warn", words=words, remedy="`plimsoll doctor` on its machine")
     words = f"{asked.url} answered {facts.ready_status} to /readyz"
-    return Finding(check="control plane", level="fail", words=words, remedy="is this the address of a Plimsoll API?")
+    return NodeFinding(
+        check="control plane", level="fail", words=words, remedy="is this the address of a Plimsoll API?"
+    )
 
 
-def _check_clock(facts: ControlPlaneFacts) -> Finding:
+def _check_clock(facts: ControlPlaneFacts) -> NodeFinding:
     if facts.skew_s is None:
-        return Finding(check="clock", level="skip", words="the control plane's answer has no date")
+        return NodeFinding(check="clock", level="skip", words="the control plane's answer has no date")
     if abs(facts.skew_s) <= GOOD_SKEW_S:
-        return Finding(check="clock", level="pass", words=f"within {GOOD_SKEW_S:g} s of the control plane's")
+        return NodeFinding(check="clock", level="pass", words=f"within {GOOD_SKEW_S:g} s of the control plane's")
     side = "ahead of" if facts.skew_s > 0.0 else "behind"
     level: Level = "fail" if abs(facts.skew_s) > LARGEST_SKEW_S else "warn"
     words = f"{abs(facts.skew_s):.0f} s {side} the control plane's"
-    return Finding(check="clock", level=level, words=words, remedy="run chrony or systemd-timesyncd on both machines")
+    return NodeFinding(
+        check="clock", level=level, words=words, remedy="run chrony or systemd-timesyncd on both machines"
+    )
 
 
-def _check_token(facts: ControlPlaneFacts, asked: Asked) -> Finding:
+def _check_token(facts: ControlPlaneFacts, asked: Asked) -> NodeFinding:
     make = f"plimsoll token create --scope agent {asked.node}"
     if not asked.token:
         words = "none was given, the control plane will not take this agent"
-        return Finding(check="token", level="fail", words=words, remedy=f"{make}; give it by --token-file")
+        return NodeFinding(check="token", level="fail", words=words, remedy=f"{make}; give it by --token-file")
     if facts.sync_status in (401, 403):
         why = "not known, revoked or expired" if facts.sync_status == 401 else "not an agent's"
-        return Finding(check="token", level="fail", words=f"refused: {why}", remedy=make)
+        return NodeFinding(check="token", level="fail", words=f"refused: {why}", remedy=make)
     if facts.sync_status in (400, 422):
-        return Finding(check="token", level="pass", words=f"taken, for node {asked.node}")
+        return NodeFinding(check="token", level="pass", words=f"taken, for node {asked.node}")
     words = f"the control plane answered {facts.sync_status} where it should look at the token"
-    return Finding(check="token", level="warn", words=words, remedy="ask again when it is ready")
+    return NodeFinding(check="token", level="warn", words=words, remedy="ask again when it is ready")
 
 
-def check_systemd(facts: SystemdFacts) -> Finding:
+def check_systemd(facts: SystemdFacts) -> NodeFinding:
     """Who starts the agent again, and puts knobs back when it cannot."""
     remedy = f"{INSTALL} has the unit"
     if not facts.is_booted:
         words = "not here: nobody starts the agent again, or puts knobs back after kill -9"
-        return Finding(check="systemd", level="warn", words=words, remedy="after each end: plimsoll-agent restore")
+        return NodeFinding(check="systemd", level="warn", words=words, remedy="after each end: plimsoll-agent restore")
     if facts.unit is None:
-        return Finding(check="systemd", level="warn", words="here, without the agent's unit", remedy=remedy)
+        return NodeFinding(check="systemd", level="warn", words="here, without the agent's unit", remedy=remedy)
     if not facts.restores:
         words = f"{facts.unit} puts no knobs back"
-        return Finding(check="systemd", level="warn", words=words, remedy=remedy)
-    return Finding(check="systemd", level="pass", words=f"{facts.unit}")
+        return NodeFinding(check="systemd", level="warn", words=words, remedy=remedy)
+    return NodeFinding(check="systemd", level="pass", words=f"{facts.unit}")
 
 
-def broken(check: str, error: BaseException | None, limit_s: float) -> Finding:
+def broken(check: str, error: BaseException | None, limit_s: float) -> NodeFinding:
     """A check that could not be carried out; without an error it took too long."""
     words = f"no answer in {limit_s:g} s" if error is None else str(error) or type(error).__name__
-    return Finding(check=check, level="fail", words=words, remedy="look at this by hand")
+    return NodeFinding(check=check, level="fail", words=words, remedy="look at this by hand")
 
 
 def _cost(ability: str) -> str:

@@ -32,7 +32,7 @@ from agents.base.device import DeviceError
 from agents.doctor import checks, facts
 from agents.doctor.driver import ask_driver, ask_modes
 from agents.doctor.mig import check_mig
-from agents.doctor.types import CAP_SYS_ADMIN, Asked, DriverFacts, Finding, GpuFacts, Here, ProcessFacts, StateFacts
+from agents.doctor.types import CAP_SYS_ADMIN, Asked, DriverFacts, GpuFacts, Here, NodeFinding, ProcessFacts, StateFacts
 
 WIDTH = 80
 _NAME_WIDTH = 15
@@ -90,12 +90,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def examine(asked: Asked, here: Here) -> tuple[Finding, ...]:
+def examine(asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
     """Every finding about this node, in a fixed order."""
     return tuple(_examine(asked, here))
 
 
-def _examine(asked: Asked, here: Here) -> Iterator[Finding]:
+def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     process, failed = _within("user", lambda: facts.read_process(here), here)
     if process is None:
         process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
@@ -116,7 +116,7 @@ def _examine(asked: Asked, here: Here) -> Iterator[Finding]:
     yield from _examine_rest(asked, here, is_agent_there=is_held)
 
 
-def _examine_gpus(asked: Asked, here: Here, driver: DriverFacts, *, has_right: bool) -> Iterator[Finding]:
+def _examine_gpus(asked: Asked, here: Here, driver: DriverFacts, *, has_right: bool) -> Iterator[NodeFinding]:
     modes = ask_modes(here)
     if not asked.uses_mps:
         yield checks.check_turns()
@@ -131,13 +131,13 @@ def _examine_gpus(asked: Asked, here: Here, driver: DriverFacts, *, has_right: b
             yield from _bounded(f"GPU {gpu.index} MPS", partial(_mps, gpu, asked, here), here)
 
 
-def _mps(gpu: GpuFacts, asked: Asked, here: Here) -> tuple[Finding, ...]:
+def _mps(gpu: GpuFacts, asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
     if asked.mps_dir is None:
         return (_skipped(f"GPU {gpu.index} MPS", "--state-dir or --mps-dir"),)
     return (checks.check_mps(gpu, facts.read_mps(gpu, asked.mps_dir, here)),)
 
 
-def _examine_rest(asked: Asked, here: Here, *, is_agent_there: bool) -> Iterator[Finding]:
+def _examine_rest(asked: Asked, here: Here, *, is_agent_there: bool) -> Iterator[NodeFinding]:
     yield from _bounded("templates", lambda: checks.check_templates(facts.read_templates(asked.templates, here)), here)
     yield from _bounded(
         "worker ports", lambda: checks.check_ports(facts.read_ports(asked, here), is_agent_there=is_agent_there), here
@@ -152,26 +152,26 @@ def _examine_rest(asked: Asked, here: Here, *, is_agent_there: bool) -> Iterator
     yield from _bounded("systemd", lambda: (checks.check_systemd(facts.read_systemd(here)),), here)
 
 
-def render(findings: Iterable[Finding]) -> str:
+def render(findings: Iterable[NodeFinding]) -> str:
     """The table, in lines of at most WIDTH characters, with the counts at its end."""
     listed = tuple(findings)
     lines = [line for finding in listed for line in _lines(finding)]
     return "".join(f"{line}\n" for line in (*lines, _summary(listed)))
 
 
-def as_json(findings: Iterable[Finding]) -> str:
+def as_json(findings: Iterable[NodeFinding]) -> str:
     """The same as JSON."""
     listed = tuple(findings)
     document = {"findings": listed, "summary": _summary(listed), "exit_code": exit_code(listed)}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(findings: Iterable[NodeFinding]) -> int:
     """1 where something failed."""
     return int(any(finding.level == "fail" for finding in findings))
 
 
-def _lines(finding: Finding) -> Iterator[str]:
+def _lines(finding: NodeFinding) -> Iterator[str]:
     name = f"{finding.level}  {finding.check:<{_NAME_WIDTH}} "
     yield from _wrapped(name, finding.words)
     if finding.remedy:
@@ -183,22 +183,22 @@ def _wrapped(first: str, words: str) -> list[str]:
     return textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
 
 
-def _summary(findings: Iterable[Finding]) -> str:
+def _summary(findings: Iterable[NodeFinding]) -> str:
     counts = Counter(finding.level for finding in findings)
     return f"{counts['pass']} passed, {counts['warn']} warned, {counts['fail']} failed, {counts['skip']} skipped"
 
 
-def _skipped(check: str, option: str) -> Finding:
-    return Finding(check=check, level="skip", words=f"needs {option}")
+def _skipped(check: str, option: str) -> NodeFinding:
+    return NodeFinding(check=check, level="skip", words=f"needs {option}")
 
 
-def _bounded(check: str, examine_it: Callable[[], Iterable[Finding]], here: Here) -> tuple[Finding, ...]:
+def _bounded(check: str, examine_it: Callable[[], Iterable[NodeFinding]], here: Here) -> tuple[NodeFinding, ...]:
     """The findings of one check, or that it could not be carried out."""
     found, failed = _within(check, lambda: tuple(examine_it()), here)
     return failed or found or ()
 
 
-def _within(check: str, act: Callable[[], _Found], here: Here) -> tuple[_Found | None, tuple[Finding, ...]]:
+def _within(check: str, act: Callable[[], _Found], here: Here) -> tuple[_Found | None, tuple[NodeFinding, ...]]:
     """What `act` returns, or why not; a thread that hangs (a disk, a name server) is left behind."""
     found: list[_Found] = []
     errors: list[Exception] = []

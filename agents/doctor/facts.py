@@ -31,6 +31,7 @@ from agents.doctor.types import (
     FileFacts,
     GpuFacts,
     Here,
+    JournalledKnob,
     MpsFacts,
     PortFacts,
     ProcessFacts,
@@ -38,9 +39,8 @@ from agents.doctor.types import (
     StateFacts,
     SystemdFacts,
     TemplateFacts,
-    Turned,
 )
-from agents.gpu.knobs.journal import MOST_BYTES, NAME, Change
+from agents.gpu.knobs.journal import MOST_BYTES, NAME, KnobTurn
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.processes.launch import HOST
 from agents.processes.process import is_alive
@@ -139,14 +139,16 @@ def _read_state(known: StateFacts, here: Here) -> StateFacts:
     return replace(
         known,
         is_held=_is_locked(directory / "workers" / "lock"),
-        turned=tuple(Turned(gpu_uuid=uuid, knob=knob, is_of_this_boot=now) for (uuid, knob), now in knobs.items()),
+        turned=tuple(
+            JournalledKnob(gpu_uuid=uuid, knob=knob, is_of_this_boot=now) for (uuid, knob), now in knobs.items()
+        ),
         damaged=(*torn, *unread),
         running=tuple(each for each in ids if each in alive),
         ended=tuple(each for each in ids if each not in alive),
     )
 
 
-def _read_journal(path: Path) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+def _read_journal(path: Path) -> tuple[tuple[KnobTurn, ...], tuple[str, ...]]:
     """What is turned, and which lines are damaged. `KnobJournal` would take the directory and mend the file."""
     try:
         with path.open("rb") as file:
@@ -161,7 +163,7 @@ def _read_journal(path: Path) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         try:
             if line and checksum.decode("ascii", "replace") != hashlib.sha256(body).hexdigest()[:16]:
                 raise ValueError("checksum")
-            changes += [msgspec.json.decode(body, type=Change)] if line else []
+            changes += [msgspec.json.decode(body, type=KnobTurn)] if line else []
         except ValueError:  # msgspec's errors are such, too
             damaged.append(f"{path}, line {number}, is damaged")
     return tuple(changes), tuple(damaged)

@@ -6,7 +6,7 @@ read_mig(nvml, gpu)   -> MigFacts, None where the GPU is not in MIG mode       c
 from collections.abc import Iterator
 
 from agents.base.device import NotSupported
-from agents.doctor.types import Finding, GpuFacts, MigFacts
+from agents.doctor.types import GpuFacts, MigFacts, NodeFinding
 from agents.gpu.mig.layout import room
 from agents.gpu.nvml.mig_types import slice_index
 from agents.gpu.nvml.session import Nvml
@@ -34,19 +34,19 @@ def read_mig(nvml: Nvml, gpu: GpuIdentity) -> MigFacts | None:
     )
 
 
-def check_mig(gpu: GpuFacts, facts: MigFacts, *, uses_mps: bool) -> Iterator[Finding]:
+def check_mig(gpu: GpuFacts, facts: MigFacts, *, uses_mps: bool) -> Iterator[NodeFinding]:
     """Which slices there are, and what that means for knobs and MPS."""
     name = f"GPU {gpu.index} MIG"
     more = f"; room for {facts.room}" if facts.room else "; its layout cannot be changed by this user"
     if facts.slices:
         words = f"on, each slice is a GPU of its own: {', '.join(facts.slices)}{more}"
-        yield Finding(check=name, level="pass", words=words)
+        yield NodeFinding(check=name, level="pass", words=words)
     else:
         words = f"on, without slices: nothing runs on this GPU; it can have {facts.can_have}"
         remedy = f"plimsoll-agent mig apply ({PAGE}), or nvidia-smi -i {gpu.uuid} -mig 0"
-        yield Finding(check=name, level="warn", words=words, remedy=remedy)
+        yield NodeFinding(check=name, level="warn", words=words, remedy=remedy)
     words = "slices have no clock lock and no power limit: those of the whole GPU stay as they are"
-    yield Finding(check=name, level="warn", words=words, remedy="nothing to do; plans leave them alone")
+    yield NodeFinding(check=name, level="warn", words=words, remedy="nothing to do; plans leave them alone")
     if uses_mps:
         words = "inside slices it is tried when the agent starts; where it does not work replicas take turns"
-        yield Finding(check=f"GPU {gpu.index} MPS", level="skip", words=words)
+        yield NodeFinding(check=f"GPU {gpu.index} MPS", level="skip", words=words)

@@ -22,7 +22,7 @@ CAP_SYS_ADMIN = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class NodeFinding:
     """One check's outcome."""
 
     check: str
@@ -171,7 +171,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turned:
+class JournalledKnob:
     """A knob that the journal names."""
 
     gpu_uuid: str
@@ -194,7 +194,7 @@ class StateFacts:
     free_mib: float = 0.0
     is_held: bool = False
     """An agent runs with it."""
-    turned: tuple[Turned, ...] = ()
+    turned: tuple[JournalledKnob, ...] = ()
     damaged: tuple[str, ...] = ()
     """Lines of the journal and files of records that cannot be read, in words."""
     running: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from agents.base.protocol import ReplicaCommand, TaskCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartReplica:
     """Start a replica on a GPU."""
 
     gpu_index: int
@@ -90,14 +90,24 @@ class SwapIn:
 
 
 Action: TypeAlias = (
-    Start | SwitchRoutes | Drain | Stop | SetBatch | LockClock | LimitPower | StartTask | StopTask | SwapOut | SwapIn
+    StartReplica
+    | SwitchRoutes
+    | Drain
+    | Stop
+    | SetBatch
+    | LockClock
+    | LimitPower
+    | StartTask
+    | StopTask
+    | SwapOut
+    | SwapIn
 )
 
 
 async def perform(device: Device, action: Action) -> None:
     """Carry the action out; DeviceError passes through."""
     match action:
-        case Start(gpu_index=index, replica=replica):
+        case StartReplica(gpu_index=index, replica=replica):
             await device.start_replica(index, replica)
         case SwitchRoutes(routes=routes):
             await device.switch_routes(routes)

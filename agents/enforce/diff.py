@@ -34,7 +34,7 @@ from agents.enforce.actions import (
     LimitPower,
     LockClock,
     SetBatch,
-    Start,
+    StartReplica,
     StartTask,
     Stop,
     StopTask,
@@ -173,13 +173,13 @@ def _stops(gpus: tuple[_Gpu, ...], held: Collection[str], drain_deadline_s: floa
                 yield Stop(replica_id=replica.id)
 
 
-def _starts(gpu: _Gpu, taken: set[str], held: Collection[str]) -> Iterator[Start]:
+def _starts(gpu: _Gpu, taken: set[str], held: Collection[str]) -> Iterator[StartReplica]:
     """Missing replicas that fit beside everything that is alive; `taken` are the ids in use anywhere on the node."""
     free_mib, slots = _free(gpu, taken)
     for want in gpu.missing if gpu.actual.healthy else ():
         if want.id not in held and want.id not in taken and want.memory_mib <= free_mib and slots > 0:
             free_mib, slots = free_mib - want.memory_mib, slots - 1
-            yield Start(gpu_index=gpu.actual.index, replica=want)
+            yield StartReplica(gpu_index=gpu.actual.index, replica=want)
 
 
 def _free(gpu: _Gpu, taken: set[str]) -> tuple[float, int]:
@@ -204,7 +204,7 @@ class _Need:
     """Old replicas that are alive."""
 
 
-def _need(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[Start, ...]) -> _Need:
+def _need(gpu: _Gpu, waiting: set[str], taken: set[str], starts: tuple[StartReplica, ...]) -> _Need:
     wants = [want for want in gpu.missing if want.id in waiting] if gpu.actual.healthy else []
     new = [start.replica for start in starts if start.gpu_index == gpu.actual.index]
     free_mib, slots = _free(gpu, taken)

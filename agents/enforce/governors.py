@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from agents.base.device import Device, DeviceError, GpuGlance, GpuState
+from agents.base.device import Device, DeviceError, GpuPoll, GpuState
 from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, bucket_end_ms
 from agents.base.successors import base_id
 from agents.enforce.actions import LimitPower, LockClock, SetBatch, perform
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, within
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class _Task:
     """What one governor was asked to do; a command that asks the same changes nothing."""
 
     governor: GovernorCommand
-    begins: Knobs
-    limits: Limits
+    begins: GovernorKnobs
+    limits: GovernorLimits
     percentiles: tuple[tuple[str, float], ...]
     """(replica, percentile of its SLO)."""
 
@@ -41,9 +41,9 @@ class _Seat:
     """One governed GPU."""
 
     task: _Task
-    knobs: Knobs
+    knobs: GovernorKnobs
     due_s: float
-    start: Knobs | None = None
+    start: GovernorKnobs | None = None
     """Where the governor wants to begin, until it has."""
     fixed: frozenset[str] = frozenset()
     """Replicas whose batch only a successor could change: it stays as it is commanded."""
@@ -140,14 +140,14 @@ def _governed(command: NodeCommand) -> Iterator[tuple[int, GpuCommand, GovernorC
 
 def _task(gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]) -> _Task:
     replicas = sorted(gpu.replicas, key=lambda replica: replica.id)
-    limits = Limits(
+    limits = GovernorLimits(
         power_cap_w=gpu.power_cap_w,
         clocks_mhz=governor.clocks_mhz,
         replicas=tuple(
             ReplicaLimits(id=each.id, latency_ms=slos[each.service][0], largest_batch=each.batch) for each in replicas
         ),
     )
-    begins = Knobs(clock_mhz=gpu.clock_mhz, batches={each.id: each.batch for each in replicas})
+    begins = GovernorKnobs(clock_mhz=gpu.clock_mhz, batches={each.id: each.batch for each in replicas})
     return _Task(
         governor=governor,
         begins=within(begins, limits),
@@ -201,7 +201,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
             yield SetBatch(replica_id=replica.id, batch=batch)
 
 
-def _period(glance: GpuGlance, task: _Task) -> GpuPeriod:
+def _period(glance: GpuPoll, task: _Task) -> GpuPeriod:
     """What was measured, in the governors' words; replicas of an earlier command count with their power only."""
     percentiles = dict(task.percentiles)
     by_id = {base_id(each.id): each for each in sorted(glance.replicas, key=lambda each: each.id)}

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from agents.base.backoff import Restarts
 from agents.base.device import Device, DeviceError, GpuState, NodeState, Part, RunningReplica
 from agents.base.protocol import Ack, AckStatus, NodeCommand
-from agents.enforce.actions import Action, Start, StartTask, SwitchRoutes, perform
+from agents.enforce.actions import Action, StartReplica, StartTask, SwitchRoutes, perform
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.progress import Progress
 
@@ -63,8 +63,8 @@ class Enforcing:
                     if at == 0 and self._settled == (command, _without_load(state)):
                         return
                     todo = self._todo(command, state, now_s)
-                    failures = await self._set(each for each in todo if not isinstance(each, Start | StartTask))
-                await self._start([each for each in todo if isinstance(each, Start | StartTask)], now_s)
+                    failures = await self._set(each for each in todo if not isinstance(each, StartReplica | StartTask))
+                await self._start([each for each in todo if isinstance(each, StartReplica | StartTask)], now_s)
                 if failures or not todo:
                     break
             if todo:
@@ -88,13 +88,15 @@ class Enforcing:
                     break  # what follows would drain replicas that still get requests
         return failures
 
-    async def _start(self, starts: Iterable[Start | StartTask], now_s: float) -> None:
+    async def _start(self, starts: Iterable[StartReplica | StartTask], now_s: float) -> None:
         """Start replicas and tasks; one that fails is held back."""
         for start in starts:
             try:
                 await perform(self._device, self._progress.resumed(start))
             except DeviceError as error:
-                part: Part = ("replica", start.replica.id) if isinstance(start, Start) else ("task", start.task.name)
+                part: Part = (
+                    ("replica", start.replica.id) if isinstance(start, StartReplica) else ("task", start.task.name)
+                )
                 self._restarts.note_failure(part, now_s, reason=str(error))
 
     def _tell(self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float) -> None:

@@ -19,19 +19,19 @@ from agents.base.clock import Clock
 from agents.base.device import (
     MEMORY_TOLERANCE,
     DeviceError,
-    GpuGlance,
+    DeviceReadings,
+    GpuPoll,
     GpuState,
     LaunchFailed,
     NodeState,
     NotSupported,
-    Readings,
     RunningReplica,
     ServiceRoute,
     UnknownPart,
 )
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState, TaskCommand
-from agents.fake.tasks import IterationTime, StandInTasks
-from agents.fake.worker import StandInWorker
+from agents.fake.tasks import FakeTasks, IterationTime
+from agents.fake.worker import FakeWorker
 from agents.router.router import Router
 
 STOP_S = 1.0
@@ -51,7 +51,7 @@ class _Replica:
 
     command: ReplicaCommand
     gpu_index: int
-    worker: StandInWorker
+    worker: FakeWorker
     runner: web.AppRunner
     launch: "asyncio.Task[None] | None" = None
     url: str = ""
@@ -62,7 +62,7 @@ class _Replica:
     busy_read_s: float = 0.0
 
 
-class StandInDevice:
+class FakeDevice:
     """Stand-in workers behind a router."""
 
     def __init__(
@@ -81,7 +81,7 @@ class StandInDevice:
         self._clock = clock
         self._launch_s = launch_s
         self._replicas: dict[str, _Replica] = {}
-        self._tasks = StandInTasks(iteration_s=iteration_s, clock=clock, launch_s=launch_s)
+        self._tasks = FakeTasks(iteration_s=iteration_s, clock=clock, launch_s=launch_s)
         self._window_start_s = clock.now_s()
         self._tell: Callable[[], None] = lambda: None
 
@@ -92,7 +92,7 @@ class StandInDevice:
     def tell_changes(self, tell: Callable[[], None]) -> None:
         self._tell = tell
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         now_s = self._clock.now_s()
         window_s, self._window_start_s = now_s - self._window_start_s, now_s
         self._tasks.advance(self._gpus)
@@ -101,7 +101,7 @@ class StandInDevice:
             busy_s[each.gpu_index] = max(busy_s[each.gpu_index], each.worker.busy_s - each.busy_read_s)
         gpus = tuple(self._read_gpu(gpu, busy_s[gpu.index], window_s) for gpu in self._gpus.values())
         replicas = tuple(map(_read_replica, self._replicas.values()))
-        return Readings(
+        return DeviceReadings(
             gpus=gpus,
             replicas=replicas,
             services=self.router.read(),
@@ -109,7 +109,7 @@ class StandInDevice:
             problems=(NO_POWER,),
         )
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_POWER}")
 
     async def peak_power_w(self, gpu_index: int) -> float:
@@ -124,7 +124,7 @@ class StandInDevice:
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )
         self._execution_s(replica, gpu, replica.batch)  # A network that nobody measured must fail here, not in a batch.
-        worker = StandInWorker(
+        worker = FakeWorker(
             replica.service,
             batch=replica.batch,
             execution_s=lambda size: self._execution_s(replica, self._gpus[gpu_index], size),

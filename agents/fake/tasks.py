@@ -48,7 +48,7 @@ class _Task:
         )
 
 
-class StandInTasks:
+class FakeTasks:
     """The tasks of one node."""
 
     def __init__(self, *, iteration_s: IterationTime, clock: Clock, launch_s: float) -> None:

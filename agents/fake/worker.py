@@ -20,7 +20,7 @@ from agents.base.http_problems import problem
 QUEUE_LIMIT = 1024
 
 
-class Tensor(msgspec.Struct):
+class FakeTensor(msgspec.Struct):
     """One input or output of the protocol; data in row-major order."""
 
     name: str
@@ -29,10 +29,10 @@ class Tensor(msgspec.Struct):
     data: list[float]
 
 
-class InferRequest(msgspec.Struct):
+class FakeInferRequest(msgspec.Struct):
     """The parts of a v2 request that the stand-in reads."""
 
-    inputs: Annotated[list[Tensor], msgspec.Meta(min_length=1)]
+    inputs: Annotated[list[FakeTensor], msgspec.Meta(min_length=1)]
     id: str = ""
 
 
@@ -41,10 +41,10 @@ class InferResponse(msgspec.Struct):
 
     model_name: str
     id: str
-    outputs: list[Tensor]
+    outputs: list[FakeTensor]
 
 
-class BatchChange(msgspec.Struct, forbid_unknown_fields=True):
+class FakeBatchChange(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a batch change."""
 
     batch: Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -54,10 +54,10 @@ class Stopped(Exception):
     """The worker ended before the request was answered."""
 
 
-Pending: TypeAlias = tuple[InferRequest, "asyncio.Future[InferResponse]"]
+Pending: TypeAlias = tuple[FakeInferRequest, "asyncio.Future[InferResponse]"]
 
 
-class StandInWorker:
+class FakeWorker:
     """One replica: a queue, a batch that runs, and HTTP around it."""
 
     def __init__(self, name: str, *, batch: int, execution_s: Callable[[int], float], clock: Clock) -> None:
@@ -87,7 +87,7 @@ class StandInWorker:
         if (unknown := self._unknown(request)) is not None:
             return unknown
         try:
-            asked = msgspec.json.decode(await request.read(), type=InferRequest)
+            asked = msgspec.json.decode(await request.read(), type=FakeInferRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return problem(HTTPStatus.BAD_REQUEST, f"not a v2 inference request: {error}")
         if len(self._waiting) >= QUEUE_LIMIT:
@@ -104,10 +104,10 @@ class StandInWorker:
         if (unknown := self._unknown(request)) is not None:
             return unknown
         try:
-            self.batch = msgspec.json.decode(await request.read(), type=BatchChange).batch
+            self.batch = msgspec.json.decode(await request.read(), type=FakeBatchChange).batch
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
-        return _json(BatchChange(batch=self.batch))
+        return _json(FakeBatchChange(batch=self.batch))
 
     async def _ready(self, request: web.Request) -> web.Response:
         return self._unknown(request) or web.Response()
@@ -151,8 +151,10 @@ class StandInWorker:
             if not answered.done():
                 answered.set_exception(Stopped(f"worker {self.name} has stopped"))
 
-    def _answer(self, asked: InferRequest) -> InferResponse:
-        outputs = [Tensor(name=each.name, shape=[1], datatype="FP32", data=[sum(each.data)]) for each in asked.inputs]
+    def _answer(self, asked: FakeInferRequest) -> InferResponse:
+        outputs = [
+            FakeTensor(name=each.name, shape=[1], datatype="FP32", data=[sum(each.data)]) for each in asked.inputs
+        ]
         return InferResponse(model_name=self.name, id=asked.id, outputs=outputs)
 
 

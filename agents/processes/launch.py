@@ -40,7 +40,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LaunchPlace:
     """Where a replica is put."""
 
     ports: tuple[int, ...]
@@ -59,7 +59,7 @@ class Prepared:
     filled: Filled
 
 
-def prepare(launch: Launch, template: Template, place: Place) -> Prepared:
+def prepare(launch: Launch, template: Template, place: LaunchPlace) -> Prepared:
     """Command, environment and directory of a replica. Raises LaunchFailed."""
     replica = launch.replica
     parameters = Parameters(
@@ -78,7 +78,7 @@ def prepare(launch: Launch, template: Template, place: Place) -> Prepared:
 def make_ready(
     template: Template,
     parameters: Parameters,
-    place: Place,
+    place: LaunchPlace,
     given: Mapping[str, str],
     *,
     keeps_directory: bool = False,

@@ -23,10 +23,21 @@ from typing import TypeAlias
 import msgspec
 
 from agents.base.device import DeviceError
-from agents.profiling.messages import MOST_BATCHES, Answer, Exit, Failed, Load, Loaded, Order, Ready, Timed, Window
+from agents.profiling.messages import (
+    MOST_BATCHES,
+    Answer,
+    Exit,
+    Failed,
+    LoadBatch,
+    Loaded,
+    Order,
+    Ready,
+    RunWindow,
+    Timed,
+)
 from agents.serving.engines.engine import Engine, Signature
 from agents.serving.engines.errors import EngineLost
-from agents.serving.engines.tensors import Kind, Tensor, Tensors, byte_count, pack_numbers
+from agents.serving.engines.tensors import Tensor, Tensors, TensorType, byte_count, pack_numbers
 
 LONGEST_PROBLEM = 500
 MakeEngine: TypeAlias = Callable[[argparse.Namespace, Mapping[str, str]], Engine]
@@ -50,7 +61,7 @@ def main(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     with _own_output() as output:
-        bench = Bench(say=_teller(output), orders=_Orders(io.FileIO(0, closefd=False)), now_s=now_s)
+        bench = EngineBench(say=_teller(output), orders=_Orders(io.FileIO(0, closefd=False)), now_s=now_s)
         return bench.run(lambda: (make_engine or worker_engine)(options, os.environ))
 
 
@@ -81,7 +92,7 @@ class _Orders:
 
 
 @dataclass(slots=True, kw_only=True)
-class Bench:
+class EngineBench:
     """One engine and what is done with it."""
 
     say: Callable[[Answer], None]
@@ -112,14 +123,14 @@ class Bench:
                 return 1
         return 0
 
-    def _answer(self, engine: Engine, order: Load | Window) -> Answer:
+    def _answer(self, engine: Engine, order: LoadBatch | RunWindow) -> Answer:
         try:
-            return self._load(engine, order) if isinstance(order, Load) else self._window(engine, order)
+            return self._load(engine, order) if isinstance(order, LoadBatch) else self._window(engine, order)
         except Exception as error:  # Out of memory and the like: told, and on to the next batch size.
             self._inputs = ()
             return _failed(error, is_lost=isinstance(error, EngineLost))
 
-    def _load(self, engine: Engine, order: Load) -> Loaded:
+    def _load(self, engine: Engine, order: LoadBatch) -> Loaded:
         """Memory that the batch before took is given back first, so that this batch's is seen."""
         self._inputs = ()
         engine.offload()
@@ -131,7 +142,7 @@ class Bench:
             batch_ms = self._batch_ms(engine, number)
         return Loaded(batch_ms=batch_ms, memory_mib=engine.facts().memory_mib)
 
-    def _window(self, engine: Engine, order: Window) -> Timed:
+    def _window(self, engine: Engine, order: RunWindow) -> Timed:
         if not self._inputs:
             raise DeviceError("no batch is loaded")
         while (wait_s := order.start_s - self.now_s()) > 0.0 and not self.orders.is_over.is_set():
@@ -189,7 +200,7 @@ OPEN_LENGTH = 128
 """Taken where a network leaves the length of a dimension open: tokens of a short text."""
 _BLOCK = 4096
 """Numbers that are drawn; larger tensors repeat them, as drawing millions would take seconds."""
-_ANY = Kind(name="x", datatype="UINT8", row_shape=(16,))
+_ANY = TensorType(name="x", datatype="UINT8", row_shape=(16,))
 """For an engine that takes anything."""
 
 
@@ -202,11 +213,11 @@ def make_inputs(signature: Signature, rows: int, *, seed: int = 0) -> Sequence[T
     return [tuple(_tensor(each, rows, random) for each in kinds) for _ in range(sets)]
 
 
-def _shape(kind: Kind, rows: int) -> tuple[int, ...]:
+def _shape(kind: TensorType, rows: int) -> tuple[int, ...]:
     return rows, *(OPEN_LENGTH if length == -1 else length for length in kind.row_shape)
 
 
-def _tensor(kind: Kind, rows: int, random: Random) -> Tensor:
+def _tensor(kind: TensorType, rows: int, random: Random) -> Tensor:
     shape = _shape(kind, rows)
     length = byte_count(kind.datatype, shape)
     drawn = pack_numbers(kind.datatype, [_number(kind.datatype, random) for _ in range(_BLOCK)])

@@ -20,11 +20,11 @@ from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand
 from agents.gpu.mps.sharing import Sharing
 from agents.gpu.nvml.types import GpuIdentity
-from agents.processes.launch import Launch, Place, prepare
+from agents.processes.launch import Launch, LaunchPlace, prepare
 from agents.processes.logs import tail
 from agents.processes.process import MARK, Ending, Spawn, end_left_over, exit_in_words
 from agents.processes.templates import Template, Templates
-from agents.profiling.cells import BenchFailed, BenchLost, Seat
+from agents.profiling.cells import BenchFailed, BenchLost, BenchSettings
 from agents.profiling.cells import Crew as Seats
 from agents.profiling.messages import LONGEST_LINE, Answer, Exit, Failed, Order, Ready
 from agents.replicas.replica import Proof
@@ -61,7 +61,7 @@ class Site:
 class BenchProcess:
     """One bench that runs."""
 
-    seat: Seat
+    seat: BenchSettings
     process: asyncio.subprocess.Process
     mark: str
     log: Path
@@ -160,7 +160,7 @@ def bench_command(command: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-async def _start(seat: Seat, number: int, site: Site) -> BenchProcess:
+async def _start(seat: BenchSettings, number: int, site: Site) -> BenchProcess:
     template = find_template(site.templates, site.template, seat.network)
     name = f"bench{number}"
     replica = ReplicaCommand(
@@ -179,7 +179,7 @@ async def _start(seat: Seat, number: int, site: Site) -> BenchProcess:
         template=template.name,
         gpu_memory_mib=site.gpu.memory_mib,
     )
-    place = Place(
+    place = LaunchPlace(
         ports=(NO_PORT,) * len(template.ports),
         directory=site.directory / name,
         log=site.directory / f"{name}.log",
@@ -189,7 +189,7 @@ async def _start(seat: Seat, number: int, site: Site) -> BenchProcess:
     return await _spawn(seat, prepare(launch, template, place).spawn)
 
 
-async def _spawn(seat: Seat, spawn: Spawn) -> BenchProcess:
+async def _spawn(seat: BenchSettings, spawn: Spawn) -> BenchProcess:
     command = bench_command(spawn.command)
     try:
         with spawn.log.open("wb") as log:

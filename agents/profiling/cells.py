@@ -25,7 +25,7 @@ MOST_MEMBERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Seat:
+class BenchSettings:
     """One process of a cell: what is fixed for its life."""
 
     network: str
@@ -41,15 +41,15 @@ class Member:
     sm_percent: float
 
     @property
-    def seat(self) -> Seat:
-        return Seat(network=self.network, sm_percent=self.sm_percent)
+    def seat(self) -> BenchSettings:
+        return BenchSettings(network=self.network, sm_percent=self.sm_percent)
 
     def __str__(self) -> str:
         return f"{self.network} batch {self.batch} at {self.sm_percent:g} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MeasurementCell:
     """One point of measurement."""
 
     members: tuple[Member, ...]
@@ -62,10 +62,10 @@ class Cell:
         return " beside ".join(map(str, self.members)) + clock
 
 
-Crew: TypeAlias = tuple[Seat, ...]
+Crew: TypeAlias = tuple[BenchSettings, ...]
 
 
-def make_cell(members: Iterable[Member], clock_mhz: float | None = None) -> Cell:
+def make_cell(members: Iterable[Member], clock_mhz: float | None = None) -> MeasurementCell:
     """A cell whose members are in order. Raises OutOfRange where it cannot be measured."""
     ordered = tuple(sorted(members))
     if not 1 <= len(ordered) <= MOST_MEMBERS:
@@ -77,12 +77,12 @@ def make_cell(members: Iterable[Member], clock_mhz: float | None = None) -> Cell
             raise OutOfRange(f"share {each.sm_percent:g} of {each.network} must be above 0 and at most 100 %")
     if clock_mhz is not None and not 0.0 < clock_mhz < 1e5:
         raise OutOfRange(f"clock {clock_mhz:g} MHz is none")
-    return Cell(members=ordered, clock_mhz=clock_mhz)
+    return MeasurementCell(members=ordered, clock_mhz=clock_mhz)
 
 
 def grid(
     networks: Sequence[str], shares: Sequence[float], batches: Sequence[int], clocks_mhz: Sequence[float] = ()
-) -> tuple[Cell, ...]:
+) -> tuple[MeasurementCell, ...]:
     """Every network alone at every share, batch and clock. Raises OutOfRange."""
     found = (
         make_cell([Member(network=network, batch=batch, sm_percent=share)], clock)
@@ -96,7 +96,7 @@ def pairs(
     splits: Sequence[tuple[float, float]],
     batches: Sequence[int],
     clocks_mhz: Sequence[float] = (),
-) -> tuple[Cell, ...]:
+) -> tuple[MeasurementCell, ...]:
     """Two networks side by side, with every split of the SMs and every two batches. Raises OutOfRange."""
     clocks = tuple(clocks_mhz) or (None,)
     found = []
@@ -111,7 +111,7 @@ def pairs(
     return _distinct(found)
 
 
-def at_most(cells: Sequence[Cell], number: int, *, seed: int) -> tuple[Cell, ...]:
+def at_most(cells: Sequence[MeasurementCell], number: int, *, seed: int) -> tuple[MeasurementCell, ...]:
     """So many of the cells, the same for the same seed, in their order."""
     if len(cells) <= number:
         return tuple(cells)
@@ -119,9 +119,9 @@ def at_most(cells: Sequence[Cell], number: int, *, seed: int) -> tuple[Cell, ...
     return tuple(cells[place] for place in chosen)
 
 
-def crews(cells: Iterable[Cell], *, seed: int) -> tuple[tuple[Crew, tuple[Cell, ...]], ...]:
+def crews(cells: Iterable[MeasurementCell], *, seed: int) -> tuple[tuple[Crew, tuple[MeasurementCell, ...]], ...]:
     """The cells of each set of processes; the order is the seed's, whatever the order of the cells was."""
-    by_crew: dict[Crew, list[Cell]] = {}
+    by_crew: dict[Crew, list[MeasurementCell]] = {}
     for cell in sorted(_distinct(cells), key=_key):
         by_crew.setdefault(tuple(each.seat for each in cell.members), []).append(cell)
     random = Random(f"{seed}/order")
@@ -132,11 +132,11 @@ def crews(cells: Iterable[Cell], *, seed: int) -> tuple[tuple[Crew, tuple[Cell, 
     return tuple((crew, tuple(group)) for crew, group in ordered)
 
 
-def _key(cell: Cell) -> tuple[int, tuple[Member, ...], float]:
+def _key(cell: MeasurementCell) -> tuple[int, tuple[Member, ...], float]:
     return len(cell.members), cell.members, cell.clock_mhz or 0.0
 
 
-def _distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def _distinct(cells: Iterable[MeasurementCell]) -> tuple[MeasurementCell, ...]:
     """Each cell once. Raises OutOfRange when they are too many."""
     found = tuple(dict.fromkeys(cells))
     if len(found) > MOST_CELLS:

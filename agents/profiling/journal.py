@@ -20,7 +20,7 @@ import msgspec
 
 from agents.base.device import DeviceError
 from agents.base.durable_files import checked_body, checked_line, sync_directory
-from agents.profiling.cells import Cell, Member
+from agents.profiling.cells import MeasurementCell, Member
 
 VERSION = 1
 MOST_BYTES = 256 * 1024 * 1024
@@ -61,7 +61,7 @@ class Timing:
 class Measurement:
     """One cell as it was measured."""
 
-    cell: Cell
+    cell: MeasurementCell
     timings: tuple[Timing, ...]
     """In the order of the cell's members."""
     power_w: float | None
@@ -85,7 +85,7 @@ class Journal:
         self.path = path
         self.dropped = 0
         """Lines that were torn or altered."""
-        self._done: dict[Cell, Measurement] = {}
+        self._done: dict[MeasurementCell, Measurement] = {}
         self._ends_whole = True
         """The last line has its end: else the next one would become part of it."""
         try:
@@ -103,7 +103,7 @@ class Journal:
         """Cells that are done, in the order in which they were measured."""
         return tuple(self._done.values())
 
-    def has(self, cell: Cell) -> bool:
+    def has(self, cell: MeasurementCell) -> bool:
         """Whether the cell is done."""
         return cell in self._done
 

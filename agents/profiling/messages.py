@@ -27,7 +27,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Multiprocessors that the process sees; None: no GPU."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class LoadBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Take another batch and warm up."""
 
     rows: int
@@ -44,7 +44,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the engine holds for this batch; None: not known."""
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RunWindow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Run batches one after the other."""
 
     start_s: float
@@ -72,5 +72,5 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The process is of no further use."""
 
 
-Order: TypeAlias = Load | Window | Exit
+Order: TypeAlias = LoadBatch | RunWindow | Exit
 Answer: TypeAlias = Ready | Loaded | Timed | Failed

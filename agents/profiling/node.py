@@ -22,17 +22,17 @@ from typing import Protocol
 from agents.base.device import LaunchFailed, NotSupported, UnknownPart
 from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.journal import KnobJournal
-from agents.gpu.knobs.knobs import KnobDriver, Knobs
+from agents.gpu.knobs.knobs import KnobDriver, KnobWriter
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.sharing import ByTurns, Sharing, UnderMps
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.process import MARK
 from agents.processes.templates import Templates
 from agents.profiling.bench_processes import Site, find_template, open_crew
-from agents.profiling.cells import Cell, Seat
+from agents.profiling.cells import BenchSettings, MeasurementCell
 from agents.profiling.cleanup_process import Duties, daemon_mark, keeping
 from agents.profiling.journal import Header, Journal
-from agents.profiling.profiler import Listener, Profiler, refuse_foreign
+from agents.profiling.profiler import ProfileListener, Profiler, refuse_foreign
 from agents.profiling.watch import GpuWatch, ProfileDriver
 from agents.profiling.windows import Rules
 
@@ -57,7 +57,7 @@ class NodeDriver(ReadDriver, KnobDriver, Protocol):
 class ProfileSettings:
     """What is profiled, and how."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[MeasurementCell, ...]
     gpu_type: str
     """The catalogue's name of the GPU's type."""
     gpu_index: int = 0
@@ -100,7 +100,7 @@ class OpenProfile:
             spread_limit=settings.rules.spread_limit,
         )
 
-    def profiler(self, journal: Journal, listener: Listener) -> Profiler:
+    def profiler(self, journal: Journal, listener: ProfileListener) -> Profiler:
         """A run over the settings' cells."""
         return Profiler(
             site=self.site,
@@ -117,7 +117,7 @@ class OpenProfile:
 class KnobClock:
     """The clock of one GPU, locked through the journal of knobs."""
 
-    def __init__(self, knobs: Knobs, gpu: GpuIdentity) -> None:
+    def __init__(self, knobs: KnobWriter, gpu: GpuIdentity) -> None:
         self._knobs, self._gpu = knobs, gpu
         self._now_mhz: float | None = None
 
@@ -191,7 +191,7 @@ def _clock(
 ) -> KnobClock | None:
     if settings.knobs_dir is None or driver is None:
         return None
-    knobs = Knobs(driver, KnobJournal(settings.knobs_dir), boot_id=read_boot_id())
+    knobs = KnobWriter(driver, KnobJournal(settings.knobs_dir), boot_id=read_boot_id())
     return KnobClock(stack.enter_context(knobs), gpu)
 
 
@@ -208,17 +208,17 @@ async def _sharing(settings: ProfileSettings, site: Site, duties: Duties) -> Sha
         return ByTurns(site.gpu, why)
     shared = UnderMps(site.gpu, mps, total_sms=None)
     first = _networks(settings.cells)[0]
-    async with open_crew((Seat(network=first, sm_percent=100.0),), replace(site, sharing=shared)) as benches:
+    async with open_crew((BenchSettings(network=first, sm_percent=100.0),), replace(site, sharing=shared)) as benches:
         ready = benches[0].ready
         total_sms = None if ready is None else ready.sm_count
     return UnderMps(site.gpu, mps, total_sms=total_sms)
 
 
-def _networks(cells: Sequence[Cell]) -> list[str]:
+def _networks(cells: Sequence[MeasurementCell]) -> list[str]:
     return sorted({member.network for cell in cells for member in cell.members})
 
 
-def needs_mps(cells: Sequence[Cell]) -> bool:
+def needs_mps(cells: Sequence[MeasurementCell]) -> bool:
     """Whether a cell is anything but one network on the whole GPU."""
     return any(len(cell.members) > 1 or cell.members[0].sm_percent < 100.0 for cell in cells)
 

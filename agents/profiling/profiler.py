@@ -15,7 +15,7 @@ from typing import Protocol
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.profiling.bench_processes import BenchProcess, Site, open_crew
-from agents.profiling.cells import BenchLost, Cell, Crew, ProfileError, crews
+from agents.profiling.cells import BenchLost, Crew, MeasurementCell, ProfileError, crews
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure
@@ -24,7 +24,7 @@ MOST_FAILED_STARTS = 3
 """Crews in a row that do not come up before any did: then none will."""
 
 
-class Listener(Protocol):
+class ProfileListener(Protocol):
     """Who shows how far it is."""
 
     def begun(self, *, cells: int, done: int) -> None:
@@ -35,7 +35,7 @@ class Listener(Protocol):
         """One more."""
         ...
 
-    def failed(self, cell: Cell, why: str) -> None:
+    def failed(self, cell: MeasurementCell, why: str) -> None:
         """One that is left out."""
         ...
 
@@ -49,12 +49,12 @@ class ClockLock(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ProfileReport:
     """What a run came to."""
 
     measured: int
     """Cells, in this run."""
-    failed: tuple[tuple[Cell, str], ...]
+    failed: tuple[tuple[MeasurementCell, str], ...]
     left: int
     """Cells for which there was no time."""
 
@@ -67,20 +67,20 @@ class Profiler:
     watch: GpuWatch
     journal: Journal
     rules: Rules
-    listener: Listener
+    listener: ProfileListener
     seed: int = 0
     budget_s: float = math.inf
     clock: ClockLock | None = None
     """None: no clock is touched; cells with a clock are refused."""
     now_s: Callable[[], float] = time.monotonic
     _measured: int = 0
-    _failed: list[tuple[Cell, str]] = field(default_factory=list)
+    _failed: list[tuple[MeasurementCell, str]] = field(default_factory=list)
     _left: int = 0
     _end_s: float = math.inf
     _failed_starts: int = 0
     _has_started: bool = False
 
-    async def run(self, cells: Sequence[Cell]) -> Report:
+    async def run(self, cells: Sequence[MeasurementCell]) -> ProfileReport:
         """Measure what the journal does not have. Raises DeviceError when nothing can be measured at all."""
         if self.clock is None and any(cell.clock_mhz is not None for cell in cells):
             raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
@@ -91,9 +91,9 @@ class Profiler:
         self.listener.begun(cells=whole, done=whole - sum(len(group) for _, group in todo))
         for crew, group in todo:
             await self._crew(crew, group)
-        return Report(measured=self._measured, failed=tuple(self._failed), left=self._left)
+        return ProfileReport(measured=self._measured, failed=tuple(self._failed), left=self._left)
 
-    async def _crew(self, crew: Crew, group: list[Cell]) -> None:
+    async def _crew(self, crew: Crew, group: list[MeasurementCell]) -> None:
         """All cells of one set of processes; after a lost process the rest with new ones."""
         while group:
             if self.now_s() >= self._end_s:
@@ -108,7 +108,7 @@ class Profiler:
                 self._no_start(group, str(error))
                 return
 
-    async def _cells(self, opened: tuple[BenchProcess, ...], group: list[Cell], base_mib: float) -> None:
+    async def _cells(self, opened: tuple[BenchProcess, ...], group: list[MeasurementCell], base_mib: float) -> None:
         """Cells are taken from the group as they are dealt with; it returns early when a process is lost."""
         while group and self.now_s() < self._end_s:
             cell = group.pop(0)
@@ -126,7 +126,7 @@ class Profiler:
             self._measured += 1
             self.listener.measured(measurement)
 
-    def _no_start(self, group: list[Cell], why: str) -> None:
+    def _no_start(self, group: list[MeasurementCell], why: str) -> None:
         """Raises LaunchFailed when it looks as if none will start."""
         for cell in group:
             self._fail(cell, why)
@@ -134,7 +134,7 @@ class Profiler:
         if not self._has_started and self._failed_starts >= MOST_FAILED_STARTS:
             raise LaunchFailed(f"none of the first {MOST_FAILED_STARTS} sets of processes came up; the last: {why}")
 
-    def _fail(self, cell: Cell, why: str) -> None:
+    def _fail(self, cell: MeasurementCell, why: str) -> None:
         self._failed.append((cell, why))
         self.listener.failed(cell, why)
 

@@ -17,9 +17,9 @@ from itertools import chain
 from statistics import fmean, median
 from typing import Protocol, TypeVar
 
-from agents.profiling.cells import Cell, NotSteady
+from agents.profiling.cells import MeasurementCell, NotSteady
 from agents.profiling.journal import Measurement, Timing
-from agents.profiling.messages import Load, Loaded, Order, Ready, Timed, Window
+from agents.profiling.messages import LoadBatch, Loaded, Order, Ready, RunWindow, Timed
 from agents.profiling.watch import GpuWatch, Seen
 
 START_S = 0.05
@@ -34,7 +34,7 @@ SURE_P99_BATCHES = 200
 _Kind = TypeVar("_Kind")
 
 
-class Bench(Protocol):
+class RunsWindows(Protocol):
     """The part of `crew.BenchProcess` that is needed."""
 
     @property
@@ -77,13 +77,13 @@ class _Counted:
 
 
 async def measure(
-    cell: Cell, benches: Sequence[Bench], watch: GpuWatch, rules: Rules, *, base_mib: float
+    cell: MeasurementCell, benches: Sequence[RunsWindows], watch: GpuWatch, rules: Rules, *, base_mib: float
 ) -> Measurement:
     """The cell's figures; `base_mib`: what the GPU held before they came.
 
     Raises BenchFailed, BenchLost, NotSteady, or what the driver raises.
     """
-    orders = [Load(rows=member.batch, warm_up=rules.warm_up) for member in cell.members]
+    orders = [LoadBatch(rows=member.batch, warm_up=rules.warm_up) for member in cell.members]
     loaded = await _all(benches, orders, Loaded, WARM_UP_S)
     window_s = _window_s(rules, max(each.batch_ms for each in loaded))
     counted: list[_Counted] = []
@@ -116,10 +116,12 @@ def _window_s(rules: Rules, batch_ms: float) -> float:
     return min(rules.longest_window_s, max(rules.window_s, needed_s))
 
 
-async def _window(cell: Cell, benches: Sequence[Bench], watch: GpuWatch, rules: Rules, window_s: float) -> _Counted:
+async def _window(
+    cell: MeasurementCell, benches: Sequence[RunsWindows], watch: GpuWatch, rules: Rules, window_s: float
+) -> _Counted:
     start_s = time.monotonic() + START_S
     skip_s = rules.skip * window_s
-    order = Window(start_s=start_s, window_s=window_s, skip_s=skip_s)
+    order = RunWindow(start_s=start_s, window_s=window_s, skip_s=skip_s)
     timing = asyncio.create_task(_all(benches, [order] * len(benches), Timed, START_S + window_s + ANSWER_S))
     try:
         seen = await watch.over(start_s + skip_s, start_s + window_s, clock_mhz=cell.clock_mhz)
@@ -131,7 +133,7 @@ async def _window(cell: Cell, benches: Sequence[Bench], watch: GpuWatch, rules: 
 
 
 async def _all(
-    benches: Sequence[Bench], orders: Sequence[Load | Window], kind: type[_Kind], limit_s: float
+    benches: Sequence[RunsWindows], orders: Sequence[LoadBatch | RunWindow], kind: type[_Kind], limit_s: float
 ) -> list[_Kind]:
     """Everybody's answer; a failure waits for the others, so that no answer is left over."""
     asked = (bench.ask(order, kind, limit_s=limit_s) for bench, order in zip(benches, orders, strict=True))
@@ -156,7 +158,10 @@ def _spreads(windows: Sequence[_Counted]) -> list[float]:
 
 
 def _timings(
-    cell: Cell, benches: Sequence[Bench], windows: Sequence[_Counted], memory_mib: Sequence[float | None]
+    cell: MeasurementCell,
+    benches: Sequence[RunsWindows],
+    windows: Sequence[_Counted],
+    memory_mib: Sequence[float | None],
 ) -> tuple[Timing, ...]:
     spreads = _spreads(windows)
     found = []
@@ -179,7 +184,7 @@ def _timings(
 
 
 def _memory_mib(
-    benches: Sequence[Bench], loaded: Sequence[Loaded], windows: Sequence[_Counted], grown_mib: float
+    benches: Sequence[RunsWindows], loaded: Sequence[Loaded], windows: Sequence[_Counted], grown_mib: float
 ) -> list[float | None]:
     """Of each process: as the driver tells; else what the GPU took on with it, if it is alone; else what its engine
     knows of, which is less by the context."""

@@ -35,7 +35,7 @@ RELOAD_S = 300.0
 LARGEST_ANSWER = 4 * 1024 * 1024
 
 
-class NoAnswer(DeviceError):
+class ServerUnanswered(DeviceError):
     """The server did not answer, or not as documented."""
 
 
@@ -54,7 +54,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class ReplicaCounts:
     """Counts since the server's start; None = the server does not tell."""
 
     requests: int | None = None
@@ -90,7 +90,7 @@ class Adapter(Protocol):
         """Tell it to take nothing more; nothing where it knows no such thing."""
         ...
 
-    async def metrics(self, endpoint: Endpoint) -> Metrics:
+    async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         """What it did since its start."""
         ...
 
@@ -132,16 +132,18 @@ class Http:
             ) as answer:
                 status, answered = answer.status, await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NoAnswer(f"{method} {url} has no answer: {str(error) or type(error).__name__}") from error
+            raise ServerUnanswered(f"{method} {url} has no answer: {str(error) or type(error).__name__}") from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise NoAnswer(f"{method} {url} answers {status}: {answered[:300].decode('utf-8', errors='replace')}")
+            raise ServerUnanswered(
+                f"{method} {url} answers {status}: {answered[:300].decode('utf-8', errors='replace')}"
+            )
         return answered
 
     async def is_fine(self, url: str) -> bool:
         """Whether a GET is answered well; no answer is a no."""
         try:
             await self.demand("GET", url)
-        except NoAnswer:
+        except ServerUnanswered:
             return False
         return True
 
@@ -160,7 +162,7 @@ class Http:
         try:
             return read_server(read_page(text), kind, endpoint.served_as)
         except NotAPage as error:
-            raise NoAnswer(f"{endpoint.metrics_url} {error}") from error
+            raise ServerUnanswered(f"{endpoint.metrics_url} {error}") from error
 
 
 class _Server:
@@ -200,11 +202,11 @@ class WorkerAdapter(_Server):
     async def drain(self, endpoint: Endpoint) -> None:
         await self._http.demand("PUT", f"{endpoint.url}/drain")
 
-    async def metrics(self, endpoint: Endpoint) -> Metrics:
+    async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         status = await self._status(endpoint)
         requests, batches, waiting = (_whole(status.get(name)) for name in ("requests", "batches", "waiting"))
         busy_s = status.get("execution_s")
-        return Metrics(
+        return ReplicaCounts(
             requests=requests,
             batches=batches,
             busy_s=float(busy_s) if isinstance(busy_s, int | float) else None,
@@ -228,7 +230,9 @@ class TritonAdapter(_Server):
         if now == batch:
             return "applied_live"
         if not isinstance(now, int) or now < 1:
-            raise NoAnswer(f"{endpoint.served_as} was made without batches (max_batch_size {now}); it takes no other")
+            raise ServerUnanswered(
+                f"{endpoint.served_as} was made without batches (max_batch_size {now}); it takes no other"
+            )
         body: Json = {"parameters": {"config": json.dumps(_with_batch(config, batch))}}
         load = f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/load"
         await self._http.demand("POST", load, body=body, limit_s=RELOAD_S)
@@ -238,7 +242,7 @@ class TritonAdapter(_Server):
         """Unload: Triton finishes what it has taken and refuses what comes."""
         await self._http.demand("POST", f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/unload", body={})
 
-    async def metrics(self, endpoint: Endpoint) -> Metrics:
+    async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         return _metrics(await self._http.counts(endpoint, "triton"))
 
 
@@ -253,7 +257,7 @@ class VllmAdapter(_Server):
     async def drain(self, endpoint: Endpoint) -> None:
         """Nothing: it finishes what it has when it is asked to stop."""
 
-    async def metrics(self, endpoint: Endpoint) -> Metrics:
+    async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         return _metrics(await self._http.counts(endpoint, "vllm"))
 
 
@@ -267,7 +271,7 @@ class MlserverAdapter(_Server):
         try:
             settings = _object(path.read_bytes(), str(path))
         except OSError as error:
-            raise NoAnswer(
+            raise ServerUnanswered(
                 f"{path} cannot be read: the template must write model-settings.json and serve {{directory}}: {error}"
             ) from error
         if settings.get("max_batch_size") == batch:
@@ -282,7 +286,7 @@ class MlserverAdapter(_Server):
     async def drain(self, endpoint: Endpoint) -> None:
         """Nothing: it finishes what it has when it is asked to stop."""
 
-    async def metrics(self, endpoint: Endpoint) -> Metrics:
+    async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         return _metrics(await self._http.counts(endpoint, "mlserver"))
 
 
@@ -301,9 +305,9 @@ def _object(text: bytes, where: str) -> dict[str, Json]:
     try:
         read = json.loads(text)
     except ValueError as error:
-        raise NoAnswer(f"{where} is not JSON: {error}") from error
+        raise ServerUnanswered(f"{where} is not JSON: {error}") from error
     if not isinstance(read, dict):
-        raise NoAnswer(f"{where} is no JSON object")
+        raise ServerUnanswered(f"{where} is no JSON object")
     return read
 
 
@@ -328,11 +332,11 @@ def _replace(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8")
         new.replace(path)
     except OSError as error:
-        raise NoAnswer(f"{path} cannot be written: {error}") from error
+        raise ServerUnanswered(f"{path} cannot be written: {error}") from error
 
 
-def _metrics(counts: ServerCounts) -> Metrics:
-    return Metrics(
+def _metrics(counts: ServerCounts) -> ReplicaCounts:
+    return ReplicaCounts(
         requests=_rounded(counts.served),
         failures=_rounded(counts.failed),
         batches=_rounded(counts.batches),

@@ -12,7 +12,7 @@ import psutil
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaState
-from agents.processes.launch import HOST, Launch, Place, Prepared
+from agents.processes.launch import HOST, Launch, LaunchPlace, Prepared
 from agents.processes.logs import tail
 from agents.processes.process import TerminateOnGpu, WorkerProcess
 from agents.processes.records import Identity, Record, Records
@@ -83,7 +83,7 @@ class ReplicaView:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Replica:
+class ReplicaProcess:
     """One replica as `Workers` keeps it."""
 
     record: Record
@@ -148,8 +148,8 @@ class Replica:
 
 
 def start_replica(
-    launch: Launch, template: Template, *, place: Place, prepared: Prepared, records: Records[Record]
-) -> Replica:
+    launch: Launch, template: Template, *, place: LaunchPlace, prepared: Prepared, records: Records[Record]
+) -> ReplicaProcess:
     """A replica whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
     command, kept = launch.replica, []
 
@@ -179,7 +179,7 @@ def start_replica(
     except DeviceError as error:
         records.remove(command.id)
         raise LaunchFailed(f"replica {command.id} cannot be started: {error}") from error
-    return Replica(record=kept[0], process=process, warm_up=prepared.filled.warm_up)
+    return ReplicaProcess(record=kept[0], process=process, warm_up=prepared.filled.warm_up)
 
 
 def listens(pids: tuple[int, ...], port: int) -> bool:

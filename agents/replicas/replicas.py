@@ -32,12 +32,12 @@ import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.processes.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
-from agents.processes.launch import Crashes, Launch, Place, Ports, prepare
+from agents.processes.launch import Crashes, Launch, LaunchPlace, Ports, prepare
 from agents.processes.process import Ending, WorkerProcess, boot_id, end_left_over
 from agents.processes.records import Record, Records
 from agents.processes.templates import Server, Templates
-from agents.replicas.adapters import Adapter, BatchOutcome, Endpoint, Metrics, make_adapters, warm_up
-from agents.replicas.replica import Hooks, Replica, ReplicaView, listens, start_replica, with_log
+from agents.replicas.adapters import Adapter, BatchOutcome, Endpoint, ReplicaCounts, make_adapters, warm_up
+from agents.replicas.replica import Hooks, ReplicaProcess, ReplicaView, listens, start_replica, with_log
 
 FIRST_ASK_S = 0.05
 LONGEST_ASK_S = 0.25
@@ -85,7 +85,7 @@ class Workers:
         self._environment = environment
         self._now_s = now_s
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
-        self._replicas: dict[str, Replica] = {}
+        self._replicas: dict[str, ReplicaProcess] = {}
         self._adapters: dict[Server, Adapter] = {}
         self._records: Records[Record] | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -128,7 +128,7 @@ class Workers:
         records = self._opened()
         template = self._templates.find(launch.replica.network, launch.template)
         taken = {port for each in self._replicas.values() for port in each.record.ports}
-        place = Place(
+        place = LaunchPlace(
             ports=self._ports.take(len(template.ports), taken),
             directory=records.folder(replica_id),
             log=records.log(replica_id),
@@ -185,7 +185,7 @@ class Workers:
         self._keep_batch(each, batch)
         return outcome
 
-    async def metrics(self, replica_id: str) -> Metrics:
+    async def metrics(self, replica_id: str) -> ReplicaCounts:
         """What a replica's server counted. Raises DeviceError where it does not tell."""
         each = self._find(replica_id)
         return await self._adapter(each).metrics(each.endpoint(self._opened()))
@@ -219,7 +219,7 @@ class Workers:
         process = WorkerProcess.adopt(record.identity, record.mark)
         template = self._templates.by_name.get(record.template.name)
         is_outdated = template is None or template.digest != record.digest
-        each = Replica(record=record, process=process, is_adopted=True, is_outdated=is_outdated)
+        each = ReplicaProcess(record=record, process=process, is_adopted=True, is_outdated=is_outdated)
         self._replicas[record.id] = each
         if process is not None:
             each.task = asyncio.create_task(self._live(each))
@@ -229,7 +229,7 @@ class Workers:
         reason = "the machine was restarted" if is_rebooted else "it ended while no agent watched it"
         each.state, each.message = "failed", with_log(reason, self._opened().log(record.id))
 
-    async def _live(self, each: Replica) -> None:
+    async def _live(self, each: ReplicaProcess) -> None:
         """From the start of its process, or its adoption, to its end."""
         reason = await self._come_up(each)
         if not reason:
@@ -238,12 +238,12 @@ class Workers:
             reason = await self._watch(each)
         await self._fail(each, reason)
 
-    async def _watch(self, each: Replica) -> str:
+    async def _watch(self, each: ReplicaProcess) -> str:
         """Why a ready replica serves no more: it has ended, or hung."""
         assert each.process is not None
         return await first(each.process.wait(), self._hung(each)) or ""
 
-    async def _hung(self, each: Replica) -> str:
+    async def _hung(self, each: ReplicaProcess) -> str:
         """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
         that each question has as long as there is between two."""
         limit_s = each.record.template.hung_after_s / HUNG_QUESTIONS
@@ -257,14 +257,14 @@ class Workers:
         spent_s = each.record.template.hung_after_s
         return f"it hung: its server answered none of {HUNG_QUESTIONS} questions in {spent_s:g} s"
 
-    async def _come_up(self, each: Replica) -> str:
+    async def _come_up(self, each: ReplicaProcess) -> str:
         """Why it does not become ready; empty = it is."""
         assert each.process is not None
         limit_s = each.record.template.start_limit_s
         said = await first(each.process.wait(), self._bring_up(each), limit_s=limit_s)
         return f"it was not ready within {limit_s:g} s: {each.message}" if said is None else said
 
-    async def _bring_up(self, each: Replica) -> str:
+    async def _bring_up(self, each: ReplicaProcess) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
         adapter, endpoint = self._adapter(each), each.endpoint(self._opened())
         try:
@@ -277,7 +277,7 @@ class Workers:
         except (DeviceError, OSError) as error:
             return str(error)
 
-    async def _ask_until_ready(self, each: Replica, adapter: Adapter, endpoint: Endpoint) -> tuple[int, ...]:
+    async def _ask_until_ready(self, each: ReplicaProcess, adapter: Adapter, endpoint: Endpoint) -> tuple[int, ...]:
         """Its processes, when it is ready and one of them is who answers."""
         assert each.process is not None
         port, wait_s = each.record.ports[0], FIRST_ASK_S
@@ -291,7 +291,7 @@ class Workers:
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_ASK_S, 2.0 * wait_s)
 
-    async def _reload(self, each: Replica, batch: int, before: "asyncio.Task[None] | None") -> None:
+    async def _reload(self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None") -> None:
         """Another batch by loading again; a server that fails at that is as good as dead."""
         await cancelled(before)
         try:
@@ -302,7 +302,7 @@ class Workers:
         else:
             await self._live(each)
 
-    async def _fail(self, each: Replica, reason: str) -> None:
+    async def _fail(self, each: ReplicaProcess, reason: str) -> None:
         """End what is left, then say why it failed."""
         self._leave(each)
         await self._end(each)
@@ -313,21 +313,21 @@ class Workers:
         each.state = "failed"
         self.on_change()
 
-    async def _fail_after(self, each: Replica, reason: str, before: "asyncio.Task[None] | None") -> None:
+    async def _fail_after(self, each: ReplicaProcess, reason: str, before: "asyncio.Task[None] | None") -> None:
         await cancelled(before)
         await self._fail(each, reason)
 
-    async def _stop(self, each: Replica, before: "asyncio.Task[None] | None") -> None:
+    async def _stop(self, each: ReplicaProcess, before: "asyncio.Task[None] | None") -> None:
         await cancelled(before)
         await self._end(each)
         self._forget(each)
 
-    def _leave(self, each: Replica) -> None:
+    def _leave(self, each: ReplicaProcess) -> None:
         each.is_leaving = True
         if each.state != "draining":
             each.state, each.draining_since_s = "draining", self._now_s()
 
-    async def _end(self, each: Replica) -> None:
+    async def _end(self, each: ReplicaProcess) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
 
@@ -337,19 +337,19 @@ class Workers:
 
         await end_for_good(each.process, self._ending(each), tell)
 
-    def _ending(self, each: Replica) -> Ending:
+    def _ending(self, each: ReplicaProcess) -> Ending:
         record = each.record
         return Ending(
             grace_s=record.template.drain_limit_s,
             terminate=partial(self._hooks.terminate, record.gpu_index),
         )
 
-    def _forget(self, each: Replica) -> None:
+    def _forget(self, each: ReplicaProcess) -> None:
         self._opened().remove(each.record.id)
         del self._replicas[each.record.id]
         self.on_change()
 
-    def _keep_batch(self, each: Replica, batch: int) -> None:
+    def _keep_batch(self, each: ReplicaProcess, batch: int) -> None:
         if self._replicas.get(each.record.id) is each:  # else it was stopped meanwhile, and has no record any more
             each.record = replace(each.record, batch=batch)
             self._opened().save(each.record)
@@ -359,16 +359,16 @@ class Workers:
             raise DeviceError("the workers' state directory is not open")
         return self._records
 
-    def _find(self, replica_id: str) -> Replica:
+    def _find(self, replica_id: str) -> ReplicaProcess:
         if replica_id not in self._replicas:
             raise UnknownPart(f"no replica {replica_id} on this node")
         return self._replicas[replica_id]
 
-    def _adapter(self, each: Replica) -> Adapter:
+    def _adapter(self, each: ReplicaProcess) -> Adapter:
         return self._adapters[each.record.template.server]
 
 
-def _given_up(each: Replica) -> "asyncio.Task[None] | None":
+def _given_up(each: ReplicaProcess) -> "asyncio.Task[None] | None":
     """Its task, cancelled at once: what takes its place may be cancelled before it has begun."""
     if each.task is not None:
         each.task.cancel()

@@ -16,7 +16,7 @@ PROBE_S = 0.25
 LONGEST_PROBE_S = 30.0
 
 
-class Health:
+class ReplicaHealth:
     """What is known of one service's replicas."""
 
     def __init__(self) -> None:

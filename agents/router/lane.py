@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading, bucket_of
-from agents.router.health import Health
+from agents.router.health import ReplicaHealth
 
 Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 """Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
@@ -107,7 +107,7 @@ class Lane:
         """All of the route's that take new requests."""
         self._open: list[_Target] = []
         """Those of them that are not left out for their failures."""
-        self._health = Health()
+        self._health = ReplicaHealth()
         self._in_flight: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[str]] = deque()
         self._counts = Counts()

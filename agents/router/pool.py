@@ -37,16 +37,16 @@ class NotConnected(DeviceError):
     """No connection could be made; nothing of the request was sent."""
 
 
-class NoAnswer(DeviceError):
+class WorkerAnswerLost(DeviceError):
     """The request was sent, at least in part, and no whole answer came."""
 
 
-class LateAnswer(NoAnswer):
+class LateAnswer(WorkerAnswerLost):
     """No whole answer came in time."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class WorkerAnswer:
     """A worker's answer."""
 
     status: int
@@ -69,7 +69,7 @@ class Answer:
             self.connection = None
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one worker."""
 
     def __init__(self, url: str, *, idle_s: float = IDLE_S) -> None:
@@ -91,7 +91,7 @@ class Pool:
         """Connections that wait for a request."""
         return len(self._idle)
 
-    async def ask(self, head: bytes, body: bytes, *, timeout_s: float) -> Answer:
+    async def ask(self, head: bytes, body: bytes, *, timeout_s: float) -> WorkerAnswer:
         """Send a request; its answer. Raises NotConnected, NoAnswer or LateAnswer."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + timeout_s
@@ -103,7 +103,7 @@ class Pool:
         head = b"GET %b%b HTTP/1.1\r\nHost: %b\r\n\r\n" % (self.prefix, path, self.host)
         try:
             answer = await self.ask(head, b"", timeout_s=timeout_s)
-        except (NotConnected, NoAnswer):
+        except (NotConnected, WorkerAnswerLost):
             return False
         answer.close()
         return 200 <= answer.status < 300
@@ -150,16 +150,16 @@ class Pool:
 class Connection(asyncio.Protocol):
     """One connection; idle ──ask()──▶ busy ──whole answer──▶ idle, or closed."""
 
-    def __init__(self, pool: Pool, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
         self.idle_since_s = 0.0
         self._pool = pool
         self._loop = loop
         self._parser = AnswerParser()
         self._transport: asyncio.Transport
-        self._answered: asyncio.Future[Answer] | None = None
+        self._answered: asyncio.Future[WorkerAnswer] | None = None
         self._more: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._problem: NoAnswer | None = None
+        self._problem: WorkerAnswerLost | None = None
         self._is_busy = False
         self._is_paused = False
 
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent on it."""
         return not self._transport.is_closing()
 
-    async def ask(self, head: bytes, body: bytes, due_s: float) -> Answer:
+    async def ask(self, head: bytes, body: bytes, due_s: float) -> WorkerAnswer:
         """Send a request; its answer. `due_s`: by the loop's clock. Raises NoAnswer or LateAnswer."""
         self._is_busy = True
         self._timer = self._loop.call_at(due_s, self._expire)
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed(data)
         except BadAnswer as error:
-            self._fail(NoAnswer(str(error)))
+            self._fail(WorkerAnswerLost(str(error)))
             return
         self._tell()
 
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.close()
         except BadAnswer as error:
-            self._fail(NoAnswer(f"{error}: {exc}" if exc else str(error)))
+            self._fail(WorkerAnswerLost(f"{error}: {exc}" if exc else str(error)))
             return
         self._tell()
 
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, body: bytes | None) -> None:
         answered, self._answered, head = self._answered, None, self._parser.head
         assert answered is not None and head is not None
-        answer = Answer(status=head.status, headers=head.headers, length=head.length, body=body)
+        answer = WorkerAnswer(status=head.status, headers=head.headers, length=head.length, body=body)
         if body is None:
             answer.connection = self
         else:
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
     def _expire(self) -> None:
         self._fail(LateAnswer("no whole answer in time"))
 
-    def _fail(self, problem: NoAnswer) -> None:
+    def _fail(self, problem: WorkerAnswerLost) -> None:
         self._problem = problem
         answered, self._answered = self._answered, None
         self._end()

@@ -30,7 +30,7 @@ from agents.base.protocol import ServiceReading
 from agents.router.http_messages import make_head
 from agents.router.lane import Counts, Lane, Overloaded, Reason
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
-from agents.router.pool import Answer, LateAnswer, NoAnswer, NotConnected, Pool
+from agents.router.pool import ConnectionPool, LateAnswer, NotConnected, WorkerAnswer, WorkerAnswerLost
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""
@@ -88,7 +88,7 @@ class Router:
         self._now_s = now_s
         self._lanes: dict[str, Lane] = {}
         self._retired: list[Lane] = []
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, ConnectionPool] = {}
         self._routes: tuple[ServiceRoute, ...] = ()
         self._probes: dict[tuple[Lane, str], asyncio.Task[None]] = {}
         self._held_bytes = 0
@@ -167,11 +167,11 @@ class Router:
     def _make_lane(self, route: ServiceRoute) -> Lane:
         return Lane(route, queue_limit=self._queue_limit, replica_limit=self._replica_limit, now_s=self._now_s)
 
-    def _pool(self, replica_id: str, url: str) -> Pool:
+    def _pool(self, replica_id: str, url: str) -> ConnectionPool:
         known = self._pools.get(replica_id)
-        return known if known is not None and known.url == url else Pool(url)
+        return known if known is not None and known.url == url else ConnectionPool(url)
 
-    def _keep_pools(self, pools: dict[str, Pool]) -> None:
+    def _keep_pools(self, pools: dict[str, ConnectionPool]) -> None:
         for replica_id, pool in self._pools.items():
             if pools.get(replica_id) is not pool:
                 pool.close()
@@ -282,7 +282,7 @@ class Router:
                 return _expired(f"while replica {replica_id} had the request"), "expired"
             self._note_failure(job.lane, replica_id, "no answer in time", is_unreachable=False)
             return problem(HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer in {left_s:g} s"), "lost"
-        except NoAnswer as error:
+        except WorkerAnswerLost as error:
             self._note_failure(job.lane, replica_id, str(error), is_unreachable=False)
             return problem(HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"), "lost"
         if answer.status >= 500:
@@ -294,7 +294,9 @@ class Router:
             return response, "served" if answer.status < 500 else "lost"
         return await self._pass_pieces(job, replica_id, answer)
 
-    async def _pass_pieces(self, job: _Job, replica_id: str, answer: Answer) -> tuple[web.StreamResponse, Outcome]:
+    async def _pass_pieces(
+        self, job: _Job, replica_id: str, answer: WorkerAnswer
+    ) -> tuple[web.StreamResponse, Outcome]:
         """A long answer, piece by piece as it comes and as fast as the client takes it."""
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
         response.content_length = answer.length
@@ -303,7 +305,7 @@ class Router:
             while piece := await answer.piece():
                 await response.write(piece)
             await response.write_eof()
-        except NoAnswer as error:  # part of the answer is out: only a broken connection tells the client so
+        except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
             self._note_failure(job.lane, replica_id, str(error), is_unreachable=False)
             if job.request.transport is not None:
                 job.request.transport.abort()

@@ -23,7 +23,7 @@ from agents.serving.engines.tensors import Tensors, join, split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """What an operator or governor may change while the worker runs."""
 
     batch: int
@@ -33,7 +33,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class InferAnswer:
     """One request's outputs, and the batch in which it ran."""
 
     outputs: Tensors
@@ -52,14 +52,14 @@ class Waiting:
     """By the loop's clock: not run after that."""
     is_gone: Callable[[], bool] = lambda: False
     """Whether the client has left."""
-    answered: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answered: "asyncio.Future[InferAnswer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def rows(self) -> int:
         return self.inputs[0].rows
 
 
-class Watch(Protocol):
+class BatchCounter(Protocol):
     """Who counts; `metrics.Metrics`."""
 
     def batch_ended(self, *, rows: int, execution_s: float, is_ok: bool) -> None: ...
@@ -70,7 +70,9 @@ class Watch(Protocol):
 class Batcher:
     """The queue and the loop that empties it."""
 
-    def __init__(self, engine: Engine, thread: EngineThread, *, limits: Limits, queue_limit: int, watch: Watch) -> None:
+    def __init__(
+        self, engine: Engine, thread: EngineThread, *, limits: BatchLimits, queue_limit: int, watch: BatchCounter
+    ) -> None:
         """`queue_limit`: most requests that wait."""
         self.limits = limits
         self.begun = 0
@@ -99,7 +101,7 @@ class Batcher:
             self._watch.dropped("queue_full")
             raise NotTaken(f"{self._queue_limit} requests wait already", reason="queue_full")
 
-    async def answer(self, request: Waiting) -> Answer:
+    async def answer(self, request: Waiting) -> InferAnswer:
         """Queue a request and wait for its answer. Raises NotTaken, DeadlinePassed, EngineFailed or EngineLost."""
         self.check_room()
         loop = asyncio.get_running_loop()
@@ -118,7 +120,7 @@ class Batcher:
             self._remove(request)  # Still there only where the caller was cancelled.
             self._settle()
 
-    def change(self, limits: Limits) -> None:
+    def change(self, limits: BatchLimits) -> None:
         """Take other limits; they hold for every batch that begins from now on."""
         self.limits = limits
         self._changed.set()
@@ -204,7 +206,7 @@ class Batcher:
         self._watch.batch_ended(rows=sum(rows), execution_s=execution_s, is_ok=True)
         for request, part in zip(batch, parts, strict=True):
             if not request.answered.done():
-                answer = Answer(outputs=part, batch_rows=sum(rows), batch_number=self.begun)
+                answer = InferAnswer(outputs=part, batch_rows=sum(rows), batch_number=self.begun)
                 request.answered.set_result(answer)
 
     def _execute(self, requests: Sequence[Tensors]) -> tuple[Tensors, float]:

@@ -24,7 +24,7 @@ SECONDS = tuple(0.0005 * 2.0**step for step in range(18))
 """0.5 ms to 65 s, doubling."""
 
 
-class Metrics:
+class WorkerMetrics:
     """One worker's counts since it started, in a registry of their own."""
 
     def __init__(self) -> None:

@@ -19,11 +19,11 @@ from aiohttp import web
 from prometheus_client import disable_created_metrics
 
 from agents.base.device import DeviceError
-from agents.serving.batching import Limits
+from agents.serving.batching import BatchLimits
 from agents.serving.engines.engine import Engine
 from agents.serving.engines.errors import WrongState
-from agents.serving.metrics import Metrics
-from agents.serving.replica import Replica, Settings
+from agents.serving.metrics import WorkerMetrics
+from agents.serving.replica import ServedReplica, WorkerSettings
 from agents.serving.server import make_app
 
 LAST_ANSWERS_S = 5.0
@@ -60,10 +60,10 @@ def run_worker(options: argparse.Namespace) -> int:
 def make_engine(options: argparse.Namespace, environment: Mapping[str, str]) -> Engine:
     """The engine that the arguments ask for, not yet loaded. Raises LaunchFailed."""
     if options.engine == "standin":
-        from agents.serving.engines.timed_engine import StandInEngine, load_times, read_times
+        from agents.serving.engines.timed_engine import TimedEngine, load_times, read_times
 
         times = load_times(options.times_csv) if options.times_csv else read_times(options.times_ms or "1:1")
-        return StandInEngine(
+        return TimedEngine(
             times=times, sms=options.pretend_sms, memory_mib=options.memory_mib or 0.0, environment=environment
         )
     if options.engine == "torch":
@@ -76,13 +76,15 @@ def make_engine(options: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 
 async def _serve(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    settings = Settings(
+    settings = WorkerSettings(
         service=options.service,
-        limits=Limits(batch=options.batch, delay_ms=options.delay_ms),
+        limits=BatchLimits(batch=options.batch, delay_ms=options.delay_ms),
         batch_limit=options.batch_limit,
         queue_limit=options.queue,
     )
-    replica = Replica(settings, make_engine(options, environment), metrics=Metrics(), environment=environment)
+    replica = ServedReplica(
+        settings, make_engine(options, environment), metrics=WorkerMetrics(), environment=environment
+    )
     signals = _Signals(asyncio.Event(), asyncio.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.came)
@@ -96,7 +98,7 @@ async def _serve(options: argparse.Namespace, environment: Mapping[str, str]) ->
         await runner.cleanup()
 
 
-async def _run(replica: Replica, signals: _Signals, drain_s: float) -> int:
+async def _run(replica: ServedReplica, signals: _Signals, drain_s: float) -> int:
     """Run the replica until a signal and the drain after it; the exit code. Raises what the engine raised."""
     running = asyncio.create_task(replica.run())
     signalled = asyncio.create_task(signals.first.wait())
@@ -112,7 +114,7 @@ async def _run(replica: Replica, signals: _Signals, drain_s: float) -> int:
     return 0 if is_whole else 1
 
 
-async def _drain(replica: Replica, running: "asyncio.Task[None]", again: asyncio.Event, drain_s: float) -> bool:
+async def _drain(replica: ServedReplica, running: "asyncio.Task[None]", again: asyncio.Event, drain_s: float) -> bool:
     """Answer what was taken; whether it all was, in time and before the second signal."""
     try:
         left = replica.drain().waiting

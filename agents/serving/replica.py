@@ -17,22 +17,22 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from agents.serving.batching import Answer, Batcher, Limits, Waiting
-from agents.serving.engines.engine import Engine, EngineThread, Facts, Signature
+from agents.serving.batching import Batcher, BatchLimits, InferAnswer, Waiting
+from agents.serving.engines.engine import DeviceFacts, Engine, EngineThread, Signature
 from agents.serving.engines.errors import BadRequest, NotTaken, WrongState
 from agents.serving.engines.sm_count import sm_percent_of
 from agents.serving.engines.tensors import Tensors
-from agents.serving.metrics import Metrics
+from agents.serving.metrics import WorkerMetrics
 
 State: TypeAlias = Literal["loading", "ready", "draining", "drained", "offloading", "offloaded", "resuming", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class WorkerSettings:
     """What one worker is started with."""
 
     service: str
-    limits: Limits
+    limits: BatchLimits
     batch_limit: int
     """Most rows of any batch, whatever is asked for later: what the replica's memory was reckoned for."""
     queue_limit: int
@@ -65,10 +65,12 @@ class Status(msgspec.Struct, kw_only=True):
     """Time of those batches in the engine."""
 
 
-class Replica:
+class ServedReplica:
     """Drives one engine. All methods belong to the event loop that it was made in."""
 
-    def __init__(self, settings: Settings, engine: Engine, *, metrics: Metrics, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, engine: Engine, *, metrics: WorkerMetrics, environment: Mapping[str, str]
+    ) -> None:
         """Raises LaunchFailed where the environment's share is none."""
         self.settings = settings
         self.platform = engine.platform
@@ -108,7 +110,9 @@ class Replica:
             raise NotTaken(f"the worker of {self.settings.service} is {self.state}", reason="not_ready")
         self._batcher.check_room()
 
-    async def answer(self, inputs: Tensors, *, came_s: float, deadline_s: float, is_gone: Callable[[], bool]) -> Answer:
+    async def answer(
+        self, inputs: Tensors, *, came_s: float, deadline_s: float, is_gone: Callable[[], bool]
+    ) -> InferAnswer:
         """The outputs for some inputs. Raises BadRequest, NotTaken, DeadlinePassed or EngineFailed."""
         fitting = self._fitting(inputs)
         self.check_taking()
@@ -122,7 +126,9 @@ class Replica:
         if batch is not None and batch > self.settings.batch_limit:
             raise BadRequest(f"batch {batch} is above {self.settings.batch_limit}, what this worker was started for")
         self._batcher.change(
-            Limits(batch=now.batch if batch is None else batch, delay_ms=now.delay_ms if delay_ms is None else delay_ms)
+            BatchLimits(
+                batch=now.batch if batch is None else batch, delay_ms=now.delay_ms if delay_ms is None else delay_ms
+            )
         )
         return self.status()
 
@@ -209,8 +215,8 @@ class Replica:
         if self.state == "draining":
             self.state = "drained"
 
-    def _facts(self) -> Facts:
-        return self._engine.facts() if self._is_loaded else Facts(device="")
+    def _facts(self) -> DeviceFacts:
+        return self._engine.facts() if self._is_loaded else DeviceFacts(device="")
 
     def _fitting(self, inputs: Tensors) -> Tensors:
         """The inputs in the network's order. Raises BadRequest where it cannot take them."""

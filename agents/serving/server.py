@@ -27,11 +27,11 @@ from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
-from agents.serving.batching import Answer
+from agents.serving.batching import InferAnswer
 from agents.serving.engines.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
-from agents.serving.engines.tensors import Kind
+from agents.serving.engines.tensors import TensorType
 from agents.serving.metrics import Outcome
-from agents.serving.replica import Replica, Status
+from agents.serving.replica import ServedReplica, Status
 from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
 
 MIB = 1024 * 1024
@@ -53,7 +53,7 @@ _STATUS: dict[type[ServingError], tuple[HTTPStatus, Outcome]] = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class BatchChange(msgspec.Struct, forbid_unknown_fields=True):
+class BatchChangeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a batch change; what is not named stays."""
 
     batch: Annotated[int, Meta(ge=1)] | None = None
@@ -77,7 +77,7 @@ class WireKind(msgspec.Struct):
     shape: list[int]
 
 
-def make_app(replica: Replica, *, largest_held: int = LARGEST_HELD) -> web.Application:
+def make_app(replica: ServedReplica, *, largest_held: int = LARGEST_HELD) -> web.Application:
     """The HTTP server of a replica; run it with `web.AppRunner`. `largest_held`: bytes of all open requests."""
     server = _Server(replica, largest_held)
     app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_as_problems])
@@ -117,7 +117,7 @@ async def _as_problems(request: web.Request, handler: Handler) -> web.StreamResp
 class _Server:
     """The handlers."""
 
-    def __init__(self, replica: Replica, largest_held: int) -> None:
+    def __init__(self, replica: ServedReplica, largest_held: int) -> None:
         self._replica = replica
         self._largest_held = largest_held
         self._held = 0
@@ -196,7 +196,7 @@ class _Server:
 
     async def put_batch(self, request: web.Request) -> web.Response:
         try:
-            change = msgspec.json.decode(await _body(request), type=BatchChange)
+            change = msgspec.json.decode(await _body(request), type=BatchChangeRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadRequest(f'not a batch change like {{"batch": 8, "delay_ms": 2}}: {error}') from error
         return _json(_batch_answer(self._replica.change_limits(batch=change.batch, delay_ms=change.delay_ms)))
@@ -259,11 +259,11 @@ def _batch_answer(status: Status) -> BatchAnswer:
     )
 
 
-def _wire_kind(kind: Kind) -> WireKind:
+def _wire_kind(kind: TensorType) -> WireKind:
     return WireKind(name=kind.name, datatype=kind.datatype, shape=[-1, *kind.row_shape])
 
 
-def _encoded(service: str, asked: InferRequest, answer: Answer) -> web.Response:
+def _encoded(service: str, asked: InferRequest, answer: InferAnswer) -> web.Response:
     body, json_length = encode_answer(
         service, asked, answer.outputs, {"batch": answer.batch_rows, "batch_number": answer.batch_number}
     )

@@ -14,7 +14,18 @@ import numpy as np
 from numba import njit
 from numba.typed import List as TypedList
 
-from agents.sim.engine import LENGTH, RUNNING, Pace, ReplicaQueue, admit, arrays, finish, numbers, run_until_end, start
+from agents.sim.engine import (
+    LENGTH,
+    RUNNING,
+    ExecutionPace,
+    ReplicaQueue,
+    admit,
+    arrays,
+    finish,
+    numbers,
+    run_until_end,
+    start,
+)
 from agents.sim.tally import PRESENT_S, Floats, Ints, ServiceTally
 
 RETRY_S = 1.0
@@ -41,7 +52,7 @@ class Target:
     """One replica that executes, and what counts its requests."""
 
     queue: ReplicaQueue
-    pace: Pace
+    pace: ExecutionPace
     tally: ServiceTally
     weight: float
     """0: it gets no new requests."""

@@ -15,8 +15,8 @@ from agents.base.device import UnknownPart
 from agents.sim.clients import ClientLoad, Clients, Target, make_clients
 from agents.sim.load_balancer import ArrivalSource, make_doors
 from agents.sim.node import SimNode, SimReplica
-from agents.sim.pace import PaceMaker, World
-from agents.sim.spec import Fault, NodeSpec
+from agents.sim.pace import PaceMaker, SimulatedWorld
+from agents.sim.spec import Fault, SimulatedNodeSpec
 from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 from agents.sim.tasks import SimTask
 
@@ -48,7 +48,7 @@ class ServiceTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class ClusterScript:
     """What happens to a cluster."""
 
     loads: Mapping[str, ArrivalSource]
@@ -60,7 +60,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class WorkLayout:
     """Holds until a node's `changes` go up."""
 
     changes: int
@@ -80,10 +80,10 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        nodes: tuple[NodeSpec, ...],
-        scenario: Scenario,
+        nodes: tuple[SimulatedNodeSpec, ...],
+        scenario: ClusterScript,
         *,
-        world: World,
+        world: SimulatedWorld,
         clock: Clock,
         start_s: float | None = None,
     ) -> None:
@@ -168,7 +168,7 @@ class SimulatedCluster:
             self._apply_faults()
         return self._now_s
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> WorkLayout:
         """Who serves what now; looked up anew after changes alone."""
         changes = sum(node.changes for node in self.nodes.values())
         if changes != self._laid_out.changes:
@@ -284,7 +284,7 @@ class SimulatedCluster:
 _NOTHING = (np.empty(0), np.empty(0))
 
 
-def make_layout(nodes: Mapping[str, SimNode], changes: int) -> Layout:
+def make_layout(nodes: Mapping[str, SimNode], changes: int) -> WorkLayout:
     """The layout of nodes that have changed so often."""
     targets: dict[str, list[tuple[SimNode, SimReplica, float]]] = {}
     executing: list[tuple[SimNode, SimReplica]] = []
@@ -308,4 +308,4 @@ def make_layout(nodes: Mapping[str, SimNode], changes: int) -> Layout:
             if route.shares:
                 mine = targets.setdefault(route.service, [])
                 mine.extend((node, ready[each], weight) for each, weight in route.shares if each in ready)
-    return Layout(changes=changes, targets=targets, executing=executing, launches_s=launches_s, tasks=tasks)
+    return WorkLayout(changes=changes, targets=targets, executing=executing, launches_s=launches_s, tasks=tasks)

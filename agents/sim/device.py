@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agents.base.device import GpuGlance, GpuState, NodeState, Readings, RunningReplica, ServiceRoute
+from agents.base.device import DeviceReadings, GpuPoll, GpuState, NodeState, RunningReplica, ServiceRoute
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.node import SimGpu, SimReplica
@@ -29,12 +29,12 @@ class SimulatedDevice:
     def tell_changes(self, tell: Callable[[], None]) -> None:
         pass
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         now_s = self._cluster.advance()
         self._glances.end_window()
         window_s = now_s - self._window_start_s
         self._window_start_s = now_s
-        readings = Readings(
+        readings = DeviceReadings(
             gpus=tuple(self._read_gpu(gpu, window_s) for gpu in self._node.gpus),
             replicas=tuple(_read_replica(gpu, each) for gpu, each in self._node.replicas()),
             services=self._read_services(),
@@ -49,7 +49,7 @@ class SimulatedDevice:
             each.queue.new_window()
         return readings
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         self._cluster.advance()
         return self._glances.take(self._node.gpu(gpu_index))
 

@@ -42,7 +42,7 @@ _BATCHES, _REQUESTS, _EXECUTION_S, _BUSY_S, _ENERGY_J = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ExecutionPace:
     """How fast a replica executes, and at what power, as long as nothing on its GPU changes."""
 
     batch: int
@@ -105,7 +105,7 @@ class ReplicaQueue:
         return float(self._work[_ENERGY_J])
 
     def advance(
-        self, window: tuple[float, float], arrivals: tuple[Floats, Floats], pace: Pace, tally: ServiceTally
+        self, window: tuple[float, float], arrivals: tuple[Floats, Floats], pace: ExecutionPace, tally: ServiceTally
     ) -> None:
         """Move through [start, end) of trace time.
 
@@ -147,7 +147,7 @@ def fine_bucket_of_s(latency_s: float) -> int:
     return min(FINE_COUNT - 1, int(np.ceil(FINE_PER_DOUBLING * np.log2(ratio))))
 
 
-def numbers(pace: Pace) -> tuple[int, Floats, Floats, float, float, float]:
+def numbers(pace: ExecutionPace) -> tuple[int, Floats, Floats, float, float, float]:
     """A pace as the kernels take it: batch, batch_s, batch_w, slo_s, shed_s, timeout_s."""
     shed_s = pace.slo_s if pace.sheds_late else np.inf
     return pace.batch, pace.batch_s, pace.batch_w, pace.slo_s, shed_s, pace.timeout_s

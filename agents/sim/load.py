@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from agents.sim.rates import FloatArray, Rates, Shape, stepped
+from agents.sim.rates import ArrivalRates, FloatArray, Shape, stepped
 from agents.sim.truth.tables import read
 
 BLOCK_S = 10
@@ -66,7 +66,7 @@ class LoadShape:
         spikes = [spike.at(t_s) for spike in self.spikes]
         return np.asarray(self.mean_rps * day * np.prod([np.ones_like(t_s), *spikes], axis=0))
 
-    def rates(self, duration_s: int, random: np.random.Generator) -> Rates:
+    def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:
         """The curve, second by second, with bursts drawn anew."""
         seconds = np.arange(0.5, duration_s, dtype=np.float64)
         return stepped(self.curve_rps(seconds) * self._bursts(duration_s, random))
@@ -82,7 +82,7 @@ class LoadShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ArrivalProcess:
     """Arrivals of one service: Poisson at the rates of its shape.
 
     `stream` is the service's own number; two loads with the same seed and different streams are independent.
@@ -92,7 +92,7 @@ class Load:
     duration_s: int
     seed: int
     stream: int
-    rates: Rates = field(init=False, repr=False, compare=False)
+    rates: ArrivalRates = field(init=False, repr=False, compare=False)
     """Expected arrivals over the run."""
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Load:
 def burst_factors(service: str) -> FloatArray:
     """Measured rate over its own trend, per second, mean 1: (T,).
 
-    The Azure counts are only 3 to 6 per second, so a 15 s mean takes out their Poisson noise (which `Load` adds anew);
+    The Azure counts are only 3 to 6 per second, so a 15 s mean takes out their Poisson noise (which `ArrivalProcess` adds anew);
     a 301 s mean is the trend (which the day curve stands for). Raises ValueError for an unknown service.
     """
     counts = np.array([float(row["requests"]) for row in read("azure_llm_per_second.csv") if row["service"] == service])
@@ -177,7 +177,7 @@ class Modulation:
         """Mean rate over a long time."""
         return float(np.average(self.levels_rps, weights=self.mean_stays_s))
 
-    def rates(self, duration_s: int, random: np.random.Generator) -> Rates:
+    def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:
         """One path of the states, from a state drawn as if the load had been on for ever."""
         count = len(self.levels_rps)
         stays_s = np.asarray(self.mean_stays_s)
@@ -192,4 +192,4 @@ class Modulation:
             lengths_s = stays_s[chunk[:-1]] * random.exponential(size=_CHUNK)
             states = np.concatenate([states, chunk[:-1]])
             times_s = np.concatenate([times_s, times_s[-1] + np.cumsum(lengths_s)])
-        return Rates(edges_s=times_s, rates_rps=np.asarray(self.levels_rps)[states]).until(duration_s)
+        return ArrivalRates(edges_s=times_s, rates_rps=np.asarray(self.levels_rps)[states]).until(duration_s)

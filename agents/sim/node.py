@@ -12,9 +12,9 @@ import numpy as np
 
 from agents.base.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, Part, ServiceRoute, UnknownPart
 from agents.base.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
-from agents.sim.engine import Pace, ReplicaQueue, draw_noise
-from agents.sim.pace import LOWEST_CLOCK_SHARE, Board, PaceMaker, Tenant
-from agents.sim.spec import GpuSpec, NodeSpec
+from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
+from agents.sim.pace import LOWEST_CLOCK_SHARE, GpuUnderLoad, PaceMaker, SimulatedPart
+from agents.sim.spec import GpuSpec, SimulatedNodeSpec
 from agents.sim.tally import Floats, ServiceTally
 from agents.sim.tasks import SimTask
 from agents.sim.truth.truth import TruthError
@@ -35,7 +35,7 @@ class SimReplica:
         self.ready_at_s = ready_at_s
         self.draining_since_s = math.inf
         self.queue = ReplicaQueue(capacity=QUEUE_CAPACITY, noise=noise)
-        self.pace: Pace | None = None
+        self.pace: ExecutionPace | None = None
 
     @property
     def executes(self) -> bool:
@@ -65,7 +65,7 @@ class SimGpu:
         self.effective_clock_mhz = spec.max_clock_mhz
         self.clocks_mhz = _clocks_mhz(spec.max_clock_mhz)
         self._paces = paces
-        self._paced_for: tuple[Board, list[tuple[Part, Tenant]]] | None = None
+        self._paced_for: tuple[GpuUnderLoad, list[tuple[Part, SimulatedPart]]] | None = None
         """What the paces were looked up for."""
 
     @property
@@ -76,15 +76,15 @@ class SimGpu:
 
     def set_paces(self, slos_s: dict[str, float]) -> None:
         """Look all execution times up again, after anything on this GPU has changed."""
-        board = Board(
+        board = GpuUnderLoad(
             gpu_type=self.spec.gpu_type,
             clock_mhz=self.clock_mhz or self.spec.max_clock_mhz,
             lowest_mhz=self.spec.max_clock_mhz * LOWEST_CLOCK_SHARE,
             power_limit_w=math.inf if self.power_limit_w is None else self.power_limit_w,
             slowdown=self.slowdown,
         )
-        tenants: dict[Part, Tenant] = {
-            ("replica", replica_id): Tenant(
+        tenants: dict[Part, SimulatedPart] = {
+            ("replica", replica_id): SimulatedPart(
                 network=each.command.network,
                 sm_percent=each.command.sm_percent,
                 batch=each.command.batch,
@@ -108,7 +108,7 @@ class SimGpu:
 class SimNode:
     """One simulated machine. Errors are those of `agents.base.device`."""
 
-    def __init__(self, spec: NodeSpec, paces: PaceMaker, random: np.random.Generator) -> None:
+    def __init__(self, spec: SimulatedNodeSpec, paces: PaceMaker, random: np.random.Generator) -> None:
         self.spec = spec
         self.world = paces.world
         self.gpus = [SimGpu(gpu, index, paces) for index, gpu in enumerate(spec.gpus)]

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from agents.base.device import Part
-from agents.sim.engine import Pace
+from agents.sim.engine import ExecutionPace
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import Neighbour, Placed
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
 
 CLOCK_STEP_MHZ = 15.0
 """NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
@@ -19,7 +19,7 @@ LOWEST_CLOCK_SHARE = 0.3
 """Of the highest clock; a board does not throttle below it for power alone."""
 
 
-class World(Protocol):
+class SimulatedWorld(Protocol):
     """The part of `agents.sim.truth.truth.Truth` that a simulation reads."""
 
     def max_batch(self, network: str) -> int:
@@ -30,11 +30,11 @@ class World(Protocol):
         """Standard deviation of one batch's time over its mean."""
         ...
 
-    def batch_ms(self, placed: Placed) -> Floats:
+    def batch_ms(self, placed: RunningPart) -> Floats:
         """Mean time by batch size: (max_batch + 1,)."""
         ...
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle while such a batch runs."""
         ...
 
@@ -44,7 +44,7 @@ class World(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class SimulatedPart:
     """One replica or task as its GPU sees it."""
 
     network: str
@@ -65,7 +65,7 @@ class TaskPace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class GpuUnderLoad:
     """The GPU under them."""
 
     gpu_type: str
@@ -91,16 +91,16 @@ class PaceMaker:
     Of a task only its own batch is looked up: training networks have batches by the thousand.
     """
 
-    world: World
-    _watts: dict[Placed, Floats] = field(default_factory=dict)
-    _times_ms: dict[Placed, Floats] = field(default_factory=dict)
-    _busy_watts: dict[Placed, float] = field(default_factory=dict)
+    world: SimulatedWorld
+    _watts: dict[RunningPart, Floats] = field(default_factory=dict)
+    _times_ms: dict[RunningPart, Floats] = field(default_factory=dict)
+    _busy_watts: dict[RunningPart, float] = field(default_factory=dict)
     """At the own batch."""
-    _full_watts: dict[tuple[str, float, tuple[Tenant, ...]], float] = field(default_factory=dict)
+    _full_watts: dict[tuple[str, float, tuple[SimulatedPart, ...]], float] = field(default_factory=dict)
     """Of a GPU of a type, at a clock, where all its tenants work at once."""
-    _task_times_ms: dict[Placed, float] = field(default_factory=dict)
+    _task_times_ms: dict[RunningPart, float] = field(default_factory=dict)
 
-    def clock_mhz(self, board: Board, tenants: tuple[Tenant, ...]) -> float:
+    def clock_mhz(self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...]) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
         if self._full_load_w(board, tenants, board.clock_mhz) <= board.power_limit_w:
             return board.clock_mhz
@@ -114,10 +114,12 @@ class PaceMaker:
                 low = middle + 1
         return board.clock_mhz - low * CLOCK_STEP_MHZ
 
-    def paces(self, board: Board, tenants: Mapping[Part, Tenant], clock_mhz: float) -> dict[Part, Pace]:
+    def paces(
+        self, board: GpuUnderLoad, tenants: Mapping[Part, SimulatedPart], clock_mhz: float
+    ) -> dict[Part, ExecutionPace]:
         """The pace of every replica at the clock in effect. Raises TruthError for an unknown network."""
         return {
-            part: Pace(
+            part: ExecutionPace(
                 batch=tenant.batch,
                 batch_s=self._batch_s(board, clock_mhz, tenant, neighbours(tenants, part)),
                 batch_w=self._batch_w(board, clock_mhz, tenant),
@@ -127,7 +129,9 @@ class PaceMaker:
             if not tenant.is_task
         }
 
-    def task_paces(self, board: Board, tenants: Mapping[Part, Tenant], clock_mhz: float) -> dict[Part, TaskPace]:
+    def task_paces(
+        self, board: GpuUnderLoad, tenants: Mapping[Part, SimulatedPart], clock_mhz: float
+    ) -> dict[Part, TaskPace]:
         """The pace of every task at the clock in effect. Raises TruthError for an unknown network."""
         return {
             part: TaskPace(
@@ -138,32 +142,36 @@ class PaceMaker:
             if tenant.is_task
         }
 
-    def _batch_s(self, board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Floats:
+    def _batch_s(
+        self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart, others: tuple[SimulatedNeighbour, ...]
+    ) -> Floats:
         times_ms = _remembered(self._times_ms, _placed(board, clock_mhz, tenant, others), self.world.batch_ms)
         return times_ms * (board.slowdown / 1000.0)
 
-    def _iteration_s(self, board: Board, clock_mhz: float, task: Tenant, others: tuple[Neighbour, ...]) -> float:
-        def look_up(placed: Placed) -> float:
+    def _iteration_s(
+        self, board: GpuUnderLoad, clock_mhz: float, task: SimulatedPart, others: tuple[SimulatedNeighbour, ...]
+    ) -> float:
+        def look_up(placed: RunningPart) -> float:
             return float(self.world.batch_ms(placed)[task.batch])
 
         time_ms = _remembered(self._task_times_ms, _placed(board, clock_mhz, task, others), look_up)
         return time_ms * board.slowdown / 1000.0
 
-    def _batch_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> Floats:
-        def look_up(placed: Placed) -> Floats:
+    def _batch_w(self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart) -> Floats:
+        def look_up(placed: RunningPart) -> Floats:
             batches = range(1, self.world.max_batch(tenant.network) + 1)
             return np.array([0.0, *(self.world.busy_w(placed, batch) for batch in batches)])
 
         return _remembered(self._watts, _placed(board, clock_mhz, tenant, ()), look_up)
 
-    def _full_load_w(self, board: Board, tenants: tuple[Tenant, ...], clock_mhz: float) -> float:
+    def _full_load_w(self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...], clock_mhz: float) -> float:
         def look_up(_: object) -> float:
             return self.world.idle_w(board.gpu_type) + sum(self._busy_w(board, clock_mhz, each) for each in tenants)
 
         return _remembered(self._full_watts, (board.gpu_type, clock_mhz, tenants), look_up)
 
-    def _busy_w(self, board: Board, clock_mhz: float, tenant: Tenant) -> float:
-        def look_up(placed: Placed) -> float:
+    def _busy_w(self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart) -> float:
+        def look_up(placed: RunningPart) -> float:
             return self.world.busy_w(placed, tenant.batch)
 
         return _remembered(self._busy_watts, _placed(board, clock_mhz, tenant, ()), look_up)
@@ -178,15 +186,19 @@ def _remembered(memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found
     return memo[key]
 
 
-def neighbours(tenants: Mapping[Part, Tenant], part: Part) -> tuple[Neighbour, ...]:
+def neighbours(tenants: Mapping[Part, SimulatedPart], part: Part) -> tuple[SimulatedNeighbour, ...]:
     """The other replicas and tasks."""
     return tuple(
-        Neighbour(tenant.network, tenant.sm_percent, tenant.batch) for other, tenant in tenants.items() if other != part
+        SimulatedNeighbour(tenant.network, tenant.sm_percent, tenant.batch)
+        for other, tenant in tenants.items()
+        if other != part
     )
 
 
-def _placed(board: Board, clock_mhz: float, tenant: Tenant, others: tuple[Neighbour, ...]) -> Placed:
-    return Placed(
+def _placed(
+    board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart, others: tuple[SimulatedNeighbour, ...]
+) -> RunningPart:
+    return RunningPart(
         network=tenant.network,
         gpu_type=board.gpu_type,
         sm_percent=tenant.sm_percent,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from agents.base.device import GpuGlance, ReplicaGlance
+from agents.base.device import GpuPoll, ReplicaPoll
 from agents.base.protocol import BUCKET_COUNT
 from agents.sim.node import SimGpu, SimNode, SimReplica
 from agents.sim.tally import Floats
@@ -42,7 +42,7 @@ class Glances:
             self._carried[index] = dict(self._since(self._node.gpus[index]))
             self._marks[index] = {}
 
-    def take(self, gpu: SimGpu) -> GpuGlance:
+    def take(self, gpu: SimGpu) -> GpuPoll:
         """What the GPU did since the last glance at it; at the first, since the last reading."""
         counts = dict(self._since(gpu))
         self._marks[gpu.index] = {key: counter.copy() for key, counter in self._counters(gpu)}
@@ -50,7 +50,7 @@ class Glances:
         power_w = self._node.world.idle_w(gpu.spec.gpu_type)
         for work in (work for (kind, _), work in counts.items() if kind != "service"):
             power_w += work[_ENERGY_J] / work[_BUSY_S] if work[_BUSY_S] > 0.0 else 0.0
-        return GpuGlance(
+        return GpuPoll(
             peak_power_w=round(float(power_w), _DIGITS),
             replicas=tuple(
                 _glance(each, counts["replica", each.command.id], counts["service", each.command.service])
@@ -77,9 +77,9 @@ class Glances:
             yield ("service", service), np.zeros(BUCKET_COUNT) if tally is None else tally.buckets.astype(float)
 
 
-def _glance(each: SimReplica, work: Floats, buckets: Floats) -> ReplicaGlance:
+def _glance(each: SimReplica, work: Floats, buckets: Floats) -> ReplicaPoll:
     batches = round(work[_BATCHES])
-    return ReplicaGlance(
+    return ReplicaPoll(
         id=each.command.id,
         batches=batches,
         requests=round(work[_REQUESTS]),

@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rates:
+class ArrivalRates:
     """Expected arrivals per second over trace time. Raises ValueError for what cannot be rates."""
 
     edges_s: FloatArray
@@ -47,10 +47,10 @@ class Rates:
         first, last = np.searchsorted(self.edges_s, start_s, side="right"), np.searchsorted(self.edges_s, end_s)
         return np.concatenate([[start_s], self.edges_s[first:last], [end_s]]), self.rates_rps[first - 1 : last]
 
-    def until(self, end_s: float) -> "Rates":
+    def until(self, end_s: float) -> "ArrivalRates":
         """These rates up to a time after the beginning."""
         edges_s, rates_rps = self.pieces(0.0, end_s)
-        return Rates(edges_s=edges_s, rates_rps=rates_rps)
+        return ArrivalRates(edges_s=edges_s, rates_rps=rates_rps)
 
     def means_rps(self, duration_s: int) -> FloatArray:
         """(duration_s,) mean rate in each second from 0 on."""
@@ -65,7 +65,7 @@ class Rates:
 class Shape(Protocol):
     """How a load's rate goes over time."""
 
-    def rates(self, duration_s: int, random: np.random.Generator) -> Rates:
+    def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:
         """Rates of at least a run's duration, or of all there is. A longer run begins with the same ones."""
         ...
 
@@ -82,13 +82,13 @@ class TraceShape:
     """(T,) mean rate in each step."""
     step_s: float = 1.0
 
-    def rates(self, duration_s: int, random: np.random.Generator) -> Rates:  # noqa: ARG002
+    def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:  # noqa: ARG002
         """The steps, each one piece."""
         edges_s = np.arange(len(self.rates_rps) + 1, dtype=np.float64) * self.step_s
-        return Rates(edges_s=edges_s, rates_rps=self.rates_rps).until(duration_s)
+        return ArrivalRates(edges_s=edges_s, rates_rps=self.rates_rps).until(duration_s)
 
 
-def stepped(rates_rps: ArrayLike) -> Rates:
+def stepped(rates_rps: ArrayLike) -> ArrivalRates:
     """Rates of one second each."""
     values = np.asarray(rates_rps, dtype=float)
-    return Rates(edges_s=np.arange(len(values) + 1, dtype=float), rates_rps=values)
+    return ArrivalRates(edges_s=np.arange(len(values) + 1, dtype=float), rates_rps=values)

@@ -21,7 +21,7 @@ class GpuSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSpec:
+class SimulatedNodeSpec:
     """One simulated machine."""
 
     name: str
@@ -57,10 +57,10 @@ class Fault:
         return self.node == node and self.gpu_index in (None, gpu_index) and self.is_on(at_s)
 
 
-def make_node(name: str, gpu_type: str, *, gpus: int, memory_mib: float, launch_s: float = 5.0) -> NodeSpec:
+def make_node(name: str, gpu_type: str, *, gpus: int, memory_mib: float, launch_s: float = 5.0) -> SimulatedNodeSpec:
     """A node with equal GPUs of a type that can be simulated; ValueError names the types that can."""
     types = read_types()
     if gpu_type not in types:
         raise ValueError(f"no GPU type {gpu_type!r} to simulate; known: {', '.join(types)}")
     gpu = GpuSpec(gpu_type=gpu_type, memory_mib=memory_mib, max_clock_mhz=types[gpu_type].max_clock_mhz)
-    return NodeSpec(name=name, gpus=(gpu,) * gpus, launch_s=launch_s)
+    return SimulatedNodeSpec(name=name, gpus=(gpu,) * gpus, launch_s=launch_s)

@@ -16,7 +16,7 @@ import numpy as np
 from agents.base.device import RunningTask
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
 from agents.sim.engine import draw_noise
-from agents.sim.pace import TaskPace, Tenant
+from agents.sim.pace import SimulatedPart, TaskPace
 
 SWAP_MIB_PER_S = 10e9 / 2**20
 """What a copy between GPU and host reaches over PCIe 3 x16: 10 GB/s, as iGniter measured on a V100. Newer
@@ -58,10 +58,10 @@ class SimTask:
         return self.running_task().holds_memory
 
     @property
-    def tenant(self) -> Tenant:
+    def tenant(self) -> SimulatedPart:
         """What its GPU and neighbours see of it."""
         command = self.command
-        return Tenant(network=command.network, sm_percent=command.sm_percent, batch=command.batch, is_task=True)
+        return SimulatedPart(network=command.network, sm_percent=command.sm_percent, batch=command.batch, is_task=True)
 
     @property
     def done_iterations(self) -> float:

@@ -44,7 +44,7 @@ class TransportError(Exception):
     """Base of everything that a transport raises on purpose."""
 
 
-class Unreachable(TransportError):
+class ControlPlaneSilent(TransportError):
     """No answer, or one that says to come again."""
 
     def __init__(self, words: str, *, retry_after_s: float = 0.0) -> None:
@@ -83,7 +83,7 @@ class DirectTransport:
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
         if self._is_lost(observation):
-            raise Unreachable("the simulated network is down")
+            raise ControlPlaneSilent("the simulated network is down")
         return await self._handle(observation, wait_s)
 
     async def close(self) -> None:
@@ -128,7 +128,7 @@ class HttpTransport:
                 return _read(response.status, await response.read(), response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
-            raise Unreachable(f"no answer from {self._url}: {reason}") from error
+            raise ControlPlaneSilent(f"no answer from {self._url}: {reason}") from error
 
     def _as_taken(self, observation: Observation) -> Observation:
         """Without what an older control plane would refuse, until an answer says that this one takes it."""
@@ -171,14 +171,16 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
         try:
             return msgspec.json.decode(body, type=SyncReply)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Unreachable(f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?") from error
+            raise ControlPlaneSilent(
+                f"the answer is not a sync reply ({error}); is this URL a Plimsoll API?"
+            ) from error
     words = f"the control plane answered {status}{_words(body)}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise NotAuthorised(f"{words}; make a token with scope agent and give it by --token-file")
     if status in _REFUSED:
         raise Unacceptable(words)
     retry_after_s = _seconds(retry_after)
-    raise Unreachable(
+    raise ControlPlaneSilent(
         words + (f", come again in {retry_after_s:g} s" if retry_after_s else ""), retry_after_s=retry_after_s
     )
 

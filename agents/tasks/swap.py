@@ -9,7 +9,7 @@ from typing import Literal
 
 from agents.base.device import DeviceError, NotSupported
 from agents.tasks.hook import HookClient
-from agents.tasks.task import Task
+from agents.tasks.task import TaskProcess
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Mover:
         """`why_no_checkpoint`: by GPU; empty = it may be tried."""
         self._hook, self._checkpoint, self._why_no_checkpoint = hook, checkpoint, why_no_checkpoint
 
-    async def move(self, each: Task, way: Literal["out", "in"]) -> None:
+    async def move(self, each: TaskProcess, way: Literal["out", "in"]) -> None:
         """Return when it is there; may be called again for a task that is there, or on its way, already.
 
         Raises NotSupported where the task runs on untouched and there is no way, another DeviceError where it may be

@@ -12,7 +12,7 @@ import msgspec
 
 from agents.base.device import DeviceError, LaunchFailed, RunningTask
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
-from agents.processes.launch import HOST, Place, make_ready
+from agents.processes.launch import HOST, LaunchPlace, make_ready
 from agents.processes.process import WorkerProcess
 from agents.processes.records import VERSION, Identity, Records
 from agents.processes.templates import Parameters, Template
@@ -47,7 +47,7 @@ class TaskHooks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
+class TaskProcessRecord:
     """One task's process, and what it takes to go on with it."""
 
     id: str
@@ -77,10 +77,10 @@ class TaskHolder:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Task:
+class TaskProcess:
     """One task as `Tasks` keeps it."""
 
-    record: TaskRecord
+    record: TaskProcessRecord
     process: WorkerProcess | None
     state: TaskState = "starting"
     message: str = ""
@@ -196,7 +196,9 @@ class Task:
         )
 
 
-def start_task(launch: TaskLaunch, template: Template, place: Place, records: Records[TaskRecord]) -> Task:
+def start_task(
+    launch: TaskLaunch, template: Template, place: LaunchPlace, records: Records[TaskProcessRecord]
+) -> TaskProcess:
     """A task whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
     command, kept = launch.command, []
     parameters = Parameters(
@@ -216,7 +218,7 @@ def start_task(launch: TaskLaunch, template: Template, place: Place, records: Re
 
     def record(identity: Identity) -> None:
         kept.append(
-            TaskRecord(
+            TaskProcessRecord(
                 id=command.name,
                 command=command,
                 gpu_index=launch.gpu_index,
@@ -235,10 +237,10 @@ def start_task(launch: TaskLaunch, template: Template, place: Place, records: Re
         records.remove(command.name, keeps_folder=True)
         raise LaunchFailed(f"task {command.name} cannot be started: {error}") from error
     found = read_progress(prepared.filled.progress_file)
-    return Task(record=kept[0], process=process, kept=command.done_iterations if found is None else found)
+    return TaskProcess(record=kept[0], process=process, kept=command.done_iterations if found is None else found)
 
 
-def with_phase(record: TaskRecord, phase: Phase) -> TaskRecord:
+def with_phase(record: TaskProcessRecord, phase: Phase) -> TaskProcessRecord:
     """The record of a task that has come so far."""
     return replace(record, phase=phase)
 

@@ -35,7 +35,7 @@ from typing import Literal
 from agents.base.device import DeviceError, LaunchFailed, NotSupported, RunningTask, UnknownPart
 from agents.base.protocol import TaskReading
 from agents.processes.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
-from agents.processes.launch import Crashes, Place, Ports
+from agents.processes.launch import Crashes, LaunchPlace, Ports
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.records import Records
 from agents.processes.templates import Templates
@@ -44,16 +44,16 @@ from agents.tasks.hook import HookClient, HookFailed
 from agents.tasks.swap import CudaCheckpoint, Mover
 from agents.tasks.task import (
     Phase,
-    Task,
     TaskHolder,
     TaskHooks,
     TaskLaunch,
-    TaskRecord,
+    TaskProcess,
+    TaskProcessRecord,
     read_progress,
     start_task,
     with_phase,
 )
-from agents.tasks.watch import Watch
+from agents.tasks.watch import TaskWatch
 
 SWAP_LIMIT_S = 600.0
 """For a step to end and the memory to be moved; afterwards the task is ended, which frees it as well."""
@@ -95,16 +95,16 @@ class Tasks:
         self._hooks = hooks or TaskHooks()
         self._checkpoint = CudaCheckpoint(environment)
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, TaskProcess] = {}
         self._unswappable: dict[str, str] = {}
         """What is said of a template whose tasks had to be stopped to make room."""
-        self._records: Records[TaskRecord] | None = None
+        self._records: Records[TaskProcessRecord] | None = None
         self._hook: HookClient | None = None
         self._logs: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Take the state directory and adopt what it tells of. Raises DeviceError when another agent has it."""
-        self._records = records = Records(self._settings.directory, TaskRecord)
+        self._records = records = Records(self._settings.directory, TaskProcessRecord)
         self._hook = HookClient()
         found = records.load()
         await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.sharing.terminate)
@@ -125,7 +125,7 @@ class Tasks:
         """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
         return tuple(each.holder() for _, each in self._sorted() if each.state not in ("failed", "finished"))
 
-    def record(self, name: str) -> TaskRecord:
+    def record(self, name: str) -> TaskProcessRecord:
         """What a task was started with. Raises UnknownPart."""
         return self._find(name).record
 
@@ -141,7 +141,7 @@ class Tasks:
         if (hold_s := self.crashes.hold_s(name)) > 0.0:
             raise LaunchFailed(f"task {name} is in a crash loop and waits another {hold_s:.0f} s")
         template = self._templates.find_task(launch.command.network, launch.command.kind)
-        place = Place(
+        place = LaunchPlace(
             ports=self._ports.take(
                 len(template.ports), {port for each in self._tasks.values() for port in each.record.ports}
             ),
@@ -204,10 +204,10 @@ class Tasks:
         if self._records is not None:
             self._records.close()
 
-    async def _adopt(self, record: TaskRecord) -> None:
+    async def _adopt(self, record: TaskProcessRecord) -> None:
         """Go on with the recorded process where it was, or tell that it is gone."""
         process = WorkerProcess.adopt(record.identity, record.mark)
-        each = Task(record=record, process=process, kept=record.command.done_iterations)
+        each = TaskProcess(record=record, process=process, kept=record.command.done_iterations)
         self._tasks[record.id] = each
         found = await asyncio.to_thread(read_progress, record.progress_file)
         each.kept = each.kept if found is None else found
@@ -230,7 +230,7 @@ class Tasks:
                 each.state = "running"
             each.job = asyncio.create_task(self._live(each))
 
-    async def _live(self, each: Task) -> None:
+    async def _live(self, each: TaskProcess) -> None:
         """From the start of its process, or its adoption, to its end."""
         assert each.process is not None
         reason, limit_s = "", each.record.template.start_limit_s
@@ -245,7 +245,7 @@ class Tasks:
             reason = await first(each.process.wait(), self._watch().follow(each), each.is_doomed()) or ""
         await self._conclude(each, reason)
 
-    async def _conclude(self, each: Task, reason: str) -> None:
+    async def _conclude(self, each: TaskProcess, reason: str) -> None:
         """Its process has ended, or must: what became of it."""
         assert each.process is not None
         has_ended = each.process.has_ended
@@ -259,13 +259,13 @@ class Tasks:
         else:
             self._finish(each)
 
-    def _finish(self, each: Task) -> None:
+    def _finish(self, each: TaskProcess) -> None:
         each.kept = float(each.record.command.iterations)
         self._note(each, "finished")
         each.state, each.message = "finished", ""
         self.on_change()
 
-    def _fail(self, each: Task, reason: str) -> None:
+    def _fail(self, each: TaskProcess, reason: str) -> None:
         each.message = with_log(reason, self._opened().log(each.record.id))
         if loop := self.crashes.note(each.record.id):
             each.message = f"{loop}; {each.message}"
@@ -273,12 +273,12 @@ class Tasks:
         each.state = "failed"
         self.on_change()
 
-    def _begin_swap(self, each: Task, way: Literal["out", "in"]) -> None:
+    def _begin_swap(self, each: TaskProcess, way: Literal["out", "in"]) -> None:
         self._keep(each, way)
         each.state = "swapping"
         each.swap = asyncio.create_task(self._swap(each, way))
 
-    async def _swap(self, each: Task, way: Literal["out", "in"]) -> None:
+    async def _swap(self, each: TaskProcess, way: Literal["out", "in"]) -> None:
         """Move its memory; a task that cannot give it back is stopped, one that fails at it is ended."""
         assert each.process is not None
         try:
@@ -298,7 +298,7 @@ class Tasks:
             each.state = "swapped" if way == "out" else "running"
             self.on_change()
 
-    def _make_room(self, each: Task, why: str) -> None:
+    def _make_room(self, each: TaskProcess, why: str) -> None:
         template = each.record.template.name
         words = f"tasks of template {template} are stopped where others are swapped: they have no swap hook, and {why}"
         if self._unswappable.get(template) != words:
@@ -307,58 +307,58 @@ class Tasks:
         each.swap = None
         self._begin_stop(each)
 
-    def _begin_stop(self, each: Task) -> None:
+    def _begin_stop(self, each: TaskProcess) -> None:
         each.is_leaving = True
         before = each.job
         if before is not None:
             before.cancel()  # Now: the stop itself may be cancelled before it has begun.
         each.job = asyncio.create_task(self._stop(each, before))
 
-    async def _stop(self, each: Task, before: "asyncio.Task[None] | None") -> None:
+    async def _stop(self, each: TaskProcess, before: "asyncio.Task[None] | None") -> None:
         await cancelled(before)
         await cancelled(each.swap)
         await self._end(each)
         self._forget(each)
 
-    async def _end(self, each: Task) -> None:
+    async def _end(self, each: TaskProcess) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
         await end_for_good(each.process, self._ending(each), partial(log.error, "task %s: %s", each.record.id))
 
-    def _ending(self, each: Task) -> Ending:
+    def _ending(self, each: TaskProcess) -> Ending:
         terminate = partial(self._hooks.sharing.terminate, each.record.gpu_index)
         return Ending(grace_s=each.record.template.drain_limit_s, terminate=terminate)
 
-    def _forget(self, each: Task) -> None:
+    def _forget(self, each: TaskProcess) -> None:
         """What it kept stays for its next start here, but for one that is done."""
         self._opened().remove(each.record.id, keeps_folder=each.state != "finished")
         del self._tasks[each.record.id]
         self.on_change()
 
-    def _keep(self, each: Task, phase: Phase) -> None:
+    def _keep(self, each: TaskProcess, phase: Phase) -> None:
         """Raises DeviceError where it cannot be written; nothing has changed then."""
         if each.record.phase != phase:
             record = with_phase(each.record, phase)
             self._opened().save(record)
             each.record = record
 
-    def _note(self, each: Task, phase: Phase) -> None:
+    def _note(self, each: TaskProcess, phase: Phase) -> None:
         """Keep what has happened already. Where that cannot be written a later agent finds it out once more."""
         try:
             self._keep(each, phase)
         except DeviceError as error:
             log.error("task %s is %s, and %s", each.record.id, phase, error)
 
-    def _sorted(self) -> list[tuple[str, Task]]:
+    def _sorted(self) -> list[tuple[str, TaskProcess]]:
         return sorted(self._tasks.items())
 
-    def _opened(self) -> Records[TaskRecord]:
+    def _opened(self) -> Records[TaskProcessRecord]:
         if self._records is None:
             raise DeviceError("the tasks' state directory is not open")
         return self._records
 
-    def _watch(self) -> Watch:
-        return Watch(hook=self._asked(), prove=self._hooks.sharing.prove, ask_s=self._settings.ask_s)
+    def _watch(self) -> TaskWatch:
+        return TaskWatch(hook=self._asked(), prove=self._hooks.sharing.prove, ask_s=self._settings.ask_s)
 
     def _mover(self) -> Mover:
         return Mover(self._asked(), self._checkpoint, why_no_checkpoint=self._hooks.why_no_checkpoint)
@@ -368,7 +368,7 @@ class Tasks:
             raise DeviceError("the tasks' state directory is not open")
         return self._hook
 
-    def _find(self, name: str) -> Task:
+    def _find(self, name: str) -> TaskProcess:
         if name not in self._tasks:
             raise UnknownPart(f"no task {name} on this node")
         return self._tasks[name]

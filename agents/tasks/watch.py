@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from agents.base.device import DeviceError
 from agents.replicas.replica import Prove
 from agents.tasks.hook import HookClient, HookFailed
-from agents.tasks.task import Task, read_progress
+from agents.tasks.task import TaskProcess, read_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class TaskWatch:
     """Of all tasks of a node."""
 
     hook: HookClient
@@ -26,12 +26,12 @@ class Watch:
     ask_s: float
     """Between two questions."""
 
-    async def look(self, each: Task) -> None:
+    async def look(self, each: TaskProcess) -> None:
         """Note what its hook says. Raises HookFailed."""
         if each.url:
             each.note_status(await self.hook.status(each.url))
 
-    async def bring_up(self, each: Task) -> str:
+    async def bring_up(self, each: TaskProcess) -> str:
         """Why it must not run on; empty = its program is there and its share is proven."""
         assert each.process is not None
         while True:
@@ -48,7 +48,7 @@ class Watch:
             each.message = objection
             await asyncio.sleep(self.ask_s)
 
-    async def follow(self, each: Task) -> str:
+    async def follow(self, each: TaskProcess) -> str:
         """Note how far it comes; return when its hook has answered nothing for too long."""
         answered_s, limit_s = time.monotonic(), each.record.template.hung_after_s
         while True:

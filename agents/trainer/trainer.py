@@ -32,15 +32,15 @@ TERMINATED = 128 + signal.SIGTERM
 log = logging.getLogger(__name__)
 
 
-class StandInWork:
+class TimedWork:
     """Takes time as measured, and computes nothing."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Raises LaunchFailed."""
-        from agents.serving.engines.timed_engine import StandInEngine, read_times
+        from agents.serving.engines.timed_engine import TimedEngine, read_times
 
         times = read_times(options.times_ms)
-        engine = StandInEngine(times=times, sms=options.pretend_sms, environment=os.environ)
+        engine = TimedEngine(times=times, sms=options.pretend_sms, environment=os.environ)
         self.sm_count = engine.facts().sm_count
         self.start_iterations = max(int(options.done_iterations), kept_iterations(options))
         self._step_s = times.ms(options.batch) / 1000.0
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_work(options: argparse.Namespace) -> Work:
     """What the arguments ask for. Raises LaunchFailed."""
     if options.engine == "standin":
-        return StandInWork(options)
+        return TimedWork(options)
     from agents.trainer.torch_trainer import TorchWork
 
     return TorchWork(options)

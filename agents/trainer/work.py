@@ -43,7 +43,7 @@ class Work(Protocol):
         ...
 
 
-class Note(msgspec.Struct, kw_only=True):
+class CheckpointNote(msgspec.Struct, kw_only=True):
     """What a checkpoint says: which work, and how far."""
 
     kind: str
@@ -55,7 +55,7 @@ class Note(msgspec.Struct, kw_only=True):
 def _keep(options: argparse.Namespace, work: Work, hooks: SwapHooks, done: int) -> None:
     if options.checkpoint is None:
         return
-    note = Note(kind=options.kind, network=options.network, batch=options.batch, done_iterations=done)
+    note = CheckpointNote(kind=options.kind, network=options.network, batch=options.batch, done_iterations=done)
     work.keep(done)
     replace_file(options.checkpoint, msgspec.json.encode(note))
     hooks.note_checkpoint()
@@ -66,7 +66,7 @@ def kept_iterations(options: argparse.Namespace) -> int:
     if options.checkpoint is None or not options.checkpoint.exists():
         return 0
     try:
-        note = msgspec.json.decode(options.checkpoint.read_bytes(), type=Note)
+        note = msgspec.json.decode(options.checkpoint.read_bytes(), type=CheckpointNote)
     except (OSError, msgspec.MsgspecError) as error:
         raise LaunchFailed(f"checkpoint {options.checkpoint} cannot be read, remove it: {error}") from error
     if (note.kind, note.network, note.batch) != (options.kind, options.network, options.batch):

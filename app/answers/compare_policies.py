@@ -12,7 +12,7 @@ from app.loop.predict import PlannedPoints, make_problem
 from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailable
 from app.store.store import Snapshot
 from solvers.check import violations
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget
@@ -129,7 +129,7 @@ def _cost_usd_per_hour(problem: Problem, answer: PlanAnswer) -> float:
 
 def worst_slack(problem: Problem, plan: Plan) -> tuple[float | None, str]:
     """The least room of all replicas in percent, and whose it is; see `PolicyPlan`. (None, "") where nothing runs."""
-    company = Company(problem)
+    company = NeighbourReader(problem)
     rooms = [
         (_slack_percent(seat.replica.arrival_rate_rps, seat.capacity_rps), seat.replica.service)
         for gpu in plan.gpus

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 from app.loop.budgets import DEGRADED
 from app.solver.findings import Findings, quick_findings
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.survivors import Loss, Shortfall, survivors
 from solvers.explain.types import Binding, GpuExplanation, Relief
 from solvers.laws.cost import migration_cost_usd_per_hour
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
-from solvers.types.plan import BoundPlan, Change, GpuPlan, Plan, ReplicaPlan, Unserved, diff, replicas_of
+from solvers.types.plan import BoundPlan, GpuPlan, Plan, PlanChange, ReplicaPlan, Unserved, diff, replicas_of
 from solvers.types.problem import Problem
 from solvers.types.state import Demand, GpuType
 
@@ -75,7 +75,7 @@ class GpuTypeExplanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moves:
+class TransitionCost:
     """What the way from the plan before costs."""
 
     replicas_started: int
@@ -116,9 +116,9 @@ class Explanation:
     report: PlanReport
     violations: tuple[Violation, ...]
     services: tuple[ServiceExplanation, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[PlanChange, ...]
     """Against the plan that was in force when this one was made."""
-    moves: Moves
+    moves: TransitionCost
     price_unit: PriceUnit | None = None
     """What prices count in; None where nothing is priced."""
     gpu_types: tuple[GpuTypeExplanation, ...] = ()
@@ -162,7 +162,7 @@ def explain(
     prices = report.prices if findings is None else findings.prices
     if problem is None:
         return replace(told, services=tuple(_service(name, _Sources(plan, demands)) for name in sorted(names)))
-    company = Company(problem)
+    company = NeighbourReader(problem)
     sources = _Sources(plan, demands, problem, company, prices)
     told = replace(
         told,
@@ -182,10 +182,10 @@ def explain(
     )
 
 
-def _moves(problem: Problem | None, plan: Plan, changes: Sequence[Change]) -> Moves:
+def _moves(problem: Problem | None, plan: Plan, changes: Sequence[PlanChange]) -> TransitionCost:
     more = [change.after - change.before for change in changes]
     is_known = problem is not None and problem.current is not None
-    return Moves(
+    return TransitionCost(
         replicas_started=sum(number for number in more if number > 0),
         replicas_stopped=-sum(number for number in more if number < 0),
         migration_cost_usd_per_hour=migration_cost_usd_per_hour(problem, plan) if is_known and problem else 0.0,
@@ -223,7 +223,7 @@ class _Sources(NamedTuple):
     plan: Plan
     demands: Sequence[Demand]
     problem: Problem | None = None
-    company: Company | None = None
+    company: NeighbourReader | None = None
     """Of the problem."""
     prices: Prices | None = None
 
@@ -252,7 +252,7 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
     )
 
 
-def _group(gpu: GpuPlan, replica: ReplicaPlan, company: Company | None) -> ReplicaGroup:
+def _group(gpu: GpuPlan, replica: ReplicaPlan, company: NeighbourReader | None) -> ReplicaGroup:
     seat = None if company is None else company.seat(gpu, replica)
     return ReplicaGroup(
         gpu_type=gpu.gpu_type,

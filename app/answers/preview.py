@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from app.answers.scenario import Scenario
+from app.answers.scenario import WhatIfScenario
 from app.answers.scenario import changed as changed_problem
-from app.answers.what_if import FREE_TO_MOVE, Answer, Planned, answers, ask
+from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
 from app.loop import groups
 from app.loop.forecast import make_demands
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
@@ -17,13 +17,13 @@ from app.store.store import PolicyGroup, Snapshot
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import Change, Plan, anonymous, diff
+from solvers.types.plan import Plan, PlanChange, anonymous, diff
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class PreviewChanges:
     """What shall be different from what is."""
 
     services: tuple[Service, ...] = ()
@@ -47,18 +47,18 @@ class Preview:
 
     decision: Decision
     demands: tuple[Demand, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[PlanChange, ...]
     cost_before_usd_per_hour: float | None
     """Of the plan in force at today's figures; None when there is none, or when it names what no longer exists."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ScenarioAnswer, ...] = ()
     """Today's first, then those of the questions, ranked; none where nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ScenarioQuestion:
     """One scenario of a what-if on the live state; its services are as their teams submit them."""
 
-    scenario: Scenario
+    scenario: WhatIfScenario
     services: tuple[Service, ...] = ()
     """Added, or in place of those of the same name; `scenario.services` is empty, and filled from them."""
 
@@ -67,14 +67,16 @@ class Question:
 class Questions:
     """What is asked beyond the changes."""
 
-    scenarios: tuple[Question, ...]
+    scenarios: tuple[ScenarioQuestion, ...]
     suggest: bool
     """Whether to ask the usual questions, too."""
     seconds: float
     """For all plans together."""
 
 
-async def preview(solver: Solver, snapshot: Snapshot, changes: Changes, questions: Questions | None = None) -> Preview:
+async def preview(
+    solver: Solver, snapshot: Snapshot, changes: PreviewChanges, questions: Questions | None = None
+) -> Preview:
     """What the loop would come to with these changes, whatever its mode; and what each question beyond them comes to.
 
     The policy starts from nothing: what the next tick keeps for a while (a consolidation that waits, replicas that
@@ -84,7 +86,7 @@ async def preview(solver: Solver, snapshot: Snapshot, changes: Changes, question
     """
     changed = _changed(snapshot, changes)
     state, demands, problem = _problem(changed, changes)
-    found: tuple[Answer, ...] = ()
+    found: tuple[ScenarioAnswer, ...] = ()
     if questions is None:
         decision = await decide(
             solver,
@@ -120,7 +122,7 @@ async def preview(solver: Solver, snapshot: Snapshot, changes: Changes, question
 
 
 async def _ask(
-    solver: Solver, snapshot: Snapshot, changes: Changes, problem: Problem, questions: Questions
+    solver: Solver, snapshot: Snapshot, changes: PreviewChanges, problem: Problem, questions: Questions
 ) -> tuple[Planned, ...]:
     """Today's plan and one per question, for a snapshot that is changed already."""
     settings, observed = snapshot.settings, observe(snapshot)
@@ -131,7 +133,9 @@ async def _ask(
 
     async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
         budget = Budget(seconds=share_s, work=settings.solve_work, seed=settings.seed)
-        question = groups.Question(problem=of, observed=observed, settings=settings, services=snapshot.state.services)
+        question = groups.PlanningRequest(
+            problem=of, observed=observed, settings=settings, services=snapshot.state.services
+        )
         answer = await groups.ask(solver, question, budget)
         return answer.plan, answer.report
 
@@ -146,8 +150,8 @@ async def _ask(
 
 
 def _asked(
-    snapshot: Snapshot, changes: Changes, problem: Problem, question: Question, where: str
-) -> tuple[Scenario, Problem]:
+    snapshot: Snapshot, changes: PreviewChanges, problem: Problem, question: ScenarioQuestion, where: str
+) -> tuple[WhatIfScenario, Problem]:
     """The scenario, with the demands of its services, and the problem with it."""
     scenario = question.scenario
     if question.services:
@@ -158,7 +162,7 @@ def _asked(
     return scenario, changed_problem(problem, scenario, where=where)
 
 
-def _problem(snapshot: Snapshot, changes: Changes) -> tuple[ClusterState, tuple[Demand, ...], Problem]:
+def _problem(snapshot: Snapshot, changes: PreviewChanges) -> tuple[ClusterState, tuple[Demand, ...], Problem]:
     """State, demands and problem of a snapshot that is changed already."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     demands = _demands(snapshot, changes)
@@ -170,7 +174,7 @@ def _problem(snapshot: Snapshot, changes: Changes) -> tuple[ClusterState, tuple[
     )
 
 
-def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
+def _changed(snapshot: Snapshot, changes: PreviewChanges) -> Snapshot:
     services = {service.name: service for service in snapshot.state.services if service.name not in changes.without}
     services |= {service.name: service for service in changes.services}
     settings = snapshot.settings if changes.policy is None else replace(snapshot.settings, policy=changes.policy)
@@ -183,7 +187,7 @@ def _changed(snapshot: Snapshot, changes: Changes) -> Snapshot:
     )
 
 
-def _demands(snapshot: Snapshot, changes: Changes) -> tuple[Demand, ...]:
+def _demands(snapshot: Snapshot, changes: PreviewChanges) -> tuple[Demand, ...]:
     return tuple(
         replace(
             demand,

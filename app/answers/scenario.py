@@ -20,7 +20,7 @@ _MORE_DEMAND = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class WhatIfScenario:
     """Differences from a Problem, all at once."""
 
     name: str = ""
@@ -41,7 +41,7 @@ class Scenario:
     """Services that are gone."""
 
 
-def words(scenario: Scenario) -> str:
+def words(scenario: WhatIfScenario) -> str:
     """The name of a scenario, or its differences in words."""
     parts = [
         f"all demand × {factor:g}" if name == ALL else f"demand of {name} × {factor:g}"
@@ -56,7 +56,7 @@ def words(scenario: Scenario) -> str:
     return scenario.name or ", ".join(parts) or "nothing different"
 
 
-def changed(problem: Problem, scenario: Scenario, *, where: str = "") -> Problem:
+def changed(problem: Problem, scenario: WhatIfScenario, *, where: str = "") -> Problem:
     """The problem with the differences. Raises InvalidInput, whose field begins with `where`."""
     services = _services(problem, scenario, where)
     known = list(services)
@@ -74,17 +74,17 @@ def changed(problem: Problem, scenario: Scenario, *, where: str = "") -> Problem
     )
 
 
-def suggested(problem: Problem, plan: Plan, prices: Prices | None) -> tuple[Scenario, ...]:
+def suggested(problem: Problem, plan: Plan, prices: Prices | None) -> tuple[WhatIfScenario, ...]:
     """The questions that are worth asking of any plan: stock, the SLOs of the dearest services, growth."""
-    asked = [Scenario(demand_factor={ALL: _MORE_DEMAND})]
+    asked = [WhatIfScenario(demand_factor={ALL: _MORE_DEMAND})]
     for gpu_type in problem.gpu_types:
         if gpu_type.count is not None:
-            asked.append(Scenario(gpus={gpu_type.name: 1}))
-            asked += [Scenario(gpus={gpu_type.name: -1})] if gpu_type.count > 0 else []
+            asked.append(WhatIfScenario(gpus={gpu_type.name: 1}))
+            asked += [WhatIfScenario(gpus={gpu_type.name: -1})] if gpu_type.count > 0 else []
     for service in _dearest(problem, plan, prices)[:_SUGGESTED_SERVICES]:
         slo_ms = _LOOSER_SLO * service.slo_ms
         name = f"SLO of {service.name} {100.0 * (_LOOSER_SLO - 1.0):+.0f} % ({slo_ms:.4g} ms)"
-        asked.append(Scenario(name=name, slo_ms={service.name: slo_ms}))
+        asked.append(WhatIfScenario(name=name, slo_ms={service.name: slo_ms}))
     return tuple(asked)
 
 
@@ -93,7 +93,7 @@ def most_suggested(problem: Problem) -> int:
     return 1 + 2 * sum(gpu_type.count is not None for gpu_type in problem.gpu_types) + _SUGGESTED_SERVICES
 
 
-def _services(problem: Problem, scenario: Scenario, where: str) -> dict[str, ServiceDemand]:
+def _services(problem: Problem, scenario: WhatIfScenario, where: str) -> dict[str, ServiceDemand]:
     services = {service.name: service for service in problem.services}
     _check_names(scenario.without, list(services), "service", f"{where}without")
     kept = {name: service for name, service in services.items() if name not in scenario.without}
@@ -111,7 +111,7 @@ def _services(problem: Problem, scenario: Scenario, where: str) -> dict[str, Ser
     return kept
 
 
-def _service(service: ServiceDemand, scenario: Scenario) -> ServiceDemand:
+def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
     factor = scenario.demand_factor.get(service.name, scenario.demand_factor.get(ALL, 1.0))
     return replace(
         service,
@@ -120,7 +120,7 @@ def _service(service: ServiceDemand, scenario: Scenario) -> ServiceDemand:
     )
 
 
-def _gpu_type(gpu_type: GpuType, scenario: Scenario, where: str) -> GpuType:
+def _gpu_type(gpu_type: GpuType, scenario: WhatIfScenario, where: str) -> GpuType:
     more = scenario.gpus.get(gpu_type.name, 0)
     if more and gpu_type.count is None:
         raise InvalidInput(f"{where}gpus", f"there are as many {gpu_type.name} as wanted; more or fewer change nothing")
@@ -139,7 +139,7 @@ def _check_names(names: Collection[str], known: Collection[str], what: str, at: 
             raise InvalidInput(at, no_such(what, name, known))
 
 
-def _check_figures(scenario: Scenario, where: str) -> None:
+def _check_figures(scenario: WhatIfScenario, where: str) -> None:
     for part, least in (("demand_factor", 0.0), ("demand_rps", 0.0), ("price_usd_per_hour", None), ("slo_ms", None)):
         figures: Mapping[str, float] = getattr(scenario, part)
         for name, value in figures.items():

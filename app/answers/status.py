@@ -11,7 +11,7 @@ from app.loop.predict import PlannedPoints
 from app.store.store import Snapshot
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
-from solvers.types.state import Reading, Service
+from solvers.types.state import Service, ServiceObservation
 
 ConditionType = Literal["Ready", "TelemetryAvailable", "Feasible", "Applied", "PredictionsHold", "SLOMet"]
 Truth = Literal["True", "False", "Unknown"]
@@ -46,7 +46,7 @@ class ServiceStatus:
     replicas: tuple[tuple[str, int], ...]
     """(GPU type, replicas in the target), by GPU type."""
     planned_rate_rps: float
-    reading: Reading | None
+    reading: ServiceObservation | None
     conditions: tuple[Condition, ...]
 
 
@@ -59,7 +59,7 @@ def service_statuses(snapshot: Snapshot, names: Sequence[str]) -> dict[str, Serv
     }
 
 
-def _service_status(snapshot: Snapshot, service: Service, reading: Reading | None) -> ServiceStatus:
+def _service_status(snapshot: Snapshot, service: Service, reading: ServiceObservation | None) -> ServiceStatus:
     telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
     feasible = _feasible(snapshot, service)
     applied = _applied(snapshot, service.name)
@@ -82,7 +82,7 @@ def _replicas(target: BoundPlan | None, service: str) -> Counter[str]:
     return +counts
 
 
-def _telemetry(reading: Reading | None, stale_after_s: float) -> Condition:
+def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Condition:
     def say(status: Truth, reason: str, message: str) -> Condition:
         return Condition(type="TelemetryAvailable", status=status, reason=reason, message=message)
 
@@ -149,7 +149,7 @@ def _predictions_hold(snapshot: Snapshot, service: Service, replicas: Mapping[st
     return say("True", "WithinBand", f"execution times are as predicted on {', '.join(served)}")
 
 
-def _slo_met(service: Service, reading: Reading | None, telemetry: Condition) -> Condition:
+def _slo_met(service: Service, reading: ServiceObservation | None, telemetry: Condition) -> Condition:
     def say(status: Truth, reason: str, message: str) -> Condition:
         return Condition(type="SLOMet", status=status, reason=reason, message=message)
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.answers.scenario import Scenario, changed, most_suggested, suggested, words
+from app.answers.scenario import WhatIfScenario, changed, most_suggested, suggested, words
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.errors import InvalidInput
@@ -21,7 +21,7 @@ from solvers.types.problem import Problem
 
 FREE_TO_MOVE = frozenset({"joint"})
 """Policies that take what runs for a beginning only, where moves cost nothing."""
-TODAY = Scenario(name="as it is")
+TODAY = WhatIfScenario(name="as it is")
 LEAST_PLAN_S = 0.1
 """So long may each plan take, however many share the time."""
 _RATE_TOLERANCE = 1e-9
@@ -34,7 +34,7 @@ _COST_DIGITS = 6
 class Planned:
     """One scenario with its problem and the plan that was made for it."""
 
-    scenario: Scenario
+    scenario: WhatIfScenario
     problem: Problem
     plan: Plan
     report: PlanReport
@@ -52,7 +52,7 @@ class ServiceMix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ScenarioAnswer:
     """What one scenario comes to."""
 
     question: str
@@ -81,7 +81,7 @@ MakePlan = Callable[[Problem, float], Awaitable[tuple[Plan, PlanReport]]]
 async def ask(
     make_plan: MakePlan,
     problem: Problem,
-    asked: Sequence[tuple[Scenario, Problem]],
+    asked: Sequence[tuple[WhatIfScenario, Problem]],
     *,
     suggest: bool,
     seconds: float,
@@ -96,7 +96,7 @@ async def ask(
     ends_s = now_s() + seconds
     left = 1 + len(asked) + (most_suggested(problem) if suggest else 0)
 
-    async def plan(scenario: Scenario, of: Problem, left: int) -> Planned:
+    async def plan(scenario: WhatIfScenario, of: Problem, left: int) -> Planned:
         made, report = await make_plan(of, max(LEAST_PLAN_S, (ends_s - now_s()) / left))
         return Planned(scenario=scenario, problem=of, plan=made, report=report)
 
@@ -118,7 +118,7 @@ def _beginning_with(today: Planned, problem: Problem) -> Problem:
     return replace(problem, current=today.plan)
 
 
-def answers(today: Planned, asked: Sequence[Planned]) -> tuple[Answer, ...]:
+def answers(today: Planned, asked: Sequence[Planned]) -> tuple[ScenarioAnswer, ...]:
     """Today's first, then one per scenario, ranked: what leaves least unserved first, then what costs least."""
     everyone = (today, *asked)
     best = [_best(one, everyone) for one in everyone]
@@ -128,7 +128,7 @@ def answers(today: Planned, asked: Sequence[Planned]) -> tuple[Answer, ...]:
     return made[0], *ranked
 
 
-def _best(one: Planned, everyone: Iterable[Planned]) -> Answer:
+def _best(one: Planned, everyone: Iterable[Planned]) -> ScenarioAnswer:
     """The answer with the best plan of all that keep the rules of this one's problem."""
     best = _answer(one, one.plan, planned_for=words(one.scenario))
     assert best is not None, "a policy plans with what the problem has"
@@ -142,7 +142,7 @@ def _best(one: Planned, everyone: Iterable[Planned]) -> Answer:
     return best
 
 
-def _merit(answer: Answer) -> tuple[float, float]:
+def _merit(answer: ScenarioAnswer) -> tuple[float, float]:
     """Less is better."""
     return answer.unserved_percent, round(answer.cost_usd_per_hour, _COST_DIGITS)
 
@@ -173,7 +173,7 @@ def _fitted_gpu(gpu: GpuPlan, share: Mapping[str, float]) -> GpuPlan:
     return replace(gpu, replicas=tuple(replicas))
 
 
-def _answer(one: Planned, plan: Plan, *, planned_for: str) -> Answer | None:
+def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | None:
     """What a plan means for a scenario; None where the scenario's problem cannot price it."""
     problem = one.problem
     try:
@@ -185,7 +185,7 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> Answer | None:
     used = Counter[str]()
     for gpu in plan.gpus:
         used[gpu.gpu_type] += gpu.count
-    return Answer(
+    return ScenarioAnswer(
         question=words(one.scenario),
         cost_usd_per_hour=cost,
         difference_usd_per_hour=0.0,

@@ -13,7 +13,7 @@ from app.api.fleet import gpu_types, gpus, nodes, sync, telemetry
 from app.api.http import errors
 from app.api.http.auth import AuthMiddleware
 from app.api.http.middleware import RequestMiddleware
-from app.api.http.views import Problem
+from app.api.http.views import ProblemDetails
 from app.api.operations import events, health, metrics, tokens, webhooks
 from app.api.predictions import fits, networks, profiles
 from app.api.reports import costs, demand, reports
@@ -101,5 +101,5 @@ def _wire_schemas() -> dict[str, Any]:
 
 def _problem_schemas() -> dict[str, Any]:
     """Problems are answered by handlers, not by routes."""
-    schema = Problem.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
-    return {**schema.pop("$defs", {}), Problem.__name__: schema}
+    schema = ProblemDetails.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+    return {**schema.pop("$defs", {}), ProblemDetails.__name__: schema}

@@ -6,7 +6,7 @@ from typing import Protocol
 from agents.base import clock as agent_clock
 
 
-class Clock(agent_clock.Clock, Protocol):
+class ControlClock(agent_clock.Clock, Protocol):
     """Time as the control plane sees it. Latencies, periods, delays and SLOs are all in this clock's seconds."""
 
     speed: float
@@ -25,7 +25,7 @@ class WallClock(agent_clock.ScaledClock):
         return datetime.fromtimestamp(self.now_s(), UTC)
 
 
-class ManualClock(agent_clock.ManualClock):
+class ManualControlClock(agent_clock.ManualClock):
     """Time that stands still until somebody moves it; for tests and simulations."""
 
     speed = 1.0

@@ -9,7 +9,7 @@ from app.db.base.transaction import Engine, transaction
 from app.db.decisions import actors
 from app.db.fleet import gpu_types
 from app.db.predictions import profiles
-from app.db.predictions.profiles import KIND_LABEL, Profile, Provenance
+from app.db.predictions.profiles import KIND_LABEL, Provenance, StoredProfile
 
 SHIPPED_SIGMA = 0.0
 """The shipped times lean to the slow side already (lowest ratios, running maxima): only at 0.5 % of a V100's points and
@@ -41,13 +41,13 @@ async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[
     return len(new_types), len(new_networks)
 
 
-def _profiles(network: str) -> list[Profile]:
+def _profiles(network: str) -> list[StoredProfile]:
     """One per GPU type, marked as its least certain kind of point that is not rare (at least one in ten)."""
     kinds: dict[str, Counter[str]] = {}
     for gpu_type, _, provenance in load_provenance(network):
         kinds.setdefault(gpu_type, Counter())[provenance] += 1
     return [
-        Profile(
+        StoredProfile(
             points=points,
             provenance=_overall(kinds[points.gpu_type]),
             source=SOURCE,

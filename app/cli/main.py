@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.cli.common.context import Surroundings
+    from app.cli.common.context import CliContext
 
 
 def main() -> None:
@@ -35,16 +35,16 @@ def _unwritten(error: OSError) -> int:
     return 1
 
 
-def run(arguments: Sequence[str], surroundings: "Surroundings | None" = None) -> int:
+def run(arguments: Sequence[str], surroundings: "CliContext | None" = None) -> int:
     """Run one command line and return its exit code. Tests pass surroundings with a fake transport."""
     from app.base.errors import PlimsollError
     from app.cli.commands import root_command
-    from app.cli.common.context import Surroundings
+    from app.cli.common.context import CliContext
     from app.cli.common.errors import CliError, show_error
     from solvers.types.errors import SolversError
 
     try:
-        root_command().main(list(arguments), prog_name="plimsoll", obj=surroundings or Surroundings.of_process())
+        root_command().main(list(arguments), prog_name="plimsoll", obj=surroundings or CliContext.of_process())
     except (CliError, PlimsollError, SolversError) as error:
         show_error(error)
         return 1

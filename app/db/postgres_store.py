@@ -20,7 +20,7 @@ from app.db.fleet.windows import load_windows
 from app.db.operations import events
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
-from app.store.store import Correction, Event, Execution, FitHealth, Ingested, PlanRecord, SampleRow, Snapshot
+from app.store.store import AuditEvent, Correction, Execution, FitHealth, Ingested, PlanRecord, SampleRow, Snapshot
 from app.store.trained_actors import fleet_fingerprint, wants_actor
 from solvers.forecast.choose_technique import Choice
 from solvers.predict.data.samples import Group
@@ -119,7 +119,7 @@ class PostgresStore:
         async with self._engine.connect() as connection:
             return await targets.newest_command(connection, node, after_generation)
 
-    async def add_events(self, *lines: Event) -> None:
+    async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
         async with self._engine.begin() as connection:
             for event in lines:

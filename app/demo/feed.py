@@ -20,7 +20,7 @@ Pushed = list[tuple[datetime, BoundPlan]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Feed:
+class DemoFeed:
     """What the live view remembers between frames."""
 
     cluster: SimulatedCluster

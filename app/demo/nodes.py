@@ -10,7 +10,7 @@ from agents.sim.cluster import SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sync.ledger import Ledger
 from agents.sync.transport import HttpTransport
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.simulate.run.closed_loop import ClusterPlan
 
 Watch = Callable[[Observation], None]
@@ -33,7 +33,12 @@ class DemoNodes:
     """All agents of the demo, each a task of its own."""
 
     def __init__(
-        self, plan: ClusterPlan, cluster: SimulatedCluster, clock: Clock, *, transport: Callable[[], HttpTransport]
+        self,
+        plan: ClusterPlan,
+        cluster: SimulatedCluster,
+        clock: ControlClock,
+        *,
+        transport: Callable[[], HttpTransport],
     ) -> None:
         self._stop = asyncio.Event()
         self._transports = [transport() for _ in plan.nodes]

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.db.reports.reports import Report
+from app.db.reports.reports import ReportTable
 
 QUERIES = (
     (
@@ -39,7 +39,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSummary:
+class DemoServiceSummary:
     """One service over the whole run, under both policies."""
 
     name: str
@@ -61,7 +61,7 @@ class Summary:
 
     trace_s: float
     wall_s: float
-    services: Sequence[ServiceSummary]
+    services: Sequence[DemoServiceSummary]
     memory_usd: float
     """HetSev's accounting for shared GPUs: the price of the memory in use."""
     keeps_ms: Sequence[float]
@@ -83,7 +83,7 @@ class Summary:
         return sum(service.baseline_usd for service in self.services)
 
 
-def render(summary: Summary, answers: Sequence[Report], *, psql: str = "") -> RenderableType:
+def render(summary: Summary, answers: Sequence[ReportTable], *, psql: str = "") -> RenderableType:
     """The report; fits 80 columns but for its SQL. `answers`: to QUERIES, in their order. `psql`: how to open
     the database, empty without a way.
     """
@@ -168,7 +168,7 @@ def _p50_and_p99(milliseconds: Sequence[float]) -> str:
     return f"{percentile(milliseconds, 0.5):.0f} ms (p50), {percentile(milliseconds, 0.99):.0f} ms (p99)"
 
 
-def _sql(psql: str, answers: Sequence[Report]) -> Iterator[RenderableType]:
+def _sql(psql: str, answers: Sequence[ReportTable]) -> Iterator[RenderableType]:
     yield Text("asked in SQL", style="bold")
     if psql:
         yield Text(f"  {psql}", style="cyan")
@@ -178,7 +178,7 @@ def _sql(psql: str, answers: Sequence[Report]) -> Iterator[RenderableType]:
         yield Padding(_table(answer), (0, 0, 0, 4))
 
 
-def _table(answer: Report) -> Table:
+def _table(answer: ReportTable) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in answer.columns:
         table.add_column(column, no_wrap=True)

@@ -17,7 +17,7 @@ from rich.live import Live
 from agents.base.protocol import Observation
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.truth.truth import load_truth
-from app.base.clock import Clock, ManualClock, WallClock
+from app.base.clock import ControlClock, ManualControlClock, WallClock
 from app.base.errors import PlimsollError
 from app.base.logs import configure_logs
 from app.base.settings import Settings
@@ -32,10 +32,10 @@ from app.db.decisions import plans, policies
 from app.db.operations.token_secrets import create_locally, door
 from app.db.reports import reports
 from app.demo import report, view
-from app.demo.feed import Feed
+from app.demo.feed import DemoFeed
 from app.demo.nodes import DemoNodes, WatchedTransport
 from app.demo.scenario import DURATION_S, SERVICES, demo_cluster, demo_manifests, demo_settings
-from app.demo.summary import Course, make_summary
+from app.demo.summary import DemoCourse, make_summary
 from app.loop.tick import TickOutcome
 from app.postgres import server as postgres
 from app.serve.api_process import make_server
@@ -91,7 +91,7 @@ async def _run(server: postgres.Server, options: DemoOptions, console: Console, 
         await engine.dispose()
 
 
-class Stage:
+class DemoStage:
     """Everything that takes time to load, before the trace begins: data, compiled kernels, the baseline's policy."""
 
     def __init__(self, seed: int) -> None:
@@ -100,20 +100,20 @@ class Stage:
         self._world = load_truth()
         asyncio.run(self._rehearse())
 
-    def open(self, clock: Clock) -> tuple[SimulatedCluster, ClosedLoop]:
+    def open(self, clock: ControlClock) -> tuple[SimulatedCluster, ClosedLoop]:
         """The control plane's cluster and the baseline's; both traces begin now."""
         start_s = clock.now_s()
         cluster = SimulatedCluster(self.plan.nodes, self.plan.scenario, world=self._world, clock=clock, start_s=start_s)
         return cluster, self._baseline(clock)
 
-    def _baseline(self, clock: Clock) -> ClosedLoop:
+    def _baseline(self, clock: ControlClock) -> ClosedLoop:
         return ClosedLoop(
             self._baseline_plan, world=self._world, clock=clock, solver=InlineSolver(), promises_may_break=True
         )
 
     async def _rehearse(self) -> None:
         """A few minutes of the baseline on a clock of its own: compiles the kernels and loads the policy."""
-        clock = ManualClock()
+        clock = ManualControlClock()
         rehearsal = self._baseline(clock)
         for _ in range(24):
             clock.advance(self.plan.agent_period_s)
@@ -142,7 +142,7 @@ class _Demo:
             token = await self._install(plane)
             await self._deploy(address, token)
             self.console.print(f"look at it in a browser: {door(address, token)}", soft_wrap=True)
-            stage = await asyncio.to_thread(Stage, self.options.seed)
+            stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
             await self._watch(plane, address, token, stage)
 
@@ -190,9 +190,9 @@ class _Demo:
                 raise PlimsollError(f"the control loop did not tick within {START_LIMIT_S:.0f} s; see its log above")
             await asyncio.sleep(0.1)
 
-    async def _watch(self, plane: Plane, address: str, token: str, stage: Stage) -> None:
+    async def _watch(self, plane: Plane, address: str, token: str, stage: DemoStage) -> None:
         cluster, baseline = stage.open(plane.clock)
-        feed = Feed(
+        feed = DemoFeed(
             cluster=cluster,
             services=stage.plan.services,
             gpu_types=stage.plan.gpu_types,
@@ -226,7 +226,7 @@ class _Demo:
         finally:
             await nodes.stop()
 
-    async def _show(self, plane: Plane, feed: Feed, nodes: DemoNodes) -> None:
+    async def _show(self, plane: Plane, feed: DemoFeed, nodes: DemoNodes) -> None:
         """The live view, or a line now and then where no terminal shows it."""
         is_live = self.console.is_terminal
         with Live(console=self.console, auto_refresh=False, screen=False) if is_live else nullcontext() as live:
@@ -245,7 +245,7 @@ class _Demo:
                     return
                 await asyncio.sleep(FRAME_S)
 
-    async def _note_target(self, plane: Plane, feed: Feed) -> None:
+    async def _note_target(self, plane: Plane, feed: DemoFeed) -> None:
         """Look the target up when a tick says that it changed."""
         known = feed.pushed[-1][1].generation if feed.pushed else 0
         if self.ticks and self.ticks[-1].generation > known:
@@ -254,13 +254,13 @@ class _Demo:
             if found is not None and found[1].generation > known:
                 feed.note_target(plane.clock.now(), found[1])
 
-    async def _report(self, plane: Plane, feed: Feed, baseline: ClosedLoop) -> None:
+    async def _report(self, plane: Plane, feed: DemoFeed, baseline: ClosedLoop) -> None:
         async with transaction(self.engine) as connection:
             summary = await make_summary(
                 connection,
                 feed,
                 baseline.cluster.totals(),
-                Course(
+                DemoCourse(
                     ticks=self.ticks,
                     ended_at=plane.clock.now(),
                     wall_s=time.monotonic() - self.began_s,

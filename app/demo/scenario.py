@@ -6,9 +6,9 @@ RegNetX-8GF for the Transformer. Latencies on the T4 are scaled from the V100 an
 
 from dataclasses import dataclass
 
-from agents.sim.cluster import Scenario
-from agents.sim.load import Load, LoadShape, Spike
-from agents.sim.spec import NodeSpec, make_node
+from agents.sim.cluster import ClusterScript
+from agents.sim.load import ArrivalProcess, LoadShape, Spike
+from agents.sim.spec import SimulatedNodeSpec, make_node
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.simulate.run.closed_loop import ClusterPlan
 from app.store.store import PolicySettings
@@ -87,7 +87,7 @@ SERVICES = (
 """SLOs and networks: HetSev, Table 1 and section 6; mean rates add up to its low load, 200 to 300 rps."""
 
 
-def demo_nodes() -> tuple[NodeSpec, ...]:
+def demo_nodes() -> tuple[SimulatedNodeSpec, ...]:
     """Four nodes with two V100s each and four with two T4s each."""
     memory_mib = {gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)}
     return tuple(
@@ -111,10 +111,10 @@ def demo_services() -> tuple[Service, ...]:
     )
 
 
-def demo_loads(seed: int) -> dict[str, Load]:
+def demo_loads(seed: int) -> dict[str, ArrivalProcess]:
     """Requests by service: a day curve squeezed into the trace, a spike, and bursts resampled from a real trace."""
     return {
-        service.name: Load(
+        service.name: ArrivalProcess(
             shape=LoadShape(
                 mean_rps=service.mean_rps,
                 day_amplitude=0.4,
@@ -159,7 +159,7 @@ def demo_cluster(policy: str, seed: int) -> ClusterPlan:
         gpu_types=load_gpu_types(GPU_TYPES),
         points=load_profiles(networks, GPU_TYPES),
         services=demo_services(),
-        scenario=Scenario(loads=demo_loads(seed), seed=seed),
+        scenario=ClusterScript(loads=demo_loads(seed), seed=seed),
         settings=demo_settings(policy, seed),
         agent_period_s=AGENT_PERIOD_S,
         handover_s=HANDOVER_S,

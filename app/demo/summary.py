@@ -10,8 +10,8 @@ from agents.sim.cluster import ServiceTotals
 from app.db.base.transaction import Connection
 from app.db.decisions import plans
 from app.db.reports import reports
-from app.demo.feed import Feed, attainment
-from app.demo.report import ServiceSummary, Summary
+from app.demo.feed import DemoFeed, attainment
+from app.demo.report import DemoServiceSummary, Summary
 from app.loop.observe import bucket_percentile_ms
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import make_bill
@@ -20,7 +20,7 @@ IDLE = "(idle)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class DemoCourse:
     """How the run went, apart from load and cost."""
 
     ticks: Sequence[TickOutcome]
@@ -30,7 +30,7 @@ class Course:
 
 
 async def make_summary(
-    connection: Connection, feed: Feed, baseline_totals: Sequence[ServiceTotals], course: Course
+    connection: Connection, feed: DemoFeed, baseline_totals: Sequence[ServiceTotals], course: DemoCourse
 ) -> Summary:
     """Everything that the closing report shows. Whole-GPU and memory costs come from `report.cost_by_service_hour`."""
     whole_usd, memory_usd = await _costs(connection)
@@ -42,7 +42,7 @@ async def make_summary(
         trace_s=feed.duration_s,
         wall_s=course.wall_s,
         services=[
-            ServiceSummary(
+            DemoServiceSummary(
                 name=service.name,
                 requests=totals[service.name].arrivals,
                 slo_ms=service.slo.latency_ms,

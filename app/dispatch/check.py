@@ -13,7 +13,7 @@ from typing import NamedTuple
 from solvers.check import task_violations
 from solvers.papers.oltunes.queues import Queues, enqueue, without
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, Round, schedule
-from solvers.papers.oltunes.types import Batch, GpuView, Job, Placed, Setting
+from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting, PlacedJob
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import GpuId, Task
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class JobFleet:
     """GPUs that may take jobs, as they stand, and by what the checker judges them."""
 
     gpus: Mapping[GpuId, BoundGpu]
@@ -48,12 +48,12 @@ class Standing:
         own = self.gpus[gpu]
         return replace(own, tasks=tuple(task for task in own.tasks if task.name not in self.jobs))
 
-    def refusal(self, gpu: BoundGpu, members: Iterable[Placed]) -> str | None:
+    def refusal(self, gpu: BoundGpu, members: Iterable[PlacedJob]) -> str | None:
         """The first rule that the GPU breaks with these jobs: of the device, or what its replicas promise."""
         found = task_violations(self.problem, [self.with_members(gpu, members)], self.points)
         return f"{found[0].rule} at {gpu.id}: {found[0].detail}" if found else None
 
-    def with_members(self, gpu: BoundGpu, members: Iterable[Placed]) -> BoundGpu:
+    def with_members(self, gpu: BoundGpu, members: Iterable[PlacedJob]) -> BoundGpu:
         """The GPU with these jobs on it."""
         started = (_bound(member, self.tasks[member.job.name]) for member in members)
         return replace(gpu, tasks=(*gpu.tasks, *started))
@@ -66,7 +66,7 @@ class Refusals:
     by_gpu: dict[GpuId, dict[BoundGpu, dict[Point, str]]] = field(default_factory=dict)
     """For the GPU as it stood: without jobs where it is refused even there, else with those that ran."""
 
-    def forget_changed(self, standing: Standing) -> None:
+    def forget_changed(self, standing: JobFleet) -> None:
         """Drop what was refused of GPUs that have gone or that carry something else now."""
         kept = {}
         for gpu in self.by_gpu.keys() & standing.gpus.keys():
@@ -76,17 +76,17 @@ class Refusals:
                 kept[gpu] = own
         self.by_gpu = kept
 
-    def for_good(self, gpu: GpuId, standing: Standing) -> Mapping[Point, str]:
+    def for_good(self, gpu: GpuId, standing: JobFleet) -> Mapping[Point, str]:
         """What is refused on the GPU even without jobs."""
         return self.by_gpu[gpu].get(standing.bare(gpu), {}) if gpu in self.by_gpu else {}
 
-    def now(self, gpu: GpuId, standing: Standing) -> frozenset[Point]:
+    def now(self, gpu: GpuId, standing: JobFleet) -> frozenset[Point]:
         """What is refused on the GPU as it stands."""
         if gpu not in self.by_gpu:
             return frozenset()
         return frozenset((*self.for_good(gpu, standing), *self.by_gpu[gpu].get(standing.gpus[gpu], ())))
 
-    def strike(self, batch: Batch, view: GpuView, standing: Standing) -> bool:
+    def strike(self, batch: JobBatch, view: JobGpu, standing: JobFleet) -> bool:
         """Take a refused batch apart; whether a setting that it has is struck out."""
         full, bare = standing.gpus[batch.gpu], standing.bare(batch.gpu)
         own = self.by_gpu.setdefault(batch.gpu, {})
@@ -96,7 +96,7 @@ class Refusals:
             if point_of(setting) in seen:
                 continue
             seen.add(point_of(setting))
-            member = [Placed(job, setting)]
+            member = [PlacedJob(job, setting)]
             reason = standing.refusal(full, member)
             if reason is not None:
                 alone = reason if full == bare else standing.refusal(bare, member)
@@ -110,10 +110,10 @@ class Attempt:
     """What `schedule` is asked in this round, with what it is checked by."""
 
     state: DispatchState
-    views: Sequence[GpuView]
+    views: Sequence[JobGpu]
     now_s: float
     rules: DispatchRules
-    standing: Standing
+    standing: JobFleet
 
 
 def schedule_checked(attempt: Attempt, refusals: Refusals) -> Round:
@@ -141,7 +141,7 @@ def refused_jobs(attempt: Attempt, refusals: Refusals) -> tuple[tuple[str, str],
     return tuple(sorted((name, reason) for name, reason in found if reason is not None))
 
 
-def point_of(setting: Setting) -> Point:
+def point_of(setting: JobSetting) -> Point:
     """What the checker judges of it."""
     return Point(setting.network, setting.gpu_type, setting.sm_percent, setting.batch)
 
@@ -170,10 +170,8 @@ Group = tuple[frozenset[Point], frozenset[str]]
 """What is struck out on some GPUs, and which jobs may not go there in this round."""
 
 
-def _groups(
-    attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]
-) -> Mapping[Group, Sequence[GpuView]]:
-    found: dict[Group, list[GpuView]] = {(frozenset(), frozenset()): []}
+def _groups(attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]) -> Mapping[Group, Sequence[JobGpu]]:
+    found: dict[Group, list[JobGpu]] = {(frozenset(), frozenset()): []}
     waited_for = set(_waited_for(attempt, refusals))
     for view in attempt.views:
         if view.id not in waited_for:
@@ -211,11 +209,11 @@ def _allowed(queues: Queues, struck: Set[Point], names: Set[str]) -> Queues:
     return enqueue(Queues(), jobs)
 
 
-def _is_refused(batch: Batch, standing: Standing) -> bool:
+def _is_refused(batch: JobBatch, standing: JobFleet) -> bool:
     return standing.refusal(standing.gpus[batch.gpu], batch.members) is not None
 
 
-def _judged(batch: Batch, view: GpuView) -> Iterator[tuple[Job, Setting]]:
+def _judged(batch: JobBatch, view: JobGpu) -> Iterator[tuple[Job, JobSetting]]:
     """Settings of the batch's jobs for which there is room: for any other one a job may still wait."""
     for member in batch.members:
         for setting in member.job.settings:
@@ -224,7 +222,7 @@ def _judged(batch: Batch, view: GpuView) -> Iterator[tuple[Job, Setting]]:
                 yield member.job, setting
 
 
-def _reason(job: Job, views: Sequence[GpuView], struck: Mapping[GpuId, Mapping[Point, str]]) -> str | None:
+def _reason(job: Job, views: Sequence[JobGpu], struck: Mapping[GpuId, Mapping[Point, str]]) -> str | None:
     """Why the checker lets no GPU take the job; None where one may, or where none has room for it."""
     reason = None
     for view in views:
@@ -235,7 +233,7 @@ def _reason(job: Job, views: Sequence[GpuView], struck: Mapping[GpuId, Mapping[P
     return reason
 
 
-def _with_room(job: Job, view: GpuView) -> Iterator[Setting]:
+def _with_room(job: Job, view: JobGpu) -> Iterator[JobSetting]:
     """Settings for which there is room on the GPU once its jobs are done."""
     for setting in job.settings:
         has_room = setting.sm_percent <= view.sm_percent and setting.memory_mib <= view.memory_mib
@@ -243,7 +241,7 @@ def _with_room(job: Job, view: GpuView) -> Iterator[Setting]:
             yield setting
 
 
-def _bound(member: Placed, task: Task) -> BoundTask:
+def _bound(member: PlacedJob, task: Task) -> BoundTask:
     """The task at its setting; it goes on from the inputs that were reported as done."""
     setting = member.setting
     iterations = -(-task.batch * task.iterations // setting.batch)

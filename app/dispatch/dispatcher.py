@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.dispatch.jobs import DispatchMemory
 from app.dispatch.round import Dispatched, dispatch
 from app.loop.controller import Wakeups
 from app.loop.deliver import effective_mode, make_commands
 from app.loop.events import pushed_event, refused_events
-from app.loop.observe import Telemetry
+from app.loop.observe import HeardNodes
 from app.loop.tasks import is_used
 from app.store.store import PlanRecord, Snapshot, Store
 from solvers.papers.oltunes.schedule import deployment_failed
@@ -42,11 +42,11 @@ IDLE_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Dispatcher:
+class JobDispatcher:
     """The parts of a round, and what it remembers."""
 
     store: Store
-    clock: Clock
+    clock: ControlClock
     turn: asyncio.Lock
     """Held by whoever reads, decides and pushes in this process: the tick or a round."""
     kernel_ratios: Mapping[str, float] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Dispatcher:
     layers: Sequence[LayerCounts] = ()
     """Of training networks, by which training that was never profiled is judged."""
     memory: DispatchMemory = field(default_factory=DispatchMemory)
-    telemetry: Telemetry = field(default_factory=Telemetry)
+    telemetry: HeardNodes = field(default_factory=HeardNodes)
     """When it looked and whom it heard: after an outage it starts nothing elsewhere before the tick does."""
     next_s: float = IDLE_S
     """After so long the next round is due, if nothing happens."""
@@ -132,7 +132,7 @@ def _awaits_approval(snapshot: Snapshot) -> bool:
     return is_wanted and effective_mode(settings, snapshot.state, snapshot.target, proposed) is Mode.APPROVE
 
 
-async def run_dispatcher(dispatcher: Dispatcher, wakeups: Wakeups, is_on: Callable[[], Awaitable[bool]]) -> None:
+async def run_dispatcher(dispatcher: JobDispatcher, wakeups: Wakeups, is_on: Callable[[], Awaitable[bool]]) -> None:
     """Rounds until cancelled, while it is on. Broad by intent: a fault costs one round.
 
     `is_on`: whether this process leads and some policy dispatches jobs; asked before every round.
@@ -162,7 +162,7 @@ async def _listen(wakeups: Wakeups, woken: asyncio.Event) -> None:
         woken.set()
 
 
-async def _sleep_until(woken: asyncio.Event, dispatcher: Dispatcher) -> None:
+async def _sleep_until(woken: asyncio.Event, dispatcher: JobDispatcher) -> None:
     """Until somebody wakes it, or the next round is due by itself."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(woken.wait(), timeout=dispatcher.next_s / dispatcher.clock.speed)

@@ -16,8 +16,8 @@ from app.loop.predict import PlannedPoints
 from app.store.store import Snapshot
 from solvers.papers.oltunes.queues import Queues, enqueue
 from solvers.papers.oltunes.schedule import DispatchState
-from solvers.papers.oltunes.tuning_score import Board, Option, Wish, best_types, mean_latency_s, tune
-from solvers.papers.oltunes.types import GpuView, Job, Setting, fleet_load
+from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, best_types, mean_latency_s, tune
+from solvers.papers.oltunes.types import Job, JobGpu, JobSetting, fleet_load
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType, Task, Variant
 
@@ -39,9 +39,9 @@ class DispatchMemory:
     failures: dict[str, int] = field(default_factory=dict)
     """Deployments that failed, by job."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
-    settings: dict[str, "Found"] = field(default_factory=dict)
+    settings: dict[str, "JobSettings"] = field(default_factory=dict)
     """Of waiting jobs, by name, as they were found when the job came."""
-    made_from: "MadeFrom | None" = None
+    made_from: "JobInputs | None" = None
     """What they follow from, but for the job."""
     refusals: Refusals = field(default_factory=Refusals)
     refused: frozenset[str] = frozenset()
@@ -50,31 +50,31 @@ class DispatchMemory:
     """Those of them that were told."""
 
 
-class GpuFacts(NamedTuple):
+class JobGpuFacts(NamedTuple):
     """What settings read of a GPU type of the fleet."""
 
     name: str
-    board: Board
+    board: PowerFacts
     top_clock_mhz: float
 
 
-class MadeFrom(NamedTuple):
+class JobInputs(NamedTuple):
     """What the settings of all jobs, and what the checker says of them, follow from."""
 
     points: tuple[OperatingPoints, ...]
-    types: tuple[GpuFacts, ...]
+    types: tuple[JobGpuFacts, ...]
     catalogue_revision: int
     policy_version: int
 
-    def has_settings_of(self, other: "MadeFrom | None") -> bool:
+    def has_settings_of(self, other: "JobInputs | None") -> bool:
         """Whether settings are the same; points are known by identity."""
         return other is not None and self.types == other.types and self._has_points_of(other)
 
-    def is_same(self, other: "MadeFrom | None") -> bool:
+    def is_same(self, other: "JobInputs | None") -> bool:
         """Whether settings and refusals are the same."""
         return other is not None and self[2:] == other[2:] and self.has_settings_of(other)
 
-    def _has_points_of(self, other: "MadeFrom") -> bool:
+    def _has_points_of(self, other: "JobInputs") -> bool:
         one, another = self.points, other.points
         return len(one) == len(another) and all(a is b for a, b in zip(one, another, strict=True))
 
@@ -88,11 +88,11 @@ class JobFacts(NamedTuple):
     deadline_s: float
 
 
-class Found(NamedTuple):
+class JobSettings(NamedTuple):
     """Settings of a job, the best first, and for what job they were found."""
 
     facts: JobFacts
-    settings: tuple[Setting, ...]
+    settings: tuple[JobSetting, ...]
 
 
 def variants_of(task: Task) -> tuple[Variant, ...]:
@@ -107,7 +107,7 @@ def queues_of(
     memory: DispatchMemory,
     waiting: Sequence[Task],
     points: tuple[OperatingPoints, ...],
-    views: Sequence[GpuView],
+    views: Sequence[JobGpu],
 ) -> Queues:
     """The waiting tasks, given with the longest wait first, as jobs: the first MOST_WAITING of those that can run.
 
@@ -126,7 +126,7 @@ def queues_of(
         facts = _facts(task, now_s)
         found = memory.settings.get(task.name)
         if found is None or found.facts != facts:
-            found = memory.settings[task.name] = Found(facts, _tuned(task, memory, by_network, load))
+            found = memory.settings[task.name] = JobSettings(facts, _tuned(task, memory, by_network, load))
         if found.settings:
             jobs.append(_job(task, memory, now_s))
     return enqueue(Queues(), jobs)
@@ -142,7 +142,7 @@ def _forget(snapshot: Snapshot, memory: DispatchMemory, known: Set[str], points:
     """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
     types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
     fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
-    made_from = MadeFrom(
+    made_from = JobInputs(
         points,
         tuple(_gpu_facts(types[name]) for name in sorted(fleet & types.keys())),
         snapshot.state.catalogue_revision,
@@ -159,8 +159,8 @@ def _forget(snapshot: Snapshot, memory: DispatchMemory, known: Set[str], points:
     memory.told &= known
 
 
-def _gpu_facts(gpu_type: GpuType) -> GpuFacts:
-    return GpuFacts(gpu_type.name, Board(gpu_type.memory_mib, gpu_type.power_cap_w), gpu_type.clocks_mhz[-1])
+def _gpu_facts(gpu_type: GpuType) -> JobGpuFacts:
+    return JobGpuFacts(gpu_type.name, PowerFacts(gpu_type.memory_mib, gpu_type.power_cap_w), gpu_type.clocks_mhz[-1])
 
 
 def _facts(task: Task, now_s: float) -> JobFacts:
@@ -171,10 +171,10 @@ def _facts(task: Task, now_s: float) -> JobFacts:
 
 def _tuned(
     task: Task, memory: DispatchMemory, points: Mapping[str, Sequence[OperatingPoints]], load: float
-) -> tuple[Setting, ...]:
+) -> tuple[JobSetting, ...]:
     assert memory.made_from is not None
     left_s = math.inf if task.due_in_s is None else task.due_in_s
-    wish = Wish(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
+    wish = JobDemand(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
     boards = {each.name: each.board for each in memory.made_from.types}
     top_mhz = {each.name: each.top_clock_mhz for each in memory.made_from.types}
     return tune(list(_options(task, points, top_mhz)), boards, wish)
@@ -204,13 +204,13 @@ def _inputs(task: Task) -> int:
 
 def _options(
     task: Task, points: Mapping[str, Sequence[OperatingPoints]], top_mhz: Mapping[str, float]
-) -> Iterator[Option]:
+) -> Iterator[JobOption]:
     """Operating points of its variants at the highest clocks: at any other one nobody dispatches."""
     for variant in variants_of(task):
         for entry in points.get(variant.network, ()):
             for row in entry.rows:
                 if row.clock_mhz == top_mhz.get(entry.gpu_type):
-                    yield Option(
+                    yield JobOption(
                         network=entry.network,
                         accuracy=variant.accuracy,
                         gpu_type=entry.gpu_type,

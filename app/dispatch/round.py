@@ -8,7 +8,7 @@ use, as far as the checker allows.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from app.dispatch.check import Attempt, Standing, refused_jobs, schedule_checked
+from app.dispatch.check import Attempt, JobFleet, refused_jobs, schedule_checked
 from app.dispatch.jobs import MOST_PER_GPU, DispatchMemory, note_refused, queues_of, variants_of
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.power_caps import is_limited
@@ -17,7 +17,7 @@ from app.loop.tasks import _places, is_dispatched, is_used, points_of_tasks
 from app.store.store import Snapshot
 from solvers.papers.oltunes.affinity import ratios_of
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState
-from solvers.papers.oltunes.types import Batch, GpuView, Resident
+from solvers.papers.oltunes.types import JobBatch, JobGpu, Resident
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
 from solvers.types.problem import Problem
@@ -32,7 +32,7 @@ class Dispatched:
     """The next target; None = nothing changes."""
     problem: Problem | None = None
     """By which it was checked."""
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[JobBatch, ...] = ()
     state: DispatchState
     """After it; to be taken only where the target was pushed."""
     held_until_s: float | None = None
@@ -70,7 +70,7 @@ def dispatch(
     views = _views(state, target, jobs, may_open=not is_limited(problem, state.nodes))
     memory.state = replace(memory.state, queues=queues_of(snapshot, memory, waiting, points, views))
     newcomers = [task for task in state.tasks if task.layers and task.name in placed]
-    standing = Standing(
+    standing = JobFleet(
         gpus=_standing(state, target, views),
         tasks={task.name: task for task in state.tasks},
         jobs={job.name for job in jobs},
@@ -103,7 +103,7 @@ def _alive_places(target: BoundPlan, state: ClusterState) -> dict[str, tuple[Gpu
     return {name: place for name, place in _places(target).items() if place[0] in alive}
 
 
-def _views(state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_open: bool) -> list[GpuView]:
+def _views(state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_open: bool) -> list[JobGpu]:
     """The GPUs that may take jobs, with what replicas and other tasks leave of them.
 
     `may_open`: whether idle GPUs may; under a limit on watts all of them are given away.
@@ -121,11 +121,11 @@ def _views(state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_
     return views
 
 
-def _view(gpu: Gpu, gpu_type: GpuType, own: BoundGpu | None, jobs: Mapping[str, Task], present: Set[str]) -> GpuView:
+def _view(gpu: Gpu, gpu_type: GpuType, own: BoundGpu | None, jobs: Mapping[str, Task], present: Set[str]) -> JobGpu:
     tasks = [task for task in (own.tasks if own else ()) if task.is_resident and task.name in present]
     others: list[BoundReplica | BoundTask] = [*(own.replicas if own else ())]
     others += [task for task in tasks if task.name not in jobs]
-    return GpuView(
+    return JobGpu(
         id=gpu.id,
         gpu_type=gpu.gpu_type,
         memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in others),
@@ -146,7 +146,7 @@ def _resident(bound: BoundTask, task: Task) -> Resident:
     )
 
 
-def _standing(state: ClusterState, target: BoundPlan, views: Sequence[GpuView]) -> dict[GpuId, BoundGpu]:
+def _standing(state: ClusterState, target: BoundPlan, views: Sequence[JobGpu]) -> dict[GpuId, BoundGpu]:
     """The GPUs of the views as they stand, without tasks that are done."""
     present, bound = {task.name for task in state.tasks}, {gpu.id: gpu for gpu in target.gpus}
     types, gpus = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}, {gpu.id: gpu for gpu in state.gpus}
@@ -157,7 +157,7 @@ def _standing(state: ClusterState, target: BoundPlan, views: Sequence[GpuView]) 
     return found
 
 
-def _following(target: BoundPlan, standing: Standing, batches: Sequence[Batch]) -> BoundPlan:
+def _following(target: BoundPlan, standing: JobFleet, batches: Sequence[JobBatch]) -> BoundPlan:
     """The next target: with the batches, and without tasks that are done."""
     started = {member.job.name for batch in batches for member in batch.members}
     left = standing.tasks.keys() - started

@@ -13,13 +13,13 @@ from typing import Literal, Protocol
 from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
 from app.loop.observe import age_s
 from app.store.store import WINDOWS_IN_SNAPSHOT, Snapshot
-from solvers.forecast.back_test import Question, Score, back_test
+from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
 from solvers.forecast.reserve import reserve_rps
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
 from solvers.forecast.techniques import forecast_by
-from solvers.forecast.types import History, Season, Series, widen, windows_ahead
+from solvers.forecast.types import History, RequestSeries, Season, widen, windows_ahead
 from solvers.types.state import Scaling, Slo
 
 CHOOSE_PERIOD_S = 60.0
@@ -49,9 +49,9 @@ class Case:
 
     service: str
     choice: Choice
-    windows: Series | None
+    windows: RequestSeries | None
     """The loop's windows of the last hour and a little more; None: nothing was heard."""
-    rates: Series | None
+    rates: RequestSeries | None
     """Five minutes each, over weeks; None: there are none."""
     until_s: float
     """Windows that end before this moment are complete, seconds since 1970."""
@@ -90,14 +90,14 @@ def judge(case: Case) -> Choice:
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
     first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
-    question = Question(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MOST_ORIGINS)
+    question = BackTestOrigin(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MOST_ORIGINS)
     margins = {name: margin_of(score) for name, score in old.scores.items()}
     new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
     return _chosen(case, choose(scores, old.technique), scores, seasons_now)
 
 
-def needed_reserve_rps(windows: Series | None, *, slo: Slo, scaling: Scaling, horizon_s: float) -> float:
+def needed_reserve_rps(windows: RequestSeries | None, *, slo: Slo, scaling: Scaling, horizon_s: float) -> float:
     """The reserve that one service's windows of the last hour ask for."""
     if windows is None:
         return 0.0
@@ -107,7 +107,7 @@ def needed_reserve_rps(windows: Series | None, *, slo: Slo, scaling: Scaling, ho
     return reserve_rps(windows, percentile=percentile, hold_s=scaling.downscale_delay_s, reaction_s=reaction_s)
 
 
-def _chosen(case: Case, technique: str, scores: Mapping[str, Score], seasons: tuple[Season, ...]) -> Choice:
+def _chosen(case: Case, technique: str, scores: Mapping[str, ForecastScore], seasons: tuple[Season, ...]) -> Choice:
     return Choice(
         technique=technique,
         seasons=tuple(season for season in seasons if season.period_s == PERIODS_S.get(technique)),
@@ -118,7 +118,7 @@ def _chosen(case: Case, technique: str, scores: Mapping[str, Score], seasons: tu
     )
 
 
-def _until(series: Series, end_s: float) -> Series:
+def _until(series: RequestSeries, end_s: float) -> RequestSeries:
     return series.part(0, max(0, int((end_s - series.start_s) // series.window_s)))
 
 
@@ -139,7 +139,7 @@ class ForecastView:
     levels: tuple[float, ...]
     rates_rps: tuple[float, ...]
     """Quantiles at `levels`, without head-room; empty where telemetry is missing. All 0: a quiet service."""
-    scores: Mapping[str, Score]
+    scores: Mapping[str, ForecastScore]
     """Back-test of each technique; empty before the first one."""
     judged_until_s: float
     """Seconds since 1970; 0: never."""

@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 import numpy as np
 import structlog
 
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.learn.readings import StatedTimes, make_readings
 from app.learn.served_samples import EVERY_S, Condition, served_samples
 from app.loop.predict import normal_deviate, row_keys, sigma_of
-from app.store.store import Correction, Event, Execution, FitHealth, Snapshot, Store
+from app.store.store import AuditEvent, Correction, Execution, FitHealth, Snapshot, Store
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import Health, Reading, learn, log_factors, new_health
+from solvers.predict.learn.online import ExecutionReading, FitState, learn, log_factors, new_health
 from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoints
 
@@ -49,11 +49,11 @@ Settings = tuple[float, tuple[tuple[str, float, int], ...]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Learner:
+class OnlineLearner:
     """The parts that learning works with; it remembers how far it read, and since when each GPU runs what it runs."""
 
     store: Store
-    clock: Clock
+    clock: ControlClock
     settled: dict[str, tuple[Settings, float]] = field(default_factory=dict)
     read_until_s: float = 0.0
     sampled_s: dict[Condition, float] = field(default_factory=dict)
@@ -66,10 +66,10 @@ class LearnOutcome:
 
     readings: int = 0
     changed: tuple[FitHealth, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[AuditEvent, ...] = ()
 
 
-async def learn_once(learner: Learner) -> LearnOutcome:
+async def learn_once(learner: OnlineLearner) -> LearnOutcome:
     """Read the periods that are over, and keep what they say.
 
     Under a governor nothing is learned: clocks and batches are then not those that the plan's points state times for.
@@ -108,7 +108,7 @@ def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
 
 
 async def _keep_samples(
-    learner: Learner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], since_s: float, at: datetime
+    learner: OnlineLearner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], since_s: float, at: datetime
 ) -> None:
     """A few of what was served from `since_s` to where it was read, for fits to come."""
     until_s = learner.read_until_s
@@ -149,14 +149,14 @@ def _learned(
     points: OperatingPoints,
     sigma: tuple[float, ...],
     before: FitHealth | None,
-    readings: list[Reading],
+    readings: list[ExecutionReading],
     until_s: float,
-) -> Health:
+) -> FitState:
     health = new_health(np.array(sigma), until_s - PERIOD_S) if before is None else before.now
     return learn(health, readings, dict(zip(row_keys(points), sigma, strict=True)), until_s)
 
 
-def _row(snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: Health) -> FitHealth:
+def _row(snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: FitState) -> FitHealth:
     """The health with what planning reckons with from here on."""
     group = Group(points.network, points.gpu_type)
     if before is None or _is_taken_over(snapshot, points, before.planned, now):
@@ -164,7 +164,7 @@ def _row(snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, 
     return replace(before, now=now)
 
 
-def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: Health) -> bool:
+def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: FitState) -> bool:
     """Whether planning follows what was learned since it last did."""
     sigma, keys, z = np.array(sigma_of(snapshot, points)), row_keys(points), normal_deviate(snapshot.settings)
     change = log_factors(now, keys, sigma, z) - log_factors(planned.health, keys, sigma, z)
@@ -188,12 +188,12 @@ def _forgotten(snapshot: Snapshot, known: Mapping[Group, FitHealth], until_s: fl
     ]
 
 
-def _forgotten_event(at: datetime, group: Group) -> Event:
+def _forgotten_event(at: datetime, group: Group) -> AuditEvent:
     reason = f"on {group.gpu_type} it was not planned for a day: what was learned of its times counts no more"
-    return Event(at=at, actor=ACTOR, kind="FitForgotten", subject=f"network/{group.network}", reason=reason)
+    return AuditEvent(at=at, actor=ACTOR, kind="FitForgotten", subject=f"network/{group.network}", reason=reason)
 
 
-def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterable[Event]:
+def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterable[AuditEvent]:
     was_alarmed = before is not None and before.now.is_alarmed
     if was_alarmed == after.now.is_alarmed:
         return
@@ -205,7 +205,7 @@ def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterabl
         effect = "more room is kept until they are learned"
     else:
         effect = "they are not planned shorter until they are learned"
-    yield Event(
+    yield AuditEvent(
         at=at,
         actor=ACTOR,
         kind="FitDrifted" if now.is_alarmed else "FitRecovered",
@@ -214,14 +214,14 @@ def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterabl
     )
 
 
-def _stretch(learner: Learner, now_s: float, known: Iterable[FitHealth]) -> tuple[float, float]:
+def _stretch(learner: OnlineLearner, now_s: float, known: Iterable[FitHealth]) -> tuple[float, float]:
     """From the end of the last period that was read to that of the last one whose windows are all here."""
     until_s = PERIOD_S * math.floor((now_s - SETTLE_S) / PERIOD_S)
     read_s = max([learner.read_until_s, *(row.now.seen_until_s for row in known)]) or until_s - PERIOD_S
     return max(read_s, until_s - LONGEST_S), until_s
 
 
-def _note_settled(learner: Learner, snapshot: Snapshot) -> Mapping[str, float]:
+def _note_settled(learner: OnlineLearner, snapshot: Snapshot) -> Mapping[str, float]:
     """Since when each GPU of the target has been meant to run what it runs, as far as this process saw."""
     now_s = snapshot.at.timestamp()
     settled: dict[str, tuple[Settings, float]] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from app.store.store import Execution
 from solvers.laws.colocation import execution_ms, neighbours_of
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import Reading, RowKey
+from solvers.predict.learn.online import ExecutionReading, RowKey
 from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -70,12 +70,12 @@ class StatedTimes:
 
 def make_readings(
     gpus: Iterable[BoundGpu], executions: Sequence[Execution], stated: StatedTimes
-) -> dict[Group, list[Reading]]:
+) -> dict[Group, list[ExecutionReading]]:
     """Readings by network and GPU type, of GPUs that ran exactly what the plan says all the while."""
     by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
     for execution in executions:
         by_gpu[execution.gpu][execution.replica] = execution
-    readings: dict[Group, list[Reading]] = defaultdict(list)
+    readings: dict[Group, list[ExecutionReading]] = defaultdict(list)
     for gpu in gpus:
         seen = by_gpu.get(gpu.id, {})
         if runs_as_planned(gpu, seen):
@@ -98,7 +98,9 @@ def runs_as_planned(gpu: BoundGpu, seen: Mapping[str, Execution]) -> bool:
     )
 
 
-def _readings_of(gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTimes) -> Iterable[tuple[Group, Reading]]:
+def _readings_of(
+    gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTimes
+) -> Iterable[tuple[Group, ExecutionReading]]:
     keys = [RowKey(each.sm_percent, each.batch, gpu.clock_mhz) for each in gpu.replicas]
     found = [stated.row(Group(each.network, gpu.gpu_type), key) for each, key in zip(gpu.replicas, keys, strict=True)]
     rows = [row for row in found if row is not None]
@@ -124,7 +126,7 @@ def _readings_of(gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTim
             )
             yield (
                 group,
-                Reading(
+                ExecutionReading(
                     replica=replica.id,
                     row=key,
                     log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + company),

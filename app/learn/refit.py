@@ -17,7 +17,7 @@ from app.base.errors import InvalidRequest, Unavailable
 from app.solver.process import follow_parent
 from solvers.predict.data.fit import Coefficients, Fit, Fits, TooFewSamples
 from solvers.predict.data.samples import Group, LayerCounts, Samples, make_queries, make_samples
-from solvers.predict.estimate.operating_points import Facts, Performance, make_grid, make_performance
+from solvers.predict.estimate.operating_points import FitFacts, Performance, make_grid, make_performance
 from solvers.predict.estimate.predict import predict_quantity
 from solvers.predict.estimate.predict_alone import GPU_TYPE_RATIO, LAYER_COUNTS
 from solvers.predict.interference import pressure
@@ -61,7 +61,7 @@ class RefitRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RefitCandidate:
     """Operating points that a fit makes, beside the error of those in force."""
 
     performance: Performance
@@ -81,7 +81,7 @@ class RefitAnswer:
 
     fits: tuple[Fit, ...]
     """Of the network, and the interference fits of its GPU types."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[RefitCandidate, ...]
     problems: tuple[tuple[str, str], ...] = ()
     """(GPU type, why there are no operating points for it)."""
 
@@ -117,7 +117,7 @@ def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
     return set(request.fleet) - set(fitted) - {entry.gpu_type for entry in request.present}
 
 
-def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> Candidate:
+def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCandidate:
     """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
     group = Group(request.network, gpu_type.name)
     there = tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name)[:MOST_RELATIVES]
@@ -125,9 +125,9 @@ def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> Candidate
     relatives = _fit_relatives([entry for entry in request.relatives if entry.network in names])
     own = {(fit.quantity, fit.group) for fit in fits.fits}
     known = Fits(fits=(*fits.fits, *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own)))
-    facts = Facts(gpu_type=gpu_type, layers=request.layers, relatives=there)
+    facts = FitFacts(gpu_type=gpu_type, layers=request.layers, relatives=there)
     is_moved = any(fit.quantity == "latency_ms" and fit.group.network == request.network for fit in fits.fits)
-    return Candidate(
+    return RefitCandidate(
         performance=make_performance(known, group, make_grid(facts), facts),
         technique=GPU_TYPE_RATIO if is_moved else LAYER_COUNTS,
         sample_count=0,
@@ -157,13 +157,13 @@ def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
     return make_fits(make_samples(at, [row.solo_ms for _, row in rows]), technique=RELATIVES_TECHNIQUE)
 
 
-def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -> Candidate:
+def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -> RefitCandidate:
     present = next((entry for entry in request.present if entry.gpu_type == gpu_type.name), None)
     everything = request.samples.take(request.samples.at.groups()[fit.group])
     if not (everything.at.time_quota_percent == FULL_QUOTA).any():
         raise TooFewSamples("replicas run at full time quota, of which there is no sample")
     own = _alone(everything)
-    facts = Facts(
+    facts = FitFacts(
         gpu_type=gpu_type,
         present=present,
         # A network that was only ever measured in company is known where it had company.
@@ -171,7 +171,7 @@ def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -
         company=_company(request.samples, fits, gpu_type.name),
         relatives=tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name),
     )
-    return Candidate(
+    return RefitCandidate(
         performance=make_performance(fits, fit.group, make_grid(facts), facts),
         technique=fit.technique,
         sample_count=fit.quality.sample_count,

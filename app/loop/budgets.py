@@ -36,7 +36,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TypeAlias
 
-from app.store.store import Degradation, Event
+from app.store.store import AuditEvent, Degradation
 from solvers.types.state import Demand, Mode, Service
 
 SHARES = (1.0, 0.5, 0.25)
@@ -204,10 +204,10 @@ def level_of(state: BudgetState) -> Literal[0, 80, 100]:
     return next((level for level in LEVELS if state.spent_percent >= level), 0)
 
 
-def spent_event(state: BudgetState, at: datetime) -> Event:
+def spent_event(state: BudgetState, at: datetime) -> AuditEvent:
     """What the audit says when it passes one."""
     is_spent = level_of(state) == 100
-    return Event(
+    return AuditEvent(
         at=at,
         actor="controller",
         kind="BudgetSpent" if is_spent else "BudgetNearlySpent",
@@ -236,10 +236,10 @@ def spending_of(state: BudgetState, at: datetime) -> Spending:
     )
 
 
-def step_event(state: BudgetState, step: int, shares: Mapping[str, float], at: datetime) -> Event:
+def step_event(state: BudgetState, step: int, shares: Mapping[str, float], at: datetime) -> AuditEvent:
     """What the audit says when it takes or gives back a step. shares: of demand by service, from now on."""
     rate = f"the plan in force costs {state.usd_per_hour:.2f} USD per hour"
-    return Event(
+    return AuditEvent(
         at=at,
         actor="controller",
         kind="BudgetDegrades" if step > state.degrade_step else "BudgetRestores",

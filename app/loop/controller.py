@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import SolverUnavailable
 
@@ -83,7 +83,7 @@ class Controller:
         slow_jobs: Sequence[SlowJob] = (),
     ) -> None:
         self._loop = loop
-        self._clock: Clock = loop.clock
+        self._clock: ControlClock = loop.clock
         self._lead = lead
         self._wakeups = wakeups
         self._period_s = period_s

@@ -5,27 +5,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.store.store import Event, Snapshot
+from app.store.store import AuditEvent, Snapshot
 from app.store.task_book import TaskRecord, waited_s
 from solvers.types.plan import BoundPlan, anonymous, diff
 
 ACTOR = "controller"
 
 
-def held_event(at: datetime, reason: str) -> Event:
+def held_event(at: datetime, reason: str) -> AuditEvent:
     """The loop decided nothing."""
-    return Event(at=at, actor=ACTOR, kind="LoopHeld", subject="loop", reason=reason)
+    return AuditEvent(at=at, actor=ACTOR, kind="LoopHeld", subject="loop", reason=reason)
 
 
-def refused_event(at: datetime, plan_id: int, reason: str) -> Event:
+def refused_event(at: datetime, plan_id: int, reason: str) -> AuditEvent:
     """The checker refused a plan."""
-    return Event(at=at, actor=ACTOR, kind="PlanRefused", subject=f"plan/{plan_id}", reason=reason, plan_id=plan_id)
+    return AuditEvent(at=at, actor=ACTOR, kind="PlanRefused", subject=f"plan/{plan_id}", reason=reason, plan_id=plan_id)
 
 
-def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[Event, ...]:
+def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[AuditEvent, ...]:
     """One line per node that fell silent or was heard again."""
     lost = [
-        Event(
+        AuditEvent(
             at=at,
             actor=ACTOR,
             kind="NodeSilent",
@@ -36,17 +36,17 @@ def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str])
         if node not in before
     ]
     back = [
-        Event(at=at, actor=ACTOR, kind="NodeHeard", subject=f"node/{node}", reason="its agent reports again")
+        AuditEvent(at=at, actor=ACTOR, kind="NodeHeard", subject=f"node/{node}", reason="its agent reports again")
         for node in before
         if node not in after
     ]
     return (*lost, *back)
 
 
-def repartition_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[Event, ...]:
+def repartition_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[AuditEvent, ...]:
     """One line per GPU whose governor has come to ask for other SM percents."""
     return tuple(
-        Event(
+        AuditEvent(
             at=at,
             actor=ACTOR,
             kind="RepartitionAsked",
@@ -59,9 +59,9 @@ def repartition_events(at: datetime, *, before: Sequence[str], after: Sequence[s
     )
 
 
-def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> Event:
+def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> AuditEvent:
     """A plan became the target; says what changes in replicas per service."""
-    return Event(
+    return AuditEvent(
         at=snapshot.at,
         actor=ACTOR,
         kind="PlanPushed",
@@ -121,13 +121,13 @@ LOOK_PERIOD_S = 30.0
 """So often the leader looks who waits for long."""
 
 
-def progress_event(name: str, before: TaskRecord, after: TaskRecord, *, node: str, at: datetime) -> Event | None:
+def progress_event(name: str, before: TaskRecord, after: TaskRecord, *, node: str, at: datetime) -> AuditEvent | None:
     """What a node's report changed about a task; None where it only came on. `name`: as its team calls it."""
     found = _change(before, after)
     if found is None:
         return None
     kind, reason = found
-    return Event(at=at, actor=f"node/{node}", kind=kind, subject=f"task/{name}", reason=reason)
+    return AuditEvent(at=at, actor=f"node/{node}", kind=kind, subject=f"task/{name}", reason=reason)
 
 
 def _change(before: TaskRecord, after: TaskRecord) -> tuple[str, str] | None:
@@ -185,7 +185,7 @@ class Starved:
     """Whether its network has operating points with its batch on a GPU type that is there."""
 
 
-def starved_event(task: Starved, at: datetime) -> Event:
+def starved_event(task: Starved, at: datetime) -> AuditEvent:
     """A task waits for long, and why."""
     why = "services leave no room for it; more GPUs, a higher priority or a smaller batch would help"
     if not task.has_points:
@@ -194,13 +194,13 @@ def starved_event(task: Starved, at: datetime) -> Event:
             "send a profile, or add nodes of another type"
         )
     reason = f"it has not run for {task.waiting_s:,.0f} s: {why}"
-    return Event(at=at, actor=ACTOR, kind="TaskStarved", subject=f"task/{task.name}", reason=reason)
+    return AuditEvent(at=at, actor=ACTOR, kind="TaskStarved", subject=f"task/{task.name}", reason=reason)
 
 
-def refused_events(refused: Iterable[tuple[str, str]], at: datetime) -> tuple[Event, ...]:
+def refused_events(refused: Iterable[tuple[str, str]], at: datetime) -> tuple[AuditEvent, ...]:
     """The checker left tasks out of a plan: (id, rule with its detail) of each."""
     return tuple(
-        Event(
+        AuditEvent(
             at=at,
             actor=ACTOR,
             kind="TaskRefused",

@@ -18,7 +18,7 @@ from app.loop.observe import age_s
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import Choice
 from solvers.forecast.techniques import forecast_by
-from solvers.forecast.types import PLANNING_LEVEL, Forecast, History, Series, widen
+from solvers.forecast.types import PLANNING_LEVEL, Forecast, History, RequestSeries, widen
 from solvers.types.plan import planned_rates_rps
 from solvers.types.state import Demand, Service
 
@@ -79,14 +79,14 @@ def is_heard(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> bool:
     return bool(windows) and age_s(windows[-1], snapshot.at) <= snapshot.settings.stale_after_s
 
 
-def make_series(windows: Sequence[ServiceWindow]) -> Series:
+def make_series(windows: Sequence[ServiceWindow]) -> RequestSeries:
     """The arrivals of one service from its windows, oldest first, at least one; NaN where a window is missing."""
     window_s = windows[0].window_s
     start_s = windows[0].start.timestamp()
     places = [round((window.start.timestamp() - start_s) / window_s) for window in windows]
     arrivals = np.full(places[-1] + 1, np.nan)
     arrivals[places] = [window.arrivals for window in windows]
-    return Series(start_s=start_s, window_s=window_s, arrivals=arrivals)
+    return RequestSeries(start_s=start_s, window_s=window_s, arrivals=arrivals)
 
 
 def complete_windows(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> Sequence[ServiceWindow]:
@@ -118,7 +118,7 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
     )
 
 
-def _ends(series: Series, now_s: float, delay_s: float) -> Sequence[int]:
+def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
     """Ends of the newest window, and of up to MOST_FORECASTS in all within the delay, evenly spaced; newest first.
 
     An end is the number of windows before it, the last of them heard.
@@ -128,7 +128,7 @@ def _ends(series: Series, now_s: float, delay_s: float) -> Sequence[int]:
     return within[:: max(1, math.ceil(len(within) / MOST_FORECASTS))]
 
 
-def _forecasts(service: str, series: Series, ends: Set[int], snapshot: Snapshot) -> Mapping[int, Forecast]:
+def _forecasts(service: str, series: RequestSeries, ends: Set[int], snapshot: Snapshot) -> Mapping[int, Forecast]:
     """The forecast as of each end."""
     choice = snapshot.choices.get(service, _DEFAULT)
     ahead_s = horizon_s(snapshot.settings)

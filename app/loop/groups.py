@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailable
 from app.store.store import PolicySettings
-from solvers.policies.grouping import OTHERS, Decided, Part, merged, part_problem
+from solvers.policies.grouping import OTHERS, GroupPlan, PlanGroup, merged, part_problem
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -16,7 +16,7 @@ from solvers.types.state import Json, Observed, Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PlanningRequest:
     """What is to be planned, and what the policies remember."""
 
     problem: Problem
@@ -40,7 +40,7 @@ class Question:
         )
 
 
-async def ask(solver: Solver, question: Question, budget: Budget) -> PlanAnswer:
+async def ask(solver: Solver, question: PlanningRequest, budget: Budget) -> PlanAnswer:
     """The plan of the whole problem. Raises SolverUnavailable, which names the group whose policy failed.
 
     Groups share the seconds evenly. One that its own and the free GPUs do not serve is planned a second time, with
@@ -51,23 +51,23 @@ async def ask(solver: Solver, question: Question, budget: Budget) -> PlanAnswer:
         policy = question.settings.policy
         return await solver.make_plan(_request(policy, question.problem, question.observed, question.memory, budget))
     share = replace(budget, seconds=budget.seconds / max(1, len(parts)))
-    decided: list[Decided] = []
+    decided: list[GroupPlan] = []
     memories: dict[str, Json] = {}
     for place, part in enumerate(parts):
         answer = await _ask_part(solver, question, parts[place:], [one.plan for one in decided], share)
-        decided.append(Decided(part=part, plan=answer.plan, report=answer.report))
+        decided.append(GroupPlan(part=part, plan=answer.plan, report=answer.report))
         memories[part.group] = answer.memory
     plan, report = merged(question.problem, question.settings.planner, decided)
     memory = memories.pop(OTHERS, question.memory)
     return PlanAnswer(plan=plan, report=report, memory=memory, group_memory=memories)
 
 
-def parts_of(problem: Problem, settings: PolicySettings, services: Sequence[Service]) -> tuple[Part, ...]:
+def parts_of(problem: Problem, settings: PolicySettings, services: Sequence[Service]) -> tuple[PlanGroup, ...]:
     """The groups that have services in the problem, in their order; what is of none comes last."""
     group_of = {service.name: settings.group_of(service) for service in services}
     chosen = {service.name: group_of.get(service.name) for service in problem.services}
     found = [
-        Part(
+        PlanGroup(
             group=group.name,
             policy=group.policy,
             services=frozenset(name for name, own in chosen.items() if own is not None and own.name == group.name),
@@ -75,11 +75,13 @@ def parts_of(problem: Problem, settings: PolicySettings, services: Sequence[Serv
         for group in settings.groups
     ]
     rest = frozenset(name for name, own in chosen.items() if own is None)
-    return tuple(part for part in (*found, Part(group=OTHERS, policy=settings.policy, services=rest)) if part.services)
+    return tuple(
+        part for part in (*found, PlanGroup(group=OTHERS, policy=settings.policy, services=rest)) if part.services
+    )
 
 
 async def _ask_part(
-    solver: Solver, question: Question, left: Sequence[Part], before: Sequence[Plan], budget: Budget
+    solver: Solver, question: PlanningRequest, left: Sequence[PlanGroup], before: Sequence[Plan], budget: Budget
 ) -> PlanAnswer:
     """The answer for the first of the parts that are left."""
     part, *later = left
@@ -96,7 +98,9 @@ async def _ask_part(
     return answer
 
 
-def _problems(problem: Problem, part: Part, later: Sequence[Part], before: Sequence[Plan]) -> Iterator[Problem]:
+def _problems(
+    problem: Problem, part: PlanGroup, later: Sequence[PlanGroup], before: Sequence[Plan]
+) -> Iterator[Problem]:
     """That of the part without the GPUs that later ones run on; then with them, where that is any more."""
     others = frozenset(name for one in later for name in one.services)
     first = part_problem(problem, part.services, before=before, leaving=others)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from agents.base.protocol import bucket_end_ms
 from app.store.store import ServiceWindow, Snapshot
-from solvers.types.state import ClusterState, GpuId, Observed, Reading, Service, gpu_id
+from solvers.types.state import ClusterState, GpuId, Observed, Service, ServiceObservation, gpu_id
 
 READING_WINDOW_S = 60.0
 """Readings for policies look back this far."""
@@ -52,7 +52,7 @@ def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(sorted({replica.service for gpu in gpus if gpu.id in asking for replica in gpu.replicas}))
 
 
-def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> Reading:
+def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> ServiceObservation:
     """The reading of one service from its windows, oldest first; at least one.
 
     A window that is still open counts only while there is no other.
@@ -61,7 +61,7 @@ def make_reading(service: Service, windows: Sequence[ServiceWindow], now: dateti
     seconds = sum(window.window_s for window in recent)
     served = sum(window.served for window in recent)
     finished = served + sum(window.rejected for window in recent)
-    return Reading(
+    return ServiceObservation(
         service=service.name,
         arrival_rate_rps=sum(window.arrivals for window in recent) / seconds,
         served_rps=served / seconds,
@@ -128,7 +128,7 @@ MISSED_PERIODS = 3
 
 
 @dataclass(slots=True)
-class Telemetry:
+class HeardNodes:
     """What one loop remembers of when it looked and whom it heard."""
 
     looked_at: datetime | None = None

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.loop.groups import Question, ask
+from app.loop.groups import PlanningRequest, ask
 from app.loop.networks import words_on_variants
 from app.loop.power_caps import holds_power, too_little, with_caps
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
@@ -61,7 +61,7 @@ async def decide(
     promises_may_break: bool,
 ) -> Decision:
     """The policies' checked and bound plan; else the current plan with the reason why it stays."""
-    question = Question(
+    question = PlanningRequest(
         problem=problem,
         observed=observed,
         settings=settings,

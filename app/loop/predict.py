@@ -14,7 +14,7 @@ from app.loop.networks import networks_of, with_choices
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals
-from solvers.predict.learn.online import Health, RowKey, log_factors, new_health
+from solvers.predict.learn.online import FitState, RowKey, log_factors, new_health
 from solvers.types.plan import BoundPlan, anonymous
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import ClusterState, Demand, GpuId, GpuType, Mode, Scaling, Service
@@ -22,18 +22,18 @@ from solvers.types.state import ClusterState, Demand, GpuId, GpuType, Mode, Scal
 Sigma = tuple[float, ...]
 
 
-class MadeFrom(NamedTuple):
+class PointInputs(NamedTuple):
     """What the planned times of one network on one GPU type follow from."""
 
     points: OperatingPoints
     sigma: Sigma | None
     """Stated uncertainty of every row; None = exact."""
-    health: Health | None
+    health: FitState | None
     """What was learned; None = nothing."""
     z: float
     """Normal deviate of the quantile."""
 
-    def is_same(self, other: "MadeFrom") -> bool:
+    def is_same(self, other: "PointInputs") -> bool:
         """Whether the planned times are the same, seen by identity alone."""
         parts = zip(self[:3], other[:3], strict=True)
         return self.z == other.z and all(one is another for one, another in parts)
@@ -46,7 +46,7 @@ class PlannedPoints:
     Whoever stores problems knows shared parts by identity, and a tick should not compute what the last one did.
     """
 
-    _kept: dict[Group, tuple[MadeFrom, OperatingPoints]] = field(default_factory=dict)
+    _kept: dict[Group, tuple[PointInputs, OperatingPoints]] = field(default_factory=dict)
 
     def of(self, snapshot: Snapshot, networks: Collection[str] | None = None) -> tuple[OperatingPoints, ...]:
         """The snapshot's points, with planned times for these networks: None = those that may serve some service."""
@@ -57,11 +57,11 @@ class PlannedPoints:
 
         def planned(points: OperatingPoints) -> OperatingPoints:
             group = Group(points.network, points.gpu_type)
-            return self._planned(MadeFrom(points, snapshot.latency_sigma.get(group), healths.get(group), z))
+            return self._planned(PointInputs(points, snapshot.latency_sigma.get(group), healths.get(group), z))
 
         return tuple(planned(entry) if entry.network in wanted else entry for entry in snapshot.points)
 
-    def _planned(self, made_from: MadeFrom) -> OperatingPoints:
+    def _planned(self, made_from: PointInputs) -> OperatingPoints:
         group = Group(made_from.points.network, made_from.points.gpu_type)
         kept = self._kept.get(group)
         if kept is None or not kept[0].is_same(made_from):
@@ -69,7 +69,7 @@ class PlannedPoints:
         return kept[1]
 
 
-def planned_points(made_from: MadeFrom) -> OperatingPoints:
+def planned_points(made_from: PointInputs) -> OperatingPoints:
     """The points with times at the quantile that is asked for; the points themselves where nothing changes."""
     points, sigma, health, z = made_from
     if health is None and not (sigma and any(sigma)):

@@ -20,7 +20,7 @@ from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations
 from solvers.policies.registry import DISPATCHES_JOBS, Fill
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import Newcomer, Relatives
+from solvers.predict.estimate.unprofiled_training import ProfiledNetworks, UnprofiledNetwork
 from solvers.tick.bind import named
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Severity, Violation
@@ -266,11 +266,11 @@ def _estimates(
     return list(found.values())
 
 
-def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> Newcomer:
+def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
     counts = dict(task.layers)
     usual = median(each.parameters_millions for each in layers) if layers else 0.0
     parameters = float(counts.pop(PARAMETERS, 0)) or usual
-    return Newcomer(
+    return UnprofiledNetwork(
         layers=LayerCounts(network=task.network, counts=counts, parameters_millions=parameters),
         batch=task.batch,
         memory_mib=task.memory_mib or 0.0,
@@ -302,7 +302,7 @@ def _estimate(
     known: tuple[_Frozen, ...],
 ) -> OperatingPoints | None:
     """Kept from tick to tick: an estimate takes some ten milliseconds, and what it follows from seldom changes."""
-    relatives = Relatives(
+    relatives = ProfiledNetworks(
         gpu_type=gpu_type, training=training, services=services, layers=tuple(each.counts for each in known)
     )
-    return relatives.estimate(Newcomer(layers=layers.counts, batch=batch, memory_mib=memory_mib))
+    return relatives.estimate(UnprofiledNetwork(layers=layers.counts, batch=batch, memory_mib=memory_mib))

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.loop.budgets import words_on_degraded
 from app.loop.deliver import effective_mode, make_commands
 from app.loop.events import held_event, pushed_event, refused_event, refused_events, repartition_events, silence_events
 from app.loop.forecast import make_demands, without_headroom, without_reserves
-from app.loop.observe import Telemetry, asking_gpus, observe, silent_nodes, without_silent_nodes
+from app.loop.observe import HeardNodes, asking_gpus, observe, silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, decide, same_state, with_words
 from app.loop.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.loop.tasks import tasks_of, tasks_to_fill, with_tasks
@@ -38,13 +38,13 @@ class Loop:
 
     store: Store
     solver: Solver
-    clock: Clock
+    clock: ControlClock
     promises_may_break: bool = False
     """Only in simulation, for baselines that learn from misses."""
     forecast: Callable[[Snapshot], tuple[Demand, ...]] = make_demands
     """Only simulations put another one here."""
     now_s: Callable[[], float] = time.perf_counter
-    telemetry: Telemetry = field(default_factory=Telemetry)
+    telemetry: HeardNodes = field(default_factory=HeardNodes)
     held_for: str = ""
     silent: tuple[str, ...] = ()
     refused_tasks: frozenset[str] = frozenset()

@@ -34,7 +34,7 @@ class BudgetSpec(Strict):
         return named_priority(value)
 
 
-class Budget(Strict):
+class BudgetManifest(Strict):
     """What a project, or the whole cluster, may cost in an hour, a day or a month."""
 
     apiVersion: Literal["plimsoll/v1"] = "plimsoll/v1"  # noqa: N815  the field's name in every manifest

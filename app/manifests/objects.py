@@ -22,7 +22,7 @@ from app.manifests.parts import TypeMetadata as TypeMetadata
 from app.manifests.parts import TypeName as TypeName
 from app.manifests.parts import camel
 from app.manifests.policies import Groups as Groups
-from app.manifests.policies import PolicyGroup as PolicyGroup
+from app.manifests.policies import PolicyGroupSpec as PolicyGroupSpec
 from app.manifests.policies import PolicySpec as PolicySpec
 
 API_VERSION = "plimsoll/v1"
@@ -40,14 +40,14 @@ def named_priority(value: Any) -> Any:
     return PRIORITY_CLASSES[value]
 
 
-class Slo(Strict):
+class SloSpec(Strict):
     """At least `percentile` of the requests finish within `latency_ms`."""
 
     latency_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)]
     percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
 
 
-class Scaling(Strict):
+class ScalingSpec(Strict):
     """Limits and delays of the replica count; delays are in seconds."""
 
     min_replicas: int = Field(default=0, ge=0, le=10_000, validation_alias=camel("min_replicas"))
@@ -63,7 +63,7 @@ class Scaling(Strict):
     )
 
     @model_validator(mode="after")
-    def _limits_in_order(self) -> "Scaling":
+    def _limits_in_order(self) -> "ScalingSpec":
         if self.max_replicas is not None and self.min_replicas > self.max_replicas:
             raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
         return self
@@ -76,7 +76,7 @@ class GpuChoice(Strict):
     excluded: list[TypeName] = Field(default_factory=list, max_length=64)
 
 
-class Variant(Strict):
+class VariantManifest(Strict):
     """One network that can do the work, and how well."""
 
     network: TypeName
@@ -87,7 +87,7 @@ class ServiceSpec(Strict):
     """What a team wants served."""
 
     network: TypeName
-    variants: list[Variant] = Field(
+    variants: list[VariantManifest] = Field(
         default_factory=list,
         max_length=16,
         description="Networks that may serve it, `network` among them; policy `joint` takes the cheapest that reaches "
@@ -96,8 +96,8 @@ class ServiceSpec(Strict):
     accuracy_floor: float = Field(
         default=0.0, ge=0, le=1, allow_inf_nan=False, description="Variants below it are never chosen"
     )
-    slo: Slo
-    scaling: Scaling = Scaling()
+    slo: SloSpec
+    scaling: ScalingSpec = ScalingSpec()
     priority: float = Field(
         default=PRIORITY_CLASSES["standard"],
         gt=0,
@@ -119,7 +119,7 @@ class ServiceSpec(Strict):
 
     @field_validator("variants")
     @classmethod
-    def _has_its_network(cls, variants: list[Variant], info: ValidationInfo) -> list[Variant]:
+    def _has_its_network(cls, variants: list[VariantManifest], info: ValidationInfo) -> list[VariantManifest]:
         names, own = [each.network for each in variants], info.data.get("network")
         if len(set(names)) < len(names):
             raise ValueError("have the same network twice")
@@ -234,7 +234,7 @@ class Project(_Manifest):
     spec: ProjectSpec = ProjectSpec()
 
 
-class GpuType(_Manifest):
+class GpuTypeManifest(_Manifest):
     """A kind of GPU in the catalogue."""
 
     kind: Literal["GpuType"] = "GpuType"
@@ -242,7 +242,7 @@ class GpuType(_Manifest):
     spec: GpuTypeSpec
 
 
-class Node(_Manifest):
+class NodeManifest(_Manifest):
     """A machine with GPUs."""
 
     kind: Literal["Node"] = "Node"
@@ -258,7 +258,7 @@ class Network(_Manifest):
     spec: NetworkSpec = NetworkSpec()
 
 
-class Profile(_Manifest):
+class ProfileManifest(_Manifest):
     """Operating points of one network on one GPU type."""
 
     kind: Literal["Profile"] = "Profile"
@@ -266,7 +266,7 @@ class Profile(_Manifest):
     spec: ProfileSpec
 
 
-class Service(_Manifest):
+class ServiceManifest(_Manifest):
     """An inference service with its SLO."""
 
     kind: Literal["Service"] = "Service"
@@ -274,7 +274,7 @@ class Service(_Manifest):
     spec: ServiceSpec
 
 
-class Policy(_Manifest):
+class PolicyManifest(_Manifest):
     """The control loop's policy."""
 
     kind: Literal["Policy"] = "Policy"
@@ -282,7 +282,10 @@ class Policy(_Manifest):
     spec: PolicySpec = PolicySpec()
 
 
-Manifest = Annotated[Project | GpuType | Node | Network | Profile | Service | Policy, Field(discriminator="kind")]
+Manifest = Annotated[
+    Project | GpuTypeManifest | NodeManifest | Network | ProfileManifest | ServiceManifest | PolicyManifest,
+    Field(discriminator="kind"),
+]
 """Any of the kinds, told apart by `kind`."""
 
 APPLY_ORDER: tuple[str, ...] = (

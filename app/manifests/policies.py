@@ -9,7 +9,7 @@ from solvers.governors.registry import GOVERNORS
 from solvers.types.outcome import LEAST_MOVES, TICK
 
 
-class PolicyGroup(Strict):
+class PolicyGroupSpec(Strict):
     """Services that a policy of their own decides on, with GPUs of their own."""
 
     name: Name
@@ -23,20 +23,20 @@ class PolicyGroup(Strict):
     )
 
     @model_validator(mode="after")
-    def _chooses(self) -> "PolicyGroup":
+    def _chooses(self) -> "PolicyGroupSpec":
         if not self.projects and not self.labels:
             raise ValueError("give projects or labels: a group of all services is what `policy` is for")
         return self
 
 
-def _unique(groups: list[PolicyGroup]) -> list[PolicyGroup]:
+def _unique(groups: list[PolicyGroupSpec]) -> list[PolicyGroupSpec]:
     names = [group.name for group in groups]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two groups are called {repeated[0]!r}; a name says which one is meant")
     return groups
 
 
-Groups = Annotated[list[PolicyGroup], Field(max_length=16), AfterValidator(_unique)]
+Groups = Annotated[list[PolicyGroupSpec], Field(max_length=16), AfterValidator(_unique)]
 """Groups of services in the order in which they are decided."""
 
 

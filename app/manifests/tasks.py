@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from app.manifests.objects import PRIORITY_CLASSES, Variant, named_priority
+from app.manifests.objects import PRIORITY_CLASSES, VariantManifest, named_priority
 from app.manifests.parts import Metadata, Size, Strict, TypeName
 
 MOST_ITERATIONS = 10**9
@@ -42,7 +42,7 @@ class TaskSpec(Strict):
         default=None, min_length=1, description="Of a training network that was never profiled: its layers by kind"
     )
     memory_mib: Size | None = Field(default=None, description="GPU memory that a network needs which has `layers` here")
-    variants: list[Variant] = Field(
+    variants: list[VariantManifest] = Field(
         default_factory=list, max_length=16, description="Networks that may do an offline job, `network` among them"
     )
     accuracy_floor: float = Field(
@@ -122,7 +122,7 @@ class TaskSpec(Strict):
         return math.ceil((self.inputs or 1) / self.batch)
 
 
-class Task(Strict):
+class TaskManifest(Strict):
     """Training or an offline job, which has what services leave over."""
 
     apiVersion: Literal["plimsoll/v1"] = "plimsoll/v1"  # noqa: N815  the field's name in every manifest

@@ -13,7 +13,7 @@ LARGEST_FIGURE = 1e9
 LARGEST_BATCH = 65_536
 
 
-def to_service(manifest: manifests.Service) -> Service:
+def to_service(manifest: manifests.ServiceManifest) -> Service:
     """The service that a manifest states."""
     spec = manifest.spec
     return Service(
@@ -32,7 +32,7 @@ def to_service(manifest: manifests.Service) -> Service:
     )
 
 
-def to_task(manifest: task_manifests.Task) -> Task:
+def to_task(manifest: task_manifests.TaskManifest) -> Task:
     """The task that a manifest states; its deadline counts from its submission."""
     spec = manifest.spec
     return Task(
@@ -52,7 +52,7 @@ def to_task(manifest: task_manifests.Task) -> Task:
     )
 
 
-def to_gpu_type(manifest: manifests.GpuType) -> GpuType:
+def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
     """The GPU type that a manifest states."""
     spec = manifest.spec
     if spec.power_cap_w < spec.idle_w:
@@ -70,7 +70,7 @@ def to_gpu_type(manifest: manifests.GpuType) -> GpuType:
     )
 
 
-def to_points(manifest: manifests.Profile) -> OperatingPoints:
+def to_points(manifest: manifests.ProfileManifest) -> OperatingPoints:
     """The operating points that a manifest states. Raises InvalidRequest, which names row and field."""
     rows = tuple(OperatingPoint(*row) for row in manifest.spec.rows)
     for index, row in enumerate(rows):
@@ -85,7 +85,7 @@ def to_points(manifest: manifests.Profile) -> OperatingPoints:
     )
 
 
-def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
+def to_latency_sigma(manifest: manifests.ProfileManifest) -> tuple[float | None, ...]:
     """The uncertainty that a manifest states of each row. Raises InvalidRequest."""
     stated, rows = manifest.spec.latency_sigma, manifest.spec.rows
     if not isinstance(stated, list):
@@ -95,7 +95,7 @@ def to_latency_sigma(manifest: manifests.Profile) -> tuple[float | None, ...]:
     return tuple(stated)
 
 
-def to_settings(manifest: manifests.Policy) -> PolicySettings:
+def to_settings(manifest: manifests.PolicyManifest) -> PolicySettings:
     """The settings that a manifest states; their version is given when they are saved."""
     groups = tuple(to_group(group) for group in manifest.spec.groups)
     stated = {
@@ -107,7 +107,7 @@ def to_settings(manifest: manifests.Policy) -> PolicySettings:
     return PolicySettings(**stated)
 
 
-def to_group(stated: manifests.PolicyGroup) -> PolicyGroup:
+def to_group(stated: manifests.PolicyGroupSpec) -> PolicyGroup:
     """The group that a policy's manifest states."""
     return PolicyGroup(
         name=stated.name,

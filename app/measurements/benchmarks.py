@@ -26,7 +26,7 @@ class Latency(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class BenchmarkConditions:
     """What a benchmark's file does not say, or says in other words."""
 
     gpu_type: str
@@ -41,7 +41,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BenchmarkRow:
     """One measurement of a benchmark."""
 
     network: str
@@ -59,7 +59,9 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
-def make_imported(rows: Sequence[Row], conditions: Conditions, *, file: str, notes: Sequence[str] = ()) -> Imported:
+def make_imported(
+    rows: Sequence[BenchmarkRow], conditions: BenchmarkConditions, *, file: str, notes: Sequence[str] = ()
+) -> Imported:
     """Samples from rows. Raises InvalidRequest when none is left."""
     if not rows:
         raise InvalidRequest("; ".join(["no measurement can be used", *notes]), file)

@@ -14,16 +14,16 @@ import numpy as np
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal, require_columns
-from app.measurements.tables import POSITIVE, Range, Reals, Table, parse_number, read_table
+from app.measurements.tables import POSITIVE, CsvTable, NumberRange, Reals, parse_number, read_table
 from solvers.predict.data.fit import Predictions
 from solvers.predict.data.sample_checks import LARGEST_BATCH
 from solvers.predict.data.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
 from solvers.types.errors import InvalidInput
 
-_PERCENT = Range(above=0.0, at_most=100.0)
-BATCH = Range(at_least=1.0, at_most=LARGEST_BATCH)
+_PERCENT = NumberRange(above=0.0, at_most=100.0)
+BATCH = NumberRange(at_least=1.0, at_most=LARGEST_BATCH)
 
-CONDITIONS: Mapping[str, Range | None] = {
+CONDITIONS: Mapping[str, NumberRange | None] = {
     "network": None,
     "gpu_type": None,
     "batch": BATCH,
@@ -33,11 +33,11 @@ CONDITIONS: Mapping[str, Range | None] = {
     "power_limit_w": POSITIVE,
     "neighbours": None,
 }
-MEASURED: Mapping[str, Range] = {
+MEASURED: Mapping[str, NumberRange] = {
     "latency_ms": POSITIVE,
     "power_w": POSITIVE,
     "memory_mib": POSITIVE,
-    "l2_util_percent": Range(at_least=0.0, at_most=100.0),
+    "l2_util_percent": NumberRange(at_least=0.0, at_most=100.0),
 }
 PREDICTED = ("latency_ms", "latency_ms_low", "latency_ms_high", "technique")
 _ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
@@ -51,7 +51,7 @@ class SampleFiles:
     """Samples, and where each was read."""
 
     samples: Samples
-    tables: tuple[Table, ...]
+    tables: tuple[CsvTable, ...]
 
     def refusal(self, problem: str, *, row: int, column: str) -> InvalidRequest:
         """The error that names a sample's place in its file."""
@@ -63,7 +63,7 @@ class SampleFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PredictionErrors:
     """How far predictions are from measurements; errors are |predicted − measured| / measured."""
 
     size: int
@@ -78,11 +78,11 @@ class QueryFile:
     """Queries, what their file wrote, and the latencies that it may hold as well."""
 
     queries: Queries
-    table: Table
+    table: CsvTable
     measured_latency_ms: Reals
     """(N,) NaN where the file says nothing."""
 
-    def compare(self, predictions: Predictions) -> Comparison | None:
+    def compare(self, predictions: Predictions) -> PredictionErrors | None:
         """The predictions against the latencies that the file holds; None when it holds none."""
         measured = self.measured_latency_ms
         rows = np.flatnonzero(~np.isnan(measured))
@@ -90,7 +90,7 @@ class QueryFile:
             return None
         errors = np.abs(predictions.latency_ms - measured)[rows] / measured[rows]
         is_within = (predictions.latency_ms_low <= measured) & (measured <= predictions.latency_ms_high)
-        return Comparison(
+        return PredictionErrors(
             size=len(rows),
             mean=float(np.mean(errors)),
             p90=float(np.quantile(errors, 0.9)),
@@ -160,7 +160,7 @@ def _rows(columns: Mapping[str, Iterable[str]]) -> Iterator[Sequence[str]]:
     yield from zip(*columns.values(), strict=True)
 
 
-def _optional() -> list[tuple[str, Range]]:
+def _optional() -> list[tuple[str, NumberRange]]:
     return [(name, allowed) for name, allowed in MEASURED.items() if name != "latency_ms"]
 
 
@@ -191,7 +191,7 @@ def _canonical(name: str) -> str:
     return _ALIASES.get(name, name)
 
 
-def _queries(tables: Sequence[Table]) -> Queries:
+def _queries(tables: Sequence[CsvTable]) -> Queries:
     numbers = {
         name: _joined([_numbers(table, name, allowed, is_needed=name in _NEEDED) for table in tables])
         for name, allowed in CONDITIONS.items()
@@ -207,7 +207,7 @@ def _queries(tables: Sequence[Table]) -> Queries:
     )
 
 
-def _numbers(table: Table, name: str, allowed: Range, *, is_needed: bool = False) -> Reals:
+def _numbers(table: CsvTable, name: str, allowed: NumberRange, *, is_needed: bool = False) -> Reals:
     """(N,) numbers of a column by its canonical name; NaN where the column is absent."""
     written = next((column for column in table.cells if _canonical(column) == name), None)
     return np.full(len(table), np.nan) if written is None else table.numbers(written, allowed, or_empty=not is_needed)
@@ -217,7 +217,7 @@ def _joined(columns: Sequence[Reals]) -> Reals:
     return np.concatenate(columns)
 
 
-def _neighbours(table: Table) -> Sequence[Company]:
+def _neighbours(table: CsvTable) -> Sequence[Company]:
     if "neighbours" not in table.cells:
         return ((),) * len(table)
     cells = table.cells["neighbours"]

@@ -15,7 +15,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class CurveSetting:
     """What stays the same along the curves; NaN where no sample says it."""
 
     clock_mhz: float
@@ -24,7 +24,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class LatencyCurve:
     """What the fit says of one batch, from the least to the largest share that was measured."""
 
     batch: float
@@ -48,10 +48,10 @@ class Measured:
 class GroupCurves:
     """All there is to draw of one network on one GPU type."""
 
-    setting: Setting
+    setting: CurveSetting
     drawn: tuple[float, ...]
     """Batches that have a curve of their own, where there is a fit; ascending."""
-    curves: tuple[Curve, ...]
+    curves: tuple[LatencyCurve, ...]
     measured: tuple[Measured, ...]
     """In the samples' order."""
 
@@ -69,14 +69,14 @@ def curves_of(group: Group, samples: Samples, fits: Fits, *, most_curves: int) -
     )
 
 
-def _setting(samples: Samples) -> Setting:
+def _setting(samples: Samples) -> CurveSetting:
     """The highest of each knob that was measured: the GPU at its best."""
     at = samples.at
     clock_mhz, power_limit_w = (
         max((value for value in values.tolist() if not isnan(value)), default=nan)
         for values in (at.clock_mhz, at.power_limit_w)
     )
-    return Setting(
+    return CurveSetting(
         clock_mhz=clock_mhz, time_quota_percent=max(at.time_quota_percent.tolist()), power_limit_w=power_limit_w
     )
 
@@ -94,7 +94,9 @@ def _nearest(values: Sequence[float], target: float) -> float:
     return min(values, key=lambda value: abs(log(value / target)))
 
 
-def _curves(group: Group, batches: Sequence[float], samples: Samples, setting: Setting, fits: Fits) -> Iterator[Curve]:
+def _curves(
+    group: Group, batches: Sequence[float], samples: Samples, setting: CurveSetting, fits: Fits
+) -> Iterator[LatencyCurve]:
     least, most = min(samples.at.sm_percent.tolist()), max(samples.at.sm_percent.tolist())
     # Rounding must not lift the last point above the largest share, which may be 100.
     shares = [min(least * (most / least) ** (step / (CURVE_POINTS - 1)), most) for step in range(CURVE_POINTS)]
@@ -111,10 +113,10 @@ def _curves(group: Group, batches: Sequence[float], samples: Samples, setting: S
     latency_ms = predict_latency(fits, queries).latency_ms.tolist()
     for index, batch in enumerate(batches):
         own = latency_ms[index * CURVE_POINTS : (index + 1) * CURVE_POINTS]
-        yield Curve(batch=batch, points=tuple(zip(shares, own, strict=True)))
+        yield LatencyCurve(batch=batch, points=tuple(zip(shares, own, strict=True)))
 
 
-def _measured(samples: Samples, setting: Setting, fits: Fits) -> Iterator[Measured]:
+def _measured(samples: Samples, setting: CurveSetting, fits: Fits) -> Iterator[Measured]:
     at = samples.at
     wanted = (setting.clock_mhz, setting.time_quota_percent, setting.power_limit_w)
     rows = zip(

@@ -12,10 +12,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.measurements.benchmarks import MIB, Conditions, Imported, Latency, Row, make_imported, refuse_latency
+from app.measurements.benchmarks import (
+    MIB,
+    BenchmarkConditions,
+    BenchmarkRow,
+    Imported,
+    Latency,
+    make_imported,
+    refuse_latency,
+)
 from app.measurements.csv_files import BATCH
 from app.measurements.rows import refusal, require_columns
-from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Reals, Table, read_table
+from app.measurements.tables import NOT_NEGATIVE, POSITIVE, CsvTable, Reals, read_table
 
 _COMPUTE = tuple(f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output"))
 _CLIENT = "Avg Latency (ms)"
@@ -32,7 +40,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def read_model_analyzer(
-    source: Path, conditions: Conditions, *, latency: Latency = Latency.SERVER, gpu_metrics: Path | None = None
+    source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.SERVER, gpu_metrics: Path | None = None
 ) -> Imported:
     """Samples from Model Analyzer's inference metrics, with the GPU's where given. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "Model Analyzer")
@@ -46,7 +54,7 @@ def read_model_analyzer(
     for row in np.flatnonzero(is_one & is_known).tolist():
         power_w, memory_mib = figures.get(_key(table, row), (np.nan, np.nan))
         rows.append(
-            Row(
+            BenchmarkRow(
                 network=conditions.network or networks[row],
                 batch=conditions.batch or float(batches[row]),
                 latency_ms=float(latency_ms[row]),
@@ -79,7 +87,7 @@ def _check_gpu_header(place: str, names: Sequence[str]) -> None:
     require_columns(place, names, (*_KEY, "GPU UUID"), "Model Analyzer's metrics-model-gpu.csv")
 
 
-def _server_ms(table: Table) -> Reals:
+def _server_ms(table: CsvTable) -> Reals:
     missing = [column for column in _COMPUTE if column not in table.cells]
     if missing:
         problem = (
@@ -96,14 +104,14 @@ def _server_ms(table: Table) -> Reals:
     return total
 
 
-def _client_column(table: Table) -> str:
+def _client_column(table: CsvTable) -> str:
     if _CLIENT not in table.cells:
         problem = "this column is missing; add perf_latency_avg to Model Analyzer's inference_output_fields"
         raise refusal(problem, file=table.file, column=_CLIENT)
     return _CLIENT
 
 
-def _is_batch_known(table: Table, batches: Reals, latency: Latency) -> Flags:
+def _is_batch_known(table: CsvTable, batches: Reals, latency: Latency) -> Flags:
     """(N,) whether the server computed batches of the client's size: nothing waited, or nothing larger is allowed."""
     is_single: Flags = np.array([cell == "1" for cell in table.cells[_CONCURRENCY]])
     if latency is Latency.CLIENT or _MAX_BATCH not in table.cells:
@@ -112,7 +120,7 @@ def _is_batch_known(table: Table, batches: Reals, latency: Latency) -> Flags:
     return is_single | (table.numbers(_MAX_BATCH, NOT_NEGATIVE) <= batches)
 
 
-def _key(table: Table, row: int) -> Key:
+def _key(table: CsvTable, row: int) -> Key:
     return tuple(table.cells[column][row] for column in _KEY)
 
 
@@ -130,7 +138,7 @@ def _read_gpu_figures(source: Path) -> Mapping[Key, tuple[float, float]]:
     return found
 
 
-def _figures(table: Table, column: str) -> Reals:
+def _figures(table: CsvTable, column: str) -> Reals:
     """(N,) NaN where the GPU told nothing, or 0."""
     if column not in table.cells:
         return np.full(len(table), np.nan)

@@ -12,16 +12,16 @@ import numpy as np
 
 from app.measurements.benchmarks import (
     MIB,
-    Conditions,
+    BenchmarkConditions,
+    BenchmarkRow,
     Imported,
     Latency,
-    Row,
     make_imported,
     refuse_latency,
     require_option,
 )
 from app.measurements.rows import refusal, require_columns
-from app.measurements.tables import NOT_NEGATIVE, POSITIVE, Range, Reals, Table, parse_number, read_table
+from app.measurements.tables import NOT_NEGATIVE, POSITIVE, CsvTable, NumberRange, Reals, parse_number, read_table
 
 CONCURRENCY = "Concurrency"
 _RATE = "Request Rate"
@@ -31,10 +31,10 @@ _CLIENT = ("Avg latency", "p50 latency")
 _POWER, _MEMORY = "Avg GPU Power Usage", "Max GPU Memory Usage"
 US_PER_MS = 1000.0
 # Bytes are more than the largest number that Plimsoll counts in its own units.
-_BYTES_OR_W = Range(at_least=0.0, at_most=1e15)
+_BYTES_OR_W = NumberRange(at_least=0.0, at_most=1e15)
 
 
-def read_perf_analyzer(source: Path, conditions: Conditions, *, latency: Latency = Latency.SERVER) -> Imported:
+def read_perf_analyzer(source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.SERVER) -> Imported:
     """Samples from perf_analyzer's CSV. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "perf_analyzer")
     require_option(conditions.network, "--network", "perf_analyzer's file does not say which network was measured")
@@ -46,7 +46,7 @@ def read_perf_analyzer(source: Path, conditions: Conditions, *, latency: Latency
     power_w, several = _per_gpu(table, _POWER)
     memory_b, _ = _per_gpu(table, _MEMORY)
     rows = [
-        Row(
+        BenchmarkRow(
             network=conditions.network,
             batch=conditions.batch,
             latency_ms=float(latency_ms[row]),
@@ -71,7 +71,7 @@ def _check_header(place: str, names: Sequence[str]) -> None:
     require_columns(place, names, ["Inferences/Second"], "perf_analyzer's CSV")
 
 
-def _server_us(table: Table) -> Reals:
+def _server_us(table: CsvTable) -> Reals:
     parts = _COMPUTE if _COMPUTE[0] in table.cells else _COMPUTE_ONCE
     if parts[0] not in table.cells:
         problem = (
@@ -85,19 +85,19 @@ def _server_us(table: Table) -> Reals:
     return total
 
 
-def _client_us(table: Table) -> Reals:
+def _client_us(table: CsvTable) -> Reals:
     column = next((name for name in _CLIENT if name in table.cells), None)
     if column is None:
         raise refusal(f"there is neither a column {_CLIENT[0]} nor {_CLIENT[1]}", file=table.file)
     return table.numbers(column, POSITIVE)
 
 
-def _is_single(table: Table, row: int) -> bool:
+def _is_single(table: CsvTable, row: int) -> bool:
     """Whether one request was under way at a time; nobody knows with a request rate."""
     return table.cells.get(CONCURRENCY, ("",) * len(table))[row] == "1"
 
 
-def _per_gpu(table: Table, column: str) -> tuple[Reals, bool]:
+def _per_gpu(table: CsvTable, column: str) -> tuple[Reals, bool]:
     """(N,) the figure of the only GPU, NaN where there is none or it is 0; and whether several GPUs have one."""
     values, several = np.full(len(table), np.nan), False
     for row, cell in enumerate(table.cells.get(column, ())):

@@ -17,7 +17,7 @@ Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class NumberRange:
     """The numbers that a column may hold."""
 
     above: float | None = None
@@ -38,12 +38,12 @@ class Range:
         return low if self.at_most == LARGEST_NUMBER else f"{low} and at most {self.at_most:g}"
 
 
-POSITIVE = Range(above=0.0)
-NOT_NEGATIVE = Range(at_least=0.0)
+POSITIVE = NumberRange(above=0.0)
+NOT_NEGATIVE = NumberRange(at_least=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class CsvTable:
     """A CSV file's rows, by column."""
 
     file: str
@@ -69,7 +69,7 @@ class Table:
                 raise self.refusal(problem, row=row, column=column)
         return tuple(cells)
 
-    def numbers(self, column: str, allowed: Range, *, or_empty: bool = False) -> Reals:
+    def numbers(self, column: str, allowed: NumberRange, *, or_empty: bool = False) -> Reals:
         """(N,) numbers of a column; NaN for empty cells where they are allowed. Raises InvalidRequest."""
         cells = self.cells[column]
         try:
@@ -85,7 +85,7 @@ class Table:
         return values
 
 
-def parse_number(cell: str, allowed: Range) -> float:
+def parse_number(cell: str, allowed: NumberRange) -> float:
     """One number from a text. Raises ValueError, which says what it must be."""
     value = _float_or_nan(cell)
     if "_" in cell or not allowed.holds_one(value):
@@ -93,12 +93,12 @@ def parse_number(cell: str, allowed: Range) -> float:
     return value
 
 
-def read_table(source: Path, check_header: CheckHeader) -> Table:
+def read_table(source: Path, check_header: CheckHeader) -> CsvTable:
     """A CSV file, or stdin for `-`; blank lines are passed over. Raises InvalidRequest."""
     return make_table(open_rows(source, check_header))
 
 
-def make_table(opened: Rows) -> Table:
+def make_table(opened: Rows) -> CsvTable:
     """All rows of a file that is open. Raises InvalidRequest."""
     columns: list[list[str]] = [[] for _ in opened.names]
     lines = array("L")
@@ -107,7 +107,7 @@ def make_table(opened: Rows) -> Table:
         lines.append(line)
         for column, cell in zip(columns, row, strict=True):
             column.append(pool.setdefault(cell, cell))
-    return Table(file=opened.file, cells=dict(zip(opened.names, columns, strict=True)), lines=lines)
+    return CsvTable(file=opened.file, cells=dict(zip(opened.names, columns, strict=True)), lines=lines)
 
 
 def _float_or_nan(cell: str) -> float:
@@ -117,7 +117,7 @@ def _float_or_nan(cell: str) -> float:
         return math.nan
 
 
-def _number_problem(cell: str, allowed: Range, *, or_empty: bool = False) -> str:
+def _number_problem(cell: str, allowed: NumberRange, *, or_empty: bool = False) -> str:
     if not cell:
         return f"the cell is empty; it must be a number {allowed}"
     if math.isfinite(_float_or_nan(cell)) and "_" not in cell:

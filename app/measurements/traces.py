@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal
-from app.measurements.tables import NOT_NEGATIVE, Range, Reals, Table, read_table
+from app.measurements.tables import NOT_NEGATIVE, CsvTable, NumberRange, Reals, read_table
 from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
-from solvers.forecast.types import Series
+from solvers.forecast.types import RequestSeries
 
 SECONDS_PER = {"second": 1.0, "t_s": 1.0, "t_min": 60.0, "timestamp": 1.0}
 DATED = "timestamp"
@@ -31,22 +31,22 @@ MOST_STEPS = 5_000_000
 _WEEK_S = 7 * DAY_S
 _TOLERANCE = 0.01
 """A step may be off by so much of itself."""
-ANY_TIME = Range(at_least=-1e11, at_most=1e11)
+ANY_TIME = NumberRange(at_least=-1e11, at_most=1e11)
 
 Refuse = Callable[[str, int], InvalidRequest]
 """Takes a problem and a row; the error that names the row's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class ArrivalTrace:
     """Arrivals in even steps."""
 
-    series: Series
+    series: RequestSeries
     """From 0 on where the file has no dates."""
     is_dated: bool
 
 
-def read_trace(source: Path, column: str | None = None) -> Trace:
+def read_trace(source: Path, column: str | None = None) -> ArrivalTrace:
     """The trace of a file (`-` = stdin). column: the one to read, needed where it is not named in VALUES.
 
     Raises InvalidRequest, which names file, line and column.
@@ -63,11 +63,11 @@ def read_trace(source: Path, column: str | None = None) -> Trace:
     values = table.numbers(value_column, NOT_NEGATIVE, or_empty=True)
     arrivals = np.full(places[-1] + 1, np.nan)
     arrivals[places] = values * step_s if value_column.endswith(RATE_SUFFIX) else values
-    series = Series(start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals)
-    return Trace(series=series, is_dated=times == DATED)
+    series = RequestSeries(start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals)
+    return ArrivalTrace(series=series, is_dated=times == DATED)
 
 
-def make_history(trace: Trace, *, now_s: float, start_s: float | None = None) -> Series:
+def make_history(trace: ArrivalTrace, *, now_s: float, start_s: float | None = None) -> RequestSeries:
     """The trace as if it had ended lately, in steps of five minutes.
 
     start_s: when it began, seconds since 1970; else a dated trace is moved by whole weeks, so that hours and weekdays
@@ -81,18 +81,18 @@ def make_history(trace: Trace, *, now_s: float, start_s: float | None = None) ->
     if series.window_s == COARSE_S:
         # Steps of five minutes count in the nearest five minutes of the clock.
         start_s = round(start_s / COARSE_S) * COARSE_S
-    coarse = coarsen(Series(start_s=start_s, window_s=series.window_s, arrivals=series.arrivals), COARSE_S)
+    coarse = coarsen(RequestSeries(start_s=start_s, window_s=series.window_s, arrivals=series.arrivals), COARSE_S)
     return coarse.part(0, max(0, int((now_s - coarse.start_s) // COARSE_S)))
 
 
-def _fine(series: Series) -> Series:
+def _fine(series: RequestSeries) -> RequestSeries:
     """Steps of more than five minutes cut into five minutes each."""
     parts = round(series.window_s / COARSE_S)
     if series.window_s <= COARSE_S:
         return series
     if abs(parts * COARSE_S - series.window_s) > _TOLERANCE:
         raise InvalidRequest(f"steps of {series.window_s:g} s are no multiple of five minutes")
-    return Series(start_s=series.start_s, window_s=COARSE_S, arrivals=np.repeat(series.arrivals / parts, parts))
+    return RequestSeries(start_s=series.start_s, window_s=COARSE_S, arrivals=np.repeat(series.arrivals / parts, parts))
 
 
 def time_column(place: str, names: Sequence[str]) -> str:
@@ -151,14 +151,14 @@ def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], f
     return np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(np.int64), step_s
 
 
-def _times_s(table: Table, column: str) -> Reals:
+def _times_s(table: CsvTable, column: str) -> Reals:
     """(N,) seconds; since 1970 for timestamps."""
     if column != DATED:
         return table.numbers(column, ANY_TIME) * SECONDS_PER[column]
     return np.array([_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])])
 
 
-def _moment_s(table: Table, row: int, cell: str) -> float:
+def _moment_s(table: CsvTable, row: int, cell: str) -> float:
     try:
         return moment_s(cell)
     except ValueError as error:

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from app.base.errors import InvalidRequest
 from app.measurements.benchmarks import (
-    Conditions,
+    BenchmarkConditions,
+    BenchmarkRow,
     Imported,
     Latency,
-    Row,
     make_imported,
     refuse_latency,
     require_option,
 )
 from app.measurements.rows import file_name, read_bytes, refusal
-from app.measurements.tables import POSITIVE, Range
+from app.measurements.tables import POSITIVE, NumberRange
 from solvers.types.strict_json import describe
 
 MS_PER_S = 1000.0
-_COUNT = Range(at_least=1.0)
+_COUNT = NumberRange(at_least=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class _Result:
     def has(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
-    def number(self, name: str, allowed: Range = POSITIVE) -> float:
+    def number(self, name: str, allowed: NumberRange = POSITIVE) -> float:
         """A field's number. Raises InvalidRequest, which names line and column of the field."""
         value = self.fields.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -58,7 +58,7 @@ class _Result:
         return InvalidRequest(problem, f"{self.file}:{line}:{column}: {name}")
 
 
-def read_vllm(source: Path, conditions: Conditions, *, latency: Latency = Latency.REQUEST) -> Imported:
+def read_vllm(source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.REQUEST) -> Imported:
     """Samples from vLLM's result files. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.REQUEST, Latency.TOKEN), "vLLM")
     results = list(_read_results(source))
@@ -66,7 +66,7 @@ def read_vllm(source: Path, conditions: Conditions, *, latency: Latency = Latenc
     return make_imported(rows, conditions, file=file_name(source))
 
 
-def _row(result: _Result, conditions: Conditions, latency: Latency) -> Row:
+def _row(result: _Result, conditions: BenchmarkConditions, latency: Latency) -> BenchmarkRow:
     if result.has("avg_latency"):
         return _offline_row(result, conditions, latency)
     if result.has("request_throughput"):
@@ -75,23 +75,25 @@ def _row(result: _Result, conditions: Conditions, latency: Latency) -> Row:
     raise result.refusal(f"neither {known} is here; other benchmarks tell no latency", "request_throughput")
 
 
-def _offline_row(result: _Result, conditions: Conditions, latency: Latency) -> Row:
+def _offline_row(result: _Result, conditions: BenchmarkConditions, latency: Latency) -> BenchmarkRow:
     """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
     refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
     require_option(conditions.network, "--network", "the file of vllm bench latency does not say the network")
     require_option(conditions.batch, "--batch", "the file of vllm bench latency does not say its --batch-size")
     assert conditions.network is not None and conditions.batch is not None
-    return Row(network=conditions.network, batch=conditions.batch, latency_ms=result.number("avg_latency") * MS_PER_S)
+    return BenchmarkRow(
+        network=conditions.network, batch=conditions.batch, latency_ms=result.number("avg_latency") * MS_PER_S
+    )
 
 
-def _serving_row(result: _Result, conditions: Conditions, latency: Latency) -> Row:
+def _serving_row(result: _Result, conditions: BenchmarkConditions, latency: Latency) -> BenchmarkRow:
     """`vllm bench serve`: continuous batches, whose mean size follows from Little's law."""
     network = conditions.network or _network(result)
     request_ms = _request_ms(result)
     # Requests under way = rate × time of each; fewer than one on average still means a batch of one.
     under_way = max(1.0, result.number("request_throughput") * request_ms / MS_PER_S)
     latency_ms = request_ms if latency is Latency.REQUEST else result.number("mean_tpot_ms")
-    return Row(network=network, batch=conditions.batch or under_way, latency_ms=latency_ms)
+    return BenchmarkRow(network=network, batch=conditions.batch or under_way, latency_ms=latency_ms)
 
 
 def _request_ms(result: _Result) -> float:

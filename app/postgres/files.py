@@ -36,7 +36,7 @@ _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class DataDirLayout:
     """Where things lie in a data directory; `root` is absolute."""
 
     root: Path
@@ -91,9 +91,9 @@ class Layout:
         return self.log.stat().st_size if self.log.exists() else 0
 
 
-def claim(data_dir: Path) -> Layout:
+def claim(data_dir: Path) -> DataDirLayout:
     """Makes a data directory, or checks that it is one of ours; raises DataDirRefused."""
-    layout = Layout(root=data_dir.resolve())
+    layout = DataDirLayout(root=data_dir.resolve())
     layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = sorted(path.name for path in layout.root.iterdir())
     if names and layout.start_lock.name not in names:
@@ -106,7 +106,7 @@ def claim(data_dir: Path) -> Layout:
 
 
 @contextmanager
-def start_lock(layout: Layout, *, timeout_s: float, refusal: type[PostgresError]) -> Iterator[None]:
+def start_lock(layout: DataDirLayout, *, timeout_s: float, refusal: type[PostgresError]) -> Iterator[None]:
     """Holds the lock against a second starter or stopper; raises `refusal` if it is not free in time."""
     deadline_s = time.monotonic() + timeout_s
     while (descriptor := try_flock(layout.start_lock)) is None:
@@ -148,7 +148,7 @@ def own_directory(path: Path, account: Account) -> None:
     os.chown(path, account.uid, account.gid)
 
 
-def prepare_socket_dir(layout: Layout, account: Account) -> Path:
+def prepare_socket_dir(layout: DataDirLayout, account: Account) -> Path:
     """The socket directory, made if it has to be a short one outside the data directory and is not there yet."""
     socket_dir = layout.socket_dir()
     if socket_dir is None:
@@ -158,7 +158,7 @@ def prepare_socket_dir(layout: Layout, account: Account) -> Path:
     return socket_dir
 
 
-def _make_short_socket_dir(layout: Layout, account: Account) -> Path:
+def _make_short_socket_dir(layout: DataDirLayout, account: Account) -> Path:
     """A directory with an unguessable name behind the link; two levels, so that others cannot come near."""
     # Not $TMPDIR first: batch systems set it to a long path that goes away with the job.
     base = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()
@@ -171,7 +171,7 @@ def _make_short_socket_dir(layout: Layout, account: Account) -> Path:
     return outer / "s"
 
 
-def remove_short_socket_dir(layout: Layout) -> None:
+def remove_short_socket_dir(layout: DataDirLayout) -> None:
     """Removes what `prepare_socket_dir` made outside the data directory."""
     socket_dir = layout.socket_dir()
     if socket_dir is not None and socket_dir != layout.cluster:
@@ -179,7 +179,7 @@ def remove_short_socket_dir(layout: Layout) -> None:
         layout.socket_link.unlink()
 
 
-def remove_stale_pid_files(layout: Layout, socket_dir: Path) -> None:
+def remove_stale_pid_files(layout: DataDirLayout, socket_dir: Path) -> None:
     """Removes pid files that would stop a new server although theirs is gone.
 
     PostgreSQL asks only whether the process id exists, and so respects zombies and strangers that were given the
@@ -206,13 +206,13 @@ def is_postgres(pid: int) -> bool:
         return False
 
 
-def shorten_log(layout: Layout) -> None:
+def shorten_log(layout: DataDirLayout) -> None:
     """Puts an old log aside when it has grown long; call it while no server writes to it."""
     if layout.log_size_bytes() > _LOG_LIMIT_BYTES:
         layout.log.replace(layout.log.with_suffix(".log.old"))
 
 
-def log_tail(layout: Layout, *, start_bytes: int) -> str:
+def log_tail(layout: DataDirLayout, *, start_bytes: int) -> str:
     """The last lines that the server printed after position `start_bytes` of its log."""
     printed = layout.log.read_bytes()[start_bytes:].decode(errors="replace")
     return "\n".join(printed.splitlines()[-10:]) or "(it printed nothing)"

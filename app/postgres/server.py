@@ -23,7 +23,7 @@ from psycopg import sql
 from app.postgres.files import (
     POLL_S,
     PORT,
-    Layout,
+    DataDirLayout,
     claim,
     is_postgres,
     join,
@@ -153,7 +153,7 @@ def in_use(data_dir: Path) -> Iterator[Server]:
 def attach(data_dir: Path) -> Server | None:
     """The server of `data_dir` if it answers; nothing is made or started."""
     with _disk_errors_explained(data_dir):
-        return _attach(Layout(root=data_dir.resolve()), create_database=False)
+        return _attach(DataDirLayout(root=data_dir.resolve()), create_database=False)
 
 
 def stop(data_dir: Path, *, timeout_s: float = 60.0) -> bool:
@@ -161,7 +161,7 @@ def stop(data_dir: Path, *, timeout_s: float = 60.0) -> bool:
 
     Returns whether a server was running. Raises StopFailed when it is still there after `timeout_s`.
     """
-    layout = Layout(root=data_dir.resolve())
+    layout = DataDirLayout(root=data_dir.resolve())
     with _disk_errors_explained(data_dir):
         if not layout.alive_lock.exists():
             return False
@@ -182,7 +182,7 @@ def _disk_errors_explained(data_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def _attach(layout: Layout, *, create_database: bool) -> Server | None:
+def _attach(layout: DataDirLayout, *, create_database: bool) -> Server | None:
     socket_dir = layout.socket_dir()
     if socket_dir is None:
         return None
@@ -193,7 +193,7 @@ def _attach(layout: Layout, *, create_database: bool) -> Server | None:
     return Server(data_dir=layout.root, socket_dir=socket_dir, version=version, started_here=False)
 
 
-def _start(layout: Layout, bin_dir: Path | None, timeout_s: float) -> Server:
+def _start(layout: DataDirLayout, bin_dir: Path | None, timeout_s: float) -> Server:
     """Makes the cluster if there is none, then launches the server. The start lock is held."""
     binaries = find_binaries(bin_dir)
     _check_version(layout, binaries)
@@ -208,7 +208,7 @@ def _start(layout: Layout, bin_dir: Path | None, timeout_s: float) -> Server:
     return _launch_and_wait(layout, account, binaries, timeout_s)
 
 
-def _check_version(layout: Layout, binaries: Binaries) -> None:
+def _check_version(layout: DataDirLayout, binaries: Binaries) -> None:
     stated = layout.cluster / "PG_VERSION"
     if not stated.exists() or (made_by := stated.read_text().strip()) == binaries.major:
         return
@@ -219,7 +219,7 @@ def _check_version(layout: Layout, binaries: Binaries) -> None:
     )
 
 
-def _initialise(layout: Layout, account: Account, binaries: Binaries) -> None:
+def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> None:
     """Makes the cluster beside its final place and moves it there when it is complete and on disk."""
     if layout.unfinished.exists():
         shutil.rmtree(layout.unfinished)
@@ -252,7 +252,7 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _launch_and_wait(layout: Layout, account: Account, binaries: Binaries, timeout_s: float) -> Server:
+def _launch_and_wait(layout: DataDirLayout, account: Account, binaries: Binaries, timeout_s: float) -> Server:
     """Waits for an answer; launches the server as soon as no process of an earlier one lives."""
     socket_dir = prepare_socket_dir(layout, account)
     deadline_s = time.monotonic() + timeout_s
@@ -280,7 +280,7 @@ def _launch_and_wait(layout: Layout, account: Account, binaries: Binaries, timeo
         time.sleep(POLL_S)
 
 
-def _launch(layout: Layout, account: Account, binaries: Binaries, socket_dir: Path, *, alive_lock: int) -> int:
+def _launch(layout: DataDirLayout, account: Account, binaries: Binaries, socket_dir: Path, *, alive_lock: int) -> int:
     """Starts the server, which inherits the alive lock; returns the position where its part of the log begins."""
     remove_stale_pid_files(layout, socket_dir)
     shorten_log(layout)
@@ -297,7 +297,7 @@ def _launch(layout: Layout, account: Account, binaries: Binaries, socket_dir: Pa
     return log_start_bytes
 
 
-def _shut_down(layout: Layout, timeout_s: float) -> bool:
+def _shut_down(layout: DataDirLayout, timeout_s: float) -> bool:
     """Ends the server and waits for its last process. The start lock is held."""
     deadline_s = time.monotonic() + timeout_s
     was_running = False

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
-from app.api.http.parts import Check, Parts
+from app.api.http.parts import ApiParts, Check
 from app.base.errors import PlimsollError, Unavailable
 from app.base.settings import Settings
 from app.db.base import migrate
@@ -27,7 +27,7 @@ from app.serve.child_process import controller_process
 from app.serve.controller import ControllerBody, _on_stop_signals
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import Plane, make_plane
-from app.simulate.requests.desk import ScenarioDesk
+from app.simulate.requests.desk import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import IngestQueue
@@ -49,7 +49,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine = make_engine(plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api")
         store = PostgresStore(engine)
-        parts = Parts(
+        parts = ApiParts(
             engine=engine,
             store=store,
             clock=plane.clock,
@@ -57,7 +57,7 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
             commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
             solver=SolverWorker(threads=plane.settings.solver_threads),
             metrics=metrics,
-            simulations=ScenarioDesk(),
+            simulations=ScenarioIntake(),
             lease=plane.settings.lease,
         )
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
@@ -156,7 +156,7 @@ def make_server(plane: Plane, *, checks: dict[str, Check] | None = None) -> ApiS
     )
 
 
-def _own_checks(url: str, parts: Parts) -> dict[str, Check]:
+def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
     """What the API itself needs."""
 
     async def database() -> str | None:

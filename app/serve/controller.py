@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from agents.base.metrics_port import metrics_port
 from app.api.operations.events import event_bytes
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.base.errors import PlimsollError
 from app.base.logs import configure_logs
 from app.base.settings import Settings
@@ -32,11 +32,11 @@ from app.db.predictions.forecasts import PostgresForecasts
 from app.db.predictions.refits import Attempts, refit_waiting
 from app.db.workloads.budgets import step_degraded, tell_spent
 from app.db.workloads.task_progress import note_starved
-from app.dispatch.dispatcher import Dispatcher, run_dispatcher
+from app.dispatch.dispatcher import JobDispatcher, run_dispatcher
 from app.dispatch.kernel_classes import load_kernel_ratios
 from app.learn.choose_forecasts import CHOOSE_PERIOD_S, choose_forecasts
 from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
-from app.learn.corrections import Learner, learn_once
+from app.learn.corrections import OnlineLearner, learn_once
 from app.learn.refit import LIMIT_S as REFIT_LIMIT_S
 from app.learn.refit import PERIOD_S as REFIT_PERIOD_S
 from app.learn.refit import run_in_process, run_refit
@@ -95,7 +95,7 @@ async def running_controller(
         slow_jobs=(*_slow_jobs(engine, store, plane.clock), sending_job(_sender(engine, plane))),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
-    dispatcher = Dispatcher(
+    dispatcher = JobDispatcher(
         store=store, clock=plane.clock, turn=loop.turn, kernel_ratios=load_kernel_ratios(), layers=loop.layers
     )
 
@@ -118,9 +118,9 @@ async def running_controller(
             await asyncio.to_thread(tracer.close)
 
 
-def _slow_jobs(engine: Engine, store: PostgresStore, clock: Clock) -> tuple[SlowJob, ...]:
+def _slow_jobs(engine: Engine, store: PostgresStore, clock: ControlClock) -> tuple[SlowJob, ...]:
     """What the leader does beside its ticks."""
-    forecasts, learner = PostgresForecasts(engine), Learner(store=store, clock=clock)
+    forecasts, learner = PostgresForecasts(engine), OnlineLearner(store=store, clock=clock)
     attempts = Attempts()
 
     async def choose() -> None:
@@ -170,7 +170,7 @@ class ControllerBody:
 
     settings: Settings
     url: str
-    clock: Clock
+    clock: ControlClock
     """The API's; the machine's monotonic clock behind it is the same in every process."""
 
     def __call__(self, pipe: Connection) -> None:

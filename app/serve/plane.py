@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from app.base.clock import Clock, WallClock
+from app.base.clock import ControlClock, WallClock
 from app.base.settings import Settings
 
 
@@ -17,11 +17,11 @@ class Plane:
     settings: Settings
     url: str
     """SQLAlchemy's URL of a database at the newest revision."""
-    clock: Clock
+    clock: ControlClock
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
 
-def make_plane(settings: Settings, url: str | None = None, clock: Clock | None = None) -> Plane:
+def make_plane(settings: Settings, url: str | None = None, clock: ControlClock | None = None) -> Plane:
     """The shared parts. Without `url` the settings say where the database is; it may be the embedded server."""
     return Plane(settings=settings, url=url or database_url(settings), clock=clock or WallClock(speed=settings.speed))
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import httpx2
 
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import webhooks
 from app.db.operations.events import EventRow
@@ -45,7 +45,7 @@ class Sender:
     """What sending needs."""
 
     engine: Engine
-    clock: Clock
+    clock: ControlClock
     body: Callable[[EventRow], bytes]
     """The event as the API shows it."""
     may_be_private: bool = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class SeedMean:
     """A mean over seeds."""
 
     mean: float
@@ -23,7 +23,7 @@ def number(value: float, digits: int | None = None) -> str:
 
 
 def estimate_texts(
-    value: Estimate | None, *, digits: int | None = None, scale: float = 1.0, is_share: bool = False
+    value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0, is_share: bool = False
 ) -> tuple[str, str]:
     """A mean, and its interval in as many digits, or nothing where there is none; `–` where nothing is known.
 
@@ -46,12 +46,12 @@ def estimate_texts(
     return mean, f"±{number(half, places)}"
 
 
-def estimate_words(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> str:
+def estimate_words(value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0) -> str:
     """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
     return "".join(estimate_texts(value, digits=digits, scale=scale))
 
 
-def share_words(value: Estimate | None, *, digits: int) -> str:
+def share_words(value: SeedMean | None, *, digits: int) -> str:
     """In percent; an interval that is not even to both sides stands in brackets."""
     mean, spread = estimate_texts(value, digits=digits, is_share=True)
     return f"{mean}({spread})" if spread and not spread.startswith("±") else mean + spread

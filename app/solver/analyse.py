@@ -6,7 +6,7 @@ from collections.abc import Callable
 from app.solver.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
 from solvers.explain.alternatives import Neighbourhood
 from solvers.explain.explain import explain_gpus
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.explain.types import Alternative
 from solvers.joint.relaxation.dual_prices import relax
@@ -34,7 +34,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
         return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
 
-    company = Company(problem)
+    company = NeighbourReader(problem)
     gpus = explain_gpus(company, plan, prices, most=MOST_KINDS, alternatives=alternatives)
     reliefs = solved_reliefs(company, plan, prices, base, is_over=over(1.0))
     return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])

@@ -6,7 +6,7 @@ Quick ones follow from stored prices at once. `app.solver.analyse` finds more by
 from dataclasses import dataclass
 
 from solvers.explain.explain import NO_GPUS, GpuExplanations, explain_gpus
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.relaxed_limits import priced_reliefs
 from solvers.explain.types import Relief
 from solvers.types.outcome import Budget, Prices
@@ -36,7 +36,7 @@ class Findings:
     reliefs: tuple[Relief, ...] = ()
 
 
-def quick_findings(company: Company, plan: Plan, prices: Prices) -> Findings:
+def quick_findings(company: NeighbourReader, plan: Plan, prices: Prices) -> Findings:
     """What the prices say at once."""
     return Findings(
         prices=prices,

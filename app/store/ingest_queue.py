@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from agents.base.protocol import Observation
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.base.errors import NotFound, Unavailable
 from app.store.store import Ingested, Store
 
@@ -30,7 +30,7 @@ class _Waiting:
 class IngestQueue:
     """A bounded queue in front of `Store.ingest`."""
 
-    def __init__(self, store: Store, clock: Clock, *, limit: int) -> None:
+    def __init__(self, store: Store, clock: ControlClock, *, limit: int) -> None:
         self._store = store
         self._clock = clock
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(maxsize=limit)

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from agents.base.protocol import Ack, NodeCommand, Observation, ReplicaReading
 from app.base.errors import Conflict, NotFound
 from app.store.store import (
-    Event,
+    AgentStatus,
+    AuditEvent,
     Execution,
     FitHealth,
     Ingested,
-    NodeStatus,
     PlanRecord,
     PlanState,
     PolicySettings,
@@ -61,7 +61,7 @@ class MemoryStore:
 
     settings: PolicySettings = field(default_factory=PolicySettings)
     plans: dict[int, PlanRecord] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[AuditEvent] = field(default_factory=list)
     pushed: list[tuple[datetime, BoundPlan]] = field(default_factory=list)
     """Every target with the time from which it was in force."""
     acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class MemoryStore:
             settings=self.settings,
             windows=tuple(one for number in wanted if number in kept for one in _made(kept[number], number, window_s)),
             statuses=tuple(
-                NodeStatus(
+                AgentStatus(
                     node=name, last_seen=row.last_seen_at, generation=row.generation, repartition=row.repartition
                 )
                 for name, row in sorted(self._nodes.items())
@@ -261,7 +261,7 @@ class MemoryStore:
         command = self._commands.get(node)
         return command if command is not None and command.generation > after_generation else None
 
-    async def add_events(self, *lines: Event) -> None:
+    async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
         self.events.extend(lines)
 

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from agents.base.protocol import NodeCommand, Observation
 from solvers.forecast.choose_technique import Choice
 from solvers.predict.data.samples import Company, Group
-from solvers.predict.learn.online import Health
+from solvers.predict.learn.online import FitState
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.problem import Objective, OperatingPoints, Problem
@@ -141,7 +141,7 @@ class ServiceWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
+class AgentStatus:
     """What is known of one agent."""
 
     node: str
@@ -199,7 +199,7 @@ class Correction:
     """What planning reckons with of the operating points of one network on one GPU type, beside what they state."""
 
     group: Group
-    health: Health
+    health: FitState
     at: datetime
     """Since when."""
 
@@ -209,7 +209,7 @@ class FitHealth:
     """How the operating points in force of one network on one GPU type hold against what is served."""
 
     group: Group
-    now: Health
+    now: FitState
     planned: Correction
 
 
@@ -224,7 +224,7 @@ class Snapshot:
     settings: PolicySettings
     windows: tuple[ServiceWindow, ...]
     """Recent windows, oldest first: as many as the longest delay of the services looks back, within limits."""
-    statuses: tuple[NodeStatus, ...]
+    statuses: tuple[AgentStatus, ...]
     approved: BoundPlan | None = None
     """A plan that a person approved and that is not yet the target."""
     approved_id: int | None = None
@@ -272,7 +272,7 @@ class PlanRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class AuditEvent:
     """One line of the audit."""
 
     at: datetime
@@ -330,7 +330,7 @@ class Store(Protocol):
         """The newest command for a node if its generation is newer than the one given."""
         ...
 
-    async def add_events(self, *lines: Event) -> None:
+    async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
         ...
 

@@ -13,12 +13,12 @@ from app.web import login as door
 from app.web import new_service
 from app.web.assets import Assets
 from app.web.login import FIRST_PAGE
-from app.web.pages import PAGES, SECURITY, Page, Paper, look_of, require_person
+from app.web.pages import PAGES, SECURITY, DashboardPage, Paper, look_of, require_person
 from app.web.topics import cluster_summary as pulse
 from app.web.topics import error_budgets as budgets
 from app.web.topics import fleet, gpu, nodes, service, services, simulations
 from app.web.topics import service_status as standing
-from app.web.topics.feed import Feed, Look
+from app.web.topics.feed import Look, TopicFeed
 
 TOPICS = {
     topic.name: topic
@@ -40,7 +40,7 @@ MOST_TOPICS = 8
 
 def install(app: FastAPI, stopping: asyncio.Event) -> None:
     """Add the dashboard's routes. `stopping`: the server ends; streams end with it."""
-    assets, feed = Assets(), Feed(TOPICS, stopping)
+    assets, feed = Assets(), TopicFeed(TOPICS, stopping)
     paper = Paper(assets)
 
     async def static(request: Request) -> Response:
@@ -49,7 +49,7 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     async def first(_: Request) -> Response:
         return RedirectResponse(FIRST_PAGE)
 
-    async def page(request: Request, *, page: Page) -> Response:
+    async def page(request: Request, *, page: DashboardPage) -> Response:
         context: Context = request.scope["plimsoll.context"]
         require_person(context)
         return await paper.page(page, request, context, feed)

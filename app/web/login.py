@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from app.api.http.auth import forget_tokens
-from app.api.http.parts import Parts
+from app.api.http.parts import ApiParts
 from app.api.http.sessions import cookie_of, log_in, log_out, require_own_page
 from app.base.errors import Forbidden, Unauthorised
 from app.db.base.transaction import transaction
@@ -28,7 +28,7 @@ async def show(paper: Paper, request: Request) -> Response:
 
 async def enter(paper: Paper, request: Request) -> Response:
     """Log the holder of the token in, and on to the page that was wanted; else the form again, with the reason."""
-    parts: Parts = request.app.state.parts
+    parts: ApiParts = request.app.state.parts
     form = parse_qs((await request.body())[:LARGEST_FORM].decode("utf-8", "replace"))
     wanted = _next(form.get("next", [""])[0])
     try:
@@ -52,7 +52,7 @@ async def leave(request: Request) -> Response:
     return answer
 
 
-async def _holder(parts: Parts, secret: str) -> TokenRow:
+async def _holder(parts: ApiParts, secret: str) -> TokenRow:
     """Whose token it is. Raises Unauthorised, or Forbidden for an agent's."""
     if not PATTERN.fullmatch(secret):
         raise Unauthorised("A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more.")

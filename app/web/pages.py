@@ -11,7 +11,7 @@ from starlette.responses import Response
 from app.api.http.parts import Context
 from app.base.errors import Forbidden
 from app.web.assets import Assets, accepts_gzip
-from app.web.topics.feed import Feed, Items, Look
+from app.web.topics.feed import Items, Look, TopicFeed
 
 # Scripts and styles only from our own files; charts set styles by script, which this allows.
 SECURITY = {
@@ -27,7 +27,7 @@ COMPRESSION_LEVEL = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class DashboardPage:
     """One kind of page."""
 
     name: str
@@ -50,9 +50,9 @@ class Page:
 
 
 PAGES = (
-    Page(name="fleet", title="Fleet", topics=("fleet", "gauges", "services"), is_of_cluster=True),
-    Page(name="services", title="Services", topics=("services", "standing", "budgets")),
-    Page(
+    DashboardPage(name="fleet", title="Fleet", topics=("fleet", "gauges", "services"), is_of_cluster=True),
+    DashboardPage(name="services", title="Services", topics=("services", "standing", "budgets")),
+    DashboardPage(
         name="service",
         title="Service",
         path="/services/{argument}",
@@ -60,9 +60,11 @@ PAGES = (
         under="services",
         is_in_navigation=False,
     ),
-    Page(name="new_service", title="New service", path="/new-service", under="services", is_in_navigation=False),
-    Page(name="plans", title="Plans", is_of_cluster=True),
-    Page(
+    DashboardPage(
+        name="new_service", title="New service", path="/new-service", under="services", is_in_navigation=False
+    ),
+    DashboardPage(name="plans", title="Plans", is_of_cluster=True),
+    DashboardPage(
         name="plan",
         title="Plan",
         path="/plans/{argument}",
@@ -70,13 +72,13 @@ PAGES = (
         is_in_navigation=False,
         is_of_cluster=True,
     ),
-    Page(name="why", title="Why plan", path="/why/{argument}", under="plans", is_in_navigation=False),
-    Page(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet"), is_of_cluster=True),
-    Page(name="simulate", title="Simulate", topics=("simulations",)),
-    Page(name="cost", title="Cost"),
-    Page(name="predictors", title="Predictors", is_of_cluster=True),
-    Page(name="nodes", title="Nodes", topics=("nodes",), is_of_cluster=True),
-    Page(
+    DashboardPage(name="why", title="Why plan", path="/why/{argument}", under="plans", is_in_navigation=False),
+    DashboardPage(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet"), is_of_cluster=True),
+    DashboardPage(name="simulate", title="Simulate", topics=("simulations",)),
+    DashboardPage(name="cost", title="Cost"),
+    DashboardPage(name="predictors", title="Predictors", is_of_cluster=True),
+    DashboardPage(name="nodes", title="Nodes", topics=("nodes",), is_of_cluster=True),
+    DashboardPage(
         name="gpu",
         title="GPU",
         path="/gpus/{argument:path}",
@@ -85,7 +87,7 @@ PAGES = (
         is_in_navigation=False,
         is_of_cluster=True,
     ),
-    Page(name="events", title="Events", is_of_cluster=True),
+    DashboardPage(name="events", title="Events", is_of_cluster=True),
 )
 """In the order of the navigation."""
 
@@ -99,7 +101,7 @@ class Paper:
             loader=PackageLoader("app.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
 
-    async def page(self, page: Page, request: Request, context: Context, feed: Feed) -> Response:
+    async def page(self, page: DashboardPage, request: Request, context: Context, feed: TopicFeed) -> Response:
         """One page with the first data of its topics."""
         argument = str(request.path_params.get("argument", ""))
         first: dict[str, Items] = {}
@@ -129,7 +131,7 @@ class Paper:
         return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _reaches(context: Context, page: Page) -> bool:
+def _reaches(context: Context, page: DashboardPage) -> bool:
     return context.caller.projects is None or not page.is_of_cluster
 
 

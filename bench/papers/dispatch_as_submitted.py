@@ -7,23 +7,25 @@ says what its users ask for; less would slow the job, more would keep others out
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from solvers.papers.oltunes.tuning_score import Board, Option, Wish, tune
-from solvers.papers.oltunes.types import Setting
+from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, tune
+from solvers.papers.oltunes.types import JobSetting
 
 ENOUGH = 0.9
 
 
-def as_submitted(options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> tuple[Setting, ...]:
+def as_submitted(
+    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand
+) -> tuple[JobSetting, ...]:
     """One setting per GPU type that can run the job, by GPU type."""
     best = max((one.accuracy for one in options), default=0.0)
     settings = tune([one for one in options if one.accuracy == best], boards, wish)
-    by_type: dict[str, list[Setting]] = {}
+    by_type: dict[str, list[JobSetting]] = {}
     for setting in settings:
         by_type.setdefault(setting.gpu_type, []).append(setting)
     return tuple(_needed(found) for _, found in sorted(by_type.items()))
 
 
-def _needed(settings: Iterable[Setting]) -> Setting:
+def _needed(settings: Iterable[JobSetting]) -> JobSetting:
     found = list(settings)
     batch = max(setting.batch for setting in found)
     largest = sorted(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.latency import factorisation_machine
-from solvers.predict.latency.factorisation_features import Conditions
+from solvers.predict.latency.factorisation_features import ServedConditions
 from solvers.predict.latency.factorisation_learner import FactorisationLearner
 
 THETA = 0.25
@@ -39,15 +39,15 @@ class Foresight:
     revision: int = 0
     """Grows with every row that is learned."""
     _seen: int = 0
-    _latest: deque[tuple[Conditions, float]] = field(default_factory=lambda: deque(maxlen=LATEST))
+    _latest: deque[tuple[ServedConditions, float]] = field(default_factory=lambda: deque(maxlen=LATEST))
 
-    def learn(self, rows: Iterable[tuple[Conditions, float]]) -> None:
+    def learn(self, rows: Iterable[tuple[ServedConditions, float]]) -> None:
         """Rows of a network's history: conditions, and milliseconds of a batch."""
         for conditions, latency_ms in rows:
             self._latest.append((conditions, latency_ms))
             self._update(conditions, latency_ms)
 
-    def observe(self, conditions: Conditions, latency_ms: float) -> bool:
+    def observe(self, conditions: ServedConditions, latency_ms: float) -> bool:
         """A measured batch; whether the error made it train anew."""
         predicted_ms = float(self.predict_ms([conditions])[0])
         error = abs(math.log(latency_ms / predicted_ms))
@@ -67,12 +67,12 @@ class Foresight:
         self._seen, self.error = 0, 0.0
         self.trainings += 1
 
-    def predict_ms(self, rows: Sequence[Conditions]) -> Reals:
+    def predict_ms(self, rows: Sequence[ServedConditions]) -> Reals:
         """(N,) milliseconds of a batch, for rows of one network on one GPU type."""
         coefficients = self.learner.group_coefficients(Group(rows[0].network, rows[0].gpu_type))
         return factorisation_machine.predict_targets(coefficients, rows)[0]
 
-    def _update(self, conditions: Conditions, latency_ms: float) -> None:
+    def _update(self, conditions: ServedConditions, latency_ms: float) -> None:
         throughput_rps = 1000.0 * conditions.batch / latency_ms
         self.learner.update(conditions, latency_ms=latency_ms, throughput_rps=throughput_rps)
         self.revision += 1

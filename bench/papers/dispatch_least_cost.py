@@ -20,18 +20,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from solvers.papers.oltunes.queues import PATIENCE_S, Queues, impatient, is_lost, without
-from solvers.papers.oltunes.types import MOST_JOBS, ROUNDING, Batch, GpuView, Job, Placed, Setting, could_hold
+from solvers.papers.oltunes.types import MOST_JOBS, ROUNDING, Job, JobBatch, JobGpu, JobSetting, PlacedJob, could_hold
 
 _LEAST_PERCENT = 100.0 / MOST_JOBS
 
 
 def schedule(
     queues: Queues,
-    gpus: Sequence[GpuView],
+    gpus: Sequence[JobGpu],
     now_s: float,
     prices_usd_per_hour: Mapping[str, float],
     patience_s: float = PATIENCE_S,
-) -> tuple[tuple[Batch, ...], Queues]:
+) -> tuple[tuple[JobBatch, ...], Queues]:
     """One round: jobs, each with the GPU on which it starts now, and who waits on. The order of items changes nothing.
 
     `prices_usd_per_hour` by GPU type; a type without one is not used. O(GPUs · jobs · settings of a job).
@@ -45,7 +45,7 @@ def schedule(
         if choice is not None:
             room, setting = choice
             room.take(setting)
-            batches.append(Batch(gpu=room.gpu.id, members=(Placed(job, setting),)))
+            batches.append(JobBatch(gpu=room.gpu.id, members=(PlacedJob(job, setting),)))
         elif not any(room.is_open for room in rooms):
             break
         elif at < len(first):
@@ -56,7 +56,7 @@ def schedule(
 class _Room:
     """A GPU as it fills up."""
 
-    def __init__(self, gpu: GpuView) -> None:
+    def __init__(self, gpu: JobGpu) -> None:
         self.gpu = gpu
         self.is_kept = False
         """Whether it takes nothing more, for one that has waited for long."""
@@ -67,7 +67,7 @@ class _Room:
     def is_open(self) -> bool:
         return not self.is_kept and self.free_percent > ROUNDING and self.jobs < MOST_JOBS
 
-    def has_room(self, setting: Setting) -> bool:
+    def has_room(self, setting: JobSetting) -> bool:
         """Whether a job may start there so."""
         fits = setting.sm_percent <= self.free_percent + ROUNDING and setting.memory_mib <= self.free_mib + ROUNDING
         return fits and setting.gpu_type == self.gpu.gpu_type and self.jobs < MOST_JOBS and not self.is_kept
@@ -76,7 +76,7 @@ class _Room:
         """Jobs of the network that it has."""
         return self._networks[network]
 
-    def take(self, setting: Setting) -> None:
+    def take(self, setting: JobSetting) -> None:
         self.free_percent -= setting.sm_percent
         self.free_mib -= setting.memory_mib
         self.jobs += 1
@@ -97,9 +97,9 @@ def _keep(job: Job, rooms: Sequence[_Room]) -> None:
 
 def _choose(
     job: Job, rooms: Sequence[_Room], now_s: float, prices: Mapping[str, float]
-) -> tuple[_Room, Setting] | None:
+) -> tuple[_Room, JobSetting] | None:
     """The best place in time, else the best of all: fewest jobs of its network there, then cheapest, then fastest."""
-    best: tuple[tuple[bool, int, float, float], _Room, Setting] | None = None
+    best: tuple[tuple[bool, int, float, float], _Room, JobSetting] | None = None
     for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
         for setting in (one for one in job.settings if one.gpu_type == gpu_type):
             is_late = now_s + setting.latency_s > job.deadline_s
@@ -113,7 +113,7 @@ def _choose(
     return None if best is None else best[1:]
 
 
-def _fullest(rooms: Sequence[_Room], setting: Setting) -> _Room | None:
+def _fullest(rooms: Sequence[_Room], setting: JobSetting) -> _Room | None:
     """Of the GPUs that can take it and run its network least, the fullest one."""
     fitting = [room for room in rooms if room.has_room(setting)]
     return min(fitting, key=lambda room: (room.running(setting.network), room.free_percent, room.gpu.id), default=None)

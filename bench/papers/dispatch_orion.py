@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from solvers.papers.oltunes.affinity import COMPUTE_FROM
 from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import MOST_JOBS, Batch, GpuView, Job, Placed, Resident, Setting
+from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob, Resident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +26,14 @@ class OrionState:
 
 
 def schedule(
-    state: OrionState, gpus: Sequence[GpuView], ratios: Mapping[str, float]
-) -> tuple[tuple[Batch, ...], OrionState]:
+    state: OrionState, gpus: Sequence[JobGpu], ratios: Mapping[str, float]
+) -> tuple[tuple[JobBatch, ...], OrionState]:
     """One round: jobs, each with the GPU on which it starts now. The order of GPUs and jobs changes nothing."""
     views = sorted(gpus, key=lambda gpu: gpu.id)
     residents = {gpu.id: list(gpu.residents) for gpu in views}
-    batches: list[Batch] = []
+    batches: list[JobBatch] = []
     turn = state.turn
-    refused: set[tuple[tuple[Setting, ...], bool]] = set()
+    refused: set[tuple[tuple[JobSetting, ...], bool]] = set()
     for job in (*_in_order(state.queues.latency_critical), *_in_order(state.queues.throughput_oriented)):
         kind = job.settings, job.is_latency_critical
         if kind in refused:
@@ -42,7 +42,7 @@ def schedule(
             gpu = views[(turn + step) % len(views)]
             setting = _setting(job, gpu, residents[gpu.id], ratios)
             if setting is not None:
-                batches.append(Batch(gpu=gpu.id, members=(Placed(job, setting),)))
+                batches.append(JobBatch(gpu=gpu.id, members=(PlacedJob(job, setting),)))
                 residents[gpu.id].append(_resident(job, setting))
                 turn = (turn + step + 1) % len(views)
                 break
@@ -56,7 +56,7 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.queued_s, job.name))
 
 
-def _setting(job: Job, gpu: GpuView, residents: Sequence[Resident], ratios: Mapping[str, float]) -> Setting | None:
+def _setting(job: Job, gpu: JobGpu, residents: Sequence[Resident], ratios: Mapping[str, float]) -> JobSetting | None:
     """The job's setting where it may start there now."""
     setting = next((one for one in job.settings if one.gpu_type == gpu.gpu_type), None)
     if setting is None or len(residents) >= MOST_JOBS:
@@ -76,5 +76,5 @@ def _is_compute(network: str, ratios: Mapping[str, float]) -> bool:
     return ratios.get(network, COMPUTE_FROM) >= COMPUTE_FROM
 
 
-def _resident(job: Job, setting: Setting) -> Resident:
+def _resident(job: Job, setting: JobSetting) -> Resident:
     return Resident(job.name, setting.sm_percent, setting.memory_mib, 0.0, job.is_latency_critical, setting.network)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import MOST_JOBS, Batch, GpuView, Job, Placed, Setting
+from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,21 +27,21 @@ class Reservation:
 class _Load:
     """A GPU as it fills up."""
 
-    def __init__(self, gpu: GpuView) -> None:
+    def __init__(self, gpu: JobGpu) -> None:
         self.gpu = gpu
         self.free_percent, self.free_mib, self.jobs = gpu.free_percent, gpu.free_mib, len(gpu.residents)
 
-    def has_room(self, setting: Setting) -> bool:
+    def has_room(self, setting: JobSetting) -> bool:
         fits = setting.sm_percent <= self.free_percent and setting.memory_mib <= self.free_mib
         return fits and self.jobs < MOST_JOBS
 
-    def take(self, setting: Setting) -> None:
+    def take(self, setting: JobSetting) -> None:
         self.free_percent -= setting.sm_percent
         self.free_mib -= setting.memory_mib
         self.jobs += 1
 
 
-def schedule(queues: Queues, gpus: Sequence[GpuView], reservation: Reservation) -> tuple[tuple[Batch, ...], Queues]:
+def schedule(queues: Queues, gpus: Sequence[JobGpu], reservation: Reservation) -> tuple[tuple[JobBatch, ...], Queues]:
     """One round: jobs, each with the GPU on which it starts now, and who waits on. The order of items changes nothing.
 
     Where the fleet has GPUs of one kind only, all jobs use them. A job that finds no room holds nobody else up.
@@ -58,7 +58,7 @@ def schedule(queues: Queues, gpus: Sequence[GpuView], reservation: Reservation) 
     return tuple(batches), without(queues, {batch.members[0].job.name for batch in batches})
 
 
-def _place(job: Job, loads: Sequence[_Load]) -> Batch | None:
+def _place(job: Job, loads: Sequence[_Load]) -> JobBatch | None:
     by_type = {setting.gpu_type: setting for setting in reversed(job.settings)}
     fitting = [load for load in loads if load.gpu.gpu_type in by_type and load.has_room(by_type[load.gpu.gpu_type])]
     if not fitting:
@@ -66,4 +66,4 @@ def _place(job: Job, loads: Sequence[_Load]) -> Batch | None:
     best = min(fitting, key=lambda load: (load.free_percent, load.gpu.id))
     setting = by_type[best.gpu.gpu_type]
     best.take(setting)
-    return Batch(gpu=best.gpu.id, members=(Placed(job, setting),))
+    return JobBatch(gpu=best.gpu.id, members=(PlacedJob(job, setting),))

@@ -7,8 +7,8 @@ Figures are ratios to `k8s_hpa` under the same requests, as the paper states the
 from collections.abc import Sequence
 
 from app.cli.simulation.scenario_files import read_scenario
-from app.simulate.report.report import Report
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.report.report import SimulationReport
+from app.simulate.scenario.scenario import SimulationScenario
 from bench.compare import EXPERIMENTS, SCENARIOS, Claim, Experiment, simulated
 from bench.papers.table import Row, Table, Truth
 
@@ -43,13 +43,13 @@ def _table(experiment: Experiment, name: str, *, quick: bool) -> Table:
     )
 
 
-def _beginning(scenario: Scenario, duration_s: float) -> Scenario:
+def _beginning(scenario: SimulationScenario, duration_s: float) -> SimulationScenario:
     """Its first seconds, with its first seed."""
     spec = scenario.spec.model_copy(update={"duration_s": duration_s, "seeds": scenario.spec.seeds[:1]})
     return scenario.model_copy(update={"spec": spec})
 
 
-def rows(claims: Sequence[Claim], report: Report, *, truth: Truth) -> tuple[Row, ...]:
+def rows(claims: Sequence[Claim], report: SimulationReport, *, truth: Truth) -> tuple[Row, ...]:
     """A row per claim, and one of `joint` for every claim of `hetsev`, in whose place its own claim comes."""
     found: list[Row] = []
     has_joint = any(run.policy == "joint" for run in report.runs)
@@ -63,7 +63,7 @@ def rows(claims: Sequence[Claim], report: Report, *, truth: Truth) -> tuple[Row,
     return tuple({(row.figure, row.policy): row for row in found}.values())
 
 
-def _row(claim: Claim, figure: str, report: Report, policy: str, truth: Truth) -> Row:
+def _row(claim: Claim, figure: str, report: SimulationReport, policy: str, truth: Truth) -> Row:
     is_own = policy == claim.policy
     return Row(
         figure=figure,

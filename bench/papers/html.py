@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from app.simulate.report.html_parts import STYLE, Cell, bullets, paragraph, table
+from app.simulate.report.html_parts import STYLE, FigureCell, bullets, paragraph, table
 from bench.papers.outcomes import Outcome
 from bench.papers.show import TRUTHS, amount, by_figure, cells, count_words
 from bench.papers.table import Row, Table
@@ -46,26 +46,26 @@ def _body(
 
 def _summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterator[str]:
     """One line per figure of a system's objective."""
-    rows: list[tuple[str | Cell, ...]] = []
+    rows: list[tuple[str | FigureCell, ...]] = []
     for outcome in outcomes:
         mine = [verdict for verdict in verdicts if verdict.system == outcome.system.name]
         name = f"{outcome.system.name}: {outcome.system.objective}" + (f"; joint {count_words(mine)}" if mine else "")
         rows.extend(_verdict(name, each) for each in mine)
         if not mine:
             words = "failed" if outcome.error else "no figure of both"
-            rows.append((name, "-", "-", "-", "-", Cell(text=words, is_bad=bool(outcome.error))))
+            rows.append((name, "-", "-", "-", "-", FigureCell(text=words, is_bad=bool(outcome.error))))
     yield table(("system", "figure", "its policy", "joint", "better by", "verdict"), rows, lefts=2)
     yield bullets(f"{outcome.system.name} failed: {outcome.error}" for outcome in outcomes if outcome.error)
 
 
-def _verdict(name: str, verdict: Verdict) -> tuple[str | Cell, ...]:
+def _verdict(name: str, verdict: Verdict) -> tuple[str | FigureCell, ...]:
     return (
         name,
         f"{verdict.figure} ({verdict.table})",
         amount(verdict.own),
         amount(verdict.joint),
         f"{verdict.better_percent:+.1f} %",
-        Cell(text=verdict.words, is_bad=not verdict.is_as_good),
+        FigureCell(text=verdict.words, is_bad=not verdict.is_as_good),
     )
 
 
@@ -83,15 +83,15 @@ def _named(each: Table) -> Iterator[tuple[Row, bool]]:
             yield row, place == 0
 
 
-def _row(row: Row, is_first: bool) -> tuple[str | Cell, ...]:
+def _row(row: Row, is_first: bool) -> tuple[str | FigureCell, ...]:
     policy, paper, ours, interval, wanted, holds, truth = cells(row)
     spread = "" if interval == "-" else f"±{interval}"
     return (
         row.figure if is_first else "",
         policy,
         paper,
-        Cell(text=ours, spread=spread),
+        FigureCell(text=ours, spread=spread),
         wanted,
-        Cell(text=holds, is_bad=row.holds is False),
+        FigureCell(text=holds, is_bad=row.holds is False),
         truth,
     )

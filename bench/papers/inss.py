@@ -23,7 +23,7 @@ from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
 from solvers.greedy.configure import planning_clock_mhz
 from solvers.papers.inss.actor import Situation, actor_from_bytes, propose, setting_of
-from solvers.papers.inss.world import World
+from solvers.papers.inss.world import ProvisioningWorld
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
 from solvers.types.state import Json, Observed
@@ -251,7 +251,7 @@ def inference_ms(*, repeats: int) -> float:
     asked = problem(Setup(services=EIGHT, mix=1), 0.7)
     actor = actor_from_bytes(shipped_actor())
     clocks = [planning_clock_mhz(asked, gpu_type) for gpu_type in asked.gpu_types]
-    world = World(asked, setting_of(actor, asked), clocks_mhz=clocks)
+    world = ProvisioningWorld(asked, setting_of(actor, asked), clocks_mhz=clocks)
     rates = np.array([asked.service(name).arrival_rate_rps for name in world.setting.services])
     situation = Situation(rates_rps=rates, queued=0.0 * rates, used_mib=np.zeros(len(world.setting.gpus)))
     found = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.catalogue.catalogue import load_actors
 from app.loop.predict import make_problem
 from app.simulate.run.build import make_cluster, shipped_catalogue
@@ -20,7 +20,7 @@ from app.simulate.run.closed_loop import make_store
 from app.simulate.run.results import FailedRun, RunResult
 from app.simulate.run.run import jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from solvers.types.problem import Problem
 
 PERCENTILE = 0.99
@@ -90,10 +90,10 @@ class Played:
         return self.late_percent < LATE_PERCENT
 
 
-def scenario(setup: Setup, policies: Sequence[str], load: float, seeds: Sequence[int]) -> Scenario:
+def scenario(setup: Setup, policies: Sequence[str], load: float, seeds: Sequence[int]) -> SimulationScenario:
     """The scenario as `plimsoll simulate` would read it."""
     pools = [("super", "RTX-2060-Super", setup.supers), ("plain", "RTX-2060", setup.plain)]
-    return Scenario.model_validate(
+    return SimulationScenario.model_validate(
         {
             "kind": "Scenario",
             "metadata": {"name": "inss"},
@@ -134,7 +134,7 @@ def problem(setup: Setup, load: float) -> Problem:
     """What the loop would ask a policy at that load."""
     described = scenario(setup, ("inss",), load, (0,))
     plan = make_cluster(described, described.spec.policies[0], 0, catalogue=shipped_catalogue(described), folder=Path())
-    clock = ManualClock()
+    clock = ManualControlClock()
     snapshot = asyncio.run(make_store(plan, clock).load_snapshot(clock.now()))
     asked = make_problem(snapshot.state, snapshot.points, (), snapshot.settings, target=None)
     services = tuple(

@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 
 from agents.sim.truth.curves import FloatArray
-from agents.sim.truth.truth import Neighbour, Placed, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
 from bench.papers.plant import load_plant
 from bench.papers.table import Truth
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, within
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod, within
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
@@ -46,11 +46,11 @@ class World(Protocol):
         """Standard deviation of one batch's time over its mean."""
         ...
 
-    def batch_ms(self, placed: Placed) -> FloatArray:
+    def batch_ms(self, placed: RunningPart) -> FloatArray:
         """Mean time by batch size: (max_batch + 1,)."""
         ...
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle while such a batch runs."""
         ...
 
@@ -204,13 +204,13 @@ def _play(
 ) -> list[Period]:
     start = GOVERNORS[governor].start if governor else None
     limits = _limits(stage, gpu, settings[0])
-    planned = Knobs(clock_mhz=gpu.clock_mhz, batches={each.network: each.largest_batch for each in gpu.tenants})
+    planned = GovernorKnobs(clock_mhz=gpu.clock_mhz, batches={each.network: each.largest_batch for each in gpu.tenants})
     knobs, passed = within(start(limits) if start else planned, limits), []
     for before, setting in zip((settings[0], *settings), settings, strict=False):
         if setting != before:
             # As on a node: the knobs stay, what was learned under other limits is forgotten.
             limits = _limits(stage, gpu, setting)
-            knobs = Knobs(clock_mhz=knobs.clock_mhz, batches=knobs.batches)
+            knobs = GovernorKnobs(clock_mhz=knobs.clock_mhz, batches=knobs.batches)
         reading = _measure(stage, gpu, knobs, random)
         passed.append(_period(knobs, reading, setting))
         if governor is not None:
@@ -218,8 +218,8 @@ def _play(
     return passed
 
 
-def _limits(stage: Stage, gpu: Gpu, setting: Setting) -> Limits:
-    return Limits(
+def _limits(stage: Stage, gpu: Gpu, setting: Setting) -> GovernorLimits:
+    return GovernorLimits(
         power_cap_w=setting.cap_w,
         clocks_mhz=stage.clocks_mhz,
         replicas=tuple(
@@ -229,7 +229,7 @@ def _limits(stage: Stage, gpu: Gpu, setting: Setting) -> Limits:
     )
 
 
-def _measure(stage: Stage, gpu: Gpu, knobs: Knobs, random: np.random.Generator) -> GpuPeriod:
+def _measure(stage: Stage, gpu: Gpu, knobs: GovernorKnobs, random: np.random.Generator) -> GpuPeriod:
     """What one second shows: every batch full, its mean time with the noise that so many batches leave."""
     world, replicas = stage.world, []
     power_w = world.idle_w(stage.board)
@@ -253,22 +253,22 @@ def _measure(stage: Stage, gpu: Gpu, knobs: Knobs, random: np.random.Generator) 
     return GpuPeriod(peak_power_w=power_w, replicas=tuple(replicas))
 
 
-def _placed(stage: Stage, gpu: Gpu, tenant: Tenant, knobs: Knobs) -> Placed:
-    return Placed(
+def _placed(stage: Stage, gpu: Gpu, tenant: Tenant, knobs: GovernorKnobs) -> RunningPart:
+    return RunningPart(
         network=tenant.network,
         gpu_type=stage.board,
         sm_percent=tenant.sm_percent,
         batch=knobs.batches[tenant.network],
         clock_mhz=knobs.clock_mhz,
         neighbours=tuple(
-            Neighbour(other.network, other.sm_percent, knobs.batches[other.network])
+            SimulatedNeighbour(other.network, other.sm_percent, knobs.batches[other.network])
             for other in gpu.tenants
             if other is not tenant
         ),
     )
 
 
-def _period(knobs: Knobs, reading: GpuPeriod, setting: Setting) -> Period:
+def _period(knobs: GovernorKnobs, reading: GpuPeriod, setting: Setting) -> Period:
     rates = {each.id: 1000.0 * knobs.batches[each.id] / each.execution_ms for each in reading.replicas}
     in_time = {each.id: each.execution_ms <= setting.latency_ms for each in reading.replicas}
     keeps_cap = reading.peak_power_w <= setting.cap_w
@@ -298,7 +298,7 @@ def plenty_rps(stage: Stage) -> dict[str, float]:
     rates = {}
     for each in stage.networks:
         batch = stage.largest_batch(each)
-        whole = Placed(
+        whole = RunningPart(
             network=each, gpu_type=stage.board, sm_percent=100.0, batch=batch, clock_mhz=stage.clocks_mhz[-1]
         )
         rates[each] = len(stage.networks) * 1000.0 * batch / float(stage.world.batch_ms(whole)[batch])
@@ -368,7 +368,9 @@ def _points(stage_name: str, network: str) -> OperatingPoints:
     world, rows = stage.world, []
     batches = [batch for batch in stage.batches if batch <= world.max_batch(network)]
     for percent, batch, clock_mhz in product(SM_PERCENTS, batches, stage.planned_clocks_mhz):
-        placed = Placed(network=network, gpu_type=stage.board, sm_percent=percent, batch=batch, clock_mhz=clock_mhz)
+        placed = RunningPart(
+            network=network, gpu_type=stage.board, sm_percent=percent, batch=batch, clock_mhz=clock_mhz
+        )
         time_ms, power_w = float(world.batch_ms(placed)[batch]), world.busy_w(placed, batch)
         facts = world.memory_mib(network, batch), power_w, _PRESSURE_PER_PERCENT * percent
         rows.append(OperatingPoint(percent, batch, clock_mhz, 0.0, 0.0, time_ms, *facts))

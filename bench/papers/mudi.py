@@ -17,7 +17,7 @@ from statistics import fmean
 from app.simulate.report.report import violations
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult, TaskResult
-from app.simulate.run.run import Job, jobs_of
+from app.simulate.run.run import SimulationRun, jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
 from bench.papers.mudi_cases import SAME, Decisions, compare, decide, judge
 from bench.papers.mudi_scenario import KINDS, Setting, kind_of, make_scenario
@@ -69,7 +69,7 @@ def tables(quick: bool, *, processes: int = 1) -> tuple[Table, ...]:
 
 
 def _runs(settings: Sequence[Setting], processes: int) -> Runs:
-    jobs: list[Job] = []
+    jobs: list[SimulationRun] = []
     for setting in settings:
         scenario = make_scenario(setting)
         jobs.extend(jobs_of(scenario, shipped_catalogue(scenario), Path()))

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
 from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
 from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES, Inference
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.baselines.one_per_gpu import by_law
 from solvers.laws.capacity_law import make_capacity_law
-from solvers.papers.mudi.fill import Filling
+from solvers.papers.mudi.fill import MudiFilling
 from solvers.papers.mudi.tune import Tuned, Tuner
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import Newcomer, Relatives
+from solvers.predict.estimate.unprofiled_training import ProfiledNetworks, UnprofiledNetwork
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import Gpu, GpuId, NodeId, ReplicaId, Task
@@ -94,7 +94,7 @@ Way = Mapping[str, GpuId]
 class _Case:
     """One case, and what tunings of its GPUs come to in the truth."""
 
-    def __init__(self, filling: Filling) -> None:
+    def __init__(self, filling: MudiFilling) -> None:
         self._filling = filling
         self._tasks = {task.name: task for task in filling.wanted.tasks}
         self._gpus = {gpu.id: gpu for gpu in filling.wanted.bound.gpus}
@@ -174,16 +174,16 @@ def _true_slowness(gpu: BoundGpu, tuned: Tuned, tasks: Sequence[Task]) -> float:
     """Iteration times in the truth over those alone on the whole GPU, summed."""
     (replica,) = gpu.replicas
     seats = [
-        Neighbour(_true_network(task.network), seat.row.sm_percent, task.batch)
+        SimulatedNeighbour(_true_network(task.network), seat.row.sm_percent, task.batch)
         for task, seat in zip(tasks, tuned.seats, strict=True)
     ]
-    beside = Neighbour(replica.network, tuned.row.sm_percent, tuned.row.batch)
+    beside = SimulatedNeighbour(replica.network, tuned.row.sm_percent, tuned.row.batch)
     total = 0.0
     for at, seat in enumerate(seats):
         neighbours = (beside, *seats[:at], *seats[at + 1 :])
         together_ms, alone_ms = (
             _truth().execution_ms(
-                Placed(
+                RunningPart(
                     network=seat.network,
                     gpu_type=gpu.gpu_type,
                     sm_percent=sm_percent,
@@ -211,7 +211,7 @@ def _truth() -> Truth:
     return load_truth()
 
 
-def _filling(gpus: int, seed: int, *, tasks: int, equal_rates: bool, is_unseen: bool = False) -> Filling:
+def _filling(gpus: int, seed: int, *, tasks: int, equal_rates: bool, is_unseen: bool = False) -> MudiFilling:
     draw = random.Random(seed)
     problem = _problem()
     parts = {each.name: draw.uniform(*_PARTS) for each in SERVICES}
@@ -230,14 +230,14 @@ def _filling(gpus: int, seed: int, *, tasks: int, equal_rates: bool, is_unseen: 
         wanted[-1] = replace(wanted[-1], network=_UNSEEN + wanted[-1].network)
     fleet = [Gpu(id=gpu.id, node=gpu.node, gpu_type=GPU_TYPE, index=number) for number, gpu in enumerate(bound)]
     plan = BoundPlan(generation=1, parent=0, policy="mudi", gpus=tuple(bound))
-    return Filling(FillProblem(problem=problem, bound=plan, tasks=wanted, points=points, gpus=fleet), FillLimits())
+    return MudiFilling(FillProblem(problem=problem, bound=plan, tasks=wanted, points=points, gpus=fleet), FillLimits())
 
 
 def _estimated(problem: Problem, points: Sequence[OperatingPoints], task: Task) -> OperatingPoints:
     """The task's network, judged by its layers and without its own points."""
     layers = load_training_layers()
     (own,) = (each for each in layers if each.network == task.network)
-    relatives = Relatives(
+    relatives = ProfiledNetworks(
         gpu_type=problem.gpu_type(GPU_TYPE),
         training=[entry for entry in points if entry.network != task.network],
         services=problem.points,
@@ -251,7 +251,7 @@ def _estimated(problem: Problem, points: Sequence[OperatingPoints], task: Task) 
         if row.batch == task.batch
     }
     unseen = LayerCounts(network=_UNSEEN + task.network, counts=own.counts, parameters_millions=own.parameters_millions)
-    found = relatives.estimate(Newcomer(layers=unseen, batch=task.batch, memory_mib=memory_mib))
+    found = relatives.estimate(UnprofiledNetwork(layers=unseen, batch=task.batch, memory_mib=memory_mib))
     assert found is not None, "there are relatives"
     return found
 

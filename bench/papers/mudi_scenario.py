@@ -16,7 +16,7 @@ from typing import Any
 
 from app.catalogue.catalogue import load_profiles
 from app.simulate.scenario.parts import TaskWork
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from app.simulate.scenario.tasks import iteration_ms
 
 GPU_TYPE = "A100-40GB"
@@ -95,7 +95,7 @@ class Setting:
         return self.gpus // len(SERVICES)
 
 
-def make_scenario(setting: Setting) -> Scenario:
+def make_scenario(setting: Setting) -> SimulationScenario:
     """The scenario with one seed, since tasks are drawn by it, too."""
     document: dict[str, Any] = {
         "kind": "Scenario",
@@ -115,7 +115,7 @@ def make_scenario(setting: Setting) -> Scenario:
             "tasks": _tasks(setting),
         },
     }
-    return Scenario.model_validate(document)
+    return SimulationScenario.model_validate(document)
 
 
 def kind_of(task: str) -> str:

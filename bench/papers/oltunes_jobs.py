@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.sim.truth.tables import read
-from agents.sim.truth.truth import Placed, Truth
+from agents.sim.truth.truth import RunningPart, Truth
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.dispatch.kernel_classes import load_kernel_ratios
 from bench.papers.dispatch_as_submitted import as_submitted
@@ -27,7 +27,7 @@ from bench.papers.jobs.world import SimGpu
 from solvers.papers.oltunes.affinity import ratios_of
 from solvers.papers.oltunes.schedule import DispatchRules
 from solvers.papers.oltunes.tuning_score import tune
-from solvers.predict.latency.factorisation_features import Conditions
+from solvers.predict.latency.factorisation_features import ServedConditions
 from solvers.types.state import GpuId, Variant
 
 CLUSTER = {"A100-40GB": 5, "A30": 2, "RTX-4090": 1}
@@ -206,7 +206,7 @@ def make_grid(truth: Truth, network: str) -> Grid:
     return Grid(sm_percents=tuple(float(percent) for percent in range(5, 101, 5)), batches=batches, memory_mib=memory)
 
 
-def history(truth: Truth, gpus: Sequence[SimGpu]) -> list[tuple[Conditions, float]]:
+def history(truth: Truth, gpus: Sequence[SimGpu]) -> list[tuple[ServedConditions, float]]:
     """Runs alone that were noted before: operating points at random."""
     random = np.random.default_rng(0)
     clocks = {gpu.gpu_type: gpu.clock_mhz for gpu in gpus}
@@ -215,9 +215,11 @@ def history(truth: Truth, gpus: Sequence[SimGpu]) -> list[tuple[Conditions, floa
         network = str(random.choice(sorted(ACCURACY)))
         gpu_type = str(random.choice(sorted(clocks)))
         batch, percent = int(random.choice((1, 2, 4, 8))), float(random.integers(1, 21) * 5)
-        placed = Placed(network=network, gpu_type=gpu_type, sm_percent=percent, batch=batch, clock_mhz=clocks[gpu_type])
+        placed = RunningPart(
+            network=network, gpu_type=gpu_type, sm_percent=percent, batch=batch, clock_mhz=clocks[gpu_type]
+        )
         noise = 1.0 + truth.noise_cv(network) * float(random.standard_normal())
-        row = Conditions(network, gpu_type, float(batch), percent)
+        row = ServedConditions(network, gpu_type, float(batch), percent)
         rows.append((row, truth.execution_ms(placed, batch) * noise))
     return rows
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from agents.sim.truth.curves import FloatArray
-from agents.sim.truth.truth import Placed, Truth, TruthError, load_truth
+from agents.sim.truth.truth import RunningPart, Truth, TruthError, load_truth
 
 _SLOWED_LIKE = "V100-16GB"
 _SLOWED_CLOCK_MHZ = 1530.0
@@ -53,7 +53,7 @@ class Surface:
         return float(np.interp(batch, self.batches, line))
 
 
-class Plant:
+class TableWorld:
     """An `agents.sim.pace.World` made of the table. Load it once with `load_plant`; it never changes."""
 
     def __init__(
@@ -95,12 +95,12 @@ class Plant:
         """Standard deviation of one batch's time over its mean, as measured on a V100."""
         return self._truth.noise_cv(network)
 
-    def batch_ms(self, placed: Placed) -> FloatArray:
+    def batch_ms(self, placed: RunningPart) -> FloatArray:
         """Mean time of batches 0 to `max_batch` beside the neighbours: (max_batch + 1,), entry 0 is 0."""
         alone_ms = self.surface(placed.network, placed.gpu_type).batch_ms(placed.sm_percent, placed.clock_mhz)
         return alone_ms * self._slowdown(placed)
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle while such a batch runs."""
         return self.surface(placed.network, placed.gpu_type).busy_w(placed.sm_percent, batch, placed.clock_mhz)
 
@@ -119,12 +119,12 @@ class Plant:
         """Memory of one replica that takes batches up to `batch` (estimated)."""
         return self._truth.memory_mib(network, batch)
 
-    def _slowdown(self, placed: Placed) -> float:
+    def _slowdown(self, placed: RunningPart) -> float:
         """Of its largest measured batch, beside these neighbours, on a V100."""
         if not placed.neighbours:
             return 1.0
         batch = min(placed.batch, self._truth.max_batch(placed.network))
-        beside = Placed(
+        beside = RunningPart(
             network=placed.network,
             gpu_type=_SLOWED_LIKE,
             sm_percent=placed.sm_percent,
@@ -132,7 +132,7 @@ class Plant:
             clock_mhz=_SLOWED_CLOCK_MHZ,
             neighbours=placed.neighbours,
         )
-        alone = Placed(
+        alone = RunningPart(
             network=placed.network,
             gpu_type=_SLOWED_LIKE,
             sm_percent=placed.sm_percent,
@@ -142,7 +142,7 @@ class Plant:
         return float(self._truth.batch_ms(beside)[batch] / self._truth.batch_ms(alone)[batch])
 
 
-def load_plant() -> Plant:
+def load_plant() -> TableWorld:
     """Read the shipped tables."""
     found: dict[tuple[str, str], dict[tuple[float, float, float], tuple[float, float]]] = {}
     for row in _rows("plant.csv"):
@@ -150,7 +150,7 @@ def load_plant() -> Plant:
         cell = float(row["latency_ms"]), float(row["watts"])
         found.setdefault((row["network"], row["gpu_type"]), {})[at] = cell
     types = {row["gpu_type"]: row for row in _rows("plant_types.csv")}
-    return Plant(
+    return TableWorld(
         {key: _surface(cells) for key, cells in found.items()},
         idle_w={name: float(row["idle_w"]) for name, row in types.items()},
         tdp_w={name: float(row["tdp_w"]) for name, row in types.items()},

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agents.base.device import LaunchFailed
-from agents.serving.engines.engine import Engine, Facts, Signature
+from agents.serving.engines.engine import DeviceFacts, Engine, Signature
 from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.sm_count import sm_percent_of
 from agents.serving.engines.tensors import Tensors
-from agents.serving.engines.timed_engine import StandInEngine, Times
+from agents.serving.engines.timed_engine import MeasuredTimes, TimedEngine
 
 KERNEL = "compute-kernel"
 TRAINING = "train-"
@@ -76,11 +76,11 @@ class TorchNetwork:
         self._run(inputs[0].rows)
         return inputs
 
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceFacts:
         if not self._is_cuda:
-            return Facts(device=self.device)
+            return DeviceFacts(device=self.device)
         gpu = self._torch.cuda.get_device_properties(0)
-        return Facts(
+        return DeviceFacts(
             device=f"cuda:0 {gpu.name}",
             sm_count=gpu.multi_processor_count,
             memory_mib=self._torch.cuda.memory_reserved(0) / MIB,
@@ -183,7 +183,7 @@ def _pixels(name: str) -> int:
     return 299 if name.endswith("inception_v3") else 224
 
 
-def _stand_in(name: str, environment: Mapping[str, str]) -> StandInEngine:
+def _stand_in(name: str, environment: Mapping[str, str]) -> TimedEngine:
     """Times of 2 ms and a row's work, which takes the longer the fewer SMs there are; networks stop to gain at 60 %,
     the kernel never does."""
     share = (sm_percent_of(environment) or 100.0) / 100.0
@@ -192,4 +192,4 @@ def _stand_in(name: str, environment: Mapping[str, str]) -> StandInEngine:
     else:
         floor_ms, row_ms = 2.0, (0.2 if name.startswith(TRAINING) else 0.1) * 0.6 / min(share, 0.6)
     points = ((1, floor_ms + row_ms), (2, floor_ms + 2.0 * row_ms))
-    return StandInEngine(times=Times(points), sms=STAND_IN_SMS, memory_mib=500.0, environment=environment)
+    return TimedEngine(times=MeasuredTimes(points), sms=STAND_IN_SMS, memory_mib=500.0, environment=environment)

@@ -6,7 +6,7 @@ Rows of the same cell follow each other and name each other in `other_…`; rows
 
 from collections.abc import Sequence
 
-from agents.profiling.cells import Cell, Member, make_cell
+from agents.profiling.cells import MeasurementCell, Member, make_cell
 from agents.profiling.journal import Measurement
 from bench.real_gpu.networks import TRAINING
 from bench.real_gpu.profiling import Kept, profile
@@ -40,11 +40,11 @@ async def measure(run: Run) -> bool:
     return await profile(run, "pairs", cells(run.options.networks), kept)
 
 
-def cells(networks: Sequence[str]) -> tuple[Cell, ...]:
+def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
     """The first three networks beside training, and the first beside the second."""
     company = [((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH)) for network in networks[:3]]
     company += [((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]]
-    found: dict[Cell, None] = {}
+    found: dict[MeasurementCell, None] = {}
     for (one, rows), (other, other_rows) in company:
         for share, rest in SPLITS:
             first = Member(network=one, batch=rows, sm_percent=share)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agents.processes.templates import Template, Templates
-from agents.profiling.cells import Cell
+from agents.profiling.cells import MeasurementCell
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.node import ProfileSettings, open_profile
-from agents.profiling.profiler import Report
+from agents.profiling.profiler import ProfileReport
 from agents.profiling.windows import Rules
 from bench.real_gpu.probe import trusted_nvml
 from bench.real_gpu.run import Run, python_path
@@ -33,7 +33,7 @@ class Kept:
     table: Table
     rows: Callable[[Sequence[Measurement]], Sequence[Figures]]
     """All rows of what is measured so far."""
-    has: Callable[[Cell], bool]
+    has: Callable[[MeasurementCell], bool]
     """Whether a cell has its row."""
 
     def write(self, journal: Journal) -> None:
@@ -60,12 +60,12 @@ class _Told:
         self.run.say(f"  {measurement.cell}: p50 {figures} ms; {self.left} to go, {self.run.left_s:.0f} s left")
         self.kept.write(self.journal)
 
-    def failed(self, cell: Cell, why: str) -> None:
+    def failed(self, cell: MeasurementCell, why: str) -> None:
         self.left -= 1
         self.run.say(f"  {cell}: left out: {why}")
 
 
-async def profile(run: Run, name: str, cells: Sequence[Cell], kept: Kept) -> bool:
+async def profile(run: Run, name: str, cells: Sequence[MeasurementCell], kept: Kept) -> bool:
     """Measure what is not measured yet. Raises DeviceError."""
     if all(map(kept.has, cells)):
         run.say(f"all {len(cells)} cells are measured already")
@@ -81,7 +81,7 @@ async def profile(run: Run, name: str, cells: Sequence[Cell], kept: Kept) -> boo
     return not report.failed and not report.left
 
 
-def _settings(run: Run, cells: Sequence[Cell]) -> ProfileSettings:
+def _settings(run: Run, cells: Sequence[MeasurementCell]) -> ProfileSettings:
     return ProfileSettings(
         cells=tuple(cells),
         gpu_type=run.gpu_type,
@@ -104,7 +104,7 @@ def templates(run: Run) -> Templates:
     return Templates(by_name={template.name: template}, default=template.name)
 
 
-def _tell(run: Run, report: Report) -> None:
+def _tell(run: Run, report: ProfileReport) -> None:
     if report.left:
         run.say(f"the budget is over, {report.left} cells are left: run the same command again")
     if report.failed:

@@ -18,8 +18,8 @@ from agents.base.device import LaunchFailed, NotSupported
 from agents.gpu.mps.sharing import ByTurns
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.profiling.bench_processes import BenchProcess, Site, open_crew
-from agents.profiling.cells import Seat
-from agents.profiling.messages import Load, Loaded, Timed, Window
+from agents.profiling.cells import BenchSettings
+from agents.profiling.messages import LoadBatch, Loaded, RunWindow, Timed
 from bench.real_gpu.profiling import templates
 from bench.real_gpu.run import Run
 from bench.real_gpu.tables import Table
@@ -76,8 +76,8 @@ async def _busy(run: Run) -> list[Figures]:
             environment=run.environment,
             largest_batch=BATCH,
         )
-        async with open_crew((Seat(network=run.options.networks[0], sm_percent=100.0),), site) as (bench,):
-            await bench.ask(Load(rows=BATCH, warm_up=3), Loaded, limit_s=WARM_UP_S)
+        async with open_crew((BenchSettings(network=run.options.networks[0], sm_percent=100.0),), site) as (bench,):
+            await bench.ask(LoadBatch(rows=BATCH, warm_up=3), Loaded, limit_s=WARM_UP_S)
             working = asyncio.create_task(_work(run, bench))
             try:
                 rows = await _watch(run, "busy")
@@ -89,7 +89,7 @@ async def _busy(run: Run) -> list[Figures]:
 
 async def _work(run: Run, bench: BenchProcess) -> None:
     lasts_s = _seconds(run) * (SECONDS + 2)
-    order = Window(start_s=time.monotonic(), window_s=lasts_s, skip_s=0.0)
+    order = RunWindow(start_s=time.monotonic(), window_s=lasts_s, skip_s=0.0)
     await bench.ask(order, Timed, limit_s=lasts_s + ANSWER_S)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, Program, score
+from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, ScalingProgram, score
 from solvers.types.outcome import Budget, SolveStatus
 
 _DEMAND_UNIT = 1 << 30
@@ -42,7 +42,7 @@ _STATUS = {
 }
 
 
-def solve_cp_sat(program: Program, *, start: Counts, budget: Budget) -> ExactAnswer:
+def solve_cp_sat(program: ScalingProgram, *, start: Counts, budget: Budget) -> ExactAnswer:
     """Solve the program's levels one after the other; `start` is a feasible answer that it begins from.
 
     One worker, `budget.seed`, and `budget.work` units of CP-SAT's deterministic time over all levels.
@@ -53,7 +53,7 @@ def solve_cp_sat(program: Program, *, start: Counts, budget: Budget) -> ExactAns
 class _Solve:
     """One formulation that is solved once per level."""
 
-    def __init__(self, program: Program, *, start: Counts, budget: Budget) -> None:
+    def __init__(self, program: ScalingProgram, *, start: Counts, budget: Budget) -> None:
         self._program = program
         self._budget = budget
         self._work_left = budget.work

@@ -15,7 +15,7 @@ import pulp
 
 from solvers.autoscale.greedy import solve_greedy
 from solvers.autoscale.problem import AutoscaleProblem
-from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, Program, make_program, score
+from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, ScalingProgram, make_program, score
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
 
@@ -32,7 +32,7 @@ _STATUS = {
 }
 
 
-def solve_pulp(program: Program, *, start: Counts, budget: Budget) -> ExactAnswer:
+def solve_pulp(program: ScalingProgram, *, start: Counts, budget: Budget) -> ExactAnswer:
     """Solve the program's levels one after the other; `start` is a feasible answer that only tells which are needed."""
     formulation = _build(program, may_fall_short=not _serves_all(program, start))
     best: Counts | None = None
@@ -97,12 +97,12 @@ class _Level(NamedTuple):
     """Of the budget: a level must leave something to the next."""
 
 
-def _serves_all(program: Program, counts: Counts) -> bool:
+def _serves_all(program: ScalingProgram, counts: Counts) -> bool:
     rated = score(program, counts)
     return rated.served_weight >= program.weight_wanted and rated.missing_weight == 0
 
 
-def _build(program: Program, *, may_fall_short: bool) -> _Formulation:
+def _build(program: ScalingProgram, *, may_fall_short: bool) -> _Formulation:
     problem = pulp.LpProblem("autoscale", pulp.LpMinimize)
     slack = 1.0 if may_fall_short else 0.0
     formulation = _Formulation(
@@ -136,7 +136,7 @@ def _build(program: Program, *, may_fall_short: bool) -> _Formulation:
     return formulation
 
 
-def _add_services(formulation: _Formulation, program: Program) -> None:
+def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
     problem, counts = formulation.problem, formulation.counts
     for row, (service, own) in enumerate(zip(program.services, program.options_of, strict=True)):
         wanted = service.arrival_rate_rps
@@ -153,7 +153,7 @@ def _add_services(formulation: _Formulation, program: Program) -> None:
             problem += replicas <= service.max_replicas, _name("most", row, service.name)
 
 
-def _levels(formulation: _Formulation, program: Program) -> list[_Level]:
+def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
     """Shortage, missing replicas, cost; the first two only where they may differ from 0. All are minimised."""
     levels = []
     if formulation.may_fall_short:

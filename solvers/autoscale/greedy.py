@@ -12,7 +12,7 @@ C_g · ⌈λ / T_g⌉ ≤ C_g · (λ / T_g + 1) ≤ 2 · C_g · λ / T_g ≤ 2 �
 from solvers.autoscale.program import (
     ROUNDING,
     Counts,
-    Program,
+    ScalingProgram,
     option_cost,
     replicas_needed,
     replicas_that_fit,
@@ -21,7 +21,7 @@ from solvers.autoscale.program import (
 )
 
 
-def solve_greedy(program: Program) -> Counts:
+def solve_greedy(program: ScalingProgram) -> Counts:
     """Counts that keep every limit. Starts from what runs; from nothing only where that serves more."""
     running = tuple(option.running for option in program.options)
     kept = _counts(program, running)
@@ -31,7 +31,7 @@ def solve_greedy(program: Program) -> Counts:
     return fresh if serves_more(program, score(program, fresh), score(program, kept)) else kept
 
 
-def _counts(program: Program, running: Counts) -> Counts:
+def _counts(program: ScalingProgram, running: Counts) -> Counts:
     state = _State(program)
     by_priority = sorted(range(len(program.services)), key=lambda service: -program.services[service].priority)
     for service in by_priority:
@@ -49,7 +49,7 @@ def _counts(program: Program, running: Counts) -> Counts:
 class _State:
     """Counts under construction and what they leave free."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ScalingProgram) -> None:
         self.program = program
         self.counts = [0] * len(program.options)
         self._free = {(limit.rule, limit.where): limit.total for limit in program.limits}

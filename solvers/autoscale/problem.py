@@ -50,7 +50,7 @@ UNLIMITED = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ScalingOption:
     """One service on one GPU type that meets its SLO there; the needs are those of one replica."""
 
     service: str
@@ -99,7 +99,7 @@ class AutoscaleProblem:
     """The input of the technique; the order of its tuples does not matter."""
 
     services: tuple[ServiceTarget, ...]
-    options: tuple[Option, ...]
+    options: tuple[ScalingOption, ...]
     totals: tuple[TypeTotals, ...]
     """Exactly one for every GPU type that an option names."""
     launch_weight_per_s: float = 0.0

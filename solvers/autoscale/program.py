@@ -11,8 +11,8 @@ from solvers.autoscale.problem import (
     UNLIMITED,
     AutoscaleProblem,
     AutoscaleSolution,
-    Option,
     ReplicaCount,
+    ScalingOption,
     ServiceTarget,
     check_problem,
 )
@@ -45,12 +45,12 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ScalingProgram:
     """The integer program over n[i], one per option."""
 
     services: tuple[ServiceTarget, ...]
     """Sorted by name."""
-    options: tuple[Option, ...]
+    options: tuple[ScalingOption, ...]
     """Sorted by service, then GPU type."""
     options_of: tuple[tuple[int, ...], ...]
     """Per service, the indices of its options."""
@@ -71,7 +71,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class ScalingScore:
     """The three levels of the objective."""
 
     served_weight: float
@@ -91,7 +91,7 @@ class ExactAnswer:
     messages: tuple[str, ...] = ()
 
 
-def make_program(problem: AutoscaleProblem) -> Program:
+def make_program(problem: AutoscaleProblem) -> ScalingProgram:
     """The Program of a problem. Raises InvalidInput."""
     check_problem(problem)
     services = tuple(sorted(problem.services, key=lambda service: service.name))
@@ -106,7 +106,7 @@ def make_program(problem: AutoscaleProblem) -> Program:
         options_of[option.service].append(index)
     gpus = {total.gpu_type: total.gpus for total in problem.totals}
     by_name = {service.name: service for service in services}
-    return Program(
+    return ScalingProgram(
         services=services,
         options=options,
         options_of=tuple(tuple(options_of[service.name]) for service in services),
@@ -133,36 +133,36 @@ def replicas_that_fit(free: float, need: float) -> int:
     return max(0, math.floor(min(BEYOND_COUNTING, free / need * (1 + ROUNDING))))
 
 
-def served_rps(program: Program, counts: Sequence[int], service: int) -> float:
+def served_rps(program: ScalingProgram, counts: Sequence[int], service: int) -> float:
     """The rate that the counts serve of the service with that index; a shortage within tolerance counts as none."""
     wanted = program.services[service].arrival_rate_rps
     capacity = sum(program.options[index].capacity_rps * counts[index] for index in program.options_of[service])
     return wanted if capacity >= wanted * (1 - TOLERANCE) else capacity
 
 
-def replicas_missing(program: Program, counts: Sequence[int], service: int) -> int:
+def replicas_missing(program: ScalingProgram, counts: Sequence[int], service: int) -> int:
     """How many replicas the counts lack to the service's least number."""
     return max(0, program.services[service].min_replicas - sum(counts[i] for i in program.options_of[service]))
 
 
-def option_cost(program: Program, index: int, count: int) -> float:
+def option_cost(program: ScalingProgram, index: int, count: int) -> float:
     """What `count` replicas of one option add to level 3."""
     option = program.options[index]
     change = count - option.running
     return option.cost_usd_per_hour * change + program.launch_cost[index] * max(change, 0)
 
 
-def score(program: Program, counts: Sequence[int]) -> Score:
+def score(program: ScalingProgram, counts: Sequence[int]) -> ScalingScore:
     """The three levels of the objective at these counts."""
     indexed = tuple(enumerate(program.services))
-    return Score(
+    return ScalingScore(
         served_weight=sum(service.priority * served_rps(program, counts, index) for index, service in indexed),
         missing_weight=sum(service.priority * replicas_missing(program, counts, index) for index, service in indexed),
         cost_usd_per_hour=sum(option_cost(program, index, count) for index, count in enumerate(counts)),
     )
 
 
-def serves_more(program: Program, left: Score, right: Score) -> bool | None:
+def serves_more(program: ScalingProgram, left: ScalingScore, right: ScalingScore) -> bool | None:
     """Whether `left` is better on levels 1 and 2; None when they are equal there."""
     margin = TOLERANCE * program.weight_wanted
     if abs(left.served_weight - right.served_weight) > margin:
@@ -172,7 +172,7 @@ def serves_more(program: Program, left: Score, right: Score) -> bool | None:
     return None
 
 
-def is_better(program: Program, left: Score, right: Score) -> bool:
+def is_better(program: ScalingProgram, left: ScalingScore, right: ScalingScore) -> bool:
     """Whether `left` is better than `right` by more than the tolerances."""
     more = serves_more(program, left, right)
     if more is not None:
@@ -180,7 +180,7 @@ def is_better(program: Program, left: Score, right: Score) -> bool:
     return left.cost_usd_per_hour < right.cost_usd_per_hour - COST_TOLERANCE * max(1.0, abs(right.cost_usd_per_hour))
 
 
-def fits(program: Program, counts: Sequence[int]) -> bool:
+def fits(program: ScalingProgram, counts: Sequence[int]) -> bool:
     """Whether counts from a solver keep every limit, to 1e-6 relative and a thousandth of a unit per replica."""
     for limit in program.limits:
         used = sum(need * counts[index] for index, need in limit.needs)
@@ -192,7 +192,7 @@ def fits(program: Program, counts: Sequence[int]) -> bool:
     return all(0 <= count <= most for count, most in zip(counts, program.most, strict=True))
 
 
-def decode(program: Program, counts: Sequence[int]) -> AutoscaleSolution:
+def decode(program: ScalingProgram, counts: Sequence[int]) -> AutoscaleSolution:
     """The solution that these counts stand for."""
     unserved = (_unserved(program, counts, service) for service in range(len(program.services)))
     return AutoscaleSolution(
@@ -204,7 +204,7 @@ def decode(program: Program, counts: Sequence[int]) -> AutoscaleSolution:
     )
 
 
-def _limits(problem: AutoscaleProblem, options: tuple[Option, ...]) -> tuple[Limit, ...]:
+def _limits(problem: AutoscaleProblem, options: tuple[ScalingOption, ...]) -> tuple[Limit, ...]:
     totals = sorted(problem.totals, key=lambda total: total.gpu_type)
     limits: list[Limit] = []
     for total in totals:
@@ -224,7 +224,9 @@ def _limit(rule: UnservedReason, where: str, needs: list[tuple[int, float]], tot
     return Limit(rule=rule, where=where, needs=tuple((index, need) for index, need in needs if need > 0), total=total)
 
 
-def _most(option: Option, service: ServiceTarget, gpus: int | None, own_limits: Sequence[tuple[Limit, float]]) -> int:
+def _most(
+    option: ScalingOption, service: ServiceTarget, gpus: int | None, own_limits: Sequence[tuple[Limit, float]]
+) -> int:
     # One replica beyond what serves the whole rate alone, and beyond min_replicas, could be dropped at no loss.
     bounds = [max(replicas_needed(service.arrival_rate_rps, option.capacity_rps), service.min_replicas)]
     bounds += [count for count in (gpus, service.max_replicas) if count is not None]
@@ -232,7 +234,7 @@ def _most(option: Option, service: ServiceTarget, gpus: int | None, own_limits: 
     return min(bounds)
 
 
-def _unserved(program: Program, counts: Sequence[int], service: int) -> Unserved | None:
+def _unserved(program: ScalingProgram, counts: Sequence[int], service: int) -> Unserved | None:
     target = program.services[service]
     shortage = target.arrival_rate_rps - served_rps(program, counts, service)
     missing = replicas_missing(program, counts, service)
@@ -242,7 +244,7 @@ def _unserved(program: Program, counts: Sequence[int], service: int) -> Unserved
     return Unserved(service=target.name, rate_rps=shortage, reason=reason, replicas_missing=missing)
 
 
-def _blocking_rule(program: Program, counts: Sequence[int], service: int) -> UnservedReason:
+def _blocking_rule(program: ScalingProgram, counts: Sequence[int], service: int) -> UnservedReason:
     """The rule that forbids one more replica: that of the largest option; `budget` when one more was possible."""
     own = program.options_of[service]
     if not own:
@@ -257,7 +259,7 @@ def _blocking_rule(program: Program, counts: Sequence[int], service: int) -> Uns
     return "budget" if None in rules else rules[0] or "budget"
 
 
-def _rule_against(program: Program, counts: Sequence[int], index: int) -> UnservedReason | None:
+def _rule_against(program: ScalingProgram, counts: Sequence[int], index: int) -> UnservedReason | None:
     stock = program.stock[index]
     if stock is not None and counts[index] >= stock:
         return "stock"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from solvers.autoscale.greedy import solve_greedy
 from solvers.autoscale.problem import AutoscaleProblem, AutoscaleSolution
-from solvers.autoscale.program import Counts, ExactAnswer, Program, decode, fits, is_better, make_program, score
+from solvers.autoscale.program import Counts, ExactAnswer, ScalingProgram, decode, fits, is_better, make_program, score
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 Method = Literal["cp-sat", "pulp", "greedy"]
@@ -40,7 +40,7 @@ def solve(
     return decode(program, greedy if counts is None else counts), report
 
 
-def _solve_exact(program: Program, *, start: Counts, budget: Budget, method: Method) -> ExactAnswer:
+def _solve_exact(program: ScalingProgram, *, start: Counts, budget: Budget, method: Method) -> ExactAnswer:
     # Imported here so that a greedy answer never pays for loading a solver.
     if method == "pulp":
         from solvers.autoscale.exact_pulp import solve_pulp
@@ -51,7 +51,7 @@ def _solve_exact(program: Program, *, start: Counts, budget: Budget, method: Met
     return solve_cp_sat(program, start=start, budget=budget)
 
 
-def _accept(program: Program, answer: ExactAnswer, greedy: Counts) -> tuple[Counts | None, tuple[str, ...]]:
+def _accept(program: ScalingProgram, answer: ExactAnswer, greedy: Counts) -> tuple[Counts | None, tuple[str, ...]]:
     """The exact counts where they are valid and no worse than the greedy's; else None, and why."""
     if answer.counts is None:
         return None, ()

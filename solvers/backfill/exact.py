@@ -41,7 +41,7 @@ from scipy.sparse import csr_matrix
 
 from solvers.backfill import greedy
 from solvers.backfill.hosts import Host
-from solvers.backfill.mixes import Mix, Option, mixes
+from solvers.backfill.mixes import Mix, TaskOption, mixes
 from solvers.backfill.offers import Offers
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.replica_settings import with_roomy_batches, with_top_clocks
@@ -84,7 +84,7 @@ def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
     basis = greedy.fill(wanted, limits)
     if not wanted.tasks:
         return basis
-    filling = Filling(wanted, limits)
+    filling = FillProgram(wanted, limits)
     basis = filling.within_budget(basis)
     if len(wanted.tasks) > MOST_TASKS or len(filling.offers.hosts) > MOST_HOSTS:
         return basis
@@ -92,7 +92,7 @@ def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
     return found if filling.worth(found) > filling.worth(basis) + _LEAST_GAIN else basis
 
 
-class Filling:
+class FillProgram:
     """What one filling is made of and judged by."""
 
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
@@ -162,7 +162,7 @@ class Filling:
         drawn_w = sum(host.gpu_type.idle_w + sum(seat.row.power_w for seat in host.replicas) for host in busy)
         return max(0.0, budget_w * (1.0 + _SLACK) - drawn_w)
 
-    def _mixes(self, host: Host, options: Sequence[Sequence[Option]]) -> list[Mix]:
+    def _mixes(self, host: Host, options: Sequence[Sequence[TaskOption]]) -> list[Mix]:
         """A host's mixes; of an idle one those with a task for which it may be opened."""
         is_frugal = self._wanted.problem.power_budget_w is not None
         most = self._limits.max_tasks_per_gpu
@@ -190,7 +190,7 @@ class Filling:
         return replace(before, gpus=tuple(gpus[key] for key in sorted(gpus)))
 
 
-def _bound(option: Option) -> BoundTask:
+def _bound(option: TaskOption) -> BoundTask:
     """As it was where it goes on, so that nothing changes in its plan."""
     was = option.standing.was
     if option.is_new or was is None:

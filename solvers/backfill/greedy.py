@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from solvers.backfill.hosts import Host, Seat, make_host
+from solvers.backfill.hosts import Host, HostTenant, make_host
 from solvers.backfill.problem import ENOUGH, FillLimits, FillProblem
 from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
@@ -166,7 +166,7 @@ class _Place:
     """Where a task may run."""
 
     host: Host
-    seat: Seat
+    seat: HostTenant
     iteration_ms: float
 
     def order(self) -> tuple[float, GpuId]:

@@ -15,7 +15,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class HostTenant:
     """Who sits on a host: a row with its network's sensitivity, and the longest execution that is allowed."""
 
     row: OperatingPoint
@@ -31,8 +31,8 @@ class Host:
     gpu: BoundGpu
     """With its replicas, without tasks."""
     gpu_type: GpuType
-    replicas: tuple[Seat, ...]
-    residents: list[tuple[BoundTask, Seat]] = field(default_factory=list)
+    replicas: tuple[HostTenant, ...]
+    residents: list[tuple[BoundTask, HostTenant]] = field(default_factory=list)
     swapped: list[BoundTask] = field(default_factory=list)
 
     @property
@@ -41,7 +41,7 @@ class Host:
         return (*(task for task, _ in self.residents), *self.swapped)
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> tuple[HostTenant, ...]:
         """Of replicas and resident tasks."""
         return (*self.replicas, *(seat for _, seat in self.residents))
 
@@ -50,7 +50,7 @@ class Host:
         """What nobody holds of the SMs."""
         return 100.0 - sum(seat.row.sm_percent for seat in self.seats)
 
-    def fits(self, seat: Seat) -> bool:
+    def fits(self, seat: HostTenant) -> bool:
         """Whether one more may sit down: SMs, memory, watts, and every promise as it was."""
         return self._obeys([*self.seats, seat])
 
@@ -58,7 +58,7 @@ class Host:
         """Whether those who sit here may stay, by the same limits."""
         return self._obeys(self.seats)
 
-    def iteration_ms(self, seat: Seat) -> float:
+    def iteration_ms(self, seat: HostTenant) -> float:
         """How long an iteration of a newcomer takes beside those who sit here."""
         return self._execution_ms([*self.seats, seat], len(self.seats))
 
@@ -66,7 +66,7 @@ class Host:
         """How long an iteration of the resident at that position takes."""
         return self._execution_ms(self.seats, len(self.replicas) + place)
 
-    def _obeys(self, together: Sequence[Seat]) -> bool:
+    def _obeys(self, together: Sequence[HostTenant]) -> bool:
         return (
             _within(sum(each.row.sm_percent for each in together), 100.0)
             and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
@@ -74,7 +74,7 @@ class Host:
             and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.replicas))
         )
 
-    def _execution_ms(self, together: Sequence[Seat], at: int) -> float:
+    def _execution_ms(self, together: Sequence[HostTenant], at: int) -> float:
         neighbours = neighbours_of([seat.row for seat in together], at)
         seat = together[at]
         return execution_ms(seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type)
@@ -103,7 +103,7 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
             rate_rps=replica.arrival_rate_rps,
         )
         reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
-        seats.append(Seat(row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms))
+        seats.append(HostTenant(row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms))
     return Host(gpu=gpu, gpu_type=gpu_type, replicas=tuple(seats))
 
 

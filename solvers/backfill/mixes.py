@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.backfill.hosts import Host, Seat
+from solvers.backfill.hosts import Host, HostTenant
 from solvers.backfill.residents import bound_task
-from solvers.backfill.worth import Rents, Standing, of_running
+from solvers.backfill.worth import FixedWorth, Rents, of_running
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class TaskOption:
     """One task in one seat of a host."""
 
-    standing: Standing
-    seat: Seat
+    standing: FixedWorth
+    seat: HostTenant
     is_new: bool
     """Whether it must be started for that."""
     most_ms: float = float("inf")
@@ -25,7 +25,7 @@ class Option:
 class Mix:
     """Tasks that run beside each other on one host."""
 
-    options: tuple[Option, ...]
+    options: tuple[TaskOption, ...]
     worth: float
     """Of all of them there, the host's rent paid."""
     watts: float
@@ -38,7 +38,7 @@ class Mix:
 
 
 def mixes(
-    host: Host, choices: Sequence[Sequence[Option]], rents: Rents, *, most: int, is_frugal: bool = False
+    host: Host, choices: Sequence[Sequence[TaskOption]], rents: Rents, *, most: int, is_frugal: bool = False
 ) -> tuple[Mix, ...]:
     """The best mix of every set of at most so many tasks that the host can carry, by the contract's laws.
 
@@ -57,9 +57,9 @@ def mixes(
     return tuple(best[key] for key in sorted(best))
 
 
-def _fitting(host: Host, choices: Sequence[Sequence[Option]], most: int) -> Iterator[tuple[Option, ...]]:
+def _fitting(host: Host, choices: Sequence[Sequence[TaskOption]], most: int) -> Iterator[tuple[TaskOption, ...]]:
     """All that fit the host's SMs, memory, watts and promises, the smaller ones before those with more tasks."""
-    grown: list[tuple[int, tuple[Option, ...]]] = [(-1, ())]
+    grown: list[tuple[int, tuple[TaskOption, ...]]] = [(-1, ())]
     for _ in range(most):
         following = []
         for last, chosen in grown:
@@ -72,19 +72,19 @@ def _fitting(host: Host, choices: Sequence[Sequence[Option]], most: int) -> Iter
         grown = following
 
 
-def seated(host: Host, options: Sequence[Option]) -> Host:
+def seated(host: Host, options: Sequence[TaskOption]) -> Host:
     """The host with just these tasks."""
     residents = [(bound_task(option.standing.task, option.seat), option.seat) for option in options]
     return replace(host, residents=residents, swapped=[])
 
 
-def _has_sms(host: Host, options: Sequence[Option]) -> bool:
+def _has_sms(host: Host, options: Sequence[TaskOption]) -> bool:
     """Cheaper to see than the rest."""
     taken = sum(seat.row.sm_percent for seat in host.replicas) + sum(each.seat.row.sm_percent for each in options)
     return taken <= 100.0 + SM_PERCENT_TOLERANCE
 
 
-def _mix(host: Host, options: tuple[Option, ...], rents: Rents) -> Mix | None:
+def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | None:
     """None where a task would run too slowly for its move to pay."""
     trial = seated(host, options)
     paces_ms = [trial.pace_ms(at) for at in range(len(options))]

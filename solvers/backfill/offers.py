@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from solvers.backfill.greedy import RESTART_S, is_late
-from solvers.backfill.hosts import Host, Seat, make_host
-from solvers.backfill.mixes import Option
+from solvers.backfill.hosts import Host, HostTenant, make_host
+from solvers.backfill.mixes import TaskOption
 from solvers.backfill.problem import ENOUGH, FillLimits, FillProblem
 from solvers.backfill.residents import Seats, empty_host, is_same
-from solvers.backfill.worth import Standing, must_begin, of_running, speed_of, standings
+from solvers.backfill.worth import FixedWorth, must_begin, of_running, speed_of, standings
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.plan import BoundGpu
 from solvers.types.state import GpuId
@@ -65,13 +65,13 @@ class Offers:
                     opened.append(empty_host(self._wanted.problem, gpu))
         return opened
 
-    def options(self, hosts: Sequence[Host], basis: Sequence[BoundGpu]) -> dict[GpuId, list[list[Option]]]:
+    def options(self, hosts: Sequence[Host], basis: Sequence[BoundGpu]) -> dict[GpuId, list[list[TaskOption]]]:
         """By host the options of each task that may be there, by name; of newcomers those who gain most from it.
 
         One who may already come to SPREAD hosts stands back for others. basis: a filling whose seats are among them.
         """
         placed = {task.name: (gpu.id, task.sm_percent) for gpu in basis for task in gpu.tasks if task.is_resident}
-        found, invited = dict[GpuId, list[list[Option]]](), Counter[str]()
+        found, invited = dict[GpuId, list[list[TaskOption]]](), Counter[str]()
         for host in sorted(hosts, key=lambda each: (-each.free_sm_percent, each.gpu.id)):
             own = {name: self._at_home(each, host) for name, each in self.known.items() if each.home == host.gpu.id}
             others = {name: self._newcomer(each, host) for name, each in self.known.items() if each.home != host.gpu.id}
@@ -86,7 +86,7 @@ class Offers:
             found[host.gpu.id] = [chosen[name] for name in sorted(chosen) if chosen[name]]
         return found
 
-    def _with_share(self, options: list[Option], host: Host, sm_percent: float) -> list[Option]:
+    def _with_share(self, options: list[TaskOption], host: Host, sm_percent: float) -> list[TaskOption]:
         """The options of a newcomer, that share among them."""
         seat = self._seats.of_share(options[0].standing.task, host, sm_percent)
         is_there = seat is None or any(option.seat == seat for option in options)
@@ -114,7 +114,7 @@ class Offers:
                     paces.update({bound.name: host.pace_ms(at) for at, (bound, _) in enumerate(host.residents)})
         return paces
 
-    def _may_open(self, standing: Standing) -> bool:
+    def _may_open(self, standing: FixedWorth) -> bool:
         """It has waited for long, or must begin now for its deadline, or move where it runs too slowly for it."""
         task, pace_ms = standing.task, self._pace_ms.get(standing.task.name)
         if pace_ms is None and task.waiting_s >= self._limits.wait_s:
@@ -122,33 +122,33 @@ class Offers:
         is_slow = pace_ms is None or is_late(task, pace_ms)
         return is_slow and must_begin(standing) and not is_late(task, standing.alone_ms)
 
-    def _at_home(self, standing: Standing, host: Host) -> list[Option]:
+    def _at_home(self, standing: FixedWorth, host: Host) -> list[TaskOption]:
         """Its seat, and wider ones where they pay; on a host that is cordoned its seat alone."""
         task, was = standing.task, standing.was
         assert was is not None, "it has a home"
         if not is_same(task, was):
             return self._newcomer(standing, host)
         seat = self._seats.of_share(task, host, was.sm_percent)
-        own = [Option(standing=standing, seat=seat, is_new=False)] if seat is not None and host.fits(seat) else []
+        own = [TaskOption(standing=standing, seat=seat, is_new=False)] if seat is not None and host.fits(seat) else []
         has_company = any(each.home == host.gpu.id for name, each in self.known.items() if name != task.name)
         if host.gpu.id in self._wanted.cordoned or not own or task.name not in self._pace_ms or has_company:
             return own
         most_ms = self._pace_ms[task.name] / WIDENS
         wider = (each for each in self._shares(standing, host) if each.row.sm_percent > was.sm_percent)
-        return own + [Option(standing=standing, seat=each, is_new=True, most_ms=most_ms) for each in wider]
+        return own + [TaskOption(standing=standing, seat=each, is_new=True, most_ms=most_ms) for each in wider]
 
-    def _newcomer(self, standing: Standing, host: Host) -> list[Option]:
+    def _newcomer(self, standing: FixedWorth, host: Host) -> list[TaskOption]:
         """Where a task may be started on a host; none where it has no right or reason to come."""
         most_ms = self._most_ms(standing, host)
         if most_ms <= 0.0 or host.gpu.id in self._wanted.cordoned:
             return []
         return [
-            Option(standing=standing, seat=seat, is_new=True, most_ms=most_ms)
+            TaskOption(standing=standing, seat=seat, is_new=True, most_ms=most_ms)
             for seat in self._shares(standing, host)
             if host.iteration_ms(seat) <= most_ms
         ]
 
-    def _most_ms(self, standing: Standing, host: Host) -> float:
+    def _most_ms(self, standing: FixedWorth, host: Host) -> float:
         """The longest iteration for which it comes to a host; 0 where it stays away."""
         task, pace_ms = standing.task, self._pace_ms.get(standing.task.name)
         home = self.hosts.get(standing.home) if standing.home is not None else None
@@ -165,7 +165,7 @@ class Offers:
         frees = home is not None and not home.replicas and bool(host.replicas)
         return pace_ms / (KEEPS if frees else GAIN)
 
-    def _shares(self, standing: Standing, host: Host) -> list[Seat]:
+    def _shares(self, standing: FixedWorth, host: Host) -> list[HostTenant]:
         """A few of the shares that fit a host where nobody else comes, up to enough of the speed."""
         seats = [seat for seat in self._seats.on(standing.task, host) if host.fits(seat)]
         if not seats:
@@ -179,5 +179,5 @@ class Offers:
         }
         return [seats[at] for at in sorted(wanted)]
 
-    def _solo_worth(self, options: Sequence[Option], host: Host) -> float:
+    def _solo_worth(self, options: Sequence[TaskOption], host: Host) -> float:
         return max(of_running(each.standing, host.iteration_ms(each.seat), is_new=each.is_new) for each in options)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from solvers.backfill.hosts import Host, Seat
+from solvers.backfill.hosts import Host, HostTenant
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints, Problem
@@ -16,9 +16,9 @@ class Seats:
 
     def __init__(self, points: Iterable[OperatingPoints]) -> None:
         self._points = {(entry.network, entry.gpu_type): entry for entry in points}
-        self._found: dict[tuple[str, str, int, float], list[Seat]] = {}
+        self._found: dict[tuple[str, str, int, float], list[HostTenant]] = {}
 
-    def on(self, task: Task, host: Host) -> list[Seat]:
+    def on(self, task: Task, host: Host) -> list[HostTenant]:
         """A task's rows at its batch and the host's clock, by SM percent."""
         gpu_type, clock_mhz = host.gpu.gpu_type, host.gpu.clock_mhz
         key = (task.network, gpu_type, task.batch, clock_mhz)
@@ -29,10 +29,10 @@ class Seats:
                 for row in (points.rows if points else ())
                 if row.batch == task.batch and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
             )
-            self._found[key] = [Seat(row=row, sensitivity=points.sensitivity) for row in rows] if points else []
+            self._found[key] = [HostTenant(row=row, sensitivity=points.sensitivity) for row in rows] if points else []
         return self._found[key]
 
-    def of_share(self, task: Task, host: Host, sm_percent: float) -> Seat | None:
+    def of_share(self, task: Task, host: Host, sm_percent: float) -> HostTenant | None:
         """The one of that share."""
         near = (seat for seat in self.on(task, host) if abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE)
         return next(near, None)
@@ -57,7 +57,7 @@ def again(was: BoundTask, task: Task, *, is_resident: bool) -> BoundTask:
     return replace(was, is_resident=is_resident, done_iterations=done)
 
 
-def bound_task(task: Task, seat: Seat) -> BoundTask:
+def bound_task(task: Task, seat: HostTenant) -> BoundTask:
     """The task in a seat, from what it last reported."""
     return BoundTask(
         name=task.name,

@@ -36,7 +36,7 @@ _MS_PER_HOUR = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class FixedWorth:
     """What does not depend on where a task will be."""
 
     task: Task
@@ -61,7 +61,7 @@ class Standing:
         return max(0.0, self.task.iterations - self.task.done_iterations) * iteration_ms
 
 
-def standings(wanted: FillProblem, limits: FillLimits, seats: Seats) -> dict[str, Standing]:
+def standings(wanted: FillProblem, limits: FillLimits, seats: Seats) -> dict[str, FixedWorth]:
     """By name, in that order; without tasks that no GPU type can run."""
     homes = {task.name: (gpu.id, task) for gpu in (wanted.running.gpus if wanted.running else ()) for task in gpu.tasks}
     alone = {task.name: _alone_ms(task, wanted, seats) for task in wanted.tasks}
@@ -72,11 +72,11 @@ def standings(wanted: FillProblem, limits: FillLimits, seats: Seats) -> dict[str
         best_ms = alone[task.name]
         if best_ms is not None:
             home, was = homes.get(task.name, (None, None))
-            found[task.name] = Standing(task=task, weight=raw[task.name] / most, alone_ms=best_ms, home=home, was=was)
+            found[task.name] = FixedWorth(task=task, weight=raw[task.name] / most, alone_ms=best_ms, home=home, was=was)
     return found
 
 
-def of_running(standing: Standing, iteration_ms: float, *, is_new: bool) -> float:
+def of_running(standing: FixedWorth, iteration_ms: float, *, is_new: bool) -> float:
     """What it is worth that a task runs at that pace where the GPU is paid for; is_new: it must be started there."""
     speed = speed_of(standing, iteration_ms)
     restart = MOVE if is_new and standing.runs else 0.0
@@ -88,12 +88,12 @@ def of_running(standing: Standing, iteration_ms: float, *, is_new: bool) -> floa
     return PROGRESS * standing.weight * (speed - restart) - risk * _urgent(standing)
 
 
-def speed_of(standing: Standing, iteration_ms: float) -> float:
+def speed_of(standing: FixedWorth, iteration_ms: float) -> float:
     """The r of the module's docstring."""
     return min(1.0, standing.alone_ms / iteration_ms) if iteration_ms > 0.0 else 1.0
 
 
-def of_absent(standing: Standing, limits: FillLimits) -> float:
+def of_absent(standing: FixedWorth, limits: FillLimits) -> float:
     """What it is worth that a task does not run; ≤ 0."""
     late = must_begin(standing)
     waits = standing.task.waiting_s >= limits.wait_s
@@ -107,7 +107,7 @@ def of_absent(standing: Standing, limits: FillLimits) -> float:
 class Rents:
     """What GPUs cost on which nothing but tasks runs."""
 
-    def __init__(self, wanted: FillProblem, known: Mapping[str, Standing]) -> None:
+    def __init__(self, wanted: FillProblem, known: Mapping[str, FixedWorth]) -> None:
         dearest = max((each.price_usd_per_hour for each in wanted.problem.gpu_types), default=0.0)
         longest_ms = max((each.remaining_ms(each.alone_ms) for each in known.values()), default=0.0)
         self._most_usd = dearest * longest_ms / _MS_PER_HOUR
@@ -120,7 +120,7 @@ class Rents:
         return usd / self._most_usd
 
 
-def of_filling(hosts: Sequence[Host], known: Mapping[str, Standing], rents: Rents, limits: FillLimits) -> float:
+def of_filling(hosts: Sequence[Host], known: Mapping[str, FixedWorth], rents: Rents, limits: FillLimits) -> float:
     """The worth of all hosts with their tasks, and of the tasks that are on none of them."""
     total, seen = 0.0, set[str]()
     for host in sorted(hosts, key=lambda each: each.gpu.id):
@@ -134,12 +134,12 @@ def of_filling(hosts: Sequence[Host], known: Mapping[str, Standing], rents: Rent
     return total + sum(of_absent(standing, limits) for name, standing in known.items() if name not in seen)
 
 
-def must_begin(standing: Standing) -> bool:
+def must_begin(standing: FixedWorth) -> bool:
     """Whether soon not even a whole GPU could meet its deadline any more."""
     return is_late(standing.task, standing.alone_ms, spare_s=RESTART_S + SOON_S)
 
 
-def is_new(standing: Standing, gpu: GpuId, sm_percent: float) -> bool:
+def is_new(standing: FixedWorth, gpu: GpuId, sm_percent: float) -> bool:
     """Whether a task must be started to run there so."""
     was = standing.was
     return was is None or standing.home != gpu or abs(was.sm_percent - sm_percent) > 1e-6
@@ -150,7 +150,7 @@ def _weight(task: Task, limits: FillLimits) -> float:
     return task.priority * (0.5 + task.weight) * (1.0 + patience)
 
 
-def _urgent(standing: Standing) -> float:
+def _urgent(standing: FixedWorth) -> float:
     """1/2 to 1."""
     return (1.0 + standing.weight) / 2.0
 

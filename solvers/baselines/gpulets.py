@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solvers.backfill.problem import FillProblem
-from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas
 from solvers.baselines.leftover_fill import best_fit, fill_left_over
-from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
+from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
-from solvers.greedy.routing import ROUNDING, Carrier, Seat
+from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier
 from solvers.laws.colocation import ALONE, Neighbours, beside
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.types.outcome import Budget, PlanReport
@@ -45,7 +45,7 @@ NAME = "gpulets"
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan of elastic partitioning for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
-    plan, report = plan_type_by_type(problem, Believer(name=NAME, fill=_fill, capacities=_capacities), budget)
+    plan, report = plan_type_by_type(problem, TypePolicy(name=NAME, fill=_fill, capacities=_capacities), budget)
     return plan, report, None
 
 
@@ -75,7 +75,7 @@ def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
     ]
 
 
-def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
+def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
     partitioning = _Partitioning(problem, stage)
     for service in sorted(problem.services, key=lambda service: (-service.arrival_rate_rps, service.name)):
         if service.name in stage.profiles:
@@ -86,7 +86,7 @@ def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
 class _Partitioning:
     """The GPUs of one type while they are split among services."""
 
-    def __init__(self, problem: Problem, stage: Stage) -> None:
+    def __init__(self, problem: Problem, stage: TypeStage) -> None:
         self._problem = problem
         self._stage = stage
         self._room = stage.room
@@ -167,7 +167,7 @@ class _Partitioning:
         return rows
 
     def _carrier(self, gpu: Gpu, rows: Sequence[OperatingPoint]) -> Carrier:
-        seats = tuple(Seat(service=let.service, row=row) for let, row in zip(gpu, rows, strict=True))
+        seats = tuple(ArrangedReplica(service=let.service, row=row) for let, row in zip(gpu, rows, strict=True))
         return Carrier(gpu_type=self._stage.gpu_type.name, seats=seats)
 
     def _replace(self, old: Gpu, new: Gpu) -> None:
@@ -188,7 +188,7 @@ def _gain_rps(old: Gpu, new: Gpu, service: str) -> float:
     return after - before
 
 
-def _ideal_percent(profile: Profile, left_rps: float, replicas: int) -> float:
+def _ideal_percent(profile: SoloProfile, left_rps: float, replicas: int) -> float:
     """The paper's ideal size; larger where so many replicas could not carry what is left at the most efficient one."""
     required = profile.least_percent(left_rps)
     if required is not None and required <= profile.knee_percent:

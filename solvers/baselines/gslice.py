@@ -25,12 +25,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.backfill.problem import FillProblem
-from solvers.baselines.gslice_tuning import Range, Tuning, tune, tuning_from_json, tuning_to_json
-from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas, profiles, replicas_for
+from solvers.baselines.gslice_tuning import StepRange, Tuning, tune, tuning_from_json, tuning_to_json
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, profiles, replicas_for
 from solvers.baselines.leftover_fill import fill_left_over, widest
 from solvers.greedy.arrange import Key, add, arrange, obeys, running_carriers, without
 from solvers.greedy.configure import MOST_REPLICAS
-from solvers.greedy.routing import Carrier, Seat, reasons_short, route
+from solvers.greedy.routing import ArrangedReplica, Carrier, reasons_short, route
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import BoundGpu, Plan
@@ -78,7 +78,7 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
 class _Way:
     """One service on one GPU type: the shares that tuning goes through."""
 
-    profile: Profile
+    profile: SoloProfile
     shares: tuple[float, ...]
     """SM percents, ascending."""
     knee: int
@@ -163,7 +163,7 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[_Slices]:
     return slices
 
 
-def _way(profile: Profile) -> _Way:
+def _way(profile: SoloProfile) -> _Way:
     knee = profile.knee_percent
     wider, narrower = [knee], [knee]
     for percent in sorted(profile.rates_rps):
@@ -197,7 +197,7 @@ def _tune(one: _Slices, observed: Observed, before: Tuning) -> _Slices:
     reading = observed.reading(one.service.name) if any(one.running.values()) else None
     rate_rps = max(one.service.arrival_rate_rps, reading.arrival_rate_rps if reading else 0.0)
     is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
-    allowed = Range(lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps, highest=most)
+    allowed = StepRange(lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps, highest=most)
     tuning = tune(before.at(steps), reading, allowed, slo_ms=one.service.slo_ms, now_s=observed.at_s)
     return replace(one, tuning=tuning)
 
@@ -225,7 +225,7 @@ def _resize(problem: Problem, tuned: Sequence[_Slices], carriers: list[Carrier])
 def _resized(problem: Problem, carrier: Carrier, rows: Mapping[Key, OperatingPoint]) -> Carrier:
     """The carrier with the shares that it holds, narrower ones first; without services that it cannot serve."""
     seats = [seat for seat in carrier.seats if (seat.service, carrier.gpu_type) in rows]
-    wanted = [Seat(service=seat.service, row=rows[seat.service, carrier.gpu_type]) for seat in seats]
+    wanted = [ArrangedReplica(service=seat.service, row=rows[seat.service, carrier.gpu_type]) for seat in seats]
     for at in sorted(range(len(seats)), key=lambda at: wanted[at].row.sm_percent - seats[at].row.sm_percent):
         trial = Carrier(gpu_type=carrier.gpu_type, seats=(*seats[:at], wanted[at], *seats[at + 1 :]))
         if obeys(problem, trial):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.types.state import Json, Reading
+from solvers.types.state import Json, ServiceObservation
 
 SLACK = 0.8
 """Of the SLO: a measured latency below it leaves room for a step down."""
@@ -47,14 +47,16 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class StepRange:
     """How far steps may go."""
 
     lowest: int
     highest: int
 
 
-def tune(tuning: Tuning, reading: Reading | None, allowed: Range, *, slo_ms: float, now_s: float) -> Tuning:
+def tune(
+    tuning: Tuning, reading: ServiceObservation | None, allowed: StepRange, *, slo_ms: float, now_s: float
+) -> Tuning:
     """The tuning after the reading; the same where it asks for no step, or came too soon after the last change."""
     settled_s = -math.inf if tuning.changed_at_s is None else tuning.changed_at_s + SETTLE_S
     if reading is None or now_s - reading.age_s < settled_s:
@@ -70,12 +72,12 @@ def tune(tuning: Tuning, reading: Reading | None, allowed: Range, *, slo_ms: flo
     return tuning
 
 
-def _is_miss(reading: Reading, slo_ms: float) -> bool:
+def _is_miss(reading: ServiceObservation, slo_ms: float) -> bool:
     is_late = reading.latency_ms is not None and reading.latency_ms > slo_ms
     return is_late or reading.served_rps < SERVED * reading.arrival_rate_rps
 
 
-def _is_known_to_miss(tuning: Tuning, steps: int, reading: Reading, now_s: float) -> bool:
+def _is_known_to_miss(tuning: Tuning, steps: int, reading: ServiceObservation, now_s: float) -> bool:
     """Whether so few steps were lately too few for a rate like this."""
     if tuning.missed_steps is None or now_s > tuning.missed_at_s + MISS_COUNTS_S:
         return False

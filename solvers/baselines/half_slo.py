@@ -36,7 +36,7 @@ def half_slo_rps(row: OperatingPoint, execution_ms: float, *, slo_ms: float) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class SoloProfile:
     """One service alone on one GPU type, at the clock that this type is planned with."""
 
     gpu_type: GpuType
@@ -87,7 +87,7 @@ class Profile:
         return knee if above[knee] > _LEAST_BEND * self.highest_rps else widest
 
 
-def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, Profile]:
+def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, SoloProfile]:
     """By service, those that the GPU type can serve within half their SLO."""
     clock_mhz = planning_clock_mhz(problem, gpu_type)
     by_network: dict[str, Mapping[float, tuple[OperatingPoint, ...]]] = {}
@@ -98,7 +98,7 @@ def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, Profile]:
             continue
         if service.network not in by_network:
             by_network[service.network] = _by_percent(fitting_rows(problem, service, gpu_type, clock_mhz))
-        profile = Profile(
+        profile = SoloProfile(
             gpu_type=gpu_type,
             slo_ms=service.slo_ms,
             sensitivity=points.sensitivity,

@@ -23,10 +23,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas, replicas_for
-from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, replicas_for
+from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
-from solvers.greedy.routing import Carrier, Seat
+from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.laws.colocation import Neighbours, beside, neighbours_of
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.types.outcome import Budget, PlanReport
@@ -39,13 +39,13 @@ NAME = "igniter"
 _GUARD = 1e-9
 """Of a rate: a replica that serves so little less serves it."""
 
-Seats = tuple[Seat, ...]
+Seats = tuple[ArrangedReplica, ...]
 
 
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
     """The plan that iGniter's algorithm makes for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
-    plan, report = plan_type_by_type(problem, Believer(name=NAME, fill=_fill, capacities=_capacities), budget)
+    plan, report = plan_type_by_type(problem, TypePolicy(name=NAME, fill=_fill, capacities=_capacities), budget)
     return plan, report, None
 
 
@@ -65,10 +65,10 @@ class _Workload:
 class _Needs:
     """What every replica on a GPU type must keep, whatever its row."""
 
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[str, SoloProfile]
     rates_rps: Mapping[str, float]
 
-    def are_met(self, seat: Seat, neighbours: Neighbours) -> bool:
+    def are_met(self, seat: ArrangedReplica, neighbours: Neighbours) -> bool:
         rate_rps = self.profiles[seat.service].rate_rps(seat.row, neighbours)
         return rate_rps > 0.0 and rate_rps >= self.rates_rps[seat.service] * (1.0 - _GUARD)
 
@@ -86,7 +86,7 @@ def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
     ]
 
 
-def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
+def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
     workloads = [
         _workload(service, stage.profiles[service.name], stage.room)
         for service in problem.services
@@ -97,7 +97,7 @@ def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
     gpus: Counter[Seats] = Counter()
     room = stage.room
     for workload in sorted(workloads, key=lambda one: (-one.row.sm_percent, one.service)):
-        seat = Seat(service=workload.service, row=workload.row)
+        seat = ArrangedReplica(service=workload.service, row=workload.row)
         placed = 0
         while placed < min(workload.replicas, room) and _place(problem, stage, needs, gpus, seat):
             placed += 1
@@ -105,7 +105,7 @@ def _fill(problem: Problem, stage: Stage) -> list[Carrier]:
     return [Carrier(gpu_type=stage.gpu_type.name, seats=seats) for seats, count in gpus.items() for _ in range(count)]
 
 
-def _workload(service: ServiceDemand, profile: Profile, room: int) -> _Workload:
+def _workload(service: ServiceDemand, profile: SoloProfile, room: int) -> _Workload:
     needed = replicas_for(service.arrival_rate_rps, profile.highest_rps)
     replicas = min(max(needed, service.min_replicas), most_replicas(service, room))
     rate_rps = min(service.arrival_rate_rps / max(1, replicas), profile.highest_rps)
@@ -113,7 +113,7 @@ def _workload(service: ServiceDemand, profile: Profile, room: int) -> _Workload:
     return _Workload(service=service.name, replicas=replicas, rate_rps=rate_rps, row=row)
 
 
-def _sufficient(profile: Profile, rate_rps: float) -> Iterator[OperatingPoint]:
+def _sufficient(profile: SoloProfile, rate_rps: float) -> Iterator[OperatingPoint]:
     """The rows of the least SM percent that serves the rate alone; never empty for a rate up to the highest."""
     least = rate_rps * (1.0 - _GUARD)
     for rows in profile.rows.values():
@@ -123,7 +123,7 @@ def _sufficient(profile: Profile, rate_rps: float) -> Iterator[OperatingPoint]:
             return
 
 
-def _spare(profile: Profile, row: OperatingPoint, rate_rps: float) -> float:
+def _spare(profile: SoloProfile, row: OperatingPoint, rate_rps: float) -> float:
     """By which factor the execution may grow before the replica misses half its SLO or its rate."""
     longest_ms = profile.slo_ms / 2.0
     if rate_rps > 0.0:
@@ -131,7 +131,7 @@ def _spare(profile: Profile, row: OperatingPoint, rate_rps: float) -> float:
     return longest_ms / profile.execution_ms(row)
 
 
-def _place(problem: Problem, stage: Stage, needs: _Needs, gpus: Counter[Seats], seat: Seat) -> bool:
+def _place(problem: Problem, stage: TypeStage, needs: _Needs, gpus: Counter[Seats], seat: ArrangedReplica) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
     best: tuple[float, Seats, Seats] | None = None
     for seats in gpus:
@@ -170,18 +170,18 @@ def _widen(needs: _Needs, seats: Seats) -> Seats | None:
             wider = _next_row(needs.profiles[seat.service], seat.row)
             if wider is None:
                 return None
-            widened[at] = Seat(service=seat.service, row=wider)
+            widened[at] = ArrangedReplica(service=seat.service, row=wider)
             is_settled = False
         if _percent(widened) > 100.0 + SM_PERCENT_TOLERANCE:
             return None
     return tuple(widened)
 
 
-def _next_row(profile: Profile, row: OperatingPoint) -> OperatingPoint | None:
+def _next_row(profile: SoloProfile, row: OperatingPoint) -> OperatingPoint | None:
     """The row of the same batch with the next larger SM percent."""
     wider = (one for percent, rows in profile.rows.items() if percent > row.sm_percent for one in rows)
     return next((one for one in wider if one.batch == row.batch), None)
 
 
-def _percent(seats: Sequence[Seat]) -> float:
+def _percent(seats: Sequence[ArrangedReplica]) -> float:
     return sum(seat.row.sm_percent for seat in seats)

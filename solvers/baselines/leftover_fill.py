@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from solvers.backfill.hosts import Host, Seat, make_host
+from solvers.backfill.hosts import Host, HostTenant, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import Gpu, GpuId, Task
 
-Place = tuple[Host, Seat]
-SeatsOn = Callable[[Host], Sequence[Seat]]
+Place = tuple[Host, HostTenant]
+SeatsOn = Callable[[Host], Sequence[HostTenant]]
 Choose = Callable[[Sequence[Place], SeatsOn], Place]
 """Of the free GPUs, each with the widest seat that it has left, and all seats of the task on a GPU: the one to take."""
 
@@ -42,7 +42,7 @@ def best_fit(places: Sequence[Place], seats_on: SeatsOn) -> Place:
     return min(enough, key=lambda place: (place[1].row.sm_percent, place[0].gpu.id))
 
 
-def knee_percent(seats: Sequence[Seat]) -> float:
+def knee_percent(seats: Sequence[HostTenant]) -> float:
     """The share at which the speed lies farthest above the chord from nothing to the widest; the smallest of equals."""
     last = seats[-1].row
     slope = 1.0 / last.solo_ms / last.sm_percent
@@ -104,16 +104,16 @@ class LeftOver:
         hosts = (host for _, host in sorted(self._hosts.items()) if host.gpu.replicas or host.tasks)
         return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
 
-    def seats(self, task: Task, host: Host) -> list[Seat]:
+    def seats(self, task: Task, host: Host) -> list[HostTenant]:
         """All seats of a task on a GPU, by share."""
         return self._seats.on(task, host)
 
-    def widest_seat(self, task: Task, host: Host) -> Seat | None:
+    def widest_seat(self, task: Task, host: Host) -> HostTenant | None:
         """The largest share that is left."""
         fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
         return fitting[-1] if fitting else None
 
-    def take(self, task: Task, host: Host, seat: Seat) -> None:
+    def take(self, task: Task, host: Host, seat: HostTenant) -> None:
         """Give a task its place."""
         host.residents.append((bound_task(task, seat), seat))
         self._placed.add(task.name)

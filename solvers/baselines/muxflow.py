@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from solvers.backfill.hosts import Host, Seat
+from solvers.backfill.hosts import Host, HostTenant
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import urgency
 from solvers.baselines.half_slo import half_slo_rps
@@ -88,7 +88,7 @@ def _match(problem: Problem, left: LeftOver, online: list[Host], offline: list[T
             left.take(offline[f], left.put(_at_row(online[o].gpu, row)), seat)
 
 
-def _pair(problem: Problem, left: LeftOver, host: Host, task: Task) -> tuple[OperatingPoint, Seat, float] | None:
+def _pair(problem: Problem, left: LeftOver, host: Host, task: Task) -> tuple[OperatingPoint, HostTenant, float] | None:
     """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
     idle = idle_percent(problem, host)
     seats = [seat for seat in left.seats(task, host) if seat.row.sm_percent <= idle + SM_PERCENT_TOLERANCE]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from solvers.greedy.arrange import obeys, running_carriers
 from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
-from solvers.greedy.routing import ROUNDING, SAFE, Carrier, Seat, reasons_short, route
+from solvers.greedy.routing import ROUNDING, SAFE, ArrangedReplica, Carrier, reasons_short, route
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
@@ -132,7 +132,9 @@ class _Counting:
                     way = self._next_way(service)
                     if way is None:
                         break
-                    mine.append(Carrier(gpu_type=way.gpu_type, seats=(Seat(service=service.name, row=way.row),)))
+                    mine.append(
+                        Carrier(gpu_type=way.gpu_type, seats=(ArrangedReplica(service=service.name, row=way.row),))
+                    )
 
     def drop(self) -> None:
         """Take a GPU from each service that has needed fewer for long."""
@@ -196,7 +198,7 @@ class _Counting:
 
     def _with_best(self, service: ServiceDemand, carrier: Carrier, rows: Sequence[OperatingPoint]) -> Carrier:
         best = max(rows, key=lambda row: self._carries(self._problem, service, row))  # the first of equals: as it is
-        return Carrier(gpu_type=carrier.gpu_type, seats=(Seat(service=service.name, row=best),))
+        return Carrier(gpu_type=carrier.gpu_type, seats=(ArrangedReplica(service=service.name, row=best),))
 
     def _rows(self, service: ServiceDemand, carrier: Carrier) -> Iterator[OperatingPoint]:
         return (row for way in self._ways[service.name] if way.gpu_type == carrier.gpu_type for row in way.rows)
@@ -212,7 +214,7 @@ def _ways(problem: Problem, service: ServiceDemand, carries: Carries) -> tuple[_
         rows = [
             row
             for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-            if obeys(problem, Carrier(gpu_type=gpu_type.name, seats=(Seat(service=service.name, row=row),)))
+            if obeys(problem, Carrier(gpu_type=gpu_type.name, seats=(ArrangedReplica(service=service.name, row=row),)))
         ]
         best = max(rows, key=lambda row: (carries(problem, service, row), row.sm_percent), default=None)
         rate_rps = 0.0 if best is None else carries(problem, service, best)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.baselines.half_slo import Profile, profiles
+from solvers.baselines.half_slo import SoloProfile, profiles
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.configure import MOST_REPLICAS
 from solvers.greedy.routing import Capacities, Carrier, reasons_short, route
@@ -24,21 +24,21 @@ from solvers.types.state import GpuType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class TypeStage:
     """One GPU type, and the services that it can serve."""
 
     gpu_type: GpuType
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[str, SoloProfile]
     room: int
     """Replicas that the plan may still have."""
 
 
-Fill = Callable[[Problem, Stage], Sequence[Carrier]]
+Fill = Callable[[Problem, TypeStage], Sequence[Carrier]]
 """GPUs of one type for the services of a Problem, as far as stock and room go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Believer:
+class TypePolicy:
     """A policy that fills one GPU type, and what it believes its replicas to serve."""
 
     name: str
@@ -46,7 +46,7 @@ class Believer:
     capacities: Capacities
 
 
-def plan_type_by_type(problem: Problem, believer: Believer, budget: Budget) -> tuple[Plan, PlanReport]:
+def plan_type_by_type(problem: Problem, believer: TypePolicy, budget: Budget) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
     by_type = {gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types}
@@ -65,14 +65,14 @@ def plan_type_by_type(problem: Problem, believer: Believer, budget: Budget) -> t
     return plan, report
 
 
-def _fill(problem: Problem, believer: Believer, by_type: Mapping[str, Mapping[str, Profile]]) -> list[Carrier]:
+def _fill(problem: Problem, believer: TypePolicy, by_type: Mapping[str, Mapping[str, SoloProfile]]) -> list[Carrier]:
     carriers: list[Carrier] = []
     left, types = problem, sorted(name for name, found in by_type.items() if found)
     while types and left.services:
         room = MOST_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
         trials = {}
         for name in types:
-            filled = believer.fill(left, Stage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
+            filled = believer.fill(left, TypeStage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
             trials[name] = filled, route(left, believer.name, filled, {}, capacities=believer.capacities)
         best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
         filled, plan = trials[best]
@@ -100,7 +100,7 @@ def _without_served(problem: Problem, carriers: Sequence[Carrier], plan: Plan) -
     return replace(problem, services=tuple(services))
 
 
-def _running_plan(problem: Problem, believer: Believer, able: Container[str]) -> Plan | None:
+def _running_plan(problem: Problem, believer: TypePolicy, able: Container[str]) -> Plan | None:
     """What runs, with the present rates; None where another policy made it or its counts are over the limits."""
     if problem.current is None or problem.current.policy != believer.name:
         return None
@@ -113,7 +113,7 @@ def _running_plan(problem: Problem, believer: Believer, able: Container[str]) ->
     return _plan(problem, believer, running, able)
 
 
-def _plan(problem: Problem, believer: Believer, carriers: Sequence[Carrier], able: Container[str]) -> Plan:
+def _plan(problem: Problem, believer: TypePolicy, carriers: Sequence[Carrier], able: Container[str]) -> Plan:
     reasons = reasons_short(problem, carriers, able)
     return route(problem, believer.name, carriers, reasons, capacities=believer.capacities)
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.explain.types import Alternative, ChangeKind
-from solvers.joint.kernels.types import Effort, Mode, Numbers, Reals, Worth
+from solvers.joint.kernels.types import Effort, GpuMode, Numbers, Reals, Worth
 from solvers.joint.patterns.columns import Column, Pattern, capacities, make_column
 from solvers.joint.patterns.decode import SAFE, patterns_of
 from solvers.joint.patterns.formulation import priced_problem
@@ -164,7 +164,7 @@ def _best(change: ChangeKind, mode: int, rest: Sequence[int], worth: Reals) -> I
         yield change, Pattern(mode, tuple(sorted((*rest, int(worth.argmax())))))
 
 
-def _worth_beside(tables: Tables, mode: Mode, rest: Sequence[int], valuation: Valuation) -> Reals:
+def _worth_beside(tables: Tables, mode: GpuMode, rest: Sequence[int], valuation: Valuation) -> Reals:
     """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
     worth = np.full(len(mode.service), -np.inf)
     members = np.array(rest, dtype=np.int32)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from solvers.explain.neighbours import Company, Seat
+from solvers.explain.neighbours import NeighbourReader, ReplicaRow
 from solvers.explain.types import Alternative, Earning, GpuExplanation
 from solvers.laws.cost import gpu_power_w
 from solvers.types.outcome import Prices
@@ -38,7 +38,7 @@ def _none(gpu: GpuPlan) -> tuple[Alternative, ...]:  # noqa: ARG001
 
 
 def explain_gpus(
-    company: Company,
+    company: NeighbourReader,
     plan: Plan,
     prices: Prices,
     *,
@@ -54,7 +54,7 @@ def explain_gpus(
     return GpuExplanations(kinds=told, left_out=len(kinds) - len(told))
 
 
-def _sorted_kinds(company: Company, plan: Plan) -> list[GpuPlan]:
+def _sorted_kinds(company: NeighbourReader, plan: Plan) -> list[GpuPlan]:
     """The GPUs that the problem has rows for, alike ones together, those that cost most first."""
     counts: dict[GpuPlan, int] = {}
     for gpu in plan.gpus:
@@ -69,7 +69,7 @@ def _sorted_kinds(company: Company, plan: Plan) -> list[GpuPlan]:
 
 
 def _explain_gpu(
-    company: Company, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
+    company: NeighbourReader, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
 ) -> GpuExplanation:
     problem = company.problem
     gpu_type = problem.gpu_type(gpu.gpu_type)
@@ -91,7 +91,7 @@ def _explain_gpu(
     )
 
 
-def _earning(problem: Problem, seat: Seat, prices: Prices) -> Earning:
+def _earning(problem: Problem, seat: ReplicaRow, prices: Prices) -> Earning:
     replica = seat.replica
     price = prices.of_service(replica.service)
     useful_rps = min(seat.capacity_rps, problem.service(replica.service).arrival_rate_rps)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from solvers.explain.types import Binding, Rule, Use
+from solvers.explain.types import Binding, LimitUse, Rule
 from solvers.laws.colocation import beside, capacities_rps, executions_ms, neighbours_of
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, OperatingRows
 from solvers.types.outcome import Prices
@@ -23,7 +23,7 @@ _NEEDS = tuple(OperatingPoint._fields.index(name) for name in ("sm_percent", "me
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class ReplicaRow:
     """One replica at its row beside its neighbours."""
 
     replica: ReplicaPlan
@@ -32,7 +32,7 @@ class Seat:
     capacity_rps: float
 
 
-class Company:
+class NeighbourReader:
     """Reads plans of one problem."""
 
     def __init__(self, problem: Problem) -> None:
@@ -41,9 +41,9 @@ class Company:
         self._names = {service.name for service in problem.services}
         self._types = {gpu_type.name for gpu_type in problem.gpu_types}
         self._at_clock: dict[tuple[str, str, float], tuple[OperatingPoints, tuple[OperatingPoint, ...]]] = {}
-        self._seated: dict[GpuPlan, tuple[Seat, ...] | None] = {}
+        self._seated: dict[GpuPlan, tuple[ReplicaRow, ...] | None] = {}
 
-    def seats(self, gpu: GpuPlan) -> tuple[Seat, ...] | None:
+    def seats(self, gpu: GpuPlan) -> tuple[ReplicaRow, ...] | None:
         """The replicas of a GPU in its order; None where one has no row in the problem."""
         if gpu not in self._seated:
             rows = [self._row(gpu, replica) for replica in gpu.replicas]
@@ -51,12 +51,12 @@ class Company:
             self._seated[gpu] = None if len(known) < len(rows) else self._seats(gpu, known)
         return self._seated[gpu]
 
-    def seat(self, gpu: GpuPlan, replica: ReplicaPlan) -> Seat | None:
+    def seat(self, gpu: GpuPlan, replica: ReplicaPlan) -> ReplicaRow | None:
         """One replica of a GPU; None where it or a neighbour has no row in the problem."""
         seats = self.seats(gpu)
         return None if seats is None else seats[gpu.replicas.index(replica)]
 
-    def uses(self, gpu: GpuPlan) -> tuple[Use, ...]:
+    def uses(self, gpu: GpuPlan) -> tuple[LimitUse, ...]:
         """SM percent, memory, watts and replicas of a GPU. Raises InvalidInput for a replica without a row."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [self._rows.row_of(gpu, replica) for replica in gpu.replicas]
@@ -70,7 +70,7 @@ class Company:
             ("replicas_per_gpu", float(len(rows)), float(self.problem.max_replicas_per_gpu), 1.0),
         ]
         return tuple(
-            Use(rule=rule, used=used, limit=limit, is_full=used + more > limit * (1.0 + _TOLERANCE))
+            LimitUse(rule=rule, used=used, limit=limit, is_full=used + more > limit * (1.0 + _TOLERANCE))
             for rule, used, limit, more in sums
         )
 
@@ -124,7 +124,7 @@ class Company:
         for rule in dict.fromkeys(rule for each in rules if len(each) == fewest for rule in each):
             yield rule, words[rule]
 
-    def _larger(self, gpu: GpuPlan, seat: Seat, seats: Sequence[Seat]) -> list[OperatingPoint]:
+    def _larger(self, gpu: GpuPlan, seat: ReplicaRow, seats: Sequence[ReplicaRow]) -> list[OperatingPoint]:
         """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
         service, gpu_type = self.problem.service(seat.replica.service), self.problem.gpu_type(gpu.gpu_type)
         points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
@@ -147,7 +147,9 @@ class Company:
             self._at_clock[key] = points, tuple(near)
         return self._at_clock[key]
 
-    def _broken(self, gpu: GpuPlan, seats: Sequence[Seat], seat: Seat, row: OperatingPoint) -> tuple[Rule, ...]:
+    def _broken(
+        self, gpu: GpuPlan, seats: Sequence[ReplicaRow], seat: ReplicaRow, row: OperatingPoint
+    ) -> tuple[Rule, ...]:
         """The rules that the GPU would break with that row in place of the replica's."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         rows = [row if other is seat else other.row for other in seats]
@@ -194,21 +196,21 @@ class Company:
             if self.problem.points_of(network, gpu.gpu_type) is not None:
                 yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
 
-    def _seats(self, gpu: GpuPlan, rows: Sequence[OperatingPoint]) -> tuple[Seat, ...]:
+    def _seats(self, gpu: GpuPlan, rows: Sequence[OperatingPoint]) -> tuple[ReplicaRow, ...]:
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         named = [(replica.service, row) for replica, row in zip(gpu.replicas, rows, strict=True)]
         seats = []
         for at, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
             execution_ms, capacity_rps = beside(self.problem, gpu_type, named, at)
-            seats.append(Seat(replica=replica, row=row, execution_ms=execution_ms, capacity_rps=capacity_rps))
+            seats.append(ReplicaRow(replica=replica, row=row, execution_ms=execution_ms, capacity_rps=capacity_rps))
         return tuple(seats)
 
-    def _utilisation(self, seat: Seat) -> float:
+    def _utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
         ratio = service.slo_ms / seat.execution_ms
         return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, ratio)
 
-    def _highest_utilisation(self, seat: Seat) -> float:
+    def _highest_utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
         return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, math.inf)
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Relief
 from solvers.types.outcome import Prices
 from solvers.types.plan import Plan
@@ -19,7 +19,7 @@ LOOSER = 1.1
 """By how much SLOs and power caps are loosened."""
 
 
-def priced_reliefs(company: Company, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
+def priced_reliefs(company: NeighbourReader, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
     problem = company.problem
     found = [*_stocks(problem, plan, prices), *_most_replicas(problem, prices), *_slos(company, plan, prices)]
@@ -58,10 +58,10 @@ def _most_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
             )
 
 
-def _slos(tight: Company, plan: Plan, prices: Prices) -> Iterator[Relief]:
+def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """What every service's own replicas would carry more under a looser SLO, at the price of a request."""
     problem = tight.problem
-    loose = Company(with_slos(problem, {service.name for service in problem.services}))
+    loose = NeighbourReader(with_slos(problem, {service.name for service in problem.services}))
     gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
     for gpu in plan.gpus:
         before, after = tight.seats(gpu), loose.seats(gpu)

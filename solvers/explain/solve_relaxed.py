@@ -6,7 +6,7 @@ What saves less than the relaxation's own tolerance is not told from nothing, an
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.relaxed_limits import LOOSER, priced_reliefs, sorted_reliefs, with_slos
 from solvers.explain.types import Relief
 from solvers.joint.patterns.deadline import never
@@ -32,7 +32,7 @@ class _Question:
 
 
 def solved_reliefs(
-    company: Company, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
+    company: NeighbourReader, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
 ) -> tuple[Relief, ...]:
     """The same with the most promising ones solved again while there is time; those that save nothing are left out.
 
@@ -56,7 +56,7 @@ def solved_reliefs(
     return sorted_reliefs(known.values())
 
 
-def _questions(company: Company, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
+def _questions(company: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MOST_SLOS]:
@@ -65,7 +65,7 @@ def _questions(company: Company, plan: Plan, prices: Prices, hopes: Sequence[Rel
     yield from _choices(company.problem, prices)
 
 
-def _caps(company: Company, plan: Plan) -> Iterator[_Question]:
+def _caps(company: NeighbourReader, plan: Plan) -> Iterator[_Question]:
     """Of the types on which some replica of the plan is held back by the watts."""
     problem = company.problem
     for name in sorted(company.types_held_by(plan, "power")):

@@ -32,7 +32,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class LimitUse:
     """How much of a GPU's limit is used."""
 
     rule: Rule
@@ -91,7 +91,7 @@ class GpuExplanation:
     replicas: tuple[Earning, ...]
     loss: float
     """Price + stock price − earnings; about 0 for what the relaxation would choose, more for what only fills up."""
-    uses: tuple[Use, ...]
+    uses: tuple[LimitUse, ...]
     alternatives: tuple[Alternative, ...] = ()
     """Least loss first."""
 

@@ -26,8 +26,8 @@ from solvers.forecast.types import (
     History,
     Numbers,
     Reals,
+    RequestSeries,
     Season,
-    Series,
     normal_quantile,
     windows_ahead,
 )
@@ -44,7 +44,7 @@ SeasonsBefore = Callable[[float], tuple[Season, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class ForecastScore:
     """How a technique did, as means over its forecasts."""
 
     forecasts: float
@@ -63,7 +63,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class BackTestOrigin:
     """What is asked at every origin."""
 
     horizon_s: float
@@ -76,13 +76,13 @@ class Question:
 
 
 def back_test(
-    series: Series,
-    question: Question,
+    series: RequestSeries,
+    question: BackTestOrigin,
     seasons_before: SeasonsBefore = lambda _: (),
     *,
     margins: Mapping[str, float] = MappingProxyType({}),
     since: int = 1,
-) -> Mapping[str, Score]:
+) -> Mapping[str, ForecastScore]:
     """A score of every technique; empty where no window can be judged.
 
     margins: factor on the spread, by technique; 1 where one is missing. since: first origin, as number of windows
@@ -111,7 +111,7 @@ def back_test(
 
 
 def _with_seasons(
-    series: Series, origins: Numbers, seasons_before: SeasonsBefore
+    series: RequestSeries, origins: Numbers, seasons_before: SeasonsBefore
 ) -> list[tuple[int, tuple[Season, ...]]]:
     """Each origin with the seasons of the newest block of origins that began before it."""
     block = max(1, -(-len(origins) // _SEASON_TIMES))
@@ -124,7 +124,7 @@ def _with_seasons(
 
 
 def _forecasts(
-    series: Series, origin: int, question: Question, seasons: tuple[Season, ...]
+    series: RequestSeries, origin: int, question: BackTestOrigin, seasons: tuple[Season, ...]
 ) -> list[tuple[float, float]] | None:
     """(techniques, 2) median and spread. None where nothing was heard."""
     history = History(recent=series.part(origin - question.lookback, origin), seasons=seasons)
@@ -133,7 +133,7 @@ def _forecasts(
     return pairs if len(pairs) == len(made) else None
 
 
-def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) -> Score:
+def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) -> ForecastScore:
     """forecasts: (N, 2) medians and spreads; observed: (N,) what came."""
     expected, spread = forecasts.T
     planned, low, high = (
@@ -142,7 +142,7 @@ def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) ->
     above = observed - planned
     # A forecast that is exactly right is covered, also after rounding.
     slack = 1e-9 * (1.0 + observed)
-    return Score(
+    return ForecastScore(
         forecasts=float(len(observed)),
         pinball_rps=float(np.mean(np.maximum(level * above, (level - 1.0) * above))),
         coverage=float(np.mean(observed <= planned + slack)),

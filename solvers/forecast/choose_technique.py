@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from solvers.forecast.back_test import Score
+from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
 from solvers.forecast.types import Season
 
@@ -26,13 +26,13 @@ class Choice:
     """Factor on the technique's spread, ≥ 1."""
     reserve_rps: float = 0.0
     """What plans carry at least, for bursts that no forecast follows in time (`solvers.forecast.reserve`)."""
-    scores: Mapping[str, Score] = field(default_factory=dict)
+    scores: Mapping[str, ForecastScore] = field(default_factory=dict)
     """By technique; older forecasts count less."""
     judged_until_s: float = 0.0
     """Seconds since 1970; windows before it are in the scores."""
 
 
-def choose(scores: Mapping[str, Score], current: str = DEFAULT) -> str:
+def choose(scores: Mapping[str, ForecastScore], current: str = DEFAULT) -> str:
     """The name of the technique to use next.
 
     The current one stays unless another one's pinball loss is lower by MARGIN, over at least FEWEST_FORECASTS.
@@ -46,7 +46,7 @@ def choose(scores: Mapping[str, Score], current: str = DEFAULT) -> str:
     return best if scores[best].pinball_rps < (1.0 - MARGIN) * scores[current].pinball_rps else current
 
 
-def margin_of(score: Score | None) -> float:
+def margin_of(score: ForecastScore | None) -> float:
     """The factor on a technique's spread that its back-tests ask for, ≥ 1; near 1 while there are few of them.
 
     A technique that promises more than is needed keeps its margin: back-tests know only what has been.
@@ -57,7 +57,9 @@ def margin_of(score: Score | None) -> float:
     return 1.0 + trust * (max(1.0, score.margin) - 1.0)
 
 
-def merge(old: Mapping[str, Score], new: Mapping[str, Score], *, elapsed_s: float) -> dict[str, Score]:
+def merge(
+    old: Mapping[str, ForecastScore], new: Mapping[str, ForecastScore], *, elapsed_s: float
+) -> dict[str, ForecastScore]:
     """Scores over all forecasts, those of `old` counting half for each HALF_LIFE_S since they were made.
 
     Techniques that are no longer there are left out; one that `old` does not know is not chosen before it has made
@@ -67,7 +69,7 @@ def merge(old: Mapping[str, Score], new: Mapping[str, Score], *, elapsed_s: floa
     return {name: _merged(old.get(name), new.get(name), keep) for name in TECHNIQUES if name in old or name in new}
 
 
-def _merged(old: Score | None, new: Score | None, keep: float) -> Score:
+def _merged(old: ForecastScore | None, new: ForecastScore | None, keep: float) -> ForecastScore:
     if old is None or new is None:
         known = old or new
         assert known is not None
@@ -77,6 +79,6 @@ def _merged(old: Score | None, new: Score | None, keep: float) -> Score:
     share = new.forecasts / total if total else 0.0
     means = {
         entry.name: (1.0 - share) * getattr(old, entry.name) + share * getattr(new, entry.name)
-        for entry in fields(Score)
+        for entry in fields(ForecastScore)
     }
-    return Score(**{**means, "forecasts": total})
+    return ForecastScore(**{**means, "forecasts": total})

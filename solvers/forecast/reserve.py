@@ -20,7 +20,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from solvers.forecast.seasons import coarsen
-from solvers.forecast.types import PLANNING_LEVEL, Reals, Series, normal_quantile
+from solvers.forecast.types import PLANNING_LEVEL, Reals, RequestSeries, normal_quantile
 
 Flags = npt.NDArray[np.bool_]
 
@@ -33,7 +33,7 @@ _HALVINGS = 20
 """A millionth of the highest rate."""
 
 
-def reserve_rps(series: Series, *, percentile: float, hold_s: float, reaction_s: float) -> float:
+def reserve_rps(series: RequestSeries, *, percentile: float, hold_s: float, reaction_s: float) -> float:
     """The rate that plans of a service should carry at least; 0 where they do without.
 
     series: of the past, an hour or so; windows that were not heard, or follow such, are left out. percentile: of the

@@ -18,7 +18,7 @@ import numpy as np
 
 from solvers.forecast.seasons import DAY_S, HOUR_S
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
-from solvers.forecast.types import Forecast, History, Reals, Season, Technique, make_forecast, windows_ahead
+from solvers.forecast.types import Forecast, ForecastTechnique, History, Reals, Season, make_forecast, windows_ahead
 
 DAILY_NAME = "seasonal_daily"
 HOURLY_NAME = "seasonal_hourly"
@@ -60,9 +60,9 @@ def _forecast(
     return make_forecast(technique, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
 
 
-daily: Technique = partial(_forecast, technique=DAILY_NAME, period_s=DAY_S)
+daily: ForecastTechnique = partial(_forecast, technique=DAILY_NAME, period_s=DAY_S)
 """By the time of the day (UTC). See `forecast.Technique`."""
-hourly: Technique = partial(_forecast, technique=HOURLY_NAME, period_s=HOUR_S)
+hourly: ForecastTechnique = partial(_forecast, technique=HOURLY_NAME, period_s=HOUR_S)
 """By the minutes past the hour. See `forecast.Technique`."""
 
 

@@ -15,7 +15,7 @@ Periods in which nothing was asked for have no shape; parts that were never hear
 import numpy as np
 
 from solvers.forecast.spread import SURPRISE_DEVIATIONS
-from solvers.forecast.types import Reals, Season, Series
+from solvers.forecast.types import Reals, RequestSeries, Season
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
@@ -38,13 +38,13 @@ _NEIGHBOURS = 3
 """Parts on either side that a part is compared with."""
 
 
-def make_seasons(coarse: Series) -> tuple[Season, ...]:
+def make_seasons(coarse: RequestSeries) -> tuple[Season, ...]:
     """The daily and the hourly season, each where the history has enough of it."""
     made = (make_season(coarse, period_s) for period_s in (DAY_S, HOUR_S))
     return tuple(season for season in made if season is not None)
 
 
-def coarsen(series: Series, window_s: float) -> Series:
+def coarsen(series: RequestSeries, window_s: float) -> RequestSeries:
     """The counts in longer windows, which start at multiples of their length; less than half heard is not heard.
 
     What was not heard of a window is taken to be as the rest of it. A series of windows at least as long stays.
@@ -58,10 +58,10 @@ def coarsen(series: Series, window_s: float) -> Series:
     counts = np.bincount(places, weights=np.where(heard, series.arrivals, 0.0))
     enough = seconds >= _HEARD_SHARE * window_s
     arrivals = np.divide(counts * window_s, seconds, out=np.full(len(counts), np.nan), where=enough)
-    return Series(start_s=float(numbers[0] * window_s), window_s=window_s, arrivals=arrivals)
+    return RequestSeries(start_s=float(numbers[0] * window_s), window_s=window_s, arrivals=arrivals)
 
 
-def make_season(coarse: Series, period_s: float) -> Season | None:
+def make_season(coarse: RequestSeries, period_s: float) -> Season | None:
     """The season of one period; None with fewer than two heard periods, or windows too long for it.
 
     coarse: windows of a length that divides the period into at least four. O(windows · rounds).
@@ -80,7 +80,7 @@ def make_season(coarse: Series, period_s: float) -> Season | None:
     return Season(period_s=period_s, rates_rps=tuple((level * shape).tolist()))
 
 
-def _by_period(coarse: Series, parts: int) -> Reals:
+def _by_period(coarse: RequestSeries, parts: int) -> Reals:
     """(periods, parts) rates in rps, NaN where nothing was heard; rows begin at multiples of the period."""
     first = round(coarse.start_s / coarse.window_s)
     before = first % parts

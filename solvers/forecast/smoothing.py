@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
-from solvers.forecast.types import Forecast, History, Reals, Technique, make_forecast, windows_ahead
+from solvers.forecast.types import Forecast, ForecastTechnique, History, Reals, make_forecast, windows_ahead
 
 EWMA_NAME, FAST_EWMA_NAME = "ewma", "ewma_fast"
 HOLT_NAME, FAST_HOLT_NAME = "holt", "holt_fast"
@@ -64,13 +64,15 @@ def _forecast(
     return make_forecast(technique, expected_rps=newest, spread_rps=spread, horizon_s=horizon_s, levels=levels)
 
 
-ewma: Technique = partial(_forecast, technique=EWMA_NAME)
+ewma: ForecastTechnique = partial(_forecast, technique=EWMA_NAME)
 """Level alone. See `forecast.Technique`."""
-fast_ewma: Technique = partial(_forecast, technique=FAST_EWMA_NAME, reach_share=FAST_SHARE)
+fast_ewma: ForecastTechnique = partial(_forecast, technique=FAST_EWMA_NAME, reach_share=FAST_SHARE)
 """Level alone, of the last seconds."""
-holt: Technique = partial(_forecast, technique=HOLT_NAME, trend_share=TREND_SHARE)
+holt: ForecastTechnique = partial(_forecast, technique=HOLT_NAME, trend_share=TREND_SHARE)
 """Level and damped trend."""
-fast_holt: Technique = partial(_forecast, technique=FAST_HOLT_NAME, trend_share=TREND_SHARE, reach_share=FAST_SHARE)
+fast_holt: ForecastTechnique = partial(
+    _forecast, technique=FAST_HOLT_NAME, trend_share=TREND_SHARE, reach_share=FAST_SHARE
+)
 """Level and damped trend of the last seconds."""
 
 

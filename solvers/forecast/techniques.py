@@ -6,11 +6,11 @@ from types import MappingProxyType
 from solvers.forecast import burst_aware, seasonal
 from solvers.forecast import smoothing as holt
 from solvers.forecast import smoothing as last_value
-from solvers.forecast.types import Forecast, History, Technique
+from solvers.forecast.types import Forecast, ForecastTechnique, History
 
 DEFAULT = burst_aware.NAME
 
-TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
+TECHNIQUES: Mapping[str, ForecastTechnique] = MappingProxyType(
     {
         DEFAULT: burst_aware.forecast,
         last_value.NAME: last_value.forecast,

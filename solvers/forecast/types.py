@@ -23,7 +23,7 @@ PLANNING_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Series:
+class RequestSeries:
     """Requests counted in windows of one length that follow each other without gaps. Raises InvalidInput."""
 
     start_s: float
@@ -64,10 +64,10 @@ class Series:
         """Seconds since 1970 at which each of these windows starts; numbers past the end are future windows."""
         return self.start_s + numbers.astype(np.float64) * self.window_s
 
-    def part(self, first: int, end: int) -> "Series":
+    def part(self, first: int, end: int) -> "RequestSeries":
         """The windows `first` to `end` − 1."""
         first = max(0, first)
-        return Series(
+        return RequestSeries(
             start_s=self.start_s + first * self.window_s, window_s=self.window_s, arrivals=self.arrivals[first:end]
         )
 
@@ -85,7 +85,7 @@ class Season:
 class History:
     """All that a forecast may use."""
 
-    recent: Series
+    recent: RequestSeries
     """Up to the present moment."""
     seasons: tuple[Season, ...] = ()
     """At most one per period; made from older windows."""
@@ -106,7 +106,7 @@ class Forecast:
     """The rate that stays below with the chance of the same position in `levels`; ≥ 0."""
 
 
-class Technique(Protocol):
+class ForecastTechnique(Protocol):
     """A way to forecast. A technique is a function; its module's docstring has formula, source and limits."""
 
     def __call__(self, history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
@@ -152,7 +152,7 @@ def normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf(level)
 
 
-def windows_ahead(series: Series, horizon_s: float) -> int:
+def windows_ahead(series: RequestSeries, horizon_s: float) -> int:
     """Number of the window, 1 = the next one, that ends about `horizon_s` after the history. Raises InvalidInput."""
     if not 0.0 < horizon_s < np.inf:
         raise InvalidInput("horizon_s", f"must be above 0 and finite, not {horizon_s}")

@@ -15,10 +15,10 @@ under a cap; it does not look at latency.
 """
 
 from solvers.governors.ladder import Climb, look, stride_to
-from solvers.governors.types import GpuPeriod, Knobs, Limits, clock_position
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, clock_position
 
 
-def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
     """One step on the ladder; a GPU that executed nothing stays unless it is over the cap."""
     levels = max((each.largest_batch for each in limits.replicas), default=1) - 1
     climb = look(
@@ -26,7 +26,7 @@ def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
     )
     works = climb.is_over or any(each.batches for each in reading.replicas)
     rung = _next_rung(climb, levels, len(limits.clocks_mhz)) if works else climb.rung
-    return Knobs(
+    return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[max(0, rung - levels)],
         batches=_batches(min(rung, levels), limits, levels),
         memory=climb.memory,
@@ -45,7 +45,7 @@ def _next_rung(climb: Climb, levels: int, clocks: int) -> int:
     return climb.rung
 
 
-def _rung(knobs: Knobs, limits: Limits, levels: int) -> int:
+def _rung(knobs: GovernorKnobs, limits: GovernorLimits, levels: int) -> int:
     """The rung of these knobs: the batch of the replica with the most to turn says it, or else the clock."""
     clock = clock_position(knobs.clock_mhz, limits.clocks_mhz)
     if clock > 0 or levels == 0:
@@ -53,5 +53,5 @@ def _rung(knobs: Knobs, limits: Limits, levels: int) -> int:
     return max(knobs.batches[each.id] - 1 for each in limits.replicas if each.largest_batch == levels + 1)
 
 
-def _batches(level: int, limits: Limits, levels: int) -> dict[str, int]:
+def _batches(level: int, limits: GovernorLimits, levels: int) -> dict[str, int]:
     return {each.id: 1 + round((each.largest_batch - 1) * level / levels) if levels else 1 for each in limits.replicas}

@@ -10,10 +10,10 @@ waiting is not counted, so a request may take nearly two batches' time; and it d
 from dataclasses import replace
 
 from solvers.governors.aimd import next_batch
-from solvers.governors.types import GpuPeriod, Knobs, Limits
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod
 
 
-def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
     """One step of AIMD for every replica that executed anything; the others are left as they are."""
     latency_ms = {each.id: each.latency_ms for each in limits.replicas}
     changed = {

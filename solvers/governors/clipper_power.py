@@ -10,10 +10,10 @@ once per tooth of its saw, and it does not look at latency.
 from dataclasses import replace
 
 from solvers.governors.aimd import next_batch
-from solvers.governors.types import GpuPeriod, Knobs, Limits
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod
 
 
-def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
     """One step of AIMD: above the cap every replica backs off, below it those that executed anything grow."""
     if reading.peak_power_w > limits.power_cap_w:
         return replace(knobs, batches={each: next_batch(batch, is_over=True) for each, batch in knobs.batches.items()})

@@ -8,10 +8,10 @@ highest clock, nothing is left to turn.
 """
 
 from solvers.governors.ladder import look, stride_to
-from solvers.governors.types import GpuPeriod, Knobs, Limits, clock_position
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, clock_position
 
 
-def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
     """One step of the clock towards the cap; a GPU that executed nothing keeps it unless it is over the cap."""
     climb = look(
         knobs.memory,
@@ -21,7 +21,7 @@ def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
     )
     works = climb.is_over or any(each.batches for each in reading.replicas)
     rung = stride_to(climb, lowest=0, top=len(limits.clocks_mhz) - 1) if works else climb.rung
-    return Knobs(
+    return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[rung],
         batches={each.id: each.largest_batch for each in limits.replicas},
         memory=climb.memory,

@@ -36,7 +36,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from solvers.governors.ladder import CALM_PERIODS, FAR_RUNGS, STEADY_SHARE, clock_stride
-from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod, clock_position
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    ReplicaLimits,
+    ReplicaPeriod,
+    clock_position,
+)
 
 STEADY_LATENCY_SHARE = 0.9
 """β: from this share of its limit on, a latency is as high as it should be."""
@@ -55,9 +62,9 @@ _FAILING = "failing"
 _CAREFUL = "careful:"
 
 
-def start(limits: Limits) -> Knobs:
+def start(limits: GovernorLimits) -> GovernorKnobs:
     """Where the governor begins: every batch 1, and the clock of the grid that is nearest to 600 MHz."""
-    return Knobs(
+    return GovernorKnobs(
         clock_mhz=min(limits.clocks_mhz, key=lambda clock: (abs(clock - START_CLOCK_MHZ), clock)),
         batches={each.id: 1 for each in limits.replicas},
     )
@@ -68,7 +75,7 @@ def asks_for_partition(memory: Mapping[str, float]) -> bool:
     return memory.get(_FAILING, 0.0) >= FAILING_PERIODS
 
 
-def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
     """One step by the rules; a GPU that executed nothing stays unless it is over the cap."""
     bounds = {each.id: each for each in limits.replicas}
     tenants = [_tenant(each, knobs, bounds[each.id]) for each in reading.replicas if each.batches]
@@ -77,7 +84,7 @@ def step(knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
     position = _position(power, turn.clock, len(limits.clocks_mhz))
     is_failing = power.is_over or any(each.share > 1.0 for each in tenants)
     failing = power.failing + 1.0 if is_failing else 0.0
-    after = Knobs(clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches})
+    after = GovernorKnobs(clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches})
     moved = after.clock_mhz != knobs.clock_mhz or after.batches != knobs.batches
     careful = {f"{_CAREFUL}{each.id}": 1.0 for each in tenants if each.is_careful}
     kept = {key: value for key, value in knobs.memory.items() if key.startswith(_CAREFUL)}
@@ -112,7 +119,7 @@ class _Tenant:
         return max(1, min(self.batch - 1, math.floor(self.batch * share)))
 
 
-def _tenant(each: ReplicaPeriod, knobs: Knobs, bounds: ReplicaLimits) -> _Tenant:
+def _tenant(each: ReplicaPeriod, knobs: GovernorKnobs, bounds: ReplicaLimits) -> _Tenant:
     batch = knobs.batches[each.id]
     latency_ms = min(each.latency_ms, 2.0 * each.execution_ms)
     share = max(latency_ms / bounds.latency_ms, 1e-6)
@@ -208,7 +215,7 @@ class _Power:
         }
 
 
-def _look(knobs: Knobs, power_w: float, limits: Limits) -> _Power:
+def _look(knobs: GovernorKnobs, power_w: float, limits: GovernorLimits) -> _Power:
     memory, cap_w = knobs.memory, limits.power_cap_w
     power = _Power(
         position=clock_position(knobs.clock_mhz, limits.clocks_mhz),

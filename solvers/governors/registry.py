@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from solvers.governors import batch_dvfs, clipper_latency, clipper_power, dfs, power_latency
-from solvers.governors.types import GpuPeriod, Knobs, Limits, within
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, within
 
 
-class Step(Protocol):
+class GovernorStep(Protocol):
     """What a governor's module offers."""
 
-    def __call__(self, knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+    def __call__(self, knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
         """The knobs for the next period. `knobs` lie within the limits; the same arguments give the same answer."""
 
 
@@ -24,10 +24,10 @@ class Step(Protocol):
 class Governor:
     """One governor and what it answers for."""
 
-    step: Step
+    step: GovernorStep
     holds_power: bool
     """Whether it keeps the power cap; where it does not, the board has to."""
-    start: Callable[[Limits], Knobs] | None = None
+    start: Callable[[GovernorLimits], GovernorKnobs] | None = None
     """Where it begins, and where not again when only limits change; None = with what the plan says, every time."""
     asks_for_partition: Callable[[Mapping[str, float]], bool] = lambda _: False
     """Whether notes of it say that only other SM percents can help."""
@@ -48,7 +48,7 @@ GOVERNORS = {
 """By name, as policies and commands call them."""
 
 
-def govern(name: str, knobs: Knobs, reading: GpuPeriod, limits: Limits) -> Knobs:
+def govern(name: str, knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
     """One step of the governor of that name, held within the limits whatever it answers.
 
     Raises KeyError for a name that is not in `GOVERNORS`.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
+class GovernorKnobs:
     """What one GPU is set to, and what its governor wants to remember."""
 
     clock_mhz: float
@@ -57,7 +57,7 @@ class ReplicaLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GovernorLimits:
     """How far one GPU may be turned."""
 
     power_cap_w: float
@@ -66,12 +66,12 @@ class Limits:
     replicas: tuple[ReplicaLimits, ...] = ()
 
 
-def within(knobs: Knobs, limits: Limits) -> Knobs:
+def within(knobs: GovernorKnobs, limits: GovernorLimits) -> GovernorKnobs:
     """The knobs inside the limits: a clock of the grid, the highest that is not above; a batch for every replica.
 
     A replica that the knobs do not know gets its largest batch.
     """
-    return Knobs(
+    return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[clock_position(knobs.clock_mhz, limits.clocks_mhz)],
         batches={
             each.id: max(1, min(knobs.batches.get(each.id, each.largest_batch), each.largest_batch))

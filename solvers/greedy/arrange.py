@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from solvers.greedy.configure import MOST_REPLICAS, Configuration
-from solvers.greedy.routing import ROUNDING, Carrier, Seat, total_capacity_rps
+from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, total_capacity_rps
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.types.plan import GpuPlan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
@@ -39,7 +39,7 @@ def running_carriers(problem: Problem) -> list[Carrier]:
     ]
 
 
-def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[Seat]:
+def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[ArrangedReplica]:
     """The seat of a running replica; none when its service left, may not run there any more, or has no such row."""
     try:
         service = problem.service(replica.service)
@@ -47,7 +47,7 @@ def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: Replica
         return
     row = rows.find(service.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
     if row is not None and service.allows(gpu.gpu_type):
-        yield Seat(service=service.name, row=row)
+        yield ArrangedReplica(service=service.name, row=row)
 
 
 def _lawful(problem: Problem, carrier: Carrier) -> Carrier:
@@ -132,7 +132,7 @@ def add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint
     Changes `carriers`: the fullest that hold one take it; those without a replica may be dropped, new ones follow last.
     """
     service, gpu_type = key
-    seat = Seat(service=service, row=row)
+    seat = ArrangedReplica(service=service, row=row)
     fitting = [
         index
         for index, carrier in enumerate(carriers)

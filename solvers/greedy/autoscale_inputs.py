@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from solvers.autoscale.problem import Option, ServiceTarget, TypeTotals
+from solvers.autoscale.problem import ScalingOption, ServiceTarget, TypeTotals
 from solvers.greedy.arrange import Key
 from solvers.greedy.configure import MOST_REPLICAS, Configuration
 from solvers.types.plan import UnservedReason
@@ -36,10 +36,10 @@ def service_target(service: ServiceDemand) -> ServiceTarget:
     )
 
 
-def option(configuration: Configuration, running: int) -> Option:
+def option(configuration: Configuration, running: int) -> ScalingOption:
     """The technique's option for a configuration of which `running` replicas run."""
     row = configuration.row
-    return Option(
+    return ScalingOption(
         service=configuration.service,
         gpu_type=configuration.gpu_type,
         capacity_rps=configuration.capacity_rps,

@@ -47,7 +47,7 @@ def configure(problem: Problem, *, keep_running: bool, sharers: int = 1) -> tupl
     """
     chosen = []
     for gpu_type in problem.gpu_types:
-        companies = Companies(problem, gpu_type)
+        companies = TypeNeighbours(problem, gpu_type)
         for service in problem.services:
             candidates = companies.candidates(service)
             narrow_usd = gpu_type.price_usd_per_hour / sharers * (1.0 + 1e-9)
@@ -84,7 +84,7 @@ def fitting_rows(
     )
 
 
-class Companies:
+class TypeNeighbours:
     """The worst neighbours of every service on one GPU type."""
 
     def __init__(self, problem: Problem, gpu_type: GpuType) -> None:

@@ -32,7 +32,7 @@ from solvers.greedy.arrange import Key, arrange, removal_order, running_carriers
 from solvers.greedy.autoscale_inputs import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
 from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, Configuration, configure
 from solvers.greedy.routing import ROUNDING, Carrier, route, total_capacity_rps
-from solvers.greedy.scaling_rules import Load, SaturationRule, ScalingStep, decide_saturation
+from solvers.greedy.scaling_rules import ReplicaLoad, SaturationRule, ScalingStep, decide_saturation
 from solvers.laws.colocation import beside
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport, SolveReport
@@ -66,7 +66,7 @@ class _Decision:
 
     service: str
     step: ScalingStep
-    load: Load
+    load: ReplicaLoad
     memory: Json
 
 
@@ -168,7 +168,7 @@ def _decide(tick: _Tick, carriers: Sequence[Carrier]) -> tuple[list[Carrier], li
     return left, decisions
 
 
-def _measure(tick: _Tick, service: str, own: Sequence[Carrier]) -> tuple[int, Load]:
+def _measure(tick: _Tick, service: str, own: Sequence[Carrier]) -> tuple[int, ReplicaLoad]:
     """Which of the service's carriers would give up its replica first, and the load with and without that replica.
 
     Of every GPU type the emptiest; of those the one on the dearest type without which the rest stays below the
@@ -191,7 +191,9 @@ def _measure(tick: _Tick, service: str, own: Sequence[Carrier]) -> tuple[int, Lo
         ),
         default=0,
     )
-    return first, Load(rate_rps=rate_rps, capacity_rps=capacity_rps, capacity_without_one_rps=rest.get(first, 0.0))
+    return first, ReplicaLoad(
+        rate_rps=rate_rps, capacity_rps=capacity_rps, capacity_without_one_rps=rest.get(first, 0.0)
+    )
 
 
 def _grow(

@@ -17,7 +17,7 @@ ROUNDING = 1e-7
 """A shortage below this share of the rate is rounding."""
 
 
-class Seat(NamedTuple):
+class ArrangedReplica(NamedTuple):
     """One replica's place in an arrangement: its service and its operating row."""
 
     service: str
@@ -29,7 +29,7 @@ class Carrier:
     """One GPU of an arrangement."""
 
     gpu_type: str
-    seats: tuple[Seat, ...]
+    seats: tuple[ArrangedReplica, ...]
 
 
 Capacities = Callable[[Problem, Carrier], Sequence[float]]

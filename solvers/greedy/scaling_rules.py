@@ -39,7 +39,7 @@ class SaturationRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ReplicaLoad:
     """What one service's running replicas carry, and what they could."""
 
     rate_rps: float
@@ -69,7 +69,9 @@ class HpaDecision:
     """Before the scale-down window."""
 
 
-def decide_saturation(load: Load, rule: SaturationRule, *, now_s: float, memory: Json) -> tuple[ScalingStep, Json]:
+def decide_saturation(
+    load: ReplicaLoad, rule: SaturationRule, *, now_s: float, memory: Json
+) -> tuple[ScalingStep, Json]:
     """OUT after `hold_s` above the threshold, IN after `cool_down_s` in which the rest would stay below it, else HOLD.
 
     With no replica and some rate there is nothing to measure, so it says OUT at once. After OUT and IN the timers

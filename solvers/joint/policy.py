@@ -40,7 +40,7 @@ from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.replan.change import Changed, change
-from solvers.joint.replan.warm_start import Warm, keep_warm, take_warm
+from solvers.joint.replan.warm_start import WarmStart, keep_warm, take_warm
 from solvers.joint.shortage import as_promised, at_medians, is_short, is_worth_moving, keeps_medians
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
@@ -133,7 +133,7 @@ def _planned(problem: Problem, observed: Observed, memory: Json, budget: Budget)
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past, has_next = _past(memory), _has_next(budget)
     warm = take_warm(past.token, problem) if has_next else None
-    warm = warm if warm is not None else Warm(problem, has_headroom=has_next)
+    warm = warm if warm is not None else WarmStart(problem, has_headroom=has_next)
     if problem.current is None or not problem.current.gpus:
         found, is_look = _fresh(problem, observed, budget, warm), True
     else:
@@ -151,7 +151,7 @@ def _has_next(budget: Budget) -> bool:
 
 
 def _replanned(
-    problem: Problem, observed: Observed, budget: Budget, warm: Warm, *, may_look: bool
+    problem: Problem, observed: Observed, budget: Budget, warm: WarmStart, *, may_look: bool
 ) -> tuple[_Found, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
     share = _CHANGE_SHARE if may_look else _USABLE
@@ -194,7 +194,7 @@ def _after(budget: Budget, share: float) -> Callable[[], bool]:
     return lambda: budget.elapsed() >= share * budget.seconds
 
 
-def _rearranged(problem: Problem, budget: Budget, warm: Warm) -> Iterator[_Draft]:
+def _rearranged(problem: Problem, budget: Budget, warm: WarmStart) -> Iterator[_Draft]:
     """Running arrangements with starts that save cost, at two prices of a start."""
     for start in (problem.migration_cost_usd_per_hour, None):
         if problem.migration_cost_usd_per_hour == 0.0 and budget.stability.move_budget >= 1.0:
@@ -280,7 +280,9 @@ def _is_allowed(draft: _Draft, needed: _Draft, problem: Problem, stability: Stab
     return saves and (stability.move_budget >= 1.0 or draft.starts <= most)
 
 
-def _fresh(problem: Problem, observed: Observed, budget: Budget, warm: Warm, *, other: _Draft | None = None) -> _Found:
+def _fresh(
+    problem: Problem, observed: Observed, budget: Budget, warm: WarmStart, *, other: _Draft | None = None
+) -> _Found:
     """The best plan from nothing, or the other one."""
     solution, step = solve(problem, budget, warm=warm)
     plan = replace(solution.plan, policy=NAME)

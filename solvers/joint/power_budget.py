@@ -21,19 +21,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.joint.heuristics.diving import Search, floors
+from solvers.joint.heuristics.diving import DiveContext, floors
 from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, shortage_cost, state_plan
-from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.columns import Column, Columns, power_w
 from solvers.joint.patterns.decode import patterns_of
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.proofs import Proofs
 from solvers.joint.relaxation.column_generation import PHASES, Relaxation, generate
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.dual_prices import prices_of
 from solvers.joint.relaxation.master import Duals, Master
 from solvers.joint.search import METHOD, JointSearch
@@ -74,7 +74,7 @@ def most_gpus(tables: Tables, watts: float) -> Reals:
     return most
 
 
-class WattPool(Pool):
+class WattPool(ColumnPool):
     """Columns at what they cost where a watt costs so many USD per hour beside its energy."""
 
     def __init__(self, tables: Tables, columns: Columns, watt_price: float) -> None:
@@ -102,7 +102,7 @@ class WattSearch(JointSearch):
         plan_at: a plan by the search that knows no budget, where a watt costs so many USD per hour beside its energy.
         """
         self._rng = np.random.default_rng(seed)
-        self._pool = Pool(self._tables, self._columns)
+        self._pool = ColumnPool(self._tables, self._columns)
         stock = np.minimum(self._demand.stock, most_gpus(self._tables, self._demand.watts))
         self._demand = replace(self._demand, stock=stock)
         # No plan costs more than the GPUs that can be fed, however many there are.
@@ -176,7 +176,9 @@ class WattSearch(JointSearch):
         """The plan, a few GPUs of which are planned anew until it is over or proven."""
         duals, free = relaxation.solution.duals, replace(self._demand, watts=np.inf)
         pool = WattPool(self._tables, self._columns, duals.watt_price)
-        search = Search(Kit(self._tables, self._pricer, self._columns, pool), free, duals, self._rng, is_over)
+        search = DiveContext(
+            SearchContext(self._tables, self._pricer, self._columns, pool), free, duals, self._rng, is_over
+        )
         while plan.counts and not self._is_proven and not is_over():
             pool.sync()
             counts = Counter(plan.counts)
@@ -216,7 +218,7 @@ class WattSearch(JointSearch):
         plan = fixed + floors(counts, numbers)
         return fixed if self._exceeds(plan) else plan
 
-    def _cheapest(self, rest: Demand, found: Relaxation) -> list[int]:
+    def _cheapest(self, rest: CoverDemand, found: Relaxation) -> list[int]:
         """Columns of a relaxation of a rest, those in use and others by reduced cost."""
         self._pool.sync()
         duals, numbers = found.solution.duals, list(found.columns)
@@ -231,7 +233,7 @@ class WattSearch(JointSearch):
         cost_bound, served_bound = super()._bounds(plan)
         return cost_bound, served_bound if self._demand.stock.any() else 0.0
 
-    def _rest(self, fixed: Counter[int]) -> Demand:
+    def _rest(self, fixed: Counter[int]) -> CoverDemand:
         rest = rest_of(self._demand, self._tables, carried(self._tables, self._columns, fixed))
         return replace(rest, watts=max(0.0, self._demand.watts - self._watts(fixed)))
 

@@ -25,13 +25,13 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, shortage_cost
-from solvers.joint.patterns.formulation import Demand, gpu_prices
+from solvers.joint.patterns.formulation import CoverDemand, gpu_prices
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import whole_gpus
 
 
 class _Proof(NamedTuple):
-    demand: Demand
+    demand: CoverDemand
     bound: float
     is_of_full: bool
     """Whether it holds only for plans that leave nothing short."""
@@ -40,12 +40,12 @@ class _Proof(NamedTuple):
 class Proofs:
     """All that is proven so far of one problem."""
 
-    def __init__(self, tables: Tables, demand: Demand) -> None:
+    def __init__(self, tables: Tables, demand: CoverDemand) -> None:
         self._tables, self._proofs = tables, list[_Proof]()
         self._everything = float(tables.priority @ demand.rate)
         self._dearest = _dearest_fleet(tables)
 
-    def add(self, demand: Demand, bound: float, *, is_of_full: bool = False) -> None:
+    def add(self, demand: CoverDemand, bound: float, *, is_of_full: bool = False) -> None:
         """One more, at the prices of a demand."""
         self._proofs.append(_Proof(demand, bound, is_of_full))
 
@@ -72,12 +72,12 @@ class Proofs:
         return (demand.free_shortage + beyond_free) / price if beyond_free > 0.0 else 0.0
 
 
-def free_for(demand: Demand, plan: IntegerPlan) -> Demand:
+def free_for(demand: CoverDemand, plan: IntegerPlan) -> CoverDemand:
     """The demand at which what a plan leaves short costs nothing, so that only the cost of its GPUs counts."""
     return replace(demand, free_shortage=float(demand.shortage_price @ plan.shortage_rps) * (1.0 + NOTHING))
 
 
-def short_cost(demand: Demand, plan: IntegerPlan) -> float:
+def short_cost(demand: CoverDemand, plan: IntegerPlan) -> float:
     """USD per hour of what a plan leaves short, less what is free."""
     missing = float(demand.missing_price @ plan.replicas_missing)
     return missing + max(0.0, shortage_cost(demand, plan) - missing - demand.free_shortage)

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, WholePlans, shortage_cost, state_plan
+from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, IntegerPlans, shortage_cost, state_plan
 from solvers.joint.heuristics.packing import is_promising, pack
-from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.small_fleets import plan_on_fleets
 from solvers.joint.patterns.columns import Columns, Pattern
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.patterns.decode import decode
-from solvers.joint.patterns.formulation import RAISE, RAISES, Demand
+from solvers.joint.patterns.formulation import RAISE, RAISES, CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.proofs import Proofs, free_for, short_cost
 from solvers.joint.relaxation.bounds import least_to_reach
 from solvers.joint.relaxation.branch_and_price import Incumbent, branch
 from solvers.joint.relaxation.column_generation import PHASES, Phase, Relaxation, generate, ignore
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.dual_prices import prices_of
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution, state_solution
@@ -65,7 +65,13 @@ class JointSearch:
     """
 
     def __init__(
-        self, problem: Problem, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, deadline: Deadline
+        self,
+        problem: Problem,
+        tables: Tables,
+        demand: CoverDemand,
+        pricer: Pricer,
+        columns: Columns,
+        deadline: Deadline,
     ) -> None:
         self._problem, self._tables, self._demand = problem, tables, demand
         self._pricer, self._columns, self._deadline = pricer, columns, deadline
@@ -78,8 +84,8 @@ class JointSearch:
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
         packed, near = self._pack(seed, executor)
-        kit = Kit(self._tables, self._pricer, self._columns, Pool(self._tables, self._columns))
-        whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=packed)
+        kit = SearchContext(self._tables, self._pricer, self._columns, ColumnPool(self._tables, self._columns))
+        whole = IntegerPlans(kit, self._dearest(), seed=seed, on_better=self._look, first=packed)
         is_due = self._deadline.past(_DUE_SHARE)
         relaxation = self._relax(
             [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found, is_due)
@@ -100,7 +106,9 @@ class JointSearch:
         """Whether branching can be hoped to end."""
         return bool(relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES)
 
-    def _alternate(self, kit: Kit, whole: WholePlans, relaxation: Relaxation, seed: int) -> tuple[IntegerPlan, str]:
+    def _alternate(
+        self, kit: SearchContext, whole: IntegerPlans, relaxation: Relaxation, seed: int
+    ) -> tuple[IntegerPlan, str]:
         """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
         method = METHOD
         for for_plans, for_fleets, for_branching in _STAGES:
@@ -113,7 +121,7 @@ class JointSearch:
             method = f"{METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
-            whole = WholePlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
+            whole = IntegerPlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
         return plan, method
 
     def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
@@ -124,7 +132,7 @@ class JointSearch:
         return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
 
     def _improve_on_fleets(
-        self, kit: Kit, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
+        self, kit: SearchContext, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
     ) -> IntegerPlan:
         """The plan, or a cheaper one that serves everything."""
         found = plan_on_fleets(
@@ -137,7 +145,7 @@ class JointSearch:
         self._look(better)
         return better
 
-    def _round(self, whole: WholePlans, relaxation: Relaxation, is_due: Callable[[], bool]) -> None:
+    def _round(self, whole: IntegerPlans, relaxation: Relaxation, is_due: Callable[[], bool]) -> None:
         """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
         is_short = (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
         if not whole.best.counts:
@@ -145,10 +153,10 @@ class JointSearch:
         elif (relaxation.phase > 1 or is_due()) and not whole.has_dived and not is_short:
             self._dive(whole, relaxation, self._deadline.part(_DIVE_SHARE))
 
-    def _dive(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
+    def _dive(self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
         whole.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
 
-    def _improve(self, whole: WholePlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> IntegerPlan:
+    def _improve(self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> IntegerPlan:
         """The best plan that is found until it is over, or proven."""
         if not whole.best.counts:
             whole.sketch(relaxation)
@@ -222,7 +230,7 @@ class JointSearch:
         return self._branch_at(demand, relaxation, plan, self._deadline.part(share))
 
     def _branch_at(
-        self, demand: Demand, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
+        self, demand: CoverDemand, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
     ) -> IntegerPlan:
         """The plan that branching at a demand's prices leaves; what that proves is noted."""
         cost, whole = plan.cost_usd_per_hour, plan.cost_usd_per_hour + short_cost(demand, plan)
@@ -296,7 +304,7 @@ class JointSearch:
             self._raise_prices(RAISE)
         return found
 
-    def _dearest(self) -> Demand:
+    def _dearest(self) -> CoverDemand:
         """The demand with shortages at the price that they have in the end."""
         if self._problem.objective == "max_goodput":
             return self._demand

@@ -9,10 +9,10 @@ from solvers.joint.heuristics.fluid import is_fluid, is_too_fine, solve_fluid
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.patterns.decode import decode
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.power_budget import WattSearch
-from solvers.joint.replan.warm_start import Warm
+from solvers.joint.replan.warm_start import WarmStart
 from solvers.joint.search import CHANGED, LEAST_SAVING_USD_PER_HOUR, RELAXATION_SHARE, JointSearch
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.laws.cost import served_weight
@@ -27,15 +27,15 @@ _PRICED_SHARE = 0.4
 _W_PER_KW = 1000.0
 
 
-def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tuple[JointSolution, SolveReport]:
+def solve(problem: Problem, budget: Budget, *, warm: WarmStart | None = None) -> tuple[JointSolution, SolveReport]:
     """The best plan found within the budget; what runs now is a place to begin at, and has no other part in it.
 
     Optimal means proven to `OPTIMAL_GAP`, both in what is served and, under `min_cost`, in cost; otherwise the status
     is feasible: a plan always exists. `warm` must fit the problem; new columns and duals go into it.
     """
     if problem.power_budget_w is not None:
-        return _solve_within(problem, budget, warm if warm is not None else Warm(problem))
-    warm = warm if warm is not None else Warm(problem)
+        return _solve_within(problem, budget, warm if warm is not None else WarmStart(problem))
+    warm = warm if warm is not None else WarmStart(problem)
     demand, running = warm.demand(problem), warm.running(problem)
     with threads(budget.threads) as executor:
         kit = warm.kit(problem, executor)
@@ -55,7 +55,7 @@ def solve(problem: Problem, budget: Budget, *, warm: Warm | None = None) -> tupl
     return (solution, report) if fluid is None else _cheaper(fluid, (solution, report))
 
 
-def _solve_within(problem: Problem, budget: Budget, warm: Warm) -> tuple[JointSolution, SolveReport]:
+def _solve_within(problem: Problem, budget: Budget, warm: WarmStart) -> tuple[JointSolution, SolveReport]:
     """As `solve`, under a power budget; what is proven without it holds with it all the more."""
     free = replace(problem, power_budget_w=None)
     with threads(budget.threads) as executor:
@@ -89,7 +89,7 @@ def _dearer(problem: Problem, watt_price: float) -> Problem:
 
 
 def _solve_fluid(
-    problem: Problem, tables: Tables, demand: Demand, columns: Columns, deadline: Deadline
+    problem: Problem, tables: Tables, demand: CoverDemand, columns: Columns, deadline: Deadline
 ) -> tuple[JointSolution, SolveReport] | None:
     """A plan that serves everything, of a problem in which replicas contend for SM steps alone; None of any other."""
     if problem.objective != "min_cost" or not is_fluid(tables, demand):
@@ -113,7 +113,7 @@ def _cheaper(
     return first if second[0].plan.unserved or is_cheaper else second
 
 
-def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[JointSolution, SolveReport]:
+def estimate(problem: Problem, plan: Plan, budget: Budget, warm: WarmStart) -> tuple[JointSolution, SolveReport]:
     """What the cheapest rounds of column generation prove of a plan that follows every rule, and their prices."""
     demand = warm.demand(problem)
     with threads(budget.threads) as executor:
@@ -126,7 +126,9 @@ def estimate(problem: Problem, plan: Plan, budget: Budget, warm: Warm) -> tuple[
     return solution, report
 
 
-def unproven(problem: Problem, plan: Plan, cost_usd_per_hour: float, warm: Warm) -> tuple[JointSolution, SolveReport]:
+def unproven(
+    problem: Problem, plan: Plan, cost_usd_per_hour: float, warm: WarmStart
+) -> tuple[JointSolution, SolveReport]:
     """A plan of that cost with the prices of the last relaxation, and nothing proven of it."""
     weight = sum(service.priority * service.arrival_rate_rps for service in problem.services)
     solution = JointSolution(plan=plan, cost_bound=None, served_weight_bound=weight, prices=warm.prices)

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.joint.heuristics.integer_plans import IntegerPlan, WholePlans, shortage_cost, state_plan
-from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.integer_plans import IntegerPlan, IntegerPlans, shortage_cost, state_plan
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.columns import Column, Columns, single_patterns
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.patterns.decode import SAFE, decode
-from solvers.joint.patterns.formulation import Demand, cheapest_rps, make_demand
-from solvers.joint.patterns.slice_layouts import Placed, place
+from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand
+from solvers.joint.patterns.slice_layouts import PlacedSlice, place
 from solvers.joint.patterns.slice_tables import SliceOffer, with_slices
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.branch_and_price import Incumbent, branch
 from solvers.joint.relaxation.column_generation import generate
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan
@@ -39,7 +39,7 @@ _GAP = 1e-5
 class SliceReplica:
     """One replica on a slice of its own."""
 
-    place: Placed
+    place: PlacedSlice
     service: str
     batch: int
     arrival_rate_rps: float
@@ -80,7 +80,7 @@ def solve_with_slices(problem: Problem, offers: Sequence[SliceOffer], budget: Bu
     demand = replace(demand, shortage_price=_TO_SERVE_COMES_FIRST * demand.shortage_price)
     pricer = Pricer(tables)
     relaxation = generate(tables, demand, pricer, columns, is_over=deadline.part(_RELAXATION_SHARE))
-    whole = WholePlans(Kit(tables, pricer, columns, Pool(tables, columns)), demand, seed=budget.seed)
+    whole = IntegerPlans(SearchContext(tables, pricer, columns, ColumnPool(tables, columns)), demand, seed=budget.seed)
     is_over = deadline.part(_SEARCH_SHARE)
     whole.sketch(relaxation)
     whole.dive(relaxation, is_over)
@@ -107,7 +107,7 @@ def solve_with_slices(problem: Problem, offers: Sequence[SliceOffer], budget: Bu
     return _stated(problem, tables, offers, columns, plan, bound)
 
 
-def _cost(demand: Demand, plan: IntegerPlan) -> float:
+def _cost(demand: CoverDemand, plan: IntegerPlan) -> float:
     return plan.cost_usd_per_hour + shortage_cost(demand, plan)
 
 

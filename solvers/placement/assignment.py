@@ -10,11 +10,11 @@ import itertools
 
 from ortools.sat.python import cp_model
 
-from solvers.placement.formulation import Classes, Formulation
-from solvers.placement.integer_problem import SM, Groups, Packing
+from solvers.placement.formulation import Classes, PlacementProgram
+from solvers.placement.integer_problem import SM, Groups, TypePacking
 
 
-def build(packing: Packing, classes: Classes, gpus: int, *, needs_all: bool, start: Groups) -> Formulation:
+def build(packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups) -> PlacementProgram:
     """The formulation for at most that many GPUs, with `start` as a hint."""
     sat = cp_model.CpModel()
     counts = [
@@ -37,7 +37,7 @@ def build(packing: Packing, classes: Classes, gpus: int, *, needs_all: bool, sta
         return groups
 
     values = [value for value, row in zip(classes.values, counts, strict=True) for _ in row]
-    return Formulation(
+    return PlacementProgram(
         sat=sat,
         used=cp_model.LinearExpr.sum(used),
         value=cp_model.LinearExpr.weighted_sum([count for row in counts for count in row], values),
@@ -47,7 +47,7 @@ def build(packing: Packing, classes: Classes, gpus: int, *, needs_all: bool, sta
 
 def _limit_gpus(
     sat: cp_model.CpModel,
-    packing: Packing,
+    packing: TypePacking,
     classes: Classes,
     counts: list[list[cp_model.IntVar]],
     used: list[cp_model.IntVar],
@@ -65,7 +65,7 @@ def _limit_gpus(
             sat.add(left >= right)
 
 
-def _sharing_a_label(packing: Packing, classes: Classes) -> list[list[int]]:
+def _sharing_a_label(packing: TypePacking, classes: Classes) -> list[list[int]]:
     """For each label that several classes bear, those classes; each has at most one replica on a GPU."""
     bearers: list[list[int]] = [[] for _ in range(packing.label_count)]
     for number, members in enumerate(classes.members):
@@ -75,7 +75,7 @@ def _sharing_a_label(packing: Packing, classes: Classes) -> list[list[int]]:
 
 
 def _hint(
-    sat: cp_model.CpModel, packing: Packing, classes: Classes, counts: list[list[cp_model.IntVar]], start: Groups
+    sat: cp_model.CpModel, packing: TypePacking, classes: Classes, counts: list[list[cp_model.IntVar]], start: Groups
 ) -> None:
     """Suggest the start, fullest GPU first; those that the formulation has no place for are left out."""
     by_load = sorted(start, key=lambda group: -int(packing.sizes[list(group), SM].sum()))

@@ -8,20 +8,20 @@ from collections import Counter
 
 import numpy as np
 
-from solvers.placement.integer_problem import SM, Packing, Reals, Whole
+from solvers.placement.integer_problem import SM, Reals, TypePacking, Whole
 
 _MEAN_PARTS = 1 << 30
 """Whole parts of the mean dimension's room; its sizes are rounded down, so that the bound stays one."""
 
 
-def fewest_gpus(packing: Packing) -> int:
+def fewest_gpus(packing: TypePacking) -> int:
     """A lower bound of the GPUs that carry all replicas: by volume in each dimension, and by label."""
     volumes = [_volume_bound(packing.sizes[:, d], int(room)) for d, room in enumerate(packing.rooms)]
     bearers = Counter(label for labels in packing.labels for label in labels)
     return max(*volumes, _volume_bound(_mean_sizes(packing), _MEAN_PARTS), *bearers.values())
 
 
-def lowest_peak(packing: Packing, used: int) -> int:
+def lowest_peak(packing: TypePacking, used: int) -> int:
     """A lower bound of the peak SM percent, in the packing's unit, when all replicas are on `used` GPUs."""
     sizes = packing.sizes[:, SM]
     ranked = np.sort(sizes)[::-1]
@@ -30,7 +30,7 @@ def lowest_peak(packing: Packing, used: int) -> int:
     return max(int(sizes.max()), -(-int(sizes.sum()) // used), paired)
 
 
-def most_value(packing: Packing) -> int:
+def most_value(packing: TypePacking) -> int:
     """An upper bound of the value placed: all replicas cut to pieces and poured into one GPU of all the room.
 
     Beforehand each label's replicas beyond one per GPU are dropped, the least valuable first, when labels do not mix.
@@ -56,13 +56,13 @@ def _threshold_bound(sizes: Whole, room: int, least: int) -> int:
     return int(alone.sum()) + int(wide.sum()) + (-(-overflow // room) if overflow else 0)
 
 
-def _mean_sizes(packing: Packing) -> Whole:
+def _mean_sizes(packing: TypePacking) -> Whole:
     rooms = np.maximum(packing.rooms, 1)
     floored: Whole = np.floor((packing.sizes / rooms).mean(axis=1) * (1.0 - 1e-12) * _MEAN_PARTS).astype(np.int64)
     return floored
 
 
-def _kept_by_labels(packing: Packing) -> list[int]:
+def _kept_by_labels(packing: TypePacking) -> list[int]:
     """All replicas, or where each has one label, the most valuable of each label up to the number of GPUs."""
     if any(len(labels) != 1 for labels in packing.labels):
         return list(range(len(packing.replicas)))

@@ -13,14 +13,16 @@ dozen classes always, thirty when three or four share a GPU.
 import numpy as np
 from ortools.sat.python import cp_model
 
-from solvers.placement.formulation import Classes, Formulation
-from solvers.placement.integer_problem import Groups, Packing, Whole
+from solvers.placement.formulation import Classes, PlacementProgram
+from solvers.placement.integer_problem import Groups, TypePacking, Whole
 
 MOST_PARTIAL_PATTERNS = 20_000
 """Beyond it listing patterns costs more (about 20 ms) than it gains."""
 
 
-def build(packing: Packing, classes: Classes, gpus: int, *, needs_all: bool, start: Groups) -> Formulation | None:
+def build(
+    packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups
+) -> PlacementProgram | None:
     """The formulation for at most that many GPUs, with `start` as a hint; None when there are too many patterns."""
     patterns = maximal_patterns(packing, classes)
     if patterns is None:
@@ -42,10 +44,10 @@ def build(packing: Packing, classes: Classes, gpus: int, *, needs_all: bool, sta
         return _unfold(np.repeat(patterns, times, axis=0), classes, totals)
 
     value = cp_model.LinearExpr.weighted_sum(placed, list(classes.values))
-    return Formulation(sat=sat, used=used, value=value, decode=decode)
+    return PlacementProgram(sat=sat, used=used, value=value, decode=decode)
 
 
-def maximal_patterns(packing: Packing, classes: Classes) -> Whole | None:
+def maximal_patterns(packing: TypePacking, classes: Classes) -> Whole | None:
     """(P, C) every maximal pattern; None when more than MOST_PARTIAL_PATTERNS have to be looked at.
 
     Level by level: all patterns of k replicas are extended by one replica of the last class in them or a later one.

@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 
 from solvers.placement import assignment, covering
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
-from solvers.placement.formulation import Formulation, classes_of
-from solvers.placement.integer_problem import SM, Groups, Packing, canonical, has_all, peak, score
+from solvers.placement.formulation import PlacementProgram, classes_of
+from solvers.placement.integer_problem import SM, Groups, TypePacking, canonical, has_all, peak, score
 from solvers.types.outcome import SolveStatus
 
 STATUS = {
@@ -24,7 +24,7 @@ STATUS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SolveLimits:
     """How long one solve may take."""
 
     seconds: float
@@ -47,14 +47,14 @@ class Improvement:
     """No placement of as much value uses fewer GPUs."""
 
 
-def place_better(packing: Packing, start: Groups, limits: Limits) -> Improvement:
+def place_better(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
     """More value, or the same on fewer GPUs, than `start`."""
     if has_all(packing, start):
         return _use_fewer_gpus(packing, start, limits)
     return _place_more_value(packing, start, limits)
 
 
-def _use_fewer_gpus(packing: Packing, start: Groups, limits: Limits) -> Improvement:
+def _use_fewer_gpus(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
     value, least = score(packing, start).value, fewest_gpus(packing)
     if len(start) <= least:
         return Improvement(groups=start, status=SolveStatus.OPTIMAL, value_bound=value, gpus_bound=len(start))
@@ -69,7 +69,7 @@ def _use_fewer_gpus(packing: Packing, start: Groups, limits: Limits) -> Improvem
     return Improvement(groups=groups, status=status, value_bound=value, gpus_bound=max(least, bound))
 
 
-def _place_more_value(packing: Packing, start: Groups, limits: Limits) -> Improvement:
+def _place_more_value(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
     most = most_value(packing)
     formulation = build(packing, packing.gpus, needs_all=False, start=start)
     formulation.sat.add(formulation.value >= score(packing, start).value)
@@ -89,7 +89,7 @@ def _place_more_value(packing: Packing, start: Groups, limits: Limits) -> Improv
     )
 
 
-def place_more_evenly(packing: Packing, start: Groups, limits: Limits) -> tuple[Groups, SolveStatus]:
+def place_more_evenly(packing: TypePacking, start: Groups, limits: SolveLimits) -> tuple[Groups, SolveStatus]:
     """As much value on as many GPUs as `start` with a lower peak SM percent; status OPTIMAL when none is lower.
 
     Bisection on the peak: each step, with limits of its own, asks for a placement with that much less SM room.
@@ -109,14 +109,14 @@ def place_more_evenly(packing: Packing, start: Groups, limits: Limits) -> tuple[
     return groups, SolveStatus.OPTIMAL
 
 
-def build(packing: Packing, gpus: int, *, needs_all: bool, start: Groups) -> Formulation:
+def build(packing: TypePacking, gpus: int, *, needs_all: bool, start: Groups) -> PlacementProgram:
     """By patterns where they are few enough, else by assignment; with `start` as a hint."""
     classes = classes_of(packing)
     by_patterns = covering.build(packing, classes, gpus, needs_all=needs_all, start=start)
     return by_patterns or assignment.build(packing, classes, gpus, needs_all=needs_all, start=start)
 
 
-def _solve(formulation: Formulation, limits: Limits) -> tuple[SolveStatus, Groups | None, int]:
+def _solve(formulation: PlacementProgram, limits: SolveLimits) -> tuple[SolveStatus, Groups | None, int]:
     """Status, placement if there is one, and the bound on the objective (meaningless without a placement)."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = limits.threads

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from solvers.placement.integer_problem import Packing, Whole
+from solvers.placement.integer_problem import TypePacking, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Formulation:
+class PlacementProgram:
     """A placement on at most a given number of GPUs, ready for an objective."""
 
     sat: cp_model.CpModel
@@ -43,7 +43,7 @@ class Classes:
         return np.array([len(set(members) & set(group)) for members in self.members], dtype=np.int64)
 
 
-def classes_of(packing: Packing) -> Classes:
+def classes_of(packing: TypePacking) -> Classes:
     """The packing's classes, in the order of their first replicas."""
     alike: dict[object, list[int]] = defaultdict(list)
     for index, (labels, value) in enumerate(zip(packing.labels, packing.values, strict=True)):

@@ -12,12 +12,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from solvers.placement.integer_problem import Groups, Packing, Reals, Whole, canonical, has_all, score
+from solvers.placement.integer_problem import Groups, Reals, TypePacking, Whole, canonical, has_all, score
 
 Fit = Literal["best", "worst"]
 
 
-def place_greedily(packing: Packing, order: Sequence[str]) -> Groups:
+def place_greedily(packing: TypePacking, order: Sequence[str]) -> Groups:
     """The best, by `score`, of worst fit in that order, best fit by descending size, and filling GPU by GPU.
 
     Where none of them places all: of best fit by descending value for size, too.
@@ -36,7 +36,7 @@ def place_greedily(packing: Packing, order: Sequence[str]) -> Groups:
     return max(groups, key=lambda one: score(packing, one))
 
 
-def place_in_order(packing: Packing, order: Sequence[int], *, fit: Fit) -> Groups:
+def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> Groups:
     """Each replica, in that order of indices, to the open GPU with the most (worst) or least (best) room left.
 
     Room left is that of the scarcest dimension, relative to an empty GPU. O(replicas · GPUs).
@@ -69,7 +69,7 @@ def _choose(left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit) -
     return int(np.argmin(np.where(possible, scarcest, np.inf)))
 
 
-def fill_one_by_one(packing: Packing, preference: Reals) -> Groups:
+def fill_one_by_one(packing: TypePacking, preference: Reals) -> Groups:
     """GPU after GPU, each filled with what fits: most replicas left with its labels first, then by `preference` (N,).
 
     Labels force the replicas of a service apart, so those with many left must go onto every GPU they can. Alike
@@ -95,7 +95,7 @@ def fill_one_by_one(packing: Packing, preference: Reals) -> Groups:
     return canonical(groups)
 
 
-def _queues(packing: Packing, preference: Reals) -> list[deque[int]]:
+def _queues(packing: TypePacking, preference: Reals) -> list[deque[int]]:
     """The replicas, those that differ in name only behind each other."""
     alike: dict[object, deque[int]] = defaultdict(deque)
     for index, (labels, sizes) in enumerate(zip(packing.labels, packing.sizes.tolist(), strict=True)):
@@ -112,12 +112,12 @@ def _without(queues: Sequence[deque[int]], gone: Sequence[int]) -> list[deque[in
     return [queue for queue in queues if queue]
 
 
-def _relative_sizes(packing: Packing) -> Reals:
+def _relative_sizes(packing: TypePacking) -> Reals:
     relative: Reals = packing.sizes / np.maximum(packing.rooms, 1)
     return relative
 
 
-def _given_order(packing: Packing, order: Sequence[str]) -> list[int]:
+def _given_order(packing: TypePacking, order: Sequence[str]) -> list[int]:
     place = {name: position for position, name in enumerate(order)}
     names = [replica.name for replica in packing.replicas]
     return sorted(range(len(names)), key=lambda index: (place.get(names[index], len(place)), index))

@@ -22,7 +22,7 @@ SM = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class TypePacking:
     """The replicas of one GPU type that fit on an empty GPU, and those GPUs. N replicas, D = 4 dimensions."""
 
     stock: GpuStock
@@ -50,7 +50,7 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Score:
+class PlacementScore:
     """How good a placement on one type is: higher is better, the first difference decides."""
 
     value: int
@@ -60,21 +60,21 @@ class Score:
     """Minus the peak SM percent, in the packing's unit."""
 
 
-def score(packing: Packing, groups: Groups) -> Score:
+def score(packing: TypePacking, groups: Groups) -> PlacementScore:
     """The score of a placement."""
-    return Score(
+    return PlacementScore(
         value=sum(packing.values[index] for group in groups for index in group),
         fewer_gpus=-len(groups),
         evenness=-peak(packing, groups),
     )
 
 
-def peak(packing: Packing, groups: Groups) -> int:
+def peak(packing: TypePacking, groups: Groups) -> int:
     """The largest SM percent of a GPU, in the packing's unit; 0 when none is used."""
     return max((int(packing.sizes[list(group), SM].sum()) for group in groups), default=0)
 
 
-def has_all(packing: Packing, groups: Groups) -> bool:
+def has_all(packing: TypePacking, groups: Groups) -> bool:
     """Whether every replica of the packing is placed."""
     return sum(map(len, groups)) == len(packing.replicas)
 
@@ -84,7 +84,7 @@ def canonical(groups: Sequence[Sequence[int]]) -> Groups:
     return tuple(sorted(tuple(sorted(group)) for group in groups if group))
 
 
-def split(problem: PlacementProblem) -> tuple[Packing, ...]:
+def split(problem: PlacementProblem) -> tuple[TypePacking, ...]:
     """The problem's parts by GPU type, by name; without the types that have nothing to place."""
     parts = []
     for stock in sorted(problem.gpus, key=lambda stock: stock.gpu_type):
@@ -101,14 +101,14 @@ def split(problem: PlacementProblem) -> tuple[Packing, ...]:
     return tuple(parts)
 
 
-def _packing(stock: GpuStock, replicas: tuple[PendingReplica, ...], gpus: int) -> Packing:
+def _packing(stock: GpuStock, replicas: tuple[PendingReplica, ...], gpus: int) -> TypePacking:
     columns = list(zip(*(replica.sizes() for replica in replicas), strict=True))
     units = [reduce(gcd, column) or 1 for column in columns]
     largest = max(replica.value for replica in replicas)
     values = [max(1, round(replica.value / largest * MILLIONTHS)) for replica in replicas]
     unit = reduce(gcd, values)
     numbers = _numbers([label for replica in replicas for label in replica.labels])
-    return Packing(
+    return TypePacking(
         stock=stock,
         replicas=replicas,
         gpus=gpus,

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from solvers.placement.integer_problem import SM, Groups, Packing, Whole, canonical
+from solvers.placement.integer_problem import SM, Groups, TypePacking, Whole, canonical
 
 
 @dataclass(slots=True, kw_only=True)
 class _Loads:
     """A placement while it is being changed; M GPUs, K placed replicas, L labels."""
 
-    packing: Packing
+    packing: TypePacking
     gpu_of: Whole
     """(K,) for each of `placed`, its GPU."""
     placed: Whole
@@ -25,7 +25,7 @@ class _Loads:
     """(M, L) how many replicas with the label a GPU carries."""
 
 
-def even_out(packing: Packing, groups: Groups) -> Groups:
+def even_out(packing: TypePacking, groups: Groups) -> Groups:
     """The same replicas on as many GPUs with a lower peak SM percent, or the same placement when nothing helps.
 
     Every step changes a fullest GPU and one other so that both end below the old peak. That lowers the sum of the
@@ -42,7 +42,7 @@ def even_out(packing: Packing, groups: Groups) -> Groups:
     return canonical(gpus)
 
 
-def _start(packing: Packing, groups: Groups) -> _Loads:
+def _start(packing: TypePacking, groups: Groups) -> _Loads:
     bears = np.zeros((len(packing.replicas), packing.label_count), dtype=bool)
     for index, labels in enumerate(packing.labels):
         bears[index, list(labels)] = True

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
 from solvers.placement.greedy import place_greedily
-from solvers.placement.integer_problem import Groups, Packing, has_all, peak, score, split
+from solvers.placement.integer_problem import Groups, TypePacking, has_all, peak, score, split
 from solvers.placement.load_balance import even_out
 from solvers.placement.problem import (
     PackedGpu,
@@ -25,7 +25,7 @@ EVENNESS_WORK = 0.02
 class _Answer:
     """One GPU type's placement and what is proven about it."""
 
-    packing: Packing
+    packing: TypePacking
     groups: Groups
     value_bound: int
     gpus_bound: int
@@ -65,7 +65,7 @@ def solve(problem: PlacementProblem, budget: Budget) -> tuple[PlacementSolution,
     return solution, report
 
 
-def _greedy_answer(packing: Packing, order: Sequence[str]) -> _Answer:
+def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
     groups = place_greedily(packing, order)
     if has_all(packing, groups):
         value_bound, gpus_bound = score(packing, groups).value, fewest_gpus(packing)
@@ -81,11 +81,11 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
     if budget.remaining_s() <= 0.0:
         return replace(answer, messages=(f"{name}: no time left for CP-SAT",))
     from solvers.placement.exact import (
-        Limits,  # Imports ortools: only where a search is needed.
+        SolveLimits,  # Imports ortools: only where a search is needed.
         place_better,
     )
 
-    limits = Limits(seconds=budget.remaining_s(), work=budget.work, seed=budget.seed, threads=budget.threads)
+    limits = SolveLimits(seconds=budget.remaining_s(), work=budget.work, seed=budget.seed, threads=budget.threads)
     better = place_better(answer.packing, answer.groups, limits)
     improved = replace(
         answer,
@@ -106,12 +106,12 @@ def _evened(answer: _Answer, budget: Budget) -> _Answer:
     if peak(packing, groups) <= least or not answer.is_proven or budget.remaining_s() <= 0.0:
         return replace(answer, groups=groups)
     from solvers.placement.exact import (
-        Limits,  # As above.
+        SolveLimits,  # As above.
         place_more_evenly,
     )
 
     work = budget.work * EVENNESS_WORK
-    limits = Limits(seconds=budget.remaining_s(), work=work, seed=budget.seed, threads=budget.threads)
+    limits = SolveLimits(seconds=budget.remaining_s(), work=work, seed=budget.seed, threads=budget.threads)
     evened, status = place_more_evenly(packing, groups, limits)
     if status is SolveStatus.OPTIMAL:
         return replace(answer, groups=evened)

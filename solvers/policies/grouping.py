@@ -34,7 +34,7 @@ METHOD = "groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PlanGroup:
     """One group as it is decided."""
 
     group: str
@@ -44,10 +44,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class GroupPlan:
     """What its policy answered."""
 
-    part: Part
+    part: PlanGroup
     plan: Plan
     report: PlanReport
 
@@ -77,7 +77,7 @@ def part_problem(
     )
 
 
-def merged(problem: Problem, name: str, decided: Sequence[Decided]) -> tuple[Plan, PlanReport]:
+def merged(problem: Problem, name: str, decided: Sequence[GroupPlan]) -> tuple[Plan, PlanReport]:
     """One plan of all groups' plans, called `name`, and a report that says whose policy spoke where."""
     plan = Plan(
         policy=name,
@@ -146,7 +146,7 @@ def _status(statuses: Sequence[PlanStatus]) -> PlanStatus:
     return "feasible" if worst == "optimal" and len(statuses) > 1 else worst
 
 
-def _messages(one: Decided) -> tuple[str, ...]:
+def _messages(one: GroupPlan) -> tuple[str, ...]:
     report, part = one.report, one.part
     gpus = sum(gpu.count for gpu in one.plan.gpus)
     spoke = (
@@ -156,5 +156,5 @@ def _messages(one: Decided) -> tuple[str, ...]:
     return spoke, *(f"{part.group}: {words}" for words in report.messages)
 
 
-def _of_group(one: Decided, step: SolveReport) -> SolveReport:
+def _of_group(one: GroupPlan, step: SolveReport) -> SolveReport:
     return replace(step, technique=f"{one.part.group}: {step.technique}")

@@ -36,7 +36,7 @@ DISPATCHES_JOBS = "oltunes"
 """The policy under which offline jobs have a dispatcher of their own."""
 
 
-class Policy(Protocol):
+class PolicyModule(Protocol):
     """What a policy's module offers."""
 
     def make_plan(
@@ -53,11 +53,11 @@ def policies() -> tuple[str, ...]:
     return tuple(sorted(_MODULES))
 
 
-def policy(name: str) -> Policy:
+def policy(name: str) -> PolicyModule:
     """The policy of that name. Raises UnknownPolicy, which lists the names that exist."""
     if name not in _MODULES:
         raise UnknownPolicy(f"no policy is called {name!r}; there are {', '.join(policies())}")
-    return cast(Policy, import_module(_MODULES[name]))
+    return cast(PolicyModule, import_module(_MODULES[name]))
 
 
 # By policy; modules are imported when first asked for.

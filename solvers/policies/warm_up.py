@@ -7,11 +7,11 @@ import numpy as np
 
 from solvers.joint import policy as joint
 from solvers.joint.heuristics.annealing import Annealer, advance
-from solvers.joint.heuristics.diving import Search, complete_greedily
+from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import squeeze
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
-from solvers.joint.replan.warm_start import Warm
+from solvers.joint.replan.warm_start import WarmStart
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.policies.registry import policies, policy
 from solvers.types.outcome import Budget
@@ -53,17 +53,17 @@ def _times(problem: Problem, factor: float) -> Problem:
 
 def _squeeze(problem: Problem) -> None:
     """What plans of many GPUs go through, on one of few."""
-    warm = Warm(problem)
+    warm = WarmStart(problem)
     kit, demand = warm.kit(problem, None), warm.demand(problem)
     relaxation = generate(kit.tables, demand, kit.pricer, kit.columns)
     kit.pool.sync()
     duals = relaxation.solution.duals
-    squeeze(Search(kit, demand, duals, np.random.default_rng(0), never), complete_greedily(kit, demand, duals, {}))
+    squeeze(DiveContext(kit, demand, duals, np.random.default_rng(0), never), complete_greedily(kit, demand, duals, {}))
 
 
 def _anneal(problem: Problem) -> None:
     """What plans of a dozen GPUs go through, on one of few."""
-    warm = Warm(problem)
+    warm = WarmStart(problem)
     kit, demand = warm.kit(problem, None), warm.demand(problem)
     advance([Annealer(kit.tables, demand).chain((1, 1), moves=1, seed=0)], None, never)
 

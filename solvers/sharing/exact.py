@@ -16,7 +16,7 @@ from functools import lru_cache
 import cvxpy as cp
 import numpy as np
 
-from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem, SharingSolution
+from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem, SharingSolution
 from solvers.types.outcome import SolveStatus
 
 STATUS = {
@@ -41,7 +41,7 @@ _CLARABEL = {"tol_gap_abs": 1e-9, "tol_gap_rel": 1e-9, "tol_feas": 1e-9, "max_it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Formulation:
+class SharingProgram:
     """minimise Σ p  subject to  slope · p + offset ≤ 0 on every segment,  low ≤ p ≤ high.
 
     p: (M,), a hundredth of the SM percents; slope, offset: (M, S), scaled so that no coefficient exceeds 1.
@@ -56,7 +56,7 @@ class Formulation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class ConvexPiece:
     """One convex piece in a programme's terms: it is within the limit where slope · p + offset ≤ 0 on every line.
 
     A piece of one row has no line. The lines that a programme has too many hold with room: 0 · p − 1 ≤ 0.
@@ -68,7 +68,7 @@ class Lines:
     high: float
 
 
-_NO_LINES = Lines(slope=(), offset=(), low=0.0, high=1.0)
+_NO_LINES = ConvexPiece(slope=(), offset=(), low=0.0, high=1.0)
 """Fills a place of a programme that no replica needs."""
 
 
@@ -92,7 +92,7 @@ def solve_exact(problem: SharingProblem, *, seconds: float) -> tuple[SharingSolu
     return SharingSolution(sm_percent=tuple(answers)), SolveStatus.OPTIMAL
 
 
-def first_feasible_piece(replica: LimitedCurve) -> Curve | None:
+def first_feasible_piece(replica: LimitedCurve) -> ShareCurve | None:
     """The first convex piece of the curve that reaches the limit, or None: it holds the smallest SM percent.
 
     A piece is lowest at one of its rows, so the rows tell whether it reaches the limit.
@@ -101,7 +101,7 @@ def first_feasible_piece(replica: LimitedCurve) -> Curve | None:
     return next((piece for piece in pieces if min(piece.execution_ms) <= replica.limit_ms), None)
 
 
-def convex_pieces(curve: Curve) -> tuple[Curve, ...]:
+def convex_pieces(curve: ShareCurve) -> tuple[ShareCurve, ...]:
     """The curve cut, from the left, into the longest pieces whose slopes never fall; neighbours share a row."""
     rows = list(zip(curve.sm_percent, curve.execution_ms, strict=True))
     slopes = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in itertools.pairwise(rows)]
@@ -110,12 +110,12 @@ def convex_pieces(curve: Curve) -> tuple[Curve, ...]:
     ends = [*cuts, len(rows) - 1] if rows else []
     starts = [0, *cuts]
     return tuple(
-        Curve(sm_percent=curve.sm_percent[start : end + 1], execution_ms=curve.execution_ms[start : end + 1])
+        ShareCurve(sm_percent=curve.sm_percent[start : end + 1], execution_ms=curve.execution_ms[start : end + 1])
         for start, end in zip(starts, ends, strict=False)
     )
 
 
-def _lines(piece: Curve, limit_ms: float) -> Lines:
+def _lines(piece: ShareCurve, limit_ms: float) -> ConvexPiece:
     limit_ms = min(limit_ms, max(piece.execution_ms))
     shares = [sm / 100.0 for sm in piece.sm_percent]
     slopes: list[float] = []
@@ -126,7 +126,7 @@ def _lines(piece: Curve, limit_ms: float) -> Lines:
         slopes.append((faster - slower) / (right - left))
         offsets.append(slower - slopes[-1] * left - limit_ms)
     scales = [max(abs(slope), abs(offset)) or 1.0 for slope, offset in zip(slopes, offsets, strict=True)]
-    return Lines(
+    return ConvexPiece(
         slope=tuple(slope / scale for slope, scale in zip(slopes, scales, strict=True)),
         offset=tuple(offset / scale for offset, scale in zip(offsets, scales, strict=True)),
         low=shares[0],
@@ -134,7 +134,7 @@ def _lines(piece: Curve, limit_ms: float) -> Lines:
     )
 
 
-def _solve_lines(pieces: Sequence[Lines], seconds: float) -> tuple[SolveStatus, tuple[float, ...]]:
+def _solve_lines(pieces: Sequence[ConvexPiece], seconds: float) -> tuple[SolveStatus, tuple[float, ...]]:
     """The smallest share of each piece: at least as many as there are pieces, in their order."""
     size = next(size for size in _REPLICA_SIZES if size >= len(pieces))
     longest = max(_LEAST_SEGMENTS, *(len(lines.slope) for lines in pieces))
@@ -152,7 +152,7 @@ def _solve_lines(pieces: Sequence[Lines], seconds: float) -> tuple[SolveStatus, 
 
 
 @lru_cache(maxsize=16)
-def build(replicas: int, lines: int) -> Formulation:
+def build(replicas: int, lines: int) -> SharingProgram:
     """The programme of that size, compiled at its first solve and kept."""
     share = cp.Variable(replicas)
     slope, offset = cp.Parameter((replicas, lines)), cp.Parameter((replicas, lines))
@@ -160,10 +160,10 @@ def build(replicas: int, lines: int) -> Formulation:
     of_each_line = cp.reshape(share, (replicas, 1), order="C") @ np.ones((1, lines))
     constraints = [cp.multiply(slope, of_each_line) + offset <= 0, share >= low, share <= high]
     programme = cp.Problem(cp.Minimize(cp.sum(share)), constraints)
-    return Formulation(programme=programme, share=share, slope=slope, offset=offset, low=low, high=high)
+    return SharingProgram(programme=programme, share=share, slope=slope, offset=offset, low=low, high=high)
 
 
-def _fill(formulation: Formulation, pieces: Sequence[Lines]) -> None:
+def _fill(formulation: SharingProgram, pieces: Sequence[ConvexPiece]) -> None:
     width = formulation.slope.shape[1]
     formulation.slope.value = np.array([lines.slope + (0.0,) * (width - len(lines.slope)) for lines in pieces])
     formulation.offset.value = np.array([lines.offset + (-1.0,) * (width - len(lines.offset)) for lines in pieces])

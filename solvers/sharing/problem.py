@@ -26,7 +26,7 @@ from solvers.types.state import GpuType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class ShareCurve:
     """Execution time by SM percent; linear in between. Raises InvalidInput unless it is finite and ascending."""
 
     sm_percent: tuple[float, ...]
@@ -50,20 +50,22 @@ class LimitedCurve:
     """One replica's curve and what it must keep."""
 
     name: str
-    curve: Curve
+    curve: ShareCurve
     limit_ms: float
     """Longest execution time allowed; ≤ 0 when nothing is fast enough, infinite when everything is."""
     least_sm_percent: float = 0.0
     most_sm_percent: float = 100.0
 
-    def rows_in_range(self) -> Curve:
+    def rows_in_range(self) -> ShareCurve:
         """The part of the curve within least and most SM percent; may be empty."""
         rows = [
             (sm, execution)
             for sm, execution in zip(self.curve.sm_percent, self.curve.execution_ms, strict=True)
             if self.least_sm_percent <= sm <= self.most_sm_percent
         ]
-        return Curve(sm_percent=tuple(sm for sm, _ in rows), execution_ms=tuple(execution for _, execution in rows))
+        return ShareCurve(
+            sm_percent=tuple(sm for sm, _ in rows), execution_ms=tuple(execution for _, execution in rows)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,8 @@ class SharingSolution:
 
 def make_curve(
     points: OperatingPoints, *, batch: int, clock_mhz: float, gpu_type: GpuType, neighbours: Neighbours = ALONE
-) -> Curve:
+) -> ShareCurve:
     """The curve of the rows with this batch and clock next to these neighbours; empty when there is no such row."""
     rows = sorted(row for row in points.rows if row.batch == batch and row.clock_mhz == clock_mhz)
     executions = executions_ms(rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
-    return Curve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist()))
+    return ShareCurve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist()))

@@ -3,7 +3,7 @@
 Exact as well, and without a solver: microseconds for a curve. No bound but itself.
 """
 
-from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem, SharingSolution
+from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem, SharingSolution
 
 
 def smallest_rows(problem: SharingProblem) -> SharingSolution:
@@ -20,7 +20,7 @@ def smallest_row(replica: LimitedCurve) -> float | None:
     )
 
 
-def crossing_sm_percent(curve: Curve, limit_ms: float) -> float | None:
+def crossing_sm_percent(curve: ShareCurve, limit_ms: float) -> float | None:
     """The smallest SM percent, on a row or between two, at which the piecewise-linear curve is within the limit."""
     previous: tuple[float, float] | None = None
     for sm, execution in zip(curve.sm_percent, curve.execution_ms, strict=True):

@@ -117,7 +117,7 @@ class BoundPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlanChange:
     """One line of a difference between two plans: replicas of one (service, GPU type, SM percent, batch, clock)."""
 
     service: str
@@ -132,11 +132,11 @@ class Change:
 ReplicaKey = tuple[str, str, float, int, float]
 
 
-def diff(before: Plan, after: Plan) -> tuple[Change, ...]:
+def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
     """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch and clock."""
     old, new = _replica_counts(before), _replica_counts(after)
     return tuple(
-        Change(
+        PlanChange(
             service=key[0],
             gpu_type=key[1],
             sm_percent=key[2],

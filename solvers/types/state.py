@@ -201,7 +201,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ServiceObservation:
     """What the agents saw of one service in the last window."""
 
     service: str
@@ -221,14 +221,14 @@ class Observed:
 
     at_s: float
     """The control loop's clock when the readings were taken."""
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[ServiceObservation, ...] = ()
     repartition: tuple[str, ...] = ()
     """Services, sorted, on GPUs whose governor cannot keep its limits with the SM percents as they are."""
 
     actor: bytes | None = None
     """For policy `inss`: the actor trained for this fleet (`solvers.papers.inss.actor`); None = there is none."""
 
-    def reading(self, service: str) -> Reading | None:
+    def reading(self, service: str) -> ServiceObservation | None:
         """The reading of that service, or None when it was never observed."""
         return next((reading for reading in self.readings if reading.service == service), None)
 

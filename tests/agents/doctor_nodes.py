@@ -20,8 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from agents.doctor.doctor import examine, render
-from agents.doctor.types import Asked, Finding, Here
-from agents.gpu.knobs.journal import Change, KnobJournal
+from agents.doctor.types import Asked, Here, NodeFinding
+from agents.gpu.knobs.journal import KnobJournal, KnobTurn
 from agents.processes.process import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
@@ -111,7 +111,7 @@ class DoctorNode:
     def leave_turned(self, *, boot: str = BOOT) -> None:
         """A clock that an agent locked before it died."""
         journal = KnobJournal(self.state_dir)
-        change = Change(
+        change = KnobTurn(
             gpu_uuid="GPU-0",
             boot_id=boot,
             driver_version="580.65.06",
@@ -153,7 +153,7 @@ class DoctorNode:
         assert self.asked.state_dir is not None
         return self.asked.state_dir
 
-    def examine(self) -> tuple[Finding, ...]:
+    def examine(self) -> tuple[NodeFinding, ...]:
         return examine(self.asked, self.here)
 
     def levels(self) -> dict[str, list[str]]:
@@ -163,7 +163,7 @@ class DoctorNode:
             found.setdefault(finding.check, []).append(finding.level)
         return found
 
-    def find(self, check: str, level: str) -> Finding:
+    def find(self, check: str, level: str) -> NodeFinding:
         """The one finding of that check with that level."""
         found = self.examine()
         matching = [each for each in found if (each.check, each.level) == (check, level)]

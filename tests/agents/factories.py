@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from agents.base.device import (
     DeviceError,
-    GpuGlance,
+    DeviceReadings,
+    GpuPoll,
     GpuState,
     LaunchFailed,
     NodeState,
     NotSupported,
-    Readings,
     RunningReplica,
     RunningTask,
     ServiceRoute,
@@ -202,10 +202,10 @@ class PaperDevice:
         self._state = state
         self.log: list[str] = []
         self.fails_to_start: set[str] = set()
-        self.readings = Readings()
+        self.readings = DeviceReadings()
         self.error: DeviceError | None = None
         """Raised by whoever asks how the device is."""
-        self.glances: dict[int, GpuGlance] = {}
+        self.glances: dict[int, GpuPoll] = {}
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
         self.is_closed = False
@@ -222,12 +222,12 @@ class PaperDevice:
     def tell_changes(self, tell: Callable[[], None]) -> None:
         self.tell = tell
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         if self.error is not None:
             raise self.error
         return self.readings
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         if self.error is not None:
             raise self.error
         if gpu_index not in self.glances:

@@ -14,12 +14,12 @@ import msgspec
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from agents.serving.batching import Limits
-from agents.serving.engines.engine import Facts, Signature
+from agents.serving.batching import BatchLimits
+from agents.serving.engines.engine import DeviceFacts, Signature
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.tensors import Tensor, Tensors, pack_numbers
-from agents.serving.metrics import Metrics
-from agents.serving.replica import Replica, Settings
+from agents.serving.metrics import WorkerMetrics
+from agents.serving.replica import ServedReplica, WorkerSettings
 from agents.serving.server import LARGEST_HELD, make_app
 
 T = TypeVar("T")
@@ -63,8 +63,8 @@ class GatedEngine:
             return tuple(replace(each, shape=(self.outputs_rows, *each.shape[1:])) for each in inputs)
         return inputs
 
-    def facts(self) -> Facts:
-        return Facts(device="gated:0", sm_count=66, memory_mib=10.0)
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts(device="gated:0", sm_count=66, memory_mib=10.0)
 
     def offload(self) -> None:
         self.calls.append("offload")
@@ -207,9 +207,9 @@ async def serving(
     largest_held: int = LARGEST_HELD,
 ) -> AsyncIterator[Client]:
     """A ready replica of `chat` behind real HTTP, in this process."""
-    limits = Limits(batch=batch, delay_ms=delay_ms)
-    settings = Settings(service="chat", limits=limits, batch_limit=16, queue_limit=queue)
-    replica = Replica(settings, engine, metrics=Metrics(), environment=environment or {})
+    limits = BatchLimits(batch=batch, delay_ms=delay_ms)
+    settings = WorkerSettings(service="chat", limits=limits, batch_limit=16, queue_limit=queue)
+    replica = ServedReplica(settings, engine, metrics=WorkerMetrics(), environment=environment or {})
     runner = web.AppRunner(make_app(replica, largest_held=largest_held), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

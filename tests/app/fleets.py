@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from agents.base.protocol import GpuReading, Observation, ServiceReading
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable
 from app.store.memory_store import MemoryStore
@@ -121,7 +121,7 @@ class Fleet:
     """Nodes with one GPU each, a store, a clock that tests move, and a loop."""
 
     store: MemoryStore
-    clock: ManualClock
+    clock: ManualControlClock
     loop: Loop
     sequences: dict[str, int] = field(default_factory=dict)
 
@@ -196,7 +196,7 @@ def a_fleet(
     **settings: object,
 ) -> Fleet:
     """A fleet whose nodes report from the first call of `pass_time` on."""
-    clock = ManualClock()
+    clock = ManualControlClock()
     store = MemoryStore(settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
     store.put_gpu_types([FAST])
     store.put_points([POINTS])

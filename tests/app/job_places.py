@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from agents.base.protocol import GpuReading, Observation, TaskReading, TaskState
-from app.base.clock import ManualClock
-from app.dispatch.dispatcher import Dispatcher
+from app.base.clock import ManualControlClock
+from app.dispatch.dispatcher import JobDispatcher
 from app.store.memory_store import MemoryStore
 from app.store.store import PlanRecord, PolicySettings
 from solvers.types.outcome import PlanReport
@@ -52,14 +52,14 @@ class Place:
     """Nodes with one GPU each that were all heard just now, a first target, and a dispatcher."""
 
     def __init__(self, *nodes: str, settings: PolicySettings = SETTINGS) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualControlClock()
         self.store = OvertakenStore(settings=settings)
         self.store.put_gpu_types([TYPE])
         self.store.put_points([POINTS, points("photo"), points("light", factor=0.5)])
         for name in nodes or ("n1",):
             node, gpus = a_node(name)
             self.store.put_node(node, gpus, at=self.clock.now())
-        self.dispatcher = Dispatcher(store=self.store, clock=self.clock, turn=asyncio.Lock())
+        self.dispatcher = JobDispatcher(store=self.store, clock=self.clock, turn=asyncio.Lock())
         self.sequence = 0
         self.push()
 

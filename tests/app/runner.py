@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 
-from app.cli.common.context import Surroundings
+from app.cli.common.context import CliContext
 from app.cli.main import run
 
 NOWHERE = Path("/nonexistent")
@@ -38,7 +38,7 @@ def cli(
     sleep: Callable[[float], None] = lambda _seconds: None,
 ) -> Result:
     """Run one command line against a fake API (None = real HTTP); the streams are no terminals."""
-    surroundings = Surroundings(
+    surroundings = CliContext(
         environment={"PLIMSOLL_TOKEN": "plim_admin_secret"} if environment is None else environment,
         home=home,
         transport=None if api is None else httpx2.MockTransport(api),

@@ -2,8 +2,16 @@
 
 from typing import Any
 
-from app.simulate.run.results import Moves, RunResult, Series, ServiceResult, ServiceSeries, TaskPhase, TaskResult
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.run.results import (
+    PlanChanges,
+    RunResult,
+    RunSeries,
+    ServiceResult,
+    ServiceSeries,
+    TaskPhase,
+    TaskResult,
+)
+from app.simulate.scenario.scenario import SimulationScenario
 
 SERVICE = {
     "name": "resnet50",
@@ -28,8 +36,8 @@ def a_document(**spec: Any) -> dict[str, Any]:
     return {"kind": "Scenario", "metadata": {"name": "small"}, "spec": written}
 
 
-def a_scenario(**spec: Any) -> Scenario:
-    return Scenario.model_validate(a_document(**spec))
+def a_scenario(**spec: Any) -> SimulationScenario:
+    return SimulationScenario.model_validate(a_document(**spec))
 
 
 def a_service_result(
@@ -115,10 +123,10 @@ def a_run(
         memory_usd=0.1,
         gpu_hours={"T4": 0.5},
         energy_kwh=0.01,
-        moves=Moves(plans=1, replicas_started=2, replicas_stopped=0, batches_changed=0, clocks_changed=0),
+        moves=PlanChanges(plans=1, replicas_started=2, replicas_stopped=0, batches_changed=0, clocks_changed=0),
         holds=0,
         refused=0,
-        series=Series(
+        series=RunSeries(
             step_s=60.0,
             cost_usd_per_hour=[cost_usd],
             power_w=[100.0],

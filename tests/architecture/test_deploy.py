@@ -20,9 +20,9 @@ from agents.main import make_parser
 from app.base.settings import Settings
 from app.catalogue.catalogue import list_networks, load_gpu_types
 from app.cli.commands import root_command
-from app.cli.common.context import Surroundings
+from app.cli.common.context import CliContext
 from app.cli.common.manifest_files import read_manifests
-from app.manifests.objects import Node, Service
+from app.manifests.objects import NodeManifest, ServiceManifest
 from bench import load_http
 from tests.agents.fakes import pretended_node
 
@@ -92,7 +92,7 @@ def all_commands() -> list[tuple[str, list[str]]]:
 def parse_plimsoll(arguments: list[str]) -> None:
     """What the CLI does before it runs a command; raises UsageError for what it does not know."""
     found: Any = root_command()
-    context = found.make_context("plimsoll", list(arguments), obj=Surroundings(environment={}, home=ROOT))
+    context = found.make_context("plimsoll", list(arguments), obj=CliContext(environment={}, home=ROOT))
     while hasattr(found, "resolve_command"):
         name, found, rest = found.resolve_command(context, [*context._protected_args, *context.args])
         context = found.make_context(name, rest, parent=context)
@@ -248,10 +248,14 @@ def test_only_the_prepared_secrets_reach_a_service() -> None:
 def test_agents_load_and_manifests_agree() -> None:
     manifests = read_manifests(sorted((ROOT / "deploy" / "testbed").glob("*.yaml")))
     nodes = {
-        entry.manifest.metadata.name: entry.manifest.spec for entry in manifests if isinstance(entry.manifest, Node)
+        entry.manifest.metadata.name: entry.manifest.spec
+        for entry in manifests
+        if isinstance(entry.manifest, NodeManifest)
     }
     services = {
-        entry.manifest.metadata.name: entry.manifest.spec for entry in manifests if isinstance(entry.manifest, Service)
+        entry.manifest.metadata.name: entry.manifest.spec
+        for entry in manifests
+        if isinstance(entry.manifest, ServiceManifest)
     }
     agents = [make_parser().parse_args(command(name)[1:]) for name in ("agent-v100", "agent-t4", "agent-h100")]
     pretended = pretended_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))

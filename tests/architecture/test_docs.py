@@ -15,7 +15,7 @@ from agents.main import make_parser as agent_parser
 from agents.serving.arguments import make_parser as worker_parser
 from agents.trainer.trainer import make_parser as trainer_parser
 from app.cli.commands import root_command
-from app.cli.common.context import Surroundings
+from app.cli.common.context import CliContext
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -79,7 +79,7 @@ def options_of(words: list[str]) -> set[str]:
         name = f"agent {rest[0]}" if rest and f"agent {rest[0]}" in PARSERS else program
         return set(_all_options(PARSERS[name]()))
     found: Any = root_command()
-    context = found.make_context("plimsoll", [], obj=Surroundings(environment={}, home=ROOT), resilient_parsing=True)
+    context = found.make_context("plimsoll", [], obj=CliContext(environment={}, home=ROOT), resilient_parsing=True)
     known = set[str]()
     while True:
         known |= {name for each in found.get_params(context) for name in (*each.opts, *each.secondary_opts)}

@@ -9,7 +9,7 @@ from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.report.report import make_report
 from app.simulate.run.build import make_cluster, shipped_catalogue
 from app.simulate.run.results import RunResult
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from bench.compare import (
     EXPERIMENTS,
     SCENARIOS,
@@ -112,7 +112,7 @@ def test_mean_throughput_is_a_ratio_of_means_from_the_spike_on() -> None:
 
 @pytest.mark.parametrize("gpu_type", ["T4", "A100-40GB"])
 def test_a_fleet_with_any_scaled_gpu_is_scaled(gpu_type: str) -> None:
-    def fleet(*pools: dict[str, object]) -> Scenario:
+    def fleet(*pools: dict[str, object]) -> SimulationScenario:
         return a_scenario(fleet=list(pools))
 
     assert provenance(fleet(POOL)) == "measured"

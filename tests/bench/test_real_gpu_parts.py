@@ -15,7 +15,7 @@ from agents.base.device import DeviceError, LaunchFailed, NotSupported
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
 from agents.profiling.bench import make_inputs
-from agents.profiling.cells import Cell, Member, make_cell
+from agents.profiling.cells import MeasurementCell, Member, make_cell
 from agents.profiling.journal import Measurement, Timing
 from agents.serving.engines.engine import Signature
 from agents.serving.engines.errors import EngineFailed
@@ -135,7 +135,7 @@ def test_pairs_are_measured_with_everybody_alone_and_each_cell_once() -> None:
     assert [len(cell.members) for cell in found].count(1) == 9
     assert [len(cell.members) for cell in found].count(2) == 9
     assert all(sum(member.sm_percent for member in cell.members) == 100.0 for cell in found if len(cell.members) == 2)
-    assert isinstance(found[0], Cell)
+    assert isinstance(found[0], MeasurementCell)
 
 
 def test_a_table_keeps_its_rows_and_writes_units_and_empty_cells(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import httpx2
 from starlette.testclient import TestClient
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.settings import Settings
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
@@ -24,7 +24,7 @@ SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
 @contextmanager
 def running_dashboard(url: str) -> Iterator[Api]:
     """The application on that database, listening; `api.client.base_url` is where. One token of each scope."""
-    clock = ManualClock(NOW)
+    clock = ManualControlClock(NOW)
     server = make_server(make_plane(Settings(), url, clock))
     # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
     listening = socket.create_server(("127.0.0.1", 0))

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from httpx2 import Response
 from starlette.testclient import TestClient
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.settings import Settings
 from app.db.base.engine import make_engine
 from app.db.operations.token_secrets import create_locally
@@ -33,7 +33,7 @@ class Api:
     """One running application and the tokens to call it with."""
 
     client: TestClient
-    clock: ManualClock
+    clock: ManualControlClock
     url: str
     secrets: dict[str, str] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
 @contextmanager
 def running_api(url: str, **settings: Any) -> Iterator[Api]:
     """The application on that database, with one token of each scope named after it."""
-    clock = ManualClock(NOW)
+    clock = ManualControlClock(NOW)
     app = create_app(make_plane(Settings(**settings), url, clock))
     with TestClient(app, raise_server_exceptions=False) as client:
         api = Api(client=client, clock=clock, url=url)

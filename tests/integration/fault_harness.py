@@ -21,7 +21,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.clock import ScaledClock
-from agents.base.device import GpuState, NodeState, Readings
+from agents.base.device import DeviceReadings, GpuState, NodeState
 from agents.base.protocol import GpuReading, Observation, ServiceReading, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
@@ -31,7 +31,7 @@ from app.db.base.listen import conninfo
 from app.db.operations.token_secrets import create_locally
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
-from app.postgres.files import Layout
+from app.postgres.files import DataDirLayout
 from tests.agents.factories import PaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
@@ -135,7 +135,7 @@ def controller(url: str, holder: str, step: str, reached: Path) -> Iterator[Base
 
 def kill_postgres(data_dir: Path) -> None:
     """The whole server dies as by the out-of-memory killer."""
-    pid = Layout(root=data_dir).postmaster_pid()
+    pid = DataDirLayout(root=data_dir).postmaster_pid()
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
@@ -219,7 +219,7 @@ class CountingTransport(HttpTransport):
 class BusyDevice(PaperDevice):
     """A device whose replicas are ready at once, under a steady load."""
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         self.make_ready()
         gpus = tuple(
             GpuReading(
@@ -235,7 +235,7 @@ class BusyDevice(PaperDevice):
             for gpu in (await self.state()).gpus
         )
         load = ServiceReading(service="chat", arrivals=3, served=3, in_slo=3)
-        return Readings(gpus=gpus, services=(load,))
+        return DeviceReadings(gpus=gpus, services=(load,))
 
 
 @dataclass(slots=True)

@@ -46,7 +46,9 @@ async def make_fleet(engine: AsyncEngine, services_by_project: Mapping[str, Sequ
         await profiles.save_network(connection, "resnet50", at=START)
         row = OperatingPoint(60.0, 8, 1000.0, 1.0, 1.0, 8.0, 2048.0, 30.0, 0.1)
         points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,))
-        await profiles.save_profiles(connection, [profiles.Profile(points=points, provenance="measured")], at=START)
+        await profiles.save_profiles(
+            connection, [profiles.StoredProfile(points=points, provenance="measured")], at=START
+        )
         for project, names in services_by_project.items():
             await projects.save(connection, project, at=START)
             for name in names:

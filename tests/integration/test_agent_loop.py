@@ -18,17 +18,17 @@ from aiohttp import web
 from agents.base.clock import ScaledClock
 from agents.base.protocol import NodeCommand, Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault
 from agents.sync.ledger import Ledger
 from agents.sync.transport import (
+    ControlPlaneSilent,
     DirectTransport,
     HttpTransport,
     NotAuthorised,
     TransportError,
     Unacceptable,
-    Unreachable,
 )
 from tests.agents.control_planes import PaperControlPlane
 from tests.agents.factories import a_command, a_gpu, a_replica
@@ -59,7 +59,7 @@ class Running:
     def __init__(self, *, faults: tuple[Fault, ...] = ()) -> None:
         self.clock = ScaledClock(speed=SPEED)
         self.plane = PaperControlPlane(self.clock, COMMAND)
-        scenario = Scenario(loads={"chat": EvenLoad(rate_rps=100.0)}, seed=1, faults=faults)
+        scenario = ClusterScript(loads={"chat": EvenLoad(rate_rps=100.0)}, seed=1, faults=faults)
         self.cluster = SimulatedCluster((a_node("n1"),), scenario, world=PlainWorld(), clock=self.clock)
         transport = DirectTransport(
             self.plane.answer,
@@ -182,9 +182,9 @@ def test_an_observation_goes_up_and_a_reply_comes_down_over_http() -> None:
         (401, '{"detail":"the token was revoked"}', NotAuthorised, "revoked"),
         (403, "", NotAuthorised, "scope agent"),
         (422, '{"title":"Invalid","detail":"window_s: must be above 0"}', Unacceptable, "window_s"),
-        (404, '{"title":"Not found"}', Unreachable, "Not found"),
-        (503, "", Unreachable, "come again in 2 s"),
-        (200, "<html>", Unreachable, "not a sync reply"),
+        (404, '{"title":"Not found"}', ControlPlaneSilent, "Not found"),
+        (503, "", ControlPlaneSilent, "come again in 2 s"),
+        (200, "<html>", ControlPlaneSilent, "not a sync reply"),
     ],
 )
 def test_every_refusal_has_its_own_error(status: int, body: str, error: type[TransportError], words: str) -> None:
@@ -208,7 +208,7 @@ def test_nobody_listening_is_unreachable() -> None:
             pass
         await exchange(url)
 
-    with pytest.raises(Unreachable, match="no answer from"):
+    with pytest.raises(ControlPlaneSilent, match="no answer from"):
         asyncio.run(scenario())
 
 

@@ -10,13 +10,15 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.predictions import forecasts
 from app.learn.choose_forecasts import SHOWN_LEVELS
-from solvers.forecast.back_test import Score
+from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import Choice
 from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
 
 pytestmark = pytest.mark.integration
 
-SCORE = Score(forecasts=240.5, pinball_rps=2.0, coverage=0.94, interval_coverage=0.9, error_rps=4.0, observed_rps=50.0)
+SCORE = ForecastScore(
+    forecasts=240.5, pinball_rps=2.0, coverage=0.94, interval_coverage=0.9, error_rps=4.0, observed_rps=50.0
+)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from agents.base.protocol import METRICS_HEADER
 from app.api.caches.cluster_metrics import ClusterPage
-from app.api.http.parts import Parts
+from app.api.http.parts import ApiParts
 from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ def api(database: str) -> Iterator[Api]:
 
 def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
     """Series with their values, of a page that is made anew."""
-    parts: Parts = api.client.app.state.parts  # type: ignore[attr-defined]
+    parts: ApiParts = api.client.app.state.parts  # type: ignore[attr-defined]
     parts.cluster_page.made_s = ClusterPage().made_s
     answer = api.call("GET", "metrics", token=token)
     assert answer.status_code == 200, answer.text

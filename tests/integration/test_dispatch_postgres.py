@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.db.decisions import plans, policies
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import tasks
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.dispatcher import JobDispatcher
 from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -42,10 +42,10 @@ class Place:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.clock = ManualClock()
+        self.clock = ManualControlClock()
         self.clock.advance((START - self.clock.now()).total_seconds())
         self.store = OvertakenStore(engine)
-        self.dispatcher = Dispatcher(store=self.store, clock=self.clock, turn=asyncio.Lock())
+        self.dispatcher = JobDispatcher(store=self.store, clock=self.clock, turn=asyncio.Lock())
         self.sequence = 0
 
     async def begin(self, settings: PolicySettings) -> None:
@@ -56,7 +56,7 @@ class Place:
     async def submit(self, name: str, network: str = "resnet50") -> None:
         task = Task(name=name, kind="offline", network=network, batch=8, iterations=100, weight=0.75)
         async with self.engine.begin() as connection:
-            await tasks.save(connection, tasks.Submission(task=task), at=self.clock.now(), actor="test")
+            await tasks.save(connection, tasks.TaskSubmission(task=task), at=self.clock.now(), actor="test")
 
     async def round(self) -> bool:
         self.clock.advance(1.0)
@@ -122,7 +122,9 @@ def test_a_refused_job_is_told_in_the_audit_and_blocks_nobody(database: str) -> 
         hot = OperatingPoints(network="hot", gpu_type="T4", sensitivity=0.5, rows=(row,))
         async with place.engine.begin() as connection:
             await profiles.save_network(connection, "hot", at=START)
-            await profiles.save_profiles(connection, [profiles.Profile(points=hot, provenance="measured")], at=START)
+            await profiles.save_profiles(
+                connection, [profiles.StoredProfile(points=hot, provenance="measured")], at=START
+            )
         await place.submit("poison", "hot")
         for _ in range(35):
             assert not await place.round()

@@ -19,13 +19,13 @@ from app.db.base.tables import cluster
 from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import fits, health, profiles, samples
-from app.db.predictions.profiles import Profile
+from app.db.predictions.profiles import StoredProfile
 from app.db.predictions.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit_waiting
-from app.learn.refit import Candidate, RefitAnswer, RefitRequest, run_refit
+from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest, run_refit
 from app.store.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
 from solvers.predict.data.samples import Group, Neighbour
 from solvers.predict.estimate.operating_points import Performance
-from solvers.predict.learn.online import Reading, RowKey, learn, new_health
+from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_health
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Mode
 from tests.integration.api_harness import NOW, Api, fill, running_api
@@ -292,7 +292,7 @@ def test_a_candidate_replaces_what_is_no_better_or_drifted(
 ) -> None:
     rows = (OperatingPoint(50.0, 4, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1),)
     points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.4, rows=rows)
-    candidate = Candidate(
+    candidate = RefitCandidate(
         performance=Performance(points=points, latency_sigma=(0.0,)),
         technique="linear_fractional",
         sample_count=20,
@@ -335,7 +335,7 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api)
     row = RowKey(50.0, 4, 1590.0)
     now = new_health(np.zeros(1), 0.0)
     for period in range(1, 4):
-        reading = Reading(replica="r", row=row, log_ratio=0.5, variance=1e-3)
+        reading = ExecutionReading(replica="r", row=row, log_ratio=0.5, variance=1e-3)
         now = learn(now, [reading], {row: 0.0}, NOW.timestamp() + 10.0 * period)
     held = FitHealth(group=GROUP, now=now, planned=Correction(group=GROUP, health=now, at=NOW))
 
@@ -394,7 +394,9 @@ def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(api: Api
                 )
                 points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.4, rows=batches)
                 async with engine.begin() as connection:
-                    await profiles.save_profiles(connection, [Profile(points=points, provenance="measured")], at=NOW)
+                    await profiles.save_profiles(
+                        connection, [StoredProfile(points=points, provenance="measured")], at=NOW
+                    )
 
         await asyncio.gather(read(), read(), read(), write())
         await engine.dispose()

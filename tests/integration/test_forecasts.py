@@ -22,16 +22,18 @@ from app.db.predictions.forecasts import PostgresForecasts
 from app.db.reports import demands
 from app.db.workloads import services
 from app.learn.choose_forecasts import choose_forecasts, judge, view_forecast
-from solvers.forecast.back_test import Score
+from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import Choice
 from solvers.forecast.seasons import COARSE_S, DAY_S
-from solvers.forecast.types import Season, Series
+from solvers.forecast.types import RequestSeries, Season
 from solvers.types.state import Demand
 from tests.integration.fleet import START, make_observation, make_record, make_service_reading, with_fleet
 
 pytestmark = pytest.mark.integration
 STEP = timedelta(seconds=COARSE_S)
-SCORE = Score(forecasts=200.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0)
+SCORE = ForecastScore(
+    forecasts=200.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0
+)
 DAILY = Choice(
     technique="seasonal_daily",
     seasons=(Season(period_s=DAY_S, rates_rps=(1.0, 2.0, 3.0, 2.0)),),
@@ -57,7 +59,7 @@ async def observe(store: PostgresStore, counts: Sequence[int | None], *, start: 
     await store.ingest(tuple(heard), start + timedelta(seconds=len(counts)))
 
 
-async def load(engine: AsyncEngine, *, since: datetime = START, until: datetime) -> Series | None:
+async def load(engine: AsyncEngine, *, since: datetime = START, until: datetime) -> RequestSeries | None:
     async with engine.begin() as connection:
         return (await rates.load_rates(connection, ["chat"], since=since, until=until)).get("chat")
 
@@ -104,7 +106,7 @@ def test_five_minutes_that_are_not_over_are_not_there(database: str) -> None:
 
 
 def test_a_trace_fills_in_what_was_not_measured(database: str) -> None:
-    trace = Series(start_s=START.timestamp(), window_s=COARSE_S, arrivals=np.array([10.0, np.nan, 30.5, 40.0]))
+    trace = RequestSeries(start_s=START.timestamp(), window_s=COARSE_S, arrivals=np.array([10.0, np.nan, 30.5, 40.0]))
 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await observe(store, [1] * 300)

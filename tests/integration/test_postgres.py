@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy
 
 from app.postgres import server as postgres
-from app.postgres.files import Layout, try_flock
+from app.postgres.files import DataDirLayout, try_flock
 from app.postgres.process import Account, can_run, check_can_enter, choose_account, reachable_binaries
 
 pytestmark = pytest.mark.integration
@@ -248,7 +248,7 @@ def test_a_pid_file_left_behind_does_not_block_a_start(made_data_dir: Path, left
 
 def test_who_cannot_get_the_lock_in_time_is_told_who_has_it(data_dir: Path) -> None:
     data_dir.mkdir()
-    layout = Layout(root=data_dir)
+    layout = DataDirLayout(root=data_dir)
     held = try_flock(layout.start_lock)
     assert held is not None
     layout.alive_lock.touch()
@@ -276,8 +276,8 @@ def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(tmp_path: P
 
 @pytest.mark.parametrize("name", ["with, comma", 'with "quotes"', "with space", "d" * 103])
 def test_a_path_that_libpq_would_misread_is_not_used_for_the_socket(name: str) -> None:
-    assert Layout(root=Path("/") / name).socket_dir() is None
-    assert Layout(root=Path("/plain")).socket_dir() == Path("/plain/cluster")
+    assert DataDirLayout(root=Path("/") / name).socket_dir() is None
+    assert DataDirLayout(root=Path("/plain")).socket_dir() == Path("/plain/cluster")
 
 
 def test_a_cluster_of_another_version_is_refused_with_both_versions(data_dir: Path) -> None:

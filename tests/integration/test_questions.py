@@ -47,7 +47,7 @@ async def _fill(engine: AsyncEngine) -> None:
     late = Task(name="late", project="web", kind="offline", network="resnet50", batch=8, iterations=1000, due_in_s=60.0)
     async with engine.begin() as connection:
         await connection.execute(text(HEALTH))
-        await tasks.save(connection, tasks.Submission(task=late), at=START, actor="test")
+        await tasks.save(connection, tasks.TaskSubmission(task=late), at=START, actor="test")
         for name, usd in (("small", "50"), ("large", "70")):
             await budgets.save(
                 connection,

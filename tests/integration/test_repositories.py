@@ -19,7 +19,7 @@ from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.reports import demands
 from app.db.workloads import projects, services
-from app.store.store import Event, PolicySettings
+from app.store.store import AuditEvent, PolicySettings
 from solvers.types.outcome import SolveReport, SolveStatus, Violation
 from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
 from solvers.types.state import Mode, Service, Slo, Variant
@@ -141,7 +141,7 @@ def test_saving_the_same_catalogue_again_makes_no_plan_too_old(database: str) ->
         await gpu_types.save(connection, make_gpu_type(), at=LATER)
         await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=LATER)
         points = await profiles.load_points(connection)
-        same = [profiles.Profile(points=entry, provenance="measured") for entry in points]
+        same = [profiles.StoredProfile(points=entry, provenance="measured") for entry in points]
         assert await profiles.save_profiles(connection, same, at=LATER) == 0
         assert await revision() == before
         await nodes.set_cordon(connection, "n1", cordoned=True)
@@ -191,7 +191,7 @@ def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(database: str)
     async def work(connection: AsyncConnection) -> None:
         (points,) = await profiles.load_points(connection)
         wanted = replace(points, sensitivity=0.7)
-        new = profiles.Profile(points=wanted, provenance="scaled", source="half a V100")
+        new = profiles.StoredProfile(points=wanted, provenance="scaled", source="half a V100")
         assert await profiles.save_profiles(connection, [new], at=LATER) == 1
         assert await profiles.load_points(connection) == (wanted,)
         old, current = await profiles.list_profiles(connection, network_name="resnet50")
@@ -206,7 +206,7 @@ def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(databas
     async def work(connection: AsyncConnection) -> None:
         (points,) = await profiles.load_points(connection)
         for provenance, stated, sigma in (("measured", None, 0.0), ("estimated", None, 0.25), ("estimated", 0.1, 0.1)):
-            entry = profiles.Profile(
+            entry = profiles.StoredProfile(
                 points=replace(points, sensitivity=sigma + 1.0),
                 provenance=provenance,
                 latency_sigma=(stated,),
@@ -244,7 +244,7 @@ def test_events_are_filtered_paged_and_followed(database: str) -> None:
         ids = [
             await events.add(
                 connection,
-                Event(at=START + timedelta(minutes=n), actor="ann", kind="PlanPushed", subject=f"plan/{n % 2}"),
+                AuditEvent(at=START + timedelta(minutes=n), actor="ann", kind="PlanPushed", subject=f"plan/{n % 2}"),
             )
             for n in range(4)
         ]

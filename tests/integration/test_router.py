@@ -14,8 +14,8 @@ from agents.base.device import DeviceError, GpuState, LaunchFailed, ServiceRoute
 from agents.base.protocol import NodeCommand, ReplicaCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
-from agents.fake.device import StandInDevice
-from agents.fake.worker import StandInWorker
+from agents.fake.device import FakeDevice
+from agents.fake.worker import FakeWorker
 from agents.router.router import Router
 from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
 
@@ -49,7 +49,7 @@ class Node:
     def __init__(self, *, execution_ms: float = 2.0, router: Router | None = None) -> None:
         self.router = router or Router()
         self.workers = {
-            name: StandInWorker("chat", batch=4, execution_s=lambda _: execution_ms / 1000.0, clock=ScaledClock())
+            name: FakeWorker("chat", batch=4, execution_s=lambda _: execution_ms / 1000.0, clock=ScaledClock())
             for name in ("a", "b")
         }
         self.addresses: dict[str, str] = {}
@@ -250,7 +250,7 @@ def test_a_router_knows_its_services_and_which_are_ready() -> None:
     on_node(Node(), scenario)
 
 
-async def wait_ready(device: StandInDevice, wanted: NodeCommand) -> None:
+async def wait_ready(device: FakeDevice, wanted: NodeCommand) -> None:
     async with asyncio.timeout(10.0):
         while not is_settled(wanted, await device.state()):
             for action in actions(wanted, await device.state()):
@@ -263,7 +263,7 @@ def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_withou
         return 0.001 * size * (100.0 / replica.sm_percent)
 
     async def scenario() -> None:
-        device = StandInDevice(
+        device = FakeDevice(
             (an_empty_gpu(0),),
             execution_s=execution_s,
             iteration_s=lambda *_: 1.0,
@@ -295,7 +295,7 @@ def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_withou
 
 def test_a_stand_in_device_refuses_what_it_cannot_do() -> None:
     async def scenario() -> None:
-        device = StandInDevice(
+        device = FakeDevice(
             (an_empty_gpu(0),),
             execution_s=lambda *_: 0.001,
             iteration_s=lambda *_: 1.0,

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.errors import Conflict, NotFound
 from app.db.base.engine import make_engine
 from app.db.base.transaction import Engine
 from app.db.decisions import simulations
 from app.db.decisions.simulations import KEPT, WAITING_LIMIT, NewSimulation, SimulationRow
-from app.simulate.requests.runner import Body, Pace, SimulationRunner
+from app.simulate.requests.runner import Body, RunnerPeriods, SimulationRunner
 from tests.integration.simulation_bodies import DeadAtOnce, answer, be_killed, hang
 
 pytestmark = pytest.mark.integration
@@ -24,7 +24,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 WANTED = NewSimulation(
     name="small", example=None, document={"kind": "Scenario"}, policies=("joint",), seeds=(0,), duration_s=60.0
 )
-QUICK = Pace(look_s=0.05, beat_s=0.05)
+QUICK = RunnerPeriods(look_s=0.05, beat_s=0.05)
 LOST_S = -1.0
 """A lease that is over as soon as it begins."""
 
@@ -44,8 +44,8 @@ def play(url: str, scene: Callable[[Engine], Awaitable[None]]) -> None:
     assert [each for each in multiprocessing.active_children() if each.name == "plimsoll-simulation"] == []
 
 
-def runner(engine: Engine, body: Body = answer, pace: Pace = QUICK) -> SimulationRunner:
-    return SimulationRunner(engine, ManualClock(NOW), pace=pace, body=body)
+def runner(engine: Engine, body: Body = answer, pace: RunnerPeriods = QUICK) -> SimulationRunner:
+    return SimulationRunner(engine, ManualControlClock(NOW), pace=pace, body=body)
 
 
 async def ask(engine: Engine) -> int | None:
@@ -127,7 +127,7 @@ def test_a_process_that_dies_before_it_takes_a_long_scenario_fails_it(database: 
 def test_one_that_takes_too_long_is_ended(database: str) -> None:
     async def scene(engine: Engine) -> None:
         number = await asked(engine)
-        assert await runner(engine, hang, Pace(beat_s=0.05, limit_s=0.6)).run_next()
+        assert await runner(engine, hang, RunnerPeriods(beat_s=0.05, limit_s=0.6)).run_next()
         row = await look(engine, number)
         assert row.state == "failed"
         assert (row.error or "").startswith("it was ended after 0.01 min; ask for a shorter one")

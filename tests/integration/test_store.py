@@ -33,7 +33,7 @@ from app.postgres import server as postgres
 from app.store.memory_store import MemoryStore
 from app.store.store import Correction, FitHealth, PlanRecord, Snapshot
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import Reading, RowKey, learn, new_health
+from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_health
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -176,7 +176,7 @@ class Stores(RuleBasedStateMachine):
         row = OperatingPoint(50.0, 4, 1000.0, 0.0, 1.0, float(self.changes), 900.0, 30.0, 0.1)
         points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,))
         self.memory.put_points([points])
-        profile = profiles.Profile(points=points, provenance="measured")
+        profile = profiles.StoredProfile(points=points, provenance="measured")
         assert self.run(self._with_connection(profiles.save_profiles, [profile], at=self.now)) == 1
 
     @rule(mode=st.sampled_from(list(Mode)), paused=st.booleans())
@@ -249,7 +249,7 @@ class Stores(RuleBasedStateMachine):
         group, row = Group("resnet50", "T4"), RowKey(50.0, 4, 1000.0)
         known = {entry.group: entry for entry in self.run(self.memory.load_fit_health())}
         now = known[group].now if group in known else new_health(np.zeros(1), 0.0)
-        reading = Reading(replica="chat-1", row=row, log_ratio=log_ratio, variance=1e-3)
+        reading = ExecutionReading(replica="chat-1", row=row, log_ratio=log_ratio, variance=1e-3)
         now = learn(now, [reading], {row: 0.0}, now.seen_until_s + 10.0)
         planned = known[group].planned if group in known and not follows else None
         planned = planned or Correction(group=group, health=now, at=self.now)

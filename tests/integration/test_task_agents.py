@@ -104,7 +104,9 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
         await make_fleet(engine, {"default": []})
         at = datetime.now(UTC)
         async with engine.begin() as connection:
-            await profiles.save_profiles(connection, [profiles.Profile(points=POINTS, provenance="measured")], at=at)
+            await profiles.save_profiles(
+                connection, [profiles.StoredProfile(points=POINTS, provenance="measured")], at=at
+            )
             await services.save(connection, SERVICE, at=at, actor="test")
         made = {scope: await create_locally(engine, name=scope, scope=scope, at=at) for scope in ("admin", "agent")}
         return {scope: token.secret for scope, token in made.items()}

@@ -34,7 +34,7 @@ def a_task(name: str, sm_percent: float, memory_mib: float = 1024.0) -> BoundTas
 async def submit(engine: AsyncEngine, name: str, project: str = "default") -> None:
     noun = Task(name=name, project=project, kind="offline", network="resnet50", batch=8, iterations=1000, due_in_s=60.0)
     async with engine.begin() as connection:
-        await tasks.save(connection, tasks.Submission(task=noun), at=START, actor="test")
+        await tasks.save(connection, tasks.TaskSubmission(task=noun), at=START, actor="test")
 
 
 async def push(store: PostgresStore, at: datetime, shares: list[Share], *on: BoundTask, alone: BoundTask) -> None:

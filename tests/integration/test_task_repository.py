@@ -40,7 +40,7 @@ async def in_transaction(
 
 
 async def submit(engine: AsyncEngine, noun: Task = TASK, *, at: datetime = START, **more: Any) -> int:
-    return await in_transaction(engine, tasks.save, tasks.Submission(task=noun, **more), at=at, actor="token/ann")
+    return await in_transaction(engine, tasks.save, tasks.TaskSubmission(task=noun, **more), at=at, actor="token/ann")
 
 
 async def push(store: PostgresStore, at: datetime, *bound: BoundTask, gpu: str = "n1/gpu-0") -> None:

@@ -110,7 +110,7 @@ class TaskStores(RuleBasedStateMachine):
         self.listed[name] = name if self.runs[name] == 1 else f"{name}.{self.runs[name]}"
         noun = replace(TASK, name=name, due_in_s=due_in_s)
         self.memory.put_tasks([replace(noun, name=self.listed[name])], at=self.now)
-        wanted = tasks.Submission(task=noun)
+        wanted = tasks.TaskSubmission(task=noun)
         assert self.run(self._with_connection(tasks.save, wanted, at=self.now, actor="test")) == 1
 
     @precondition(lambda self: self.listed)

@@ -15,7 +15,7 @@ import msgspec
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from tests.app.runs import POOL, SERVICE, a_document
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden_simulations"
@@ -77,10 +77,10 @@ _SPECS: Mapping[str, Mapping[str, Any]] = {
 NAMES = tuple(_SPECS)
 
 
-def a_golden_scenario(name: str) -> Scenario:
+def a_golden_scenario(name: str) -> SimulationScenario:
     """Two and a half simulated minutes, the first half minute not counted."""
     shared = {"duration_s": 150, "warm_up_s": 30, "step_s": 30, "seeds": [1], "policies": _POLICIES, "loop": _LOOP}
-    return Scenario.model_validate(a_document(**{**shared, **_SPECS[name]}))
+    return SimulationScenario.model_validate(a_document(**{**shared, **_SPECS[name]}))
 
 
 def summary(name: str) -> Any:

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any, get_args
 
 from agents.sim.spec import FaultKind
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from solvers.governors.registry import GOVERNORS
 from solvers.policies.registry import policies
 from tests.app.runs import a_scenario
@@ -13,7 +13,7 @@ NETWORKS = ("resnet50", "inception_v3", "vgg16", "mobilenet_v2")
 TYPES = ("V100-32GB", "T4")
 
 
-def a_random_scenario(seed: int) -> Scenario:
+def a_random_scenario(seed: int) -> SimulationScenario:
     """One to eight GPUs, one to three services and up to four tasks for 90 s.
 
     Seven seeds in a row have every policy, six every fault.

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from agents.sim.cluster import Scenario, ServiceTotals
-from agents.sim.load import Load, LoadShape, Spike
+from agents.sim.cluster import ClusterScript, ServiceTotals
+from agents.sim.load import ArrivalProcess, LoadShape, Spike
 from agents.sim.spec import Fault, make_node
 from agents.sim.truth.truth import load_truth
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.loop.tick import TickOutcome
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
@@ -32,7 +32,7 @@ class Scene:
     """A running cluster with what happened so far."""
 
     closed: ClosedLoop
-    clock: ManualClock
+    clock: ManualControlClock
     outcomes: list[TickOutcome] = field(default_factory=list)
     counts: list[Counts] = field(default_factory=list)
     """Totals after every period."""
@@ -109,7 +109,7 @@ def a_scene(
     """Nodes n1, n2, ... with V100s, a service per network, SLO 300 ms at the 98th percentile."""
     (gpu_type,) = load_gpu_types([TYPE])
     loads = {
-        name: Load(
+        name: ArrivalProcess(
             shape=LoadShape(mean_rps=rate, spikes=(spikes[name],) if name in (spikes or {}) else ()),  # type: ignore[index]
             duration_s=1000,
             seed=seed,
@@ -125,7 +125,7 @@ def a_scene(
         gpu_types=(gpu_type,),
         points=load_profiles(rates_rps, [TYPE]),
         services=tuple(a_service(name) for name in sorted(rates_rps)),
-        scenario=Scenario(loads=loads, seed=seed, faults=faults),
+        scenario=ClusterScript(loads=loads, seed=seed, faults=faults),
         settings=PolicySettings(
             policy=policy,
             period_s=PERIOD_S,
@@ -137,7 +137,7 @@ def a_scene(
         agent_period_s=PERIOD_S,
         handover_s=20.0,
     )
-    clock = ManualClock()
+    clock = ManualControlClock()
     closed = ClosedLoop(change_plan(plan), world=load_truth(), clock=clock, solver=InlineSolver())
     return Scene(closed=closed, clock=clock)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agents.sim.cluster import SimulatedCluster
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.simulate.run.build import make_cluster, make_world, shipped_catalogue
 from app.simulate.run.closed_loop import ClosedLoop
 from app.simulate.run.run import jobs_of, simulate
@@ -45,7 +45,7 @@ async def _play(seed: int) -> None:
     spec, catalogue = scenario.spec, shipped_catalogue(scenario)
     plan = make_cluster(scenario, spec.policies[0], seed, catalogue=catalogue, folder=Path())
     world = make_world(scenario, catalogue)
-    closed = ClosedLoop(plan, world=world, clock=ManualClock(), solver=InlineSolver(), promises_may_break=True)
+    closed = ClosedLoop(plan, world=world, clock=ManualControlClock(), solver=InlineSolver(), promises_may_break=True)
     clock = closed.clock
     submissions = Submissions(make_submissions(spec, catalogue.points, Path()), closed.store, clock.now())
     for period in range(round(spec.duration_s / spec.agent_period_s)):

@@ -4,13 +4,13 @@ from app.simulate.report.report import make_report
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.run import jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from tests.app.runs import POOL, SERVICE, a_scenario
 
 GROUPS = [{"name": "web", "policy": "hetsev_greedy", "projects": ["shop"]}]
 
 
-def a_grouped_scenario(**settings: object) -> Scenario:
+def a_grouped_scenario(**settings: object) -> SimulationScenario:
     runs = [{"policy": "joint", "settings": settings}, {"policy": "joint", "name": "alone"}]
     services = [{**SERVICE, "name": "cart", "project": "shop"}, {**SERVICE, "name": "mail"}]
     pool = {**POOL, "nodes": 3}

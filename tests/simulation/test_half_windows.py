@@ -15,9 +15,9 @@ from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
 from agents.sim.clients import ClientLoad
-from agents.sim.cluster import Scenario, ServiceTotals, SimulatedCluster
+from agents.sim.cluster import ClusterScript, ServiceTotals, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import Load, LoadShape, Modulation, Spike
+from agents.sim.load import ArrivalProcess, LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from agents.sim.spec import Fault
 from solvers.types.state import Task
@@ -74,11 +74,11 @@ def a_busy_cluster(seed: int) -> tuple[SimulatedCluster, ManualClock]:
         "jump": Modulation(levels_rps=(20.0, 900.0), mean_stays_s=(4.0, 2.0)),
     }
     loads = {
-        name: Load(shape=shape, duration_s=LENGTH_S, seed=seed, stream=stream)
+        name: ArrivalProcess(shape=shape, duration_s=LENGTH_S, seed=seed, stream=stream)
         for stream, (name, shape) in enumerate(shapes.items())
     }
     clients = {"crowd": ClientLoad(clients=np.linspace(2.0, 12.0, LENGTH_S))}
-    scenario = Scenario(loads=loads, clients=clients, seed=seed, faults=FAULTS)
+    scenario = ClusterScript(loads=loads, clients=clients, seed=seed, faults=FAULTS)
     clock = ManualClock(1000.0)
     nodes = (a_node("n1", gpus=2, launch_s=3.4), a_node("n2", gpus=2, launch_s=3.4))
     return SimulatedCluster(nodes, scenario, world=PlainWorld(deviation=0.1), clock=clock), clock

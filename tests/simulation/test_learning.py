@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.spec import Fault
-from agents.sim.truth.truth import Neighbour, Placed, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
 from app.loop.predict import PlannedPoints
 from app.simulate.run.closed_loop import ClusterPlan
 from solvers.laws.colocation import Neighbours, execution_ms
@@ -51,14 +51,14 @@ def planned_over_true(scene: Scene) -> Mapping[str, float]:
             company = Neighbours(count=len(others), pressure=sum(each.pressure for each in others))
             sensitivity = planned[replica.network].sensitivity
             planned_ms = execution_ms(row, company, sensitivity=sensitivity, gpu_type=gpu_type)
-            placed = Placed(
+            placed = RunningPart(
                 network=replica.network,
                 gpu_type=TYPE,
                 sm_percent=row.sm_percent,
                 batch=row.batch,
                 clock_mhz=row.clock_mhz,
                 neighbours=tuple(
-                    Neighbour(other.network, other.sm_percent, other.batch)
+                    SimulatedNeighbour(other.network, other.sm_percent, other.batch)
                     for index, other in enumerate(gpu.replicas)
                     if index != own
                 ),

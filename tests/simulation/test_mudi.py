@@ -7,14 +7,14 @@ import pytest
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 
 SERVICES = (("images", "resnet50", 150.0, 40.0), ("text", "vgg16", 330.0, 60.0))
 
 
 def run(policy: str, *, spike: float = 1.0) -> RunResult:
     """Two services with two A100s each, and five trainings, for eight minutes."""
-    scenario = Scenario.model_validate(
+    scenario = SimulationScenario.model_validate(
         {
             "kind": "Scenario",
             "metadata": {"name": "mudi"},

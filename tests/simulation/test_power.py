@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import Readings, ServiceRoute
+from agents.base.device import DeviceReadings, ServiceRoute
 from agents.base.protocol import ReplicaCommand
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import Load, LoadShape
+from agents.sim.load import ArrivalProcess, LoadShape
 from agents.sim.spec import make_node
-from agents.sim.truth.truth import Placed, load_truth
+from agents.sim.truth.truth import RunningPart, load_truth
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 
@@ -26,7 +26,7 @@ LOADED_S, QUIET_S = 30, 40.0
 class WattsPerRequest(PlainWorld):
     """A batch draws 7 W for each of its requests."""
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         return 7.0 * batch
 
 
@@ -35,12 +35,12 @@ def a_device(
 ) -> tuple[SimulatedDevice, ManualClock]:
     """One GPU with these replicas, a Poisson load for each; None = the measured world."""
     loads = {
-        each.service: Load(shape=LoadShape(mean_rps=rate_rps), duration_s=LOADED_S, seed=1, stream=stream)
+        each.service: ArrivalProcess(shape=LoadShape(mean_rps=rate_rps), duration_s=LOADED_S, seed=1, stream=stream)
         for stream, (each, rate_rps) in enumerate(zip(replicas, rates_rps, strict=True))
     }
     node = a_node(launch_s=0.0) if world else make_node("n1", "V100-32GB", gpus=1, memory_mib=32_768.0, launch_s=0.0)
     clock = ManualClock()
-    cluster = SimulatedCluster((node,), Scenario(loads=loads, seed=1), world=world or load_truth(), clock=clock)
+    cluster = SimulatedCluster((node,), ClusterScript(loads=loads, seed=1), world=world or load_truth(), clock=clock)
     device = SimulatedDevice(cluster, "n1")
     for each in replicas:
         run(device.start_replica(0, each))
@@ -49,7 +49,7 @@ def a_device(
     return device, clock
 
 
-def read_at(device: SimulatedDevice, clock: ManualClock, moments_s: list[float]) -> list[Readings]:
+def read_at(device: SimulatedDevice, clock: ManualClock, moments_s: list[float]) -> list[DeviceReadings]:
     """What is read at each moment; the first window begins at the start."""
     start_s, readings = clock.now_s(), []
     for moment_s in moments_s:
@@ -102,7 +102,7 @@ def test_in_the_measured_world_each_replica_adds_its_measured_watts_while_it_exe
     truth = load_truth()
     energy_j = truth.idle_w("V100-32GB") * QUIET_S
     for each in reading.replicas:
-        placed = Placed(
+        placed = RunningPart(
             network=each.id, gpu_type="V100-32GB", sm_percent=30.0, batch=1, clock_mhz=reading.gpus[0].clock_mhz
         )
         assert each.batches == each.requests > 200

@@ -5,9 +5,9 @@ import pytest
 
 from agents.base.clock import ManualClock
 from agents.base.device import ServiceRoute
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import Load, LoadShape
+from agents.sim.load import ArrivalProcess, LoadShape
 from agents.sim.tally import ServiceTally
 from solvers.laws.bulk_queue import miss_probability
 from tests.agents.factories import a_replica, run
@@ -22,10 +22,10 @@ NEVER_MS = 1e6
 def serve(batch: int, utilisations: tuple[float, ...], duration_s: int) -> ServiceTally:
     """One service under Poisson load, on so many replicas with weights that load them so, each on its own node."""
     rates_rps = [1000.0 / BATCH_MS * batch * each for each in utilisations]
-    load = Load(shape=LoadShape(mean_rps=sum(rates_rps)), duration_s=duration_s, seed=batch, stream=0)
+    load = ArrivalProcess(shape=LoadShape(mean_rps=sum(rates_rps)), duration_s=duration_s, seed=batch, stream=0)
     clock = ManualClock()
     nodes = tuple(a_node(f"n{number}", launch_s=0.0) for number in range(len(rates_rps)))
-    cluster = SimulatedCluster(nodes, Scenario(loads={"chat": load}, seed=1), world=PlainWorld(), clock=clock)
+    cluster = SimulatedCluster(nodes, ClusterScript(loads={"chat": load}, seed=1), world=PlainWorld(), clock=clock)
     for node, rate_rps in zip(nodes, rates_rps, strict=True):
         device, shares = SimulatedDevice(cluster, node.name), ((node.name, rate_rps),)
         run(device.start_replica(0, a_replica(node.name, batch=batch)))

@@ -6,7 +6,7 @@ import pytest
 
 from agents.sim.cluster import ServiceTotals
 from agents.sim.truth.truth import load_truth
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.process import InlineSolver
 from solvers.types.plan import BoundPlan
@@ -22,7 +22,9 @@ def a_baseline(policy: str) -> ClosedLoop:
         return plan
 
     a_scene(policy=policy, change_plan=keep)
-    return ClosedLoop(plans[0], world=load_truth(), clock=ManualClock(), solver=InlineSolver(), promises_may_break=True)
+    return ClosedLoop(
+        plans[0], world=load_truth(), clock=ManualControlClock(), solver=InlineSolver(), promises_may_break=True
+    )
 
 
 def play(closed: ClosedLoop, seconds: float) -> dict[str, ServiceTotals]:

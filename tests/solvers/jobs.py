@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from solvers.papers.oltunes.tuning_score import best_types, mean_latency_s
-from solvers.papers.oltunes.types import GpuView, Job, Resident, Setting
+from solvers.papers.oltunes.types import Job, JobGpu, JobSetting, Resident
 from solvers.types.state import GpuId, Variant
 
 
@@ -17,8 +17,8 @@ def a_setting(
     memory_mib: float = 1000.0,
     latency_s: float = 1.0,
     score: float = 1.0,
-) -> Setting:
-    return Setting(
+) -> JobSetting:
+    return JobSetting(
         network=network,
         gpu_type=gpu_type,
         sm_percent=sm_percent,
@@ -33,7 +33,7 @@ def a_setting(
 
 def a_job(
     name: str,
-    *settings: Setting,
+    *settings: JobSetting,
     weight: float = 0.75,
     inputs: int = 8,
     queued_s: float = 0.0,
@@ -65,8 +65,8 @@ def a_gpu(
     memory_mib: float = 16000.0,
     sm_percent: float = 100.0,
     has_early_end: bool = False,
-) -> GpuView:
-    return GpuView(
+) -> JobGpu:
+    return JobGpu(
         id=GpuId(name),
         gpu_type=gpu_type,
         memory_mib=memory_mib,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
-from solvers.joint.kernels.types import Mode
+from solvers.joint.kernels.types import GpuMode
 from solvers.joint.patterns.columns import Column, Columns, Pattern, make_column, single_patterns
-from solvers.joint.patterns.formulation import Demand, cheapest_rps, make_demand
+from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.problem import Problem
@@ -20,7 +20,7 @@ class Setting(NamedTuple):
     """What every part of the planner starts from."""
 
     tables: Tables
-    demand: Demand
+    demand: CoverDemand
     columns: Columns
 
     def pricer(self) -> Pricer:
@@ -51,7 +51,7 @@ def _is_needed(tables: Tables, column: Column) -> bool:
     return bool(((column.capacity > 0.0) | may_idle).all())
 
 
-def _sets(mode: Mode) -> Iterator[tuple[int, ...]]:
+def _sets(mode: GpuMode) -> Iterator[tuple[int, ...]]:
     for size in range(1, mode.most_replicas + 1):
         for items in itertools.combinations(range(len(mode.service)), size):
             at = list(items)

@@ -15,7 +15,7 @@ from agents.daemon import metrics as agent_metrics
 from agents.router.lane import Counts
 from agents.router.metrics import Shown, exposition
 from agents.serving.metrics import GAUGES
-from agents.serving.metrics import Metrics as WorkerMetrics
+from agents.serving.metrics import WorkerMetrics as WorkerMetrics
 from app.api.caches import cluster_families
 from app.api.caches.request_metrics import ApiMetrics
 from app.loop.tick import TickOutcome
@@ -59,7 +59,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MetricsPage:
     """Where metrics are read, and what there is."""
 
     title: str
@@ -67,14 +67,14 @@ class Place:
     metrics: tuple[Described, ...]
 
 
-def places() -> tuple[Place, ...]:
+def places() -> tuple[MetricsPage, ...]:
     """Every place with everything that it shows."""
     return (
-        Place(title="API and control loop", where=_API, metrics=_of_text(_process_page())),
-        Place(title="Cluster", where=_CLUSTER, metrics=_of_families(cluster_families.FAMILIES)),
-        Place(title="Agent", where=_AGENT, metrics=_of_families(agent_metrics.FAMILIES)),
-        Place(title="Router of a node", where=_ROUTER, metrics=_of_text(_router_page())),
-        Place(title="Worker", where=_WORKER, metrics=_of_text(_worker_page())),
+        MetricsPage(title="API and control loop", where=_API, metrics=_of_text(_process_page())),
+        MetricsPage(title="Cluster", where=_CLUSTER, metrics=_of_families(cluster_families.FAMILIES)),
+        MetricsPage(title="Agent", where=_AGENT, metrics=_of_families(agent_metrics.FAMILIES)),
+        MetricsPage(title="Router of a node", where=_ROUTER, metrics=_of_text(_router_page())),
+        MetricsPage(title="Worker", where=_WORKER, metrics=_of_text(_worker_page())),
     )
 
 
@@ -94,7 +94,7 @@ def document() -> str:
     return HEAD + "".join(_section(place) for place in places()) + TAIL
 
 
-def _section(place: Place) -> str:
+def _section(place: MetricsPage) -> str:
     rows = (
         f"| `{metric.name}` | {metric.kind} | {metric.unit or '–'} | {_labels(metric)} | {metric.text.rstrip('.')} |"
         for metric in place.metrics

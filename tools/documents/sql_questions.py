@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SqlQuestion:
     """What is asked, in words and in SQL over the schema `report`."""
 
     words: str
@@ -12,7 +12,7 @@ class Question:
 
 
 QUESTIONS = (
-    Question(
+    SqlQuestion(
         "What do 1,000 requests of each service cost this month, dearest first?",
         """
 SELECT c.service, r.requests, c.usd, round(1000 * c.usd / nullif(r.requests, 0), 4) AS usd_per_1000_requests
@@ -23,7 +23,7 @@ LEFT JOIN (SELECT service, sum(requests) AS requests FROM report.slo_attainment_
 ORDER BY usd_per_1000_requests DESC NULLS LAST, service;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Who would pay for what is idle, if everybody paid for the idle part of the GPUs that they are on?",
         """
 SELECT project, sum(cost_usd) AS own_usd, sum(whole_gpu_cost_usd - cost_usd) AS idle_usd
@@ -32,7 +32,7 @@ WHERE hour >= date_trunc('month', now(), 'UTC') AND project <> '(idle)'
 GROUP BY project ORDER BY idle_usd DESC, project;
 """,
     ),
-    Question(
+    SqlQuestion(
         "What did sharing GPUs save this month, against whole GPUs for each service?",
         """
 SELECT b.usd AS bill_usd, w.usd AS without_sharing_usd, w.usd - b.usd AS saved_usd,
@@ -43,7 +43,7 @@ FROM (SELECT coalesce(sum(cost_usd), 0) AS usd FROM report.bill_hour
       WHERE hour >= date_trunc('month', now(), 'UTC')) AS w;
 """,
     ),
-    Question(
+    SqlQuestion(
         "What did a tighter SLO cost? Each SLO that a service had, with what 1,000 requests cost under it. Demand and "
         "prices changed beside it: `plimsoll what-if` holds them still.",
         """
@@ -54,7 +54,7 @@ JOIN report.cost_by_service_hour c USING (hour, project, service)
 GROUP BY s.service, s.slo_latency_ms ORDER BY s.service, s.slo_latency_ms;
 """,
     ),
-    Question(
+    SqlQuestion(
         "How restless are the plans? Plans that came into force each day, with the replicas that they moved.",
         """
 SELECT date_trunc('day', in_force_from, 'UTC') AS day, count(*) AS plans, sum(replicas_started) AS replicas_started,
@@ -62,7 +62,7 @@ SELECT date_trunc('day', in_force_from, 'UTC') AS day, count(*) AS plans, sum(re
 FROM report.plan_history WHERE in_force_from IS NOT NULL GROUP BY 1 ORDER BY 1;
 """,
     ),
-    Question(
+    SqlQuestion(
         "How much energy does a request take, by service, this month?",
         """
 SELECT e.service, r.requests, round(e.wh::numeric, 6) AS energy_wh,
@@ -74,14 +74,14 @@ JOIN (SELECT service, sum(requests) AS requests FROM report.slo_attainment_hour
 ORDER BY joules_per_request DESC NULLS LAST, e.service;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Which tasks are late, or were?",
         """
 SELECT project, task, run, state, round(done_percent::numeric, 1) AS done_percent, deadline_at, finished_at
 FROM report.task_progress WHERE is_late ORDER BY deadline_at, task, run;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Which predictions are the worst, against what is served?",
         """
 SELECT network, gpu_type, provenance, round(error_percent::numeric, 1) AS error_percent,
@@ -89,7 +89,7 @@ SELECT network, gpu_type, provenance, round(error_percent::numeric, 1) AS error_
 FROM report.fit_health ORDER BY error_percent DESC NULLS LAST, network, gpu_type LIMIT 10;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Which budgets will not last, if the plan in force stays?",
         """
 SELECT budget, coalesce(project, '(whole cluster)') AS project, period, limit_usd, spent_usd,
@@ -97,7 +97,7 @@ SELECT budget, coalesce(project, '(whole cluster)') AS project, period, limit_us
 FROM report.budget_status WHERE projected_usd > limit_usd ORDER BY projected_usd / limit_usd DESC, budget;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Which GPUs are given away, yet stand still? Most idle first, of the last 24 hours.",
         """
 SELECT gpu, gpu_type, round(avg(sm_percent), 1) AS given_sm_percent,
@@ -107,14 +107,14 @@ WHERE hour >= now() - interval '24 hours' AND allocated_hours > 0 AND observed_h
 GROUP BY gpu, gpu_type ORDER BY busy_percent, gpu LIMIT 20;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Which services use up their error budget of 30 days?",
         """
 SELECT project, service, slo_latency_ms, slo_percent, finished, misses, round(budget_used_percent, 1) AS used_percent
 FROM report.slo_budget WHERE period = '30 d' AND misses > 0 ORDER BY budget_used_percent DESC NULLS LAST, service;
 """,
     ),
-    Question(
+    SqlQuestion(
         "Which hours were the dearest this month, and how much of each was idle?",
         """
 SELECT hour, sum(cost_usd) AS usd, sum(idle_cost_usd) AS idle_usd

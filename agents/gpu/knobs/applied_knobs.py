@@ -44,7 +44,7 @@ class Turnable(Protocol):
 
 
 @dataclass(slots=True)
-class Turned:
+class TurnedGpu:
     """One GPU's knobs now."""
 
     clock_mhz: float | None = None
@@ -61,9 +61,9 @@ class TurnedKnobs:
     ) -> None:
         """`capabilities` by index."""
         self._knobs = knobs
-        self._of = {gpu.index: Turned(refused=_missing(gpu, capabilities[gpu.index])) for gpu in gpus}
+        self._of = {gpu.index: TurnedGpu(refused=_missing(gpu, capabilities[gpu.index])) for gpu in gpus}
 
-    def of(self, gpu_index: int) -> Turned:
+    def of(self, gpu_index: int) -> TurnedGpu:
         """The knobs of one GPU."""
         return self._of[gpu_index]
 

@@ -2,7 +2,7 @@
 
 A locked clock cannot be read back and outlives the process that locked it: the journal is the only memory of it.
 
-    directory/knobs.journal   one `Change` per line: 16 digits of its SHA-256, a blank, JSON
+    directory/knobs.journal   one `KnobTurn` per line: 16 digits of its SHA-256, a blank, JSON
     directory/knobs.lock      held (flock) by the one process that may turn knobs or put them back
 
     journal.write(change)     synced before it returns; only then may the knob be turned
@@ -39,7 +39,7 @@ Setting: TypeAlias = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class KnobTurn:
     """One turn of one knob, as it is about to happen."""
 
     gpu_uuid: str
@@ -62,7 +62,7 @@ class Held:
     """What to put back: it was there before our first change."""
     settings: tuple[Setting, ...]
     """What may be in force because of us, oldest first."""
-    last: Change
+    last: KnobTurn
     """It tells which start of machine and driver the settings belong to."""
 
 
@@ -78,7 +78,7 @@ class KnobJournal:
         self.path = directory / NAME
         self.problems: tuple[str, ...] = ()
         """What was wrong with the file, in words."""
-        self._changes: dict[tuple[str, Knob], list[Change]] = {}
+        self._changes: dict[tuple[str, Knob], list[KnobTurn]] = {}
         self._lines = 0
         self._lock = _lock(directory / "knobs.lock", lock_wait_s)
         try:
@@ -100,7 +100,7 @@ class KnobJournal:
         changes = self._changes.get((gpu_uuid, knob))
         return _held(changes) if changes else None
 
-    def write(self, change: Change) -> None:
+    def write(self, change: KnobTurn) -> None:
         """Make the change durable; raises OSError when that fails: do not turn the knob then."""
         with self.path.open("ab") as file:
             file.write(_line(change))
@@ -163,17 +163,17 @@ class KnobJournal:
         self._lines = len(changes)
 
 
-def _held(changes: list[Change]) -> Held:
+def _held(changes: list[KnobTurn]) -> Held:
     return Held(old=changes[0].old, settings=tuple(change.new for change in changes), last=changes[-1])
 
 
-def _line(change: Change) -> bytes:
+def _line(change: KnobTurn) -> bytes:
     return checked_line(msgspec.json.encode(change))
 
 
-def _parse(line: bytes) -> Change:
+def _parse(line: bytes) -> KnobTurn:
     try:
-        return msgspec.json.decode(checked_body(line), type=Change)
+        return msgspec.json.decode(checked_body(line), type=KnobTurn)
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a change of this version: {error}") from error
 

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from agents.base.device import DeviceError, NotPermitted, NotSupported, OutOfRange
-from agents.gpu.knobs.journal import Change, Held, Knob, KnobJournal, Setting
+from agents.gpu.knobs.journal import Held, Knob, KnobJournal, KnobTurn, Setting
 from agents.gpu.nvml.types import GpuIdentity, GpuSample
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class PutBack:
     """It is no longer ours; False = it may still be turned, and stays in the journal."""
 
 
-class Knobs(contextlib.AbstractContextManager["Knobs"]):
+class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
     """The only writer of clocks and power limits; safe from several threads."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
         self._now = now
         self._lock = threading.RLock()
 
-    def __enter__(self) -> "Knobs":
+    def __enter__(self) -> "KnobWriter":
         self.restore()
         return self
 
@@ -172,8 +172,8 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
                 self._turn(replace(change, new=(held_w,)), lambda: None)
                 raise DeviceError(f"GPU {gpu.index} ({gpu.uuid}) holds {held_w:g} W after {limit_w:g} W were set")
 
-    def _change(self, gpu: GpuIdentity, knob: Knob, *, old: Setting, new: Setting) -> Change:
-        return Change(
+    def _change(self, gpu: GpuIdentity, knob: Knob, *, old: Setting, new: Setting) -> KnobTurn:
+        return KnobTurn(
             gpu_uuid=gpu.uuid,
             boot_id=self._boot_id,
             driver_version=self._driver.driver_version(),
@@ -184,7 +184,7 @@ class Knobs(contextlib.AbstractContextManager["Knobs"]):
             at=self._now(),
         )
 
-    def _turn(self, change: Change, turn: Callable[[], None]) -> None:
+    def _turn(self, change: KnobTurn, turn: Callable[[], None]) -> None:
         """Journal, then turn. What the driver refused did not happen; after any other error nobody knows."""
         self._journal.write(change)
         try:

@@ -38,7 +38,7 @@ def restore(directory: Path) -> tuple[tuple[str, ...], bool]:
     """
     from agents.base.durable_files import read_boot_id
     from agents.gpu.knobs.journal import NAME, KnobJournal
-    from agents.gpu.knobs.knobs import Knobs, drop_other_boots
+    from agents.gpu.knobs.knobs import KnobWriter, drop_other_boots
     from agents.gpu.nvml.session import Nvml
 
     # A directory without a journal is left as it is: the agent may never have started.
@@ -48,6 +48,6 @@ def restore(directory: Path) -> tuple[tuple[str, ...], bool]:
         done = drop_other_boots(journal, read_boot_id())
         if journal.held():
             with Nvml() as nvml:
-                done += Knobs(nvml, journal, boot_id=read_boot_id()).restore()
+                done += KnobWriter(nvml, journal, boot_id=read_boot_id()).restore()
         words = journal.problems + tuple(each.words for each in done)
         return words or (NOTHING,), all(each.is_over for each in done)

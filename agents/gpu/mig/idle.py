@@ -23,7 +23,7 @@ from agents.gpu.node.devices import whole_of
 from agents.gpu.nvml.mig_types import whole_index
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess
 from agents.processes.records import R, Record, Records
-from agents.tasks.task import TaskRecord
+from agents.tasks.task import TaskProcessRecord
 
 MOST_NAMED = 8
 
@@ -41,7 +41,7 @@ class OnRecord:
     """The records of a node; None where no agent has ever made such."""
 
     replicas: Records[Record] | None = None
-    tasks: Records[TaskRecord] | None = None
+    tasks: Records[TaskProcessRecord] | None = None
 
 
 @contextlib.contextmanager
@@ -54,7 +54,8 @@ def held(state_dir: Path) -> Iterator[OnRecord]:
         raise DeviceError(f"{state_dir} is no directory; give the agent's state directory")
     with contextlib.ExitStack() as opened:
         yield OnRecord(
-            replicas=_open(opened, state_dir / "workers", Record), tasks=_open(opened, state_dir / "tasks", TaskRecord)
+            replicas=_open(opened, state_dir / "workers", Record),
+            tasks=_open(opened, state_dir / "tasks", TaskProcessRecord),
         )
 
 
@@ -93,11 +94,11 @@ def users(
     return ""
 
 
-def _names(records: Records[Record] | Records[TaskRecord] | None, gpu: GpuIdentity) -> list[str]:
+def _names(records: Records[Record] | Records[TaskProcessRecord] | None, gpu: GpuIdentity) -> list[str]:
     """Of those that have or had processes on the GPU or its slices; one that has finished needs it no more."""
     found = records.load() if records else ()
     mine = [each for each in found if whole_index(each.gpu_index) == gpu.index]
-    return [each.id for each in mine if not (isinstance(each, TaskRecord) and each.phase == "finished")]
+    return [each.id for each in mine if not (isinstance(each, TaskProcessRecord) and each.phase == "finished")]
 
 
 async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:

@@ -38,7 +38,7 @@ WINDOWS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GrantedPart:
     """A replica or a task with what it was granted."""
 
     kind: Literal["replica", "task"]
@@ -78,7 +78,7 @@ class OwnedProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class GpuWindow:
     """One GPU over a window."""
 
     gpu_index: int
@@ -94,7 +94,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overuse:
+class FoundOveruse:
     """Something of which more is used than was granted."""
 
     quantity: Quantity
@@ -104,7 +104,7 @@ class Overuse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class PartUse:
     """What one part used; processes of nobody are `OTHERS`, what nobody used is `IDLE`."""
 
     kind: Kind
@@ -118,25 +118,25 @@ class Use:
     energy_mj: int = 0
     is_estimated: bool = False
     """SM use, and with it energy, rests on more than the driver's measurement."""
-    excesses: tuple[Overuse, ...] = ()
+    excesses: tuple[FoundOveruse, ...] = ()
     """More than was granted, in this window."""
     grants: tuple[tuple[Quantity, float], ...] = ()
     """What it is judged by."""
-    over: tuple[Overuse, ...] = ()
+    over: tuple[FoundOveruse, ...] = ()
     """Of those what has lasted, see `Judge`."""
 
 
-def attribute(window: Window, parts: Iterable[Part]) -> tuple[Use, ...]:
+def attribute(window: GpuWindow, parts: Iterable[GrantedPart]) -> tuple[PartUse, ...]:
     """One Use per part, by kind and name, then others (where there are any) and idle; energies add up exactly."""
     ordered = sorted(parts, key=lambda part: part.key)
     uses = [_use(window, part) for part in ordered]
     if any(each.owner == OTHERS for each in window.processes):
         uses.append(_others(window))
-    uses.append(Use(kind=IDLE[0], name=IDLE[1], gpu_index=window.gpu_index))
+    uses.append(PartUse(kind=IDLE[0], name=IDLE[1], gpu_index=window.gpu_index))
     return _with_energy(window, uses, {part.key: part.sm_percent for part in ordered})
 
 
-def _use(window: Window, part: Part) -> Use:
+def _use(window: GpuWindow, part: GrantedPart) -> PartUse:
     mine = tuple(each for each in window.processes if each.owner == part.key)
     percent, is_estimated = _sm_percent(window, part, mine)
     memory_mib = _sum(each.memory_mib for each in mine)
@@ -146,11 +146,11 @@ def _use(window: Window, part: Part) -> Use:
         grants += [("sm_count", part.sm_percent), ("sm_use", part.sm_percent)]
         used |= {"sm_count": part.proven_sm_percent, "sm_use": percent}
     excesses = (
-        Overuse(quantity=quantity, granted=granted, used=found)
+        FoundOveruse(quantity=quantity, granted=granted, used=found)
         for quantity, granted in grants
         if (found := used[quantity]) is not None and found > granted
     )
-    return Use(
+    return PartUse(
         kind=part.kind,
         name=part.name,
         owner=part.owner,
@@ -163,7 +163,7 @@ def _use(window: Window, part: Part) -> Use:
     )
 
 
-def _sm_percent(window: Window, part: Part, mine: Sequence[OwnedProcess]) -> tuple[float | None, bool]:
+def _sm_percent(window: GpuWindow, part: GrantedPart, mine: Sequence[OwnedProcess]) -> tuple[float | None, bool]:
     """Percent of the GPU's SMs over the window, and whether it is estimated."""
     told = [each.time_percent for each in mine if each.time_percent is not None]
     is_client = part.is_limited and (not window.tells_clients or any(each.is_mps for each in mine))
@@ -176,10 +176,10 @@ def _sm_percent(window: Window, part: Part, mine: Sequence[OwnedProcess]) -> tup
     return (None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share), True
 
 
-def _others(window: Window) -> Use:
+def _others(window: GpuWindow) -> PartUse:
     mine = tuple(each for each in window.processes if each.owner == OTHERS)
     told = [each.time_percent for each in mine if each.time_percent is not None]
-    return Use(
+    return PartUse(
         kind=OTHERS[0],
         name=OTHERS[1],
         gpu_index=window.gpu_index,
@@ -196,7 +196,7 @@ def _sum(known: Iterable[float | None]) -> float | None:
     return math.fsum(found) if found else None
 
 
-def _with_energy(window: Window, uses: Sequence[Use], granted: Mapping[Key, float]) -> tuple[Use, ...]:
+def _with_energy(window: GpuWindow, uses: Sequence[PartUse], granted: Mapping[Key, float]) -> tuple[PartUse, ...]:
     """With the GPU's energy divided. A part of whose use nothing is known is taken to have used what it was granted."""
     total_mj = round(1000.0 * window.energy_j)
     grants = [granted.get((use.kind, use.name), 0.0) for use in uses]
@@ -245,14 +245,14 @@ class Judge:
 
     _streaks: dict[tuple[int, Key, Quantity], _Streak] = field(default_factory=dict)
 
-    def judge(self, uses: Iterable[Use]) -> tuple[Use, ...]:
+    def judge(self, uses: Iterable[PartUse]) -> tuple[PartUse, ...]:
         """The same uses with `over`; call it once per window with those of all GPUs."""
         kept: dict[tuple[int, Key, Quantity], _Streak] = {}
         judged = tuple(self._judge(use, kept) for use in uses)
         self._streaks = kept  # Of parts that are gone nothing is remembered.
         return judged
 
-    def _judge(self, use: Use, kept: dict[tuple[int, Key, Quantity], _Streak]) -> Use:
+    def _judge(self, use: PartUse, kept: dict[tuple[int, Key, Quantity], _Streak]) -> PartUse:
         excess = {each.quantity: each.used for each in use.excesses}
         over = []
         for quantity, granted in use.grants:
@@ -260,7 +260,7 @@ class Judge:
             streak = kept[key] = self._streaks.get(key, _Streak())
             _count(streak, excess.get(quantity, 0.0), granted, slack_of(quantity, granted))
             if streak.is_on:
-                over.append(Overuse(quantity=quantity, granted=granted, used=streak.worst))
+                over.append(FoundOveruse(quantity=quantity, granted=granted, used=streak.worst))
         return replace(use, over=tuple(over)) if over else use
 
 

@@ -26,11 +26,11 @@ from msgspec import structs
 from agents.base.clock import Clock
 from agents.base.device import (
     DeviceError,
-    GpuGlance,
+    DeviceReadings,
+    GpuPoll,
     GpuState,
     NodeState,
     NotSupported,
-    Readings,
     RunningReplica,
     ServiceRoute,
     UnknownPart,
@@ -48,7 +48,7 @@ from agents.gpu.node.use import GpuUse
 from agents.gpu.nvml.power_watch import PowerWatch
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from agents.processes.launch import Launch
-from agents.replicas.adapters import Metrics
+from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.replicas.replicas import Workers
 from agents.router.request_router import RequestRouter
@@ -63,7 +63,7 @@ COUNTS_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class Errors(Protocol):
+class GpuErrors(Protocol):
     """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
 
     @property
@@ -89,7 +89,7 @@ class GpuParts:
     capabilities: Mapping[int, GpuCapabilities]
     """By index."""
     knobs: Turnable
-    errors: Errors
+    errors: GpuErrors
     power: PowerWatch
     memory: ForeignMemory
     use: GpuUse
@@ -124,7 +124,7 @@ class GpuDevice:
         self._gpus = {gpu.index: gpu for gpu in parts.gpus}
         self._turned = TurnedKnobs(parts.knobs, parts.gpus, parts.capabilities)
         self._faults = FaultWatch(parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s)
-        self._counted: dict[str, Metrics] = {}
+        self._counted: dict[str, ReplicaCounts] = {}
         self._glanced = Glanced()
         self._counts_s = looks.counts_s
         self._asked_s: dict[str, float] = {}
@@ -140,7 +140,7 @@ class GpuDevice:
     def tell_changes(self, tell: Callable[[], None]) -> None:
         self._parts.workers.on_change = self._parts.tasks.on_change = tell
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         readings = await self._parts.telemetry.read()
         self._faults.begin()
         slices = await fail_stranded(self._parts.slices, self._parts.workers, self._parts.tasks)
@@ -163,7 +163,7 @@ class GpuDevice:
             problems=(*watched, *self._parts.workers.problems, *self._parts.tasks.problems, *slices, *self._problems()),
         )
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         peak_power_w = await self.peak_power_w(gpu_index)
         found = []
         for view in self._parts.workers.replicas():
@@ -172,7 +172,7 @@ class GpuDevice:
                 queued = max(self.router.in_flight(view.id), counts.queued or 0)
                 found.append(self._glanced.replica(view, counts, self.router.total(view.service), queued=queued))
         self._glanced.end(gpu_index)
-        return GpuGlance(peak_power_w=peak_power_w, replicas=tuple(found))
+        return GpuPoll(peak_power_w=peak_power_w, replicas=tuple(found))
 
     async def peak_power_w(self, gpu_index: int) -> float:
         return await asyncio.to_thread(self._parts.power.peak_w, self._gpu(gpu_index))
@@ -277,7 +277,7 @@ class GpuDevice:
             draining_s=view.draining_s,
         )
 
-    async def _told(self, views: tuple[ReplicaView, ...]) -> dict[str, Metrics]:
+    async def _told(self, views: tuple[ReplicaView, ...]) -> dict[str, ReplicaCounts]:
         """What the servers counted that are due to be asked, by replica; of one that does not tell nothing."""
         serving = (view for view in views if view.state in ("ready", "draining"))
         asked_s = self._clock.now_s() - self._counts_s
@@ -286,9 +286,9 @@ class GpuDevice:
         answers = await asyncio.gather(*map(self._metrics, due))
         return {view.id: counts for view, counts in zip(due, answers, strict=True) if counts is not None}
 
-    def _replica_reading(self, view: ReplicaView, told: Metrics | None) -> ReplicaReading:
+    def _replica_reading(self, view: ReplicaView, told: ReplicaCounts | None) -> ReplicaReading:
         """What its server counted since the last reading."""
-        before = self._counted.get(view.id, Metrics())
+        before = self._counted.get(view.id, ReplicaCounts())
         after = self._counted[view.id] = told or before
         batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
         return ReplicaReading(
@@ -312,7 +312,7 @@ class GpuDevice:
             self._glanced.replicas.pop(replica_id, None)
             self._parts.use.forget(replica_id)
 
-    async def _metrics(self, view: ReplicaView) -> Metrics | None:
+    async def _metrics(self, view: ReplicaView) -> ReplicaCounts | None:
         self._asked_s[view.id] = self._clock.now_s()
         try:
             return self._parts.use.noted(view.id, await self._parts.workers.metrics(view.id))

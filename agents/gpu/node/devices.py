@@ -104,7 +104,7 @@ class Condemning(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class SliceChanges:
     """What became of a node's slices since its devices were listed."""
 
     gone: tuple[tuple[int, str], ...] = ()
@@ -116,7 +116,7 @@ class Changes:
 class Slices(Protocol):
     """The part of `Devices` that a device asks again and again."""
 
-    def look(self) -> Changes:
+    def look(self) -> SliceChanges:
         """What became of the slices."""
         ...
 
@@ -163,7 +163,7 @@ class Devices:
         """Who computes on it. Raises NotSupported where the driver's list cannot be read."""
         return self._driver.processes(gpu)
 
-    def look(self) -> Changes:
+    def look(self) -> SliceChanges:
         """Compare the slices that there are with those that were listed."""
         gone: list[tuple[int, str]] = []
         problems: list[str] = []
@@ -181,7 +181,7 @@ class Devices:
                 problems.append(
                     f"GPU {whole.index} is in MIG mode without slices: `plimsoll-agent mig apply` makes some"
                 )
-        return Changes(gone=tuple(gone), problems=(*(words for _, words in gone), *problems))
+        return SliceChanges(gone=tuple(gone), problems=(*(words for _, words in gone), *problems))
 
     def close(self) -> None:
         """Shut the driver's library down."""

@@ -26,7 +26,7 @@ MOST_NAMED = 5
 """Processes that a message names."""
 
 
-class Driver(Protocol):
+class ProcessLister(Protocol):
     """The part of `agents.gpu.nvml.session.Nvml` that is needed."""
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
@@ -75,7 +75,9 @@ class _Seen:
 class ForeignMemory:
     """Of all GPUs of a node."""
 
-    def __init__(self, driver: Driver, *, look_s: float = LOOK_S, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, driver: ProcessLister, *, look_s: float = LOOK_S, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._driver, self._look_s, self._now_s = driver, look_s, now_s
         self._seen: dict[int, _Seen] = {}
 

@@ -19,11 +19,11 @@ from agents.base.device import NotSupported
 from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.applied_knobs import Turnable
 from agents.gpu.knobs.journal import KnobJournal
-from agents.gpu.knobs.knobs import Knobs
+from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.mps.sharing import ByTurns, Sharing, let_go, make_sharing, make_slice_sharing, prove, why_no_checkpoint
 from agents.gpu.node import use as gpu_use
-from agents.gpu.node.device import DEFAULT_LOOKS, Errors, GpuDevice, GpuParts, Looks
-from agents.gpu.node.devices import Changes, Devices, SliceErrors, Slices, type_of
+from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice, GpuErrors, GpuParts, Looks
+from agents.gpu.node.devices import Devices, SliceChanges, SliceErrors, Slices, type_of
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.node.starts import GpuStarts, StartedGpu
@@ -78,9 +78,9 @@ WITHOUT_KNOBS = GpuCapabilities(
 class FixedSlices:
     """GPUs whose layout nobody changes meanwhile."""
 
-    def look(self) -> Changes:
+    def look(self) -> SliceChanges:
         """Nothing became of any slice."""
-        return Changes()
+        return SliceChanges()
 
 
 FIXED_SLICES = FixedSlices()
@@ -95,11 +95,11 @@ class Basis:
     capabilities: Mapping[int, GpuCapabilities]
     """By index, as are `sharings`."""
     sharings: Mapping[int, Sharing]
-    errors: Errors
+    errors: GpuErrors
     peaks: Callable[[], PowerWatch]
     """Opened when everything else is."""
     memory: ForeignMemory
-    uses: gpu_use.Driver
+    uses: gpu_use.UseReader
     templates: Templates
     workers: WorkersSettings
     tasks: TasksSettings
@@ -172,7 +172,7 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         devices = Devices(nvml)
         gpus = devices.gpus()
         journal = KnobJournal(settings.state_dir)
-        knobs = opened.enter_context(Knobs(nvml, journal, boot_id=read_boot_id()))
+        knobs = opened.enter_context(KnobWriter(nvml, journal, boot_id=read_boot_id()))
         starts = GpuStarts(SliceErrors(XidWatch(nvml, devices.wholes), gpus), partial(_start, settings, nvml))
         opened.callback(starts.close)
         await starts.begin(gpus)

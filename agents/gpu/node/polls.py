@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from agents.base.device import NotSupported, ReplicaGlance
-from agents.replicas.adapters import Metrics
+from agents.base.device import NotSupported, ReplicaPoll
+from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.router.lane import Counts
 
@@ -13,22 +13,22 @@ from agents.router.lane import Counts
 class Glanced:
     """The counters as they were at the last glance at each GPU."""
 
-    replicas: dict[str, Metrics] = field(default_factory=dict)
+    replicas: dict[str, ReplicaCounts] = field(default_factory=dict)
     latencies: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
     """By GPU and service."""
     _next: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
 
-    def replica(self, view: ReplicaView, counts: Metrics, service: Counts, *, queued: int) -> ReplicaGlance:
+    def replica(self, view: ReplicaView, counts: ReplicaCounts, service: Counts, *, queued: int) -> ReplicaPoll:
         """One replica since the last glance at its GPU. Raises NotSupported for a server that counts no batches."""
         if counts.batches is None or counts.busy_s is None:
             raise NotSupported(f"the server of replica {view.id} does not tell how long its batches take")
-        before = self.replicas.get(view.id, Metrics())
+        before = self.replicas.get(view.id, ReplicaCounts())
         self.replicas[view.id] = counts
         batches, busy_s = grown(before.batches, counts.batches), grown(before.busy_s, counts.busy_s)
         key = (view.gpu_index, view.service)
         self._next[key] = Counter(service.buckets)
         new = self._next[key] - self.latencies.get(key, Counter())
-        return ReplicaGlance(
+        return ReplicaPoll(
             id=view.id,
             batches=int(batches),
             requests=int(grown(before.requests, counts.requests)),

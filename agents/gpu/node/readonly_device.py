@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from agents.base.clock import Clock
-from agents.base.device import DeviceError, GpuGlance, GpuState, NodeState, NotSupported, Readings, ServiceRoute
+from agents.base.device import DeviceError, DeviceReadings, GpuPoll, GpuState, NodeState, NotSupported, ServiceRoute
 from agents.base.protocol import GpuReading, ReplicaCommand, TaskCommand
 from agents.gpu.nvml.mig_types import most_clients
 from agents.gpu.nvml.types import GpuIdentity, GpuSample
@@ -12,7 +12,7 @@ from agents.gpu.nvml.types import GpuIdentity, GpuSample
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"
 
 
-class Telemetry(Protocol):
+class TelemetryDriver(Protocol):
     """The part of `agents.gpu.nvml.session.Nvml` that is needed."""
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -31,7 +31,7 @@ class Telemetry(Protocol):
 class ReadOnlyDevice:
     """Telemetry of the machine's GPUs through NVML."""
 
-    def __init__(self, nvml: Telemetry, clock: Clock, *, type_of: Callable[[GpuIdentity], str]) -> None:
+    def __init__(self, nvml: TelemetryDriver, clock: Clock, *, type_of: Callable[[GpuIdentity], str]) -> None:
         """`type_of`: the catalogue's name of a GPU's type."""
         self._nvml = nvml
         self._clock = clock
@@ -58,13 +58,13 @@ class ReadOnlyDevice:
     def tell_changes(self, tell: Callable[[], None]) -> None:
         pass
 
-    async def read(self) -> Readings:
+    async def read(self) -> DeviceReadings:
         now_s = self._clock.now_s()
         window_s, self._last_s = now_s - self._last_s, now_s
         readings = tuple(self._read(gpu, window_s) for gpu in self._gpus)
-        return Readings(gpus=readings, problems=(ADVICE, *self._problems.values()))
+        return DeviceReadings(gpus=readings, problems=(ADVICE, *self._problems.values()))
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {ADVICE}")
 
     async def peak_power_w(self, gpu_index: int) -> float:

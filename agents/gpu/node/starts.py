@@ -40,7 +40,7 @@ class StartedGpu:
     capabilities: GpuCapabilities
 
 
-class Errors(Protocol):
+class StartErrors(Protocol):
     """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
 
     @property
@@ -88,7 +88,7 @@ class GpuStarts:
 
     def __init__(
         self,
-        errors: Errors,
+        errors: StartErrors,
         start: Callable[[GpuIdentity], Awaitable[StartedGpu]],
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

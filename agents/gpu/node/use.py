@@ -23,9 +23,9 @@ from agents.base.device import DeviceError
 from agents.base.protocol import GpuReading, Overuse, UseReading
 from agents.base.successors import base_id
 from agents.gpu.mps.sharing import Sharing, UnderMps
-from agents.gpu.node.attribution import OTHERS, Judge, Key, OwnedProcess, Part, Use, Window, attribute
+from agents.gpu.node.attribution import OTHERS, GpuWindow, GrantedPart, Judge, Key, OwnedProcess, PartUse, attribute
 from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
-from agents.replicas.adapters import Metrics
+from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 
 MOST_ANCESTORS = 16
@@ -33,7 +33,7 @@ MPS_SERVER = "nvidia-cuda-mps"
 """How its name begins in /proc/PID/comm, which holds 15 characters."""
 
 
-class Driver(Protocol):
+class UseReader(Protocol):
     """The part of `agents.gpu.nvml.session.Nvml` that is needed."""
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
@@ -75,10 +75,10 @@ class TaskPlace(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PartProcesses:
     """A part with its processes."""
 
-    part: Part
+    part: GrantedPart
     pids: tuple[int, ...]
     """Of the processes that the agent started for it; theirs are found from here."""
 
@@ -130,7 +130,7 @@ class _Busy:
 class GpuUse:
     """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
 
-    def __init__(self, driver: Driver, gpus: Iterable[SharedGpu], clock: Clock) -> None:
+    def __init__(self, driver: UseReader, gpus: Iterable[SharedGpu], clock: Clock) -> None:
         """`gpus` are listed anew by each reading."""
         self._driver, self._clock, self._shared = driver, clock, gpus
         self._gpus: Mapping[int, SharedGpu] = {}
@@ -152,7 +152,7 @@ class GpuUse:
             share = min(1.0, (busy_s - before.total_s) / (now_s - before.at_s))
         self._busy[replica_id] = _Busy(total_s=busy_s, at_s=now_s, share=share)
 
-    def noted(self, replica_id: str, counts: Metrics) -> Metrics:
+    def noted(self, replica_id: str, counts: ReplicaCounts) -> ReplicaCounts:
         """The same counts, of which the busy time is kept."""
         self.note_busy(replica_id, counts.busy_s)
         return counts
@@ -173,14 +173,14 @@ class GpuUse:
         now_s = self._clock.now_s()
         seconds, self._last_s = now_s - self._last_s, now_s
         self._gpus = {each.gpu.index: each for each in self._shared}
-        uses: list[Use] = []
+        uses: list[PartUse] = []
         if seconds > 0.0:
             for reading in readings:
                 if reading.healthy and reading.index in self._gpus:
                     uses += self._attribute(reading, self._placed(reading.index, replicas, tasks), seconds)
         return tuple(map(_told, self._judge.judge(uses)))
 
-    def _attribute(self, reading: GpuReading, placed: Sequence[Placed], seconds: float) -> Sequence[Use]:
+    def _attribute(self, reading: GpuReading, placed: Sequence[PartProcesses], seconds: float) -> Sequence[PartUse]:
         shared = self._gpus[reading.index]
         if reading.power_w > 0.0:  # Its own window, which other reads made a little longer or shorter than ours.
             seconds = reading.energy_j / reading.power_w
@@ -191,7 +191,7 @@ class GpuUse:
             return ()
         use = self._process_use(shared)
         return attribute(
-            Window(
+            GpuWindow(
                 gpu_index=reading.index,
                 seconds=seconds,
                 energy_j=reading.energy_j,
@@ -217,7 +217,7 @@ class GpuUse:
         return {each.pid: each.sm_percent for each in found}
 
     def _owned(
-        self, gpu_index: int, placed: Sequence[Placed], processes: Sequence[GpuProcess], use: Mapping[int, float]
+        self, gpu_index: int, placed: Sequence[PartProcesses], processes: Sequence[GpuProcess], use: Mapping[int, float]
     ) -> Iterable[OwnedProcess]:
         leaders = {pid: each.part.key for each in placed for pid in each.pids}
         before, owners = self._owners.get(gpu_index, {}), {}
@@ -234,10 +234,10 @@ class GpuUse:
 
     def _placed(
         self, gpu_index: int, replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace]
-    ) -> tuple[Placed, ...]:
+    ) -> tuple[PartProcesses, ...]:
         """Those of that GPU as parts; a replica and its successor are one, under the id that was commanded."""
         shared = self._gpus[gpu_index]
-        found: dict[str, Placed] = {}
+        found: dict[str, PartProcesses] = {}
         for view in replicas:
             if view.gpu_index == gpu_index and view.state != "failed":
                 each = _placed(view, shared, self.busy_share(view.id))
@@ -271,9 +271,9 @@ def _parent(pid: int) -> int:
     return int(text[text.rindex(")") + 2 :].split()[1])
 
 
-def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> Placed:
+def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> PartProcesses:
     seen, whole = view.sm_count, shared.gpu.sm_count
-    part = Part(
+    part = GrantedPart(
         kind="replica",
         name=base_id(view.id),
         owner=view.service,
@@ -283,12 +283,12 @@ def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> P
         is_limited=shared.is_limited,
         proven_sm_percent=100.0 * seen / whole if shared.is_limited and seen and whole else None,
     )
-    return Placed(part=part, pids=(view.pid,))
+    return PartProcesses(part=part, pids=(view.pid,))
 
 
-def _placed_task(task: TaskPlace, shared: SharedGpu) -> Placed:
+def _placed_task(task: TaskPlace, shared: SharedGpu) -> PartProcesses:
     holds = task.memory_mib > 0.0
-    part = Part(
+    part = GrantedPart(
         kind="task",
         name=task.name,
         sm_percent=task.sm_percent if holds else 0.0,
@@ -296,10 +296,10 @@ def _placed_task(task: TaskPlace, shared: SharedGpu) -> Placed:
         memory_mib=task.memory_mib if holds else math.inf,
         is_limited=shared.is_limited,
     )
-    return Placed(part=part, pids=(task.pid,))
+    return PartProcesses(part=part, pids=(task.pid,))
 
 
-def _together(one: Placed, other: Placed) -> Placed:
+def _together(one: PartProcesses, other: PartProcesses) -> PartProcesses:
     """Both were granted what they have; of what they used the mean over their SM percents stands for both."""
     whole = one.part.sm_percent + other.part.sm_percent
     proven = (one.part.proven_sm_percent, other.part.proven_sm_percent)
@@ -311,10 +311,10 @@ def _together(one: Placed, other: Placed) -> Placed:
         busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told) / whole if told else None,
         proven_sm_percent=None if None in proven else sum(each for each in proven if each is not None),
     )
-    return Placed(part=part, pids=(*one.pids, *other.pids))
+    return PartProcesses(part=part, pids=(*one.pids, *other.pids))
 
 
-def _told(use: Use) -> UseReading:
+def _told(use: PartUse) -> UseReading:
     """As it goes over the wire."""
     return UseReading(
         kind=use.kind,

@@ -47,7 +47,7 @@ class HaProxyError(DeviceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BackendServer:
     """One server of one backend as HAProxy has it."""
 
     backend: str
@@ -67,11 +67,11 @@ class ProxyState:
 
     backends: Mapping[str, str]
     """Service → backend."""
-    places: tuple[Place, ...]
+    places: tuple[BackendServer, ...]
 
-    def by_backend(self) -> dict[str, list[Place]]:
+    def by_backend(self) -> dict[str, list[BackendServer]]:
         """The places of each backend."""
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[BackendServer]] = {}
         for place in self.places:
             found.setdefault(place.backend, []).append(place)
         return found
@@ -188,8 +188,8 @@ def _sessions(line: str) -> tuple[tuple[str, str], int]:
     return (backend, name), int(queued or 0) + int(running or 0)
 
 
-def _place(row: Mapping[str, str], busy: Mapping[tuple[str, str], int]) -> Place:
-    return Place(
+def _place(row: Mapping[str, str], busy: Mapping[tuple[str, str], int]) -> BackendServer:
+    return BackendServer(
         backend=row["be_name"],
         name=row["srv_name"],
         address=(row["srv_addr"], int(row["srv_port"])),
@@ -262,7 +262,7 @@ def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     return assigned
 
 
-def _open(place: Place, address: Address, weight: int) -> Iterator[str]:
+def _open(place: BackendServer, address: Address, weight: int) -> Iterator[str]:
     server = f"set server {place.backend}/{place.name}"
     if place.address != address:
         # Who held the place may be gone, and so count as down: only who comes from maintenance counts as up again.
@@ -275,7 +275,7 @@ def _open(place: Place, address: Address, weight: int) -> Iterator[str]:
         yield f"{server} state ready"
 
 
-def _drain(place: Place) -> str:
+def _drain(place: BackendServer) -> str:
     return f"set server {place.backend}/{place.name} state drain"
 
 

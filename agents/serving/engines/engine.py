@@ -21,13 +21,13 @@ from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from agents.base.device import LaunchFailed
-from agents.serving.engines.tensors import Kind, Tensors
+from agents.serving.engines.tensors import Tensors, TensorType
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DeviceFacts:
     """The device as the engine sees it now."""
 
     device: str
@@ -42,8 +42,8 @@ class Facts:
 class Signature:
     """What a network takes and gives; empty: anything, or not known."""
 
-    inputs: tuple[Kind, ...] = ()
-    outputs: tuple[Kind, ...] = ()
+    inputs: tuple[TensorType, ...] = ()
+    outputs: tuple[TensorType, ...] = ()
 
 
 class Engine(Protocol):
@@ -64,7 +64,7 @@ class Engine(Protocol):
         """The outputs of one batch."""
         ...
 
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceFacts:
         """The device as it is now; quick, from any thread."""
         ...
 

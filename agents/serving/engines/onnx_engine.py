@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from agents.base.device import LaunchFailed
-from agents.serving.engines.engine import Facts, Signature, file_in
+from agents.serving.engines.engine import DeviceFacts, Signature, file_in
 from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.sm_count import driver_sm_count
-from agents.serving.engines.tensors import Kind, Tensor, Tensors, byte_count
+from agents.serving.engines.tensors import Tensor, Tensors, TensorType, byte_count
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -104,10 +104,10 @@ class OnnxEngine:
             for kind, each in zip(self._signature.outputs, outputs, strict=True)
         )
 
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceFacts:
         if self._is_cuda:  # The runtime does not say what its arena holds.
-            return Facts(device="cuda:0", sm_count=self._sm_count)
-        return Facts(device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB)
+            return DeviceFacts(device="cuda:0", sm_count=self._sm_count)
+        return DeviceFacts(device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB)
 
     def offload(self) -> None:
         self._session = None
@@ -138,7 +138,7 @@ class OnnxEngine:
             settings["gpu_mem_limit"] = int(self.memory_mib * MIB)
         return [(CUDA, settings), CPU]
 
-    def _kind(self, argument: Any) -> Kind:
+    def _kind(self, argument: Any) -> TensorType:
         """The kind of one of the session's inputs or outputs; its first dimension must be the batch."""
         if argument.type not in DATATYPES:
             raise LaunchFailed(f"{self.path.name}: {argument.name} is {argument.type}, which is not served")
@@ -150,14 +150,14 @@ class OnnxEngine:
                 f"{self.path.name}: {argument.name} has {rows} rows, always; export it with a dynamic first dimension"
                 + (", or give --batch-limit 1" if rows == 1 else "")
             )
-        return Kind(name=argument.name, datatype=DATATYPES[argument.type], row_shape=tuple(row_shape))
+        return TensorType(name=argument.name, datatype=DATATYPES[argument.type], row_shape=tuple(row_shape))
 
     def _array(self, tensor: Tensor) -> Any:
         name = NUMPY_NAMES.get(tensor.datatype, tensor.datatype.lower())
         return self._numpy.frombuffer(tensor.data, dtype=name).reshape(tensor.shape)
 
 
-def _zeros(kind: Kind, rows: int) -> Tensor:
+def _zeros(kind: TensorType, rows: int) -> Tensor:
     """Zeros of that kind; 1 where any length will do."""
     shape = (rows, *(1 if length == -1 else length for length in kind.row_shape))
     return Tensor(name=kind.name, datatype=kind.datatype, shape=shape, data=bytes(byte_count(kind.datatype, shape)))

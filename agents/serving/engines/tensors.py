@@ -53,13 +53,13 @@ class Tensor:
         return self.shape[0]
 
     @property
-    def kind(self) -> "Kind":
+    def kind(self) -> "TensorType":
         """What must be alike in requests that share a batch."""
-        return Kind(name=self.name, datatype=self.datatype, row_shape=self.shape[1:])
+        return TensorType(name=self.name, datatype=self.datatype, row_shape=self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class TensorType:
     """A tensor without its rows."""
 
     name: str
@@ -67,7 +67,7 @@ class Kind:
     row_shape: tuple[int, ...]
     """-1: any length."""
 
-    def takes(self, other: "Kind") -> bool:
+    def takes(self, other: "TensorType") -> bool:
         """Whether a tensor of that kind may be given where this one is asked for."""
         if (self.name, self.datatype, len(self.row_shape)) != (other.name, other.datatype, len(other.row_shape)):
             return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.base.device import LaunchFailed
-from agents.serving.engines.engine import Facts, Signature
+from agents.serving.engines.engine import DeviceFacts, Signature
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.sm_count import sm_percent_of
 from agents.serving.engines.tensors import Tensor, Tensors, byte_count, pack_numbers, unpack_numbers
@@ -28,7 +28,7 @@ DEFAULT_PIPE = "nvidia-mps"
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class MeasuredTimes:
     """Execution time by rows."""
 
     points: tuple[tuple[int, float], ...]
@@ -43,13 +43,13 @@ class Times:
         return max(0.0, low_ms + (high_ms - low_ms) * (rows - low) / (high - low))
 
 
-def read_times(text: str) -> Times:
+def read_times(text: str) -> MeasuredTimes:
     """Times of `1:5,8:12`. Raises LaunchFailed."""
     pairs = [tuple(part.partition(":")[::2]) for part in text.split(",")]
     return _times(pairs, f"{text!r}")
 
 
-def load_times(path: Path) -> Times:
+def load_times(path: Path) -> MeasuredTimes:
     """Times of a CSV file with the columns batch and execution_ms. Raises LaunchFailed."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -62,7 +62,7 @@ def load_times(path: Path) -> Times:
     return _times(pairs, str(path))
 
 
-def _times(pairs: Sequence[tuple[str, ...]], source: str) -> Times:
+def _times(pairs: Sequence[tuple[str, ...]], source: str) -> MeasuredTimes:
     try:
         points = tuple(sorted((int(rows), float(ms)) for rows, ms in pairs))
     except (ValueError, TypeError) as error:
@@ -72,14 +72,14 @@ def _times(pairs: Sequence[tuple[str, ...]], source: str) -> Times:
         raise LaunchFailed(f"{source}: each count of rows must be 1 or more and be named once, they are {rows}")
     if not all(0.0 <= ms < 3_600_000.0 for _, ms in points):
         raise LaunchFailed(f"{source}: every time must be 0 to 3600000 ms")
-    return Times(points)
+    return MeasuredTimes(points)
 
 
 @dataclass(slots=True, kw_only=True)
-class StandInEngine:
+class TimedEngine:
     """Sleeps and sums."""
 
-    times: Times
+    times: MeasuredTimes
     sms: int | None = None
     """Multiprocessors of the GPU that is pretended."""
     memory_mib: float = 0.0
@@ -102,11 +102,11 @@ class StandInEngine:
         self.sleep(self.times.ms(inputs[0].rows) / 1000.0)
         return tuple(map(_row_sums, inputs))
 
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceFacts:
         memory_mib = 0.0 if self._is_offloaded else self.memory_mib
         if self.sms is None:
-            return Facts(device="cpu", memory_mib=memory_mib)
-        return Facts(device=f"standin:0 {self.sms} SMs", sm_count=self._granted(self.sms), memory_mib=memory_mib)
+            return DeviceFacts(device="cpu", memory_mib=memory_mib)
+        return DeviceFacts(device=f"standin:0 {self.sms} SMs", sm_count=self._granted(self.sms), memory_mib=memory_mib)
 
     def offload(self) -> None:
         self._is_offloaded = True

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 
 from agents.base.device import LaunchFailed
-from agents.serving.engines.engine import Facts, Signature, file_in
+from agents.serving.engines.engine import DeviceFacts, Signature, file_in
 from agents.serving.engines.errors import EngineFailed, EngineLost
-from agents.serving.engines.tensors import Kind, Tensor, Tensors, byte_count
+from agents.serving.engines.tensors import Tensor, Tensors, TensorType, byte_count
 
 DTYPES = {
     "BOOL": "bool",
@@ -68,14 +68,14 @@ def make_torch_engine(options: argparse.Namespace) -> "TorchEngine":
     )
 
 
-def read_kind(text: str) -> Kind:
+def read_kind(text: str) -> TensorType:
     """The input of `x:FP32:3,224,224`; without dimensions each row is one number. Raises LaunchFailed."""
     name, _, rest = text.partition(":")
     datatype, _, shape = rest.partition(":")
     dimensions = [each.strip() for each in shape.split(",")] if shape else []
     if not name or datatype not in DTYPES or not all(each.isdecimal() and int(each) > 0 for each in dimensions):
         raise LaunchFailed(f"{text!r} is no input like x:FP32:3,224,224 (datatypes: {', '.join(DTYPES)})")
-    return Kind(name=name, datatype=datatype, row_shape=tuple(map(int, dimensions)))
+    return TensorType(name=name, datatype=datatype, row_shape=tuple(map(int, dimensions)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class TorchEngine:
     """One network in PyTorch on the first visible GPU, or on the CPU."""
 
     source: TorchSource
-    inputs: tuple[Kind, ...]
+    inputs: tuple[TensorType, ...]
     device: str = "auto"
     memory_mib: float | None = None
     threads: int = 1
@@ -127,11 +127,11 @@ class TorchEngine:
                 raise EngineLost(f"the GPU does not come back in this process: {error}") from error
             raise
 
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceFacts:
         if not self._is_cuda:
-            return Facts(device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB)
+            return DeviceFacts(device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB)
         gpu = self._torch.cuda.get_device_properties(0)
-        return Facts(
+        return DeviceFacts(
             device=f"cuda:0 {gpu.name}",
             sm_count=gpu.multi_processor_count,
             memory_mib=self._torch.cuda.memory_reserved(0) / MIB,
@@ -220,6 +220,6 @@ def _named(outputs: Any) -> Sequence[tuple[str, Any]]:
     return [(f"output{index}", each) for index, each in enumerate(several)]
 
 
-def _zeros(kind: Kind, rows: int) -> Tensor:
+def _zeros(kind: TensorType, rows: int) -> Tensor:
     shape = (rows, *kind.row_shape)
     return Tensor(name=kind.name, datatype=kind.datatype, shape=shape, data=bytes(byte_count(kind.datatype, shape)))

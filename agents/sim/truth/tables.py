@@ -49,7 +49,7 @@ class SpeedTruth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class MeasuredRelation:
     """A measured relation y(x): linear between points, constant beyond the ends."""
 
     x: FloatArray
@@ -65,8 +65,8 @@ class WattsTable:
     """Measured watts above idle of one network on a V100 by share (P,), and per share by batch or duty (B,)."""
 
     sm_percents: FloatArray
-    by_batch: tuple[Table, ...]
-    by_duty: tuple[Table, ...]
+    by_batch: tuple[MeasuredRelation, ...]
+    by_duty: tuple[MeasuredRelation, ...]
 
     def at_batch(self, sm_percent: float, batch: int) -> float:
         """Watts above idle, linear in batch and share; no SMs draw nothing."""
@@ -139,12 +139,12 @@ def read_speeds() -> dict[tuple[str, str], SpeedTruth]:
     }
 
 
-def read_slowdowns() -> dict[str, Table]:
+def read_slowdowns() -> dict[str, MeasuredRelation]:
     """Median measured slowdown by the neighbours' SM percent, by network and for `ANY_NETWORK`."""
     return _tables(read("pair_slowdown.csv"), "network", "neighbour_sm_percent", "slowdown")
 
 
-def read_launch_delay() -> Table:
+def read_launch_delay() -> MeasuredRelation:
     """Delay per kernel launch in ms by the number of replicas on the GPU."""
     rows = [(float(row["replicas"]), float(row["delay_ms_per_kernel"])) for row in read("launch_delay.csv")]
     return table(rows)
@@ -165,18 +165,18 @@ def read_watts() -> dict[str, WattsTable]:
     }
 
 
-def _watts_over(rows: list[Row], column: str) -> Table:
+def _watts_over(rows: list[Row], column: str) -> MeasuredRelation:
     return table([(float(row[column]), float(row["watts"])) for row in rows])
 
 
-def _tables(rows: Iterator[Row], key: str, x: str, y: str) -> dict[str, Table]:
+def _tables(rows: Iterator[Row], key: str, x: str, y: str) -> dict[str, MeasuredRelation]:
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         points.setdefault(row[key], []).append((float(row[x]), float(row[y])))
     return {name: table(line) for name, line in points.items()}
 
 
-def table(points: list[tuple[float, float]]) -> Table:
+def table(points: list[tuple[float, float]]) -> MeasuredRelation:
     """The relation through (x, y) points in any order."""
     x, y = zip(*sorted(points), strict=True)
-    return Table(x=np.array(x), y=np.array(y))
+    return MeasuredRelation(x=np.array(x), y=np.array(y))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import BatchCurve, MeasuredCurves
-from agents.sim.truth.tables import NetworkTruth, Row, SpeedTruth, Table
+from agents.sim.truth.tables import MeasuredRelation, NetworkTruth, Row, SpeedTruth
 
 INFERENCE = "inference"
 """Stands for every inference network in the table of slowdowns."""
@@ -29,7 +29,7 @@ class TrainingTruth:
     """By network and GPU type."""
     provenance: Mapping[tuple[str, str, int], str]
     """Of the step of a whole GPU alone, by network, GPU type and batch."""
-    slowdowns: Mapping[tuple[str, str], Table]
+    slowdowns: Mapping[tuple[str, str], MeasuredRelation]
     """By slowed and slowing network, at least one of them training, over the slowing one's SM percent."""
     busy_w: Mapping[str, float]
     """Watts above idle of a whole busy V100."""
@@ -91,7 +91,7 @@ def _levelled(v100: Mapping[str, MeasuredCurves], steps: Iterable[Row]) -> dict[
     return {key: MeasuredCurves(by_batch=by_batch) for key, by_batch in curves.items()}
 
 
-def _slowdowns() -> dict[tuple[str, str], Table]:
+def _slowdowns() -> dict[tuple[str, str], MeasuredRelation]:
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in truth_data.read("training_slowdown.csv"):
         point = (float(row["neighbour_sm_percent"]), float(row["slowdown"]))

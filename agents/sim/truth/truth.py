@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import FloatArray, MeasuredCurves
-from agents.sim.truth.tables import NetworkTruth, SpeedTruth, Table, TypeTruth, WattsTable
+from agents.sim.truth.tables import MeasuredRelation, NetworkTruth, SpeedTruth, TypeTruth, WattsTable
 from agents.sim.truth.training import INFERENCE, TrainingTruth, read_training, summed
 
 REFERENCE_WATTS = "resnet50-trt"
@@ -27,7 +27,7 @@ class TruthError(LookupError):
     """The measured tables hold no such network, GPU type or batch."""
 
 
-class Neighbour(NamedTuple):
+class SimulatedNeighbour(NamedTuple):
     """Another replica or task on the same GPU."""
 
     network: str
@@ -36,7 +36,7 @@ class Neighbour(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class RunningPart:
     """One replica or task where it runs."""
 
     network: str
@@ -46,7 +46,7 @@ class Placed:
     batch: int
     """The largest that it takes; of training every step's."""
     clock_mhz: float
-    neighbours: tuple[Neighbour, ...] = ()
+    neighbours: tuple[SimulatedNeighbour, ...] = ()
     """Every other replica and task on the same GPU."""
 
 
@@ -59,8 +59,8 @@ class Truth:
         networks: dict[str, NetworkTruth],
         types: dict[str, TypeTruth],
         speeds: dict[tuple[str, str], SpeedTruth],
-        slowdowns: dict[str, Table],
-        launch_delay: Table,
+        slowdowns: dict[str, MeasuredRelation],
+        launch_delay: MeasuredRelation,
         watts: dict[str, WattsTable],
         training: TrainingTruth,
     ) -> None:
@@ -96,7 +96,7 @@ class Truth:
         """Standard deviation of one batch's time over its mean (iGniter's co-located runs)."""
         return self._network(network).noise_cv
 
-    def provenance(self, placed: Placed) -> str:
+    def provenance(self, placed: RunningPart) -> str:
         """How the mean execution time is known: measured, scaled, estimated or synthetic."""
         if 1 + len(placed.neighbours) > self._launch_delay.x[-1]:
             return "synthetic"
@@ -108,7 +108,7 @@ class Truth:
         is_slowed = placed.clock_mhz < self._type(placed.gpu_type).max_clock_mhz
         return "scaled" if speed.provenance == "measured" and is_slowed else speed.provenance
 
-    def execution_ms(self, placed: Placed, batch: int) -> float:
+    def execution_ms(self, placed: RunningPart, batch: int) -> float:
         """Mean time of one batch of `batch` items, 1 to `max_batch`.
 
         Raises `TruthError` for an unknown network or GPU type, or a batch outside that range.
@@ -118,7 +118,7 @@ class Truth:
             raise TruthError(f"{placed.network} was measured with batches 1 to {largest}, not {batch}")
         return float(self.batch_ms(placed)[batch])
 
-    def batch_ms(self, placed: Placed) -> FloatArray:
+    def batch_ms(self, placed: RunningPart) -> FloatArray:
         """Mean execution time of batches 0 to `max_batch`: (max_batch + 1,), entry 0 is 0.
 
         A GPU that is r times as fast as a V100 acts, at p percent of its SMs and c of its clock, as r * p * c percent
@@ -136,7 +136,7 @@ class Truth:
         busy_ms[0] = 0.0
         return busy_ms
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle that the replica or task adds while it executes such a batch."""
         kind, reference_watts = self._type(placed.gpu_type), self._watts[REFERENCE_WATTS]
         if placed.network in self._watts:
@@ -162,16 +162,16 @@ class Truth:
         facts = self._network(network)
         return facts.memory_base_mib + batch * facts.memory_per_item_mib
 
-    def _training_provenance(self, placed: Placed) -> str:
+    def _training_provenance(self, placed: RunningPart) -> str:
         is_whole = placed.sm_percent == 100.0 and placed.clock_mhz >= self._type(placed.gpu_type).max_clock_mhz
         if placed.neighbours or not is_whole:
             return "synthetic"
         return self._training.whole_provenance(placed.network, placed.gpu_type, placed.batch)
 
-    def _curves(self, placed: Placed, network: NetworkTruth) -> MeasuredCurves:
+    def _curves(self, placed: RunningPart, network: NetworkTruth) -> MeasuredCurves:
         return self._training.curves.get((placed.network, placed.gpu_type), network.curves)
 
-    def _slowdown(self, placed: Placed) -> float:
+    def _slowdown(self, placed: RunningPart) -> float:
         training = self._training
         percents = summed((training.label(each.network), each.sm_percent) for each in placed.neighbours)
         factor = training.slowdown(placed.network, percents)
@@ -180,7 +180,7 @@ class Truth:
             factor *= table.at(percents[INFERENCE])
         return factor
 
-    def _duty(self, placed: Placed, batch: int) -> float:
+    def _duty(self, placed: RunningPart, batch: int) -> float:
         network, share = self._network(placed.network), self._v100_share(placed)
         kernels_ms = batch * network.work_ms_per_item * 100 / share
         return min(1.0, kernels_ms / float(network.curves.batch_ms(share)[batch]))
@@ -192,7 +192,7 @@ class Truth:
         beyond = max(0.0, replicas - counts[-1]) * slope
         return float(self._launch_delay.at(replicas) + beyond - self._launch_delay.at(2))
 
-    def _v100_share(self, placed: Placed) -> float:
+    def _v100_share(self, placed: RunningPart) -> float:
         clock_share = placed.clock_mhz / self._type(placed.gpu_type).max_clock_mhz
         return placed.sm_percent * clock_share * self._speed(placed).speed
 
@@ -206,7 +206,7 @@ class Truth:
             raise TruthError(f"no GPU type {name!r} to simulate; known: {', '.join(self._types)}")
         return self._types[name]
 
-    def _speed(self, placed: Placed) -> SpeedTruth:
+    def _speed(self, placed: RunningPart) -> SpeedTruth:
         self._network(placed.network)
         self._type(placed.gpu_type)
         return self._speeds[placed.network, placed.gpu_type]

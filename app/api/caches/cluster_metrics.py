@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
-from agents.base.exposition import Page
+from agents.base.exposition import ScrapePage
 from app.api.caches.cluster_families import FAMILIES, MOST
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection, Engine, transaction
@@ -25,7 +25,7 @@ from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import make_reading
 from app.store.store import PolicySettings, ServiceWindow
-from solvers.types.state import Reading
+from solvers.types.state import ServiceObservation
 
 KEPT_S = 5.0
 MIB = 1024.0 * 1024.0
@@ -52,7 +52,7 @@ class ClusterPage:
 
 async def make_page(engine: Engine, now: datetime) -> bytes:
     """Everything that is known now."""
-    page = Page(FAMILIES)
+    page = ScrapePage(FAMILIES)
     async with transaction(engine) as connection:
         settings = await policies.load_current(connection)
         since = now - timedelta(seconds=settings.stale_after_s)
@@ -81,7 +81,7 @@ class _Seen:
         return self.now.replace(minute=0, second=0, microsecond=0)
 
 
-async def _add_cluster(page: Page, connection: Connection, settings: PolicySettings, now: datetime) -> None:
+async def _add_cluster(page: ScrapePage, connection: Connection, settings: PolicySettings, now: datetime) -> None:
     pulse = await board.load_pulse(connection)
     page.add("plimsoll_loop_paused", settings.paused)
     page.add("plimsoll_policy_info", 1, settings.policy, settings.mode)
@@ -92,7 +92,7 @@ async def _add_cluster(page: Page, connection: Connection, settings: PolicySetti
         page.add("plimsoll_tasks", row.tasks, row.kind, row.state)
 
 
-def _add_nodes(page: Page, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime) -> None:
+def _add_nodes(page: ScrapePage, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime) -> None:
     states: Counter[str] = Counter(heard=0, silent=0)
     page.add("plimsoll_left_out", max(0, len(nodes) - MOST), "node")
     for node in nodes[:MOST]:
@@ -111,7 +111,7 @@ def _add_nodes(page: Page, nodes: Sequence[AnyRow], settings: PolicySettings, no
         page.add("plimsoll_cluster_nodes", count, state)
 
 
-def _add_gpus(page: Page, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]) -> None:
+def _add_gpus(page: ScrapePage, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]) -> None:
     used = {row.gpu for row in planned}
     states: Counter[tuple[str, str]] = Counter()
     page.add("plimsoll_left_out", max(0, len(gpus) - MOST), "gpu")
@@ -130,7 +130,7 @@ def _add_gpus(page: Page, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]) -> 
         page.add("plimsoll_gpu_clock_limit_hertz", row.clock_mhz * MHZ, *labels)
 
 
-def _add_gauges(page: Page, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]) -> None:
+def _add_gauges(page: ScrapePage, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]) -> None:
     """What was measured lately."""
     for gpu in (gpu for gpu in gpus if gpu.id in gauges):
         gauge, labels = gauges[gpu.id], (gpu.node, gpu.id, gpu.gpu_type)
@@ -153,7 +153,7 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-async def _add_services(page: Page, connection: Connection, seen: _Seen) -> None:
+async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -> None:
     rows = await services.list_rows(connection, limit=MOST + 1)
     page.add("plimsoll_left_out", max(0, len(rows) - MOST), "service")
     rows = rows[:MOST]
@@ -170,7 +170,7 @@ async def _add_services(page: Page, connection: Connection, seen: _Seen) -> None
     _add_hour(page, await cluster_figures.load_hour(connection, seen.hour), projects)
 
 
-def _add_reading(page: Page, row: ServiceRow, reading: Reading | None, stale_after_s: float) -> None:
+def _add_reading(page: ScrapePage, row: ServiceRow, reading: ServiceObservation | None, stale_after_s: float) -> None:
     service = row.service
     labels = (service.project, service.name)
     page.add("plimsoll_service_slo_seconds", service.slo.latency_ms / 1000.0, *labels)
@@ -186,7 +186,7 @@ def _add_reading(page: Page, row: ServiceRow, reading: Reading | None, stale_aft
         page.add("plimsoll_service_slo_compliance_ratio", reading.attainment, *labels)
 
 
-def _add_places(page: Page, places: Sequence[AnyRow], projects: Mapping[str, str]) -> None:
+def _add_places(page: ScrapePage, places: Sequence[AnyRow], projects: Mapping[str, str]) -> None:
     planned: dict[str, float] = dict.fromkeys(projects, 0.0)
     for place in (place for place in places if place.service in projects):
         labels = (projects[place.service], place.service)
@@ -197,7 +197,7 @@ def _add_places(page: Page, places: Sequence[AnyRow], projects: Mapping[str, str
         page.add("plimsoll_service_planned_requests_per_second", rate_rps, projects[service], service)
 
 
-def _add_replicas(page: Page, seen: _Seen, projects: Mapping[str, str]) -> None:
+def _add_replicas(page: ScrapePage, seen: _Seen, projects: Mapping[str, str]) -> None:
     types = {gpu.id: cast(str, gpu.gpu_type) for gpu in seen.gpus}
     counts = Counter(
         (part.owner, types[part.gpu], part.state)
@@ -208,7 +208,7 @@ def _add_replicas(page: Page, seen: _Seen, projects: Mapping[str, str]) -> None:
         page.add("plimsoll_service_current_replicas", count, projects[service], service, gpu_type, state)
 
 
-def _add_hour(page: Page, hours: Mapping[tuple[str, str], Hour], projects: Mapping[str, str]) -> None:
+def _add_hour(page: ScrapePage, hours: Mapping[tuple[str, str], Hour], projects: Mapping[str, str]) -> None:
     """`(idle)` and `(tasks)` are no services, but have costs."""
     for (project, service), hour in hours.items():
         if service in projects or service.startswith("("):

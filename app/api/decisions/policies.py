@@ -11,7 +11,7 @@ from app.api.http.answers import ACT, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import POLICY_NAME, Conditions, Kind, check_known, check_name, read, replace, with_notes
+from app.api.http.objects import POLICY_NAME, Conditions, ObjectKind, check_known, check_name, read, replace, with_notes
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -34,7 +34,7 @@ class PolicyStatus(View):
     created_by: str = ""
 
 
-class PolicyView(manifests.Policy):
+class PolicyView(manifests.PolicyManifest):
     """The control loop's policy."""
 
     status: PolicyStatus
@@ -87,7 +87,7 @@ async def list_policy_versions(context: Viewer, name: PolicyName, paging: Paging
 
 @router.put("/{name}", responses=WRITE | created(PolicyView))
 async def put_policy(
-    context: Admin, name: PolicyName, manifest: manifests.Policy, conditions: Conditions, response: Response
+    context: Admin, name: PolicyName, manifest: manifests.PolicyManifest, conditions: Conditions, response: Response
 ) -> PolicyView:
     """Put a new version in force. The policy always exists, so If-Match is always needed."""
     _check_exists(name)
@@ -142,7 +142,7 @@ async def _load(_context: Context, connection: Connection, name: str) -> PolicyV
     return policy_view(rows[0].settings, rows[0]) if rows else policy_view(PolicySettings(), None)
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.Policy) -> None:
+async def _save(context: Context, connection: Connection, manifest: manifests.PolicyManifest) -> None:
     check_known([manifest.spec.policy], known_policies(), what="policy", field="spec.policy")
     for index, group in enumerate(manifest.spec.groups):
         check_known([group.policy], known_policies(), what="policy", field=f"spec.groups[{index}].policy")
@@ -158,4 +158,6 @@ async def _save_settings(context: Context, connection: Connection, settings: Pol
     return await policies.save(connection, settings, at=context.now(), actor=context.actor)
 
 
-KIND: Kind[PolicyView, manifests.Policy] = Kind(name="Policy", notes_labels=True, load=_load, save=_save)
+KIND: ObjectKind[PolicyView, manifests.PolicyManifest] = ObjectKind(
+    name="Policy", notes_labels=True, load=_load, save=_save
+)

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from app.answers.preview import Changes, Question, Questions, preview
-from app.answers.scenario import Scenario
+from app.answers.preview import PreviewChanges, Questions, ScenarioQuestion, preview
+from app.answers.scenario import WhatIfScenario
 from app.api.decisions.plan_conversions import preview_view
 from app.api.decisions.preview_views import PreviewRequest, PreviewView, ScenarioBody
 from app.api.http.answers import problems
@@ -33,7 +33,7 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
         _check_names(wanted, snapshot, await _training_networks(context))
-        changes = Changes(
+        changes = PreviewChanges(
             services=tuple(to_service(manifest) for manifest in wanted.services),
             without=tuple(wanted.without),
             demand_factor=wanted.demand_factor,
@@ -55,8 +55,8 @@ def _questions(wanted: PreviewRequest) -> Questions | None:
     return Questions(scenarios=scenarios, suggest=wanted.suggest, seconds=wanted.time_limit_s)
 
 
-def _question(wanted: ScenarioBody) -> Question:
-    scenario = Scenario(
+def _question(wanted: ScenarioBody) -> ScenarioQuestion:
+    scenario = WhatIfScenario(
         name=wanted.name,
         demand_factor=wanted.demand_factor,
         demand_rps=wanted.demand_rps,
@@ -65,7 +65,7 @@ def _question(wanted: ScenarioBody) -> Question:
         slo_ms=wanted.slo_ms,
         without=tuple(wanted.without),
     )
-    return Question(scenario=scenario, services=tuple(to_service(manifest) for manifest in wanted.services))
+    return ScenarioQuestion(scenario=scenario, services=tuple(to_service(manifest) for manifest in wanted.services))
 
 
 async def _training_networks(context: Context) -> frozenset[str]:
@@ -89,7 +89,7 @@ def _check_names(wanted: PreviewRequest, snapshot: Snapshot, training: Collectio
 
 
 def _check_services(
-    wanted: Sequence[manifests.Service], snapshot: Snapshot, training: Collection[str], *, field: str
+    wanted: Sequence[manifests.ServiceManifest], snapshot: Snapshot, training: Collection[str], *, field: str
 ) -> None:
     types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
     networks = sorted({points.network for points in snapshot.points})

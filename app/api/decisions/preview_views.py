@@ -38,7 +38,7 @@ class ScenarioBody(Strict):
         default_factory=dict, max_length=100, description="Of one GPU of a type"
     )
     slo_ms: dict[Name, SloMs] = Field(default_factory=dict, max_length=1000, description="Latency of a service's SLO")
-    services: list[manifests.Service] = Field(
+    services: list[manifests.ServiceManifest] = Field(
         default_factory=list, max_length=100, description="Added, or in place of those of the same name"
     )
     without: list[Name] = Field(default_factory=list, max_length=100, description="Services that shall be gone")
@@ -47,7 +47,7 @@ class ScenarioBody(Strict):
 class PreviewRequest(Strict):
     """What shall be different in a what-if: at once, and in each of several scenarios beyond that."""
 
-    services: list[manifests.Service] = Field(default_factory=list, max_length=100)
+    services: list[manifests.ServiceManifest] = Field(default_factory=list, max_length=100)
     without: list[Name] = Field(default_factory=list, max_length=100, description="Services that shall be gone")
     demand_factor: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
     demand_rps: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)

@@ -126,7 +126,7 @@ class ExamplesView(View):
     limits: dict[str, float] = Field(description="The most of each; seconds are of the simulated clock")
 
 
-class Desk(Protocol):
+class ScenarioChecks(Protocol):
     """Who knows scenarios; the API itself does not."""
 
     def examples(self) -> Sequence[ExampleView]:

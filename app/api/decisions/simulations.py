@@ -11,7 +11,7 @@ from typing import Annotated, cast
 
 from fastapi import Path, Request, Response
 
-from app.api.decisions.simulation_views import Desk, ExamplesView, SimulationRequest, SimulationView
+from app.api.decisions.simulation_views import ExamplesView, ScenarioChecks, SimulationRequest, SimulationView
 from app.api.http.answers import LIST, READ, Responses, problems
 from app.api.http.auth import ClusterOperator, ClusterViewer
 from app.api.http.body import resource_router
@@ -60,7 +60,7 @@ async def list_simulations(context: ClusterViewer, paging: Paging) -> Page[Simul
 @router.get("/examples", responses=LIST)
 async def list_examples(context: ClusterViewer) -> ExamplesView:
     """Shipped scenarios, and what a simulation may have at most."""
-    desk = cast(Desk, context.parts.simulations)
+    desk = cast(ScenarioChecks, context.parts.simulations)
     items = await asyncio.to_thread(desk.examples)
     return ExamplesView(items=list(items), policies=list(desk.policies()), limits=desk.limits())
 
@@ -76,7 +76,7 @@ async def ask_simulation(
     context: ClusterOperator, wanted: SimulationRequest, request: Request, key: IdempotencyKey = None
 ) -> Response:
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
-    order = await asyncio.to_thread(cast(Desk, context.parts.simulations).order, wanted)
+    order = await asyncio.to_thread(cast(ScenarioChecks, context.parts.simulations).order, wanted)
 
     async def work(connection: Connection) -> SimulationView:
         made = await simulations.add(connection, order, asked_by=context.actor, at=context.now())

@@ -7,7 +7,7 @@ from fastapi import Response
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, check_name, delete, list_page, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_name, delete, list_page, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -25,7 +25,7 @@ class GpuTypeStatus(View):
     provenance: str = ""
 
 
-class GpuTypeView(manifests.GpuType):
+class GpuTypeView(manifests.GpuTypeManifest):
     """A GPU type."""
 
     status: GpuTypeStatus
@@ -69,7 +69,7 @@ async def get_gpu_type(context: Viewer, name: TypeName, response: Response) -> G
 
 @router.put("/{name}", responses=WRITE | created(GpuTypeView))
 async def put_gpu_type(
-    context: Admin, name: TypeName, manifest: manifests.GpuType, conditions: Conditions, response: Response
+    context: Admin, name: TypeName, manifest: manifests.GpuTypeManifest, conditions: Conditions, response: Response
 ) -> GpuTypeView:
     """Create or replace a GPU type; another price holds from now on, earlier hours keep theirs."""
     check_name(name, manifest.metadata)
@@ -86,7 +86,7 @@ async def _load(context: Context, connection: Connection, name: str) -> GpuTypeV
     return gpu_type_view(await gpu_types.get(connection, name, context.now()))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.GpuType) -> None:
+async def _save(context: Context, connection: Connection, manifest: manifests.GpuTypeManifest) -> None:
     await gpu_types.save(connection, to_gpu_type(manifest), at=context.now(), labels=manifest.metadata.labels)
 
 
@@ -94,6 +94,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await gpu_types.remove(connection, name)
 
 
-KIND: Kind[GpuTypeView, manifests.GpuType] = Kind(
+KIND: ObjectKind[GpuTypeView, manifests.GpuTypeManifest] = ObjectKind(
     name="GpuType", noted=frozenset({"sm_count"}), load=_load, save=_save, remove=_remove
 )

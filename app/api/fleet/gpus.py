@@ -27,7 +27,7 @@ class GpuView(View):
     cordoned: bool
 
 
-class GpuReading(View):
+class GpuReadingView(View):
     """One GPU over one step of time: means."""
 
     at: datetime = Field(description="When the step began")
@@ -42,7 +42,7 @@ class GpuReadings(View):
 
     gpu: str
     step_s: int
-    readings: list[GpuReading]
+    readings: list[GpuReadingView]
 
 
 router = resource_router("gpus", prefix="/gpus")
@@ -69,4 +69,4 @@ async def list_readings(
     async with context.transaction() as connection:
         await nodes.get_gpu(connection, name)
         rows = await gpu_board.load_readings(connection, name, now - timedelta(minutes=minutes), now, step_s)
-    return GpuReadings(gpu=name, step_s=step_s, readings=[GpuReading.model_validate(row) for row in rows])
+    return GpuReadings(gpu=name, step_s=step_s, readings=[GpuReadingView.model_validate(row) for row in rows])

@@ -9,7 +9,7 @@ from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import Conditions, Kind, check_known, check_name, delete, list_page, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, list_page, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -32,13 +32,13 @@ class NodeStatus(View):
     healthy_gpus: int
 
 
-class NodeView(manifests.Node):
+class NodeView(manifests.NodeManifest):
     """A node."""
 
     status: NodeStatus
 
 
-def node_gpu_types(manifest: manifests.Node) -> dict[int, str]:
+def node_gpu_types(manifest: manifests.NodeManifest) -> dict[int, str]:
     """The types of a node's GPUs by index; slices (MIG) leave gaps between them."""
     return {gpu.index: gpu.gpu_type for gpu in sorted(manifest.spec.gpus, key=lambda gpu: gpu.index)}
 
@@ -83,7 +83,7 @@ async def get_node(context: Viewer, name: Name, response: Response) -> NodeView:
 
 @router.put("/{name}", responses=WRITE | created(NodeView))
 async def put_node(
-    context: Admin, name: Name, manifest: manifests.Node, conditions: Conditions, response: Response
+    context: Admin, name: Name, manifest: manifests.NodeManifest, conditions: Conditions, response: Response
 ) -> NodeView:
     """Register a node or replace what is registered. An agent also registers its node itself, by its first sync."""
     check_name(name, manifest.metadata)
@@ -123,7 +123,7 @@ async def _load(context: Context, connection: Connection, name: str) -> NodeView
     return node_view(await nodes.get(connection, name, context.now()))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.Node) -> None:
+async def _save(context: Context, connection: Connection, manifest: manifests.NodeManifest) -> None:
     name, types = manifest.metadata.name, node_gpu_types(manifest)
     known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
     check_known(list(types.values()), known, what="GPU type", field="spec.gpus")
@@ -136,4 +136,4 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
     await nodes.remove(connection, name, at=context.now())
 
 
-KIND: Kind[NodeView, manifests.Node] = Kind(name="Node", load=_load, save=_save, remove=_remove)
+KIND: ObjectKind[NodeView, manifests.NodeManifest] = ObjectKind(name="Node", load=_load, save=_save, remove=_remove)

@@ -36,7 +36,7 @@ from app.base.errors import NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
 from app.db.fleet import gpu_types, nodes
 from app.manifests.parts import Name
-from app.store.store import Event
+from app.store.store import AuditEvent
 
 router = resource_router("nodes", prefix="/nodes")
 
@@ -227,9 +227,9 @@ async def _note_clock(context: Context, observation: Observation, off_s: float) 
     return skew_s
 
 
-def _skew_event(context: Context, node: str, skew_s: float) -> Event:
+def _skew_event(context: Context, node: str, skew_s: float) -> AuditEvent:
     cause = "its clock is ahead" if skew_s > 0 else "its clock is behind, or it sends what it kept while it was cut off"
-    return Event(
+    return AuditEvent(
         at=context.now(),
         actor=context.actor,
         kind="NodeClockSkewed",

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from app.api.http.errors import MEDIA_TYPE
-from app.api.http.views import Problem
+from app.api.http.views import ProblemDetails
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -35,7 +35,7 @@ def problems(*statuses: int) -> Responses:
 def _problem(status: int) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "description": MEANINGS[status],
-        "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}}},
     }
     if status in (429, 503):
         answer["headers"] = _RETRY_AFTER

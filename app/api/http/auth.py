@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from app.api.http.errors import problem_response
-from app.api.http.parts import Context, Parts
+from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, require_own_page
 from app.base.errors import Forbidden, PlimsollError, Unauthorised
 from app.db.base.transaction import Connection, transaction
@@ -63,14 +63,14 @@ class Tokens:
         self._asking: dict[_Key, asyncio.Task[TokenRow | None]] = {}
         """One question to the database per token, however many requests wait for its answer."""
 
-    async def authenticate(self, authorization: str | None, parts: Parts) -> TokenRow:
+    async def authenticate(self, authorization: str | None, parts: ApiParts) -> TokenRow:
         """The caller's token. Raises Unauthorised."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
             raise Unauthorised("send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token")
         return await self._valid(digest(secret), parts, _find_token)
 
-    async def of_session(self, cookie: str, parts: Parts) -> TokenRow:
+    async def of_session(self, cookie: str, parts: ApiParts) -> TokenRow:
         """The token that somebody logged in with. Raises Unauthorised."""
         return await self._valid(digest(cookie), parts, sessions.find)
 
@@ -78,14 +78,14 @@ class Tokens:
         """Ask the database again for every token."""
         self._known.clear()
 
-    async def _valid(self, sha256: bytes, parts: Parts, find: _Find) -> TokenRow:
+    async def _valid(self, sha256: bytes, parts: ApiParts, find: _Find) -> TokenRow:
         now = parts.clock.now()
         row = await self._find((find, sha256), parts)
         if row is None or not row.is_valid(now):
             raise Unauthorised("this token is not known, was revoked, or has expired")
         return row
 
-    async def _find(self, key: _Key, parts: Parts) -> TokenRow | None:
+    async def _find(self, key: _Key, parts: ApiParts) -> TokenRow | None:
         known = self._known.get(key)
         if known is not None and known.until_s > asyncio.get_running_loop().time():
             return known.row
@@ -97,7 +97,7 @@ class Tokens:
         # Shielded: the others that wait for the same answer get it even if this request is given up.
         return await asyncio.shield(asking)
 
-    async def _ask(self, key: _Key, parts: Parts) -> TokenRow | None:
+    async def _ask(self, key: _Key, parts: ApiParts) -> TokenRow | None:
         find, sha256 = key
         now = parts.clock.now()
         async with transaction(parts.engine) as connection:
@@ -125,7 +125,7 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         request_id = str(scope["plimsoll.request_id"])
-        parts: Parts = scope["app"].state.parts
+        parts: ApiParts = scope["app"].state.parts
         try:
             caller = await self._caller(scope, parts)
         except PlimsollError as error:
@@ -135,7 +135,7 @@ class AuthMiddleware:
         scope["plimsoll.tokens"] = self._tokens
         await self._app(scope, receive, send)
 
-    async def _caller(self, scope: AsgiScope, parts: Parts) -> TokenRow:
+    async def _caller(self, scope: AsgiScope, parts: ApiParts) -> TokenRow:
         """Who calls, by the header or else by the session's cookie."""
         headers = scope["headers"]
         header = next((value.decode("latin-1") for name, value in headers if name == b"authorization"), None)

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.api.http.views import FieldProblem, Problem
+from app.api.http.views import FieldProblem, ProblemDetails
 from app.base.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed, Unauthorised, Unavailable
 from app.manifests.parts import PATTERN_RULES
 from app.solver.process import SolverUnavailable
@@ -57,7 +57,7 @@ class PreconditionRequired(PreconditionFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemKind:
     """How one class of exceptions is answered."""
 
     status: int
@@ -70,20 +70,20 @@ RETRY = {"Retry-After": str(RETRY_AFTER_S)}
 BEARER = {"WWW-Authenticate": "Bearer"}
 
 # The first class that fits decides.
-PROBLEMS: tuple[tuple[type[Exception], Kind], ...] = (
-    (InvalidRequest, Kind(422, "invalid", "The request cannot be done")),
-    (InvalidInput, Kind(422, "invalid", "The request cannot be done")),
-    (UnknownPolicy, Kind(422, "invalid", "The request cannot be done")),
-    (RequestValidationError, Kind(422, "invalid", "The request cannot be done")),
-    (NotFound, Kind(404, "not-found", "There is no such object")),
-    (Conflict, Kind(409, "conflict", "The state of the object does not allow it")),
-    (PreconditionRequired, Kind(428, "precondition-required", "Say which state of the object you saw")),
-    (PreconditionFailed, Kind(412, "precondition-failed", "The object changed since you saw it")),
-    (Unauthorised, Kind(401, "unauthorised", "A valid token is needed", BEARER)),
-    (Forbidden, Kind(403, "forbidden", "The token does not allow it")),
-    (TooManyWait, Kind(429, "too-many", "Too many wait already", {"Retry-After": str(QUEUE_RETRY_AFTER_S)})),
-    (Unavailable, Kind(503, "unavailable", "A part that is needed is away", RETRY)),
-    (SolverUnavailable, Kind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
+PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
+    (InvalidRequest, ProblemKind(422, "invalid", "The request cannot be done")),
+    (InvalidInput, ProblemKind(422, "invalid", "The request cannot be done")),
+    (UnknownPolicy, ProblemKind(422, "invalid", "The request cannot be done")),
+    (RequestValidationError, ProblemKind(422, "invalid", "The request cannot be done")),
+    (NotFound, ProblemKind(404, "not-found", "There is no such object")),
+    (Conflict, ProblemKind(409, "conflict", "The state of the object does not allow it")),
+    (PreconditionRequired, ProblemKind(428, "precondition-required", "Say which state of the object you saw")),
+    (PreconditionFailed, ProblemKind(412, "precondition-failed", "The object changed since you saw it")),
+    (Unauthorised, ProblemKind(401, "unauthorised", "A valid token is needed", BEARER)),
+    (Forbidden, ProblemKind(403, "forbidden", "The token does not allow it")),
+    (TooManyWait, ProblemKind(429, "too-many", "Too many wait already", {"Retry-After": str(QUEUE_RETRY_AFTER_S)})),
+    (Unavailable, ProblemKind(503, "unavailable", "A part that is needed is away", RETRY)),
+    (SolverUnavailable, ProblemKind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
 )
 
 HTTP_CODES = {
@@ -113,7 +113,7 @@ def install(app: FastAPI) -> None:
 def problem_response(error: Exception, *, path: str, request_id: str) -> Response:
     """The problem that stands for an exception of the table, or for Starlette's own."""
     kind = _kind(error)
-    problem = Problem(
+    problem = ProblemDetails(
         type=TYPE_PREFIX + kind.code,
         title=kind.title,
         status=kind.status,
@@ -145,14 +145,14 @@ def _request_id(request: Request) -> str:
     return str(request.scope.get("plimsoll.request_id", ""))
 
 
-def _kind(error: Exception) -> Kind:
+def _kind(error: Exception) -> ProblemKind:
     for error_class, kind in PROBLEMS:
         if isinstance(error, error_class):
             return kind
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
-        return Kind(status.value, HTTP_CODES.get(status.value, "http-error"), status.phrase, error.headers)
-    return Kind(500, "internal", "The control plane failed")
+        return ProblemKind(status.value, HTTP_CODES.get(status.value, "http-error"), status.phrase, error.headers)
+    return ProblemKind(500, "internal", "The control plane failed")
 
 
 def _detail(error: Exception) -> str:

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.http.errors import problem_response
-from app.api.http.parts import Parts
+from app.api.http.parts import ApiParts
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
@@ -61,7 +61,7 @@ class _Watch:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        parts: Parts = scope["app"].state.parts
+        parts: ApiParts = scope["app"].state.parts
         self._metrics = parts.metrics
         self._began = time.perf_counter()
         self._status = 500

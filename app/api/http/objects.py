@@ -53,7 +53,7 @@ NOT_COMPARED = {"status"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[Seen, Written]):
+class ObjectKind(Generic[Seen, Written]):
     """How objects of one kind are kept."""
 
     name: str
@@ -124,7 +124,7 @@ def check_name(name: str, metadata: manifests.Metadata, *, of_project: bool = Fa
         raise InvalidRequest("objects of this kind belong to no project; leave it out", field="metadata.project")
 
 
-async def read(context: Context, kind: Kind[Seen, Written], name: str, response: Response) -> Seen:
+async def read(context: Context, kind: ObjectKind[Seen, Written], name: str, response: Response) -> Seen:
     """The object, with its ETag on the response. Raises NotFound."""
     async with context.transaction() as connection:
         seen = await _load(context, kind, connection, name)
@@ -134,14 +134,14 @@ async def read(context: Context, kind: Kind[Seen, Written], name: str, response:
 
 async def replace(
     context: Context,
-    kind: Kind[Seen, Written],
+    kind: ObjectKind[Seen, Written],
     name: str,
     manifest: Written,
     *,
     conditions: Preconditions,
     response: Response,
 ) -> Seen:
-    """Create the object (201) or replace it (200), and write it in the audit. Raises what `Kind` and `check` raise."""
+    """Create the object (201) or replace it (200), and write it in the audit. Raises what `ObjectKind` and `check` raise."""
     async with context.transaction() as connection:
         await lock_object(connection, kind.name, name)
         before = await _find(context, kind, connection, name)
@@ -163,7 +163,7 @@ async def replace(
     return after
 
 
-async def delete(context: Context, kind: Kind[Seen, Written], name: str, conditions: Preconditions) -> None:
+async def delete(context: Context, kind: ObjectKind[Seen, Written], name: str, conditions: Preconditions) -> None:
     """Delete the object and write it in the audit. Raises NotFound and what `check` raises."""
     assert kind.remove is not None
     async with context.transaction() as connection:
@@ -187,7 +187,7 @@ def body_of(seen: BaseModel) -> Json:
 
 
 async def list_page(
-    kind: Kind[Seen, Written], connection: Connection, paging: PageRequest, seen: Sequence[Seen]
+    kind: ObjectKind[Seen, Written], connection: Connection, paging: PageRequest, seen: Sequence[Seen]
 ) -> Page[Seen]:
     """A page of objects, ordered by name."""
     views = await with_notes(kind, connection, seen)
@@ -195,7 +195,7 @@ async def list_page(
 
 
 async def with_notes(
-    kind: Kind[Seen, Written],
+    kind: ObjectKind[Seen, Written],
     connection: Connection,
     seen: Sequence[Seen],
     key: Callable[[Seen], str] = lambda seen: metadata_of(seen).name,
@@ -214,18 +214,20 @@ def metadata_of(manifest: BaseModel) -> manifests.Metadata:
     return metadata
 
 
-async def _load(context: Context, kind: Kind[Seen, Written], connection: Connection, name: str) -> Seen:
+async def _load(context: Context, kind: ObjectKind[Seen, Written], connection: Connection, name: str) -> Seen:
     seen = await kind.load(context, connection, name)
     return (await with_notes(kind, connection, [seen], lambda _: name))[0]
 
 
-def _note(kind: Kind[Seen, Written], manifest: Written) -> notes.Note:
+def _note(kind: ObjectKind[Seen, Written], manifest: Written) -> notes.ObjectNote:
     metadata = metadata_of(manifest)
     spec = manifest.model_dump(mode="json", include={"spec": set(kind.noted)}).get("spec", {}) if kind.noted else {}
-    return notes.Note(labels=metadata.labels if kind.notes_labels else {}, annotations=metadata.annotations, spec=spec)
+    return notes.ObjectNote(
+        labels=metadata.labels if kind.notes_labels else {}, annotations=metadata.annotations, spec=spec
+    )
 
 
-def _with_note(kind: Kind[Seen, Written], seen: Seen, note: notes.Note | None) -> Seen:
+def _with_note(kind: ObjectKind[Seen, Written], seen: Seen, note: notes.ObjectNote | None) -> Seen:
     if note is None:
         return seen
     said = {"annotations": dict(note.annotations), **({"labels": dict(note.labels)} if kind.notes_labels else {})}
@@ -236,7 +238,7 @@ def _with_note(kind: Kind[Seen, Written], seen: Seen, note: notes.Note | None) -
     return seen.model_copy(update=update)
 
 
-async def _find(context: Context, kind: Kind[Seen, Written], connection: Connection, name: str) -> Seen | None:
+async def _find(context: Context, kind: ObjectKind[Seen, Written], connection: Connection, name: str) -> Seen | None:
     try:
         return await _load(context, kind, connection, name)
     except NotFound:

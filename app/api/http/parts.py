@@ -11,14 +11,14 @@ from app.api.caches.agent_addresses import AgentAddresses
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.caches.commands import CommandBoard
 from app.api.caches.request_metrics import ApiMetrics
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.base.errors import Forbidden
 from app.db.base.transaction import Connection, Engine, transaction, translated
 from app.db.operations import events
 from app.db.operations.tokens import TokenRow
 from app.solver.process import PreviewSolver
 from app.store.ingest_queue import IngestQueue
-from app.store.store import Event, Snapshot, Store
+from app.store.store import AuditEvent, Snapshot, Store
 from solvers.types.state import Json
 
 Check = Callable[[], Awaitable[str | None]]
@@ -26,12 +26,12 @@ Check = Callable[[], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ApiParts:
     """Everything behind the routes."""
 
     engine: Engine
     store: Store
-    clock: Clock
+    clock: ControlClock
     ingest: IngestQueue
     commands: CommandBoard
     solver: PreviewSolver
@@ -58,7 +58,7 @@ class Parts:
 class Context:
     """One request of a known caller."""
 
-    parts: Parts
+    parts: ApiParts
     caller: TokenRow
     request_id: str
 
@@ -105,7 +105,7 @@ class Context:
         """Append to the audit what the caller did, in the transaction that does it."""
         await events.add(
             connection,
-            Event(
+            AuditEvent(
                 at=self.now(),
                 actor=self.actor,
                 kind=kind,

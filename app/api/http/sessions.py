@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from app.api.http.parts import Parts
+from app.api.http.parts import ApiParts
 from app.base.errors import Forbidden
 from app.db.base.transaction import transaction
 from app.db.operations import sessions
@@ -50,7 +50,7 @@ def require_own_page(method: str, headers: Headers) -> None:
         )
 
 
-async def log_in(parts: Parts, caller: TokenRow, response: Response, *, secure: bool) -> None:
+async def log_in(parts: ApiParts, caller: TokenRow, response: Response, *, secure: bool) -> None:
     """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
     cookie, now = secrets.token_urlsafe(32), parts.clock.now()
     until = now + LASTS if caller.expires_at is None else min(now + LASTS, caller.expires_at)
@@ -61,7 +61,7 @@ async def log_in(parts: Parts, caller: TokenRow, response: Response, *, secure: 
     )
 
 
-async def log_out(parts: Parts, cookie: str, response: Response) -> None:
+async def log_out(parts: ApiParts, cookie: str, response: Response) -> None:
     """End a session; harmless without one."""
     async with transaction(parts.engine) as connection:
         await sessions.end(connection, digest(cookie))

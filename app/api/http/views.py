@@ -28,7 +28,7 @@ class FieldProblem(View):
     detail: str
 
 
-class Problem(View):
+class ProblemDetails(View):
     """An error as RFC 9457 has it."""
 
     type: str = Field(description="Stable URI of the kind of problem")

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
 from app.api.http.answers import PUBLIC, Responses
-from app.api.http.parts import Check, Parts
+from app.api.http.parts import ApiParts, Check
 from app.api.http.views import View
 
 
@@ -61,12 +61,12 @@ async def healthz(request: Request) -> JSONResponse:
 @router.get("/metrics", response_class=Response, responses=_METRICS)
 async def metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
-    parts: Parts = request.app.state.parts
+    parts: ApiParts = request.app.state.parts
     return Response(generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _readiness(request: Request, verbose: bool) -> JSONResponse:
-    parts: Parts = request.app.state.parts
+    parts: ApiParts = request.app.state.parts
     asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
     found = dict(zip(parts.checks, asked, strict=True))
     is_ready = not any(found.values())

@@ -11,7 +11,7 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, check_name, delete, list_page, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_name, delete, list_page, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -106,6 +106,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await webhooks.remove(connection, name)
 
 
-KIND: Kind[WebhookView, webhook_manifests.Webhook] = Kind(
+KIND: ObjectKind[WebhookView, webhook_manifests.Webhook] = ObjectKind(
     name="Webhook", notes_labels=True, load=_load, save=_save, remove=_remove
 )

@@ -10,7 +10,7 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, check_name, delete, list_page, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_name, delete, list_page, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -116,7 +116,7 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await profiles.remove_network(connection, name)
 
 
-KIND: Kind[NetworkView, manifests.Network] = Kind(
+KIND: ObjectKind[NetworkView, manifests.Network] = ObjectKind(
     name="Network", noted=frozenset({"parameter_bytes"}), load=_load, save=_save, remove=_remove
 )
 

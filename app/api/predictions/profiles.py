@@ -8,7 +8,7 @@ from fastapi import Query, Response
 from app.api.http.answers import LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, check_known, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_known, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -16,7 +16,7 @@ from app.base.errors import InvalidRequest, NotFound
 from app.db.base.transaction import Connection
 from app.db.fleet import gpu_types
 from app.db.predictions import profiles
-from app.db.predictions.profiles import Profile, ProfileRow
+from app.db.predictions.profiles import ProfileRow, StoredProfile
 from app.manifests import objects as manifests
 from app.manifests.parts import TypeName
 from app.manifests.to_types import to_latency_sigma, to_points
@@ -31,7 +31,7 @@ class ProfileStatus(View):
     source: str
 
 
-class ProfileView(manifests.Profile):
+class ProfileView(manifests.ProfileManifest):
     """A profile with its operating points."""
 
     status: ProfileStatus
@@ -51,7 +51,7 @@ class ProfileSummary(View):
     created_at: datetime
 
 
-def _latency_sigma(profile: Profile) -> float | list[float | None] | None:
+def _latency_sigma(profile: StoredProfile) -> float | list[float | None] | None:
     """One figure where all rows have the same."""
     stated = profile.stated_sigma
     return stated[0] if len(set(stated)) == 1 else list(stated)
@@ -62,7 +62,7 @@ def profile_name(network: str, gpu_type: str) -> str:
     return f"{network}.{gpu_type}"[:63].rstrip(".-_")
 
 
-def profile_view(row: ProfileRow, profile: Profile) -> ProfileView:
+def profile_view(row: ProfileRow, profile: StoredProfile) -> ProfileView:
     """A stored profile as a manifest."""
     return ProfileView(
         metadata=manifests.TypeMetadata(
@@ -106,7 +106,7 @@ async def put_profile(
     context: Admin,
     network: TypeName,
     gpu_type: TypeName,
-    manifest: manifests.Profile,
+    manifest: manifests.ProfileManifest,
     conditions: Conditions,
     response: Response,
 ) -> ProfileView:
@@ -125,13 +125,13 @@ async def _load(_context: Context, connection: Connection, name: str) -> Profile
     return profile_view(*await profiles.get_profile(connection, current.id))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.Profile) -> None:
+async def _save(context: Context, connection: Connection, manifest: manifests.ProfileManifest) -> None:
     points = to_points(manifest)
     networks = [row.name for row in await profiles.list_networks(connection)]
     types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
     check_known([points.network], networks, what="network", field="spec.network")
     check_known([points.gpu_type], types, what="GPU type", field="spec.gpu_type")
-    profile = profiles.Profile(
+    profile = profiles.StoredProfile(
         points=points,
         provenance=manifest.spec.provenance,
         source=context.actor,
@@ -140,4 +140,6 @@ async def _save(context: Context, connection: Connection, manifest: manifests.Pr
     await profiles.save_profiles(connection, [profile], at=context.now())
 
 
-KIND: Kind[ProfileView, manifests.Profile] = Kind(name="Profile", notes_labels=True, load=_load, save=_save)
+KIND: ObjectKind[ProfileView, manifests.ProfileManifest] = ObjectKind(
+    name="Profile", notes_labels=True, load=_load, save=_save
+)

@@ -15,7 +15,7 @@ from app.api.http.body import resource_router
 from app.api.http.parts import Context
 from app.api.http.views import View
 from app.db.reports import costs
-from app.db.reports.costs import IDLE, By, CostRow, Span, Step
+from app.db.reports.costs import IDLE, By, CostPeriod, CostRow, Step
 
 router = resource_router("costs", prefix="/costs")
 
@@ -88,11 +88,11 @@ async def get_costs(
     )
 
 
-def _span(context: Context, period: Period) -> Span:
+def _span(context: Context, period: Period) -> CostPeriod:
     """Whole hours, the one that runs among them."""
     this_hour = context.now().replace(minute=0, second=0, microsecond=0)
     since = this_hour.replace(day=1, hour=0) if period == "month" else this_hour - timedelta(hours=HOURS[period] - 1)
-    return Span(since=since, until=_next_hour(this_hour), projects=context.caller.projects)
+    return CostPeriod(since=since, until=_next_hour(this_hour), projects=context.caller.projects)
 
 
 def _next_hour(hour: datetime) -> datetime:

@@ -18,7 +18,7 @@ from app.api.http.views import Page, View
 from app.api.reports.export import MEDIA_TYPES, Format, check_format, encoded
 from app.base.errors import Forbidden, InvalidRequest
 from app.db.reports import reports
-from app.db.reports.reports import Wanted
+from app.db.reports.reports import ReportQuery
 from app.manifests.parts import Name
 
 
@@ -104,7 +104,7 @@ async def export_report(
         if context.caller.projects is not None:
             raise Forbidden(f"report {name} shows all projects at once; this token is bound to some")
         raise InvalidRequest(f"report {name} cannot be cut by project", field="project")
-    wanted = Wanted(name=name, since=since, until=until, among=among)
+    wanted = ReportQuery(name=name, since=since, until=until, among=among)
     return StreamingResponse(
         encoded(_rows(context, wanted), format),
         media_type=MEDIA_TYPES[format],
@@ -112,7 +112,7 @@ async def export_report(
     )
 
 
-async def _rows(context: Context, wanted: Wanted) -> AsyncIterator[tuple[reports.Cell, ...]]:
+async def _rows(context: Context, wanted: ReportQuery) -> AsyncIterator[tuple[reports.Cell, ...]]:
     """Read while they are sent: a browser that goes away ends the query."""
     async with context.transaction() as connection:
         async for row in reports.stream(connection, wanted):

@@ -8,7 +8,7 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, check_known, check_name, delete, list_page, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, list_page, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -46,7 +46,7 @@ class BudgetStatusView(View):
     )
 
 
-class BudgetView(budget_manifests.Budget):
+class BudgetView(budget_manifests.BudgetManifest):
     """A budget."""
 
     status: BudgetStatusView
@@ -68,7 +68,7 @@ async def get_budget(context: Viewer, name: Name, response: Response) -> BudgetV
 
 @router.put("/{name}", responses=WRITE | created(BudgetView))
 async def put_budget(
-    context: Admin, name: Name, manifest: budget_manifests.Budget, conditions: Conditions, response: Response
+    context: Admin, name: Name, manifest: budget_manifests.BudgetManifest, conditions: Conditions, response: Response
 ) -> BudgetView:
     """Create or replace a budget."""
     check_name(name, manifest.metadata)
@@ -122,7 +122,7 @@ async def _load(context: Context, connection: Connection, name: str) -> BudgetVi
     return _view(row)
 
 
-async def _save(context: Context, connection: Connection, manifest: budget_manifests.Budget) -> None:
+async def _save(context: Context, connection: Connection, manifest: budget_manifests.BudgetManifest) -> None:
     spec = manifest.spec
     if spec.project is not None:
         known = [row.name for row in await projects.list_rows(connection)]
@@ -143,6 +143,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await budgets.remove(connection, name)
 
 
-KIND: Kind[BudgetView, budget_manifests.Budget] = Kind(
+KIND: ObjectKind[BudgetView, budget_manifests.BudgetManifest] = ObjectKind(
     name="Budget", notes_labels=True, load=_load, save=_save, remove=_remove
 )

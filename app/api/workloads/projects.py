@@ -5,7 +5,7 @@ from fastapi import Response
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, delete, list_page, read, replace
+from app.api.http.objects import Conditions, ObjectKind, delete, list_page, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -72,6 +72,6 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
     await projects.remove(connection, name)
 
 
-KIND: Kind[manifests.Project, manifests.Project] = Kind(
+KIND: ObjectKind[manifests.Project, manifests.Project] = ObjectKind(
     name="Project", noted=frozenset({"description"}), load=_load, save=_save, remove=_remove
 )

@@ -43,7 +43,7 @@ class ServiceStatusView(View):
     conditions: list[ConditionView]
 
 
-class ServiceView(manifests.Service):
+class ServiceView(manifests.ServiceManifest):
     """A service."""
 
     status: ServiceStatusView | None = Field(default=None, description="null for a service created just now")
@@ -69,10 +69,10 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
     allowed = None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types)
     return manifests.ServiceSpec(
         network=noun.network,
-        variants=[manifests.Variant(network=each.network, accuracy=each.accuracy) for each in noun.variants],
+        variants=[manifests.VariantManifest(network=each.network, accuracy=each.accuracy) for each in noun.variants],
         accuracy_floor=noun.accuracy_floor,
-        slo=manifests.Slo(latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile),
-        scaling=manifests.Scaling(
+        slo=manifests.SloSpec(latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile),
+        scaling=manifests.ScalingSpec(
             min_replicas=noun.scaling.min_replicas,
             max_replicas=noun.scaling.max_replicas,
             upscale_delay_s=noun.scaling.upscale_delay_s,

@@ -10,7 +10,7 @@ from app.answers.status import service_statuses
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, Kind, check_known, check_name, delete, etag, parse_selector, replace
+from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, etag, parse_selector, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -80,7 +80,7 @@ async def get_service_forecast(context: Viewer, name: Name) -> ServiceForecast:
 async def put_service(
     context: Operator,
     name: Name,
-    manifest: manifests.Service,
+    manifest: manifests.ServiceManifest,
     conditions: Conditions,
     response: Response,
     force: Annotated[bool, Query(description="Accept an SLO that no operating point can keep")] = False,
@@ -145,7 +145,7 @@ async def _load(context: Context, connection: Connection, name: str) -> ServiceV
     return service_view(await visible_service(context, connection, name), None)
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.Service) -> None:
+async def _save(context: Context, connection: Connection, manifest: manifests.ServiceManifest) -> None:
     service = to_service(manifest)
     await _check_names(context, connection, service)
     try:
@@ -169,6 +169,6 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
     await services.remove(connection, name, at=context.now())
 
 
-KIND: Kind[ServiceView, manifests.Service] = Kind(
+KIND: ObjectKind[ServiceView, manifests.ServiceManifest] = ObjectKind(
     name="Service", has_note=False, load=_load, save=_save, remove=_remove
 )

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pydantic import Field
 
 from app.api.http.views import View
-from app.db.workloads.tasks import Submission, TaskRow
+from app.db.workloads.tasks import TaskRow, TaskSubmission
 from app.manifests import objects as manifests
 from app.manifests import tasks as task_manifests
 from app.manifests.to_types import to_task
@@ -16,9 +16,9 @@ STATED = ("network", "iterations", "epochs", "examples", "inputs", "checkpoint_c
 """Fields of the manifest that the control loop needs in another form, or not at all; kept as they were written."""
 
 
-def submission_of(manifest: task_manifests.Task) -> Submission:
+def submission_of(manifest: task_manifests.TaskManifest) -> TaskSubmission:
     """What a manifest asks for."""
-    return Submission(
+    return TaskSubmission(
         task=to_task(manifest),
         stated=manifest.spec.model_dump(mode="json", include=set(STATED), exclude_none=True),
         labels=manifest.metadata.labels,
@@ -53,7 +53,7 @@ class TaskStatusView(View):
     swaps: int = Field(description="How often it was swapped out")
 
 
-class TaskView(task_manifests.Task):
+class TaskView(task_manifests.TaskManifest):
     """Training or an offline job."""
 
     status: TaskStatusView

@@ -8,7 +8,7 @@ from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import Conditions, Kind, check_known, check_name, delete, parse_selector, read, replace
+from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, parse_selector, read, replace
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -56,7 +56,7 @@ async def get_task(context: Viewer, name: Name, response: Response) -> TaskView:
 
 @router.put("/{name}", responses=WRITE | created(TaskView))
 async def put_task(
-    context: Operator, name: Name, manifest: task_manifests.Task, conditions: Conditions, response: Response
+    context: Operator, name: Name, manifest: task_manifests.TaskManifest, conditions: Conditions, response: Response
 ) -> TaskView:
     """Submit a task, or change its deadline, priority, labels and the like; what it does cannot be changed."""
     check_name(name, manifest.metadata, of_project=True)
@@ -99,7 +99,7 @@ async def _visible(context: Context, connection: Connection, name: str) -> tasks
     return row
 
 
-async def _check_names(context: Context, connection: Connection, manifest: task_manifests.Task) -> None:
+async def _check_names(context: Context, connection: Connection, manifest: task_manifests.TaskManifest) -> None:
     """Raise InvalidRequest for a project or network that is not there, or cannot do it."""
     spec = manifest.spec
     visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
@@ -131,7 +131,7 @@ async def _load(context: Context, connection: Connection, name: str) -> TaskView
     return task_view(await _visible(context, connection, name), context.now())
 
 
-async def _save(context: Context, connection: Connection, manifest: task_manifests.Task) -> None:
+async def _save(context: Context, connection: Connection, manifest: task_manifests.TaskManifest) -> None:
     name = manifest.metadata.name
     try:
         present = await tasks.get(connection, name)
@@ -148,6 +148,6 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
     await tasks.remove(connection, name, at=context.now())
 
 
-KIND: Kind[TaskView, task_manifests.Task] = Kind(
+KIND: ObjectKind[TaskView, task_manifests.TaskManifest] = ObjectKind(
     name="Task", has_note=False, created="Submitted", load=_load, save=_save, remove=_remove
 )

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import httpx2
 
-from app.cli.common.context import Surroundings
+from app.cli.common.context import CliContext
 from app.cli.common.errors import CliError
 
 Document: TypeAlias = dict[str, object]
@@ -25,7 +25,7 @@ TIMEOUT = httpx2.Timeout(75.0, connect=5.0)
 """A fit may take 60 s, after which the control plane ends it and says so; a connection is there at once or never."""
 
 
-class Unreachable(CliError):
+class ControlPlaneUnreachable(CliError):
     """No control plane answers."""
 
 
@@ -54,7 +54,7 @@ HINTS = {
 class Api:
     """A connection to the API. A context manager."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: CliContext) -> None:
         self._url = surroundings.url()
         token = surroundings.token()
         self._token_origin = token.origin
@@ -165,14 +165,14 @@ class Api:
             return answer
         raise self._problem(answer)
 
-    def _unreachable(self, error: httpx2.TransportError) -> Unreachable:
+    def _unreachable(self, error: httpx2.TransportError) -> ControlPlaneUnreachable:
         url = f"{self._url.value} ({self._url.origin})"
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs"
-            return Unreachable(f"no control plane answers at {url}: {error}", hint=hint)
+            return ControlPlaneUnreachable(f"no control plane answers at {url}: {error}", hint=hint)
         if isinstance(error, httpx2.TimeoutException):
-            return Unreachable(f"the control plane at {url} gave no answer in {TIMEOUT.read:.0f} s")
-        return Unreachable(f"the connection to {url} broke: {error or type(error).__name__}")
+            return ControlPlaneUnreachable(f"the control plane at {url} gave no answer in {TIMEOUT.read:.0f} s")
+        return ControlPlaneUnreachable(f"the connection to {url} broke: {error or type(error).__name__}")
 
     def _problem(self, answer: httpx2.Response) -> CliError:
         document = _json_object(answer)

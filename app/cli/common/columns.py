@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from app.cli.common.client import Document, dig, documents, number, text
-from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cell, Cells, amount, count, plain, time_text, usd
+from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cells, ColouredCell, amount, count, plain, time_text, usd
 
 SILENT_AFTER_S = 15.0
 """Agents report every 2 s; by default the loop plans without a node that says nothing for so long."""
@@ -20,18 +20,18 @@ def condition(service: Document, kind: str) -> Document:
     return next((e for e in documents(dig(service, "status", "conditions")) if e.get("type") == kind), {})
 
 
-def truth_cell(entry: Document) -> Cell:
+def truth_cell(entry: Document) -> ColouredCell:
     """A condition's reason in the colour of its status."""
     style = {"True": GOOD, "False": BAD}.get(text(entry, "status"), WARN)
-    return Cell(text=text(entry, "reason") or "Unknown", style=style)
+    return ColouredCell(text=text(entry, "reason") or "Unknown", style=style)
 
 
-def share_cell(share: float | None, wanted: float | None) -> Cell:
+def share_cell(share: float | None, wanted: float | None) -> ColouredCell:
     """An attainment in percent, red when it is below the one that is wanted."""
     if share is None:
-        return Cell(text="-", style=FAINT)
+        return ColouredCell(text="-", style=FAINT)
     style = GOOD if wanted is None or share >= wanted else BAD
-    return Cell(text=f"{100 * share:.2f} %", style=style)
+    return ColouredCell(text=f"{100 * share:.2f} %", style=style)
 
 
 def service_row(item: Document) -> Cells:
@@ -65,15 +65,15 @@ def node_row(item: Document) -> Cells:
     counts = ", ".join(f"{types.count(name)} × {name}" for name in dict.fromkeys(types))
     seen = number(item, "status", "silent_for_s")
     if dig(item, "status", "last_seen_at") is None:
-        state = Cell(text="never seen", style=WARN)
+        state = ColouredCell(text="never seen", style=WARN)
     elif (seen or 0.0) > SILENT_AFTER_S:
-        state = Cell(text="silent", style=BAD)
+        state = ColouredCell(text="silent", style=BAD)
     elif dig(item, "spec", "cordoned"):
-        state = Cell(text="cordoned", style=WARN)
+        state = ColouredCell(text="cordoned", style=WARN)
     elif int(number(item, "status", "healthy_gpus") or 0) < len(types):
-        state = Cell(text="unhealthy GPU", style=BAD)
+        state = ColouredCell(text="unhealthy GPU", style=BAD)
     else:
-        state = Cell(text="ready", style=GOOD)
+        state = ColouredCell(text="ready", style=GOOD)
     return (
         text(item, "metadata", "name"),
         state,
@@ -95,7 +95,7 @@ def gpu_row(item: Document) -> Cells:
     is_healthy, is_cordoned = item.get("healthy"), item.get("cordoned")
     style = BAD if not is_healthy else WARN if is_cordoned else GOOD
     state = "unhealthy" if not is_healthy else "cordoned" if is_cordoned else "healthy"
-    return text(item, "id"), text(item, "node"), text(item, "gpu_type"), Cell(text=state, style=style)
+    return text(item, "id"), text(item, "node"), text(item, "gpu_type"), ColouredCell(text=state, style=style)
 
 
 def gpu_type_row(item: Document) -> Cells:
@@ -158,17 +158,21 @@ def budget_row(item: Document) -> Cells:
         usd(number(item, "spec", "usd"), 2),
         text(item, "spec", "period"),
         usd(number(item, "status", "spent_usd"), 2),
-        Cell(text="-" if used is None else f"{used:.1f} %", style=style),
+        ColouredCell(text="-" if used is None else f"{used:.1f} %", style=style),
         usd(number(item, "status", "projected_usd"), 2),
         _what_is_done(item),
     )
 
 
-def _what_is_done(item: Document) -> Cell:
+def _what_is_done(item: Document) -> ColouredCell:
     """Its action, and on how many services it acts now."""
     less = int(number(item, "status", "degraded_services") or 0)
     action = text(item, "spec", "action")
-    return Cell(text=f"{action}: {count(less, 'service')} for less", style=WARN) if less else Cell(text=action)
+    return (
+        ColouredCell(text=f"{action}: {count(less, 'service')} for less", style=WARN)
+        if less
+        else ColouredCell(text=action)
+    )
 
 
 def webhook_row(item: Document) -> Cells:
@@ -179,7 +183,7 @@ def webhook_row(item: Document) -> Cells:
         "yes" if dig(item, "spec", "enabled") else "no",
         plain(dig(item, "status", "waiting")),
         time_text(dig(item, "status", "last_delivered_at")),
-        Cell(text=error or "-", style=BAD if error else FAINT),
+        ColouredCell(text=error or "-", style=BAD if error else FAINT),
     )
 
 
@@ -189,7 +193,7 @@ def policy_row(item: Document) -> Cells:
         text(item, "metadata", "name"),
         text(item, "spec", "policy"),
         text(item, "spec", "mode"),
-        Cell(text=plain(is_paused), style=WARN if is_paused else ""),
+        ColouredCell(text=plain(is_paused), style=WARN if is_paused else ""),
         plain(dig(item, "spec", "period_s")),
         text(item, "spec", "objective"),
         plain(dig(item, "status", "version")),
@@ -210,7 +214,7 @@ def plan_row(item: Document) -> Cells:
     return (
         plain(item.get("id")),
         time_text(item.get("at")),
-        Cell(text=state, style=PLAN_STYLES.get(state, "")),
+        ColouredCell(text=state, style=PLAN_STYLES.get(state, "")),
         text(item, "status"),
         usd(number(item, "cost_usd_per_hour"), 2),
         "-" if gap is None else f"{gap:.1f}",
@@ -243,13 +247,13 @@ def token_row(item: Document) -> Cells:
     )
 
 
-def _token_state(item: Document) -> Cell:
+def _token_state(item: Document) -> ColouredCell:
     if item.get("revoked_at"):
-        return Cell(text="revoked", style=BAD)
+        return ColouredCell(text="revoked", style=BAD)
     expires = text(item, "expires_at")
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
-        return Cell(text="expired", style=BAD)
-    return Cell(text="valid", style=GOOD)
+        return ColouredCell(text="expired", style=BAD)
+    return ColouredCell(text="valid", style=GOOD)
 
 
 def token_wide_cells(item: Document) -> Cells:
@@ -265,7 +269,7 @@ def task_row(item: Document) -> Cells:
     return (
         text(item, "metadata", "name"),
         text(item, "spec", "network") or "(by layers)",
-        Cell(text=state or "-", style=STYLES.get(state, "")),
+        ColouredCell(text=state or "-", style=STYLES.get(state, "")),
         _done(item),
         amount(number(item, "status", "sm_percent"), 0),
         text(item, "status", "gpu") or "-",
@@ -303,13 +307,13 @@ def _done(item: Document) -> str:
     return "-" if done is None or not total else f"{int(1000.0 * done / total) / 10.0:.1f} %"
 
 
-def _ends(item: Document) -> Cell:
+def _ends(item: Document) -> ColouredCell:
     """Red where it would end after its deadline."""
     left_s, waiting_s = number(item, "status", "remaining_s"), number(item, "status", "waiting_s")
     if left_s is not None:
         ends, deadline = text(item, "status", "ends_at"), text(item, "status", "deadline_at")
         is_late = bool(ends and deadline) and datetime.fromisoformat(ends) > datetime.fromisoformat(deadline)
-        return Cell(text=f"in {span(left_s)}" + (", late" if is_late else ""), style=BAD if is_late else "")
+        return ColouredCell(text=f"in {span(left_s)}" + (", late" if is_late else ""), style=BAD if is_late else "")
     if waiting_s:
-        return Cell(text=f"waits {span(waiting_s)}", style=WARN)
-    return Cell(text="-", style=FAINT)
+        return ColouredCell(text=f"waits {span(waiting_s)}", style=WARN)
+    return ColouredCell(text="-", style=FAINT)

@@ -33,7 +33,7 @@ class Sourced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class CliContext:
     """Everything that a command takes from outside its own arguments."""
 
     environment: Mapping[str, str]
@@ -45,11 +45,11 @@ class Surroundings:
     token_file_flag: Path | None = None
 
     @classmethod
-    def of_process(cls) -> "Surroundings":
+    def of_process(cls) -> "CliContext":
         """Those of this process."""
         return cls(environment=os.environ, home=Path.home())
 
-    def with_flags(self, *, url: str | None, token_file: Path | None) -> "Surroundings":
+    def with_flags(self, *, url: str | None, token_file: Path | None) -> "CliContext":
         """The same, with what the command line says."""
         return replace(self, url_flag=url, token_file_flag=token_file)
 
@@ -85,9 +85,9 @@ class Surroundings:
         return (Path(base) if base else self.home / ".config") / "plimsoll" / "token"
 
 
-def surroundings_of(context: "typer.Context") -> Surroundings:
+def surroundings_of(context: "typer.Context") -> CliContext:
     """Those that the command line was started with."""
-    found = context.find_object(Surroundings)
+    found = context.find_object(CliContext)
     assert found is not None  # `app.cli.run` put it there.
     return found
 

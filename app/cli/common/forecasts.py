@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.cli.common.client import Document, documents, number, text
-from app.cli.common.output import BAD, GOOD, Cell, amount, show_line
+from app.cli.common.output import BAD, GOOD, ColouredCell, amount, show_line
 
 PLANNED_LEVEL = 0.95
 """Plans serve this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""
@@ -21,15 +21,17 @@ def show_forecast_line(forecast: Document) -> None:
     show_line(f"forecast: {text(forecast, 'technique')}, {ahead} (", telemetry, ")")
 
 
-def telemetry_cell(forecast: Document) -> Cell:
+def telemetry_cell(forecast: Document) -> ColouredCell:
     """Whether anybody reports of the service; a quiet one and one that nobody reports of are told apart."""
     silent_s = number(forecast, "silent_for_s")
     if text(forecast, "telemetry") == "heard":
         rates_rps = [number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))]
-        return Cell(text=f"heard {silent_s:.0f} s ago" + ("" if any(rates_rps) else ", quiet: no requests"), style=GOOD)
+        return ColouredCell(
+            text=f"heard {silent_s:.0f} s ago" + ("" if any(rates_rps) else ", quiet: no requests"), style=GOOD
+        )
     if silent_s is None:
-        return Cell(text="no node reported it in the last minutes; the planned rate stays", style=BAD)
-    return Cell(text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD)
+        return ColouredCell(text="no node reported it in the last minutes; the planned rate stays", style=BAD)
+    return ColouredCell(text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD)
 
 
 def rate_texts(rates_rps: Sequence[float]) -> list[str]:

@@ -15,7 +15,7 @@ Row = Callable[[Document], Cells]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class CommandKind:
     """One kind of objects. Tables fit into 80 columns; `wide` columns are put before the last one."""
 
     name: str
@@ -57,7 +57,7 @@ DECISIVE_STATES = ("proposed", "approved", "target", "superseded", "refused", "r
 """Of plans; those in state kept changed nothing, and come at every tick."""
 
 
-def find_kind(word: str) -> Kind:
+def find_kind(word: str) -> CommandKind:
     """The kind that a user means: `service`, `Services`, `svc`, `gpu_type`. Raises BadParameter."""
     wanted = word.lower().replace("-", "").replace("_", "")
     for kind in KINDS:
@@ -80,7 +80,7 @@ def _headings(*titles: str) -> tuple[Heading, ...]:
 
 
 KINDS = (
-    Kind(
+    CommandKind(
         name="Service",
         path="services",
         aliases=("svc",),
@@ -90,7 +90,7 @@ KINDS = (
         wide_row=columns.service_wide_cells,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Task",
         path="tasks",
         headings=_headings("name", "network", "state", ">done", ">sm %", "gpu", "ends"),
@@ -99,7 +99,7 @@ KINDS = (
         wide_row=task_columns.task_wide_cells,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Node",
         path="nodes",
         headings=_headings("name", "state", ">seen", ">generation", "gpus"),
@@ -108,7 +108,7 @@ KINDS = (
         wide_row=columns.node_wide_cells,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Gpu",
         path="gpus",
         headings=_headings("id", "node", "gpu type", "state"),
@@ -116,7 +116,7 @@ KINDS = (
         id_field=("id",),
         has_one=False,
     ),
-    Kind(
+    CommandKind(
         name="GpuType",
         path="gpu-types",
         headings=_headings("name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"),
@@ -125,7 +125,7 @@ KINDS = (
         wide_row=columns.gpu_type_wide_cells,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Network",
         path="networks",
         headings=_headings("name", ">gpu types", "description"),
@@ -134,7 +134,7 @@ KINDS = (
         wide_row=columns.network_wide_cells,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Profile",
         path="profiles",
         headings=_headings("network", "gpu type", "version", "provenance"),
@@ -143,28 +143,28 @@ KINDS = (
         wide_row=columns.profile_wide_cells,
         id_field=("id",),
     ),
-    Kind(
+    CommandKind(
         name="Project",
         path="projects",
         headings=_headings("name", "created", "labels"),
         row=columns.project_row,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Budget",
         path="budgets",
         headings=_headings("name", "of", ">limit", "period", ">spent", ">used", ">at present plan", "when spent"),
         row=columns.budget_row,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Webhook",
         path="webhooks",
         headings=_headings("name", "events", "enabled", ">waiting", "delivered", "last error"),
         row=columns.webhook_row,
         is_deletable=True,
     ),
-    Kind(
+    CommandKind(
         name="Policy",
         path="policies",
         headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),
@@ -173,7 +173,7 @@ KINDS = (
         wide_row=columns.policy_wide_cells,
         plural="Policies",
     ),
-    Kind(
+    CommandKind(
         name="Plan",
         path="plans",
         headings=_headings(">id", "at", "state", "status", ">cost/h", ">gap %", "reason or method"),
@@ -183,7 +183,7 @@ KINDS = (
         id_field=("id",),
         default_query={"state": DECISIVE_STATES},
     ),
-    Kind(
+    CommandKind(
         name="Demand",
         path="demand",
         aliases=("demands",),
@@ -192,7 +192,7 @@ KINDS = (
         id_field=("service",),
         has_one=False,
     ),
-    Kind(
+    CommandKind(
         name="Token",
         path="tokens",
         headings=_headings("id", "name", "scope", "state", "projects"),

@@ -12,7 +12,7 @@ from app.base.settings import Settings
 from app.cli.common.errors import CliError
 from app.db.base.transaction import translated
 from app.postgres import server as postgres
-from app.postgres.files import Layout
+from app.postgres.files import DataDirLayout
 
 
 def load_settings(**flags: object) -> Settings:
@@ -53,7 +53,7 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
 
 def has_embedded_database(settings: Settings) -> bool:
     """Whether an embedded database was ever made in the data directory."""
-    return Layout(root=settings.data_dir.resolve()).cluster.exists()
+    return DataDirLayout(root=settings.data_dir.resolve()).cluster.exists()
 
 
 def place_of_database(settings: Settings) -> str:

@@ -20,26 +20,26 @@ from app.manifests.validation_hints import remedy, unknown_kind
 
 AnyManifest = (
     manifests.Project
-    | manifests.GpuType
-    | manifests.Node
+    | manifests.GpuTypeManifest
+    | manifests.NodeManifest
     | manifests.Network
-    | manifests.Profile
-    | manifests.Policy
-    | manifests.Service
-    | task_manifests.Task
-    | budget_manifests.Budget
+    | manifests.ProfileManifest
+    | manifests.PolicyManifest
+    | manifests.ServiceManifest
+    | task_manifests.TaskManifest
+    | budget_manifests.BudgetManifest
     | webhook_manifests.Webhook
 )
 KINDS: Mapping[str, type[AnyManifest]] = {
     "Project": manifests.Project,
-    "GpuType": manifests.GpuType,
-    "Node": manifests.Node,
+    "GpuType": manifests.GpuTypeManifest,
+    "Node": manifests.NodeManifest,
     "Network": manifests.Network,
-    "Profile": manifests.Profile,
-    "Policy": manifests.Policy,
-    "Service": manifests.Service,
-    "Task": task_manifests.Task,
-    "Budget": budget_manifests.Budget,
+    "Profile": manifests.ProfileManifest,
+    "Policy": manifests.PolicyManifest,
+    "Service": manifests.ServiceManifest,
+    "Task": task_manifests.TaskManifest,
+    "Budget": budget_manifests.BudgetManifest,
     "Webhook": webhook_manifests.Webhook,
 }
 STDIN = Path("-")

@@ -39,14 +39,14 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class ColouredCell:
     """A table's cell with a colour."""
 
     text: str
     style: str = ""
 
 
-Cells = Sequence[str | Cell]
+Cells = Sequence[str | ColouredCell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def show_table(headings: Sequence[Heading], rows: Sequence[Cells], *, stream: Te
     _print_without_trailing_blanks(table, console(stream, least_width=fixed + NARROWEST_TEXT))
 
 
-def show_line(*cells: str | Cell, stream: TextIO | None = None) -> None:
+def show_line(*cells: str | ColouredCell, stream: TextIO | None = None) -> None:
     """Print one line of coloured pieces, folded only on a terminal."""
     text = Text()
     for cell in cells:
@@ -186,7 +186,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def _text(cell: str | Cell) -> Text:
+def _text(cell: str | ColouredCell) -> Text:
     return Text(cell) if isinstance(cell, str) else Text(cell.text, style=cell.style)
 
 

@@ -7,7 +7,7 @@ import typer
 from app.cli.common.client import Api, dig, number, text
 from app.cli.common.context import surroundings_of
 from app.cli.common.errors import CliError
-from app.cli.common.output import WARN, Cell, show_line
+from app.cli.common.output import WARN, ColouredCell, show_line
 
 PlanId = Annotated[int, typer.Argument(metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them")]
 POLICY = "default"
@@ -39,10 +39,10 @@ def rollback(
     show_line(f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it.")
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        show_line(Cell(text=f"  not kept at the demand of now: {warning}", style=WARN))
+        show_line(ColouredCell(text=f"  not kept at the demand of now: {warning}", style=WARN))
     if answer.get("mode_before") != answer.get("mode"):
         words = "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
-        show_line(Cell(text=words, style=WARN))
+        show_line(ColouredCell(text=words, style=WARN))
 
 
 def _newest_before(api: Api) -> int:

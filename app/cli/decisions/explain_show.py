@@ -7,8 +7,8 @@ from app.cli.common.output import (
     BAD,
     FAINT,
     WARN,
-    Cell,
     Cells,
+    ColouredCell,
     Heading,
     amount,
     count,
@@ -89,7 +89,7 @@ def _show_service(service: Document, unit: str) -> None:
         for title, key in (("demand", "demand_rps"), ("planned", "planned_rps"), ("capacity", "capacity_rps"))
     )
     slack = "" if capacity is None else f" (slack {amount(max(0.0, capacity - planned))})"
-    show_line(Cell(text=f"\n{text(service, 'service')}", style="bold"), f"  {figures}{slack}")
+    show_line(ColouredCell(text=f"\n{text(service, 'service')}", style="bold"), f"  {figures}{slack}")
     _show_price(service, unit)
     show_line("  limit: ", text(service, "limit"))
     for entry in _bindings(service, unit):
@@ -99,7 +99,7 @@ def _show_service(service: Document, unit: str) -> None:
         )
     for entry in documents(service.get("unserved")):
         words = f"  unserved: {amount(number(entry, 'rate_rps'))} rps ({text(entry, 'reason')})"
-        show_line(Cell(text=words, style=BAD))
+        show_line(ColouredCell(text=words, style=BAD))
     titles = ("sm %", "batch", "rps each", "can take", "exec ms")
     rows = [_group(entry) for entry in documents(service.get("replicas"))]
     if rows:
@@ -148,7 +148,7 @@ def _group(entry: Document) -> Cells:
 def _show_gpu_types(types: Sequence[Document], unit: str) -> None:
     if not types:
         return
-    show_line(Cell(text="\nGPU types", style="bold"))
+    show_line(ColouredCell(text="\nGPU types", style="bold"))
     headings = [Heading("GPU type"), Heading("used", True), Heading("of", True), Heading("price/h", True)]
     rows: list[Cells] = []
     for entry in types:
@@ -171,11 +171,11 @@ def _show_gpu_types(types: Sequence[Document], unit: str) -> None:
 def _show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
     if not gpus:
         return
-    show_line(Cell(text="\nWhy the GPUs run what they run", style="bold"))
+    show_line(ColouredCell(text="\nWhy the GPUs run what they run", style="bold"))
     for gpu in gpus:
         _show_gpu(gpu, unit)
     if left_out:
-        show_line(Cell(text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out", style=FAINT))
+        show_line(ColouredCell(text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out", style=FAINT))
 
 
 def _show_gpu(gpu: Document, unit: str) -> None:
@@ -187,9 +187,9 @@ def _show_gpu(gpu: Document, unit: str) -> None:
     else:
         costs = f"forgoes {priced(stock, unit)} elsewhere"
     title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
-    show_line(Cell(text=title, style="bold"), f"  each {costs}{earns}")
+    show_line(ColouredCell(text=title, style="bold"), f"  each {costs}{earns}")
     if _shown_loss(loss, unit):
-        show_line(Cell(text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide", style=WARN))
+        show_line(ColouredCell(text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide", style=WARN))
     full = [RULES[text(use, "rule")] for use in documents(gpu.get("uses")) if use.get("is_full")]
     uses = ", ".join(_use(use) for use in documents(gpu.get("uses")))
     show_line(f"  uses {uses}")
@@ -249,7 +249,7 @@ def _pattern(alternative: Document) -> str:
 def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
     if not reliefs:
         return
-    show_line(Cell(text="\nWhat would help", style="bold"))
+    show_line(ColouredCell(text="\nWhat would help", style="bold"))
     verb = "saves" if unit == "usd_per_hour" else "serves"
     rows = [
         (text(each, "words"), priced(number(each, "saving"), unit, 3), BASES.get(text(each, "basis"), ""))
@@ -261,7 +261,7 @@ def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
 def _show_losses(losses: object) -> None:
     if not number(losses, "gpus"):
         return
-    show_line(Cell(text="\nWhat a loss would do", style="bold"))
+    show_line(ColouredCell(text="\nWhat a loss would do", style="bold"))
     for many in ("gpus", "nodes"):
         harmful, there = int(number(losses, f"harmful_{many}") or 0), int(number(losses, many) or 0)
         noun = many[:-1].replace("gpu", "GPU")
@@ -286,7 +286,7 @@ def _shortfalls(shortfalls: Sequence[Document]) -> str:
 def _show_steps(steps: Sequence[Document]) -> None:
     if not steps:
         return
-    show_line(Cell(text="\nHow it was found", style="bold"))
+    show_line(ColouredCell(text="\nHow it was found", style="bold"))
     rows = [
         (
             text(step, "technique"),
@@ -304,7 +304,7 @@ def _show_steps(steps: Sequence[Document]) -> None:
 def _show_changes(answer: Document) -> None:
     if answer.get("moves") is None and not answer.get("changes"):
         return
-    show_line(Cell(text="\nAgainst the plan before", style="bold"))
+    show_line(ColouredCell(text="\nAgainst the plan before", style="bold"))
     started, stopped = number(answer, "moves", "replicas_started"), number(answer, "moves", "replicas_stopped")
     cost = number(answer, "moves", "migration_cost_usd_per_hour") or 0.0
     if started or stopped:
@@ -316,7 +316,7 @@ def _show_changes(answer: Document) -> None:
 def _show_violations(violations: Sequence[Document]) -> None:
     for entry in violations:
         words = f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "
-        show_line(Cell(text=words, style=BAD), Cell(text=text(entry, "detail"), style=FAINT))
+        show_line(ColouredCell(text=words, style=BAD), ColouredCell(text=text(entry, "detail"), style=FAINT))
 
 
 def _texts(value: object) -> list[str]:

@@ -13,8 +13,8 @@ import typer
 from app.cli.common.output import (
     BAD,
     GOOD,
-    Cell,
     Cells,
+    ColouredCell,
     Format,
     Heading,
     console,
@@ -76,7 +76,7 @@ def _document(found: Card) -> dict[str, object]:
 
 
 def _row(found: Card, *, is_wide: bool) -> Cells:
-    keeps = Cell(text="yes", style=GOOD) if found.promises else Cell(text="may not", style=BAD)
+    keeps = ColouredCell(text="yes", style=GOOD) if found.promises else ColouredCell(text="may not", style=BAD)
     wide = (found.source, ", ".join(found.needs) or "-") if is_wide else ()
     return found.name, keeps, found.title, *wide
 

@@ -17,8 +17,8 @@ from app.cli.common.output import (
     BAD,
     FAINT,
     GOOD,
-    Cell,
     Cells,
+    ColouredCell,
     Format,
     Heading,
     amount,
@@ -125,32 +125,32 @@ def _show(answer: Document) -> None:
     show_table(headings, [_row(each, is_in_force=text(each, "policy") == in_force) for each in found])
     for each in found:
         if words := text(each, "reason"):
-            show_line(Cell(text=f"{text(each, 'policy')}: {words}", style=BAD))
+            show_line(ColouredCell(text=f"{text(each, 'policy')}: {words}", style=BAD))
         elif words := text(each, "first_violation"):
-            show_line(Cell(text=f"{text(each, 'policy')} breaks {words}", style=BAD))
+            show_line(ColouredCell(text=f"{text(each, 'policy')} breaks {words}", style=BAD))
     note = "room: of the fullest replica within its SLO; below 0 % it cannot keep it"
-    show_line(Cell(text=(f"* in force; {note}" if in_force else note), style=FAINT))
+    show_line(ColouredCell(text=(f"* in force; {note}" if in_force else note), style=FAINT))
 
 
 def _row(each: Document, *, is_in_force: bool) -> Cells:
     name = text(each, "policy") + (" *" if is_in_force else "")
     if text(each, "status") == "failed":
-        return Cell(text=name, style=BAD), *("-" for _ in range(8))
+        return ColouredCell(text=name, style=BAD), *("-" for _ in range(8))
     unserved, broken = number(each, "unserved_percent") or 0.0, int(number(each, "violations") or 0)
     return (
-        Cell(text=name, style="bold" if is_in_force else ""),
+        ColouredCell(text=name, style="bold" if is_in_force else ""),
         usd(number(each, "cost_usd_per_hour")),
         text(each, "gpus"),
         text(each, "replicas"),
         text(each, "starts"),
-        Cell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
+        ColouredCell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
         _room(dig(each, "worst_slack_percent"), number(each, "worst_slack_percent")),
-        Cell(text=str(broken), style=BAD) if broken else "-",
+        ColouredCell(text=str(broken), style=BAD) if broken else "-",
         amount(number(each, "seconds"), 2),
     )
 
 
-def _room(given: object, percent: float | None) -> str | Cell:
+def _room(given: object, percent: float | None) -> str | ColouredCell:
     if given is None or percent is None:
         return "-"
-    return Cell(text=f"{percent:.1f} %", style=GOOD if percent >= 0.0 else BAD)
+    return ColouredCell(text=f"{percent:.1f} %", style=GOOD if percent >= 0.0 else BAD)

@@ -7,7 +7,7 @@ import typer
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import surroundings_of
 from app.cli.common.errors import CliError
-from app.cli.common.output import BAD, GOOD, WARN, Cell, amount, count, require_yes, show_line, usd
+from app.cli.common.output import BAD, GOOD, WARN, ColouredCell, amount, count, require_yes, show_line, usd
 from app.cli.decisions.approve import POLICY
 from app.cli.objects.diff import show_changes
 from solvers.policies.cards import card
@@ -147,10 +147,10 @@ def _show_switch(present: Document, wanted: Document) -> None:
     lines["approve_switch"] = ("yes" if _asks_approval(present) else "no", "yes" if _asks_approval(wanted) else "no")
     for what, (before, after) in lines.items():
         if before != after:
-            show_line(f"{what}: {before} → ", Cell(text=after, style="bold"))
+            show_line(f"{what}: {before} → ", ColouredCell(text=after, style="bold"))
             if after in policies() and not card(after).promises:
                 words = f"  {after} may break the promise of a percentile; such plans are refused, and what runs stays"
-                show_line(Cell(text=words, style=WARN))
+                show_line(ColouredCell(text=words, style=WARN))
 
 
 def _show_preview(api: Api, wanted: Document) -> str:
@@ -170,14 +170,14 @@ def _show_preview(api: Api, wanted: Document) -> str:
         show_line(f"  {words}")
     for entry in documents(dig(answer, "document", "unserved")):
         words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(Cell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+        show_line(ColouredCell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
     is_refused = text(answer, "state") == "refused" or text(answer, "status") == "kept"
     return text(answer, "reason") if is_refused else ""
 
 
 def _tell(answer: Document, *, approve: bool) -> None:
     version = text(answer, "status", "version")
-    show_line(Cell(text=f"Version {version} of the policy is in force" if version else "Switched", style=GOOD))
+    show_line(ColouredCell(text=f"Version {version} of the policy is in force" if version else "Switched", style=GOOD))
     mode = text(answer, "spec", "mode")
     if approve or mode == "approve":
         show_line("Its first plan waits for you: `plimsoll get plans`, then `plimsoll approve PLAN`.")

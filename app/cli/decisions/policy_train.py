@@ -82,7 +82,7 @@ def train(
 
 def problem_of(fleet: Path) -> "Problem":
     """What the loop would plan for a scenario's fleet and services, at no rates. Raises CliError."""
-    from app.base.clock import ManualClock
+    from app.base.clock import ManualControlClock
     from app.cli.simulation.scenario_files import folder_of, read_scenario
     from app.loop.predict import make_problem
     from app.simulate.run.build import make_cluster, shipped_catalogue
@@ -92,7 +92,7 @@ def problem_of(fleet: Path) -> "Problem":
     plan = make_cluster(
         scenario, scenario.spec.policies[0], 0, catalogue=shipped_catalogue(scenario), folder=folder_of(fleet)
     )
-    clock = ManualClock()
+    clock = ManualControlClock()
     snapshot = asyncio.run(make_store(plan, clock).load_snapshot(clock.now()))
     return make_problem(snapshot.state, snapshot.points, (), snapshot.settings, target=None)
 
@@ -101,7 +101,7 @@ def prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], t
     """A training, and what makes an actor's bytes and its fleet's name of it. Raises CliError."""
     from solvers.greedy.configure import planning_clock_mhz
     from solvers.papers.inss.actor import actor_of, actor_to_bytes, setting_to_train
-    from solvers.papers.inss.world import World
+    from solvers.papers.inss.world import ProvisioningWorld
 
     try:
         from solvers.papers.inss.actor_critic import Training
@@ -112,7 +112,7 @@ def prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], t
         setting = setting_to_train(problem, clocks_mhz=clocks)
     except ValueError as error:
         raise CliError(str(error)) from error
-    training = Training(World(problem, setting, clocks_mhz=clocks), seed)
+    training = Training(ProvisioningWorld(problem, setting, clocks_mhz=clocks), seed)
 
     def encode(notes: str) -> tuple[bytes, str]:
         actor = actor_of(training.layers(), setting, problem, notes=notes)

@@ -17,8 +17,8 @@ from app.cli.common.output import (
     FAINT,
     GOOD,
     WARN,
-    Cell,
     Cells,
+    ColouredCell,
     Format,
     Heading,
     amount,
@@ -31,7 +31,7 @@ from app.cli.common.scenario_flags import FLAGS, Flags, flag_error, read_scenari
 from app.cli.objects.get import Output
 
 if TYPE_CHECKING:
-    from app.answers.scenario import Scenario
+    from app.answers.scenario import WhatIfScenario
     from solvers.types.outcome import PlanReport
     from solvers.types.plan import Plan
     from solvers.types.problem import Problem
@@ -186,11 +186,11 @@ def _entry(path: Path) -> tuple[str, object]:
     return service.name, service
 
 
-def _scenario(document: Document) -> "Scenario":
-    from app.answers.scenario import Scenario
+def _scenario(document: Document) -> "WhatIfScenario":
+    from app.answers.scenario import WhatIfScenario
 
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
-    return Scenario(**fields)  # type: ignore[arg-type]
+    return WhatIfScenario(**fields)  # type: ignore[arg-type]
 
 
 def _show(answer: Document) -> None:
@@ -199,10 +199,12 @@ def _show(answer: Document) -> None:
     headings = [Heading("what if"), *(Heading(title, right=True) for title in figures), Heading("gpus")]
     show_table(headings, [_row(today, is_today=True), *(_row(each) for each in answers)])
     if any(_is_borrowed(each) for each in answers):
-        show_line(Cell(text="* the plan of another question, which is better here than the one found", style=FAINT))
+        show_line(
+            ColouredCell(text="* the plan of another question, which is better here than the one found", style=FAINT)
+        )
     if _is_unsure(today, answers):
         words = "Differences smaller than the gaps are not proven; a longer --time-limit narrows the gaps."
-        show_line(Cell(text=words, style=WARN))
+        show_line(ColouredCell(text=words, style=WARN))
 
 
 def _is_borrowed(answer: object) -> bool:
@@ -216,19 +218,23 @@ def _row(answer: object, *, is_today: bool = False) -> Cells:
     used = [f"{count} {name}" for name, count in gpus.items() if count] if isinstance(gpus, dict) else []
     sign = "-" if is_today else _signed(difference)
     return (
-        Cell(text=text(answer, "question") + (" *" if _is_borrowed(answer) else ""), style="bold" if is_today else ""),
+        ColouredCell(
+            text=text(answer, "question") + (" *" if _is_borrowed(answer) else ""), style="bold" if is_today else ""
+        ),
         usd(number(answer, "cost_usd_per_hour")),
         sign,
-        Cell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
+        ColouredCell(text=f"{unserved:.2f} %", style=BAD) if unserved else "-",
         "-" if gap is None else f"{amount(gap, 2)} %",
         ", ".join(used) or "none",
     )
 
 
-def _signed(difference: float) -> str | Cell:
+def _signed(difference: float) -> str | ColouredCell:
     if abs(difference) < _NOISE_USD:
         return "same"
-    return Cell(text=f"{'+' if difference > 0 else '−'}{usd(abs(difference))}", style=BAD if difference > 0 else GOOD)
+    return ColouredCell(
+        text=f"{'+' if difference > 0 else '−'}{usd(abs(difference))}", style=BAD if difference > 0 else GOOD
+    )
 
 
 def _is_unsure(today: object, answers: Sequence[Document]) -> bool:

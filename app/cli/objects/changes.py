@@ -10,9 +10,9 @@ from app.cli.common.client import Api, ApiProblem, Document, dig, documents, num
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
 from app.cli.common.manifest_files import KINDS, AnyManifest, FileManifest, ManifestErrors, pointer_path
-from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cell, amount, count, show_line, usd
+from app.cli.common.output import BAD, FAINT, GOOD, WARN, ColouredCell, amount, count, show_line, usd
 from app.cli.objects.differ import FieldChange, field_changes, given_fields, shown
-from app.manifests.objects import Profile
+from app.manifests.objects import ProfileManifest
 
 
 class Action(StrEnum):
@@ -27,7 +27,7 @@ SIGNS = {Action.CREATE: ("+", GOOD), Action.CHANGE: ("~", WARN), Action.KEEP: ("
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ApplyStep:
     """One manifest and what applying it does."""
 
     entry: FileManifest
@@ -37,16 +37,16 @@ class Step:
     """State of the object that the changes are against."""
 
 
-def compare(api: Api, entries: Sequence[FileManifest]) -> tuple[Step, ...]:
+def compare(api: Api, entries: Sequence[FileManifest]) -> tuple[ApplyStep, ...]:
     """What applying each manifest does, given what the control plane has now."""
     return tuple(_compare(api, entry) for entry in entries)
 
 
-def show(steps: Sequence[Step]) -> None:
+def show(steps: Sequence[ApplyStep]) -> None:
     """Print what would be done, field by field."""
     for step in steps:
         sign, style = SIGNS[step.action]
-        show_line(Cell(text=f"{sign} {step.entry.kind} {step.entry.name}", style=style), f"  {step.action}")
+        show_line(ColouredCell(text=f"{sign} {step.entry.kind} {step.entry.name}", style=style), f"  {step.action}")
         for change in step.changes:
             is_new = step.action is Action.CREATE
             show_line("    ", f"{change.field}: {shown(change.after)}" if is_new else str(change))
@@ -54,7 +54,7 @@ def show(steps: Sequence[Step]) -> None:
     show_line(f"{counts[Action.CREATE]} to create, {counts[Action.CHANGE]} to change, {counts[Action.KEEP]} unchanged.")
 
 
-def show_cost(api: Api, steps: Sequence[Step]) -> None:
+def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
     """Print what the new and changed services would cost, as the control plane's own what-if has it."""
     services = [
         step.entry.manifest for step in steps if step.entry.kind == "Service" and step.action is not Action.KEEP
@@ -64,16 +64,16 @@ def show_cost(api: Api, steps: Sequence[Step]) -> None:
     try:
         answer = api.post("/api/v1/plans/preview", {"services": [_body(manifest) for manifest in services]})
     except ApiProblem as problem:
-        show_line(Cell(text=f"Cost: not known beforehand ({problem.detail})", style=FAINT))
+        show_line(ColouredCell(text=f"Cost: not known beforehand ({problem.detail})", style=FAINT))
         return
     before, after = number(answer, "cost_before_usd_per_hour"), number(answer, "cost_usd_per_hour")
     show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
     for entry in documents(dig(answer, "document", "unserved")):
         words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
-        show_line(Cell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
+        show_line(ColouredCell(text=f"{words} ({text(entry, 'reason')})", style=BAD))
 
 
-def carry_out(api: Api, steps: Sequence[Step], *, force: bool) -> None:
+def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
     """Write what is to be created or changed, in order. Stops at the first refusal. Raises CliError."""
     todo = [step for step in steps if step.action is not Action.KEEP]
     for done, step in enumerate(todo):
@@ -82,28 +82,28 @@ def carry_out(api: Api, steps: Sequence[Step], *, force: bool) -> None:
         except ApiProblem as problem:
             raise _located(problem, step, done, len(todo)) from problem
         verb = "created" if step.action is Action.CREATE else "changed"
-        show_line(Cell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD))
+        show_line(ColouredCell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD))
         if secret := text(answer, "status", "secret"):
-            show_line(Cell(text=f"  its secret, shown this once: {secret}", style=WARN))
+            show_line(ColouredCell(text=f"  its secret, shown this once: {secret}", style=WARN))
         for field in _not_kept(step.entry, answer):
-            show_line(Cell(text=f"  the control plane does not keep {field}", style=WARN))
+            show_line(ColouredCell(text=f"  the control plane does not keep {field}", style=WARN))
 
 
 def object_path(manifest: AnyManifest) -> str:
     """Where an object lies; profiles are known by their network and GPU type, not by their name."""
     kind = find_kind(manifest.kind)
-    if isinstance(manifest, Profile):
+    if isinstance(manifest, ProfileManifest):
         return kind.one(f"{manifest.spec.network}/{manifest.spec.gpu_type}")
     return kind.one(manifest.metadata.name)
 
 
-def _compare(api: Api, entry: FileManifest) -> Step:
+def _compare(api: Api, entry: FileManifest) -> ApplyStep:
     found = api.find(object_path(entry.manifest))
     if found is None:
-        return Step(entry=entry, action=Action.CREATE, changes=given_fields(entry.manifest), etag=None)
+        return ApplyStep(entry=entry, action=Action.CREATE, changes=given_fields(entry.manifest), etag=None)
     present, etag = found
     changes = field_changes(_as_manifest(entry, present), entry.manifest)
-    return Step(entry=entry, action=Action.CHANGE if changes else Action.KEEP, changes=changes, etag=etag)
+    return ApplyStep(entry=entry, action=Action.CHANGE if changes else Action.KEEP, changes=changes, etag=etag)
 
 
 def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
@@ -116,7 +116,7 @@ def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
         ) from error
 
 
-def _write(api: Api, step: Step, *, force: bool) -> Document:
+def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
     query = {"force": "true"} if force and step.entry.kind == "Service" else {}
     return api.put(object_path(step.entry.manifest), _body(step.entry.manifest), etag=step.etag, query=query)
 
@@ -130,7 +130,7 @@ def _not_kept(entry: FileManifest, answer: Document) -> Iterator[str]:
     return (change.field for change in field_changes(_as_manifest(entry, answer), entry.manifest))
 
 
-def _located(problem: ApiProblem, step: Step, done: int, total: int) -> CliError:
+def _located(problem: ApiProblem, step: ApplyStep, done: int, total: int) -> CliError:
     """The API's complaint with file and line, in the words of this command."""
     hints = [f"{done} of {count(total, 'object')} were written before this one"] if done else []
     fields = []

@@ -9,9 +9,9 @@ from httpx2 import codes
 from app.cli.common.client import Api, ApiProblem
 from app.cli.common.context import surroundings_of
 from app.cli.common.errors import show_error
-from app.cli.common.kinds import Kind, find_kind, kind_names
+from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
-from app.cli.common.output import GOOD, Cell, require_yes, show_line
+from app.cli.common.output import GOOD, ColouredCell, require_yes, show_line
 from app.cli.objects.changes import object_path
 
 
@@ -38,10 +38,10 @@ def delete(
     with Api(surroundings_of(context)) as api:
         for title, path in targets:
             api.delete(path)
-            show_line(Cell(text=f"{title} deleted", style=GOOD))
+            show_line(ColouredCell(text=f"{title} deleted", style=GOOD))
 
 
-def _targets(kind: Kind, names: list[str]) -> list[tuple[str, str]]:
+def _targets(kind: CommandKind, names: list[str]) -> list[tuple[str, str]]:
     """Title and path of each object."""
     if not kind.is_deletable:
         hint = "; revoke them with `plimsoll token revoke`" if kind.name == "Token" else ""

@@ -9,8 +9,8 @@ from app.cli.common.client import Api, ApiProblem, Document, documents, text
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import surroundings_of
 from app.cli.common.forecasts import show_forecast_line
-from app.cli.common.kinds import Kind, find_kind
-from app.cli.common.output import FAINT, Cell, Cells, Heading, count, plain, show_line, show_table, time_text
+from app.cli.common.kinds import CommandKind, find_kind
+from app.cli.common.output import FAINT, Cells, ColouredCell, Heading, count, plain, show_line, show_table, time_text
 from app.cli.objects.get import KindName, fetch_one
 from app.cli.objects.predictions import show_predictions
 from solvers.types.problem import OperatingPoint
@@ -27,7 +27,7 @@ def describe(
     found = find_kind(kind)
     with Api(surroundings_of(context)) as api:
         item = fetch_one(api, found, name)
-        show_line(Cell(text=f"{found.name} {name}", style="bold"))
+        show_line(ColouredCell(text=f"{found.name} {name}", style="bold"))
         _show_fields({key: value for key, value in item.items() if key not in ("apiVersion", "kind", "document")}, "")
         if found.name == "Service":
             _show_forecast(api, found, name)
@@ -40,7 +40,7 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
     width = max(map(len, scalars), default=0) + 1
     for key, value in fields.items():
         if key in scalars:
-            show_line(Cell(text=f"{indent}{key + ':':<{width}} ", style=FAINT), _scalar(value))
+            show_line(ColouredCell(text=f"{indent}{key + ':':<{width}} ", style=FAINT), _scalar(value))
         elif key == "conditions":
             _show_conditions(documents(value), indent)
         elif key == "predictions" and documents(value):
@@ -108,19 +108,19 @@ def _indented(rows: Sequence[Cells], indent: str) -> list[Cells]:
     return [(indent + str(row[0]), *row[1:]) for row in rows]
 
 
-def _show_forecast(api: Api, kind: Kind, name: str) -> None:
+def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:
     try:
         show_forecast_line(api.get(f"{kind.one(name)}/forecast"))
     except ApiProblem as problem:
-        show_line(Cell(text=f"forecast: {problem.detail}", style=FAINT))
+        show_line(ColouredCell(text=f"forecast: {problem.detail}", style=FAINT))
 
 
-def _show_events(api: Api, kind: Kind, name: str) -> None:
+def _show_events(api: Api, kind: CommandKind, name: str) -> None:
     subject = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.name).lstrip("_")
     try:
         events = api.first("/api/v1/events", NEWEST_EVENTS, {"subject": f"{subject}/{name}"})
     except ApiProblem as problem:
-        show_line(Cell(text=f"events: {problem.detail}", style=FAINT))
+        show_line(ColouredCell(text=f"events: {problem.detail}", style=FAINT))
         return
     if not events:
         return

@@ -8,7 +8,7 @@ import typer
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import surroundings_of
 from app.cli.common.manifest_files import read_manifests
-from app.cli.common.output import GOOD, WARN, Cell, Cells, Heading, plain, show_line, show_table, usd
+from app.cli.common.output import GOOD, WARN, Cells, ColouredCell, Heading, plain, show_line, show_table, usd
 from app.cli.objects.changes import Action, compare, show
 
 
@@ -65,5 +65,5 @@ def _row(change: Document) -> Cells:
         plain(change.get("batch")),
         plain(change.get("clock_mhz")),
         f"{before:g}",
-        Cell(text=f"{after:g}", style=GOOD if after > before else WARN),
+        ColouredCell(text=f"{after:g}", style=GOOD if after > before else WARN),
     )

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, Query, dig
-from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.context import CliContext, surroundings_of
 from app.cli.common.errors import CliError
-from app.cli.common.kinds import Kind, find_kind, kind_names
+from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.output import Format, show_document, show_items, show_nothing, show_table
 
 WATCH_S = 2.0
@@ -61,7 +61,7 @@ def get(
             show_once()
 
 
-def fetch_one(api: Api, kind: Kind, name: str) -> Document:
+def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
     """One object by its name or id. Raises CliError."""
     if kind.has_one:
         return api.get(kind.one(name))
@@ -71,7 +71,7 @@ def fetch_one(api: Api, kind: Kind, name: str) -> Document:
     raise CliError(f"there is no {kind.name} {name!r}", hint=f"`plimsoll get {kind.path}` lists them")
 
 
-def _show(items: list[Document], kind: Kind, output: Format, *, is_list: bool) -> None:
+def _show(items: list[Document], kind: CommandKind, output: Format, *, is_list: bool) -> None:
     if show_items(items, output) if is_list else show_document(items[0], output):
         return
     if items:
@@ -80,7 +80,7 @@ def _show(items: list[Document], kind: Kind, output: Format, *, is_list: bool) -
         show_nothing(kind.path)
 
 
-def _repeat(show_once: Callable[[], None], surroundings: Surroundings) -> None:
+def _repeat(show_once: Callable[[], None], surroundings: CliContext) -> None:
     """Show it until the user interrupts, which is how a watch ends well."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:

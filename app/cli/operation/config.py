@@ -5,7 +5,7 @@ import os
 import typer
 
 from app.base.settings import Settings
-from app.cli.common.context import TOKEN_VARIABLE, URL_VARIABLE, Sourced, Surroundings, surroundings_of
+from app.cli.common.context import TOKEN_VARIABLE, URL_VARIABLE, CliContext, Sourced, surroundings_of
 from app.cli.common.local import load_settings
 from app.cli.common.output import Format, Heading, show_document, show_table
 from app.cli.objects.get import Output
@@ -35,7 +35,7 @@ def show(
         show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
 
 
-def _client(surroundings: Surroundings) -> list[tuple[str, Sourced]]:
+def _client(surroundings: CliContext) -> list[tuple[str, Sourced]]:
     """What the commands use to reach a control plane."""
     token = surroundings.token()
     return [

@@ -15,10 +15,22 @@ import typer
 
 from app.base.settings import Settings
 from app.cli.common.client import Api, ApiProblem, dig, text
-from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.context import CliContext, surroundings_of
 from app.cli.common.errors import CliError
 from app.cli.common.local import has_embedded_database, load_settings, masked, open_database, place_of_database
-from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cell, Format, Heading, count, show_json, show_table, show_yaml
+from app.cli.common.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    WARN,
+    ColouredCell,
+    Format,
+    Heading,
+    count,
+    show_json,
+    show_table,
+    show_yaml,
+)
 from app.cli.objects.get import Output
 from app.db.base import migrate
 from app.postgres import server as postgres
@@ -30,7 +42,7 @@ LARGEST_SKEW_S = 2.0
 LEAST_FREE_GIB = 2.0
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """How one check came out."""
 
     OK = "ok"
@@ -40,15 +52,15 @@ class Verdict(StrEnum):
     BROKEN = "broken"
 
 
-STYLES = {Verdict.OK: GOOD, Verdict.ABSENT: FAINT, Verdict.WARNING: WARN, Verdict.BROKEN: BAD}
+STYLES = {CheckVerdict.OK: GOOD, CheckVerdict.ABSENT: FAINT, CheckVerdict.WARNING: WARN, CheckVerdict.BROKEN: BAD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ServerFinding:
     """One check's outcome, with the remedy where there is one."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     detail: str
 
 
@@ -61,7 +73,7 @@ def doctor(
     Also asks the control plane how it is. Exit code 1 if anything is broken; what is absent may be fine here.
     """
     surroundings, settings = surroundings_of(context), load_settings()
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+    checks: tuple[Callable[[], Iterator[ServerFinding]], ...] = (
         _python,
         _solvers,
         _postgres,
@@ -76,39 +88,39 @@ def doctor(
     elif output is Format.YAML:
         show_yaml([_as_dict(finding) for finding in findings])
     else:
-        rows = [(f.check, Cell(text=f.verdict, style=STYLES[f.verdict]), f.detail) for f in findings]
+        rows = [(f.check, ColouredCell(text=f.verdict, style=STYLES[f.verdict]), f.detail) for f in findings]
         show_table([Heading("check"), Heading("verdict"), Heading("detail")], rows)
-    broken = sum(finding.verdict is Verdict.BROKEN for finding in findings)
+    broken = sum(finding.verdict is CheckVerdict.BROKEN for finding in findings)
     if broken:
         raise CliError(f"{count(broken, 'check')} failed")
 
 
-def _as_dict(finding: Finding) -> dict[str, str]:
+def _as_dict(finding: ServerFinding) -> dict[str, str]:
     return {"check": finding.check, "verdict": finding.verdict.value, "detail": finding.detail}
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[ServerFinding]:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= LEAST_PYTHON:
-        yield Finding(check="python", verdict=Verdict.OK, detail=f"{found} at {sys.executable}")
+        yield ServerFinding(check="python", verdict=CheckVerdict.OK, detail=f"{found} at {sys.executable}")
     else:
-        yield Finding(check="python", verdict=Verdict.BROKEN, detail=f"{found}; 3.11 or newer is needed")
+        yield ServerFinding(check="python", verdict=CheckVerdict.BROKEN, detail=f"{found}; 3.11 or newer is needed")
 
 
-def _solvers() -> Iterator[Finding]:
+def _solvers() -> Iterator[ServerFinding]:
     """Pins, and whether the libraries load together; in a process of its own, since a wrong mix may crash."""
     wrong = [f"{name} {has or 'missing'} (needs {needs})" for name, needs, has in _pins() if has != needs]
     if wrong:
         remedy = "; reinstall with `make install`"
-        yield Finding(check="solver pins", verdict=Verdict.BROKEN, detail=", ".join(wrong) + remedy)
+        yield ServerFinding(check="solver pins", verdict=CheckVerdict.BROKEN, detail=", ".join(wrong) + remedy)
     else:
         found = ", ".join(f"{name} {has}" for name, _, has in _pins())
-        yield Finding(check="solver pins", verdict=Verdict.OK, detail=found)
+        yield ServerFinding(check="solver pins", verdict=CheckVerdict.OK, detail=found)
     problem = import_problem(SOLVERS)
     names = ", ".join(name.partition(".")[0] for name in SOLVERS)
-    yield Finding(
+    yield ServerFinding(
         check="solvers load",
-        verdict=Verdict.BROKEN if problem else Verdict.OK,
+        verdict=CheckVerdict.BROKEN if problem else CheckVerdict.OK,
         detail=f"{problem}; reinstall with `make install`" if problem else names,
     )
 
@@ -143,40 +155,40 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _postgres() -> Iterator[Finding]:
+def _postgres() -> Iterator[ServerFinding]:
     try:
         binaries = postgres.find_binaries()
     except postgres.PostgresError as error:
-        yield Finding(check="postgresql", verdict=Verdict.ABSENT, detail=str(error))
+        yield ServerFinding(check="postgresql", verdict=CheckVerdict.ABSENT, detail=str(error))
         return
-    yield Finding(check="postgresql", verdict=Verdict.OK, detail=f"{binaries.version} in {binaries.bin_dir}")
+    yield ServerFinding(check="postgresql", verdict=CheckVerdict.OK, detail=f"{binaries.version} in {binaries.bin_dir}")
 
 
-def _database(settings: Settings) -> Iterator[Finding]:
+def _database(settings: Settings) -> Iterator[ServerFinding]:
     place = place_of_database(settings)
     if settings.database_url is None:
         if not has_embedded_database(settings):
             detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
-            yield Finding(check="database", verdict=Verdict.ABSENT, detail=detail)
+            yield ServerFinding(check="database", verdict=CheckVerdict.ABSENT, detail=detail)
             return
         if postgres.attach(settings.data_dir) is None:
             detail = f"{place}, not running; `plimsoll up` starts it"
-            yield Finding(check="database", verdict=Verdict.ABSENT, detail=detail)
+            yield ServerFinding(check="database", verdict=CheckVerdict.ABSENT, detail=detail)
             return
     try:
         with open_database(settings) as url:
             problem = migrate.check(url)
     except CliError as error:
-        yield Finding(check="database", verdict=Verdict.BROKEN, detail=f"{error}; {error.hint}")
+        yield ServerFinding(check="database", verdict=CheckVerdict.BROKEN, detail=f"{error}; {error.hint}")
         return
-    yield Finding(
+    yield ServerFinding(
         check="database",
-        verdict=Verdict.BROKEN if problem else Verdict.OK,
+        verdict=CheckVerdict.BROKEN if problem else CheckVerdict.OK,
         detail=f"{place}: {problem}" if problem else f"{place} at {migrate.head()}",
     )
 
 
-def control_plane_findings(surroundings: Surroundings) -> Iterator[Finding]:
+def control_plane_findings(surroundings: CliContext) -> Iterator[ServerFinding]:
     """How the control plane says it is, whether both clocks agree, and what the token allows."""
     url = surroundings.url()
     try:
@@ -188,71 +200,81 @@ def control_plane_findings(surroundings: Surroundings) -> Iterator[Finding]:
             if status == 200:
                 yield _token(api, surroundings)
     except CliError as error:
-        yield Finding(check="control plane", verdict=Verdict.ABSENT, detail=f"{error}; {error.hint}")
+        yield ServerFinding(check="control plane", verdict=CheckVerdict.ABSENT, detail=f"{error}; {error.hint}")
 
 
-def _readiness(status: int, health: dict[str, object], place: str) -> Finding:
+def _readiness(status: int, health: dict[str, object], place: str) -> ServerFinding:
     checks = dig(health, "checks")
     if "status" not in health or not isinstance(checks, dict):
         detail = f"{place} answers {status} to /readyz; is this address Plimsoll's?"
-        return Finding(check="control plane", verdict=Verdict.BROKEN, detail=detail)
+        return ServerFinding(check="control plane", verdict=CheckVerdict.BROKEN, detail=detail)
     problems = [f"{name}: {problem}" for name, problem in checks.items() if problem != "ok"]
     if problems:
-        return Finding(check="control plane", verdict=Verdict.BROKEN, detail=f"{place}: {'; '.join(problems)}")
-    return Finding(check="control plane", verdict=Verdict.OK, detail=f"{place}: {', '.join(checks)} well")
+        return ServerFinding(
+            check="control plane", verdict=CheckVerdict.BROKEN, detail=f"{place}: {'; '.join(problems)}"
+        )
+    return ServerFinding(check="control plane", verdict=CheckVerdict.OK, detail=f"{place}: {', '.join(checks)} well")
 
 
-def _clock(server_time: datetime) -> Finding:
+def _clock(server_time: datetime) -> ServerFinding:
     """HTTP dates have whole seconds, and the answer travelled: up to 2 s mean nothing."""
     skew_s = (datetime.now(UTC) - server_time).total_seconds()
     if abs(skew_s) <= LARGEST_SKEW_S:
         detail = f"within {LARGEST_SKEW_S:g} s of the control plane's"
-        return Finding(check="clock", verdict=Verdict.OK, detail=detail)
+        return ServerFinding(check="clock", verdict=CheckVerdict.OK, detail=detail)
     detail = f"{skew_s:+.0f} s from the control plane's; synchronise both with NTP"
-    return Finding(check="clock", verdict=Verdict.WARNING, detail=detail)
+    return ServerFinding(check="clock", verdict=CheckVerdict.WARNING, detail=detail)
 
 
-def _token(api: Api, surroundings: Surroundings) -> Finding:
+def _token(api: Api, surroundings: CliContext) -> ServerFinding:
     try:
         caller = api.get("/api/v1/auth/whoami")
     except ApiProblem as problem:
-        return Finding(check="token", verdict=Verdict.WARNING, detail=f"{problem.detail}; {problem.hint}")
+        return ServerFinding(check="token", verdict=CheckVerdict.WARNING, detail=f"{problem.detail}; {problem.hint}")
     origin = surroundings.token().origin
     detail = f"{text(caller, 'name')} of scope {text(caller, 'scope')} ({origin})"
-    return Finding(check="token", verdict=Verdict.OK, detail=detail)
+    return ServerFinding(check="token", verdict=CheckVerdict.OK, detail=detail)
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[ServerFinding]:
     """Only a node with real GPUs needs them."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
-        yield Finding(check="nvidia driver", verdict=Verdict.ABSENT, detail="no nvidia-smi; agents can simulate GPUs")
+        yield ServerFinding(
+            check="nvidia driver", verdict=CheckVerdict.ABSENT, detail="no nvidia-smi; agents can simulate GPUs"
+        )
     else:
         yield _driver(smi)
     mps = shutil.which("nvidia-cuda-mps-control")
     detail = mps or "no nvidia-cuda-mps-control; needed to give replicas of real GPUs their SM percent"
-    yield Finding(check="nvidia mps", verdict=Verdict.OK if mps else Verdict.ABSENT, detail=detail)
+    yield ServerFinding(check="nvidia mps", verdict=CheckVerdict.OK if mps else CheckVerdict.ABSENT, detail=detail)
 
 
-def _driver(smi: str) -> Finding:
+def _driver(smi: str) -> ServerFinding:
     command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20.0, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(check="nvidia driver", verdict=Verdict.WARNING, detail=f"{smi} does not answer: {error}")
+        return ServerFinding(
+            check="nvidia driver", verdict=CheckVerdict.WARNING, detail=f"{smi} does not answer: {error}"
+        )
     if answer.returncode != 0:
         detail = f"{smi} failed: {(answer.stdout + answer.stderr).strip().splitlines()[0]}"
-        return Finding(check="nvidia driver", verdict=Verdict.WARNING, detail=detail)
-    return Finding(check="nvidia driver", verdict=Verdict.OK, detail="; ".join(answer.stdout.strip().splitlines()))
+        return ServerFinding(check="nvidia driver", verdict=CheckVerdict.WARNING, detail=detail)
+    return ServerFinding(
+        check="nvidia driver", verdict=CheckVerdict.OK, detail="; ".join(answer.stdout.strip().splitlines())
+    )
 
 
-def _disk(data_dir: Path) -> Iterator[Finding]:
+def _disk(data_dir: Path) -> Iterator[ServerFinding]:
     place = data_dir.resolve()
     while not place.exists():
         place = place.parent
     free_gib = shutil.disk_usage(place).free / 2**30
     detail = f"{free_gib:.1f} GiB free under {place}"
     if free_gib < LEAST_FREE_GIB:
-        yield Finding(check="disk", verdict=Verdict.WARNING, detail=f"{detail}; the database needs room to grow")
+        yield ServerFinding(
+            check="disk", verdict=CheckVerdict.WARNING, detail=f"{detail}; the database needs room to grow"
+        )
     else:
-        yield Finding(check="disk", verdict=Verdict.OK, detail=detail)
+        yield ServerFinding(check="disk", verdict=CheckVerdict.OK, detail=detail)

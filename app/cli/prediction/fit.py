@@ -11,7 +11,7 @@ import typer
 from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, summary_stream, write_text
-from app.cli.common.output import BAD, GOOD, WARN, Cell, Cells, Heading, count, show_line, show_table
+from app.cli.common.output import BAD, GOOD, WARN, Cells, ColouredCell, Heading, count, show_line, show_table
 from app.measurements.csv_files import SampleFiles, find_row, read_samples
 from app.measurements.rows import file_name
 from solvers.predict.data.fit import Fit, Fits
@@ -110,7 +110,7 @@ def _quality(entry: Fit) -> Cells:
     return (
         str(quality.sample_count),
         entry.technique,
-        Cell(text=percent_text(error), style=style),
+        ColouredCell(text=percent_text(error), style=style),
         percent_text(quality.cross_validated_error_p90),
         entry.rejected[0][0] if entry.rejected else "-",
     )

@@ -18,8 +18,8 @@ from app.cli.common.local import load_settings, open_database
 from app.cli.common.output import (
     FAINT,
     GOOD,
-    Cell,
     Cells,
+    ColouredCell,
     Format,
     Heading,
     amount,
@@ -36,12 +36,12 @@ from app.db.base.engine import make_engine
 from app.db.predictions import rates
 from app.db.workloads import services
 from app.measurements.traces import make_history, read_trace
-from solvers.forecast.back_test import Question, Score, back_test
+from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import FEWEST_FORECASTS, MARGIN, choose
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import COARSE_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT
-from solvers.forecast.types import PLANNING_LEVEL, Series
+from solvers.forecast.types import PLANNING_LEVEL, RequestSeries
 
 LEAST_HORIZON_S = 5.0
 MOST_ORIGINS = 2000
@@ -156,9 +156,9 @@ def warm_up(
     )
 
 
-def _scores(series: Series, horizon_s: float) -> dict[str, Score]:
+def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]:
     coarse = coarsen(series, COARSE_S)
-    question = Question(horizon_s=horizon_s, most_origins=MOST_ORIGINS)
+    question = BackTestOrigin(horizon_s=horizon_s, most_origins=MOST_ORIGINS)
     found = back_test(
         series,
         question,
@@ -170,8 +170,8 @@ def _scores(series: Series, horizon_s: float) -> dict[str, Score]:
 def _show_forecast(forecast: Document) -> None:
     margin = number(forecast, "margin") or 1.0
     wider = "" if margin == 1.0 else f", its spread × {margin:.2f} by its back-test"
-    show_line(Cell(text=f"Service {text(forecast, 'service')}", style="bold"))
-    show_line("technique: ", Cell(text=text(forecast, "technique"), style=GOOD), wider)
+    show_line(ColouredCell(text=f"Service {text(forecast, 'service')}", style="bold"))
+    show_line("technique: ", ColouredCell(text=text(forecast, "technique"), style=GOOD), wider)
     show_line("telemetry: ", telemetry_cell(forecast))
     _show_quantiles(documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0)
     scores = {text(entry, "technique"): _score(entry) for entry in documents(forecast.get("scores"))}
@@ -198,19 +198,19 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
     show_table([Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)], [("  rps", *rates)])
 
 
-def _forecasts(score: Score) -> str:
+def _forecasts(score: ForecastScore) -> str:
     return count(round(score.forecasts), "forecast")
 
 
-def _mean(score: Score) -> str:
+def _mean(score: ForecastScore) -> str:
     return f"{rate_texts([score.observed_rps])[0]} rps"
 
 
-def _score(entry: Document) -> Score:
-    return Score(**{field.name: number(entry, field.name) or 0.0 for field in fields(Score)})
+def _score(entry: Document) -> ForecastScore:
+    return ForecastScore(**{field.name: number(entry, field.name) or 0.0 for field in fields(ForecastScore)})
 
 
-def _show_scores(scores: Mapping[str, Score], chosen: str) -> None:
+def _show_scores(scores: Mapping[str, ForecastScore], chosen: str) -> None:
     """A row of each technique; the default's loss is what the others are compared with."""
     default = scores[DEFAULT]
     show_table(
@@ -224,19 +224,21 @@ def _show_scores(scores: Mapping[str, Score], chosen: str) -> None:
     )
 
 
-def _row(name: str, score: Score, default: Score, *, is_chosen: bool) -> Cells:
+def _row(name: str, score: ForecastScore, default: ForecastScore, *, is_chosen: bool) -> Cells:
     return (
-        Cell(text=name, style=GOOD if is_chosen else ""),
+        ColouredCell(text=name, style=GOOD if is_chosen else ""),
         amount(score.pinball_rps, 3),
         _share(score.pinball_rps, default.pinball_rps),
         f"{100 * score.coverage:.1f} %",
         f"{100 * score.interval_coverage:.1f} %",
         _share(score.error_rps, score.observed_rps),
-        Cell(text="chosen", style=GOOD) if is_chosen else Cell(text=_remark(name, score, default), style=FAINT),
+        ColouredCell(text="chosen", style=GOOD)
+        if is_chosen
+        else ColouredCell(text=_remark(name, score, default), style=FAINT),
     )
 
 
-def _remark(name: str, score: Score, default: Score) -> str:
+def _remark(name: str, score: ForecastScore, default: ForecastScore) -> str:
     if name == DEFAULT:
         return "default"
     return "no season" if name in PERIODS_S and score == default else ""

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import defaultdict
 
-from app.cli.prediction.svg import COLOURS, Panel, Point, Series, sheet
+from app.cli.prediction.svg import COLOURS, Panel, PlotSeries, Point, sheet
 from app.measurements.curves import GroupCurves, curves_of
 from solvers.predict.data.fit import Fits
 from solvers.predict.data.samples import Group, Samples
@@ -30,7 +30,7 @@ def _panel(group: Group, samples: Samples, fits: Fits) -> Panel:
         x_label="SM percent",
         y_label="latency, ms",
         series=[
-            Series(
+            PlotSeries(
                 label=f"{batch:.3g}" if batch in found.drawn else "",
                 colour=COLOURS[bisect_right(found.drawn, batch) - 1],
                 curve=curves.get(batch, ()),

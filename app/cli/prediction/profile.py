@@ -85,11 +85,11 @@ def run(
     at any time: what was measured is written, and --resume goes on.
     """
     from agents.profiling.windows import Rules
-    from app.cli.prediction.profile_cells import Wanted, make_cells
-    from app.cli.prediction.profile_run import Place, run_profile
+    from app.cli.prediction.profile_cells import ProfileOptions, make_cells
+    from app.cli.prediction.profile_run import ProfileTarget, run_profile
 
     _check_output(output)
-    wanted = Wanted(
+    wanted = ProfileOptions(
         networks=tuple(network or ()),
         gpu_type=gpu_type,
         shares=shares,
@@ -103,7 +103,7 @@ def run(
     cells, notes = make_cells(wanted)
     sys.stderr.writelines(f"Note: {note}\n" for note in notes)
     rules = Rules(window_s=window_s, most=most_windows, spread_limit=spread / 100.0)
-    place = Place(gpu=gpu, templates=templates, template=template, rules=rules, budget_s=_seconds(budget))
+    place = ProfileTarget(gpu=gpu, templates=templates, template=template, rules=rules, budget_s=_seconds(budget))
     is_whole = run_profile(wanted, cells, place, output, resumes=resume)
     if send and output.exists():
         _send(context, output, source)

@@ -8,12 +8,12 @@ from pathlib import Path
 import typer
 
 from agents.base.device import OutOfRange
-from agents.profiling.cells import Cell, Member, at_most, grid, make_cell, pairs
+from agents.profiling.cells import MeasurementCell, Member, at_most, grid, make_cell, pairs
 from app.cli.common.output import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ProfileOptions:
     """The command's words."""
 
     networks: tuple[str, ...]
@@ -29,7 +29,7 @@ class Wanted:
     seed: int
 
 
-def make_cells(wanted: Wanted) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+def make_cells(wanted: ProfileOptions) -> tuple[tuple[MeasurementCell, ...], tuple[str, ...]]:
     """The cells, and what should be said of them. Raises BadParameter or InvalidRequest."""
     if not wanted.networks and wanted.plan is None:
         raise typer.BadParameter("give at least one", param_hint="'--network'")
@@ -79,22 +79,24 @@ def _whole(words: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _grid(wanted: Wanted, clocks: Sequence[float]) -> tuple[Cell, ...]:
+def _grid(wanted: ProfileOptions, clocks: Sequence[float]) -> tuple[MeasurementCell, ...]:
     return grid(wanted.networks, read_numbers(wanted.shares, "--shares"), _whole(wanted.batches), clocks)
 
 
-def _pairs(wanted: Wanted, clocks: Sequence[float], networks: Sequence[str]) -> tuple[Cell, ...]:
+def _pairs(wanted: ProfileOptions, clocks: Sequence[float], networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
     if not wanted.splits:
         return ()
     return pairs(networks, read_splits(wanted.splits), _whole(wanted.batches), clocks)
 
 
-def _planned(path: Path, wanted: Wanted, clocks: Sequence[float]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+def _planned(
+    path: Path, wanted: ProfileOptions, clocks: Sequence[float]
+) -> tuple[tuple[MeasurementCell, ...], tuple[str, ...]]:
     """The points of a plan on this GPU type. Clocks are locked only at what --clocks names."""
     from app.measurements.csv_files import read_queries
 
     at = read_queries(path).queries
-    cells: dict[Cell, None] = {}
+    cells: dict[MeasurementCell, None] = {}
     other_type = other_clock = 0
     for row, network in enumerate(at.network):
         if at.gpu_type[row] != wanted.gpu_type:

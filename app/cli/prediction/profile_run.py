@@ -14,14 +14,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from agents.base.device import DeviceError
 from agents.processes.template_file import load_templates
-from agents.profiling.cells import Cell
+from agents.profiling.cells import MeasurementCell
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.node import NodeDriver, ProfileSettings, open_profile
-from agents.profiling.profiler import Listener, Report
+from agents.profiling.profiler import ProfileListener, ProfileReport
 from agents.profiling.windows import SURE_P99_BATCHES, Rules
 from app.cli.common.errors import CliError
 from app.cli.common.output import console, count
-from app.cli.prediction.profile_cells import Wanted
+from app.cli.prediction.profile_cells import ProfileOptions
 from app.measurements.csv_files import sample_rows
 from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_samples
 
@@ -33,7 +33,7 @@ DETAILS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProfileTarget:
     """Where and how it is measured, as the command was told."""
 
     gpu: int
@@ -43,7 +43,9 @@ class Place:
     budget_s: float
 
 
-def run_profile(wanted: Wanted, cells: tuple[Cell, ...], place: Place, output: Path, *, resumes: bool) -> bool:
+def run_profile(
+    wanted: ProfileOptions, cells: tuple[MeasurementCell, ...], place: ProfileTarget, output: Path, *, resumes: bool
+) -> bool:
     """Measure and write; False when it was interrupted. Raises CliError."""
     from agents.gpu.nvml.session import Nvml
 
@@ -72,7 +74,7 @@ async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, res
     assert profiling is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, profiling.cancel)
-    report: Report | None = None
+    report: ProfileReport | None = None
     measured: tuple[Measurement, ...] = ()
     problem = ""
     with _shown() as listener:
@@ -97,7 +99,7 @@ async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, res
     return report is not None
 
 
-def _sum_up(report: Report, samples: int) -> None:
+def _sum_up(report: ProfileReport, samples: int) -> None:
     if report.left:
         sys.stderr.write(f"The budget is over, {count(report.left, 'cell')} left; --resume goes on\n")
     if report.failed:
@@ -175,17 +177,17 @@ def _write(path: Path, rows: Iterator[Sequence[str]]) -> None:
 
 
 @contextlib.contextmanager
-def _shown() -> Iterator[Listener]:
+def _shown() -> Iterator[ProfileListener]:
     """Bars on a terminal, else lines."""
     if not sys.stderr.isatty():
-        yield Lines()
+        yield ProfileLines()
         return
     name, words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]"))
     with Progress(name, BarColumn(bar_width=24), words, console=console(sys.stderr), transient=True) as progress:
-        yield Bar(progress)
+        yield ProgressBar(progress)
 
 
-class Lines:
+class ProfileLines:
     """A line for each cell."""
 
     def __init__(self) -> None:
@@ -202,7 +204,7 @@ class Lines:
         self._done += 1
         self._tell(f"{self._done} of {self._cells}: {words_of(measurement)}")
 
-    def failed(self, cell: Cell, why: str) -> None:
+    def failed(self, cell: MeasurementCell, why: str) -> None:
         """Why."""
         self._tell(f"not measured: {cell}: {why}")
 
@@ -211,7 +213,7 @@ class Lines:
         sys.stderr.flush()
 
 
-class Bar:
+class ProgressBar:
     """A bar over all cells; failures and rejected windows stay as lines."""
 
     def __init__(self, progress: Progress) -> None:
@@ -228,7 +230,7 @@ class Bar:
         if measurement.rejected:
             self._progress.console.print(words_of(measurement))
 
-    def failed(self, cell: Cell, why: str) -> None:
+    def failed(self, cell: MeasurementCell, why: str) -> None:
         """A line."""
         self._progress.update(self._task, advance=1)
         self._progress.console.print(f"not measured: {cell}: {why}")

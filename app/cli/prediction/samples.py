@@ -13,7 +13,7 @@ from app.cli.common.output import count
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
 from app.cli.prediction.samples_send import send
-from app.measurements.benchmarks import Conditions, Imported, Latency
+from app.measurements.benchmarks import BenchmarkConditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
 
 app = typer.Typer(
@@ -60,7 +60,7 @@ def convert(
     docs/predict/import.md says which of a tool's columns are taken, and what is left out. Several files are fitted
     together: `plimsoll fit batch1.csv batch8.csv -o fit.json`.
     """
-    conditions = Conditions(
+    conditions = BenchmarkConditions(
         gpu_type=gpu_type,
         network=network,
         batch=batch,
@@ -79,7 +79,7 @@ def convert(
 
 
 def _read(
-    file: Path, source: Source, conditions: Conditions, latency: Latency | None, gpu_metrics: Path | None
+    file: Path, source: Source, conditions: BenchmarkConditions, latency: Latency | None, gpu_metrics: Path | None
 ) -> Imported:
     if source is Source.PERF_ANALYZER:
         from app.measurements.perf_analyzer import read_perf_analyzer

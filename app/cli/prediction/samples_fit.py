@@ -8,7 +8,17 @@ import typer
 from app.cli.common.client import Api, ApiProblem, Document, documents, number, text
 from app.cli.common.context import surroundings_of
 from app.cli.common.errors import CliError
-from app.cli.common.output import FAINT, GOOD, Cell, Cells, Format, Heading, show_document, show_line, show_table
+from app.cli.common.output import (
+    FAINT,
+    GOOD,
+    Cells,
+    ColouredCell,
+    Format,
+    Heading,
+    show_document,
+    show_line,
+    show_table,
+)
 from app.cli.objects.get import Output
 from app.cli.objects.predictions import percent
 
@@ -72,5 +82,9 @@ def _fit_row(entry: Document) -> Cells:
 
 def _verdict_row(entry: Document) -> Cells:
     is_applied = entry.get("applied") is True
-    state = Cell(text="new ones in force", style=GOOD) if is_applied else Cell(text="unchanged", style=FAINT)
+    state = (
+        ColouredCell(text="new ones in force", style=GOOD)
+        if is_applied
+        else ColouredCell(text="unchanged", style=FAINT)
+    )
     return text(entry, "gpu_type"), state, text(entry, "reason")

@@ -30,7 +30,7 @@ _STYLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class PlotSeries:
     """What has one colour: a curve, dots on it, and rings for dots that the curve is not about."""
 
     label: str
@@ -58,7 +58,7 @@ class Panel:
     """What the series' labels are values of."""
     x_label: str
     y_label: str
-    series: Sequence[Series]
+    series: Sequence[PlotSeries]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def _legend(panel: Panel, left: float, base: float) -> Iterator[str]:
             left += _LEGEND_STEP
 
 
-def _series(series: Series, x: Axis, y: Axis) -> Iterator[str]:
+def _series(series: PlotSeries, x: Axis, y: Axis) -> Iterator[str]:
     for dots, look in (
         (series.rings, f'class="other" stroke="{series.colour}"'),
         (series.dots, f'fill="{series.colour}"'),

@@ -16,8 +16,8 @@ from app.cli.common.durations import parse_moment
 from app.cli.common.output import (
     BAD,
     FAINT,
-    Cell,
     Cells,
+    ColouredCell,
     Format,
     Heading,
     amount,
@@ -94,7 +94,7 @@ def cost(
     hours = sum(number(entry, "gpu_hours") or 0.0 for entry in sums)
     whole = sum(number(entry, "whole_gpu_cost_usd") or 0.0 for entry in sums)
     table.append(
-        tuple(Cell(text=cell, style="bold") for cell in ("total", amount(hours, 2), usd(total), "", usd(whole)))
+        tuple(ColouredCell(text=cell, style="bold") for cell in ("total", amount(hours, 2), usd(total), "", usd(whole)))
     )
     figures = ("GPU hours", "cost", "share", "whole-GPU cost")
     show_table([Heading(by.value), *(Heading(title, right=True) for title in figures)], table)
@@ -177,7 +177,7 @@ def _cost_row(entry: Document, key: str, total: float) -> Cells:
     cost_usd = number(entry, "cost_usd") or 0.0
     name = text(entry, key)
     return (
-        Cell(text=name, style=FAINT if name == IDLE else ""),
+        ColouredCell(text=name, style=FAINT if name == IDLE else ""),
         amount(number(entry, "gpu_hours"), 2),
         usd(cost_usd),
         "-" if total == 0 else f"{100 * cost_usd / total:.1f} %",
@@ -196,11 +196,13 @@ def _slo_row(entry: Document) -> Cells:
         share_cell(None if met is None else met / 100, None if wanted is None else wanted / 100),
         amount(number(entry, "requests"), 0),
         amount(number(entry, "rejected"), 0),
-        Cell(text="-", style=FAINT) if left is None else Cell(text=f"{left:.1f} %", style=BAD if left < 0 else ""),
+        ColouredCell(text="-", style=FAINT)
+        if left is None
+        else ColouredCell(text=f"{left:.1f} %", style=BAD if left < 0 else ""),
         *(_burn_cell(burn.get(period, {})) for period in ("1 h", "6 h")),
     )
 
 
-def _burn_cell(row: Document) -> Cell:
+def _burn_cell(row: Document) -> ColouredCell:
     """A burn rate, red where somebody should look."""
-    return Cell(text=amount(number(row, "burn_rate"), 2), style=BAD if row.get("is_alerting") else "")
+    return ColouredCell(text=amount(number(row, "burn_rate"), 2), style=BAD if row.get("is_alerting") else "")

@@ -7,9 +7,19 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, Query, number, text
-from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.context import CliContext, surroundings_of
 from app.cli.common.durations import parse_moment
-from app.cli.common.output import BAD, WARN, Cell, Format, show_json, show_line, show_nothing, show_yaml, time_text
+from app.cli.common.output import (
+    BAD,
+    WARN,
+    ColouredCell,
+    Format,
+    show_json,
+    show_line,
+    show_nothing,
+    show_yaml,
+    time_text,
+)
 from app.cli.objects.get import Output
 
 FOLLOW_S = 1.0
@@ -42,7 +52,7 @@ def events(
             _show_all(found, output, follow=False)
 
 
-def _follow(api: Api, query: Query, seen: list[Document], output: Format, surroundings: Surroundings) -> None:
+def _follow(api: Api, query: Query, seen: list[Document], output: Format, surroundings: CliContext) -> None:
     """Show new events until the user interrupts, which is how following ends well."""
     last = max((number(event, "id") or 0 for event in seen), default=0)
     if not seen:
@@ -87,6 +97,6 @@ def _show(event: Document, *, wide: bool) -> None:
     show_line(
         time_text(event.get("at")),
         "  ",
-        Cell(text=f"{kind:<16}", style=style),
+        ColouredCell(text=f"{kind:<16}", style=style),
         f"  {text(event, 'subject')} by {text(event, 'actor')}{reason}{request}",
     )

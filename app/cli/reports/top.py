@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.common.client import Api, ApiProblem, Unreachable, dig
+from app.cli.common.client import Api, ApiProblem, ControlPlaneUnreachable, dig
 from app.cli.common.context import surroundings_of
 from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
 
@@ -28,7 +28,7 @@ Item: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Board:
+class TopicTables:
     """The topics' items by key, kept up to date by events."""
 
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def top(
     Until Ctrl-C. The longest bar is a GPU loaded up to its line.
     """
     surroundings = surroundings_of(context)
-    board, screen = Board(), console()
+    board, screen = TopicTables(), console()
     if once or not screen.is_terminal:
         with Api(surroundings) as api:
             wanted = {*TOPICS} if dig(api.get("/api/v1/auth/whoami"), "projects") is None else {"services"}
@@ -68,7 +68,7 @@ def top(
                     for topic, change in events(api):
                         board.take(topic, change)
                         live.update(frame(board, screen), refresh=True)
-            except (Unreachable, ApiProblem) as error:
+            except (ControlPlaneUnreachable, ApiProblem) as error:
                 if isinstance(error, ApiProblem) and error.status < 500:
                     raise
                 live.update(Group(Text(str(error), style=BAD), frame(board, screen)), refresh=True)
@@ -85,7 +85,7 @@ def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield topic, json.loads(line.removeprefix("data: "))
 
 
-def frame(board: Board, screen: Console, *, is_whole: bool = False) -> Group:
+def frame(board: TopicTables, screen: Console, *, is_whole: bool = False) -> Group:
     """The whole picture; cut to the screen unless `is_whole`."""
     room = math.inf if is_whole else max(6, screen.height - HEADER_LINES)
     services = board.tables.get("services", {})
@@ -99,7 +99,7 @@ def frame(board: Board, screen: Console, *, is_whole: bool = False) -> Group:
     return Group(*parts)
 
 
-def _headline(board: Board) -> Text:
+def _headline(board: TopicTables) -> Text:
     now = board.tables.get("pulse", {}).get("now")
     if now is None:
         return Text("waiting for the control plane …" if not board.tables else "")

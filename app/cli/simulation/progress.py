@@ -9,18 +9,18 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 from app.cli.common.output import console
 from app.simulate.figures import counted
 from app.simulate.run.results import FailedRun
-from app.simulate.run.run import Job
-from app.simulate.run.runner import Outcome, Watch
+from app.simulate.run.run import SimulationRun
+from app.simulate.run.runner import Outcome, RunWatcher
 
 _BAR = 24
 """Characters: a name and both figures beside it fit a terminal of 80 columns."""
 
 
 @contextmanager
-def watching(jobs: Sequence[Job]) -> Iterator[Watch]:
+def watching(jobs: Sequence[SimulationRun]) -> Iterator[RunWatcher]:
     """Somebody who shows it meanwhile."""
     if not sys.stderr.isatty():
-        yield Lines(jobs)
+        yield RunLines(jobs)
         return
     with Progress(*columns(), console=console(sys.stderr), transient=True) as progress:
         yield Bars(jobs, progress)
@@ -32,10 +32,10 @@ def columns() -> tuple[ProgressColumn, ...]:
     return name, BarColumn(bar_width=_BAR), words
 
 
-class Lines:
+class RunLines:
     """A line for each run that is over."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[SimulationRun]) -> None:
         self._jobs = jobs
         self._done = 0
 
@@ -56,7 +56,7 @@ class Lines:
 class Bars:
     """A bar for all runs together, below it one for each that is under way; both in simulated time."""
 
-    def __init__(self, jobs: Sequence[Job], progress: Progress) -> None:
+    def __init__(self, jobs: Sequence[SimulationRun], progress: Progress) -> None:
         self._jobs, self._progress = jobs, progress
         self._simulated_s = [0.0] * len(jobs)
         self._ended = 0
@@ -91,5 +91,5 @@ class Bars:
         return f"{self._ended} of {counted(len(self._jobs), 'run')}"
 
 
-def _duration_s(job: Job) -> float:
+def _duration_s(job: SimulationRun) -> float:
     return job.scenario.spec.duration_s

@@ -16,15 +16,15 @@ from app.cli.simulation.scenario_files import folder_of, read_scenario
 from app.cli.simulation.show import show_report
 from app.simulate.figures import counted
 from app.simulate.report.html import report_to_html
-from app.simulate.report.report import Report, make_report, report_to_json
+from app.simulate.report.report import SimulationReport, make_report, report_to_json
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.run import check, jobs_of
 from app.simulate.run.runner import Runner, make_runner, simulate_all
-from app.simulate.scenario.scenario import Scenario, files_of
+from app.simulate.scenario.scenario import SimulationScenario, files_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SimulateOptions:
     """What the command line asks for."""
 
     scenario: Path
@@ -38,7 +38,7 @@ class Wanted:
     """Address of a Ray cluster; None: here."""
 
 
-def run_scenario(wanted: Wanted) -> bool:
+def run_scenario(wanted: SimulateOptions) -> bool:
     """Do it; whether every run was done. Raises CliError."""
     scenario = read_scenario(wanted.scenario)
     _check_places(wanted, scenario)
@@ -55,13 +55,15 @@ def run_scenario(wanted: Wanted) -> bool:
     return not report.failed
 
 
-def simulated(scenario: Scenario, folder: Path, *, jobs: int | None = None, ray: str | None = None) -> Report:
+def simulated(
+    scenario: SimulationScenario, folder: Path, *, jobs: int | None = None, ray: str | None = None
+) -> SimulationReport:
     """The report of all runs; traces are looked for in the folder. Raises CliError for what no run could do."""
     runs = len(scenario.spec.policies) * len(scenario.spec.seeds)
     return _run(scenario, folder, _runner(ray, min(jobs or os.cpu_count() or 1, runs)))
 
 
-def show_failures(report: Report) -> None:
+def show_failures(report: SimulationReport) -> None:
     """Say on stderr which runs failed, where any did."""
     count = len(report.failed)
     if not count:
@@ -72,7 +74,7 @@ def show_failures(report: Report) -> None:
         sys.stderr.write(f"  {run}\n")
 
 
-def _check_places(wanted: Wanted, scenario: Scenario) -> None:
+def _check_places(wanted: SimulateOptions, scenario: SimulationScenario) -> None:
     """Before long work: that each result has a place of its own, and takes none of what is read. Raises CliError."""
     output, html, file = wanted.output, wanted.html, wanted.scenario
     if output == html == STDIO:
@@ -95,7 +97,7 @@ def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:
     return on_ray(ray)
 
 
-def _run(scenario: Scenario, folder: Path, somewhere: AbstractContextManager[Runner]) -> Report:
+def _run(scenario: SimulationScenario, folder: Path, somewhere: AbstractContextManager[Runner]) -> SimulationReport:
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
         notes = check(jobs[0])

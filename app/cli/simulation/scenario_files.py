@@ -11,13 +11,13 @@ from app.cli.common.files import STDIO
 from app.cli.common.manifest_files import Complaint, ManifestErrors
 from app.simulate.run.unusable_files import unusable_files
 from app.simulate.scenario.reading import scenario_of
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 
 WHAT = "the scenario"
 """What complaints are about."""
 
 
-def read_scenario(source: Path) -> Scenario:
+def read_scenario(source: Path) -> SimulationScenario:
     """The scenario of a file, or of stdin (`-`). Raises CliError."""
     file = "stdin" if source == STDIO else str(source)
     complaints: list[Complaint] = []
@@ -38,9 +38,9 @@ def folder_of(source: Path) -> Path:
     return Path() if source == STDIO else source.parent
 
 
-def _validated(file: str, document: Document, folder: Path) -> Scenario:
+def _validated(file: str, document: Document, folder: Path) -> SimulationScenario:
     scenario = scenario_of(document.value, partial(unusable_files, folder=folder))
-    if isinstance(scenario, Scenario):
+    if isinstance(scenario, SimulationScenario):
         return scenario
     raise _refusal(file, document, scenario)
 

@@ -4,10 +4,10 @@ from typing import TextIO
 
 from app.cli.common.output import Cells, Heading, show_table
 from app.simulate.figures import estimate_words, share_words
-from app.simulate.report.report import PolicySummary, Report, seeds_note
+from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 
 
-def show_report(report: Report, stream: TextIO) -> None:
+def show_report(report: SimulationReport, stream: TextIO) -> None:
     """Print what the seeds say together; ± is the 95 % confidence interval over them.
 
     `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
@@ -37,14 +37,14 @@ def show_report(report: Report, stream: TextIO) -> None:
         _show_tasks(report, stream)
 
 
-def _show_carbon(report: Report, stream: TextIO) -> None:
+def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
     """One line, where the scenario has a grid intensity."""
     known = [(summary.policy, summary.carbon_g) for summary in report.policies if summary.carbon_g is not None]
     if known:
         stream.write(f"g CO2e: {', '.join(f'{policy} {estimate_words(grams)}' for policy, grams in known)}\n")
 
 
-def _show_tasks(report: Report, stream: TextIO) -> None:
+def _show_tasks(report: SimulationReport, stream: TextIO) -> None:
     stream.write("\n")
     figures = ("finished %", "mean min", "in time %", "GPU h of work", "own USD")
     show_table(

@@ -37,7 +37,7 @@ def simulate(
     scenario runs with every seed, under the same requests. docs/simulate.md describes scenarios and reports.
     """
     # Only now: help need not wait for numba, scipy and the catalogue.
-    from app.cli.simulation.runs import Wanted, run_scenario
+    from app.cli.simulation.runs import SimulateOptions, run_scenario
 
-    if not run_scenario(Wanted(scenario=scenario, output=output, html=html, jobs=jobs, ray=ray)):
+    if not run_scenario(SimulateOptions(scenario=scenario, output=output, html=html, jobs=jobs, ray=ray)):
         raise typer.Exit(1)

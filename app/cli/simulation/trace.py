@@ -10,7 +10,17 @@ import typer
 from app.cli.common.durations import duration_text
 from app.cli.common.files import STDIO
 from app.cli.common.forecasts import rate_texts
-from app.cli.common.output import FAINT, Cell, Cells, Format, Heading, amount, show_document, show_line, show_table
+from app.cli.common.output import (
+    FAINT,
+    Cells,
+    ColouredCell,
+    Format,
+    Heading,
+    amount,
+    show_document,
+    show_line,
+    show_table,
+)
 from app.cli.simulation.trace_changes import scale, slice_trace
 from app.cli.simulation.trace_files import TraceFile, Written, in_words, list_of, write
 from app.cli.simulation.trace_generate import app as generate
@@ -26,7 +36,7 @@ from app.simulate.traces.describe import (
 from app.simulate.traces.files import Missing, read_any
 from app.simulate.traces.importing import USUAL_FUNCTIONS, FileKind, ImportOptions, import_file
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -94,7 +104,7 @@ def describe(
         return
     show_line(in_words(found))
     for note in found.notes:
-        show_line(Cell(text=note, style=FAINT))
+        show_line(ColouredCell(text=note, style=FAINT))
     if isinstance(found, JobList):
         _show_jobs(describe_jobs(found))
     else:
@@ -107,7 +117,7 @@ def _refuse_others(kind: FileKind, reader: FileKind, **options: object) -> None:
             raise typer.BadParameter(f"only {reader} takes it, not {kind}", param_hint=f"'--{name}'")
 
 
-def _document(found: Trace | JobList) -> object:
+def _document(found: RateTrace | JobList) -> object:
     if isinstance(found, JobList):
         return {"notes": found.notes, **asdict(describe_jobs(found))}
     return {

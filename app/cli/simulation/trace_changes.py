@@ -14,7 +14,7 @@ from app.cli.simulation.trace_files import TraceFile, Written, list_of, write
 from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
 from app.simulate.traces.files import read_any
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 
 def scale(
@@ -87,7 +87,7 @@ def slice_trace(
     write(found, output)
 
 
-def _by_series(trace: Trace, words: str, flag: str) -> Mapping[str, float]:
+def _by_series(trace: RateTrace, words: str, flag: str) -> Mapping[str, float]:
     """A value for each series that is named, or for all of them. Raises BadParameter."""
     read = parse_factor if flag == "--factor" else parse_rate
     if "=" in words:

@@ -12,7 +12,7 @@ from app.cli.common.forecasts import rate_texts
 from app.cli.common.output import count
 from app.simulate.traces.files import trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 TraceFile = Annotated[
     Path,
@@ -23,15 +23,15 @@ Written = Annotated[
 ]
 
 
-def write(found: Trace | JobList, output: Path) -> None:
+def write(found: RateTrace | JobList, output: Path) -> None:
     """Write a trace or a job list, then say what it is and what to do with it. Raises CliError."""
-    rows = trace_rows(found) if isinstance(found, Trace) else job_rows(found)
+    rows = trace_rows(found) if isinstance(found, RateTrace) else job_rows(found)
     write_csv(output, rows, notes=found.notes)
     hint = "" if output == STDIO else f"; look at it with `plimsoll trace describe {output}`"
     summary_stream(output).write(f"{in_words(found)}{hint}\n")
 
 
-def in_words(found: Trace | JobList) -> str:
+def in_words(found: RateTrace | JobList) -> str:
     """`292 steps of 1 s (4m52s), 9 series, 201.5 rps together`."""
     if isinstance(found, JobList):
         jobs = f"{len(found):,} job{'s' if len(found) > 1 else ''}"

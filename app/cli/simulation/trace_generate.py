@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 
-class Bursts(StrEnum):
+class BurstSource(StrEnum):
     """Whose measured bursts are resampled."""
 
     CONV = "conv"
@@ -43,7 +43,7 @@ Draw = Annotated[
     bool, typer.Option("--draw", help="Write requests as they would arrive, not the rates that a simulation draws from")
 ]
 BurstWeight = Annotated[float, typer.Option("--bursts", min=0.0, max=1.0, help="0 = none, 1 = as strong as measured")]
-BurstsOf = Annotated[Bursts, typer.Option(help="Whose bursts: conv is mild, code is strong")]
+BurstsOf = Annotated[BurstSource, typer.Option(help="Whose bursts: conv is mild, code is strong")]
 
 
 @app.command()
@@ -57,7 +57,7 @@ def diurnal(
         str | None, typer.Option(metavar="TIME", help="When the rate crosses its mean upwards [default: 0s]")
     ] = None,
     bursts: BurstWeight = 0.0,
-    bursts_of: BurstsOf = Bursts.CONV,
+    bursts_of: BurstsOf = BurstSource.CONV,
     duration: Duration = "24h",
     name: Name = None,
     seed: Seed = 0,
@@ -86,7 +86,7 @@ def spike(
     factor: Annotated[float, typer.Option(min=0.0, help="Height, as a multiple of the mean")] = 4.0,
     ramp: Annotated[str, typer.Option(metavar="TIME", help="How long it climbs, and falls")] = "20s",
     bursts: BurstWeight = 0.0,
-    bursts_of: BurstsOf = Bursts.CONV,
+    bursts_of: BurstsOf = BurstSource.CONV,
     duration: Duration = "1h",
     name: Name = None,
     seed: Seed = 0,
@@ -141,7 +141,7 @@ def _seconds(words: str) -> float:
     return parse_duration(words).total_seconds()
 
 
-def _burst_words(weight: float, service: Bursts) -> str:
+def _burst_words(weight: float, service: BurstSource) -> str:
     return f" --bursts {weight:.12g} --bursts-of {service}" if weight else ""
 
 

@@ -9,7 +9,19 @@ import typer
 from app.cli.common.contract_files import read_problem
 from app.cli.common.errors import CliError
 from app.cli.common.files import summary_stream, write_text
-from app.cli.common.output import BAD, GOOD, WARN, Cell, Heading, amount, count, plain, show_line, show_table, usd
+from app.cli.common.output import (
+    BAD,
+    GOOD,
+    WARN,
+    ColouredCell,
+    Heading,
+    amount,
+    count,
+    plain,
+    show_line,
+    show_table,
+    usd,
+)
 from app.solver.process import PlanRequest, run_policy
 from solvers.check import report_violations, violations
 from solvers.laws.cost import gpu_power_w
@@ -77,7 +89,7 @@ def _show_summary(problem: Problem, plan: Plan, report: PlanReport, stream: Text
     bound_text = "" if bound is None else f" (at least {usd(bound)}{gap})"
     show_line(
         f"Policy {plan.policy}: ",
-        Cell(text=report.status, style=GOOD if report.status == "optimal" else WARN),
+        ColouredCell(text=report.status, style=GOOD if report.status == "optimal" else WARN),
         f" after {report.seconds:.2f} s",
         stream=stream,
     )
@@ -127,7 +139,7 @@ def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
                 service.name,
                 f"p{100 * service.percentile:g} ≤ {plain(service.slo_ms)} ms",
                 amount(service.arrival_rate_rps),
-                Cell(text=amount(planned), style=BAD if missing else GOOD),
+                ColouredCell(text=amount(planned), style=BAD if missing else GOOD),
                 "; ".join(
                     [f"{number} × {name} at {sm:g} %, batch {batch}" for (name, sm, batch), number in groups.items()]
                     + [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
@@ -141,5 +153,5 @@ def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
 
 def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
     stream.write("\n")
-    rows = [(Cell(text=entry.rule, style=BAD), entry.severity, entry.where, entry.detail) for entry in broken]
+    rows = [(ColouredCell(text=entry.rule, style=BAD), entry.severity, entry.where, entry.detail) for entry in broken]
     show_table([Heading("broken rule"), Heading("severity"), Heading("where"), Heading("detail")], rows, stream=stream)

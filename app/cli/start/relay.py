@@ -21,8 +21,8 @@ from agents.replicas.server_metrics import (
     read_server,
     told,
 )
-from app.cli.common.client import Api, Document, Unreachable, number
-from app.cli.common.context import Surroundings, surroundings_of
+from app.cli.common.client import Api, ControlPlaneUnreachable, Document, number
+from app.cli.common.context import CliContext, surroundings_of
 from app.cli.common.errors import CliError
 from app.cli.common.output import Heading, show_line, show_table
 
@@ -82,7 +82,7 @@ def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
         )
     try:
         api.post(f"/api/v1/services/{service}/telemetry", window)
-    except Unreachable as error:
+    except ControlPlaneUnreachable as error:
         show_line(f"{window['window_start']}: not pushed: {error}")
         return False
     show_line(
@@ -92,7 +92,7 @@ def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
     return True
 
 
-def _page(url: str, surroundings: Surroundings) -> Page:
+def _page(url: str, surroundings: CliContext) -> Page:
     try:
         with httpx2.Client(transport=surroundings.transport, timeout=ASK_S) as client:
             return read_page(client.get(url).raise_for_status().text)
@@ -101,7 +101,7 @@ def _page(url: str, surroundings: Surroundings) -> Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ServerReading:
     """What a server told at one moment."""
 
     at_s: float
@@ -109,11 +109,11 @@ class Reading:
     counts: ServerCounts
 
 
-def _reading(page: Page, kind: ServerKind, served_as: str) -> Reading:
+def _reading(page: Page, kind: ServerKind, served_as: str) -> ServerReading:
     counts = read_server(page, kind, served_as)
     if not told(counts):
         raise CliError(f"the server says nothing of {served_as!r}", hint="--served-as is the server's own name for it")
-    return Reading(at_s=time.time(), counts=counts)
+    return ServerReading(at_s=time.time(), counts=counts)
 
 
 def _show(page: Page, kind: Kind, served_as: str) -> None:
@@ -131,7 +131,7 @@ def _text(value: float | str | Histogram) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def make_window(source: str, before: Reading, after: Reading, slo_ms: float) -> Document | None:
+def make_window(source: str, before: ServerReading, after: ServerReading, slo_ms: float) -> Document | None:
     """The window between two readings; None where the server does not tell how many it served and how fast.
 
     Who came is who was answered or failed, and by how many more wait and run than before. Where the server was started

@@ -17,7 +17,7 @@ Values = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class WindowedObservation:
     """An observation with its window in the control plane's time."""
 
     observation: Observation
@@ -37,10 +37,10 @@ class Placed:
         return window_end_s - self.received.timestamp()
 
 
-def place(observation: Observation, received: datetime) -> Placed:
+def place(observation: Observation, received: datetime) -> WindowedObservation:
     """The observation with its window moved where its clock cannot be right."""
     start_s = placed_start_s(observation, received.timestamp())
-    return Placed(
+    return WindowedObservation(
         observation=observation,
         received=received,
         start=datetime.fromtimestamp(start_s, UTC),
@@ -48,7 +48,7 @@ def place(observation: Observation, received: datetime) -> Placed:
     )
 
 
-async def copy_all(connection: AsyncConnection, placed: Sequence[Placed]) -> None:
+async def copy_all(connection: AsyncConnection, placed: Sequence[WindowedObservation]) -> None:
     """COPY the observations with all their readings, in the connection's transaction."""
     for table, types, rows in _TABLES:
         await _copy(connection, table, types, (row for entry in placed for row in rows(entry)))
@@ -73,22 +73,22 @@ _replica: Callable[[object], Values] = attrgetter(
 )
 
 
-def _headers(entry: Placed) -> Iterator[Values]:
+def _headers(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
     yield (*entry.boot, seen.sequence, entry.start, seen.window_s, seen.generation, entry.received)
 
 
-def _services(entry: Placed) -> Iterator[Values]:
+def _services(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
     return ((seen.node, entry.start, seen.window_s, *_service(row)) for row in seen.services)
 
 
-def _gpus(entry: Placed) -> Iterator[Values]:
+def _gpus(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
     return ((gpu_id(seen.node, row.index), entry.start, seen.window_s, *_gpu(row)) for row in seen.gpus)
 
 
-def _replicas(entry: Placed) -> Iterator[Values]:
+def _replicas(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
     return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_replica(row)) for row in seen.replicas)
 
@@ -98,13 +98,13 @@ _use: Callable[[object], Values] = attrgetter(
 )
 
 
-def _uses(entry: Placed) -> Iterator[Values]:
+def _uses(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
     return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_use(row)) for row in seen.uses)
 
 
 # Table, types of its columns in their order (binary COPY converts nothing), its rows of one observation.
-_TABLES: tuple[tuple[str, Sequence[str], Callable[[Placed], Iterator[Values]]], ...] = (
+_TABLES: tuple[tuple[str, Sequence[str], Callable[[WindowedObservation], Iterator[Values]]], ...] = (
     ("observation", ("text", "text", "int8", "timestamptz", "float8", "int8", "timestamptz"), _headers),
     ("service_observation", ("text", "timestamptz", "float8", "text", *["int8"] * 5), _services),
     ("gpu_observation", ("text", "timestamptz", "float8", *["float8"] * 5, "bool"), _gpus),

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
 from app.db.base.tables import AnyRow, cluster, demand, plan, plan_step, plan_violation, target
-from app.db.decisions.problem_archive import Packed, unpack
+from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.store import PlanRecord, PlanState
 from solvers.types.outcome import PlanReport, Prices, SolveReport, SolveStatus, Violation
 from solvers.types.plan import BoundPlan, Plan
@@ -136,7 +136,7 @@ async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
     return msgspec.convert(body, BoundPlan)
 
 
-async def record(connection: AsyncConnection, noun: PlanRecord, problem: Packed | None) -> int:
+async def record(connection: AsyncConnection, noun: PlanRecord, problem: PackedProblem | None) -> int:
     """Write a decision down with its steps, violations and demands; returns its id."""
     report, bound = noun.report, noun.bound
     inserted = await connection.execute(

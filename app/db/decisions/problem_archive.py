@@ -27,7 +27,7 @@ class PartCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedProblem:
     """A problem ready to be written."""
 
     body: bytes
@@ -35,7 +35,7 @@ class Packed:
     """New parts by hash."""
 
 
-def pack(problem: Problem, cache: PartCache) -> Packed:
+def pack(problem: Problem, cache: PartCache) -> PackedProblem:
     """The problem with its shared parts taken out, and those parts that `cache` does not know to be stored."""
     document = problem_document(problem)
     kept: dict[int, tuple[object, bytes]] = {}
@@ -59,7 +59,7 @@ def pack(problem: Problem, cache: PartCache) -> Packed:
     if problem.power_budget_w is not None:
         document[_BUDGET] = problem.power_budget_w
     cache.hashes = kept
-    return Packed(body=zlib.compress(_to_bytes(document), COMPRESSION), parts=new)
+    return PackedProblem(body=zlib.compress(_to_bytes(document), COMPRESSION), parts=new)
 
 
 async def save_parts(connection: AsyncConnection, parts: Mapping[bytes, bytes]) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.observation_rows import Placed, copy_all
+from app.db.base.observation_rows import WindowedObservation, copy_all
 from app.db.decisions import policies
 from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
 from app.db.fleet.overuses import note_overuses
@@ -34,7 +34,7 @@ async def ensure_days(connection: AsyncConnection, days: Iterable[date]) -> None
         await connection.execute(text("SELECT ensure_observation_day(:day)"), {"day": day})
 
 
-async def ingest(connection: AsyncConnection, placed: Sequence[Placed], received: datetime) -> Ingested:
+async def ingest(connection: AsyncConnection, placed: Sequence[WindowedObservation], received: datetime) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
     ends = await _lock_nodes(connection, sorted({entry.observation.node for entry in placed}))
     known = [entry for entry in placed if entry.observation.node in ends]
@@ -55,7 +55,10 @@ async def ingest(connection: AsyncConnection, placed: Sequence[Placed], received
 
 
 async def _write(
-    connection: AsyncConnection, fresh: Sequence[Placed], ends: dict[str, datetime | None], received: datetime
+    connection: AsyncConnection,
+    fresh: Sequence[WindowedObservation],
+    ends: dict[str, datetime | None],
+    received: datetime,
 ) -> None:
     await copy_all(connection, fresh)
     newest = _newest(fresh, ends)
@@ -104,7 +107,7 @@ async def _load_boots(
     return {(row.node, row.boot): _Boot(last_sequence=row.last_sequence, younger_at=row.younger_at) for row in found}
 
 
-def _rivals(fresh: Sequence[Placed], boots: Mapping[tuple[str, str], _Boot]) -> dict[str, datetime]:
+def _rivals(fresh: Sequence[WindowedObservation], boots: Mapping[tuple[str, str], _Boot]) -> dict[str, datetime]:
     """Nodes that a start of the agent reports of after a younger one was first heard, with that moment.
 
     A restarted agent never looks so: what the old one saw ended before the new one began.
@@ -117,8 +120,8 @@ def _rivals(fresh: Sequence[Placed], boots: Mapping[tuple[str, str], _Boot]) -> 
 
 
 async def _fresh(
-    connection: AsyncConnection, placed: Sequence[Placed], last: dict[tuple[str, str], int]
-) -> list[Placed]:
+    connection: AsyncConnection, placed: Sequence[WindowedObservation], last: dict[tuple[str, str], int]
+) -> list[WindowedObservation]:
     """The observations that are not there yet, each once. Above the last sequence number all are new."""
     by_key = {(*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)}
     doubtful = sorted(key for key in by_key if key[2] <= last[(key[0], key[1])])
@@ -140,9 +143,9 @@ async def _fresh(
     return [by_key[key] for key in sorted(by_key)]
 
 
-def _newest(fresh: Sequence[Placed], ends: dict[str, datetime | None]) -> list[Placed]:
+def _newest(fresh: Sequence[WindowedObservation], ends: dict[str, datetime | None]) -> list[WindowedObservation]:
     """Per node the observation with the newest window, where it is newer than what is known; by node."""
-    newest: dict[str, Placed] = {}
+    newest: dict[str, WindowedObservation] = {}
     for entry in fresh:
         node = entry.observation.node
         known = newest[node].end if node in newest else ends[node]
@@ -158,7 +161,7 @@ async def _mark_heard(connection: AsyncConnection, nodes: set[str], received: da
     )
 
 
-async def _save_status(connection: AsyncConnection, newest: Sequence[Placed]) -> None:
+async def _save_status(connection: AsyncConnection, newest: Sequence[WindowedObservation]) -> None:
     if newest:
         await connection.execute(
             text(
@@ -183,7 +186,7 @@ async def _save_status(connection: AsyncConnection, newest: Sequence[Placed]) ->
         )
 
 
-async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], received: datetime) -> None:
+async def _save_acks(connection: AsyncConnection, fresh: Sequence[WindowedObservation], received: datetime) -> None:
     acks = {(entry.observation.node, ack.generation): ack for entry in fresh for ack in entry.observation.acks}
     if acks:
         await note_refusals(connection, acks, received)
@@ -200,7 +203,7 @@ async def _save_acks(connection: AsyncConnection, fresh: Sequence[Placed], recei
         )
 
 
-async def add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+async def add_windows(connection: AsyncConnection, fresh: Sequence[WindowedObservation]) -> None:
     """Add what services did to the loop's windows and their sums; wake the loop where more came than was planned."""
     window_s = (await policies.load_current(connection)).window_s
     sums = add_all(part for entry in fresh for part in parts_of(entry.observation, entry.end.timestamp(), window_s))
@@ -225,7 +228,7 @@ async def add_windows(connection: AsyncConnection, fresh: Sequence[Placed]) -> N
     )
 
 
-async def add_hours(connection: AsyncConnection, fresh: Sequence[Placed]) -> None:
+async def add_hours(connection: AsyncConnection, fresh: Sequence[WindowedObservation]) -> None:
     """Add what services did to the hours."""
     sums = add_all(
         ((service, int(entry.start.timestamp()) // 3600), counts)

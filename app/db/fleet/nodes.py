@@ -11,7 +11,7 @@ from app.base.errors import InvalidRequest, NotFound
 from app.db.base.tables import AnyRow, cluster, gpu, gpu_type, node
 from app.db.base.upsert import upsert
 from app.db.fleet.overuses import lose_overuses
-from app.store.store import NodeStatus
+from app.store.store import AgentStatus
 from solvers.types.state import Gpu, GpuId, Node, NodeId, gpu_id
 
 
@@ -50,13 +50,13 @@ async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
     return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
 
 
-async def load_all(connection: AsyncConnection, now: datetime) -> tuple[tuple[Node, ...], tuple[NodeStatus, ...]]:
+async def load_all(connection: AsyncConnection, now: datetime) -> tuple[tuple[Node, ...], tuple[AgentStatus, ...]]:
     """Every node with its agent's status, by id."""
     found = (await connection.execute(select(node).order_by(node.c.id))).all()
     return (
         tuple(_node(row, now) for row in found),
         tuple(
-            NodeStatus(
+            AgentStatus(
                 node=row.id,
                 last_seen=row.last_seen_at,
                 generation=row.observed_generation,

@@ -11,11 +11,11 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.observation_rows import Placed
+from app.db.base.observation_rows import WindowedObservation
 from solvers.types.state import gpu_id
 
 
-async def note_overuses(connection: AsyncConnection, newest: Sequence[Placed], at: datetime) -> None:
+async def note_overuses(connection: AsyncConnection, newest: Sequence[WindowedObservation], at: datetime) -> None:
     """Compare each node's newest observation with what went on there; the nodes are locked."""
     told = [entry for entry in newest if entry.observation.uses]
     if not told:
@@ -34,7 +34,7 @@ async def lose_overuses(connection: AsyncConnection, nodes: Sequence[str], at: d
     await connection.execute(text(_LOSE), {"at": at, "nodes": list(nodes), "why": why})
 
 
-def _rows(entry: Placed) -> Iterator[tuple[object, ...]]:
+def _rows(entry: WindowedObservation) -> Iterator[tuple[object, ...]]:
     node = entry.observation.node
     for use in entry.observation.uses:
         for each in use.over:

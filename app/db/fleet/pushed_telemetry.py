@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import Observation, ServiceReading
 from app.base.errors import Conflict
-from app.db.base.observation_rows import Placed
+from app.db.base.observation_rows import WindowedObservation
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import lock_object
 from app.db.fleet.ingest import add_hours, add_windows
@@ -66,7 +66,7 @@ async def save(connection: AsyncConnection, pushed: Pushed, now: datetime) -> bo
         generation=0,
         services=(pushed.reading,),
     )
-    placed = Placed(observation=observation, received=now, start=pushed.start, end=pushed.end)
+    placed = WindowedObservation(observation=observation, received=now, start=pushed.start, end=pushed.end)
     await add_windows(connection, (placed,))
     await add_hours(connection, (placed,))
     return True

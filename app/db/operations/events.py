@@ -7,7 +7,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.tables import AnyRow, event
-from app.store.store import Event
+from app.store.store import AuditEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +15,10 @@ class EventRow:
     """One line with its number."""
 
     id: int
-    event: Event
+    event: AuditEvent
 
 
-async def add(connection: AsyncConnection, noun: Event) -> int:
+async def add(connection: AsyncConnection, noun: AuditEvent) -> int:
     """Append one line; returns its number."""
     inserted = await connection.execute(
         insert(event)
@@ -78,7 +78,7 @@ def row_of(row: AnyRow) -> EventRow:
     """A line from its columns."""
     return EventRow(
         id=row.id,
-        event=Event(
+        event=AuditEvent(
             at=row.at,
             actor=row.actor,
             kind=row.kind,

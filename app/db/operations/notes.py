@@ -12,7 +12,7 @@ from solvers.types.state import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class ObjectNote:
     """One object's note."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -21,16 +21,16 @@ class Note:
     """Descriptive fields of the specification."""
 
 
-async def save(connection: AsyncConnection, kind: str, name: str, noun: Note) -> None:
+async def save(connection: AsyncConnection, kind: str, name: str, noun: ObjectNote) -> None:
     """Add or replace an object's note."""
     values = {"labels": dict(noun.labels), "annotations": dict(noun.annotations), "spec": dict(noun.spec)}
     await upsert(connection, note, {"kind": kind, "name": name}, values)
 
 
-async def load(connection: AsyncConnection, kind: str, names: Sequence[str]) -> dict[str, Note]:
+async def load(connection: AsyncConnection, kind: str, names: Sequence[str]) -> dict[str, ObjectNote]:
     """The notes of these objects, of those that have one."""
     found = await connection.execute(select(note).where(note.c.kind == kind, note.c.name.in_(names)))
-    return {row.name: Note(labels=row.labels, annotations=row.annotations, spec=row.spec) for row in found}
+    return {row.name: ObjectNote(labels=row.labels, annotations=row.annotations, spec=row.spec) for row in found}
 
 
 async def remove(connection: AsyncConnection, kind: str, name: str) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from app.db.base.transaction import Connection, Engine, transaction
 from app.db.operations import events, tokens
 from app.db.operations.tokens import Scope, TokenRow
-from app.store.store import Event
+from app.store.store import AuditEvent
 
 PATTERN = re.compile(r"plim_(viewer|operator|admin|agent)_[A-Za-z0-9_-]{43}")
 RANDOM_BYTES = 32
@@ -68,7 +68,7 @@ async def create_locally(
         made = await create(connection, name=name, scope=scope, at=at, projects=projects)
         await events.add(
             connection,
-            Event(
+            AuditEvent(
                 at=at,
                 actor="local",
                 kind="TokenCreated",

@@ -11,7 +11,7 @@ from app.base.errors import NotFound
 from app.db.base.tables import AnyRow, event
 from app.db.operations import events
 from app.db.operations.events import EventRow
-from app.store.store import Event
+from app.store.store import AuditEvent
 
 WAITING_LIMIT = 10_000
 """Events that wait for one webhook; the trigger drops the oldest beyond it (migration 0030 has the number)."""
@@ -137,8 +137,8 @@ async def tell_full(connection: AsyncConnection, at: datetime) -> None:
             await events.add(connection, _trouble("WebhookFull", row.name, reason, at))
 
 
-def _trouble(kind: str, name: str, reason: str, at: datetime) -> Event:
-    return Event(at=at, actor="controller", kind=kind, subject=f"webhook/{name}", reason=reason)
+def _trouble(kind: str, name: str, reason: str, at: datetime) -> AuditEvent:
+    return AuditEvent(at=at, actor="controller", kind=kind, subject=f"webhook/{name}", reason=reason)
 
 
 _SAVE = """

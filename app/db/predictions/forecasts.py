@@ -16,7 +16,7 @@ from app.db.workloads import services
 from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, Case
 from app.loop.forecast import horizon_s
 from app.store.store import WINDOWS_IN_SNAPSHOT
-from solvers.forecast.back_test import Score
+from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import Choice
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import Season
@@ -133,6 +133,6 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> Choice:
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
         reserve_rps=row.reserve_rps,
-        scores=msgspec.convert(row.scores, dict[str, Score]) if with_scores else {},
+        scores=msgspec.convert(row.scores, dict[str, ForecastScore]) if with_scores else {},
         judged_until_s=row.at.timestamp(),
     )

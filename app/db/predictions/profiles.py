@@ -49,7 +49,7 @@ class NetworkRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class StoredProfile:
     """Operating points with where they come from."""
 
     points: OperatingPoints
@@ -174,7 +174,7 @@ async def list_profiles(
     return tuple(_profile_row(row) for row in await connection.execute(statement))
 
 
-async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, Profile]:
+async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, StoredProfile]:
     """One version with its points. Raises NotFound."""
     row = (await connection.execute(select(profile).where(profile.c.id == profile_id))).one_or_none()
     if row is None:
@@ -187,12 +187,12 @@ async def load_points(connection: AsyncConnection) -> tuple[OperatingPoints, ...
     return tuple(profile.points for profile in await load_profiles(connection))
 
 
-async def load_profiles(connection: AsyncConnection) -> tuple[Profile, ...]:
+async def load_profiles(connection: AsyncConnection) -> tuple[StoredProfile, ...]:
     """Current profiles of all networks on all GPU types, by network and GPU type."""
     return await _load(connection, "p.is_current", ())
 
 
-async def save_profiles(connection: AsyncConnection, profiles: Sequence[Profile], *, at: datetime) -> int:
+async def save_profiles(connection: AsyncConnection, profiles: Sequence[StoredProfile], *, at: datetime) -> int:
     """Make these the current versions; those that are so already stay as they are. Returns how many are new.
 
     Networks and GPU types must exist (foreign keys).
@@ -216,17 +216,17 @@ _COPY_POINTS = (
 )
 
 
-def _same(one: Profile | None, other: Profile) -> bool:
+def _same(one: StoredProfile | None, other: StoredProfile) -> bool:
     if one is None or one.points.sensitivity != other.points.sensitivity:
         return False
     return _by_row(one) == _by_row(other)
 
 
-def _by_row(entry: Profile) -> dict[OperatingPoint, float | None]:
+def _by_row(entry: StoredProfile) -> dict[OperatingPoint, float | None]:
     return dict(zip(entry.points.rows, entry.stated_sigma, strict=True))
 
 
-async def _new_version(connection: AsyncConnection, entry: Profile, at: datetime) -> int:
+async def _new_version(connection: AsyncConnection, entry: StoredProfile, at: datetime) -> int:
     of_pair = (profile.c.network == entry.points.network) & (profile.c.gpu_type == entry.points.gpu_type)
     await connection.execute(update(profile).where(of_pair, profile.c.is_current).values(is_current=False))
     newest = await connection.execute(select(func.coalesce(func.max(profile.c.version), 0)).where(of_pair))
@@ -248,7 +248,7 @@ async def _new_version(connection: AsyncConnection, entry: Profile, at: datetime
 
 async def _load(
     connection: AsyncConnection, condition: Literal["p.id = %s", "p.is_current"], arguments: tuple[int, ...]
-) -> tuple[Profile, ...]:
+) -> tuple[StoredProfile, ...]:
     """Through the driver in binary: profiles of a full catalogue are tens of thousands of rows."""
     driver = await driver_connection(connection)
     query = f"""
@@ -265,9 +265,9 @@ async def _load(
     return tuple(_profile(key, figures) for key, figures in rows.items())
 
 
-def _profile(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> Profile:
+def _profile(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> StoredProfile:
     network_name, gpu_type_name, sensitivity, provenance, source = key
-    return Profile(
+    return StoredProfile(
         points=OperatingPoints(
             network=network_name,
             gpu_type=gpu_type_name,

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from solvers.forecast.seasons import COARSE_S
-from solvers.forecast.types import Series
+from solvers.forecast.types import RequestSeries
 
 LATENESS = timedelta(hours=1)
 """How far back sums are made again, for windows that came late."""
@@ -31,7 +31,7 @@ async def roll_up_rates(connection: AsyncConnection, now: datetime) -> None:
 
 async def load_rates(
     connection: AsyncConnection, services: Sequence[str], *, since: datetime, until: datetime
-) -> dict[str, Series]:
+) -> dict[str, RequestSeries]:
     """Requests in each five minutes of [since, until), by service; NaN where nothing was heard.
 
     A service of which nothing was heard at all is not there.
@@ -44,7 +44,7 @@ async def load_rates(
 
 async def load_windows(
     connection: AsyncConnection, services: Sequence[str], *, window_s: float, since: datetime, until: datetime
-) -> dict[str, Series]:
+) -> dict[str, RequestSeries]:
     """Requests in each of the loop's windows that start in [since, until), by service; NaN where there is none.
 
     A service without any window is not there.
@@ -55,7 +55,7 @@ async def load_windows(
     return {row.service: dense_series(row.numbers, row.arrivals, window_s) for row in found}
 
 
-async def add_trace(connection: AsyncConnection, service: str, trace: Series) -> int:
+async def add_trace(connection: AsyncConnection, service: str, trace: RequestSeries) -> int:
     """Write a trace down as the history of a service, where nothing was measured; returns how many rows were new.
 
     trace: windows of five minutes, NaN where nothing is known.
@@ -81,7 +81,7 @@ async def add_trace(connection: AsyncConnection, service: str, trace: Series) ->
 
 def dense_series(
     numbers: Sequence[int], arrivals: Sequence[float], window_s: float, *, until_s: float | None = None
-) -> Series:
+) -> RequestSeries:
     """A series from the windows that there are, NaN between them, and up to `until_s` where that is later.
 
     numbers: start of each window divided by its length, rising; at least one.
@@ -91,7 +91,7 @@ def dense_series(
         last = max(last, int(until_s // window_s) - 1)
     counts = np.full(last - first + 1, np.nan)
     counts[np.asarray(numbers) - first] = arrivals
-    return Series(start_s=first * window_s, window_s=window_s, arrivals=counts)
+    return RequestSeries(start_s=first * window_s, window_s=window_s, arrivals=counts)
 
 
 _SUM_WINDOWS = """

@@ -14,9 +14,9 @@ from app.db.fleet import gpu_types, nodes
 from app.db.operations import events
 from app.db.predictions import fits, health, profiles, samples
 from app.db.predictions.fits import FitRow
-from app.db.predictions.profiles import Profile, ProfileRow
-from app.learn.refit import Candidate, RefitAnswer, RefitRequest
-from app.store.store import Event
+from app.db.predictions.profiles import ProfileRow, StoredProfile
+from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest
+from app.store.store import AuditEvent
 from solvers.predict.data.samples import Group, LayerCounts
 from solvers.types.state import Mode
 
@@ -36,7 +36,7 @@ Layers = Mapping[str, LayerCounts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RefitVerdict:
     """What became of the operating points for one GPU type."""
 
     gpu_type: str
@@ -50,7 +50,7 @@ class RefitOutcome:
 
     fits: tuple[FitRow, ...]
     """In force now, of the network."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RefitVerdict, ...]
 
 
 async def refit(
@@ -147,8 +147,8 @@ async def save_answer(
         row.gpu_type: row for row in await profiles.list_profiles(connection, network_name=network) if row.is_current
     }
     alarmed = {row.group for row in await health.load_all(connection, network) if row.now.is_alarmed}
-    verdicts = [Verdict(gpu_type=name, applied=False, reason=why) for name, why in answer.problems]
-    applied: list[Profile] = []
+    verdicts = [RefitVerdict(gpu_type=name, applied=False, reason=why) for name, why in answer.problems]
+    applied: list[StoredProfile] = []
     for candidate in answer.candidates:
         group = Group(network, candidate.performance.points.gpu_type)
         profile = in_force.get(group.gpu_type)
@@ -166,15 +166,15 @@ async def save_answer(
     return RefitOutcome(fits=rows, verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)))
 
 
-def judge(candidate: Candidate, *, bar: float | None, is_alarmed: bool, apply: bool) -> Verdict:
+def judge(candidate: RefitCandidate, *, bar: float | None, is_alarmed: bool, apply: bool) -> RefitVerdict:
     """Whether the candidate replaces the profile in force, whose error it must not exceed unless that one drifted."""
     gpu_type = candidate.performance.points.gpu_type
     figures = candidate.technique
     if not candidate.is_estimated:
         figures += f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
 
-    def say(applied: bool, why: str) -> Verdict:
-        return Verdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
+    def say(applied: bool, why: str) -> RefitVerdict:
+        return RefitVerdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
 
     if not apply:
         return say(False, "nobody asked to apply it")
@@ -194,7 +194,7 @@ def judge(candidate: Candidate, *, bar: float | None, is_alarmed: bool, apply: b
     return say(False, f"the profile in force is better ({_percent(bar)})")
 
 
-def _bar(candidate: Candidate, profile: ProfileRow | None, before: FitRow | None) -> float | None:
+def _bar(candidate: RefitCandidate, profile: ProfileRow | None, before: FitRow | None) -> float | None:
     """The error not to exceed; None: there is nothing that deserves to be kept.
 
     A profile that was fitted to these samples knew them: its held-out error counts, too.
@@ -208,12 +208,12 @@ def _bar(candidate: Candidate, profile: ProfileRow | None, before: FitRow | None
     return candidate.present_error
 
 
-def _profile(candidate: Candidate) -> Profile:
+def _profile(candidate: RefitCandidate) -> StoredProfile:
     if candidate.is_estimated:
         source = f"estimated by {candidate.technique}"
     else:
         source = f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples"
-    return Profile(
+    return StoredProfile(
         points=candidate.performance.points,
         provenance="estimated" if candidate.is_estimated else "measured",
         source=source,
@@ -221,9 +221,11 @@ def _profile(candidate: Candidate) -> Profile:
     )
 
 
-def _event(network: str, answer: RefitAnswer, verdicts: Sequence[Verdict], *, at: datetime, actor: str) -> Event:
+def _event(
+    network: str, answer: RefitAnswer, verdicts: Sequence[RefitVerdict], *, at: datetime, actor: str
+) -> AuditEvent:
     told = "; ".join(f"{verdict.gpu_type}: {verdict.reason}" for verdict in verdicts)
-    return Event(
+    return AuditEvent(
         at=at,
         actor=actor,
         kind="NetworkFitted",

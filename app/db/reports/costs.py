@@ -16,7 +16,7 @@ IDLE = "(idle)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class CostPeriod:
     """Hours that begin in [since, until), of some projects only where they are given."""
 
     since: datetime
@@ -35,7 +35,7 @@ class CostRow:
     whole_gpu_cost_usd: Decimal
 
 
-async def load(connection: AsyncConnection, by: By, step: Step, span: Span) -> tuple[CostRow, ...]:
+async def load(connection: AsyncConnection, by: By, step: Step, span: CostPeriod) -> tuple[CostRow, ...]:
     """Costs by step and name. Idle is a name of its own; by GPU type it is taken out of every other."""
     statement = f"""
         SELECT date_trunc(:step, hour, 'UTC') AS at, name, sum(gpu_hours) AS gpu_hours, sum(cost_usd) AS cost_usd,
@@ -48,7 +48,7 @@ async def load(connection: AsyncConnection, by: By, step: Step, span: Span) -> t
     return tuple(CostRow(**row._mapping) for row in found)
 
 
-async def without_sharing(connection: AsyncConnection, span: Span) -> Decimal:
+async def without_sharing(connection: AsyncConnection, span: CostPeriod) -> Decimal:
     """What the same services would have cost on whole GPUs of their own."""
     statement = f"""
         SELECT coalesce(sum(cost_usd), 0) FROM report.cost_without_sharing_hour
@@ -67,10 +67,10 @@ _LAYERS = {
 }
 
 
-def _of(span: Span) -> str:
+def _of(span: CostPeriod) -> str:
     return "" if span.projects is None else "AND project = ANY(CAST(:projects AS text[]))"
 
 
-def _values(span: Span) -> dict[str, object]:
+def _values(span: CostPeriod) -> dict[str, object]:
     projects = {} if span.projects is None else {"projects": list(span.projects)}
     return {"since": span.since, "until": span.until, **projects}

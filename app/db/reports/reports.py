@@ -38,7 +38,7 @@ REPORTS: Mapping[str, tuple[str | None, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportTable:
     """A table: names of columns and rows."""
 
     columns: tuple[str, ...]
@@ -46,7 +46,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReportQuery:
     """Which rows of which view; see `load`."""
 
     name: str
@@ -64,20 +64,20 @@ async def load(
     among: Mapping[str, Sequence[str]] | None = None,
     limit: int | None = None,
     offset: int = 0,
-) -> Report:
+) -> ReportTable:
     """Rows of one reporting view with times in [since, until), in the view's order; some views have no times.
 
     `among`: only rows whose column has one of these values. Raises NotFound; InvalidRequest for a missing column.
     """
-    wanted = Wanted(name=name, since=since, until=until, among=among or {})
+    wanted = ReportQuery(name=name, since=since, until=until, among=among or {})
     statement, values = await _query(connection, wanted)
     found = await connection.execute(
         text(f"{statement} LIMIT :limit OFFSET :offset"), {**values, "limit": limit, "offset": offset}
     )
-    return Report(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+    return ReportTable(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
 
 
-async def stream(connection: AsyncConnection, wanted: Wanted) -> AsyncIterator[tuple[Cell, ...]]:
+async def stream(connection: AsyncConnection, wanted: ReportQuery) -> AsyncIterator[tuple[Cell, ...]]:
     """The names of the columns, then every row, without ever holding all of them. Raises what `load` raises."""
     statement, values = await _query(connection, wanted)
     found = await connection.stream(text(statement), values)
@@ -86,7 +86,7 @@ async def stream(connection: AsyncConnection, wanted: Wanted) -> AsyncIterator[t
         yield tuple(row)
 
 
-async def _query(connection: AsyncConnection, wanted: Wanted) -> tuple[str, dict[str, object]]:
+async def _query(connection: AsyncConnection, wanted: ReportQuery) -> tuple[str, dict[str, object]]:
     there = await list_columns(connection, wanted.name)
     time_column, order = REPORTS[wanted.name]
     conditions = ["true"]
@@ -124,7 +124,7 @@ def _known(name: str, column: str, there: Sequence[str]) -> str:
     return column
 
 
-async def ask(connection: AsyncConnection, query: str) -> Report:
+async def ask(connection: AsyncConnection, query: str) -> ReportTable:
     """The answer to a question in SQL, as `plimsoll_reader` would get it."""
     found = await connection.execute(text(query.rstrip().rstrip(";")))
-    return Report(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+    return ReportTable(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))

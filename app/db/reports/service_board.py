@@ -11,7 +11,7 @@ from app.db.base.tables import AnyRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class WindowCounts:
     """Counts of a service over a few of the loop's windows."""
 
     start: datetime
@@ -26,13 +26,14 @@ class Step:
 
 async def load_steps(
     connection: AsyncConnection, service: str, *, since: datetime, until: datetime, step_s: float
-) -> tuple[Step, ...]:
+) -> tuple[WindowCounts, ...]:
     """Sums of the windows of [since, until) in steps that begin at multiples of `step_s`, by time."""
     found = await connection.execute(
         text(_STEPS), {"service": service, "since": since, "until": until, "step": timedelta(seconds=step_s)}
     )
     return tuple(
-        Step(**{**row._mapping, "latency_buckets": tuple(int(count) for count in row.latency_buckets)}) for row in found
+        WindowCounts(**{**row._mapping, "latency_buckets": tuple(int(count) for count in row.latency_buckets)})
+        for row in found
     )
 
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.observation_rows import Placed
+from app.db.base.observation_rows import WindowedObservation
 from app.db.operations import events
 from app.db.workloads.tasks import record_of
 from app.loop.events import STARVED_AFTER_S, Starved, progress_event, starved_event
-from app.store.store import Event
+from app.store.store import AuditEvent
 from app.store.task_book import TaskRecord, places_of, report_of, reported
 from solvers.types.plan import BoundPlan
 from solvers.types.state import GpuId, gpu_id
@@ -31,7 +31,9 @@ async def note_places(connection: AsyncConnection, target: BoundPlan) -> None:
     )
 
 
-async def note_reports(connection: AsyncConnection, fresh: Sequence[Placed], received: datetime, wake: str) -> None:
+async def note_reports(
+    connection: AsyncConnection, fresh: Sequence[WindowedObservation], received: datetime, wake: str
+) -> None:
     """Note what nodes report of tasks, in the order of the observations, and write the audit.
 
     `wake`: the channel that is notified when a task is done, since its room is free.
@@ -66,7 +68,7 @@ class _Noted:
     record: TaskRecord
 
 
-async def _load(connection: AsyncConnection, fresh: Sequence[Placed]) -> Mapping[str, _Noted]:
+async def _load(connection: AsyncConnection, fresh: Sequence[WindowedObservation]) -> Mapping[str, _Noted]:
     """Open tasks that are reported, or were running on what is reported; locked until the transaction ends."""
     names = sorted({task.name for entry in fresh for task in entry.observation.tasks})
     gpus = sorted({gpu_id(entry.observation.node, gpu.index) for entry in fresh for gpu in entry.observation.gpus})
@@ -75,15 +77,15 @@ async def _load(connection: AsyncConnection, fresh: Sequence[Placed]) -> Mapping
 
 
 def _taken(
-    before: Mapping[str, _Noted], fresh: Sequence[Placed], received: datetime
-) -> tuple[Mapping[str, TaskRecord], Sequence[Event]]:
+    before: Mapping[str, _Noted], fresh: Sequence[WindowedObservation], received: datetime
+) -> tuple[Mapping[str, TaskRecord], Sequence[AuditEvent]]:
     """The records after these observations, and what the audit says of them."""
     after = {key: each.record for key, each in before.items()}
     on: defaultdict[GpuId, set[str]] = defaultdict(set)
     for key, record in after.items():
         if record.place is not None:
             on[record.place[0]].add(key)
-    lines: list[Event] = []
+    lines: list[AuditEvent] = []
     for entry in fresh:
         report = report_of(entry.observation, entry.end)
         near = (report.readings.keys() & after.keys()).union(*(on[gpu] for gpu in report.gpus))

@@ -27,7 +27,7 @@ IS_OPEN = task.c.finished_at.is_(None) & task.c.cancelled_at.is_(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class TaskSubmission:
     """What a team asks for."""
 
     task: Task
@@ -86,7 +86,7 @@ async def get(connection: AsyncConnection, name: str) -> TaskRow:
     return _row(row)
 
 
-async def save(connection: AsyncConnection, wanted: Submission, *, at: datetime, actor: str) -> int:
+async def save(connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str) -> int:
     """Submit a task, or change when and how urgently it is wanted; returns its generation, which stays when nothing
     changes.
 
@@ -119,7 +119,7 @@ async def save(connection: AsyncConnection, wanted: Submission, *, at: datetime,
     return generation
 
 
-def _way(wanted: Submission) -> str:
+def _way(wanted: TaskSubmission) -> str:
     return next((name for name in ("epochs", "inputs") if name in wanted.stated), "iterations")
 
 
@@ -145,7 +145,7 @@ async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> Non
     await connection.execute(update(task).where(listed).values(deleted_at=at))
 
 
-async def _insert(connection: AsyncConnection, wanted: Submission, *, at: datetime, actor: str) -> int:
+async def _insert(connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str) -> int:
     count = (await connection.execute(select(func.count()).select_from(task).where(IS_OPEN))).scalar_one()
     if count >= MOST_OPEN:
         raise Conflict(f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done")
@@ -181,7 +181,7 @@ _PHASE = case(
 """`TaskRecord.phase`."""
 
 
-def _specification(wanted: Submission) -> dict[str, object]:
+def _specification(wanted: TaskSubmission) -> dict[str, object]:
     noun = wanted.task
     return {
         "labels": dict(wanted.labels),

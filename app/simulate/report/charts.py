@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ChartSpan:
     """A stretch of time that is marked."""
 
     label: str
@@ -50,13 +50,13 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class TimeAxis:
     """The axis that all charts of a report share."""
 
     at_s: Sequence[float]
     """(T,) where the lines' values are."""
     span_s: Range
-    marked: Sequence[Span] = ()
+    marked: Sequence[ChartSpan] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class LineChart:
     """What a chart shows."""
 
     title: str
-    times: Times
+    times: TimeAxis
     lines: Sequence[Line]
     limit: float | None = None
     """A level to hold against, drawn across."""
@@ -77,7 +77,7 @@ class LineChart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class ChartBar:
     """One bar, and how far chance may move its end."""
 
     label: str
@@ -116,7 +116,7 @@ def line_chart(chart: LineChart) -> str:
     )
 
 
-def bar_chart(title: str, bars: Sequence[Bar]) -> str:
+def bar_chart(title: str, bars: Sequence[ChartBar]) -> str:
     """Bars one below the other, with the interval of each as a whisker, as an `svg` element."""
     longest = max((bar.value + (bar.half_width or 0.0) for bar in bars), default=0.0) or 1.0
     height = len(bars) * (2 * BAR + BAR_GAP)
@@ -158,7 +158,7 @@ def _values(chart: LineChart) -> list[float]:
     return known + ([] if chart.limit is None else [chart.limit])
 
 
-def _x(at_s: float, times: Times) -> float:
+def _x(at_s: float, times: TimeAxis) -> float:
     begin, end = times.span_s
     share = min(max((at_s - begin) / (end - begin), 0.0), 1.0)
     return LEFT + share * (WIDTH - LEFT - RIGHT)
@@ -169,7 +169,7 @@ def _y(value: float, scale: Range) -> float:
     return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
 
-def _frame(times: Times, scale: Range, ticks: Sequence[float]) -> Iterator[str]:
+def _frame(times: TimeAxis, scale: Range, ticks: Sequence[float]) -> Iterator[str]:
     """Grid, axes and their figures."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for value in ticks:
@@ -196,7 +196,7 @@ def _limit(chart: LineChart, scale: Range) -> Iterator[str]:
     yield f'<text class="level" x="{LEFT + 4:g}" y="{base:.1f}">{escape(chart.limit_label)}</text>'
 
 
-def _spans(times: Times) -> Iterator[str]:
+def _spans(times: TimeAxis) -> Iterator[str]:
     for span in times.marked:
         left, right = _x(span.start_s, times), _x(span.end_s, times)
         yield (
@@ -206,7 +206,7 @@ def _spans(times: Times) -> Iterator[str]:
         )
 
 
-def _path(line: Line, times: Times, scale: Range) -> str:
+def _path(line: Line, times: TimeAxis, scale: Range) -> str:
     """A path that is interrupted where nothing is known; a value between two gaps is a short dash."""
     parts: list[str] = []
     pen = False
@@ -220,7 +220,7 @@ def _path(line: Line, times: Times, scale: Range) -> str:
     return f'<path class="line" {line.look} d="{"".join(parts)}"><title>{escape(line.label)}</title></path>'
 
 
-def _bar(bar: Bar, top: float, longest: float) -> Iterator[str]:
+def _bar(bar: ChartBar, top: float, longest: float) -> Iterator[str]:
     across = WIDTH - 2 * RIGHT
     width = bar.value / longest * across
     base = top + BAR

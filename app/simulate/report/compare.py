@@ -9,8 +9,8 @@ limit is the number of seeds: with two, the interval is 12.7 standard errors wid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.simulate.figures import Estimate
-from app.simulate.report.report import PolicySummary, Report, estimate, violations
+from app.simulate.figures import SeedMean
+from app.simulate.report.report import PolicySummary, SimulationReport, estimate, violations
 from app.simulate.run.results import RunResult
 
 ROUNDING = 1e-9
@@ -18,25 +18,25 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PolicyComparison:
     """One policy beside another one, in the seeds that both have."""
 
     policy: str
     rival: str
-    saving: Estimate | None
+    saving: SeedMean | None
     """1 - cost / rival's cost; negative where it costs more. None where one did not do its work in some seed."""
-    attainment_gain: Estimate
+    attainment_gain: SeedMean
     """Share of requests in SLO less the rival's."""
 
 
-def compare(report: Report, policy: str, rival: str) -> Comparison | None:
+def compare(report: SimulationReport, policy: str, rival: str) -> PolicyComparison | None:
     """The two, seed by seed; None without a common seed."""
     mine, theirs = _by_seed(report, policy), _by_seed(report, rival)
     pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
     if not pairs:
         return None
     idle = not all(works(run) for pair in pairs for run in pair)
-    return Comparison(
+    return PolicyComparison(
         policy=policy,
         rival=rival,
         saving=None if idle else estimate([1.0 - one.cost_usd / other.cost_usd for one, other in pairs]),
@@ -50,12 +50,12 @@ def works(run: RunResult) -> bool:
     return run.cost_usd > 0.0 and 2 * sum(service.served for service in run.services) >= judged
 
 
-def is_shown(difference: Estimate) -> bool:
+def is_shown(difference: SeedMean) -> bool:
     """Whether the seeds show that there is a difference at all: its interval has one, and leaves out 0."""
     return difference.half_width is not None and abs(difference.mean) > difference.half_width + ROUNDING
 
 
-def favourite(report: Report, candidates: Sequence[str]) -> str:
+def favourite(report: SimulationReport, candidates: Sequence[str]) -> str:
     """The cheapest of these policies that keeps every SLO on average.
 
     Where none does: the cheapest of those that the seeds cannot tell from the one that misses least. Whoever left most
@@ -71,7 +71,7 @@ def favourite(report: Report, candidates: Sequence[str]) -> str:
     return min(good, key=lambda summary: summary.cost_usd.mean).policy
 
 
-def missed(report: Report, summary: PolicySummary) -> list[str]:
+def missed(report: SimulationReport, summary: PolicySummary) -> list[str]:
     """Services whose mean attainment is below their percentile; unknown attainment misses nothing."""
     percentiles = {service.service: service.percentile for service in report.runs[0].services}
     return [
@@ -81,7 +81,7 @@ def missed(report: Report, summary: PolicySummary) -> list[str]:
     ]
 
 
-def _misses_alike(report: Report, policy: str, least: str) -> bool:
+def _misses_alike(report: SimulationReport, policy: str, least: str) -> bool:
     """Whether chance may explain that it misses more; one seed explains nothing."""
     found = compare(report, policy, least)
     if policy == least or found is None:
@@ -90,5 +90,5 @@ def _misses_alike(report: Report, policy: str, least: str) -> bool:
     return abs(gain.mean) < ROUNDING if gain.half_width is None else not is_shown(gain)
 
 
-def _by_seed(report: Report, policy: str) -> dict[int, RunResult]:
+def _by_seed(report: SimulationReport, policy: str) -> dict[int, RunResult]:
     return {run.seed: run for run in report.runs if run.policy == policy}

@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from app.simulate.figures import duration
-from app.simulate.report.charts import Range, Span, round_step, time_unit
+from app.simulate.report.charts import ChartSpan, Range, round_step, time_unit
 from app.simulate.run.results import TaskPhase, TaskResult
 
 WIDTH, ROW = 760.0, 20.0
@@ -20,7 +20,7 @@ _MOST_LETTERS = 20
 
 
 def gantt_chart(
-    title: str, tasks: Sequence[TaskResult], span_s: Range, *, colour: str, marked: Sequence[Span] = ()
+    title: str, tasks: Sequence[TaskResult], span_s: Range, *, colour: str, marked: Sequence[ChartSpan] = ()
 ) -> str:
     """The chart as an `svg` element; what is marked is shaded behind the bars."""
     height = TOP + len(tasks) * ROW + BOTTOM
@@ -62,7 +62,7 @@ def _bar(phase: TaskPhase, ends: Range, top: float, colour: str, words: str) -> 
     return f'<rect {look} {place} height="{height:g}">{title}</rect>'
 
 
-def _shade(span: Span, span_s: Range, bottom: float) -> str:
+def _shade(span: ChartSpan, span_s: Range, bottom: float) -> str:
     left, right = _x(span.start_s, span_s), _x(span.end_s, span_s)
     return (
         f'<rect class="fault" x="{left:.1f}" y="{TOP:g}" width="{max(right - left, 1.5):.1f}" '

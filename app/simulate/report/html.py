@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 from app.simulate.figures import number
-from app.simulate.report.charts import Bar, Times, bar_chart, colour_of
+from app.simulate.report.charts import ChartBar, TimeAxis, bar_chart, colour_of
 from app.simulate.report.compare import missed
 from app.simulate.report.html_budgets import budgets_section, policies_section
 from app.simulate.report.html_charts import (
@@ -28,7 +28,7 @@ from app.simulate.report.html_charts import (
 from app.simulate.report.html_events import events_section
 from app.simulate.report.html_parts import (
     STYLE,
-    Cell,
+    FigureCell,
     bullets,
     estimate_cell,
     figure,
@@ -40,20 +40,20 @@ from app.simulate.report.html_parts import (
 from app.simulate.report.html_services import services_section
 from app.simulate.report.html_tasks import tasks_section
 from app.simulate.report.html_words import TRUTHS, fault_titles, headline, interval_note, origins, scenario_sentence
-from app.simulate.report.report import PolicySummary, Report, seeds_note
-from app.simulate.run.results import Series
-from app.simulate.scenario.scenario import Scenario, ScenarioSpec
+from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
+from app.simulate.run.results import RunSeries
+from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 
 MOST_SCENARIO = 20_000
 """Characters of a scenario that the page carries."""
 
 
-def report_to_html(report: Report, *, version: str = "", file: str = "SCENARIO.yaml") -> str:
+def report_to_html(report: SimulationReport, *, version: str = "", file: str = "SCENARIO.yaml") -> str:
     """The page. `version` is the program's, `file` the scenario's name; both go into the footer.
 
     Raises pydantic.ValidationError where the report's scenario is none of this program's.
     """
-    scenario = Scenario.model_validate(report.scenario)
+    scenario = SimulationScenario.model_validate(report.scenario)
     name = escape(scenario.metadata.name)
     body = "\n".join(part for part in _body(report, scenario, version=version, file=file) if part)
     return (
@@ -63,7 +63,7 @@ def report_to_html(report: Report, *, version: str = "", file: str = "SCENARIO.y
     )
 
 
-def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Iterator[str]:
+def _body(report: SimulationReport, scenario: SimulationScenario, *, version: str, file: str) -> Iterator[str]:
     spec = scenario.spec
     yield f"<h1>{escape(scenario.metadata.name)}: policies side by side, simulated</h1>"
     yield paragraph(scenario_sentence(spec))
@@ -87,7 +87,7 @@ def _body(report: Report, scenario: Scenario, *, version: str, file: str) -> Ite
     yield from _footer(scenario, version=version, file=file)
 
 
-def _findings(report: Report, spec: ScenarioSpec) -> Iterator[str]:
+def _findings(report: SimulationReport, spec: ScenarioSpec) -> Iterator[str]:
     first, *others = headline(report, clairvoyant=[run.label for run in spec.policies if run.clairvoyant])
     yield f'<div class="headline"><strong>{escape(first)}</strong>{bullets(others)}</div>'
     yield paragraph(interval_note(report), "faint")
@@ -102,7 +102,7 @@ def _findings(report: Report, spec: ScenarioSpec) -> Iterator[str]:
     yield _decision_table(report)
 
 
-def _policy_table(report: Report) -> str:
+def _policy_table(report: SimulationReport) -> str:
     headings = (
         "policy",
         "cost, USD",
@@ -126,7 +126,7 @@ def _policy_table(report: Report) -> str:
     return table(headings, (_policy_row(report, each) for each in report.policies)) + paragraph(words, "faint")
 
 
-def _policy_row(report: Report, summary: PolicySummary) -> tuple[str | Cell, ...]:
+def _policy_row(report: SimulationReport, summary: PolicySummary) -> tuple[str | FigureCell, ...]:
     p99 = [service.p99_ms for service in summary.services if service.p99_ms]
     note = seeds_note(report, summary.policy)
     return (
@@ -143,12 +143,12 @@ def _policy_row(report: Report, summary: PolicySummary) -> tuple[str | Cell, ...
     )
 
 
-def _cost_bars(report: Report) -> str:
+def _cost_bars(report: SimulationReport) -> str:
     bars = []
     for place, summary in enumerate(report.policies):
         cell = estimate_cell(summary.cost_usd)
         bars.append(
-            Bar(
+            ChartBar(
                 label=summary.policy,
                 value=summary.cost_usd.mean,
                 half_width=summary.cost_usd.half_width,
@@ -159,7 +159,7 @@ def _cost_bars(report: Report) -> str:
     return bar_chart("Cost of the used GPUs by policy", bars)
 
 
-def _decision_table(report: Report) -> str:
+def _decision_table(report: SimulationReport) -> str:
     headings = ("policy", "decisions", "median, s", "longest, s", "held", "plans refused", "plans pushed")
     rows = []
     for policy, runs in runs_by_policy(report).items():
@@ -179,7 +179,7 @@ def _decision_table(report: Report) -> str:
     return table(headings, rows) + paragraph(words, "faint")
 
 
-def _fleet(spec: ScenarioSpec, runs: Runs, times: Times) -> Iterator[str]:
+def _fleet(spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
     """Cost and GPUs by type over time."""
     types = sorted({name for mine in runs.values() for run in mine for name in run.series.gpus})
     charts: list[tuple[str, Values]] = [
@@ -196,11 +196,11 @@ def _fleet(spec: ScenarioSpec, runs: Runs, times: Times) -> Iterator[str]:
     yield "</div>"
 
 
-def _cost(series: Series) -> list[float]:
+def _cost(series: RunSeries) -> list[float]:
     return series.cost_usd_per_hour
 
 
-def _used(gpu_type: str, series: Series) -> list[float]:
+def _used(gpu_type: str, series: RunSeries) -> list[float]:
     """Used GPUs of a type; a run that never used it does not name it."""
     return series.gpus.get(gpu_type, [0.0] * len(series.cost_usd_per_hour))
 
@@ -210,7 +210,7 @@ def _fault_list(spec: ScenarioSpec) -> str:
     return f"<ol>{entries}</ol>" if entries else ""
 
 
-def _footer(scenario: Scenario, *, version: str, file: str) -> Iterator[str]:
+def _footer(scenario: SimulationScenario, *, version: str, file: str) -> Iterator[str]:
     yield "<footer><h2>What this is</h2>"
     yield from map(paragraph, origins(scenario.spec))
     made_by = f"Plimsoll {version}".strip()

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.simulate.report.charts import Line, LineChart, Span, Times, line_chart, look_of
+from app.simulate.report.charts import ChartSpan, Line, LineChart, TimeAxis, line_chart, look_of
 from app.simulate.report.html_parts import figure
 from app.simulate.report.html_words import fault_title
-from app.simulate.report.report import Report
+from app.simulate.report.report import SimulationReport
 from app.simulate.report.timelines import mean_course, point_times_s
-from app.simulate.run.results import RunResult, Series
+from app.simulate.run.results import RunResult, RunSeries
 from app.simulate.scenario.scenario import ScenarioSpec
 
 MOST_FAULTS = 20
@@ -15,10 +15,10 @@ MOST_FAULTS = 20
 
 Runs = Mapping[str, Sequence[RunResult]]
 """By policy, in the report's order, which gives each its colour."""
-Values = Callable[[Series], Sequence[float | None]]
+Values = Callable[[RunSeries], Sequence[float | None]]
 
 
-def runs_by_policy(report: Report) -> Runs:
+def runs_by_policy(report: SimulationReport) -> Runs:
     """A report's runs."""
     return {each.policy: [run for run in report.runs if run.policy == each.policy] for each in report.policies}
 
@@ -31,28 +31,28 @@ def policy_lines(runs: Runs, values: Values) -> list[Line]:
     ]
 
 
-def policy_chart(title: str, times: Times, lines: Sequence[Line], *, is_count: bool = False) -> str:
+def policy_chart(title: str, times: TimeAxis, lines: Sequence[Line], *, is_count: bool = False) -> str:
     """A chart under its title, from 0 on."""
     chart = LineChart(title=title, times=times, lines=lines, least_step=1.0 if is_count else 0.0)
     return figure(title, line_chart(chart))
 
 
-def times_of(runs: Runs, spec: ScenarioSpec) -> Times:
+def times_of(runs: Runs, spec: ScenarioSpec) -> TimeAxis:
     """The axis of all charts: the time that counts, with the faults in it."""
     series = next(iter(runs.values()))[0].series
     steps, begin_s = len(series.cost_usd_per_hour), spec.warm_up_s
     end_s = begin_s + steps * series.step_s
-    return Times(
+    return TimeAxis(
         at_s=point_times_s(steps, series.step_s, first_s=begin_s),
         span_s=(begin_s, end_s),
         marked=[span for span in fault_spans(spec) if span.start_s < end_s and span.end_s > begin_s],
     )
 
 
-def fault_spans(spec: ScenarioSpec) -> list[Span]:
+def fault_spans(spec: ScenarioSpec) -> list[ChartSpan]:
     """When the faults are, numbered as in their list."""
     return [
-        Span(
+        ChartSpan(
             label=str(number),
             start_s=fault.start_s,
             end_s=spec.duration_s if fault.end_s is None else fault.end_s,

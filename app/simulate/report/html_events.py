@@ -7,7 +7,7 @@ from statistics import fmean
 
 from app.simulate.figures import duration, number
 from app.simulate.report.html_charts import MOST_FAULTS, Runs
-from app.simulate.report.html_parts import Cell, paragraph, table
+from app.simulate.report.html_parts import FigureCell, paragraph, table
 from app.simulate.report.html_words import fault_title
 from app.simulate.run.results import RunResult, ServiceResult
 from app.simulate.scenario.scenario import ScenarioSpec
@@ -20,7 +20,7 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ReportedEvent:
     """Something that happens to services."""
 
     title: str
@@ -49,7 +49,7 @@ def events_section(spec: ScenarioSpec, runs: Runs) -> Iterator[str]:
         yield paragraph(_WORDS, "faint")
 
 
-def recovery_s(run: RunResult, event: Event, begin_s: float) -> float:
+def recovery_s(run: RunResult, event: ReportedEvent, begin_s: float) -> float:
     """How long after its beginning the services were in SLO again; 0: they always were; infinity: not to the end."""
     places = _places(run, event, begin_s)
     bad = [_is_bad(run, place, event) for place in range(len(run.series.power_w))]
@@ -60,42 +60,42 @@ def recovery_s(run: RunResult, event: Event, begin_s: float) -> float:
     return math.inf if good is None else begin_s + good * run.series.step_s - event.start_s
 
 
-def _events(spec: ScenarioSpec) -> Iterator[Event]:
+def _events(spec: ScenarioSpec) -> Iterator[ReportedEvent]:
     for fault in spec.faults:
         end_s = spec.duration_s if fault.end_s is None else fault.end_s
-        yield Event(title=fault_title(fault), start_s=fault.start_s, end_s=end_s, service=None)
+        yield ReportedEvent(title=fault_title(fault), start_s=fault.start_s, end_s=end_s, service=None)
     for service in spec.services:
         for spike in service.load.spikes:
             start_s, end_s = spike.start_s - spike.ramp_s, spike.start_s + spike.length_s + spike.ramp_s
             title = f"{service.name}: {spike.factor:g} times the load from {duration(spike.start_s)} on"
-            yield Event(title=title, start_s=max(0.0, start_s), end_s=end_s, service=service.name)
+            yield ReportedEvent(title=title, start_s=max(0.0, start_s), end_s=end_s, service=service.name)
 
 
-def _places(run: RunResult, event: Event, begin_s: float) -> range:
+def _places(run: RunResult, event: ReportedEvent, begin_s: float) -> range:
     """Of the steps that it touches."""
     step_s, steps = run.series.step_s, len(run.series.power_w)
     first = max(0, math.floor((event.start_s - begin_s) / step_s))
     return range(first, min(steps, math.ceil((event.end_s - begin_s) / step_s)))
 
 
-def _missed(run: RunResult, event: Event, begin_s: float) -> int:
+def _missed(run: RunResult, event: ReportedEvent, begin_s: float) -> int:
     places = _places(run, event, begin_s)
     concerned = (run.series.services[each.service] for each in _concerned(run, event))
     return sum(sum(series.missed[places.start : places.stop]) for series in concerned)
 
 
-def _is_bad(run: RunResult, place: int, event: Event) -> bool:
+def _is_bad(run: RunResult, place: int, event: ReportedEvent) -> bool:
     """Whether a service was below its percentile in that step."""
     shares = ((each, run.series.services[each.service].attainment[place]) for each in _concerned(run, event))
     return any(share is not None and share < each.percentile for each, share in shares)
 
 
-def _concerned(run: RunResult, event: Event) -> list[ServiceResult]:
+def _concerned(run: RunResult, event: ReportedEvent) -> list[ServiceResult]:
     return [each for each in run.services if event.service in (None, each.service)]
 
 
-def _over_it(mine: Sequence[RunResult], event: Event, spec: ScenarioSpec) -> str | Cell:
+def _over_it(mine: Sequence[RunResult], event: ReportedEvent, spec: ScenarioSpec) -> str | FigureCell:
     slowest_s = max(recovery_s(run, event, spec.warm_up_s) for run in mine)
     if slowest_s == math.inf:
-        return Cell(text="not to the end", is_bad=True)
+        return FigureCell(text="not to the end", is_bad=True)
     return duration(round(slowest_s)) if slowest_s else "never out"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from app.simulate.figures import Estimate, estimate_texts
+from app.simulate.figures import SeedMean, estimate_texts
 from app.simulate.report.charts import look_of
 
 STYLE = """
@@ -52,7 +52,7 @@ INK = 'style="stroke:var(--ink)"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class FigureCell:
     """A table's cell: a figure, and what chance may add to it or take from it."""
 
     text: str
@@ -65,7 +65,7 @@ class Cell:
         return figure + (f' <span class="pm">{escape(self.spread)}</span>' if self.spread else "")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, lefts: int = 1) -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[str | FigureCell]], *, lefts: int = 1) -> str:
     """A table; its first `lefts` columns are words, the others figures."""
     return (
         '<div class="wide"><table><thead><tr>'
@@ -100,20 +100,20 @@ def legend(names: Sequence[str], *, asked: str = "") -> str:
     return f'<ul class="legend">{"".join(entries)}</ul>'
 
 
-def estimate_cell(value: Estimate | None, *, digits: int | None = None, scale: float = 1.0) -> Cell:
+def estimate_cell(value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0) -> FigureCell:
     """A mean with its interval."""
     text, spread = estimate_texts(value, digits=digits, scale=scale)
-    return Cell(text=text, spread=spread)
+    return FigureCell(text=text, spread=spread)
 
 
-def share_cell(value: Estimate | None, *, digits: int, bad: bool = False) -> Cell:
+def share_cell(value: SeedMean | None, *, digits: int, bad: bool = False) -> FigureCell:
     """A share in percent, with its interval."""
     text, spread = estimate_texts(value, digits=digits, is_share=True)
-    return Cell(text=text, spread=spread, is_bad=bad)
+    return FigureCell(text=text, spread=spread, is_bad=bad)
 
 
-def _cells(row: Sequence[str | Cell], lefts: int) -> str:
-    insides = (cell.html() if isinstance(cell, Cell) else escape(cell) for cell in row)
+def _cells(row: Sequence[str | FigureCell], lefts: int) -> str:
+    insides = (cell.html() if isinstance(cell, FigureCell) else escape(cell) for cell in row)
     return "".join(f"<td{_side(place, lefts)}>{inside}</td>" for place, inside in enumerate(insides))
 
 

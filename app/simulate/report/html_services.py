@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 
-from app.simulate.figures import Estimate, counted, number
-from app.simulate.report.charts import Line, LineChart, Times, line_chart
+from app.simulate.figures import SeedMean, counted, number
+from app.simulate.report.charts import Line, LineChart, TimeAxis, line_chart
 from app.simulate.report.html_charts import Runs, policy_chart, policy_lines
-from app.simulate.report.html_parts import INK, Cell, estimate_cell, figure, legend, paragraph, share_cell, table
-from app.simulate.report.report import Report, estimate
+from app.simulate.report.html_parts import INK, FigureCell, estimate_cell, figure, legend, paragraph, share_cell, table
+from app.simulate.report.report import SimulationReport, estimate
 from app.simulate.report.timelines import mean_course
-from app.simulate.run.results import RunResult, Series, ServiceResult, ServiceSeries
+from app.simulate.run.results import RunResult, RunSeries, ServiceResult, ServiceSeries
 from app.simulate.scenario.scenario import ScenarioSpec
 
 MOST_CHARTED = 12
@@ -20,7 +20,7 @@ MOST_ROWS = 500
 ARRIVALS = "requests that arrived"
 
 
-def services_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Times) -> Iterator[str]:
+def services_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
     """All services, worst first."""
     ranked = worst_first(report)
     closed = {service.name for service in spec.services if service.load.clients is not None}
@@ -38,7 +38,7 @@ def services_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Time
         )
 
 
-def worst_first(report: Report) -> list[int]:
+def worst_first(report: SimulationReport) -> list[int]:
     """Places of the services, by how far above its percentile the policy stays that serves it worst."""
 
     def margin(place: int) -> float:
@@ -49,7 +49,7 @@ def worst_first(report: Report) -> list[int]:
     return sorted(range(len(report.runs[0].services)), key=lambda place: (margin(place), place))
 
 
-def _in_full(runs: Runs, place: int, times: Times, closed: set[str]) -> Iterator[str]:
+def _in_full(runs: Runs, place: int, times: TimeAxis, closed: set[str]) -> Iterator[str]:
     first = _first(runs, place)
     slo = f"{100.0 * first.percentile:g} % within {first.slo_ms:g} ms"
     yield f"<h3>{escape(first.service)}</h3>"
@@ -78,7 +78,7 @@ def _table(runs: Runs, place: int) -> str:
     return table(headings, (_row(policy, [run.services[place] for run in mine]) for policy, mine in runs.items()))
 
 
-def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | Cell, ...]:
+def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | FigureCell, ...]:
     attainment = _over(mine, lambda each: each.attainment)
     is_bad = attainment is not None and attainment.mean < mine[0].percentile
     worst = [each.worst_step for each in mine if each.worst_step is not None]
@@ -94,17 +94,17 @@ def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | Cell, ...]:
     )
 
 
-def _over(mine: Sequence[ServiceResult], value: Callable[[ServiceResult], float | None]) -> Estimate | None:
+def _over(mine: Sequence[ServiceResult], value: Callable[[ServiceResult], float | None]) -> SeedMean | None:
     """The estimate over the seeds; None where one of them knows none."""
     values = [value(each) for each in mine]
     known = [each for each in values if each is not None]
     return estimate(known) if len(known) == len(values) else None
 
 
-def _charts(runs: Runs, service: ServiceResult, times: Times, *, is_closed: bool) -> Iterator[str]:
+def _charts(runs: Runs, service: ServiceResult, times: TimeAxis, *, is_closed: bool) -> Iterator[str]:
     """Rates, attainment, latency, replicas."""
 
-    def mine(series: Series) -> ServiceSeries:
+    def mine(series: RunSeries) -> ServiceSeries:
         return series.services[service.service]
 
     yield policy_chart(
@@ -137,7 +137,7 @@ def _charts(runs: Runs, service: ServiceResult, times: Times, *, is_closed: bool
     yield policy_chart("Replicas", times, policy_lines(runs, lambda series: mine(series).replicas), is_count=True)
 
 
-def _arrivals(runs: Runs, rates: Callable[[Series], list[float]], *, is_closed: bool) -> list[Line]:
+def _arrivals(runs: Runs, rates: Callable[[RunSeries], list[float]], *, is_closed: bool) -> list[Line]:
     """What arrived: the same under all policies, unless clients wait for their answers."""
     if is_closed:
         return [
@@ -155,7 +155,7 @@ def _in_rows(runs: Runs, places: Sequence[int]) -> str:
     """In SLO and p99 of each policy."""
     headings = ["service", "SLO", *(f"{policy}: {title}" for policy in runs for title in ("in SLO, %", "p99, ms"))]
 
-    def row(place: int) -> Iterator[str | Cell]:
+    def row(place: int) -> Iterator[str | FigureCell]:
         first = _first(runs, place)
         yield first.service
         yield f"{100.0 * first.percentile:g} % ≤ {first.slo_ms:g} ms"

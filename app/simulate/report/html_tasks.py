@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from app.simulate.figures import counted, duration, number
-from app.simulate.report.charts import Times, colour_of
+from app.simulate.report.charts import TimeAxis, colour_of
 from app.simulate.report.gantt import gantt_chart, phase_legend
 from app.simulate.report.html_charts import Runs, fault_spans, policy_chart, policy_lines
-from app.simulate.report.html_parts import Cell, estimate_cell, figure, legend, paragraph, share_cell, table
-from app.simulate.report.report import Report
-from app.simulate.run.results import Series, TaskPhase, TaskResult
+from app.simulate.report.html_parts import FigureCell, estimate_cell, figure, legend, paragraph, share_cell, table
+from app.simulate.report.report import SimulationReport
+from app.simulate.run.results import RunSeries, TaskPhase, TaskResult
 from app.simulate.scenario.scenario import ScenarioSpec
 
 MOST_TASKS = 24
@@ -29,7 +29,7 @@ _WORDS = (
 )
 
 
-def tasks_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Times) -> Iterator[str]:
+def tasks_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
     """All of it; nothing where no run has tasks."""
     if not any(run.tasks for run in report.runs):
         return
@@ -54,11 +54,11 @@ def tasks_section(report: Report, spec: ScenarioSpec, runs: Runs, times: Times) 
         yield paragraph("Tasks under the other policies: see the JSON report.", "faint")
 
 
-def _count(phase: TaskPhase, series: Series) -> list[int]:
+def _count(phase: TaskPhase, series: RunSeries) -> list[int]:
     return series.tasks.get(phase, [0] * len(series.power_w))
 
 
-def _policy_table(report: Report) -> str:
+def _policy_table(report: SimulationReport) -> str:
     headings = (
         "policy",
         "finished, %",
@@ -103,12 +103,12 @@ def _task_table(tasks: Sequence[TaskResult]) -> str:
     return table(headings, map(_row, tasks), lefts=3)
 
 
-def _row(task: TaskResult) -> tuple[str | Cell, ...]:
+def _row(task: TaskResult) -> tuple[str | FigureCell, ...]:
     late = task.is_in_time is False
     return (
         task.task,
         f"{task.network}, {task.batch}",
-        Cell(text="too late" if late and task.phase == "finished" else task.phase, is_bad=late),
+        FigureCell(text="too late" if late and task.phase == "finished" else task.phase, is_bad=late),
         _time(task.submitted_s),
         _time(task.first_ran_s),
         _time(task.finished_s),

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from app.simulate.figures import Estimate, counted, duration, number
-from app.simulate.report.compare import ROUNDING, Comparison, compare, favourite, is_shown, missed
-from app.simulate.report.report import PolicySummary, Report
-from app.simulate.scenario.parts import FaultSpec, Load
+from app.simulate.figures import SeedMean, counted, duration, number
+from app.simulate.report.compare import ROUNDING, PolicyComparison, compare, favourite, is_shown, missed
+from app.simulate.report.report import PolicySummary, SimulationReport
+from app.simulate.scenario.parts import FaultSpec, ServiceLoad
 from app.simulate.scenario.scenario import ScenarioSpec
 
 TRUTHS = {
@@ -67,7 +67,7 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
     )
 
 
-def headline(report: Report, *, clairvoyant: Sequence[str] = ()) -> list[str]:
+def headline(report: SimulationReport, *, clairvoyant: Sequence[str] = ()) -> list[str]:
     """What the figures say: the best policy beside each other one, with intervals; the best comes first."""
     names = [summary.policy for summary in report.policies]
     best = favourite(report, [name for name in names if name not in clairvoyant] or names)
@@ -78,7 +78,7 @@ def headline(report: Report, *, clairvoyant: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def interval_note(report: Report) -> str:
+def interval_note(report: SimulationReport) -> str:
     """How far the comparison can be trusted."""
     seeds = len({run.seed for run in report.runs})
     if seeds == 1:
@@ -126,7 +126,7 @@ def _task_words(spec: ScenarioSpec) -> Iterator[str]:
         yield f"the tasks of {counted(len(spec.task_lists), 'job list')}"
 
 
-def _kind(load: Load) -> str:
+def _kind(load: ServiceLoad) -> str:
     if load.trace is not None:
         return "a trace"
     if load.levels is not None:
@@ -141,7 +141,7 @@ def _joined(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
     return zip(("with", *("and",) * len(shapes)), shapes, strict=False)
 
 
-def _promise(report: Report, summary: PolicySummary) -> str:
+def _promise(report: SimulationReport, summary: PolicySummary) -> str:
     """Whether a policy kept the SLOs."""
     if not any(service.judged for run in report.runs for service in run.services):
         return "Nobody asked for anything, so no policy is better than another."
@@ -155,7 +155,7 @@ def _promise(report: Report, summary: PolicySummary) -> str:
     return f"{_success(report, summary)}: {in_slo}."
 
 
-def _success(report: Report, summary: PolicySummary) -> str:
+def _success(report: SimulationReport, summary: PolicySummary) -> str:
     """Who kept the SLOs: one alone, several at one price, or one cheaper than others."""
     others = [each for each in report.policies if each != summary and not missed(report, each)]
     if not others:
@@ -167,7 +167,7 @@ def _success(report: Report, summary: PolicySummary) -> str:
     return f"{summary.policy} is the cheapest that kept the SLO of every service"
 
 
-def _failure(report: Report, summary: PolicySummary) -> str:
+def _failure(report: SimulationReport, summary: PolicySummary) -> str:
     """That nobody kept the SLOs, and whether the least bad policy is worth a word of praise."""
     if len(report.policies) == 1:
         return f"{summary.policy}, the only policy, did not keep the SLO of every service"
@@ -179,12 +179,12 @@ def _failure(report: Report, summary: PolicySummary) -> str:
     return f"No policy kept the SLO of every service. {summary.policy} is the cheapest of those that missed least"
 
 
-def _sentence(found: Comparison, is_bound: bool) -> str:
+def _sentence(found: PolicyComparison, is_bound: bool) -> str:
     rival = f"{found.rival}, which knows the future" if is_bound else found.rival
     return f"Against {rival}: {_cost_words(found.saving)}; {_gain_words(found.attainment_gain)}."
 
 
-def _cost_words(saving: Estimate | None) -> str:
+def _cost_words(saving: SeedMean | None) -> str:
     if saving is None:
         return "no comparison of cost, since one of them used no GPU or left most requests unserved"
     if _is_nothing(saving):
@@ -195,7 +195,7 @@ def _cost_words(saving: Estimate | None) -> str:
     return f"costs {number(100.0 * abs(saving.mean), 1)} % {word}{_bracketed(saving, 1)}"
 
 
-def _gain_words(gain: Estimate) -> str:
+def _gain_words(gain: SeedMean) -> str:
     if _is_nothing(gain):
         return "as many requests in SLO"
     if gain.half_width is not None and not is_shown(gain):
@@ -205,16 +205,16 @@ def _gain_words(gain: Estimate) -> str:
     return f"{number(100.0 * abs(gain.mean), 2)} points {word} of the requests in SLO{_bracketed(gain, 2)}"
 
 
-def _is_nothing(difference: Estimate) -> bool:
+def _is_nothing(difference: SeedMean) -> bool:
     """Whether there is none in any seed."""
     return abs(difference.mean) < ROUNDING and (difference.half_width or 0.0) < ROUNDING
 
 
-def _bracketed(value: Estimate, digits: int) -> str:
+def _bracketed(value: SeedMean, digits: int) -> str:
     return "" if value.half_width is None else f" ({_spread(value, digits).strip()} points)"
 
 
-def _spread(value: Estimate, digits: int) -> str:
+def _spread(value: SeedMean, digits: int) -> str:
     return f" ± {number(100.0 * (value.half_width or 0.0), digits)}"
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from scipy.special import stdtrit
 
-from app.simulate.figures import Estimate
+from app.simulate.figures import SeedMean
 from app.simulate.run.results import FailedRun, RunResult, TaskResult
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 
 VERSION = 1
 CONFIDENCE = 0.95
@@ -22,27 +22,27 @@ class ServiceSummary:
     """One service under one policy, over all seeds."""
 
     service: str
-    attainment: Estimate | None
+    attainment: SeedMean | None
     """None where nobody asked in some run."""
-    p99_ms: Estimate | None
-    cost_usd: Estimate
+    p99_ms: SeedMean | None
+    cost_usd: SeedMean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSummary:
     """All tasks under one policy, over all seeds."""
 
-    finished: Estimate
+    finished: SeedMean
     """Share of the submitted ones."""
-    completion_s: Estimate | None
+    completion_s: SeedMean | None
     """Mean from submission to end, of those that finished; None where none did in some run."""
-    in_time: Estimate | None
+    in_time: SeedMean | None
     """Share of those that met their deadline, or missed it; None where there are none in some run."""
-    undecided: Estimate
+    undecided: SeedMean
     """Tasks with a deadline that was neither met nor missed when the run ended."""
-    work_gpu_hours: Estimate
+    work_gpu_hours: SeedMean
     """What all tasks did in the time that counts, in hours of GPUs that do nothing else."""
-    cost_usd: Estimate
+    cost_usd: SeedMean
     """Of GPUs on which only tasks ran."""
 
 
@@ -57,26 +57,26 @@ class PolicySummary:
     """One policy over all seeds."""
 
     policy: str
-    cost_usd: Estimate
-    handover_usd: Estimate
+    cost_usd: SeedMean
+    handover_usd: SeedMean
     """The part of it of GPUs that served on while their replicas moved."""
-    memory_usd: Estimate
-    gpu_hours: Estimate
-    energy_kwh: Estimate
-    violations: Estimate
+    memory_usd: SeedMean
+    gpu_hours: SeedMean
+    energy_kwh: SeedMean
+    violations: SeedMean
     """Share of all requests that were late or rejected, or wait at the end though they are late."""
-    worst_attainment: Estimate | None
+    worst_attainment: SeedMean | None
     """Of the service that is worst off in each run."""
-    replicas_started: Estimate
+    replicas_started: SeedMean
     services: tuple[ServiceSummary, ...]
     tasks: TaskSummary | None = None
     """None where some run has none."""
-    carbon_g: Estimate | None = None
+    carbon_g: SeedMean | None = None
     """None where the scenario has no grid intensity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SimulationReport:
     """What a simulation came to."""
 
     scenario: Mapping[str, Any]
@@ -91,14 +91,16 @@ class Report:
     version: int = VERSION
 
 
-def make_report(scenario: Scenario, outcomes: Iterable[RunResult | FailedRun], *, notes: Sequence[str] = ()) -> Report:
+def make_report(
+    scenario: SimulationScenario, outcomes: Iterable[RunResult | FailedRun], *, notes: Sequence[str] = ()
+) -> SimulationReport:
     """The report of these runs, which may be less than the scenario asks for; its policies in the scenario's order."""
     known = tuple(outcomes)
     done = tuple(run for run in known if isinstance(run, RunResult))
     found = {run.policy for run in done}
     listed = (run.label for run in scenario.spec.policies)
     names = dict.fromkeys((*(label for label in listed if label in found), *(run.policy for run in done)))
-    return Report(
+    return SimulationReport(
         scenario=scenario.model_dump(mode="json"),
         runs=done,
         policies=tuple(_summary(name, [run for run in done if run.policy == name]) for name in names),
@@ -107,14 +109,14 @@ def make_report(scenario: Scenario, outcomes: Iterable[RunResult | FailedRun], *
     )
 
 
-def seeds_note(report: Report, policy: str) -> str:
+def seeds_note(report: SimulationReport, policy: str) -> str:
     """`2 of 3 seeds` where runs of a policy failed, so that its figures are of fewer than the others'; else nothing."""
     failed = sum(run.policy == policy for run in report.failed)
     done = sum(run.policy == policy for run in report.runs)
     return f"{done} of {done + failed} seeds" if failed else ""
 
 
-def report_to_json(report: Report) -> bytes:
+def report_to_json(report: SimulationReport) -> bytes:
     """As a file. Equal scenarios give equal bytes but for `seconds`, how long each run's decisions took."""
     bare = replace(report, runs=tuple(replace(run, decision_seconds=()) for run in report.runs))
     document = msgspec.to_builtins(bare)
@@ -124,25 +126,25 @@ def report_to_json(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode({**document, "seconds": seconds}), indent=1) + b"\n"
 
 
-def report_from_json(text: bytes) -> Report:
+def report_from_json(text: bytes) -> SimulationReport:
     """A report from its file. Raises msgspec.ValidationError."""
     document = msgspec.json.decode(text)
     seconds = document.pop("seconds", [])
     for run, times in zip(document.get("runs", []), seconds, strict=False):
         run["decision_seconds"] = times["decisions"]
-    return msgspec.convert(document, Report)
+    return msgspec.convert(document, SimulationReport)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float]) -> SeedMean:
     """Mean and confidence interval of independent values, at least one."""
     if len(values) < 2:
-        return Estimate(mean=values[0], half_width=None)
+        return SeedMean(mean=values[0], half_width=None)
     factor = float(stdtrit(len(values) - 1, 0.5 + CONFIDENCE / 2.0))
-    return Estimate(mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values)))
+    return SeedMean(mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values)))
 
 
 def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
-    def over(value: Callable[[RunResult], float]) -> Estimate:
+    def over(value: Callable[[RunResult], float]) -> SeedMean:
         return estimate([value(run) for run in runs])
 
     return PolicySummary(
@@ -195,6 +197,6 @@ def _worst(run: RunResult) -> float | None:
     return min((each.attainment for each in run.services if each.attainment is not None), default=None)
 
 
-def _where_known(values: Sequence[float | None]) -> Estimate | None:
+def _where_known(values: Sequence[float | None]) -> SeedMean | None:
     known = [value for value in values if value is not None]
     return estimate(known) if len(known) == len(values) else None

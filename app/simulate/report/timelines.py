@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from app.simulate.run.results import RunResult, Series
+from app.simulate.run.results import RunResult, RunSeries
 
 MOST_POINTS = 240
 """Of one line: more would be finer than a chart's pixels."""
@@ -13,7 +13,7 @@ Course = list[float | None]
 """A value for each point in time; None where nothing is known."""
 
 
-def mean_course(runs: Sequence[RunResult], values: Callable[[Series], Sequence[float | None]]) -> Course:
+def mean_course(runs: Sequence[RunResult], values: Callable[[RunSeries], Sequence[float | None]]) -> Course:
     """Means over the runs that know a value at that step, thinned."""
     return thinned([mean_known(step) for step in zip(*(values(run.series) for run in runs), strict=True)])
 

@@ -10,7 +10,7 @@ from app.db.decisions.simulations import NewSimulation
 from app.simulate.requests.examples import Example, find_example, load_examples
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.reading import Complaints, pool_of, scenario_of
-from app.simulate.scenario.scenario import Scenario, ScenarioSpec, files_of
+from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario, files_of
 from solvers.policies.registry import policies
 
 MOST_DURATION_S = 21_600.0
@@ -25,7 +25,7 @@ MOST_COMPLAINTS = 20
 _REMEDY = "`plimsoll simulate` takes more"
 
 
-class ScenarioDesk:
+class ScenarioIntake:
     """Takes orders for simulations."""
 
     def examples(self) -> Sequence[ExampleView]:
@@ -53,7 +53,7 @@ class ScenarioDesk:
         document = _document(wanted)
         value = _with_choices(document.value, wanted)
         found = tuple(_oversized(value)) or scenario_of(value, lambda scenario: _refused(scenario, wanted))
-        if not isinstance(found, Scenario):
+        if not isinstance(found, SimulationScenario):
             raise _refusal(found, document, wanted)
         spec = found.spec
         return NewSimulation(
@@ -140,7 +140,7 @@ def _gpus(pool: object) -> int:
     return 0 if found is None else found.nodes * found.gpus_per_node
 
 
-def _refused(scenario: Scenario, wanted: SimulationRequest) -> Iterator[Complaint]:
+def _refused(scenario: SimulationScenario, wanted: SimulationRequest) -> Iterator[Complaint]:
     """What `plimsoll simulate` would do, and this does not."""
     spec = scenario.spec
     for path, words, found, most in (

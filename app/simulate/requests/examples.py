@@ -8,7 +8,7 @@ from app.base.errors import InvalidRequest, no_such
 from app.base.yaml_lines import read_documents
 from app.simulate.run.unusable_files import unusable_files
 from app.simulate.scenario.reading import scenario_of
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 
 CHECKOUT = Path(__file__).resolve().parents[3] / "docs" / "examples"
 PACKAGED = Path(__file__).resolve().parent / "_examples"
@@ -22,7 +22,7 @@ class Example:
     title: str
     """The first line of its file."""
     document: object
-    scenario: Scenario
+    scenario: SimulationScenario
 
 
 def folder() -> Path:
@@ -52,7 +52,7 @@ def _read(file: Path) -> Example | None:
     if not isinstance(value, dict) or value.get("kind") != "Scenario":
         return None
     scenario = scenario_of(value, partial(unusable_files, folder=file.parent))
-    assert isinstance(scenario, Scenario), f"{file}: {scenario}"
+    assert isinstance(scenario, SimulationScenario), f"{file}: {scenario}"
     return Example(name=file.stem, title=_title(text), document=value, scenario=scenario)
 
 

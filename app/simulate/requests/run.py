@@ -18,7 +18,7 @@ from app.simulate.requests.summary import summary_of
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.run import check, jobs_of
 from app.simulate.run.runner import Outcome, run_here, simulate_all
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from app.solver.process import follow_parent
 from solvers.types.state import Json
 
@@ -44,7 +44,7 @@ def work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
 
 def run_simulation(document: Mapping[str, Json], folder: Path, tell: Callable[[float], None]) -> Reports | str:
     """What a scenario's runs come to, or why there is nothing to report; files are looked for in the folder."""
-    scenario = Scenario.model_validate(document)
+    scenario = SimulationScenario.model_validate(document)
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
         notes = check(jobs[0])

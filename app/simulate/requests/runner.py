@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.base.errors import Unavailable
 from app.db.base.transaction import Engine, transaction
 from app.db.decisions import simulations
@@ -44,7 +44,7 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RunnerPeriods:
     """How long things take."""
 
     look_s: float = LOOK_S
@@ -59,8 +59,10 @@ class Pace:
 class SimulationRunner:
     """Looks for work for as long as the API runs."""
 
-    def __init__(self, engine: Engine, clock: Clock, *, pace: Pace | None = None, body: Body = work) -> None:
-        self._engine, self._clock, self._pace, self._body = engine, clock, pace or Pace(), body
+    def __init__(
+        self, engine: Engine, clock: ControlClock, *, pace: RunnerPeriods | None = None, body: Body = work
+    ) -> None:
+        self._engine, self._clock, self._pace, self._body = engine, clock, pace or RunnerPeriods(), body
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._task: asyncio.Task[None] | None = None
 

@@ -1,14 +1,14 @@
 """What a simulation came to, in the figures that `plimsoll simulate` prints."""
 
 from app.api.decisions.simulation_views import FigureView, PolicyFiguresView, ServiceFiguresView, SimulationSummaryView
-from app.simulate.figures import Estimate, estimate_words, share_words
+from app.simulate.figures import SeedMean, estimate_words, share_words
 from app.simulate.report.compare import missed
 from app.simulate.report.html_words import headline
-from app.simulate.report.report import PolicySummary, Report, ServiceSummary, seeds_note
+from app.simulate.report.report import PolicySummary, ServiceSummary, SimulationReport, seeds_note
 from app.simulate.scenario.scenario import ScenarioSpec
 
 
-def summary_of(report: Report, spec: ScenarioSpec) -> SimulationSummaryView:
+def summary_of(report: SimulationReport, spec: ScenarioSpec) -> SimulationSummaryView:
     """The summary of a report with at least one run."""
     clairvoyant = [run.label for run in spec.policies if run.clairvoyant]
     return SimulationSummaryView(
@@ -19,7 +19,7 @@ def summary_of(report: Report, spec: ScenarioSpec) -> SimulationSummaryView:
     )
 
 
-def _policy(report: Report, summary: PolicySummary) -> PolicyFiguresView:
+def _policy(report: SimulationReport, summary: PolicySummary) -> PolicyFiguresView:
     return PolicyFiguresView(
         policy=summary.policy,
         note=seeds_note(report, summary.policy),
@@ -43,9 +43,9 @@ def _service(summary: ServiceSummary) -> ServiceFiguresView:
     )
 
 
-def _figure(value: Estimate, *, digits: int | None = None) -> FigureView:
+def _figure(value: SeedMean, *, digits: int | None = None) -> FigureView:
     return FigureView(mean=value.mean, half_width=value.half_width, words=estimate_words(value, digits=digits))
 
 
-def _share(value: Estimate) -> FigureView:
+def _share(value: SeedMean) -> FigureView:
     return FigureView(mean=value.mean, half_width=value.half_width, words=share_words(value, digits=2))

@@ -11,10 +11,10 @@ import numpy as np
 from agents.sim import load
 from agents.sim import load as modulation
 from agents.sim.clients import ClientLoad
-from agents.sim.cluster import Scenario as Course
-from agents.sim.pace import World
+from agents.sim.cluster import ClusterScript as Course
+from agents.sim.pace import SimulatedWorld
 from agents.sim.rates import Shape, TraceShape
-from agents.sim.spec import Fault, GpuSpec, NodeSpec
+from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
 from agents.sim.truth.truth import load_truth
 from app.base.errors import InvalidRequest
 from app.catalogue.catalogue import load_gpu_types, load_profiles
@@ -22,11 +22,11 @@ from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.run.planned_world import PlannedWorld
-from app.simulate.scenario.parts import FaultSpec, Load, NodePool, PolicyRun, SimulatedService, TraceRef
-from app.simulate.scenario.scenario import Scenario, loop_of
+from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, ServiceLoad, SimulatedService, TraceRef
+from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from app.simulate.scenario.tasks import works_of
 from app.simulate.traces.files import read_trace
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType
 
@@ -42,7 +42,7 @@ class Catalogue:
     points: tuple[OperatingPoints, ...]
 
 
-def shipped_catalogue(scenario: Scenario) -> Catalogue:
+def shipped_catalogue(scenario: SimulationScenario) -> Catalogue:
     """What the shipped catalogue has of what the scenario names. Raises CatalogueError for what it has not."""
     gpu_types = sorted({pool.gpu_type for pool in scenario.spec.fleet})
     works = works_of(scenario.spec)
@@ -52,21 +52,23 @@ def shipped_catalogue(scenario: Scenario) -> Catalogue:
     return Catalogue(gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types))
 
 
-def make_world(scenario: Scenario, catalogue: Catalogue) -> World:
+def make_world(scenario: SimulationScenario, catalogue: Catalogue) -> SimulatedWorld:
     """The truth that the scenario asks for."""
     if scenario.spec.truth == "measured":
         return load_truth()
     return PlannedWorld(catalogue.gpu_types, catalogue.points)
 
 
-def make_cluster(scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path) -> ClusterPlan:
+def make_cluster(
+    scenario: SimulationScenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path
+) -> ClusterPlan:
     """The cluster under one policy; `folder`: where the scenario's traces are looked for.
 
     Raises InvalidRequest for a trace that cannot be read, or has nothing where it is to begin, and for too much load.
     """
     spec = scenario.spec
     types = {gpu_type.name: gpu_type for gpu_type in catalogue.gpu_types}
-    settings = to_settings(manifests.Policy(metadata=scenario.metadata, spec=loop_of(spec, run)))
+    settings = to_settings(manifests.PolicyManifest(metadata=scenario.metadata, spec=loop_of(spec, run)))
     return ClusterPlan(
         nodes=tuple(node for pool in spec.fleet for node in _nodes(pool, types[pool.gpu_type], run.launch_s)),
         gpu_types=catalogue.gpu_types,
@@ -79,10 +81,10 @@ def make_cluster(scenario: Scenario, run: PolicyRun, seed: int, *, catalogue: Ca
     )
 
 
-def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[NodeSpec]:
+def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[SimulatedNodeSpec]:
     gpu = GpuSpec(gpu_type=gpu_type.name, memory_mib=gpu_type.memory_mib, max_clock_mhz=gpu_type.clocks_mhz[-1])
     return [
-        NodeSpec(
+        SimulatedNodeSpec(
             name=f"{pool.name}-{number}",
             gpus=(gpu,) * pool.gpus_per_node,
             launch_s=pool.launch_s if launch_s is None else launch_s,
@@ -91,19 +93,19 @@ def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[No
     ]
 
 
-def _manifest(service: SimulatedService) -> manifests.Service:
+def _manifest(service: SimulatedService) -> manifests.ServiceManifest:
     spec = {name: getattr(service, name) for name in manifests.ServiceSpec.model_fields}
     metadata = manifests.Metadata(name=service.name, project=service.project, labels=service.labels)
-    return manifests.Service(metadata=metadata, spec=manifests.ServiceSpec(**spec))
+    return manifests.ServiceManifest(metadata=metadata, spec=manifests.ServiceSpec(**spec))
 
 
-def _course(scenario: Scenario, seed: int, folder: Path) -> Course:
+def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
     duration_s = math.ceil(scenario.spec.duration_s)
     services = {service.name: service.load for service in scenario.spec.services}
     return Course(
         loads={
             name: _checked(
-                name, load.Load(shape=_shape(entry, folder), duration_s=duration_s, seed=seed, stream=stream)
+                name, load.ArrivalProcess(shape=_shape(entry, folder), duration_s=duration_s, seed=seed, stream=stream)
             )
             for stream, (name, entry) in enumerate(sorted(services.items()))
             if entry.clients is None
@@ -114,7 +116,7 @@ def _course(scenario: Scenario, seed: int, folder: Path) -> Course:
     )
 
 
-def _checked(service: str, source: load.Load) -> load.Load:
+def _checked(service: str, source: load.ArrivalProcess) -> load.ArrivalProcess:
     """The same load. Raises InvalidRequest where it is too much to simulate."""
     peak_rps = float(source.rates.rates_rps.max(initial=0.0))
     if peak_rps > MOST_RPS:
@@ -124,7 +126,7 @@ def _checked(service: str, source: load.Load) -> load.Load:
     return source
 
 
-def _shape(entry: Load, folder: Path) -> Shape:
+def _shape(entry: ServiceLoad, folder: Path) -> Shape:
     """How the rate goes. Raises InvalidRequest for a trace that cannot be read or begun there."""
     if entry.trace is not None:
         return trace_shape(entry.trace, folder)
@@ -155,11 +157,11 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
 
 
 @lru_cache(maxsize=16)
-def _read(file: Path) -> Trace:
+def _read(file: Path) -> RateTrace:
     return read_trace(file)
 
 
-def _clients(entry: Load, duration_s: int) -> ClientLoad:
+def _clients(entry: ServiceLoad, duration_s: int) -> ClientLoad:
     clients = np.zeros(duration_s)
     for step in sorted(entry.clients or (), key=lambda step: step.start_s):
         clients[math.ceil(step.start_s) :] = step.clients
@@ -178,6 +180,6 @@ def _fault(fault: FaultSpec) -> Fault:
     )
 
 
-def true_rates(plan: ClusterPlan) -> Mapping[str, load.Load]:
+def true_rates(plan: ClusterPlan) -> Mapping[str, load.ArrivalProcess]:
     """The loads by service, for whoever may know them."""
-    return {name: source for name, source in plan.scenario.loads.items() if isinstance(source, load.Load)}
+    return {name: source for name, source in plan.scenario.loads.items() if isinstance(source, load.ArrivalProcess)}

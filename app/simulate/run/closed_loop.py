@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 
 from agents.base.protocol import Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.pace import World
-from agents.sim.spec import NodeSpec
+from agents.sim.pace import SimulatedWorld
+from agents.sim.spec import SimulatedNodeSpec
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.catalogue.catalogue import load_actors, load_training_layers
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.dispatcher import JobDispatcher
 from app.dispatch.kernel_classes import load_kernel_ratios
 from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, needed_reserve_rps
 from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
-from app.learn.corrections import Learner, learn_once
+from app.learn.corrections import OnlineLearner, learn_once
 from app.loop.forecast import horizon_s, make_demands, make_series
 from app.loop.observe import age_s
 from app.loop.tasks import is_used
@@ -44,11 +44,11 @@ _TICK_S = 1e-3
 class ClusterPlan:
     """What a simulated cluster consists of and what it is asked to do."""
 
-    nodes: tuple[NodeSpec, ...]
+    nodes: tuple[SimulatedNodeSpec, ...]
     gpu_types: tuple[GpuType, ...]
     points: tuple[OperatingPoints, ...]
     services: tuple[Service, ...]
-    scenario: Scenario
+    scenario: ClusterScript
     settings: PolicySettings
     agent_period_s: float = 5.0
     handover_s: float = 15.0
@@ -69,7 +69,13 @@ class ClosedLoop:
     """
 
     def __init__(
-        self, plan: ClusterPlan, *, world: World, clock: Clock, solver: Solver, promises_may_break: bool = False
+        self,
+        plan: ClusterPlan,
+        *,
+        world: SimulatedWorld,
+        clock: ControlClock,
+        solver: Solver,
+        promises_may_break: bool = False,
     ) -> None:
         self.clock = clock
         self.store = make_store(plan, clock)
@@ -82,14 +88,14 @@ class ClosedLoop:
             forecast=RememberedForecast(),
             layers=load_training_layers(),
         )
-        self.dispatcher = Dispatcher(
+        self.dispatcher = JobDispatcher(
             store=self.store,
             clock=clock,
             turn=self.loop.turn,
             kernel_ratios=load_kernel_ratios(),
             layers=self.loop.layers,
         )
-        self.learner = Learner(store=self.store, clock=clock)
+        self.learner = OnlineLearner(store=self.store, clock=clock)
         self._learned_at_s = clock.now_s()
         self.agents = [self._make_agent(node.name, plan) for node in plan.nodes]
 
@@ -161,7 +167,7 @@ class ClosedLoop:
         )
 
 
-def make_store(plan: ClusterPlan, clock: Clock) -> MemoryStore:
+def make_store(plan: ClusterPlan, clock: ControlClock) -> MemoryStore:
     """A store that knows the cluster's inventory."""
     store = MemoryStore(settings=plan.settings)
     store.put_gpu_types(plan.gpu_types)
@@ -174,7 +180,7 @@ def make_store(plan: ClusterPlan, clock: Clock) -> MemoryStore:
     return store
 
 
-def gpus_of(spec: NodeSpec) -> Sequence[Gpu]:
+def gpus_of(spec: SimulatedNodeSpec) -> Sequence[Gpu]:
     """The GPUs of a simulated node as the control plane knows them."""
     return [
         Gpu(id=gpu_id(spec.name, index), node=NodeId(spec.name), gpu_type=gpu.gpu_type, index=index)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from agents.sim.pace import World
-from agents.sim.truth.truth import Placed
+from agents.sim.pace import SimulatedWorld
+from agents.sim.truth.truth import RunningPart
 from app.simulate.run.build import true_rates
 from app.simulate.run.closed_loop import ClusterPlan
 from app.store.store import Snapshot
@@ -13,14 +13,14 @@ from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Demand
 
 
-def with_true_times(points: OperatingPoints, world: World) -> OperatingPoints:
+def with_true_times(points: OperatingPoints, world: SimulatedWorld) -> OperatingPoints:
     """The same rows with the mean times that batches really take alone on a GPU.
 
     Powers and pressures stay as they are predicted; what neighbours really cost is learned, as by everybody.
     """
 
     def true_row(row: OperatingPoint) -> OperatingPoint:
-        alone = Placed(
+        alone = RunningPart(
             network=points.network,
             gpu_type=points.gpu_type,
             sm_percent=row.sm_percent,

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agents.sim.load import Load
+from agents.sim.load import ArrivalProcess
 from app.answers.feasible import infeasibility
 from app.simulate.figures import counted, duration
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.scenario.scenario import ScenarioSpec
-from app.simulate.scenario.tasks import Submission, jobs_in
+from app.simulate.scenario.tasks import TimedTask, jobs_in
 
 
-def notes_on(spec: ScenarioSpec, plan: ClusterPlan, submissions: Sequence[Submission], folder: Path) -> Iterator[str]:
+def notes_on(spec: ScenarioSpec, plan: ClusterPlan, submissions: Sequence[TimedTask], folder: Path) -> Iterator[str]:
     """SLOs that no GPU of the fleet can keep; replicas that are ready late; traces and job lists that are cut."""
     for service in plan.services:
         reason = infeasibility(service, plan.gpu_types, plan.points)
@@ -34,7 +34,7 @@ def _late_starts(spec: ScenarioSpec) -> Iterator[str]:
 def _ended_traces(spec: ScenarioSpec, plan: ClusterPlan) -> Iterator[str]:
     for service in spec.services:
         load = plan.scenario.loads.get(service.name)
-        if service.load.trace is None or not isinstance(load, Load):
+        if service.load.trace is None or not isinstance(load, ArrivalProcess):
             continue
         end_s = float(load.rates.edges_s[-1])
         if end_s < spec.duration_s:
@@ -44,7 +44,7 @@ def _ended_traces(spec: ScenarioSpec, plan: ClusterPlan) -> Iterator[str]:
             )
 
 
-def _cut_lists(spec: ScenarioSpec, submissions: Sequence[Submission], folder: Path) -> Iterator[str]:
+def _cut_lists(spec: ScenarioSpec, submissions: Sequence[TimedTask], folder: Path) -> Iterator[str]:
     for entry in spec.task_lists:
         jobs = jobs_in(entry, folder)
         taken = sum(each.task.name.rpartition("-")[0] == entry.name for each in submissions)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import Placed, TruthError
+from agents.sim.truth.truth import RunningPart, TruthError
 from solvers.laws.colocation import Neighbours, execution_ms
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -47,7 +47,7 @@ class PlannedWorld:
         """No spread."""
         return 0.0
 
-    def batch_ms(self, placed: Placed) -> Floats:
+    def batch_ms(self, placed: RunningPart) -> Floats:
         """(max_batch + 1,) the time of a whole batch, whatever its size; entry 0 is 0.
 
         Raises TruthError where a replica runs at what is no operating point.
@@ -66,7 +66,7 @@ class PlannedWorld:
         times[0] = 0.0
         return times
 
-    def busy_w(self, placed: Placed, batch: int) -> float:  # noqa: ARG002  as for a whole batch
+    def busy_w(self, placed: RunningPart, batch: int) -> float:  # noqa: ARG002  as for a whole batch
         """Watts of a whole batch."""
         return self._row(placed.network, placed.gpu_type, placed.sm_percent, placed.batch, placed.clock_mhz).power_w
 

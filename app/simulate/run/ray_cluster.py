@@ -15,7 +15,7 @@ from typing import Protocol
 
 from app.base.errors import InvalidRequest
 from app.simulate.run.results import FailedRun
-from app.simulate.run.run import Job
+from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import Outcome, Runner, attempt_run
 
 MISSING = "runs on a Ray cluster need the package ray; install Plimsoll with its extra: plimsoll[server,ray]"
@@ -24,7 +24,7 @@ MISSING = "runs on a Ray cluster need the package ray; install Plimsoll with its
 class Submits(Protocol):
     """What can take a run away and bring back what became of it: an executor."""
 
-    def submit(self, attempt: Callable[[Job], Outcome], job: Job, /) -> "Future[Outcome]":
+    def submit(self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /) -> "Future[Outcome]":
         """Begin it, now or later."""
         ...
 
@@ -52,14 +52,14 @@ class RayExecutor:
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
 
-    def submit(self, attempt: Callable[[Job], Outcome], job: Job, /) -> "Future[Outcome]":
+    def submit(self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /) -> "Future[Outcome]":
         """Begin it when a core is free."""
         begun: Future[Outcome] = self._ray.remote(num_cpus=1, max_retries=0)(attempt).remote(job).future()
         return begun
 
 
 def run_with(
-    jobs: Sequence[Job],
+    jobs: Sequence[SimulationRun],
     passed: Callable[[int, float], None],  # noqa: ARG001  nobody there tells how far a run is
     *,
     executor: Submits,
@@ -76,11 +76,11 @@ def run_with(
         yield place, outcome
 
 
-def attempt_alone(job: Job) -> Outcome:
+def attempt_alone(job: SimulationRun) -> Outcome:
     """One run, somewhere else."""
     return attempt_run(job, lambda _simulated_s: None)
 
 
-def _placed(job: Job) -> Job:
+def _placed(job: SimulationRun) -> SimulationRun:
     """The same, whatever folder a process of the cluster begins in."""
     return replace(job, folder=job.folder.resolve())

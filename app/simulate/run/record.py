@@ -13,11 +13,11 @@ from agents.sim.engine import HEAD, LENGTH, ReplicaQueue
 from agents.sim.load_balancer import ArrivalSource
 from agents.sim.node import SimGpu
 from agents.sim.tally import ServiceTally
-from app.base.clock import Clock
+from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import Bill, Targets, make_bill, sum_bills, within
 from app.simulate.run.carbon import GridIntensity
-from app.simulate.run.results import Moves, RunResult, Series, ServiceResult, ServiceSeries, TaskPhase
+from app.simulate.run.results import PlanChanges, RunResult, RunSeries, ServiceResult, ServiceSeries, TaskPhase
 from app.simulate.run.task_notes import UNFINISHED, TaskNotes
 from app.store.memory_store import MemoryStore
 from solvers.types.plan import BoundGpu, BoundPlan, planned_rates_rps
@@ -81,7 +81,7 @@ class Recorder:
 
     cluster: SimulatedCluster
     store: MemoryStore
-    clock: Clock
+    clock: ControlClock
     services: tuple[Service, ...]
     loads: Mapping[str, ArrivalSource]
     """Where requests come from, by service; of those whose clients do not wait for answers."""
@@ -177,7 +177,7 @@ class Recorder:
             self.grid.grams(step.energy_j, first_s + self.step_s * place) for place, step in enumerate(self._steps)
         )
 
-    def _moves(self) -> Moves:
+    def _moves(self) -> PlanChanges:
         """Of the time that counts; what was in force at its beginning is no move."""
         before = [plan for at, plan in self.store.pushed if at <= self.begun_at][-1:]
         later = [plan for at, plan in self.store.pushed if at > self.begun_at]
@@ -212,10 +212,10 @@ class Recorder:
             sojourn_s=total.sojourn_s - begun.sojourn_s,
         )
 
-    def _series(self) -> Series:
+    def _series(self) -> RunSeries:
         types = sorted({name for step in self._steps for name in step.bill.gpu_hours})
         step_h = self.step_s / 3600.0
-        return Series(
+        return RunSeries(
             step_s=self.step_s,
             cost_usd_per_hour=[step.bill.total_usd / step_h for step in self._steps],
             power_w=[step.energy_j / self.step_s for step in self._steps],
@@ -270,7 +270,7 @@ def _carries(gpu: SimGpu) -> bool:
     return any(each.state != "failed" for each in gpu.replicas.values())
 
 
-def count_moves(targets: Sequence[BoundPlan]) -> Moves:
+def count_moves(targets: Sequence[BoundPlan]) -> PlanChanges:
     """Changes from each target to the next."""
     started = stopped = batches = clocks = 0
     for before, after in pairwise(targets):
@@ -280,7 +280,7 @@ def count_moves(targets: Sequence[BoundPlan]) -> Moves:
         stopped += len(old.keys() - new.keys())
         batches += sum(new[each] != old[each] for each in new.keys() & old.keys())
         clocks += sum(new_mhz[each] != old_mhz[each] for each in new_mhz.keys() & old_mhz.keys())
-    return Moves(
+    return PlanChanges(
         plans=max(0, len(targets) - 1),
         replicas_started=started,
         replicas_stopped=stopped,

@@ -122,7 +122,7 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moves:
+class PlanChanges:
     """What the plans changed."""
 
     plans: int
@@ -135,7 +135,7 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class RunSeries:
     """How a run went, step by step from the end of the warm-up on; every list has one entry per step."""
 
     step_s: float
@@ -187,12 +187,12 @@ class RunResult:
     gpu_hours: Mapping[str, float]
     energy_kwh: float
     """Of the GPUs while they carried replicas or tasks, idle watts included."""
-    moves: Moves
+    moves: PlanChanges
     holds: int
     """Ticks at which the loop held."""
     refused: int
     """Plans that the checker refused."""
-    series: Series
+    series: RunSeries
     tasks: tuple[TaskResult, ...] = ()
     """In the order of their submission."""
     carbon_g: float | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.simulate.run.build import Catalogue, make_cluster, make_world
 from app.simulate.run.carbon import read_grid_intensity
@@ -16,7 +16,7 @@ from app.simulate.run.notes import notes_on
 from app.simulate.run.record import Recorder
 from app.simulate.run.results import RunResult
 from app.simulate.scenario.parts import PolicyRun
-from app.simulate.scenario.scenario import Scenario, ScenarioSpec
+from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 from app.simulate.scenario.tasks import Submissions, make_submissions, reference_times_ms
 from app.solver.process import InlineSolver, PlanAnswer, PlanRequest
 
@@ -27,10 +27,10 @@ _PLANS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SimulationRun:
     """One run that is wanted. Carries all that it needs, so that another process can do it."""
 
-    scenario: Scenario
+    scenario: SimulationScenario
     run: PolicyRun
     seed: int
     catalogue: Catalogue
@@ -45,16 +45,16 @@ class SeriesSolver(InlineSolver):
         return await super().make_plan(replace(request, budget=replace(request.budget, is_series=True)))
 
 
-def jobs_of(scenario: Scenario, catalogue: Catalogue, folder: Path) -> tuple[Job, ...]:
+def jobs_of(scenario: SimulationScenario, catalogue: Catalogue, folder: Path) -> tuple[SimulationRun, ...]:
     """Every policy with every seed, seed by seed."""
     return tuple(
-        Job(scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder)
+        SimulationRun(scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder)
         for seed in scenario.spec.seeds
         for run in scenario.spec.policies
     )
 
 
-def check(job: Job) -> tuple[str, ...]:
+def check(job: SimulationRun) -> tuple[str, ...]:
     """Before long work: read what the run would read, and say what will be otherwise than one may expect.
 
     Raises InvalidRequest for what the run could not do.
@@ -64,7 +64,7 @@ def check(job: Job) -> tuple[str, ...]:
     return tuple(notes_on(job.scenario.spec, plan, submissions, job.folder))
 
 
-def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:
+def simulate(job: SimulationRun, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:
     """Do one run, here and now; `passed` is told, now and then, how many seconds have been simulated.
 
     What would be an alarm on a real cluster is in the results, not in the log.
@@ -73,10 +73,10 @@ def simulate(job: Job, *, passed: Callable[[float], None] = lambda _simulated_s:
         return asyncio.run(_simulate(job, passed))
 
 
-async def _simulate(job: Job, passed: Callable[[float], None]) -> RunResult:
+async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunResult:
     spec = job.scenario.spec
     plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
-    world, clock = make_world(job.scenario, job.catalogue), ManualClock()
+    world, clock = make_world(job.scenario, job.catalogue), ManualControlClock()
     if job.run.clairvoyant:
         plan = replace(plan, points=tuple(with_true_times(points, world) for points in plan.points))
     closed = ClosedLoop(

@@ -18,17 +18,17 @@ from typing import Protocol, TypeAlias
 
 from app.base.errors import PlimsollError
 from app.simulate.run.results import FailedRun, RunResult
-from app.simulate.run.run import Job, simulate
+from app.simulate.run.run import SimulationRun, simulate
 
 Outcome: TypeAlias = RunResult | FailedRun
-Attempt: TypeAlias = Callable[[Job, Callable[[float], None]], Outcome]
+Attempt: TypeAlias = Callable[[SimulationRun, Callable[[float], None]], Outcome]
 """Does one run, and meanwhile tells how many seconds it has simulated."""
 
 MESSAGES = 200
 """With which a run tells at most how far it is."""
 
 
-class Watch(Protocol):
+class RunWatcher(Protocol):
     """Whoever wants to know how far runs are; `place`: which of the jobs."""
 
     def passed(self, place: int, simulated_s: float) -> None:
@@ -41,7 +41,9 @@ class Watch(Protocol):
 class Runner(Protocol):
     """Somewhere to do runs."""
 
-    def __call__(self, jobs: Sequence[Job], passed: Callable[[int, float], None]) -> Iterator[tuple[int, Outcome]]:
+    def __call__(
+        self, jobs: Sequence[SimulationRun], passed: Callable[[int, float], None]
+    ) -> Iterator[tuple[int, Outcome]]:
         """Do them all; each with its place among the jobs, in whatever order they end. Calls `passed` meanwhile."""
         ...
 
@@ -56,7 +58,7 @@ class Unwatched:
         """It is not told."""
 
 
-def attempt_run(job: Job, passed: Callable[[float], None]) -> Outcome:
+def attempt_run(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     """Do one run, and put into words why it failed. Interrupts go on as they are."""
     try:
         return simulate(job, passed=passed)
@@ -64,7 +66,7 @@ def attempt_run(job: Job, passed: Callable[[float], None]) -> Outcome:
         return FailedRun(policy=job.run.label, seed=job.seed, reason=_words(error))
 
 
-def simulate_all(jobs: Sequence[Job], runner: Runner, watch: Watch | None = None) -> tuple[Outcome, ...]:
+def simulate_all(jobs: Sequence[SimulationRun], runner: Runner, watch: RunWatcher | None = None) -> tuple[Outcome, ...]:
     """Do many runs; what became of each, in the order of the jobs."""
     watch = watch or Unwatched()
     found: dict[int, Outcome] = {}
@@ -80,7 +82,7 @@ def make_runner(processes: int) -> Runner:
 
 
 def run_here(
-    jobs: Sequence[Job], passed: Callable[[int, float], None], *, attempt: Attempt = attempt_run
+    jobs: Sequence[SimulationRun], passed: Callable[[int, float], None], *, attempt: Attempt = attempt_run
 ) -> Iterator[tuple[int, Outcome]]:
     """One after the other, in this process."""
     for place, job in enumerate(jobs):
@@ -88,7 +90,11 @@ def run_here(
 
 
 def run_in_processes(
-    jobs: Sequence[Job], passed: Callable[[int, float], None], *, processes: int, attempt: Attempt = attempt_run
+    jobs: Sequence[SimulationRun],
+    passed: Callable[[int, float], None],
+    *,
+    processes: int,
+    attempt: Attempt = attempt_run,
 ) -> Iterator[tuple[int, Outcome]]:
     """Several at a time. A process that dies fails the run that it was doing, and another one takes its place."""
     todo = deque(enumerate(jobs))
@@ -127,7 +133,7 @@ class _Worker:
             self.process.start()
         theirs.close()
 
-    def give(self, place: int, job: Job) -> None:
+    def give(self, place: int, job: SimulationRun) -> None:
         """Let it do that job; of a process that is dead by now `receive` tells."""
         self.place, self.job = place, job
         with suppress(OSError):
@@ -168,7 +174,7 @@ def _work(pipe: Connection, attempt: Attempt) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
-            job: Job = pipe.recv()
+            job: SimulationRun = pipe.recv()
             pipe.send(attempt(job, _seldom(pipe.send, job.scenario.spec.duration_s / MESSAGES)))
     except (EOFError, BrokenPipeError):
         return

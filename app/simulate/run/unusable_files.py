@@ -9,11 +9,11 @@ from app.simulate.run.build import trace_shape
 from app.simulate.run.carbon import read_grid_intensity
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.checks import Path as FieldPath
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 from app.simulate.scenario.tasks import jobs_in
 
 
-def unusable_files(scenario: Scenario, folder: Path) -> Iterator[Complaint]:
+def unusable_files(scenario: SimulationScenario, folder: Path) -> Iterator[Complaint]:
     """All of them, and why; what was read is kept for the runs."""
     for path, read in _readings(scenario, folder):
         try:
@@ -22,7 +22,7 @@ def unusable_files(scenario: Scenario, folder: Path) -> Iterator[Complaint]:
             yield path, str(error)
 
 
-def _readings(scenario: Scenario, folder: Path) -> Iterator[tuple[FieldPath, Callable[[], object]]]:
+def _readings(scenario: SimulationScenario, folder: Path) -> Iterator[tuple[FieldPath, Callable[[], object]]]:
     for place, service in enumerate(scenario.spec.services):
         if service.load.trace is not None:
             yield ("services", place, "load", "trace"), partial(trace_shape, service.load.trace, folder)

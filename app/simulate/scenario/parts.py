@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from app.manifests.objects import ServiceSpec, Variant
+from app.manifests.objects import ServiceSpec, VariantManifest
 from app.manifests.parts import NAME_PATTERN, Amount, LabelValue, Name, Strict, TypeName
 from app.manifests.policies import PolicySpec
 from solvers.types.state import TaskKind
@@ -51,7 +51,7 @@ class LoadSpike(Strict):
     ramp_s: Seconds = 20.0
 
 
-class Bursts(Strict):
+class MeasuredBursts(Strict):
     """Bursts as measured of two LLM services (Azure 2023), resampled."""
 
     service: Literal["conv", "code"] = Field(default="conv", description="conv: mild; code: strong")
@@ -89,13 +89,13 @@ class ClientStep(Strict):
     clients: int = Field(ge=0, le=100_000)
 
 
-class Load(Strict):
+class ServiceLoad(Strict):
     """The requests of one service: a curve around `rate_rps`, a trace, levels, or clients; Poisson but for clients."""
 
     rate_rps: Amount | None = Field(default=None, description="Mean of a curve, which the next three give its shape")
     day: DayCurve | None = None
     spikes: list[LoadSpike] = Field(default_factory=list, max_length=100)
-    bursts: Bursts | None = None
+    bursts: MeasuredBursts | None = None
     trace: TraceRef | None = None
     levels: Levels | None = None
     clients: Annotated[list[ClientStep], Field(min_length=1, max_length=10_000)] | None = Field(
@@ -130,7 +130,7 @@ class SimulatedService(ServiceSpec):
     name: Name
     project: Name = "default"
     labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64, description="Groups are chosen by them")
-    load: Load
+    load: ServiceLoad
 
 
 class TaskWork(Strict):
@@ -151,7 +151,7 @@ class SimulatedTask(TaskWork):
     deadline_s: Positive | None = Field(default=None, description="When it should be done; absent: whenever")
     priority: Priority = 1.0
     weight: float = Field(default=0.5, ge=0, le=1, description="Above 0.5 its latency counts, else its throughput")
-    variants: list[Variant] = Field(default_factory=list, max_length=16, description="Networks that may do it")
+    variants: list[VariantManifest] = Field(default_factory=list, max_length=16, description="Networks that may do it")
     accuracy_floor: float = Field(default=0.0, ge=0, le=1, description="Variants below it are never chosen")
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from app.manifests.validation_hints import remedy
 from app.simulate.figures import counted
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.parts import NodePool
-from app.simulate.scenario.scenario import Scenario, ScenarioSpec
+from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 from app.simulate.scenario.tasks import works_of
 
 Complaints: TypeAlias = tuple[tuple[FieldPath, str], ...]
@@ -36,10 +36,12 @@ _SHAPES = {
 """What is wanted, where pydantic says it as only programmers do."""
 
 
-def scenario_of(value: object, check: Callable[[Scenario], Iterator[Complaint]]) -> Scenario | Complaints:
+def scenario_of(
+    value: object, check: Callable[[SimulationScenario], Iterator[Complaint]]
+) -> SimulationScenario | Complaints:
     """The scenario that a document is. `check`: what else may be wrong with it, e.g. files that it names."""
     try:
-        scenario = Scenario.model_validate(value)
+        scenario = SimulationScenario.model_validate(value)
     except ValidationError as error:
         return tuple((entry["loc"], _remedy(entry)) for entry in error.errors())
     found = (*unknown_names(scenario), *check(scenario))
@@ -57,7 +59,7 @@ def pool_of(value: object) -> NodePool | None:
 def _remedy(error: ErrorDetails) -> str:
     if error["type"] in ("too_short", "too_long"):
         return _length(error)
-    words = remedy(Scenario, error["loc"], error)
+    words = remedy(SimulationScenario, error["loc"], error)
     shape = _SHAPES.get(error["type"])
     return words if shape is None else f"must be {shape}, not {words.rpartition(', not ')[2]}"
 
@@ -70,7 +72,7 @@ def _length(error: ErrorDetails) -> str:
     return f"must be {shape} of {entries}, not of {len(error['input']):,}"
 
 
-def unknown_names(scenario: Scenario) -> Iterator[Complaint]:
+def unknown_names(scenario: SimulationScenario) -> Iterator[Complaint]:
     """Networks and GPU types that the catalogue has not, or not for that; else batches of tasks that it has not."""
     spec = scenario.spec
     found = [*_gpu_types(spec), *_networks(spec), *_works(spec)]

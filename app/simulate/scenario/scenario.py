@@ -62,7 +62,7 @@ class ScenarioSpec(ScenarioFields):
                 yield from group_complaints(self, loop, *path)
 
 
-class Scenario(Strict):
+class SimulationScenario(Strict):
     """A scenario's file."""
 
     apiVersion: Literal["plimsoll/v1"] = "plimsoll/v1"  # noqa: N815  the field's name in every manifest
@@ -76,7 +76,7 @@ def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
     return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
 
 
-def with_policies(scenario: Scenario, names: Sequence[str]) -> Scenario:
+def with_policies(scenario: SimulationScenario, names: Sequence[str]) -> SimulationScenario:
     """The scenario with these policies in place of its own; those that it has keep their settings."""
     own = scenario.spec.policies
     runs = [run for name in names for run in [each for each in own if each.policy == name] or [PolicyRun(policy=name)]]

@@ -18,7 +18,7 @@ from solvers.types.state import Task, TaskKind, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class TimedTask:
     """One task, and when it is submitted."""
 
     at_s: float
@@ -28,7 +28,7 @@ class Submission:
 class Submissions:
     """Enters tasks into a store when their time has come."""
 
-    def __init__(self, submissions: Sequence[Submission], store: MemoryStore, start: datetime) -> None:
+    def __init__(self, submissions: Sequence[TimedTask], store: MemoryStore, start: datetime) -> None:
         self._due = deque(sorted(submissions, key=lambda each: (each.at_s, each.task.name)))
         self._store, self._start = store, start
 
@@ -39,9 +39,9 @@ class Submissions:
             self._store.put_tasks([each.task], at=self._start + timedelta(seconds=each.at_s))
 
 
-def make_submissions(spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path) -> tuple[Submission, ...]:
+def make_submissions(spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path) -> tuple[TimedTask, ...]:
     """All tasks of a scenario. Raises InvalidRequest for a job list that cannot be read, or has not so many jobs."""
-    named = (Submission(at_s=task.submit_s, task=_task(task)) for task in spec.tasks)
+    named = (TimedTask(at_s=task.submit_s, task=_task(task)) for task in spec.tasks)
     listed = (each for entry in spec.task_lists for each in _of_list(entry, spec, points, folder))
     return (*named, *listed)
 
@@ -75,7 +75,7 @@ def _task(task: SimulatedTask) -> Task:
 
 def _of_list(
     entry: TaskList, spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path
-) -> Iterator[Submission]:
+) -> Iterator[TimedTask]:
     jobs_in(entry, folder)
     jobs = _read(folder / entry.file)
     whole = entry.gpu_type or spec.fleet[0].gpu_type
@@ -88,7 +88,7 @@ def _of_list(
         place = number - (entry.first - 1)
         work = entry.networks[place % len(entry.networks)]
         gpu_s = duration_s * min(1.0, float(jobs.gpus[number]))
-        yield Submission(
+        yield TimedTask(
             at_s=at_s,
             task=Task(
                 name=f"{entry.name}-{place + 1}",

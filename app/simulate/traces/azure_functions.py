@@ -12,7 +12,7 @@ import numpy as np
 
 from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 MINUTES = 1440
 MINUTE_S = 60.0
@@ -23,7 +23,7 @@ _Function = tuple[float, int, str, Reals]
 """Invocations of the day; minus the line, so that the first of equals is kept; name; invocations by minute."""
 
 
-def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> Trace:
+def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTrace:
     """The `top` busiest functions, the busiest first. trigger: take functions of this one only, such as http.
 
     Raises InvalidRequest.
@@ -34,7 +34,7 @@ def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> Trace:
         raise refusal(f"there is no function with the trigger {trigger!r}", file=rows.file, column=_TRIGGER)
     rates_rps = np.column_stack([by_minute for *_, by_minute in kept]) / MINUTE_S
     names = _different([name for _, _, name, _ in kept])
-    return Trace(names=names, rates_rps=rates_rps, step_s=MINUTE_S, notes=rows.notes)
+    return RateTrace(names=names, rates_rps=rates_rps, step_s=MINUTE_S, notes=rows.notes)
 
 
 def _functions(rows: Rows, trigger: str) -> Iterator[_Function]:

@@ -16,12 +16,12 @@ from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import parse_number
 from app.measurements.traces import ANY_TIME, MOST_STEPS, moment_s
 from app.simulate.traces.files import make_trace
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 _MOMENT, _SECONDS, _COUNTED = "TIMESTAMP", "t_s", "requests"
 
 
-def read_azure_llm(source: Path) -> Trace:
+def read_azure_llm(source: Path) -> RateTrace:
     """One series, `requests`, from the first whole second on. Raises InvalidRequest."""
     rows = open_rows(source, _check_header)
     if _COUNTED in rows.names:
@@ -29,7 +29,7 @@ def read_azure_llm(source: Path) -> Trace:
     counts = _counts(rows)
     rates_rps = np.array([[float(counts[second])] for second in range(min(counts), max(counts) + 1)])
     try:
-        return Trace(names=(_COUNTED,), rates_rps=rates_rps, step_s=1.0, notes=rows.notes)
+        return RateTrace(names=(_COUNTED,), rates_rps=rates_rps, step_s=1.0, notes=rows.notes)
     except InvalidRequest as error:
         raise refusal(str(error), file=rows.file) from error
 

@@ -7,14 +7,14 @@ import numpy as np
 
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 SHORTEST_STEP_S = 1.0
 """What a trace is averaged to when its time is compressed: the simulator draws second by second."""
 _TOLERANCE = 1e-9
 
 
-def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
+def scaled(trace: RateTrace, factors: Mapping[str, float]) -> RateTrace:
     """Rates of the named series times their factor. Raises InvalidRequest."""
     columns = np.ones(len(trace.names))
     for name, factor in factors.items():
@@ -23,7 +23,7 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
     return replace(trace, rates_rps=trace.rates_rps * columns).with_note(f"change: scaled {named}")
 
 
-def factors_to(trace: Trace, means_rps: Mapping[str, float]) -> dict[str, float]:
+def factors_to(trace: RateTrace, means_rps: Mapping[str, float]) -> dict[str, float]:
     """Factors that bring the named series to a mean rate. Raises InvalidRequest for a series without requests."""
     factors = {}
     for name, wanted_rps in means_rps.items():
@@ -34,7 +34,7 @@ def factors_to(trace: Trace, means_rps: Mapping[str, float]) -> dict[str, float]
     return factors
 
 
-def smoothed(trace: Trace, width_s: float) -> Trace:
+def smoothed(trace: RateTrace, width_s: float) -> RateTrace:
     """Each rate the mean of the `width_s` around it, less of it at the ends; every series keeps its requests.
 
     Counts hold the noise of a Poisson stream, which a simulation draws anew and a factor above 1 blows up: a mean over
@@ -54,7 +54,7 @@ def smoothed(trace: Trace, width_s: float) -> Trace:
     return replace(trace, rates_rps=kept).with_note(note)
 
 
-def compressed(trace: Trace, factor: float) -> Trace:
+def compressed(trace: RateTrace, factor: float) -> RateTrace:
     """The same rates, but time goes `factor` times as fast: 24 makes a day an hour with a 24th of its requests.
 
     Steps become shorter, or longer for a factor below 1, so that nothing is lost; down to one second, from where on
@@ -71,7 +71,7 @@ def compressed(trace: Trace, factor: float) -> Trace:
     return replace(trace, rates_rps=_resampled(trace, steps, new_step_s / step_s), step_s=new_step_s).with_note(note)
 
 
-def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
+def cut(trace: RateTrace, start_s: float, end_s: float) -> RateTrace:
     """The steps that begin in [start, end), from second 0 on. Raises InvalidRequest where the trace is shorter."""
     if end_s > trace.duration_s * (1.0 + _TOLERANCE):
         raise InvalidRequest(f"the trace ends after {trace.duration_s:g} s, before {end_s:g} s")
@@ -82,19 +82,19 @@ def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
     return replace(trace, rates_rps=trace.rates_rps[first:last]).with_note(note)
 
 
-def chosen(trace: Trace, names: Sequence[str]) -> Trace:
+def chosen(trace: RateTrace, names: Sequence[str]) -> RateTrace:
     """Some series, in this order. Raises InvalidRequest."""
     columns = [trace.place(name) for name in names]
     kept = replace(trace, names=tuple(names), rates_rps=trace.rates_rps[:, columns])
     return kept.with_note(f"change: series {', '.join(names)} of {len(trace.names)}")
 
 
-def _sums(trace: Trace) -> Reals:
+def _sums(trace: RateTrace) -> Reals:
     """(T + 1, S) rates summed up to the beginning of each step, and to the end of the last one."""
     return np.vstack([np.zeros(len(trace.names)), np.cumsum(trace.rates_rps, axis=0)])
 
 
-def _resampled(trace: Trace, steps: int, width: float) -> Reals:
+def _resampled(trace: RateTrace, steps: int, width: float) -> Reals:
     """(steps, S) means over `width` old steps each, by their share of it."""
     sums = _sums(trace)
     edges = np.minimum(np.arange(steps + 1) * width, len(trace.rates_rps))

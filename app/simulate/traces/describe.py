@@ -13,7 +13,7 @@ import numpy as np
 
 from app.measurements.tables import Reals
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 WINDOWS_S = (1.0, 10.0, 60.0)
 LAG_S = 60.0
@@ -75,7 +75,7 @@ class JobSummary:
     outline: tuple[float, ...]
 
 
-def describe_trace(trace: Trace) -> tuple[SeriesSummary, ...]:
+def describe_trace(trace: RateTrace) -> tuple[SeriesSummary, ...]:
     """Every series in figures."""
     return tuple(_summary(trace, place, name) for place, name in enumerate(trace.names))
 
@@ -100,7 +100,7 @@ def describe_jobs(jobs: JobList) -> JobSummary:
     )
 
 
-def _summary(trace: Trace, place: int, name: str) -> SeriesSummary:
+def _summary(trace: RateTrace, place: int, name: str) -> SeriesSummary:
     rates_rps = trace.rates_rps[:, place]
     return SeriesSummary(
         name=name,

@@ -19,7 +19,7 @@ from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
 from app.measurements.traces import ANY_TIME, DATED, SECONDS_PER, find_steps, moment_s, time_column
 from app.simulate.traces.jobs import JobList, check_job_columns, make_jobs
-from app.simulate.traces.trace import MOST_VALUES, RATE_SUFFIX, Trace, check_size
+from app.simulate.traces.trace import MOST_VALUES, RATE_SUFFIX, RateTrace, check_size
 from solvers.types.strict_json import LARGEST_NUMBER
 
 TIME = "second"
@@ -35,7 +35,7 @@ class Missing(StrEnum):
     """The rate stayed what it was."""
 
 
-def read_any(source: Path) -> Trace | JobList:
+def read_any(source: Path) -> RateTrace | JobList:
     """The trace or the job list of a file (`-` = stdin, .gz = packed), as its header says.
 
     Raises InvalidRequest, which names file, line and column.
@@ -44,12 +44,12 @@ def read_any(source: Path) -> Trace | JobList:
     return make_jobs(opened) if _are_jobs(opened.names) else make_trace(opened)
 
 
-def read_trace(source: Path, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE) -> Trace:
+def read_trace(source: Path, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE) -> RateTrace:
     """The trace of a file. columns: those to take; none = all. Raises InvalidRequest."""
     return make_trace(open_rows(source, check_trace_columns), columns=columns, missing=missing)
 
 
-def make_trace(opened: Rows, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE) -> Trace:
+def make_trace(opened: Rows, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE) -> RateTrace:
     """The trace of a file that is open. Raises InvalidRequest."""
     time = time_column(opened.file, opened.names)
     wanted = _wanted(opened, time, columns)
@@ -70,12 +70,12 @@ def make_trace(opened: Rows, *, columns: Sequence[str] = (), missing: Missing = 
         is_rate = np.array([name.endswith(RATE_SUFFIX) for name in wanted])
         grid[places] = values / np.where(is_rate, 1.0, step_s)
         names = tuple(name.removesuffix(RATE_SUFFIX) for name in wanted)
-        return Trace(names=names, rates_rps=_filled(grid, missing), step_s=step_s, notes=opened.notes)
+        return RateTrace(names=names, rates_rps=_filled(grid, missing), step_s=step_s, notes=opened.notes)
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
 
 
-def trace_rows(trace: Trace) -> Iterator[Sequence[str]]:
+def trace_rows(trace: RateTrace) -> Iterator[Sequence[str]]:
     """A header and rows; the notes go above them."""
     yield (TIME, *trace.names)
     for number, requests in enumerate(trace.rates_rps * trace.step_s):

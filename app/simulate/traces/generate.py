@@ -5,28 +5,30 @@ from itertools import pairwise
 
 import numpy as np
 
-from agents.sim.load import Load
+from agents.sim.load import ArrivalProcess
 from agents.sim.rates import Shape
 from app.measurements.tables import Reals
-from app.simulate.traces.trace import Trace, check_size
+from app.simulate.traces.trace import RateTrace, check_size
 
 _AT_ONCE_S = 3600
 """Seconds whose arrivals are in memory at a time."""
 
 
-def generate(shape: Shape, *, names: Sequence[str], duration_s: int, seed: int, draws: bool, note: str) -> Trace:
+def generate(shape: Shape, *, names: Sequence[str], duration_s: int, seed: int, draws: bool, note: str) -> RateTrace:
     """A trace in steps of a second, each series of its own random stream.
 
     draws: requests as they would arrive, instead of the rates at which a simulation draws them itself. Raises
     InvalidRequest.
     """
     check_size(duration_s, len(names))
-    loads = [Load(shape=shape, duration_s=duration_s, seed=seed, stream=stream) for stream in range(len(names))]
+    loads = [
+        ArrivalProcess(shape=shape, duration_s=duration_s, seed=seed, stream=stream) for stream in range(len(names))
+    ]
     columns = [_counts(load) if draws else load.rates_rps for load in loads]
-    return Trace(names=tuple(names), rates_rps=np.column_stack(columns), step_s=1.0, notes=(f"source: {note}",))
+    return RateTrace(names=tuple(names), rates_rps=np.column_stack(columns), step_s=1.0, notes=(f"source: {note}",))
 
 
-def _counts(load: Load) -> Reals:
+def _counts(load: ArrivalProcess) -> Reals:
     """(T,) arrivals in each second."""
     parts = [
         np.bincount((load.arrivals(start, end) - start).astype(int), minlength=end - start)

@@ -10,7 +10,7 @@ from app.simulate.traces.azure_llm import read_azure_llm
 from app.simulate.traces.files import Missing, read_trace
 from app.simulate.traces.job_lists import read_alibaba, read_philly
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 USUAL_FUNCTIONS = 10
 
@@ -64,13 +64,13 @@ _ORIGINS = {
 """Source and licence of the published sets. The user's copy may have another one: then the user says so."""
 
 
-def import_file(kind: FileKind, source: Path, options: ImportOptions) -> Trace | JobList:
+def import_file(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | JobList:
     """What a file holds (`-` = stdin, .gz = packed). Raises InvalidRequest, which names file, line and column."""
     found = _read(kind, source, options)
     return replace(found, notes=(*_origin(kind, options), *found.notes))
 
 
-def _read(kind: FileKind, source: Path, options: ImportOptions) -> Trace | JobList:
+def _read(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | JobList:
     match kind:
         case FileKind.RATES:
             return read_trace(source, columns=options.columns, missing=options.missing)

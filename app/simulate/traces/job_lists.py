@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.measurements.rows import Rows, open_rows, refusal, require_columns
-from app.measurements.tables import NOT_NEGATIVE, Reals, Table, make_table
+from app.measurements.tables import NOT_NEGATIVE, CsvTable, Reals, make_table
 from app.simulate.traces.jobs import JobList
 
 _PHILLY = ("submit_s", "duration_s", "num_gpus", "virtual_cluster")
@@ -47,7 +47,7 @@ def read_alibaba(source: Path) -> JobList:
     return _job_list(rows, names, creation_s, np.nan_to_num(deletion_s - scheduled_s), gpus)
 
 
-def _milli(table: Table) -> Reals:
+def _milli(table: CsvTable) -> Reals:
     """(N,) thousandths of each GPU; a pod that names none takes whole ones."""
     milli = table.numbers("gpu_milli", NOT_NEGATIVE, or_empty=True)
     return np.where(np.isnan(milli), 1000.0, milli)

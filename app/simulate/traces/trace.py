@@ -16,7 +16,7 @@ RATE_SUFFIX = "_rps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trace:
+class RateTrace:
     """Arrival rates from second 0 on. Raises InvalidRequest for what cannot be one."""
 
     names: tuple[str, ...]
@@ -67,7 +67,7 @@ class Trace:
         """One series as a simulated load plays it. Raises InvalidRequest."""
         return TraceShape(rates_rps=self.rates_rps[:, self.place(name)], step_s=self.step_s)
 
-    def with_note(self, note: str) -> "Trace":
+    def with_note(self, note: str) -> "RateTrace":
         """The same trace with one more note."""
         return replace(self, notes=(*self.notes, note))
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from app.api.http.parts import Parts
+from app.api.http.parts import ApiParts
 from app.base.errors import Unavailable
 from solvers.types.state import Json
 
@@ -43,7 +43,7 @@ BEAT = b": beat\n\n"
 class Look:
     """Who looks at what."""
 
-    parts: Parts
+    parts: ApiParts
     argument: str = ""
     """What the topic is about, e.g. the service; empty for topics that are about everything."""
     projects: tuple[str, ...] | None = None
@@ -144,7 +144,7 @@ class _Channel:
         return _message("/".join(filter(None, self._key[:2])), data)
 
 
-class Feed:
+class TopicFeed:
     """All topics, and who looks at them."""
 
     def __init__(self, topics: Mapping[str, Topic], stopping: asyncio.Event) -> None:

@@ -12,7 +12,7 @@ from app.db.decisions import policies
 from app.db.fleet.windows import load_windows
 from app.db.reports import fleet_board as board
 from app.db.reports import service_board
-from app.db.reports.service_board import Step
+from app.db.reports.service_board import WindowCounts
 from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.loop.observe import bucket_percentile_ms, make_reading
@@ -83,7 +83,7 @@ async def _load_steps(
     return {str(round(step.start.timestamp())): _step(step, entry.service.slo.percentile) for step in steps}
 
 
-def _step(step: Step, percentile: float) -> Json:
+def _step(step: WindowCounts, percentile: float) -> Json:
     finished = step.served + step.rejected
     return {
         "rate_rps": round(step.arrivals / step.heard_s, 2),

@@ -13,7 +13,7 @@ from app.db.workloads.services import ServiceRow
 from app.loop.observe import make_reading
 from app.store.store import ServiceWindow
 from app.web.topics.feed import Items, Look, Topic
-from solvers.types.state import Json, Reading
+from solvers.types.state import Json, ServiceObservation
 
 
 async def load_services(look: Look) -> Items:
@@ -36,7 +36,7 @@ async def load_services(look: Look) -> Items:
     return found
 
 
-def describe(entry: ServiceRow, reading: Reading | None, places: Sequence[AnyRow]) -> dict[str, Json]:
+def describe(entry: ServiceRow, reading: ServiceObservation | None, places: Sequence[AnyRow]) -> dict[str, Json]:
     """One service as pages show it. `places`: its replicas by GPU type, of `board.load_places`."""
     service = entry.service
     return {

@@ -11,7 +11,7 @@ from bench.papers.dispatch_reserve_and_pack import Reservation
 from solvers.papers.oltunes import schedule
 from solvers.papers.oltunes.queues import Queues, enqueue, put_back
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState
-from solvers.papers.oltunes.types import Batch, GpuView, Job
+from solvers.papers.oltunes.types import Job, JobBatch, JobGpu
 
 
 class Dispatcher(Protocol):
@@ -24,10 +24,10 @@ class Dispatcher(Protocol):
     def submit(self, jobs: Iterable[Job]) -> None:
         """More jobs wait."""
 
-    def step(self, gpus: Sequence[GpuView], now_s: float) -> tuple[Batch, ...]:
+    def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
 
-    def failed(self, batch: Batch) -> None:
+    def failed(self, batch: JobBatch) -> None:
         """A batch that could not be started comes back."""
 
 
@@ -47,13 +47,13 @@ class OltunesDispatcher:
         """More jobs wait."""
         self.state = schedule.submitted(self.state, jobs)
 
-    def step(self, gpus: Sequence[GpuView], now_s: float) -> tuple[Batch, ...]:
+    def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
         decided = schedule.schedule(self.state, gpus, now_s, self.rules)
         self.state = decided.state
         return decided.batches
 
-    def failed(self, batch: Batch) -> None:
+    def failed(self, batch: JobBatch) -> None:
         """A batch that could not be started comes back."""
         self.state = schedule.deployment_failed(self.state, batch)
 
@@ -74,13 +74,13 @@ class OrionDispatcher:
         """More jobs wait."""
         self.state = orion.OrionState(queues=enqueue(self.state.queues, jobs), turn=self.state.turn)
 
-    def step(self, gpus: Sequence[GpuView], now_s: float) -> tuple[Batch, ...]:
+    def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
         del now_s
         batches, self.state = orion.schedule(self.state, gpus, self.ratios)
         return batches
 
-    def failed(self, batch: Batch) -> None:
+    def failed(self, batch: JobBatch) -> None:
         """A batch that could not be started comes back."""
         jobs = (member.job for member in batch.members)
         self.state = orion.OrionState(queues=enqueue(self.state.queues, jobs), turn=self.state.turn)
@@ -97,13 +97,13 @@ class PackingDispatcher:
         """More jobs wait."""
         self.queues = enqueue(self.queues, jobs)
 
-    def step(self, gpus: Sequence[GpuView], now_s: float) -> tuple[Batch, ...]:
+    def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
         del now_s
         batches, self.queues = reserve_and_pack.schedule(self.queues, gpus, self.reservation)
         return batches
 
-    def failed(self, batch: Batch) -> None:
+    def failed(self, batch: JobBatch) -> None:
         """A batch that could not be started comes back."""
         self.queues = put_back(self.queues, (member.job for member in batch.members))
 
@@ -119,11 +119,11 @@ class LeastCostDispatcher:
         """More jobs wait."""
         self.queues = enqueue(self.queues, jobs)
 
-    def step(self, gpus: Sequence[GpuView], now_s: float) -> tuple[Batch, ...]:
+    def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
         batches, self.queues = least_cost.schedule(self.queues, gpus, now_s, self.prices_usd_per_hour)
         return batches
 
-    def failed(self, batch: Batch) -> None:
+    def failed(self, batch: JobBatch) -> None:
         """A batch that could not be started comes back."""
         self.queues = put_back(self.queues, (member.job for member in batch.members))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agents.sim.truth.truth import Neighbour, Placed, Truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth
 from solvers.papers.oltunes.tuning_score import BASE_W, estimated_power_consumption
-from solvers.papers.oltunes.types import Batch, GpuView, Job, Resident, Setting
+from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting, Resident
 from solvers.types.state import GpuId
 
 
@@ -33,7 +33,7 @@ class Done:
     """A job that is done."""
 
     job: Job
-    setting: Setting
+    setting: JobSetting
     gpu: GpuId
     at_s: float
     ran_s: float
@@ -48,7 +48,7 @@ class _Running:
     """A job on its GPU."""
 
     job: Job
-    setting: Setting
+    setting: JobSetting
     started_s: float
     ready_s: float
     """When its container is there."""
@@ -103,10 +103,10 @@ class JobWorld:
                 self._put_idle(gpu, network)
             _evict(gpu)
 
-    def views(self) -> tuple[GpuView, ...]:
+    def views(self) -> tuple[JobGpu, ...]:
         """The GPUs as a dispatcher sees them now, by id."""
         return tuple(
-            GpuView(
+            JobGpu(
                 id=key,
                 gpu_type=gpu.spec.gpu_type,
                 memory_mib=gpu.spec.memory_mib,
@@ -116,7 +116,7 @@ class JobWorld:
             for key, gpu in sorted(self._gpus.items())
         )
 
-    def start(self, batch: Batch) -> bool:
+    def start(self, batch: JobBatch) -> bool:
         """Start all jobs of a batch; False, and nothing started, where SMs or memory do not suffice."""
         gpu = self._gpus[batch.gpu]
         percent = sum(member.setting.sm_percent for member in batch.members) + _held_percent(gpu)
@@ -176,17 +176,17 @@ class JobWorld:
         idle_w, tdp_w = self._truth.idle_w(gpu.spec.gpu_type), self._truth.tdp_w(gpu.spec.gpu_type)
         gpu.watts = min(tdp_w, idle_w + busy_w)
 
-    def _batch_ms(self, gpu: _Gpu, each: _Running, company: Sequence[Setting]) -> float:
+    def _batch_ms(self, gpu: _Gpu, each: _Running, company: Sequence[JobSetting]) -> float:
         setting = each.setting
         percent = sum(other.sm_percent for other in company)
         items = min(setting.batch, each.job.inputs)
         key = (setting.network, gpu.spec.gpu_type, setting.sm_percent, items, len(company), percent)
         if key not in self._times_ms:
-            neighbours = tuple(Neighbour(one.network, one.sm_percent, one.batch) for one in company)
+            neighbours = tuple(SimulatedNeighbour(one.network, one.sm_percent, one.batch) for one in company)
             self._times_ms[key] = self._truth.execution_ms(_placed(gpu.spec, setting, neighbours), items)
         return self._times_ms[key]
 
-    def _takes_idle(self, gpu: _Gpu, setting: Setting) -> bool:
+    def _takes_idle(self, gpu: _Gpu, setting: JobSetting) -> bool:
         if gpu.idle[setting.network] > 0:
             gpu.idle[setting.network] -= 1
             return True
@@ -218,8 +218,8 @@ class JobWorld:
         )
 
 
-def _placed(spec: SimGpu, setting: Setting, neighbours: tuple[Neighbour, ...]) -> Placed:
-    return Placed(
+def _placed(spec: SimGpu, setting: JobSetting, neighbours: tuple[SimulatedNeighbour, ...]) -> RunningPart:
+    return RunningPart(
         network=setting.network,
         gpu_type=spec.gpu_type,
         sm_percent=setting.sm_percent,

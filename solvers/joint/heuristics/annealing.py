@@ -8,10 +8,10 @@ from copy import copy
 import numpy as np
 
 from solvers.joint.kernels.anneal import anneal
-from solvers.joint.kernels.anneal_moves import Flat, Plant, State, Wanted
+from solvers.joint.kernels.anneal_moves import AnnealingDemand, AnnealingProblem, Flat, State
 from solvers.joint.kernels.types import Numbers
 from solvers.joint.patterns.columns import Column, Pattern
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import CANDIDATE_FIELDS, Tables
 
 _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
@@ -27,14 +27,14 @@ _WIDER, _OTHER_BATCH = 10.0, 0.01
 class Annealer:
     """Anneals plans of one demand."""
 
-    def __init__(self, tables: Tables, demand: Demand) -> None:
+    def __init__(self, tables: Tables, demand: CoverDemand) -> None:
         """What is short has the demand's prices. No GPU of the tables may be cut into slices."""
         self._tables = tables
         self._starts = np.cumsum([0, *(len(mode.service) for mode in tables.modes)]).astype(np.int32)
         self._flat = _flat(tables, self._starts)
         self._wanted = _wanted(tables, demand)
 
-    def asked(self, demand: Demand) -> "Annealer":
+    def asked(self, demand: CoverDemand) -> "Annealer":
         """The same for another demand of the same tables."""
         other = copy(self)
         other._wanted = _wanted(self._tables, demand)
@@ -55,14 +55,14 @@ class Annealer:
         end, in mean prices of a GPU, where they should not be those of a search for any plan.
         """
         gpu_type = np.repeat(np.arange(len(fleet)), fleet).astype(np.int32)
-        plant = Plant(self._flat, self._tables.law, self._wanted, gpu_type)
+        plant = AnnealingProblem(self._flat, self._tables.law, self._wanted, gpu_type)
         mean_price = float(np.array(fleet) @ self._tables.price) / len(gpu_type)
         parts = max(1, -(-moves // _MOVES_AT_ONCE))
         hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
         steps = mean_price * np.geomspace(hot, cold, parts + 1)
         return Chain(plant, self._starts, steps.tolist(), seed, self._state(plant, start))
 
-    def _state(self, plant: Plant, start: Sequence[Column]) -> State:
+    def _state(self, plant: AnnealingProblem, start: Sequence[Column]) -> State:
         state = _unused(plant)
         free = {kind: np.flatnonzero(plant.gpu_type == kind).tolist() for kind in set(plant.gpu_type.tolist())}
         for column in start:
@@ -77,7 +77,9 @@ class Annealer:
 class Chain:
     """One annealing in parts, each of a few milliseconds."""
 
-    def __init__(self, plant: Plant, starts: Numbers, temperatures: Sequence[float], seed: int, state: State) -> None:
+    def __init__(
+        self, plant: AnnealingProblem, starts: Numbers, temperatures: Sequence[float], seed: int, state: State
+    ) -> None:
         """temperatures: at the beginning, between the parts, and at the end; starts: (M + 1,) of each mode's part."""
         self._plant, self._starts, self._temperatures = plant, starts, temperatures
         self._seeds = np.random.default_rng(seed).integers(2**32, size=len(temperatures) - 1).tolist()
@@ -131,8 +133,8 @@ def advance(chains: Sequence[Chain], executor: Executor | None, is_over: Callabl
             return
 
 
-def _wanted(tables: Tables, demand: Demand) -> Wanted:
-    return Wanted(
+def _wanted(tables: Tables, demand: CoverDemand) -> AnnealingDemand:
+    return AnnealingDemand(
         demand.rate,
         demand.fewest,
         demand.most,
@@ -142,7 +144,7 @@ def _wanted(tables: Tables, demand: Demand) -> Wanted:
     )
 
 
-def _unused(plant: Plant) -> State:
+def _unused(plant: AnnealingProblem) -> State:
     """Every GPU at the last clock of its type, with nothing on it."""
     gpus, most = len(plant.gpu_type), plant.flat.launch_factor.shape[1] - 1
     return State(

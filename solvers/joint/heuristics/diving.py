@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.heuristics.residual import Kit, Part, relax_rest
+from solvers.joint.heuristics.residual import ResidualRelaxation, SearchContext, relax_rest
 from solvers.joint.heuristics.residual_cover import SmallPlan, solve_small_program
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.master import Duals
 from solvers.joint.relaxation.pricing import NarrowPricer
 
@@ -27,7 +27,7 @@ _NARROW = 0.6
 """Of the services: when no more than so many are still wanted, pricing looks at them alone."""
 
 
-class Pace(NamedTuple):
+class DiveEffort(NamedTuple):
     """How thorough a dive is."""
 
     rounds: int
@@ -44,11 +44,11 @@ class Pace(NamedTuple):
     """Of the GPUs that are left, at most so many are rounded up at a time."""
 
 
-class Search(NamedTuple):
+class DiveContext(NamedTuple):
     """What all steps of one search share."""
 
-    kit: Kit
-    demand: Demand
+    kit: SearchContext
+    demand: CoverDemand
     duals: Duals
     """Of the whole relaxation."""
     rng: np.random.Generator
@@ -61,7 +61,7 @@ def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
     return Counter({number: int(count) for number, count in zip(numbers, whole, strict=True) if count > 0})
 
 
-def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[int, int]) -> Counter[int]:
+def complete_greedily(kit: SearchContext, demand: CoverDemand, duals: Duals, counts: Mapping[int, int]) -> Counter[int]:
     """The counts and, one by one, the GPUs that earn most per USD of what is still wanted."""
     plan, pool = Counter(counts), kit.pool
     taken = carried(kit.tables, kit.columns, plan)
@@ -79,7 +79,7 @@ def complete_greedily(kit: Kit, demand: Demand, duals: Duals, counts: Mapping[in
         taken = taken.plus(carried(kit.tables, kit.columns, more))
 
 
-def _alike(kit: Kit, rest: Demand, best: int) -> int:
+def _alike(kit: SearchContext, rest: CoverDemand, best: int) -> int:
     """GPUs of the column that is worth most of which each earns as much as the first; those of others earn no more."""
     column, gpus = kit.columns[best], kit.pool.gpu_type[best]
     service, capacity = column.service, column.capacity
@@ -92,9 +92,9 @@ def _alike(kit: Kit, rest: Demand, best: int) -> int:
 
 
 def dive(
-    search: Search,
-    demand: Demand,
-    pace: Pace,
+    search: DiveContext,
+    demand: CoverDemand,
+    pace: DiveEffort,
     *,
     below: float,
     start: Sequence[int] = (),
@@ -147,7 +147,7 @@ def dive(
     return complete_greedily(kit, demand, duals, plan) if np.isinf(below) else best
 
 
-def finish(kit: Kit, rest: Demand, part: Part, below: float) -> SmallPlan | None:
+def finish(kit: SearchContext, rest: CoverDemand, part: ResidualRelaxation, below: float) -> SmallPlan | None:
     """The best of the plans from columns that are cheapest under the duals of the part."""
     duals = part.solution.duals
     gap = below - part.solution.objective
@@ -160,10 +160,12 @@ def finish(kit: Kit, rest: Demand, part: Part, below: float) -> SmallPlan | None
     return solve_small_program(kit.pool, rest, duals, numbers, below=below)
 
 
-def _fixed(kit: Kit, rest: Demand, part: Part, pace: Pace, rng: np.random.Generator) -> Counter[int]:
+def _fixed(
+    kit: SearchContext, rest: CoverDemand, part: ResidualRelaxation, pace: DiveEffort, rng: np.random.Generator
+) -> Counter[int]:
     """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
-    taking = Taking(kit, rest, part.solution.duals.rps)
+    taking = FixedGpus(kit, rest, part.solution.duals.rps)
     for number, count in floors(counts, part.columns).items():
         taking.take(number, count)
     fractions = counts - np.floor(counts + _WHOLE)
@@ -180,10 +182,10 @@ def _fixed(kit: Kit, rest: Demand, part: Part, pace: Pace, rng: np.random.Genera
     return taking.plan
 
 
-class Taking:
+class FixedGpus:
     """GPUs taken one after the other, with what they leave to do."""
 
-    def __init__(self, kit: Kit, rest: Demand, rps: Reals) -> None:
+    def __init__(self, kit: SearchContext, rest: CoverDemand, rps: Reals) -> None:
         """`rps`: (S,) USD per hour, what a request of each service is worth."""
         self._columns, self._gpu_type = kit.columns, kit.pool.gpu_type
         self._wanted, self._rps = rest.rate, rps

@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.types import Mode, Numbers, Reals
+from solvers.joint.kernels.types import GpuMode, Numbers, Reals
 from solvers.joint.patterns.columns import Columns, Pattern, capacities
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.highs import INFINITE, is_feasible, make_program, solve_whole
 
@@ -62,7 +62,7 @@ class _Mix(NamedTuple):
     bound: float
 
 
-def is_fluid(tables: Tables, demand: Demand) -> bool:
+def is_fluid(tables: Tables, demand: CoverDemand) -> bool:
     """Whether SM steps are all that replicas contend for, and rates all that is asked for."""
     services = len(demand.rate)
     return (
@@ -79,7 +79,7 @@ def is_too_fine(tables: Tables) -> bool:
     return sum(mode.steps * mode.most_replicas * len(mode.service) for mode in tables.modes) > _FINEST
 
 
-def _is_fluid(mode: Mode, services: int) -> bool:
+def _is_fluid(mode: GpuMode, services: int) -> bool:
     crowd = min(services, mode.steps)
     has_free_launch = not mode.launch_ms.any() or bool((mode.launch_factor == mode.launch_factor[1]).all())
     return (
@@ -93,7 +93,9 @@ def _is_fluid(mode: Mode, services: int) -> bool:
     )
 
 
-def solve_fluid(tables: Tables, demand: Demand, columns: Columns, *, is_over: Callable[[], bool]) -> FluidPlan | None:
+def solve_fluid(
+    tables: Tables, demand: CoverDemand, columns: Columns, *, is_over: Callable[[], bool]
+) -> FluidPlan | None:
     """A plan for a fluid problem, or None where none was found; new columns go into `columns`.
 
     The plan is optimal where its cost is the bound.
@@ -114,7 +116,7 @@ def solve_fluid(tables: Tables, demand: Demand, columns: Columns, *, is_over: Ca
     return None
 
 
-def _carried(tables: Tables, mode: Mode, rate: Reals) -> Reals:
+def _carried(tables: Tables, mode: GpuMode, rate: Reals) -> Reals:
     """(C,) rps of its service's rate that each candidate carries, in any company."""
     alone = capacities(mode, tables.law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
     return np.minimum(alone, rate[mode.service])
@@ -123,7 +125,7 @@ def _carried(tables: Tables, mode: Mode, rate: Reals) -> Reals:
 class _Program:
     """The program over modes, with a margin left out of every GPU."""
 
-    def __init__(self, tables: Tables, demand: Demand, carried: Sequence[Reals], margin: float) -> None:
+    def __init__(self, tables: Tables, demand: CoverDemand, carried: Sequence[Reals], margin: float) -> None:
         self._services = len(demand.rate)
         self._yields = np.zeros((len(tables.modes), self._services))
         for number, mode in enumerate(tables.modes):
@@ -148,13 +150,13 @@ class _Program:
         rps[self._mode, self._service] = np.array(self._highs.getSolution().col_value)[: len(self._mode)]
         return _Mix(gpus, rps, bound)
 
-    def _add_rows(self, demand: Demand) -> None:
+    def _add_rows(self, demand: CoverDemand) -> None:
         low = np.concatenate((demand.rate, np.full(len(self._room) + len(demand.stock), -INFINITE)))
         high = np.concatenate((np.full(self._services, INFINITE), np.zeros(len(self._room)), demand.stock))
         empty = np.zeros(0, np.int32), np.zeros(0)
         self._highs.addRows(len(low), low, high, 0, np.zeros(len(low), np.int32), *empty)
 
-    def _add_columns(self, tables: Tables, demand: Demand) -> None:
+    def _add_columns(self, tables: Tables, demand: CoverDemand) -> None:
         flows, modes = len(self._mode), len(tables.modes)
         rows = np.column_stack((self._service, self._services + self._mode)).astype(np.int32)
         values = np.column_stack((np.ones(flows), 1.0 / self._yields[self._mode, self._service]))
@@ -196,7 +198,7 @@ class _Vessel:
 class _Pouring:
     """GPUs that are filled service by service."""
 
-    def __init__(self, tables: Tables, demand: Demand, carried: Sequence[Reals], gpus: Reals) -> None:
+    def __init__(self, tables: Tables, demand: CoverDemand, carried: Sequence[Reals], gpus: Reals) -> None:
         self._tables, self._rate, self._carried = tables, demand.rate, carried
         self._vessels = [
             _Vessel(number, mode.steps, {})

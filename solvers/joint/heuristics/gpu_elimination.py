@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.heuristics.annealing import Annealer, Chain, advance
-from solvers.joint.heuristics.diving import Search, finish
-from solvers.joint.heuristics.residual import Kit, relax_rest
+from solvers.joint.heuristics.diving import DiveContext, finish
+from solvers.joint.heuristics.residual import SearchContext, relax_rest
 from solvers.joint.heuristics.ruin_and_recreate import related_gpus, wasteful
-from solvers.joint.kernels.exchange import Fleet, exchange
+from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.carried import Carried, carried, left_of
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.column_pool import LossPool
 
 _SHORTAGE_OVER_DUAL = 4.0
@@ -59,15 +59,15 @@ _COLUMNS = 60
 class _Target(NamedTuple):
     """What is tried."""
 
-    kit: Kit
+    kit: SearchContext
     """Columns at their losses."""
-    demand: Demand
+    demand: CoverDemand
     """With what is short priced by the duals."""
     limit: float
     """USD per hour that the GPUs may cost."""
 
 
-def squeeze(search: Search, plan: Counter[int], *, is_first: bool = True) -> Counter[int] | None:
+def squeeze(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -> Counter[int] | None:
     """A plan that serves as much with fewer GPUs, or with cheaper ones; None where none was found.
 
     plan: serves everything. At first the most wasteful GPU is taken out, later any wasteful one.
@@ -95,7 +95,7 @@ def squeeze(search: Search, plan: Counter[int], *, is_first: bool = True) -> Cou
     return None
 
 
-def soft_demand(search: Search) -> Demand:
+def soft_demand(search: DiveContext) -> CoverDemand:
     """The demand with what is short at a few times its dual, or at little where it has none."""
     demand, least = search.demand, _LEAST_WORTH * float(search.kit.tables.price.min())
     wanted = np.where(demand.rate > 0.0, demand.rate, np.inf)
@@ -103,14 +103,16 @@ def soft_demand(search: Search) -> Demand:
     return replace(demand, shortage_price=price)
 
 
-def _short(demand: Demand, taken: Carried) -> Reals:
+def _short(demand: CoverDemand, taken: Carried) -> Reals:
     """(S,) USD per hour of what is not there of each service."""
     rest = left_of(demand, taken)
     short: Reals = rest.rate * rest.shortage_price + rest.fewest * rest.missing_price
     return short
 
 
-def _less(search: Search, losses: Kit, soft: Demand, plan: Counter[int], chance: float) -> Counter[int]:
+def _less(
+    search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int], chance: float
+) -> Counter[int]:
     """The plan without as many GPUs as it seems that it could do without; at least one is taken out."""
     price = carried(search.kit.tables, search.kit.columns, plan).cost / sum(plan.values())
     least = _SURPLUS * price * np.count_nonzero(search.demand.rate)
@@ -123,13 +125,13 @@ def _less(search: Search, losses: Kit, soft: Demand, plan: Counter[int], chance:
             return plan
 
 
-def _surplus(search: Search, plan: Counter[int]) -> float:
+def _surplus(search: DiveContext, plan: Counter[int]) -> float:
     """USD per hour of what the GPUs could carry beyond what is wanted, less what is short."""
     taken = carried(search.kit.tables, search.kit.columns, plan)
     return float(search.duals.rps @ (taken.rps - search.demand.rate))
 
 
-def _exchanged(search: Search, losses: Kit, soft: Demand, plan: Counter[int]) -> Counter[int]:
+def _exchanged(search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int]) -> Counter[int]:
     """The plan after exchanges of single GPUs and pairs, under falling weights of losses."""
     pool, taken = losses.pool, carried(losses.tables, losses.columns, plan)
     numbers = np.unique([*pool.cheapest(pool.price, _COLUMNS_TO_EXCHANGE), *plan]).astype(np.int32)
@@ -149,8 +151,8 @@ def _exchanged(search: Search, losses: Kit, soft: Demand, plan: Counter[int]) ->
     return Counter(numbers[fleet.gpus].tolist())
 
 
-def _fleet(soft: Demand, taken: Carried, gpus: Numbers) -> Fleet:
-    return Fleet(
+def _fleet(soft: CoverDemand, taken: Carried, gpus: Numbers) -> ExchangeState:
+    return ExchangeState(
         gpus=gpus,
         need=soft.rate - taken.rps,
         missing=soft.fewest - taken.replicas,
@@ -161,14 +163,14 @@ def _fleet(soft: Demand, taken: Carried, gpus: Numbers) -> Fleet:
     )
 
 
-def _choose(search: Search, plan: Counter[int], taken: Carried, short: Reals) -> Counter[int]:
+def _choose(search: DiveContext, plan: Counter[int], taken: Carried, short: Reals) -> Counter[int]:
     """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
     size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
     first = int(search.rng.choice(len(short), p=short / short.sum())) if search.rng.random() < _SHORT else None
     return related_gpus(search, plan, taken, size, first=first)
 
 
-def _rearranged(search: Search, target: _Target, plan: Counter[int], out: Counter[int]) -> Counter[int] | None:
+def _rearranged(search: DiveContext, target: _Target, plan: Counter[int], out: Counter[int]) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
     kit, base = target.kit, plan - out
     taken, gone = carried(kit.tables, kit.columns, base), carried(kit.tables, kit.columns, out)
@@ -190,7 +192,7 @@ def _rearranged(search: Search, target: _Target, plan: Counter[int], out: Counte
     return other if carried(kit.tables, kit.columns, other).cost <= target.limit else None
 
 
-def _affordable(kit: Kit, money: float) -> Reals:
+def _affordable(kit: SearchContext, money: float) -> Reals:
     """(G,) GPUs of each type that so much pays for, USD per hour."""
     price = kit.tables.price
     whole: Reals = np.floor(np.divide(max(0.0, money), price, out=np.full(len(price), np.inf), where=price > 0.0))
@@ -207,7 +209,7 @@ _TEMPERATURES = 0.012, 0.0006
 
 
 def thin(
-    search: Search, annealer: Annealer, soft: Demand, plan: Counter[int], *, gpus: int, is_first: bool
+    search: DiveContext, annealer: Annealer, soft: CoverDemand, plan: Counter[int], *, gpus: int, is_first: bool
 ) -> Counter[int] | None:
     """A plan that serves as much with so many GPUs less; None where none was found.
 
@@ -228,7 +230,7 @@ def thin(
     return min(found, key=lambda one: carried(search.kit.tables, columns, one).cost, default=None)
 
 
-def _without(search: Search, plan: Counter[int], gpus: int, chance: float) -> Counter[int]:
+def _without(search: DiveContext, plan: Counter[int], gpus: int, chance: float) -> Counter[int]:
     """The plan less so many GPUs that waste much."""
     left = plan
     for _ in range(min(gpus, plan.total())):
@@ -236,14 +238,14 @@ def _without(search: Search, plan: Counter[int], gpus: int, chance: float) -> Co
     return left
 
 
-def _losing(search: Search, plan: Counter[int]) -> set[int]:
+def _losing(search: DiveContext, plan: Counter[int]) -> set[int]:
     """The columns whose GPUs lose so much that all of them are open to change."""
     search.kit.pool.sync()
     losses = LossPool(search.kit.tables, search.kit.columns, search.duals)
     return {number for number in plan if losses.price[number] >= _LOSES * search.kit.columns[number].price}
 
 
-def _chain(search: Search, annealer: Annealer, plan: Counter[int]) -> Chain:
+def _chain(search: DiveContext, annealer: Annealer, plan: Counter[int]) -> Chain:
     kit = search.kit
     start = [kit.columns[number] for number in sorted(plan.elements())]
     fleet = np.bincount([kit.pool.gpu_type[number] for number in plan.elements()], minlength=len(kit.tables.stock))
@@ -256,7 +258,7 @@ def _chain(search: Search, annealer: Annealer, plan: Counter[int]) -> Chain:
     )
 
 
-def _numbered(search: Search, chain: Chain) -> Counter[int]:
+def _numbered(search: DiveContext, chain: Chain) -> Counter[int]:
     patterns = chain.plan()
     search.kit.columns.add(patterns)
     search.kit.pool.sync()

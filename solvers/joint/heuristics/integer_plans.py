@@ -8,19 +8,19 @@ from types import MappingProxyType
 import numpy as np
 
 from solvers.joint.heuristics.annealing import Annealer
-from solvers.joint.heuristics.diving import Pace, Search, complete_greedily, dive, floors
+from solvers.joint.heuristics.diving import DiveContext, DiveEffort, complete_greedily, dive, floors
 from solvers.joint.heuristics.gpu_elimination import soft_demand, squeeze, thin
-from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, rest_of
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import Relaxation
 
-_PACE = Pace(rounds=8, least_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
+_PACE = DiveEffort(rounds=8, least_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
 _THOROUGH = _PACE._replace(rounds=16, least_gain=0.0)
 _SOME_GPUS = 40
 """Up to so many, the solved relaxation is dived from too: it takes little time then, and single GPUs count."""
@@ -56,7 +56,7 @@ class IntegerPlan:
     """(S,) of the fewest."""
 
 
-def state_plan(tables: Tables, columns: Columns, demand: Demand, counts: Mapping[int, int]) -> IntegerPlan:
+def state_plan(tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]) -> IntegerPlan:
     """These GPUs with what they cost and what they leave short."""
     taken = carried(tables, columns, counts)
     short = demand.rate - taken.rps
@@ -68,7 +68,7 @@ def state_plan(tables: Tables, columns: Columns, demand: Demand, counts: Mapping
     )
 
 
-def shortage_cost(demand: Demand, plan: IntegerPlan) -> float:
+def shortage_cost(demand: CoverDemand, plan: IntegerPlan) -> float:
     """USD per hour of what the plan leaves short, at the demand's prices."""
     return float(plan.shortage_rps @ demand.shortage_price + plan.replicas_missing @ demand.missing_price)
 
@@ -77,13 +77,13 @@ def ignore(plan: IntegerPlan) -> None:
     """For callers who want the last plan only."""
 
 
-class WholePlans:
+class IntegerPlans:
     """Whole plans for one demand, each step better than the last; a relaxation says what to begin from."""
 
     def __init__(
         self,
-        kit: Kit,
-        demand: Demand,
+        kit: SearchContext,
+        demand: CoverDemand,
         *,
         seed: int,
         on_better: Callable[[IntegerPlan], None] = ignore,
@@ -112,7 +112,7 @@ class WholePlans:
         self,
         relaxation: Relaxation,
         is_over: Callable[[], bool],
-        pace: Pace = _PACE,
+        pace: DiveEffort = _PACE,
         *,
         is_late: Callable[[], bool] = never,
     ) -> None:
@@ -148,7 +148,7 @@ class WholePlans:
             else:
                 best.offer(found)
 
-    def _thin(self, search: Search) -> None:
+    def _thin(self, search: DiveContext) -> None:
         """As many GPUs at a time as goes well, until some tries with a single one were vain."""
         soft = soft_demand(search)
         if self._annealer is None:
@@ -168,12 +168,12 @@ class WholePlans:
         self._kit.pool.sync()
         return floors(relaxation.solution.counts, relaxation.columns)
 
-    def _search(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> Search:
+    def _search(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> DiveContext:
         self._kit.pool.sync()
-        return Search(self._kit, self._demand, relaxation.solution.duals, self._rng, is_over)
+        return DiveContext(self._kit, self._demand, relaxation.solution.duals, self._rng, is_over)
 
 
-def _walk(search: Search, best: "_Best") -> None:
+def _walk(search: DiveContext, best: "_Best") -> None:
     """Some steps of ruin and recreate. Plans a little dearer than the best one may be walked through."""
     current = best.plan
     for _ in range(_STEPS):
@@ -189,7 +189,7 @@ def _walk(search: Search, best: "_Best") -> None:
 class _Best:
     """The best plan so far."""
 
-    def __init__(self, kit: Kit, demand: Demand, on_better: Callable[[IntegerPlan], None]) -> None:
+    def __init__(self, kit: SearchContext, demand: CoverDemand, on_better: Callable[[IntegerPlan], None]) -> None:
         self._kit, self._demand, self._on_better = kit, demand, on_better
         self.plan: Counter[int] = Counter()
         self.stated = state_plan(self._kit.tables, self._kit.columns, self._demand, self.plan)

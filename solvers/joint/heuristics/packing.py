@@ -33,12 +33,12 @@ from itertools import repeat
 
 import numpy as np
 
-from solvers.joint.heuristics.packing_parts import Packed, Packer, PartTables, Wanted
-from solvers.joint.heuristics.packing_program import Cover, PackingProgram, cost_of
+from solvers.joint.heuristics.packing_parts import GreedyPacking, Packer, PackingDemand, PartTables
+from solvers.joint.heuristics.packing_program import FractionalCover, PackingProgram, cost_of
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.columns import Pattern, price_of
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import whole_gpus
 
@@ -68,7 +68,7 @@ _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Packing:
+class PackingPlan:
     """The best packing found."""
 
     plan: Counter[Pattern]
@@ -77,7 +77,7 @@ class Packing:
     """Patterns that are worth nearly what they cost: where the relaxation of the whole problem may begin."""
 
 
-def is_promising(tables: Tables, demand: Demand) -> bool:
+def is_promising(tables: Tables, demand: CoverDemand) -> bool:
     """Whether nearly all demand is of services of which one replica, on part of a GPU, carries everything."""
     if not tables.modes or tables.price.max() <= 0.0:
         return False
@@ -88,20 +88,20 @@ def is_promising(tables: Tables, demand: Demand) -> bool:
     return bool(is_wanted.any() and gpus[size <= _LARGEST_PART].sum() >= _PROMISING * gpus.sum())
 
 
-def _part_rates(demand: Demand) -> Reals:
+def _part_rates(demand: CoverDemand) -> Reals:
     return np.where(demand.fewest > 0.0, np.maximum(demand.rate, _LEAST_RATE), demand.rate)
 
 
 def pack(
     tables: Tables,
-    demand: Demand,
+    demand: CoverDemand,
     *,
     seed: int,
     is_over: Callable[[], bool],
     is_late: Callable[[], bool] = never,
     pool: Executor | None = None,
     on_better: Callable[[Counter[Pattern]], None],
-) -> Packing:
+) -> PackingPlan:
     """The best packing found until `is_over`, or until none can be cheaper; each better one is reported at once.
 
     As soon as it is late, also the packing at hand ends, with what it has.
@@ -115,7 +115,7 @@ def pack(
     search.dive([])
     while not is_over() and not search.is_done():
         search.dive(search.kept())
-    return Packing(plan=Counter(search.best), start=start)
+    return PackingPlan(plan=Counter(search.best), start=start)
 
 
 class _Search:
@@ -124,7 +124,7 @@ class _Search:
     def __init__(
         self,
         tables: Tables,
-        demand: Demand,
+        demand: CoverDemand,
         rng: np.random.Generator,
         pool: Executor | None,
         is_over: Callable[[], bool],
@@ -137,7 +137,7 @@ class _Search:
         self._stock = demand.stock
         self._sizes = np.where(parts.is_part, parts.size, 0.0)
         self._program = PackingProgram(tables, self._wanted, self._stock)
-        self._cover: Cover | None = None
+        self._cover: FractionalCover | None = None
         self._bound = 0.0
         self._dives = 0
         self._fruitless = 0
@@ -150,7 +150,7 @@ class _Search:
         """Rounds for the whole until they stop to pay."""
         price = float(self._tables.price.max())
         none = np.zeros(len(self._stock))
-        first = Wanted(self._wanted, self._stock, price * self._sizes, none)
+        first = PackingDemand(self._wanted, self._stock, price * self._sizes, none)
         self._add([], [self._packers[0].pack(first, self.is_late)])
         self._cover, self._bound = self._rounds([], self._wanted, self._stock, most=None)
 
@@ -164,7 +164,7 @@ class _Search:
             pattern for (pattern, price), worth in zip(costs, worths, strict=True) if price - worth <= _NEAR * price
         )
 
-    def _rent(self, pattern: Pattern, cover: Cover) -> float:
+    def _rent(self, pattern: Pattern, cover: FractionalCover) -> float:
         return float(cover.rents[self._tables.modes[pattern.mode].gpu_type])
 
     def is_done(self) -> bool:
@@ -204,7 +204,7 @@ class _Search:
 
     def _rounds(
         self, fixed: Sequence[Pattern], left: Numbers, stock: Reals, *, most: int | None
-    ) -> tuple[Cover, float]:
+    ) -> tuple[FractionalCover, float]:
         """The relaxation of what is left, and about what it cannot fall below, after rounds of pricing.
 
         Without a limit, until they stop to pay; with one, or as soon as it is plain whether a better plan may follow.
@@ -213,7 +213,7 @@ class _Search:
         spent, history = cost_of(self._tables, fixed), [cover.cost]
         while not self._is_over() and (most is None or len(history) <= most):
             duals = [cover.values] if center is None else [cover.values, 0.5 * (cover.values + center)]
-            asked = [Wanted(left, stock, values, cover.rents) for values in duals]
+            asked = [PackingDemand(left, stock, values, cover.rents) for values in duals]
             packed = self._pack(asked)
             for one, found in zip(asked, packed, strict=True):
                 reached = _bound(one, found)
@@ -228,11 +228,11 @@ class _Search:
                 break
         return cover, bound
 
-    def _pack(self, asked: Sequence[Wanted]) -> list[Packed]:
+    def _pack(self, asked: Sequence[PackingDemand]) -> list[GreedyPacking]:
         run = map if self._pool is None else self._pool.map
         return list(run(Packer.pack, self._packers[: len(asked)], asked, repeat(self.is_late)))
 
-    def _add(self, fixed: Sequence[Pattern], packed: Sequence[Packed]) -> bool:
+    def _add(self, fixed: Sequence[Pattern], packed: Sequence[GreedyPacking]) -> bool:
         """Take in columns and plans; whether any column is new."""
         new = 0
         for found in packed:
@@ -257,7 +257,7 @@ class _Search:
             stock[self._tables.modes[pattern.mode].gpu_type] -= 1.0
         return np.maximum(left, 0).astype(np.int32), stock
 
-    def _largest(self, cover: Cover, left: Numbers, stock: Reals, spread: float) -> list[Pattern]:
+    def _largest(self, cover: FractionalCover, left: Numbers, stock: Reals, spread: float) -> list[Pattern]:
         """Patterns of the largest fractions that have nothing in common; of each as many GPUs as it has whole."""
         counts = cover.counts * (1.0 - spread * self._rng.random(len(cover.counts))) if spread else cover.counts
         left, stock = left.copy(), stock.copy()
@@ -278,7 +278,7 @@ class _Search:
         return self._tables.modes[pattern.mode].service[list(pattern.items)]
 
 
-def _bound(wanted: Wanted, found: Packed) -> float:
+def _bound(wanted: PackingDemand, found: GreedyPacking) -> float:
     """Farley's bound, as far as pricing found the greatest worth: USD per hour."""
     finite = np.isfinite(wanted.stock)
     return float(wanted.values @ wanted.replicas) / max(1.0, found.excess) - float(

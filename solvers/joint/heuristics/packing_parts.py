@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.packing import Parts, find_parts, longest_ms, next_pattern, price_parts
-from solvers.joint.kernels.types import Effort, Found, Mode, Numbers, Reals, Scratch, Task, Worth
+from solvers.joint.kernels.packing import PackingCells, find_parts, longest_ms, next_pattern, price_parts
+from solvers.joint.kernels.types import Effort, GpuMode, Numbers, PricedPatterns, PricingTask, Reals, Scratch, Worth
 from solvers.joint.patterns.columns import Pattern
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.tables import Tables
@@ -24,7 +24,7 @@ _LEAST_WORTH = 1e-9
 """Of a GPU's price: what any pattern is worth."""
 
 
-class Wanted(NamedTuple):
+class PackingDemand(NamedTuple):
     """What is to be packed, and what it is worth."""
 
     replicas: Numbers
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
     """(G,) USD per hour of one GPU beyond its price."""
 
 
-class Packed(NamedTuple):
+class GreedyPacking(NamedTuple):
     """A greedy packing, and what was found on the way to it."""
 
     plan: list[Pattern]
@@ -67,7 +67,7 @@ class PartTables:
         finite: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isfinite(self.size)
         return finite
 
-    def _parts(self, mode: Mode) -> Parts:
+    def _parts(self, mode: GpuMode) -> PackingCells:
         """The mode's cells; `size` falls to what the smallest parts take of its GPUs."""
         longest = longest_ms(mode, self.tables.law, self.rate)
         share = np.maximum(mode.width / mode.steps, mode.memory / max(mode.memory_mib, 1e-9))
@@ -78,10 +78,10 @@ class PartTables:
         inside = find_parts(mode, longest, replicas, ceiling.ravel())
         ends = np.concatenate(([0], np.cumsum(inside.sum(axis=1)))).astype(np.int32)
         first = np.column_stack((ends[:-1].reshape(-1, _LEVELS), ends[_LEVELS::_LEVELS]))
-        return Parts(ceiling, np.ascontiguousarray(first), np.nonzero(inside)[1].astype(np.int32))
+        return PackingCells(ceiling, np.ascontiguousarray(first), np.nonzero(inside)[1].astype(np.int32))
 
 
-def _ceilings(mode: Mode) -> Reals:
+def _ceilings(mode: GpuMode) -> Reals:
     """(N + 1, L) ladders of pressure; a number of replicas that cannot be has one below any pressure."""
     least, most = pressure_range(mode)
     ceiling = np.full((mode.most_replicas + 1, _LEVELS), -1.0)
@@ -94,7 +94,7 @@ def _ceilings(mode: Mode) -> Reals:
 class _Cells:
     """What one mode's kernel works with; multipliers and ceilings stay warm from one packing to the next."""
 
-    def __init__(self, mode: Mode, services: int) -> None:
+    def __init__(self, mode: GpuMode, services: int) -> None:
         self.start = np.full(mode.most_replicas + 1, _LEVELS // 2, np.int32)
         self.multipliers = np.zeros((mode.most_replicas + 1, _LEVELS, 3))
         self.scratch: Scratch = make_scratch(mode, services)
@@ -107,7 +107,7 @@ class Packer:
         self._parts, self._tables = parts, parts.tables
         self._cells = [_Cells(parts.tables.modes[number], len(parts.rate)) for number in parts.numbers]
 
-    def pack(self, wanted: Wanted, is_late: Callable[[], bool] = never) -> Packed:
+    def pack(self, wanted: PackingDemand, is_late: Callable[[], bool] = never) -> GreedyPacking:
         """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
         price = float(self._tables.price.max())
         left, stock = np.where(self._parts.is_part, wanted.replicas, 0), wanted.stock.copy()
@@ -134,23 +134,23 @@ class Packer:
             left[services] -= 1
             stock[mode.gpu_type] -= 1.0
             stairs[services[left[services] <= 0], 1] = 0.0
-        return Packed(plan=plan, missing=int(left.sum()), better=better, excess=float(excess))
+        return GreedyPacking(plan=plan, missing=int(left.sum()), better=better, excess=float(excess))
 
-    def _task(self, number: int, stairs: Reals, threshold: float) -> Task:
+    def _task(self, number: int, stairs: Reals, threshold: float) -> PricingTask:
         mode = self._tables.modes[number]
         none = np.zeros(len(stairs))
         worth = Worth(self._parts.rate, none, np.zeros(len(mode.service)), np.array([_EDGE]), stairs)
-        return Task(mode, self._tables.law, worth, threshold, _EFFORT)
+        return PricingTask(mode, self._tables.law, worth, threshold, _EFFORT)
 
-    def _price(self, at: int, task: Task, threshold: float) -> Found:
+    def _price(self, at: int, task: PricingTask, threshold: float) -> PricedPatterns:
         slots, cells = task.mode.most_replicas + 1, self._cells[at]
-        found = Found(np.zeros((slots, slots - 1), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
+        found = PricedPatterns(np.zeros((slots, slots - 1), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
         higher = task._replace(threshold=threshold)
         price_parts(higher, self._parts.parts[at], cells.start, cells.multipliers, cells.scratch, found)
         return found
 
     def _next(
-        self, tasks: Sequence[Task], founds: Sequence[Found], prices: Sequence[float], stock: Reals
+        self, tasks: Sequence[PricingTask], founds: Sequence[PricedPatterns], prices: Sequence[float], stock: Reals
     ) -> Pattern | None:
         """The pattern worth most for its price, among types of which a GPU is left."""
         best, most = None, 0.0
@@ -164,5 +164,5 @@ class Packer:
         return best
 
 
-def _pattern(number: int, found: Found, slot: int) -> Pattern:
+def _pattern(number: int, found: PricedPatterns, slot: int) -> Pattern:
     return Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist())))

@@ -17,7 +17,7 @@ _LEAST_SAVING = 1e-9
 """USD per hour."""
 
 
-class Cover(NamedTuple):
+class FractionalCover(NamedTuple):
     """An optimum over the patterns at hand."""
 
     cost: float
@@ -78,12 +78,12 @@ class PackingProgram:
         for row, high in enumerate(stock.tolist()):
             self._highs.changeRowBounds(self._services + row, -INFINITE, float(high))
 
-    def solve(self) -> Cover:
+    def solve(self) -> FractionalCover:
         """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
         solve_program(self._highs, "packing program")
         solution = self._highs.getSolution()
         duals = np.array(solution.row_dual)
-        return Cover(
+        return FractionalCover(
             cost=float(self._highs.getInfo().objective_function_value),
             counts=np.array(solution.col_value)[self._services :],
             values=np.maximum(duals[: self._services], 0.0),

@@ -14,10 +14,10 @@ from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import price
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master import Duals, Master, Solution
 from solvers.joint.relaxation.pricing import Pricer
 
@@ -28,17 +28,17 @@ _LEAST_GAIN = 1e-6
 _CHEAP = Effort(2, 0, 0, 2e-3)
 
 
-class Kit(NamedTuple):
+class SearchContext(NamedTuple):
     """What every step of the search works with."""
 
     tables: Tables
     pricer: Pricer
     columns: Columns
-    pool: Pool
+    pool: ColumnPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class ResidualRelaxation:
     """The relaxation of a residual demand, as far as it was solved."""
 
     solution: Solution
@@ -47,14 +47,14 @@ class Part:
 
 
 def relax_rest(
-    kit: Kit,
-    rest: Demand,
+    kit: SearchContext,
+    rest: CoverDemand,
     start: Iterable[int],
     rounds: int,
     *,
     least_gain: float = 0.0,
     is_over: Callable[[], bool] = never,
-) -> Part:
+) -> ResidualRelaxation:
     """Column generation for a residual demand: from the pool while it has any to give, then by pricing, in rounds.
 
     A round that lowers the objective by less than `least_gain` of it is the last one.
@@ -82,10 +82,10 @@ def relax_rest(
         solution = master.solve()
         if before - solution.objective < least_gain * solution.objective:
             break
-    return Part(solution=solution, columns=tuple(used))
+    return ResidualRelaxation(solution=solution, columns=tuple(used))
 
 
-def _priced(kit: Kit, rest: Demand, duals: Duals) -> list[int]:
+def _priced(kit: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
     """Numbers of the columns that pricing proposes; types without stock are passed over at an infinite price."""
     stock = np.where(rest.stock < 1.0, -np.inf, duals.stock)
     priced = price(kit.tables, kit.pricer, rest, replace(duals, stock=stock), _CHEAP)
@@ -98,7 +98,7 @@ def _priced(kit: Kit, rest: Demand, duals: Duals) -> list[int]:
 _ROUNDING = 1.0 - 1e-9
 
 
-def prune(tables: Tables, columns: Columns, demand: Demand, counts: Mapping[int, int]) -> dict[int, int]:
+def prune(tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]) -> dict[int, int]:
     """The counts less what is superfluous, dearest GPUs first, by number among equals."""
     taken = carried(tables, columns, counts)
     rps, replicas = taken.rps.copy(), taken.replicas.copy()

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.cover import MOST_DEPTH, Cover, cover
+from solvers.joint.kernels.cover import MOST_DEPTH, CoverProblem, cover
 from solvers.joint.kernels.types import Numbers, Reals
-from solvers.joint.patterns.formulation import Demand
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.patterns.formulation import CoverDemand
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master import Duals
 
 _NODES = 1000
@@ -29,7 +29,7 @@ class SmallPlan(NamedTuple):
 
 
 def solve_small_program(
-    pool: Pool, demand: Demand, duals: Duals, numbers: Sequence[int], *, below: float
+    pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Sequence[int], *, below: float
 ) -> SmallPlan | None:
     """A plan that costs less than `below`; None where none was found.
 
@@ -42,10 +42,10 @@ def solve_small_program(
     return None if size < 0 else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
 
 
-def _task(pool: Pool, demand: Demand, duals: Duals, numbers: Numbers) -> Cover:
+def _task(pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Numbers) -> CoverProblem:
     service = pool.service[numbers]
     first, of_service = _columns_of(service, len(demand.rate))
-    return Cover(
+    return CoverProblem(
         service=service,
         capacity=pool.capacity[numbers],
         price=pool.price[numbers],

@@ -4,13 +4,13 @@ from collections import Counter
 
 import numpy as np
 
-from solvers.joint.heuristics.diving import Pace, Search, dive, finish
+from solvers.joint.heuristics.diving import DiveContext, DiveEffort, dive, finish
 from solvers.joint.heuristics.residual import relax_rest
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.carried import Carried, carried, rest_of
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 
-_PACE = Pace(rounds=4, least_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
+_PACE = DiveEffort(rounds=4, least_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
 _DIVES = 0.3
 """Of the neighbourhoods: there new columns are priced at every step; in the others, which take far less time, only at
 the root. Either alone finds less."""
@@ -20,7 +20,7 @@ _UNRELATED = 0.1
 """Weight of a GPU that shares no service with those chosen, in shared services."""
 
 
-def recreate(search: Search, plan: Counter[int], removed: Counter[int], slack: float) -> Counter[int] | None:
+def recreate(search: DiveContext, plan: Counter[int], removed: Counter[int], slack: float) -> Counter[int] | None:
     """A plan with these GPUs replaced that costs less than the plan and the slack, which may be negative.
 
     None where there is none to be found.
@@ -39,19 +39,19 @@ def recreate(search: Search, plan: Counter[int], removed: Counter[int], slack: f
     return None if last is None else plan - removed + last.counts
 
 
-def _value(rest: Demand, gone: Carried) -> float:
+def _value(rest: CoverDemand, gone: Carried) -> float:
     """USD per hour of the removed GPUs, and of what they leave unserved of the rest."""
     short, missing = np.maximum(rest.rate - gone.rps, 0.0), np.maximum(rest.fewest - gone.replicas, 0.0)
     return gone.cost + float(short @ rest.shortage_price + missing @ rest.missing_price)
 
 
-def choose(search: Search, plan: Counter[int], size: int) -> Counter[int]:
+def choose(search: DiveContext, plan: Counter[int], size: int) -> Counter[int]:
     """GPUs to remove: one that earns little for its price, and others that share services with those chosen."""
     return related_gpus(search, plan, carried(search.kit.tables, search.kit.columns, plan), size)
 
 
 def related_gpus(
-    search: Search, plan: Counter[int], taken: Carried, size: int, *, first: int | None = None
+    search: DiveContext, plan: Counter[int], taken: Carried, size: int, *, first: int | None = None
 ) -> Counter[int]:
     """GPUs of the plan that waste much and share services with each other, and with the first one if it is given.
 
@@ -77,7 +77,7 @@ def related_gpus(
     return chosen
 
 
-def waste(search: Search, numbers: Numbers, taken: Carried) -> Reals:
+def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
     """(columns,) > 0: what a GPU of each costs beyond what it earns; of every service only what is wanted earns."""
     pool, duals = search.kit.pool, search.duals
     used = np.append(np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300)), 0.0)
@@ -88,7 +88,7 @@ def waste(search: Search, numbers: Numbers, taken: Carried) -> Reals:
     return wasted
 
 
-def wasteful(search: Search, plan: Counter[int], chance: float) -> int:
+def wasteful(search: DiveContext, plan: Counter[int], chance: float) -> int:
     """The column of a GPU that wastes much. chance: 0 for the one that wastes most, up to 1."""
     numbers = np.array(sorted(plan), dtype=np.int32)
     wasted = waste(search, numbers, carried(search.kit.tables, search.kit.columns, plan))

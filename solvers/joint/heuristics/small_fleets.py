@@ -24,13 +24,13 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.heuristics.annealing import Annealer, Chain, advance
-from solvers.joint.heuristics.diving import Search
-from solvers.joint.heuristics.residual import Kit
+from solvers.joint.heuristics.diving import DiveContext
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Effort, Reals
 from solvers.joint.patterns.branching_rows import type_rows
 from solvers.joint.patterns.carried import carried, is_met, left_of
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import PHASES, Generation, Phase, Relaxation, generate
 from solvers.joint.relaxation.master import Duals, Master
@@ -65,7 +65,7 @@ _PATIENCE = 4
 """For each GPU of the fleet: so many ruined plans in a row without a better one, and the next price has its turn."""
 
 
-class Fleet(NamedTuple):
+class FleetCounts(NamedTuple):
     """GPUs of each type, and what they promise."""
 
     value: float
@@ -78,18 +78,18 @@ class Fleet(NamedTuple):
 class _Attempt:
     """How far the search on one fleet came."""
 
-    fleet: Fleet
+    fleet: FleetCounts
     plans: list[Counter[int]] = field(default_factory=list)
     """Of each chain, the better ones first; none before the first annealing."""
     reached: float = np.inf
     """The least cost met, with shortages at mild prices."""
     tries: int = 0
-    search: Search | None = None
+    search: DiveContext | None = None
 
 
 def plan_on_fleets(
-    kit: Kit,
-    demand: Demand,
+    kit: SearchContext,
+    demand: CoverDemand,
     relaxation: Relaxation,
     *,
     below: float,
@@ -111,19 +111,19 @@ def plan_on_fleets(
 
 
 def list_fleets(
-    kit: Kit, demand: Demand, relaxation: Relaxation, *, below: float, is_over: Callable[[], bool]
-) -> list[Fleet]:
+    kit: SearchContext, demand: CoverDemand, relaxation: Relaxation, *, below: float, is_over: Callable[[], bool]
+) -> list[FleetCounts]:
     """The fleets of least value below the cost, ascending, without the empty one; the dearest types are fixed first."""
     tables, rows = kit.tables, type_rows(kit.tables)
     master = _master(kit, demand, relaxation, below, is_over)
     order = sorted(rows, key=lambda gpu_type: -tables.price[gpu_type])
     waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    found: list[Fleet] = []
+    found: list[FleetCounts] = []
     programs = 0
     while waiting and len(found) < _MOST_FLEETS and programs < _MOST_PROGRAMS and not is_over():
         value, fixed = heapq.heappop(waiting)
         if len(fixed) == len(order):
-            found.append(Fleet(value, _by_type(tables, order, fixed)))
+            found.append(FleetCounts(value, _by_type(tables, order, fixed)))
             continue
         for count in range(_most(tables, demand, order, fixed, below) + 1):
             fleet = (*fixed, count)
@@ -134,7 +134,9 @@ def list_fleets(
     return [fleet for fleet in found if any(fleet.gpus)]
 
 
-def _master(kit: Kit, demand: Demand, relaxation: Relaxation, below: float, is_over: Callable[[], bool]) -> Master:
+def _master(
+    kit: SearchContext, demand: CoverDemand, relaxation: Relaxation, below: float, is_over: Callable[[], bool]
+) -> Master:
     """The relaxation with cuts, and columns for it."""
     master = Master(kit.tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * below, has_cuts=True)
     generation = Generation(master, kit.pricer, kit.columns)
@@ -149,7 +151,7 @@ def _by_type(tables: Tables, order: Sequence[int], counts: Sequence[int]) -> tup
     return tuple(gpus.get(at, 0) for at in range(len(tables.stock)))
 
 
-def _most(tables: Tables, demand: Demand, order: Sequence[int], fixed: Sequence[int], below: float) -> int:
+def _most(tables: Tables, demand: CoverDemand, order: Sequence[int], fixed: Sequence[int], below: float) -> int:
     """GPUs of the next type that there are and that the cost leaves money for."""
     spent = sum(count * float(tables.price[at]) for at, count in zip(order, fixed, strict=False))
     gpu_type = order[len(fixed)]
@@ -168,14 +170,14 @@ class _Means(NamedTuple):
 class _FleetSearch:
     """The search for plans that serve everything, on several fleets in turn."""
 
-    def __init__(self, kit: Kit, demand: Demand, duals: Duals, below: float, means: _Means) -> None:
+    def __init__(self, kit: SearchContext, demand: CoverDemand, duals: Duals, below: float, means: _Means) -> None:
         self._kit, self._means = kit, means
         self._demand = replace(demand, shortage_price=mild_prices(demand, duals))
         self._annealer = Annealer(kit.tables, self._demand)
         self.best: Counter[int] | None = None
         self._cost = below
 
-    def run(self, fleets: Sequence[Fleet]) -> None:
+    def run(self, fleets: Sequence[FleetCounts]) -> None:
         """All fleets, then the better half of them again, and so on down to one; from the start with what that left."""
         attempts = [_Attempt(fleet) for fleet in fleets]
         self._anneal(attempts, _GLANCE)
@@ -221,15 +223,15 @@ class _FleetSearch:
             if attempt.reached >= self._cost:
                 break
 
-    def _search(self, gpus: tuple[int, ...]) -> Search:
+    def _search(self, gpus: tuple[int, ...]) -> DiveContext:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
         kit, demand, is_over = self._kit, replace(self._demand, stock=np.array(gpus, np.float64)), self._means.is_over
         found = generate(kit.tables, demand, kit.pricer, kit.columns, phases=_PHASES, is_over=is_over)
         kit.pool.sync()
-        return Search(kit, demand, found.solution.duals, np.random.default_rng((self._means.seed, *gpus)), is_over)
+        return DiveContext(kit, demand, found.solution.duals, np.random.default_rng((self._means.seed, *gpus)), is_over)
 
     def _improve(
-        self, search: Search, current: Counter[int], patience: int, price: float
+        self, search: DiveContext, current: Counter[int], patience: int, price: float
     ) -> tuple[Counter[int], float]:
         """The plan of least cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
         demand = replace(search.demand, shortage_price=price * search.demand.shortage_price)
@@ -268,7 +270,7 @@ class _FleetSearch:
         return plans
 
 
-def mild_prices(demand: Demand, duals: Duals) -> Reals:
+def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
     """(S,) USD per hour of one rps short: some times what the relaxation pays for one."""
     worth, wanted = duals.rps * demand.rate, demand.rate > 0.0
     least = _LEAST_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0

@@ -16,7 +16,7 @@ little about whole plans.
 
 import numpy as np
 
-from solvers.joint.kernels.anneal_moves import Flat, Plant, State, Wanted, propose
+from solvers.joint.kernels.anneal_moves import AnnealingDemand, AnnealingProblem, Flat, State, propose
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import capacity_rps
 from solvers.joint.kernels.types import Law, Reals
@@ -28,7 +28,7 @@ _SETTLED = 0.8
 
 @compiled
 def anneal(
-    plant: Plant,
+    plant: AnnealingProblem,
     state: State,
     best: State,
     least: float,
@@ -108,7 +108,7 @@ def _restore(state: State, source: State, one: int, other: int) -> None:
 
 
 @compiled
-def _totals(flat: Flat, wanted: Wanted, state: State) -> tuple[Reals, Reals]:
+def _totals(flat: Flat, wanted: AnnealingDemand, state: State) -> tuple[Reals, Reals]:
     rps, replicas = np.zeros(wanted.rate.shape[0]), np.zeros(wanted.rate.shape[0])
     for gpu in range(state.mode.shape[0]):
         for at in range(state.size[gpu]):
@@ -131,7 +131,7 @@ def _shift(flat: Flat, rps: Reals, replicas: Reals, before: State, after: State,
 
 
 @compiled
-def _cost(wanted: Wanted, rps: Reals, replicas: Reals, state: State) -> float:
+def _cost(wanted: AnnealingDemand, rps: Reals, replicas: Reals, state: State) -> float:
     total = wanted.watt_price * state.power.sum()
     for service in range(rps.shape[0]):
         short = wanted.rate[service] - rps[service]

@@ -46,7 +46,7 @@ class Flat(NamedTuple):
     """(G + 1,) where the modes of each type begin."""
 
 
-class Wanted(NamedTuple):
+class AnnealingDemand(NamedTuple):
     """What is wanted, and what it costs not to have it."""
 
     rate: Reals
@@ -59,12 +59,12 @@ class Wanted(NamedTuple):
     watt_price: float
 
 
-class Plant(NamedTuple):
+class AnnealingProblem(NamedTuple):
     """What does not change while plans are sought."""
 
     flat: Flat
     law: Law
-    wanted: Wanted
+    wanted: AnnealingDemand
     gpu_type: Numbers
     """(D,) of each GPU."""
 
@@ -85,7 +85,7 @@ class State(NamedTuple):
 
 
 @compiled
-def propose(flat: Flat, wanted: Wanted, gpu_type: Numbers, state: State, rps: Reals) -> tuple[bool, int, int]:
+def propose(flat: Flat, wanted: AnnealingDemand, gpu_type: Numbers, state: State, rps: Reals) -> tuple[bool, int, int]:
     """(whether a change was made, GPU, other GPU or −1) of a random change; limits of the GPUs are not looked at."""
     gpus, kind = state.mode.shape[0], np.random.random()
     one, other = np.random.randint(gpus), -1
@@ -100,7 +100,7 @@ def propose(flat: Flat, wanted: Wanted, gpu_type: Numbers, state: State, rps: Re
 
 
 @compiled
-def _change(flat: Flat, wanted: Wanted, gpu_type: Numbers, state: State, rps: Reals, gpu: int) -> bool:
+def _change(flat: Flat, wanted: AnnealingDemand, gpu_type: Numbers, state: State, rps: Reals, gpu: int) -> bool:
     """One change of one GPU; False where it cannot be."""
     kind, count = np.random.random(), state.size[gpu]
     if kind >= _REPLACE:
@@ -141,7 +141,7 @@ def _transfer(flat: Flat, state: State, one: int, other: int) -> bool:
 
 
 @compiled
-def _some_service(wanted: Wanted, rps: Reals) -> int:
+def _some_service(wanted: AnnealingDemand, rps: Reals) -> int:
     """Any service, half of the time one that is short if a few tries meet one."""
     services = wanted.rate.shape[0]
     service = np.random.randint(services)

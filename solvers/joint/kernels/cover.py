@@ -24,7 +24,7 @@ MOST_DEPTH = 48
 _MET = 1e-9
 
 
-class Cover(NamedTuple):
+class CoverProblem(NamedTuple):
     """A covering problem: S services, C columns of at most N replicas, G types."""
 
     service: Numbers
@@ -54,7 +54,7 @@ class Cover(NamedTuple):
     """(G,) duals of the stock, ≤ 0."""
 
 
-class Branch(NamedTuple):
+class CoverPath(NamedTuple):
     """The path to the node at hand, by depth."""
 
     need: Reals
@@ -79,7 +79,7 @@ class Branch(NamedTuple):
 
 
 @compiled
-def cover(task: Cover, goal: float, nodes: int, discrepancies: int, best: Numbers) -> tuple[float, int]:
+def cover(task: CoverProblem, goal: float, nodes: int, discrepancies: int, best: Numbers) -> tuple[float, int]:
     """(cost with shortages, number of columns) of the best cover below the goal, which goes into `best`; −1 if none.
 
     nodes: how many are looked at; discrepancies: how many places down their lists the choices of one branch may go.
@@ -117,9 +117,9 @@ def cover(task: Cover, goal: float, nodes: int, discrepancies: int, best: Number
 
 
 @compiled
-def _root(task: Cover, width: int) -> Branch:
+def _root(task: CoverProblem, width: int) -> CoverPath:
     deep, services = MOST_DEPTH + 1, task.need.shape[1]
-    branch = Branch(
+    branch = CoverPath(
         np.zeros((deep, 2, services)),
         np.zeros((deep, services)),
         np.zeros((deep, task.stock.shape[0])),
@@ -139,7 +139,7 @@ def _root(task: Cover, width: int) -> Branch:
 
 
 @compiled
-def _bound(task: Cover, branch: Branch, depth: int) -> float:
+def _bound(task: CoverProblem, branch: CoverPath, depth: int) -> float:
     """What every cover that follows costs at least."""
     total = branch.cost[depth]
     for service in range(task.need.shape[1]):
@@ -159,7 +159,7 @@ def _is_met(need: Reals) -> bool:
 
 
 @compiled
-def _open(task: Cover, branch: Branch, depth: int, goal: float, width: int) -> None:
+def _open(task: CoverProblem, branch: CoverPath, depth: int, goal: float, width: int) -> None:
     """List the choices of a node, least loss first."""
     need = branch.need[depth]
     row, top = 0, -1.0
@@ -189,7 +189,7 @@ def _open(task: Cover, branch: Branch, depth: int, goal: float, width: int) -> N
 
 
 @compiled
-def _loss(task: Cover, branch: Branch, depth: int, column: int) -> float:
+def _loss(task: CoverProblem, branch: CoverPath, depth: int, column: int) -> float:
     """What the column costs beyond its worth here; infinite where it is not possible."""
     gpu_type = task.gpu_type[column]
     loss = task.price[column] - task.stock_price[gpu_type] if branch.stock[depth, gpu_type] >= 1.0 else np.inf
@@ -205,7 +205,7 @@ def _loss(task: Cover, branch: Branch, depth: int, column: int) -> float:
 
 
 @compiled
-def _insert(branch: Branch, depth: int, column: int, loss: float, width: int) -> None:
+def _insert(branch: CoverPath, depth: int, column: int, loss: float, width: int) -> None:
     place = branch.children[depth]
     if place == width:
         if branch.loss[depth, place - 1] <= loss:
@@ -223,7 +223,7 @@ def _insert(branch: Branch, depth: int, column: int, loss: float, width: int) ->
 
 
 @compiled
-def _take(task: Cover, branch: Branch, depth: int, column: int) -> None:
+def _take(task: CoverProblem, branch: CoverPath, depth: int, column: int) -> None:
     """The child's state."""
     below = depth + 1
     branch.chosen[depth] = column

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.scan import Prices, Stack, reduced_costs
+from solvers.joint.kernels.scan import ScanPrices, Stack, reduced_costs
 from solvers.joint.kernels.types import Numbers, Reals
 
 State = npt.NDArray[np.uint64]
@@ -27,7 +27,7 @@ _NOISE = 0.1
 _UNIT = 2.0**-53
 
 
-class Fleet(NamedTuple):
+class ExchangeState(NamedTuple):
     """What the GPUs at hand leave over; all arrays are updated in place."""
 
     gpus: Numbers
@@ -47,7 +47,7 @@ class Fleet(NamedTuple):
 
 
 @compiled
-def exchange(stack: Stack, fleet: Fleet, steps: int, state: State) -> int:
+def exchange(stack: Stack, fleet: ExchangeState, steps: int, state: State) -> int:
     """How many of the steps made it better. state: (1,) of the random numbers, not 0."""
     taken, put = np.zeros(_MOST_OUT, np.int64), np.zeros(_MOST_OUT, np.int32)
     touched, better = np.zeros(fleet.need.shape[0], np.bool_), 0
@@ -92,7 +92,7 @@ def _draw(state: State) -> float:
 
 
 @compiled
-def _shortage(fleet: Fleet) -> float:
+def _shortage(fleet: ExchangeState) -> float:
     total = 0.0
     for service in range(fleet.need.shape[0]):
         total += fleet.worth[service] * max(0.0, fleet.need[service])
@@ -102,7 +102,7 @@ def _shortage(fleet: Fleet) -> float:
 
 @compiled
 def _begin(
-    fleet: Fleet,
+    fleet: ExchangeState,
     touched: Marks,
     state: State,
 ) -> None:
@@ -118,7 +118,7 @@ def _begin(
 @compiled
 def _least_useful(
     stack: Stack,
-    fleet: Fleet,
+    fleet: ExchangeState,
     touched: Marks,
     taken: Places,
     state: State,
@@ -143,7 +143,7 @@ def _least_useful(
 
 
 @compiled
-def _services(stack: Stack, fleet: Fleet, column: int) -> Numbers:
+def _services(stack: Stack, fleet: ExchangeState, column: int) -> Numbers:
     count = 0
     while count < stack.service.shape[1] and stack.service[column, count] < fleet.need.shape[0]:
         count += 1
@@ -151,7 +151,7 @@ def _services(stack: Stack, fleet: Fleet, column: int) -> Numbers:
 
 
 @compiled
-def _use(stack: Stack, fleet: Fleet, column: int) -> float:
+def _use(stack: Stack, fleet: ExchangeState, column: int) -> float:
     """Part of the column's worth that would be short without it."""
     needed = whole = 1e-12
     for at, service in enumerate(_services(stack, fleet, column)):
@@ -162,17 +162,17 @@ def _use(stack: Stack, fleet: Fleet, column: int) -> float:
 
 
 @compiled
-def _best(stack: Stack, fleet: Fleet, noise: Reals, gpu_type: int) -> int:
+def _best(stack: Stack, fleet: ExchangeState, noise: Reals, gpu_type: int) -> int:
     """The column of the type that is best for what is wanted."""
     stock, none = np.zeros(fleet.types), np.zeros(fleet.types)
     stock[gpu_type] = 1.0
     presence = np.where(fleet.missing > 0.0, fleet.missing_price, 0.0)
-    prices = Prices(np.maximum(fleet.need, 0.0), fleet.worth * noise, presence, fleet.room, stock, none)
+    prices = ScanPrices(np.maximum(fleet.need, 0.0), fleet.worth * noise, presence, fleet.room, stock, none)
     return int(reduced_costs(stack, prices).argmin())
 
 
 @compiled
-def _put(stack: Stack, fleet: Fleet, column: int, gpus: float) -> None:
+def _put(stack: Stack, fleet: ExchangeState, column: int, gpus: float) -> None:
     for at, service in enumerate(_services(stack, fleet, column)):
         fleet.need[service] -= gpus * stack.capacity[column, at]
         fleet.missing[service] -= gpus

@@ -10,14 +10,14 @@ taking that one instead is no worse. So at most n · U candidates enter, however
 import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.types import Mode, Numbers, Reals, Scratch, Task
+from solvers.joint.kernels.types import GpuMode, Numbers, PricingTask, Reals, Scratch
 
 NONE = -1.0e300
 """The worth of no set at all."""
 
 
 @compiled
-def shorten(task: Task, scratch: Scratch, size: int, replicas: int) -> int:
+def shorten(task: PricingTask, scratch: Scratch, size: int, replicas: int) -> int:
     """Put the candidates (positions among the first `size` ids) that the optimum may need on the shortlist.
 
     Returns how many. ids are sorted by service and width.
@@ -53,7 +53,7 @@ def shorten(task: Task, scratch: Scratch, size: int, replicas: int) -> int:
 
 
 @compiled
-def find_groups(task: Task, scratch: Scratch, short: Numbers) -> int:
+def find_groups(task: PricingTask, scratch: Scratch, short: Numbers) -> int:
     """Where each service begins in `short`, into `first`; returns how many services there are."""
     mode, ids, count = task.mode, scratch.ids, 0
     for at in range(short.shape[0]):
@@ -65,7 +65,7 @@ def find_groups(task: Task, scratch: Scratch, short: Numbers) -> int:
 
 
 @compiled
-def fill_table(task: Task, scratch: Scratch, short: Numbers, replicas: int) -> float:
+def fill_table(task: PricingTask, scratch: Scratch, short: Numbers, replicas: int) -> float:
     """The optimum over these positions, NONE where no set has so many candidates.
 
     table[g, n, u]: the same of the services from the g-th on, with exactly n candidates in u steps.
@@ -88,7 +88,7 @@ def fill_table(task: Task, scratch: Scratch, short: Numbers, replicas: int) -> f
 
 
 @compiled
-def read_solution(task: Task, scratch: Scratch, short: Numbers, replicas: int) -> int:
+def read_solution(task: PricingTask, scratch: Scratch, short: Numbers, replicas: int) -> int:
     """The candidates of the optimum that `fill_table` found, into `solution`; returns how many: `replicas`, or 0."""
     if scratch.table[0, replicas, task.mode.steps] <= NONE / 2.0:
         return 0
@@ -110,7 +110,7 @@ def read_solution(task: Task, scratch: Scratch, short: Numbers, replicas: int) -
 
 
 @compiled
-def most_pressure(mode: Mode) -> Reals:
+def most_pressure(mode: GpuMode) -> Reals:
     """(N + 1,) the greatest summed pressure of so many replicas of different services within the SM steps.
 
     The same program with pressures as values; −inf where so many do not fit.

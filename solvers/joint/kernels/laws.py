@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.types import Law, Mode, Numbers, Reals, Worth
+from solvers.joint.kernels.types import GpuMode, Law, Numbers, Reals, Worth
 
 OPTIMISM = 1.0 + 1e-6
 """Tabulated capacities are rounded up to single precision, lest a bound be too low."""
@@ -31,7 +31,7 @@ class Promises(Protocol):
 
 
 @compiled
-def execution_ms(mode: Mode, candidate: int, replicas: int, pressure: float) -> float:
+def execution_ms(mode: GpuMode, candidate: int, replicas: int, pressure: float) -> float:
     """Time of one batch with that many replicas on the GPU, under the neighbours' pressure."""
     launch = mode.launch_ms[candidate] * mode.launch_factor[replicas]
     return mode.alone_ms[candidate] + launch + mode.growth_ms[candidate] * pressure
@@ -59,7 +59,7 @@ def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -
 
 
 @compiled
-def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int) -> float:
+def pattern_worth(mode: GpuMode, law: Law, worth: Worth, items: Numbers, count: int) -> float:
     """What the first `count` items, together on one GPU, are worth.
 
     INVALID where one of them misses its SLO and its presence alone counts for nothing. Shares, memory and watts
@@ -79,7 +79,7 @@ def pattern_worth(mode: Mode, law: Law, worth: Worth, items: Numbers, count: int
 
 
 @compiled
-def candidate_worth(mode: Mode, worth: Worth, candidate: int, carried_rps: float) -> float:
+def candidate_worth(mode: GpuMode, worth: Worth, candidate: int, carried_rps: float) -> float:
     """What a candidate that can carry so much is worth, its watts paid."""
     service = mode.service[candidate]
     earned = worth.rps[service] * min(carried_rps, worth.rate[service])
@@ -102,7 +102,7 @@ def _level(edges: Reals, rate: float, carried_rps: float) -> int:
 
 
 @compiled
-def root_capacities(mode: Mode, law: Law, edges: Reals) -> Reals:
+def root_capacities(mode: GpuMode, law: Law, edges: Reals) -> Reals:
     """(N + 1, K, C) rps at the optimistic end of every root cell, 0 where the SLO is missed even there."""
     capacities = np.zeros((edges.shape[0], edges.shape[1] - 1, mode.service.shape[0]), np.float32)
     for replicas in range(1, edges.shape[0]):

@@ -18,7 +18,19 @@ import numpy.typing as npt
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import capacity_rps, execution_ms, pattern_worth
 from solvers.joint.kernels.relaxation import fill_use, relax
-from solvers.joint.kernels.types import MEMORY, POWER, PRESSURE, Cell, Found, Law, Mode, Numbers, Reals, Scratch, Task
+from solvers.joint.kernels.types import (
+    MEMORY,
+    POWER,
+    PRESSURE,
+    GpuMode,
+    Law,
+    Numbers,
+    PricedPatterns,
+    PricingCell,
+    PricingTask,
+    Reals,
+    Scratch,
+)
 
 _HALVINGS = 48
 """Of the interval in which a candidate's longest execution lies: to the last digits."""
@@ -29,7 +41,7 @@ _SWAPS = 20
 """At most; each makes the pattern worth more."""
 
 
-class Parts(NamedTuple):
+class PackingCells(NamedTuple):
     """The cells of one mode with their candidates: a ladder of L ceilings for every number of replicas."""
 
     ceiling: Reals
@@ -40,7 +52,7 @@ class Parts(NamedTuple):
 
 
 @compiled
-def longest_ms(mode: Mode, law: Law, rate: Reals) -> Reals:
+def longest_ms(mode: GpuMode, law: Law, rate: Reals) -> Reals:
     """(C,) execution time up to which each candidate carries its service's rate; −1 where it does not even alone."""
     longest = np.full(mode.service.shape[0], -1.0)
     for item in range(mode.service.shape[0]):
@@ -59,7 +71,7 @@ def longest_ms(mode: Mode, law: Law, rate: Reals) -> Reals:
 
 
 @compiled
-def find_parts(mode: Mode, longest: Reals, replicas: Numbers, ceiling: Reals) -> npt.NDArray[np.bool_]:
+def find_parts(mode: GpuMode, longest: Reals, replicas: Numbers, ceiling: Reals) -> npt.NDArray[np.bool_]:
     """(K, C) candidates of each cell: those that bear its ceiling and that no other of their service undercuts.
 
     A cell of no replicas, and one whose ceiling is below 0, has none.
@@ -80,7 +92,7 @@ def find_parts(mode: Mode, longest: Reals, replicas: Numbers, ceiling: Reals) ->
 
 
 @compiled
-def _is_undercut(mode: Mode, found: npt.NDArray[np.bool_], begin: int, item: int) -> bool:
+def _is_undercut(mode: GpuMode, found: npt.NDArray[np.bool_], begin: int, item: int) -> bool:
     for other in range(begin, item):
         if (
             found[other]
@@ -94,7 +106,9 @@ def _is_undercut(mode: Mode, found: npt.NDArray[np.bool_], begin: int, item: int
 
 
 @compiled
-def price_parts(task: Task, parts: Parts, start: Numbers, multipliers: Reals, scratch: Scratch, found: Found) -> None:
+def price_parts(
+    task: PricingTask, parts: PackingCells, start: Numbers, multipliers: Reals, scratch: Scratch, found: PricedPatterns
+) -> None:
     """The best pattern that is found for every number of replicas, into its slot.
 
     start: (N + 1,) the ceilings that were best the last time; multipliers: (N + 1, L, 3); both are improved in place.
@@ -105,7 +119,9 @@ def price_parts(task: Task, parts: Parts, start: Numbers, multipliers: Reals, sc
 
 
 @compiled
-def next_pattern(task: Task, parts: Parts, start: Numbers, multipliers: Reals, scratch: Scratch, found: Found) -> int:
+def next_pattern(
+    task: PricingTask, parts: PackingCells, start: Numbers, multipliers: Reals, scratch: Scratch, found: PricedPatterns
+) -> int:
     """The slot of the best pattern that is left when some services are worth nothing any more; −1 when none is.
 
     Slots hold what was found when more was worth something, so that none is worth more now than it says.
@@ -120,12 +136,12 @@ def next_pattern(task: Task, parts: Parts, start: Numbers, multipliers: Reals, s
                 most, stale = found.worth[slot], slot
         if most <= sure * (1.0 + task.effort.tolerance):
             return best
-        better = Task(task.mode, task.law, task.worth, sure, task.effort)
+        better = PricingTask(task.mode, task.law, task.worth, sure, task.effort)
         _climb(better, parts, stale, start, multipliers, scratch, found)
 
 
 @compiled
-def _is_intact(task: Task, found: Found, slot: int) -> bool:
+def _is_intact(task: PricingTask, found: PricedPatterns, slot: int) -> bool:
     for at in range(found.size[slot]):  # noqa: SIM110 (numba compiles no generator)
         if task.worth.stairs[task.mode.service[found.items[slot, at]], 1] <= 0.0:
             return False
@@ -134,7 +150,13 @@ def _is_intact(task: Task, found: Found, slot: int) -> bool:
 
 @compiled
 def _climb(
-    task: Task, parts: Parts, replicas: int, start: Numbers, multipliers: Reals, scratch: Scratch, found: Found
+    task: PricingTask,
+    parts: PackingCells,
+    replicas: int,
+    start: Numbers,
+    multipliers: Reals,
+    scratch: Scratch,
+    found: PricedPatterns,
 ) -> None:
     """Down the ladder while pressure does not bind, else up until it no longer does: the best is where it turns.
 
@@ -165,7 +187,13 @@ def _climb(
 
 @compiled
 def _price(
-    task: Task, parts: Parts, replicas: int, level: int, multipliers: Reals, scratch: Scratch, pattern: Numbers
+    task: PricingTask,
+    parts: PackingCells,
+    replicas: int,
+    level: int,
+    multipliers: Reals,
+    scratch: Scratch,
+    pattern: Numbers,
 ) -> tuple[float, float, int]:
     """(bound, worth of the best pattern found, its size) of one cell; 0 where nothing is above the threshold."""
     mode, size, services, last = task.mode, 0, 0, -1
@@ -179,7 +207,7 @@ def _price(
                 services, last = services + 1, mode.service[item]
     if services < replicas:
         return 0.0, 0.0, 0
-    cell = Cell(replicas, 0.0, parts.ceiling[replicas, level])
+    cell = PricingCell(replicas, 0.0, parts.ceiling[replicas, level])
     bound, _, count = relax(task, cell, scratch, size, multipliers[replicas, level], pattern)
     if bound <= task.threshold * (1.0 + task.effort.tolerance):
         return max(0.0, bound), 0.0, 0
@@ -194,7 +222,7 @@ def _price(
 
 
 @compiled
-def _fitting(task: Task, cell: Cell, pattern: Numbers, count: int) -> int:
+def _fitting(task: PricingTask, cell: PricingCell, pattern: Numbers, count: int) -> int:
     """Drop the replicas of least value until the rest fits; returns how many are left."""
     mode, use = task.mode, np.zeros(3)
     while count > 0:
@@ -215,7 +243,7 @@ def _fitting(task: Task, cell: Cell, pattern: Numbers, count: int) -> int:
 
 
 @compiled
-def _swap(task: Task, cell: Cell, scratch: Scratch, size: int, pattern: Numbers, count: int) -> None:
+def _swap(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, pattern: Numbers, count: int) -> None:
     """Put candidates of greater value in the place of others as long as any fits."""
     mode, use, width = task.mode, np.zeros(3), 0
     value = np.zeros(count)

@@ -6,11 +6,13 @@ from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
 from solvers.joint.kernels.relaxation import limits_price, relax, value_candidates
 from solvers.joint.kernels.search import search
-from solvers.joint.kernels.types import Cell, Cells, Found, Numbers, Reals, Scratch, Task
+from solvers.joint.kernels.types import Numbers, PricedPatterns, PricingCell, PricingCells, PricingTask, Reals, Scratch
 
 
 @compiled
-def price_mode(task: Task, cells: Cells, scratch: Scratch, found: Found, first: int, last: int) -> float:
+def price_mode(
+    task: PricingTask, cells: PricingCells, scratch: Scratch, found: PricedPatterns, first: int, last: int
+) -> float:
     """An upper bound on the worth of every pattern in the slots [first, last); good ones go into `found`, one per slot.
 
     No bound is below the threshold with its tolerance: what is fathomed is not known more exactly.
@@ -23,14 +25,14 @@ def price_mode(task: Task, cells: Cells, scratch: Scratch, found: Found, first: 
         if high < low or (number > 0 and (replicas == 1 or high == low)):
             continue
         size = _value_root(task, cells.capacities[replicas, number], wanted, scratch)
-        cell = Cell(replicas, low, high)
+        cell = PricingCell(replicas, low, high)
         multipliers = cells.multipliers[replicas, number]
         bound = max(bound, _price_cell(task, cell, size, multipliers, scratch, found, slot))
     return bound
 
 
 @compiled
-def _wanted(task: Task) -> Numbers:
+def _wanted(task: PricingTask) -> Numbers:
     """Candidates that can be worth anything: all but those of services that earn nothing."""
     mode, worth = task.mode, task.worth
     earns = worth.rps * worth.rate
@@ -45,7 +47,7 @@ def _wanted(task: Task) -> Numbers:
 
 
 @compiled
-def _value_root(task: Task, capacities: Reals, wanted: Numbers, scratch: Scratch) -> int:
+def _value_root(task: PricingTask, capacities: Reals, wanted: Numbers, scratch: Scratch) -> int:
     """Values from the capacities that were tabulated for the root cell; returns how many are worth anything."""
     ids, value, kept = scratch.ids, scratch.value, 0
     for item in wanted:
@@ -59,7 +61,13 @@ def _value_root(task: Task, capacities: Reals, wanted: Numbers, scratch: Scratch
 
 @compiled
 def _price_cell(
-    task: Task, cell: Cell, size: int, multipliers: Reals, scratch: Scratch, found: Found, slot: int
+    task: PricingTask,
+    cell: PricingCell,
+    size: int,
+    multipliers: Reals,
+    scratch: Scratch,
+    found: PricedPatterns,
+    slot: int,
 ) -> float:
     """The bound of one root cell whose values stand in the scratch; its best pattern goes into the slot."""
     goal = task.threshold * (1.0 + task.effort.tolerance)
@@ -73,7 +81,7 @@ def _price_cell(
     pattern = np.zeros(cell.replicas, np.int32)
     while waiting > 0:
         waiting -= 1
-        here, count, level = Cell(cell.replicas, low[waiting], high[waiting]), sizes[waiting], depth[waiting]
+        here, count, level = PricingCell(cell.replicas, low[waiting], high[waiting]), sizes[waiting], depth[waiting]
         if level > 0:
             scratch.ids[:count] = scratch.pool[offset[waiting] : offset[waiting] + count]
             count = value_candidates(task, here, scratch, count)
@@ -105,7 +113,7 @@ def _price_cell(
 
 
 @compiled
-def _keep(found: Found, slot: int, pattern: Numbers, items: int, worth: float, best: float) -> float:
+def _keep(found: PricedPatterns, slot: int, pattern: Numbers, items: int, worth: float, best: float) -> float:
     """Put a pattern that is better than the best one into the slot; returns the better worth."""
     if items == 0 or worth <= best:
         return best
@@ -116,7 +124,9 @@ def _keep(found: Found, slot: int, pattern: Numbers, items: int, worth: float, b
 
 
 @compiled
-def _survivors(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals, begin: int) -> int:
+def _survivors(
+    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals, begin: int
+) -> int:
     """Into the pool from `begin` on: candidates that some pattern of the cell above the threshold may hold."""
     goal = task.threshold * (1.0 + task.effort.tolerance) - limits_price(task, cell, multipliers)
     kept = 0

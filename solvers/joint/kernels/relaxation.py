@@ -10,14 +10,14 @@ import numpy as np
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import fill_table, read_solution, shorten
 from solvers.joint.kernels.laws import candidate_worth, capacity_rps, execution_ms, pattern_worth
-from solvers.joint.kernels.types import MEMORY, POWER, PRESSURE, Cell, Numbers, Reals, Scratch, Task
+from solvers.joint.kernels.types import MEMORY, POWER, PRESSURE, Numbers, PricingCell, PricingTask, Reals, Scratch
 
 _FIT = 1.0 + 1e-9
 _NO_SLOPE = 1e-12
 
 
 @compiled
-def value_candidates(task: Task, cell: Cell, scratch: Scratch, size: int) -> int:
+def value_candidates(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int) -> int:
     """Values of the first `size` ids at the cell's optimistic end: the least pressure that the others can have.
 
     Returns how many stay: those that are worth nothing go, since a pattern without them is worth no less and belongs to
@@ -37,7 +37,7 @@ def value_candidates(task: Task, cell: Cell, scratch: Scratch, size: int) -> int
 
 
 @compiled
-def charge(task: Task, scratch: Scratch, size: int, multipliers: Reals) -> None:
+def charge(task: PricingTask, scratch: Scratch, size: int, multipliers: Reals) -> None:
     """Adjusted values: less what the multipliers charge for memory, watts and pressure."""
     mode, ids, value, adjusted = task.mode, scratch.ids, scratch.value, scratch.adjusted
     memory, power, pressure = multipliers[MEMORY], multipliers[POWER], multipliers[PRESSURE]
@@ -48,7 +48,7 @@ def charge(task: Task, scratch: Scratch, size: int, multipliers: Reals) -> None:
 
 
 @compiled
-def limits_price(task: Task, cell: Cell, multipliers: Reals) -> float:
+def limits_price(task: PricingTask, cell: PricingCell, multipliers: Reals) -> float:
     """θ · limits: what the bound adds for the side limits; a reward for pressure counts its lower limit."""
     mode = task.mode
     priced = multipliers[MEMORY] * mode.memory_mib + multipliers[POWER] * mode.power_w
@@ -59,7 +59,7 @@ def limits_price(task: Task, cell: Cell, multipliers: Reals) -> float:
 
 @compiled
 def relax(
-    task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers
+    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers
 ) -> tuple[float, float, int]:
     """(bound of the cell, worth of the best pattern met, its size); multipliers and `pattern` are updated in place.
 
@@ -98,7 +98,7 @@ def relax(
 
 
 @compiled
-def _solve(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals) -> tuple[float, int]:
+def _solve(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals) -> tuple[float, int]:
     """(bound under these multipliers, number of candidates in the solution)."""
     charge(task, scratch, size, multipliers)
     short = scratch.short[: shorten(task, scratch, size, cell.replicas)]
@@ -107,7 +107,7 @@ def _solve(task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Rea
 
 
 @compiled
-def _worth_if_valid(task: Task, items: Numbers, count: int) -> float:
+def _worth_if_valid(task: PricingTask, items: Numbers, count: int) -> float:
     """What a pattern is truly worth, 0 where it takes too much memory or too many watts."""
     use = np.zeros(3)
     fill_use(task, items, count, use)
@@ -117,7 +117,7 @@ def _worth_if_valid(task: Task, items: Numbers, count: int) -> float:
 
 
 @compiled
-def fill_use(task: Task, items: Numbers, count: int, use: Reals) -> None:
+def fill_use(task: PricingTask, items: Numbers, count: int, use: Reals) -> None:
     """Memory, watts and pressure of the first `count` items, into `use`."""
     use[:] = 0.0
     for at in range(count):
@@ -127,7 +127,7 @@ def fill_use(task: Task, items: Numbers, count: int, use: Reals) -> None:
 
 
 @compiled
-def _improve(task: Task, cell: Cell, multipliers: Reals, use: Reals, excess: float) -> bool:
+def _improve(task: PricingTask, cell: PricingCell, multipliers: Reals, use: Reals, excess: float) -> bool:
     """One step along the subgradient, in units of the limits; False where there is no slope."""
     scale = (task.mode.memory_mib, max(task.mode.power_w, _NO_SLOPE), max(cell.high, _NO_SLOPE))
     slope = np.zeros(3)

@@ -28,7 +28,7 @@ class Stack(NamedTuple):
     """(C,)"""
 
 
-class Prices(NamedTuple):
+class ScanPrices(NamedTuple):
     """What S services want and pay, and what G types charge."""
 
     rate: Reals
@@ -46,7 +46,7 @@ class Prices(NamedTuple):
 
 
 @compiled
-def reduced_costs(stack: Stack, prices: Prices) -> Reals:
+def reduced_costs(stack: Stack, prices: ScanPrices) -> Reals:
     """(C,) USD per hour."""
     services, costs = prices.rate.shape[0], np.empty(stack.price.shape[0])
     for column in range(costs.shape[0]):
@@ -66,7 +66,7 @@ def reduced_costs(stack: Stack, prices: Prices) -> Reals:
 
 
 @compiled
-def best_value(stack: Stack, prices: Prices) -> int:
+def best_value(stack: Stack, prices: ScanPrices) -> int:
     """The possible column that is worth most per USD of its price, first of equals; −1 where none is worth anything."""
     services, best, top = prices.rate.shape[0], -1, 0.0
     for column in range(stack.price.shape[0]):
@@ -90,7 +90,7 @@ Kinds = npt.NDArray[np.int64]
 
 
 @compiled
-def move_costs(stack: Stack, start_prices: Reals, kinds: Kinds, prices: Prices, kind_prices: Reals) -> Reals:
+def move_costs(stack: Stack, start_prices: Reals, kinds: Kinds, prices: ScanPrices, kind_prices: Reals) -> Reals:
     """(C,) USD per hour.
 
     start_prices: (C,) κ f_p + ρ n_p. kinds: (C, N) position of each replica's kind among those that run, negative for

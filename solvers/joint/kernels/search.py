@@ -19,7 +19,7 @@ from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import NONE
 from solvers.joint.kernels.laws import pattern_worth
 from solvers.joint.kernels.relaxation import charge, limits_price, value_candidates
-from solvers.joint.kernels.types import MEMORY, POWER, Cell, Mode, Numbers, Reals, Scratch, Task
+from solvers.joint.kernels.types import MEMORY, POWER, GpuMode, Numbers, PricingCell, PricingTask, Reals, Scratch
 
 LEVELS = 48
 """Of memory and watts in the table."""
@@ -46,7 +46,7 @@ class Items(NamedTuple):
     pressure: Reals
 
 
-class Branch(NamedTuple):
+class SearchPath(NamedTuple):
     """The path from the root to the node at hand, by level: so many candidates were taken."""
 
     at: Numbers
@@ -63,7 +63,7 @@ class Branch(NamedTuple):
 
 @compiled
 def search(
-    task: Task, cell: Cell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers, best: float
+    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers, best: float
 ) -> tuple[float, float, int]:
     """(bound of the cell, worth of the best pattern, its size): of exactly `cell.replicas` of the first `size` ids.
 
@@ -101,7 +101,7 @@ def search(
 
 
 @compiled
-def _items(mode: Mode, scratch: Scratch, size: int, multipliers: Reals) -> Items:
+def _items(mode: GpuMode, scratch: Scratch, size: int, multipliers: Reals) -> Items:
     candidate = scratch.ids[:size].copy()
     group, begin, count = np.zeros(size, np.int32), np.zeros(size + 1, np.int32), 0
     for at in range(size):
@@ -124,7 +124,7 @@ def _items(mode: Mode, scratch: Scratch, size: int, multipliers: Reals) -> Items
 
 
 @compiled
-def _levels(mode: Mode, candidate: Numbers, multipliers: Reals) -> Numbers:
+def _levels(mode: GpuMode, candidate: Numbers, multipliers: Reals) -> Numbers:
     """The multipliers weigh memory against watts. A GPU without watts to give weighs none: its candidates draw none."""
     of_memory, of_power = multipliers[MEMORY] * mode.memory_mib, multipliers[POWER] * mode.power_w
     if of_memory + of_power <= 0.0:
@@ -178,9 +178,9 @@ def _improve(before: Reals, after: Reals, gain: float, width: int, level: int) -
 
 
 @compiled
-def _root(mode: Mode, cell: Cell) -> Branch:
+def _root(mode: GpuMode, cell: PricingCell) -> SearchPath:
     counts, amounts = np.zeros((4, cell.replicas + 1), np.int32), np.zeros((4, cell.replicas + 1))
-    branch = Branch(counts[0], counts[1], counts[2], counts[3], amounts[0], amounts[1], amounts[2], amounts[3])
+    branch = SearchPath(counts[0], counts[1], counts[2], counts[3], amounts[0], amounts[1], amounts[2], amounts[3])
     branch.steps_left[0], branch.levels_left[0] = mode.steps, LEVELS
     branch.memory_left[0], branch.power_left[0] = mode.memory_mib * _FIT, mode.power_w * _FIT
     branch.pressure_left[0] = cell.high * _FIT if cell.replicas > 1 else np.inf
@@ -188,7 +188,7 @@ def _root(mode: Mode, cell: Cell) -> Branch:
 
 
 @compiled
-def _next(items: Items, table: Reals, branch: Branch, depth: int, places: int, goal: float) -> int:
+def _next(items: Items, table: Reals, branch: SearchPath, depth: int, places: int, goal: float) -> int:
     """The first position from the branch's on whose candidate fits and may lead above the goal; their number if none.
 
     What the rest reaches behind a candidate is first bounded by what it reaches from here on: one number for all.
@@ -212,7 +212,7 @@ def _next(items: Items, table: Reals, branch: Branch, depth: int, places: int, g
 
 
 @compiled
-def _take(items: Items, branch: Branch, depth: int, at: int) -> None:
+def _take(items: Items, branch: SearchPath, depth: int, at: int) -> None:
     branch.at[depth] = at + 1
     branch.candidate[depth] = items.candidate[at]
     branch.at[depth + 1] = items.begin[items.group[at] + 1]
@@ -225,7 +225,7 @@ def _take(items: Items, branch: Branch, depth: int, at: int) -> None:
 
 
 @compiled
-def _open_bound(items: Items, table: Reals, branch: Branch, depth: int, replicas: int) -> float:
+def _open_bound(items: Items, table: Reals, branch: SearchPath, depth: int, replicas: int) -> float:
     """The greatest bound of what was not looked at: on each level, from the next position on."""
     bound = NONE
     for upper in range(depth + 1):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
-from solvers.joint.kernels.types import Numbers, Reals, Task
+from solvers.joint.kernels.types import Numbers, PricingTask, Reals
 
 _NEVER = -1.0e300
 _BISECTIONS = 20
@@ -48,7 +48,7 @@ class Choices(NamedTuple):
     """(X,) slices of each multiset."""
 
 
-class Program(NamedTuple):
+class SliceProgram(NamedTuple):
     """The dynamic program, filled."""
 
     table: Reals
@@ -58,7 +58,7 @@ class Program(NamedTuple):
 
 
 @compiled
-def slice_values(task: Task, capacity: Reals) -> Reals:
+def slice_values(task: PricingTask, capacity: Reals) -> Reals:
     """(C,) what each candidate is worth, its watts paid; capacity: (C,) rps."""
     value = np.zeros(capacity.shape[0])
     for item in range(capacity.shape[0]):
@@ -67,7 +67,7 @@ def slice_values(task: Task, capacity: Reals) -> Reals:
 
 
 @compiled
-def fill(choices: Choices, charge: float) -> Program:
+def fill(choices: Choices, charge: float) -> SliceProgram:
     """F under a charge per watt."""
     services, multisets = choices.first.shape[0] - 1, choices.less.shape[0]
     table = np.full((services + 1, multisets), _NEVER)
@@ -82,11 +82,11 @@ def fill(choices: Choices, charge: float) -> Program:
                 if rest >= 0 and table[service, rest] + value > table[service + 1, multiset]:
                     table[service + 1, multiset] = table[service, rest] + value
                     choice[service + 1, multiset] = item
-    return Program(table, choice)
+    return SliceProgram(table, choice)
 
 
 @compiled
-def trace(choices: Choices, program: Program, multiset: int, items: npt.NDArray[np.int64]) -> int:
+def trace(choices: Choices, program: SliceProgram, multiset: int, items: npt.NDArray[np.int64]) -> int:
     """Put the candidates of the best pattern of the multiset into `items`; returns how many."""
     count = 0
     for service in range(program.choice.shape[0] - 1, 0, -1):
@@ -121,7 +121,7 @@ def least_charge(choices: Choices) -> float:
 
 @compiled
 def search_slices(
-    choices: Choices, program: Program, charge: float, best: npt.NDArray[np.int64]
+    choices: Choices, program: SliceProgram, charge: float, best: npt.NDArray[np.int64]
 ) -> tuple[float, float, int]:
     """A bound on all patterns, worth of the best one, and its size; its candidates go into `best`.
 

@@ -19,7 +19,7 @@ class Law(NamedTuple):
     """(L, R)"""
 
 
-class Mode(NamedTuple):
+class GpuMode(NamedTuple):
     """One GPU type at one clock, with its C candidates."""
 
     gpu_type: int
@@ -90,10 +90,10 @@ class Effort(NamedTuple):
     """Relative part of the threshold by which a pattern must beat it. It costs the bound as much."""
 
 
-class Task(NamedTuple):
+class PricingTask(NamedTuple):
     """One mode under the present prices: find patterns worth more than the threshold, and bound all others."""
 
-    mode: Mode
+    mode: GpuMode
     law: Law
     worth: Worth
     threshold: float
@@ -101,7 +101,7 @@ class Task(NamedTuple):
     effort: Effort
 
 
-class Cell(NamedTuple):
+class PricingCell(NamedTuple):
     """All patterns of one mode with so many replicas and so much pressure in all."""
 
     replicas: int
@@ -110,7 +110,7 @@ class Cell(NamedTuple):
     """The patterns' summed pressure lies in [low, high]."""
 
 
-class Cells(NamedTuple):
+class PricingCells(NamedTuple):
     """The root cells of one mode: K intervals of pressure for each number of replicas, end to end one slot each."""
 
     edges: Reals
@@ -146,7 +146,7 @@ class Scratch(NamedTuple):
     """Survivors of nested cells, end to end."""
 
 
-class Found(NamedTuple):
+class PricedPatterns(NamedTuple):
     """Patterns that beat the threshold: at most one per root cell."""
 
     items: Numbers

@@ -10,7 +10,7 @@ from solvers.joint.patterns.columns import Pattern
 from solvers.joint.patterns.tables import Tables
 
 
-class Row(NamedTuple):
+class BranchingRow(NamedTuple):
     """A kind of patterns: those of some modes, or only those of them that hold a candidate of a range."""
 
     modes: tuple[int, ...]
@@ -28,13 +28,13 @@ class Row(NamedTuple):
         return any(first <= item < last for item in pattern.items)
 
 
-def type_rows(tables: Tables) -> dict[int, Row]:
+def type_rows(tables: Tables) -> dict[int, BranchingRow]:
     """GPU type → GPUs of the type, for types that can run anything."""
     kinds = [mode.gpu_type for mode in tables.modes]
-    return {one: Row(tuple(at for at, kind in enumerate(kinds) if kind == one)) for one in sorted(set(kinds))}
+    return {one: BranchingRow(tuple(at for at, kind in enumerate(kinds) if kind == one)) for one in sorted(set(kinds))}
 
 
-Limits = Mapping[Row, tuple[float, float]]
+Limits = Mapping[BranchingRow, tuple[float, float]]
 """Fewest and most GPUs of each kind."""
 NO_LIMITS: Limits = {}
 

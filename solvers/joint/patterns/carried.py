@@ -8,7 +8,7 @@ import numpy as np
 
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.columns import Columns
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 
 _NOTHING = 1e-9
@@ -65,7 +65,7 @@ def _summed(places: Numbers, values: Reals, size: int) -> Reals:
     return np.bincount(places, values, size).astype(np.float64)
 
 
-def left_of(demand: Demand, taken: Carried) -> Demand:
+def left_of(demand: CoverDemand, taken: Carried) -> CoverDemand:
     """What is still wanted, and what may still be used, once so much is taken."""
     rate = np.maximum(demand.rate - taken.rps, 0.0)
     rate[rate <= _NOTHING * demand.rate] = 0.0
@@ -78,14 +78,14 @@ def left_of(demand: Demand, taken: Carried) -> Demand:
     )
 
 
-def rest_of(demand: Demand, tables: Tables, taken: Carried) -> Demand:
+def rest_of(demand: CoverDemand, tables: Tables, taken: Carried) -> CoverDemand:
     """The same with shortages so dear that none of it pays."""
     left = left_of(demand, taken)
     raised = _raise(demand, tables, left.rate)
     return replace(left, shortage_price=raised * demand.shortage_price, missing_price=raised * demand.missing_price)
 
 
-def _raise(demand: Demand, tables: Tables, rate: Reals) -> float:
+def _raise(demand: CoverDemand, tables: Tables, rate: Reals) -> float:
     """One factor for all services, so that their priorities stay."""
     wanted = rate > 0.0
     if not wanted.any():
@@ -94,6 +94,6 @@ def _raise(demand: Demand, tables: Tables, rate: Reals) -> float:
     return float(np.clip(_SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300), 1.0, _HIGHEST_RAISE))
 
 
-def is_met(demand: Demand) -> bool:
+def is_met(demand: CoverDemand) -> bool:
     """Whether nothing is wanted any more."""
     return not demand.rate.any() and not demand.fewest.any()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.types import Law, Mode, Numbers, Reals
+from solvers.joint.kernels.types import GpuMode, Law, Numbers, Reals
 from solvers.joint.patterns.tables import Tables
 
 
@@ -100,13 +100,13 @@ def power_w(tables: Tables, pattern: Pattern) -> float:
     return float(tables.idle_w[mode.gpu_type] + mode.power[list(pattern.items)].sum())
 
 
-def _prices(mode: Mode, items: Numbers) -> Reals:
+def _prices(mode: GpuMode, items: Numbers) -> Reals:
     """(P,) USD per hour of a GPU with each row's candidates."""
     prices: Reals = mode.price + mode.watt_price * mode.power[items].sum(axis=1)
     return prices
 
 
-def capacities(mode: Mode, law: Law, items: Numbers) -> Reals:
+def capacities(mode: GpuMode, law: Law, items: Numbers) -> Reals:
     """(P, n) rps that each candidate can carry next to the others of its row, whatever rules they break together."""
     pressure = mode.pressure[items]
     others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
@@ -122,7 +122,7 @@ def capacities(mode: Mode, law: Law, items: Numbers) -> Reals:
     return capacity
 
 
-def alone(mode: Mode, law: Law) -> Reals:
+def alone(mode: GpuMode, law: Law) -> Reals:
     """(C,) rps that each candidate of a mode can carry on a GPU of its own."""
     return capacities(mode, law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
 

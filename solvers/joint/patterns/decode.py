@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from solvers.joint.kernels.types import Mode, Reals
+from solvers.joint.kernels.types import GpuMode, Reals
 from solvers.joint.patterns.columns import Column, Columns, Pattern, power_w
 from solvers.joint.patterns.running import Candidates
 from solvers.joint.patterns.tables import Tables
@@ -57,7 +57,7 @@ def patterns_of(problem: Problem, tables: Tables, plan: Plan) -> Counter[Pattern
     return Candidates(problem, tables).patterns_of(plan)
 
 
-def _row(problem: Problem, mode: Mode, service: int, row: int) -> OperatingPoint:
+def _row(problem: Problem, mode: GpuMode, service: int, row: int) -> OperatingPoint:
     points = problem.points_of(problem.services[service].network, problem.gpu_types[mode.gpu_type].name)
     assert points is not None, "a candidate has operating points"
     return points.rows[row]

@@ -76,7 +76,7 @@ _FREE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Demand:
+class CoverDemand:
     """What a master problem asks for: the whole problem, or what a part of a plan leaves over."""
 
     rate: Reals
@@ -122,7 +122,7 @@ def cheapest_rps(tables: Tables, columns: Iterable[Column]) -> Reals:
     return best
 
 
-def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> Demand:
+def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDemand:
     """The demand of all that can be served at all; priorities weigh shortages.
 
     cheapest: (S,) USD per hour of one rps, as `cheapest_rps` says.
@@ -133,7 +133,7 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> Demand:
     rate = np.where(np.isfinite(cheapest), tables.rate, 0.0)
     most = [np.inf if service.max_replicas is None else float(service.max_replicas) for service in problem.services]
     fewest = np.where(can_run, [float(service.min_replicas) for service in problem.services], 0.0)
-    return Demand(
+    return CoverDemand(
         rate=rate,
         fewest=np.minimum(fewest, most),
         most=np.array(most),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.joint.kernels.types import Mode, Reals
+from solvers.joint.kernels.types import GpuMode, Reals
 from solvers.joint.patterns.columns import Columns, Pattern
 from solvers.joint.patterns.tables import Tables
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
@@ -156,7 +156,7 @@ def _sm_percents(problem: Problem, tables: Tables) -> tuple[Reals, ...]:
     return tuple(_sm_percent(problem, mode, rows) for mode in tables.modes)
 
 
-def _sm_percent(problem: Problem, mode: Mode, rows: dict[tuple[str, str], Reals]) -> Reals:
+def _sm_percent(problem: Problem, mode: GpuMode, rows: dict[tuple[str, str], Reals]) -> Reals:
     percent, gpu_type = np.zeros(len(mode.service)), problem.gpu_types[mode.gpu_type].name
     first = np.searchsorted(mode.service, np.arange(len(problem.services) + 1))
     for number in np.unique(mode.service):
@@ -165,7 +165,7 @@ def _sm_percent(problem: Problem, mode: Mode, rows: dict[tuple[str, str], Reals]
     return percent
 
 
-def _is_lawful(mode: Mode, items: Sequence[int], replicas: int) -> bool:
+def _is_lawful(mode: GpuMode, items: Sequence[int], replicas: int) -> bool:
     """Whether all replicas are candidates, each of another service, that fit the GPU together."""
     own = list(items)
     return (

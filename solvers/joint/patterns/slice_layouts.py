@@ -34,7 +34,7 @@ class SliceProfile:
     """On one GPU, whatever else is on it."""
 
 
-class Placed(NamedTuple):
+class PlacedSlice(NamedTuple):
     """A slice at its place."""
 
     profile: str
@@ -112,7 +112,7 @@ def _one_less(counts: tuple[int, ...], number: int) -> tuple[int, ...]:
     return (*counts[:number], counts[number] - 1, *counts[number + 1 :])
 
 
-def place(profiles: Sequence[SliceProfile], counts: Sequence[int]) -> tuple[Placed, ...]:
+def place(profiles: Sequence[SliceProfile], counts: Sequence[int]) -> tuple[PlacedSlice, ...]:
     """Places for so many slices of each profile, by first memory slice. Raises ValueError when there are none."""
     placed = _place(profiles, tuple(counts), 0)
     if placed is None:
@@ -121,7 +121,7 @@ def place(profiles: Sequence[SliceProfile], counts: Sequence[int]) -> tuple[Plac
     return placed
 
 
-def _place(profiles: Sequence[SliceProfile], counts: tuple[int, ...], start: int) -> tuple[Placed, ...] | None:
+def _place(profiles: Sequence[SliceProfile], counts: tuple[int, ...], start: int) -> tuple[PlacedSlice, ...] | None:
     if not any(counts):
         return ()
     if start >= MEMORY_SLICES:
@@ -133,5 +133,5 @@ def _place(profiles: Sequence[SliceProfile], counts: tuple[int, ...], start: int
         if counts[number] > 0 and fits:
             rest = _place(profiles, _one_less(counts, number), start + profile.memory_slices)
             if rest is not None:
-                return (Placed(profile.name, start), *rest)
+                return (PlacedSlice(profile.name, start), *rest)
     return _place(profiles, counts, start + 1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.types import Mode, Numbers, Reals
+from solvers.joint.kernels.types import GpuMode, Numbers, Reals
 from solvers.joint.patterns.slice_layouts import MEMORY_SLICES, SliceProfile, Slicing, make_layouts
 from solvers.joint.patterns.tables import Tables
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
@@ -74,11 +74,11 @@ def with_slices(problem: Problem, tables: Tables, offers: Sequence[SliceOffer]) 
     )
 
 
-def _mode(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: float) -> tuple[Mode, Slicing]:
+def _mode(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: float) -> tuple[GpuMode, Slicing]:
     candidates = list(_candidates(problem, offer, gpu_type, clock_mhz))
     law, nothing = problem.capacity_law, np.zeros(len(candidates))
     most, watt_price = min(problem.max_replicas_per_gpu, MEMORY_SLICES), problem.energy_price_usd_per_kwh / _W_PER_KW
-    mode = Mode(
+    mode = GpuMode(
         gpu_type=problem.gpu_types.index(gpu_type),
         clock_mhz=float(clock_mhz),
         steps=MEMORY_SLICES,

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.laws import find_dominated
-from solvers.joint.kernels.types import Flags, Law, Mode, Reals
+from solvers.joint.kernels.types import Flags, GpuMode, Law, Reals
 from solvers.joint.patterns.slice_layouts import Slicing
 from solvers.laws.colocation import launch_factor
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
@@ -45,7 +45,7 @@ class Tables(NamedTuple):
     """A whole Problem as arrays."""
 
     law: Law
-    modes: tuple[Mode, ...]
+    modes: tuple[GpuMode, ...]
     rate: Reals
     """(S,) arrival rates. Candidates that only higher ones could need are left out."""
     priority: Reals
@@ -81,7 +81,7 @@ def make_tables(problem: Problem) -> Tables:
     )
 
 
-def take(mode: Mode, kept: npt.NDArray[np.int64] | Flags | slice) -> Mode:
+def take(mode: GpuMode, kept: npt.NDArray[np.int64] | Flags | slice) -> GpuMode:
     """The mode with some of its candidates."""
     return mode._replace(**{name: getattr(mode, name)[kept] for name in CANDIDATE_FIELDS})
 
@@ -104,7 +104,7 @@ Rows = Mapping[tuple[str, str], Reals]
 """Of each (network, GPU type)."""
 
 
-def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) -> Mode:
+def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) -> GpuMode:
     gpu_type = problem.gpu_types[index]
     table = _candidates(problem, rows, gpu_type, clock_mhz)
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
@@ -114,7 +114,7 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
     replicas = range(problem.max_replicas_per_gpu + 1)
     service, row, width, law_row = (np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE)
     unit = max(1, int(np.gcd.reduce(width)))
-    return Mode(
+    return GpuMode(
         gpu_type=index,
         clock_mhz=float(clock_mhz),
         steps=steps // unit,
@@ -145,7 +145,7 @@ _SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (
 )
 
 
-def _undominated(problem: Problem, rows: Rows, mode: Mode, law: Law, rate: Reals) -> Mode:
+def _undominated(problem: Problem, rows: Rows, mode: GpuMode, law: Law, rate: Reals) -> GpuMode:
     """The mode without dominated candidates, but with all that run now: staying costs no migration."""
     if len(mode.service) == 0:
         return mode
@@ -154,7 +154,7 @@ def _undominated(problem: Problem, rows: Rows, mode: Mode, law: Law, rate: Reals
     return take(mode, np.concatenate(kept) | _is_running(problem, rows, mode))
 
 
-def _blocks(mode: Mode) -> list[slice]:
+def _blocks(mode: GpuMode) -> list[slice]:
     """Candidates of whole services, at most `_BLOCK` at a time where no service has more."""
     ends = np.append(np.flatnonzero(np.diff(mode.service)) + 1, len(mode.service)).tolist()
     blocks, begin, last = [], 0, 0
@@ -166,7 +166,7 @@ def _blocks(mode: Mode) -> list[slice]:
     return [*blocks, slice(begin, last)]
 
 
-def _is_dominated(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Flags:
+def _is_dominated(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Flags:
     """(C,); companies as in `_carried`."""
     carried, count = _carried(mode, law, rate, launch_factor, pressure), len(mode.service)
     return find_dominated(
@@ -178,7 +178,7 @@ def _is_dominated(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, press
     )
 
 
-def _companies(mode: Mode) -> tuple[Reals, Reals]:
+def _companies(mode: GpuMode) -> tuple[Reals, Reals]:
     """(N,) launch factors and (N, K) knots of pressure of every company that can be told from others: none first."""
     pressure = _most_pressure(mode)
     knots = np.linspace(0.0, pressure, _KNOTS if pressure > 0.0 else 2)
@@ -188,7 +188,7 @@ def _companies(mode: Mode) -> tuple[Reals, Reals]:
     return np.append(alone, others), np.vstack((np.zeros(len(knots)), np.tile(knots, (len(others), 1))))
 
 
-def _most_pressure(mode: Mode) -> float:
+def _most_pressure(mode: GpuMode) -> float:
     """What no neighbours exceed: by the number of replicas and by SM steps."""
     heaviest = np.zeros(int(mode.service[-1]) + 1)
     np.maximum.at(heaviest, mode.service, mode.pressure)
@@ -196,7 +196,7 @@ def _most_pressure(mode: Mode) -> float:
     return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
 
 
-def _carried(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Reals:
+def _carried(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Reals:
     """(C, N, K) rps of its service's rate that each candidate carries in N companies.
 
     launch_factor: (N,), pressure: (N, K).
@@ -212,7 +212,7 @@ def _carried(mode: Mode, law: Law, rate: Reals, launch_factor: Reals, pressure: 
     return carried
 
 
-def _is_running(problem: Problem, rows: Rows, mode: Mode) -> Flags:
+def _is_running(problem: Problem, rows: Rows, mode: GpuMode) -> Flags:
     """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
     gpu_type, running = problem.gpu_types[mode.gpu_type].name, np.zeros(len(mode.service), np.bool_)
     gpus = problem.current.gpus if problem.current is not None else ()

@@ -27,7 +27,7 @@ import numpy as np
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits, least_cost, make_boxes
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master import Duals
 
@@ -35,7 +35,7 @@ _WHOLE_TOLERANCE = 1e-6
 """Of a GPU: a bound this near above a whole number of GPUs is taken for that number."""
 
 
-def lower_bound(tables: Tables, demand: Demand, duals: Duals, worths: Reals, limits: Limits = NO_LIMITS) -> float:
+def lower_bound(tables: Tables, demand: CoverDemand, duals: Duals, worths: Reals, limits: Limits = NO_LIMITS) -> float:
     """What the duals prove; worths: (modes,) bounds on the worth of any pattern of each mode.
 
     Infinite when no plan is within the limits.

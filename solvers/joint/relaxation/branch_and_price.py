@@ -19,7 +19,7 @@ from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import least_to_reach, whole_gpus
 from solvers.joint.relaxation.branching import Split, find_split, is_whole
@@ -74,7 +74,7 @@ class _Node:
 
 def branch(
     tables: Tables,
-    demand: Demand,
+    demand: CoverDemand,
     pricer: Pricer,
     columns: Columns,
     relaxation: Relaxation,
@@ -98,13 +98,13 @@ def branch(
     return BranchResult(bound=tree.bound(), incumbent=tree.incumbent)
 
 
-def _serves_all(tables: Tables, demand: Demand, columns: Columns, incumbent: Incumbent) -> bool:
+def _serves_all(tables: Tables, demand: CoverDemand, columns: Columns, incumbent: Incumbent) -> bool:
     taken = carried(tables, columns, incumbent.counts)
     is_served = (taken.rps >= demand.rate * (1.0 - _NOTHING)).all()
     return bool(is_served and (taken.replicas >= demand.fewest).all())
 
 
-def _finite(tables: Tables, demand: Demand, incumbent: Incumbent | None) -> Demand:
+def _finite(tables: Tables, demand: CoverDemand, incumbent: Incumbent | None) -> CoverDemand:
     """The demand, with no more GPUs of a type than a plan cheaper than the incumbent can pay for."""
     if incumbent is None:
         return demand
@@ -116,7 +116,7 @@ class _Tree:
     """Open nodes, the incumbent, and the program that all nodes share. With cuts, plans that serve everything."""
 
     def __init__(
-        self, tables: Tables, demand: Demand, pricer: Pricer, columns: Columns, *, gap: float, has_cuts: bool
+        self, tables: Tables, demand: CoverDemand, pricer: Pricer, columns: Columns, *, gap: float, has_cuts: bool
     ) -> None:
         self._tables, self._columns, self._gap, self._has_cuts = tables, columns, gap, has_cuts
         self._is_by_gpus = has_cuts or demand.free_shortage > 0.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.kernels.types import Reals
-from solvers.joint.patterns.branching_rows import Row, type_rows
+from solvers.joint.patterns.branching_rows import BranchingRow, type_rows
 from solvers.joint.patterns.columns import Column
 from solvers.joint.patterns.tables import Tables
 
@@ -22,7 +22,7 @@ WHOLE = 1e-6
 class Split(NamedTuple):
     """A row to branch on and its value in the solution, which is not whole."""
 
-    row: Row
+    row: BranchingRow
     value: float
 
 
@@ -67,7 +67,7 @@ def _types(tables: Tables, of_mode: Reals) -> Iterator[Split]:
 
 def _modes(of_mode: Reals) -> Iterator[Split]:
     for mode, value in enumerate(of_mode):
-        yield Split(Row((mode,)), float(value))
+        yield Split(BranchingRow((mode,)), float(value))
 
 
 def _services_on_types(tables: Tables, activity: Sequence[Reals]) -> Iterator[Split]:
@@ -75,14 +75,14 @@ def _services_on_types(tables: Tables, activity: Sequence[Reals]) -> Iterator[Sp
         for service in range(len(tables.rate)):
             ranges = tuple(_range(tables, mode, service) for mode in modes)
             value = sum(activity[mode][slice(*one)].sum() for mode, one in zip(modes, ranges, strict=True))
-            yield Split(Row(modes, ranges), float(value))
+            yield Split(BranchingRow(modes, ranges), float(value))
 
 
 def _services_on_modes(tables: Tables, activity: Sequence[Reals]) -> Iterator[Split]:
     for mode, values in enumerate(activity):
         for service in range(len(tables.rate)):
             first, last = _range(tables, mode, service)
-            yield Split(Row((mode,), ((first, last),)), float(values[first:last].sum()))
+            yield Split(BranchingRow((mode,), ((first, last),)), float(values[first:last].sum()))
 
 
 def _candidates(tables: Tables, activity: Sequence[Reals]) -> Iterator[Split]:
@@ -91,7 +91,7 @@ def _candidates(tables: Tables, activity: Sequence[Reals]) -> Iterator[Split]:
         for service in range(len(tables.rate)):
             first, last = _range(tables, mode, service)
             for at in first + np.flatnonzero(values[first:last]):
-                yield Split(Row((mode,), ((int(at), last),)), float(values[at:last].sum()))
+                yield Split(BranchingRow((mode,), ((int(at), last),)), float(values[at:last].sum()))
 
 
 def _range(tables: Tables, mode: int, service: int) -> tuple[int, int]:

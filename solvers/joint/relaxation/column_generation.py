@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.joint.kernels.types import Effort, Reals, Worth
-from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits, Row
+from solvers.joint.patterns.branching_rows import NO_LIMITS, BranchingRow, Limits
 from solvers.joint.patterns.columns import Columns, Priced, single_patterns
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation import cuts
 from solvers.joint.relaxation.bounds import lower_bound
@@ -67,7 +67,7 @@ def ignore(relaxation: Relaxation) -> None:
 
 def generate(
     tables: Tables,
-    demand: Demand,
+    demand: CoverDemand,
     pricer: Pricer,
     columns: Columns,
     *,
@@ -166,7 +166,7 @@ class Generation:
 def price(
     tables: Tables,
     pricer: Pricer,
-    demand: Demand,
+    demand: CoverDemand,
     duals: Duals,
     effort: Effort,
     *,
@@ -188,14 +188,14 @@ def price(
     return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort, watt_price=duals.watt_price)
 
 
-def _forbidden(demand: Demand) -> float:
+def _forbidden(demand: CoverDemand) -> float:
     """Under a power budget that leaves much unserved, patterns may be worth more than is usual."""
     if np.isinf(demand.watts):
         return _FORBIDDEN
     return max(_FORBIDDEN, 2.0 * float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest))
 
 
-def _shift(row: Row, value: float, thresholds: Reals, bonuses: Sequence[Reals]) -> None:
+def _shift(row: BranchingRow, value: float, thresholds: Reals, bonuses: Sequence[Reals]) -> None:
     """Let a limit's dual make its kind of patterns dearer or cheaper."""
     if row.ranges:
         for mode, (first, last) in zip(row.modes, row.ranges, strict=True):
@@ -204,7 +204,7 @@ def _shift(row: Row, value: float, thresholds: Reals, bonuses: Sequence[Reals]) 
         thresholds[list(row.modes)] -= value
 
 
-def _singles(tables: Tables, demand: Demand, columns: Columns) -> list[int]:
+def _singles(tables: Tables, demand: CoverDemand, columns: Columns) -> list[int]:
     patterns = single_patterns(tables, demand.rate)
     columns.add(patterns)
     return [columns.number(pattern) for pattern in patterns]

@@ -9,7 +9,7 @@ import numpy as np
 from solvers.joint.kernels import scan
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.columns import Column, Columns
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master import Duals
 
@@ -18,7 +18,7 @@ _LEAST_LOSS = 1e-6
 """USD per hour: of columns that lose nothing, fewer are better."""
 
 
-class Pool:
+class ColumnPool:
     """Padded arrays over all of Columns, which may grow meanwhile: `sync` takes in what is new."""
 
     def __init__(self, tables: Tables, columns: Columns) -> None:
@@ -51,7 +51,7 @@ class Pool:
         """(C,)"""
         return self._gpu_type[: self._filled]
 
-    def taken(self, columns: Columns, numbers: Sequence[int]) -> "Pool":
+    def taken(self, columns: Columns, numbers: Sequence[int]) -> "ColumnPool":
         """The same of `columns`, which are these numbers of the columns at hand and no others; it grows with them."""
         some, at = copy(self), np.array(numbers, np.int64)
         some._columns, some._filled = columns, len(at)
@@ -73,15 +73,15 @@ class Pool:
             self._gpu_type[number] = self._tables.modes[column.pattern.mode].gpu_type
         self._filled = count
 
-    def reduced_costs(self, demand: Demand, duals: Duals) -> Reals:
+    def reduced_costs(self, demand: CoverDemand, duals: Duals) -> Reals:
         """(C,) USD per hour that each column costs beyond its worth; infinite where it is not possible."""
-        prices = scan.Prices(demand.rate, duals.rps, duals.presence, demand.most, demand.stock, duals.stock)
+        prices = scan.ScanPrices(demand.rate, duals.rps, duals.presence, demand.most, demand.stock, duals.stock)
         return scan.reduced_costs(self.stack(), prices)
 
-    def best_value(self, demand: Demand, rps: Reals, presence: Reals) -> int:
+    def best_value(self, demand: CoverDemand, rps: Reals, presence: Reals) -> int:
         """The possible column that is worth most per USD at such (S,) prices; −1 where none is worth anything."""
         free = np.zeros(len(demand.stock))
-        prices = scan.Prices(demand.rate, rps, presence, demand.most, demand.stock, free)
+        prices = scan.ScanPrices(demand.rate, rps, presence, demand.most, demand.stock, free)
         return scan.best_value(self.stack(), prices)
 
     def cheapest(self, costs: Reals, most: int, *, below: float = np.inf) -> list[int]:
@@ -113,7 +113,7 @@ class Pool:
         self._gpu_type = np.pad(self._gpu_type, (0, more))
 
 
-class LossPool(Pool):
+class LossPool(ColumnPool):
     """Columns at what they lose: their reduced costs under the duals of a whole relaxation, however much is wanted."""
 
     def __init__(self, tables: Tables, columns: Columns, duals: Duals) -> None:

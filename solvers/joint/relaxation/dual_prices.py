@@ -22,7 +22,7 @@ from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.columns import Columns, single_patterns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode, patterns_of
-from solvers.joint.patterns.formulation import RAISE, RAISES, Demand, cheapest_rps, make_demand, priced_problem
+from solvers.joint.patterns.formulation import RAISE, RAISES, CoverDemand, cheapest_rps, make_demand, priced_problem
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.column_generation import Relaxation, generate
 from solvers.joint.relaxation.pricing import Pricer
@@ -42,7 +42,7 @@ class Relaxed:
 
     problem: Problem
     tables: Tables
-    demand: Demand
+    demand: CoverDemand
     columns: Columns
     relaxation: Relaxation
 
@@ -99,7 +99,7 @@ def relax(
     return Relaxed(problem=problem, tables=tables, demand=demand, columns=columns, relaxation=relaxation)
 
 
-def prices_of(problem: Problem, demand: Demand, columns: Columns, relaxation: Relaxation) -> Prices:
+def prices_of(problem: Problem, demand: CoverDemand, columns: Columns, relaxation: Relaxation) -> Prices:
     """The relaxation's prices. `demand`: the one that it was solved for, or one with other shortage prices."""
     duals, short = relaxation.solution.duals, _short(demand, relaxation)
     is_money = problem.objective == "min_cost" and not short.any()
@@ -128,7 +128,7 @@ def prices_of(problem: Problem, demand: Demand, columns: Columns, relaxation: Re
     )
 
 
-def _costly_share(demand: Demand, columns: Columns, relaxation: Relaxation) -> Reals:
+def _costly_share(demand: CoverDemand, columns: Columns, relaxation: Relaxation) -> Reals:
     """(S,) the part of each service's rate that is not carried by patterns with room for more."""
     roomy = np.zeros(len(demand.rate))
     for number, count in zip(relaxation.columns, relaxation.solution.counts, strict=True):
@@ -138,7 +138,7 @@ def _costly_share(demand: Demand, columns: Columns, relaxation: Relaxation) -> R
     return np.clip(1.0 - roomy, 0.0, 1.0)
 
 
-def _usd_per_weight(problem: Problem, demand: Demand, relaxation: Relaxation) -> float:
+def _usd_per_weight(problem: Problem, demand: CoverDemand, relaxation: Relaxation) -> float:
     """The w of the module's docstring, read off what is short; the demand's own where nothing is."""
     priority = np.array([service.priority for service in problem.services])
     short = _short(demand, relaxation)
@@ -147,7 +147,7 @@ def _usd_per_weight(problem: Problem, demand: Demand, relaxation: Relaxation) ->
     return float((paid / weight).max(initial=0.0)) or 1.0
 
 
-def _short(demand: Demand, relaxation: Relaxation) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _short(demand: CoverDemand, relaxation: Relaxation) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     short: np.ndarray[tuple[int], np.dtype[np.bool_]] = relaxation.solution.shortage_rps > _NOTHING * demand.rate
     return short
 

@@ -23,9 +23,9 @@ import highspy
 import numpy as np
 
 from solvers.joint.kernels.types import Numbers, Reals
-from solvers.joint.patterns.branching_rows import Limits, Row
+from solvers.joint.patterns.branching_rows import BranchingRow, Limits
 from solvers.joint.patterns.columns import Column, power_w
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation import cuts
 from solvers.joint.relaxation.highs import (
@@ -65,7 +65,7 @@ class Duals:
     """Σ σ: what the cuts add to the dual objective."""
     free_value: float = 0.0
     """τ · free shortage, ≤ 0: what that adds."""
-    limits: Mapping[Row, float] = field(default_factory=dict)
+    limits: Mapping[BranchingRow, float] = field(default_factory=dict)
     """USD per hour of one more GPU of the kind, for the limits that hold."""
     watt_price: float = 0.0
     """ω ≥ 0, USD per hour that a watt more would save, beside what the energy costs."""
@@ -96,14 +96,16 @@ class Solution:
 class Master:
     """One linear program that grows by columns and starts each solve from the last basis."""
 
-    def __init__(self, tables: Tables, demand: Demand, *, limit_price: float = 0.0, has_cuts: bool = False) -> None:
+    def __init__(
+        self, tables: Tables, demand: CoverDemand, *, limit_price: float = 0.0, has_cuts: bool = False
+    ) -> None:
         """`limit_price`: USD per hour of a GPU by which a limit falls short. Cuts: for plans that serve everything."""
         self.tables, self.demand, self._limit_price = tables, demand, limit_price
         self._services = len(demand.rate)
         self._columns: list[Column] = []
         self._places: list[int] = []
         self._cuts = {int(one): _Cuts() for one in np.flatnonzero(demand.rate > 0.0)} if has_cuts else {}
-        self._limit_rows: dict[Row, int] = {}
+        self._limit_rows: dict[BranchingRow, int] = {}
         self._fillers: list[int] = []
         self._idle: list[int] = []
         self._limits: Limits = {}
@@ -262,7 +264,7 @@ class Master:
             rows = np.append(np.array([3 * self._services + mode.gpu_type], np.int32), watt_rows)
             self._highs.addCol(mode.price, 0.0, INFINITE, len(rows), rows, np.append(np.ones(1), watts))
 
-    def _add_row(self, row: Row) -> None:
+    def _add_row(self, row: BranchingRow) -> None:
         at = self._limit_rows[row] = self._highs.getNumRow()
         inside = [
             place for place, column in zip(self._places, self._columns, strict=True) if row.counts(column.pattern)
@@ -303,7 +305,7 @@ class Master:
             watts_value=-watt_price * demand.watts if watt_price > 0.0 else 0.0,
         )
 
-    def _limit_dual(self, prices: Reals, row: Row) -> float:
+    def _limit_dual(self, prices: Reals, row: BranchingRow) -> float:
         """Without the rounding that would give an infinite limit a price."""
         price = float(prices[self._limit_rows[row]])
         return max(price, 0.0) if np.isinf(self._limits[row][1]) else price

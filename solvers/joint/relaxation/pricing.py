@@ -14,7 +14,18 @@ import numpy as np
 from solvers.joint.kernels.knapsack import most_pressure
 from solvers.joint.kernels.laws import root_capacities
 from solvers.joint.kernels.price import price_mode
-from solvers.joint.kernels.types import Cells, Effort, Found, Law, Mode, Numbers, Reals, Scratch, Task, Worth
+from solvers.joint.kernels.types import (
+    Effort,
+    GpuMode,
+    Law,
+    Numbers,
+    PricedPatterns,
+    PricingCells,
+    PricingTask,
+    Reals,
+    Scratch,
+    Worth,
+)
 from solvers.joint.patterns.columns import Pattern, Priced
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.tables import Tables, take
@@ -63,13 +74,13 @@ class Pricer:
         if effort.halvings > MOST_HALVINGS:
             raise ValueError(f"cells can be halved {MOST_HALVINGS} times at most, not {effort.halvings}")
         tasks = [
-            Task(_at_watt_price(mode, watt_price), self._tables.law, worth[number], thresholds[number], effort)
+            PricingTask(_at_watt_price(mode, watt_price), self._tables.law, worth[number], thresholds[number], effort)
             for number, mode in enumerate(self._tables.modes)
         ]
         run = map if self._pool is None else self._pool.map
         return list(run(self._price, range(len(tasks)), tasks))
 
-    def _price(self, number: int, task: Task) -> Priced:
+    def _price(self, number: int, task: PricingTask) -> Priced:
         if self._is_late():
             return Priced(bound=np.inf, patterns=())
         cells = self._cells[number]
@@ -86,18 +97,18 @@ class Pricer:
 class _ModeCells:
     """One mode's cells and working memory."""
 
-    def __init__(self, mode: Mode, law: Law, services: int) -> None:
+    def __init__(self, mode: GpuMode, law: Law, services: int) -> None:
         self._edges = _edges(mode)
         self._capacities = root_capacities(mode, law, self._edges)
         self._multipliers = np.zeros((*self._capacities.shape[:2], 3))
         self._scratch = make_scratch(mode, services)
 
-    def price(self, number: int, task: Task, is_late: Callable[[], bool]) -> Priced:
+    def price(self, number: int, task: PricingTask, is_late: Callable[[], bool]) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
         most = task.mode.most_replicas
-        found = Found(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
-        bound, cells = 0.0, Cells(self._edges, self._capacities, self._multipliers)
+        found = PricedPatterns(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
+        bound, cells = 0.0, PricingCells(self._edges, self._capacities, self._multipliers)
         # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
         stride = slots if len(task.mode.service) * max(1, task.effort.nodes) < _LONG else ROOT_CELLS
         for first in range(0, slots, stride):
@@ -112,11 +123,11 @@ class _ModeCells:
         return Priced(bound=bound, patterns=tuple(patterns))
 
 
-def _at_watt_price(mode: Mode, more: float) -> Mode:
+def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
     return mode._replace(watt_price=mode.watt_price + more) if more > 0.0 else mode
 
 
-def make_scratch(mode: Mode, services: int) -> Scratch:
+def make_scratch(mode: GpuMode, services: int) -> Scratch:
     """Working memory for the cells of one mode."""
     candidates, most, steps = len(mode.service), mode.most_replicas, mode.steps
     return Scratch(
@@ -134,7 +145,7 @@ def make_scratch(mode: Mode, services: int) -> Scratch:
     )
 
 
-def _edges(mode: Mode) -> Reals:
+def _edges(mode: GpuMode) -> Reals:
     """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
     least, most = pressure_range(mode)
     edges = np.zeros((mode.most_replicas + 1, ROOT_CELLS + 1))
@@ -145,7 +156,7 @@ def _edges(mode: Mode) -> Reals:
     return edges
 
 
-def pressure_range(mode: Mode) -> tuple[Reals, Reals]:
+def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
     """(N + 1,) least and greatest summed pressure of so many replicas of different services within the SM steps."""
     services = np.unique(mode.service)
     lightest = np.full(len(services), np.inf)

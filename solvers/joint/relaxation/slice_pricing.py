@@ -3,7 +3,7 @@
 import numpy as np
 
 from solvers.joint.kernels.slices import Choices, fill, least_charge, search_slices, slice_values, trace
-from solvers.joint.kernels.types import Law, Mode, Reals, Task
+from solvers.joint.kernels.types import GpuMode, Law, PricingTask, Reals
 from solvers.joint.patterns.columns import Pattern, Priced, alone
 from solvers.joint.patterns.slice_layouts import Slicing
 
@@ -14,12 +14,12 @@ _MOST_PATTERNS = 40
 class SliceCells:
     """One sliced mode; there is nothing to keep between calls."""
 
-    def __init__(self, mode: Mode, law: Law, slicing: Slicing) -> None:
+    def __init__(self, mode: GpuMode, law: Law, slicing: Slicing) -> None:
         self._slicing = slicing
         self._size = slicing.layouts.counts.sum(axis=1).astype(np.int32)
         self._capacity = alone(mode, law)
 
-    def price(self, number: int, task: Task) -> Priced:
+    def price(self, number: int, task: PricingTask) -> Priced:
         """The worth of the best pattern, 0 where none is worth anything, and good patterns above the threshold."""
         value = slice_values(task, self._capacity)
         kept = self._kept(task.mode, value)
@@ -42,7 +42,7 @@ class SliceCells:
         patterns = (Pattern(number, tuple(np.sort(kept[chosen]).tolist())) for _, chosen in found)
         return Priced(bound=bound, patterns=tuple(dict.fromkeys(patterns)))
 
-    def _kept(self, mode: Mode, value: Reals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _kept(self, mode: GpuMode, value: Reals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Candidates that are worth something, without those that another of service and profile beats in watts too."""
         order = np.lexsort((-value, mode.power, self._slicing.profile, mode.service))
         order = order[value[order] > 0.0]
@@ -55,7 +55,7 @@ class SliceCells:
                 kept.append(item)
         return np.array(kept, dtype=np.int64)
 
-    def _choices(self, mode: Mode, value: Reals, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Choices:
+    def _choices(self, mode: GpuMode, value: Reals, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Choices:
         starts = np.flatnonzero(np.diff(mode.service[kept], prepend=-1))
         return Choices(
             first=np.append(starts, len(kept)).astype(np.int32),

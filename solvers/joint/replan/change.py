@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
-from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.patterns.carried import carried, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.running import NO_KIND, positions
-from solvers.joint.replan.moves import MovePrices, Moves
-from solvers.joint.replan.replan import Wish, replan
-from solvers.joint.replan.warm_start import Warm
+from solvers.joint.replan.moves import MoveMaster, MovePrices
+from solvers.joint.replan.replan import ReplanRequest, replan
+from solvers.joint.replan.warm_start import WarmStart
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
@@ -52,7 +52,7 @@ class Changed:
 
 def change(
     problem: Problem,
-    warm: Warm,
+    warm: WarmStart,
     executor: Executor | None,
     *,
     may_rearrange: bool = False,
@@ -91,9 +91,9 @@ def change(
 class _Task(NamedTuple):
     """What one change works with."""
 
-    warm: Warm
-    kit: Kit
-    demand: Demand
+    warm: WarmStart
+    kit: SearchContext
+    demand: CoverDemand
     prices: MovePrices
     is_over: Callable[[], bool]
     is_late: Callable[[], bool]
@@ -113,9 +113,9 @@ def _changed(
     columns = kit.columns.taken(numbers)
     small = kit._replace(columns=columns, pool=kit.pool.taken(columns, numbers))
     running = warm.candidates.running(problem.current)
-    moves = Moves(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
+    moves = MoveMaster(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
     fixed = Counter(allowed) - Counter(keeps)
-    wish = Wish(
+    wish = ReplanRequest(
         demand=task.demand,
         keeps={place[number]: count for number, count in keeps.items()},
         fixed={place[number]: count for number, count in fixed.items()},
@@ -139,27 +139,27 @@ def _cheapest(problem: Problem, task: _Task) -> list[int]:
     return kit.pool.cheapest(costs, _COLUMNS)
 
 
-def _short_cost(kit: Kit, demand: Demand, counts: Mapping[int, int]) -> float:
+def _short_cost(kit: SearchContext, demand: CoverDemand, counts: Mapping[int, int]) -> float:
     return shortage_cost(demand, state_plan(kit.tables, kit.columns, demand, counts))
 
 
-def _few(demand: Demand) -> float:
+def _few(demand: CoverDemand) -> float:
     return max(1.0, _FEW_SHORT * len(demand.rate))
 
 
-def _dear(demand: Demand) -> Demand:
+def _dear(demand: CoverDemand) -> CoverDemand:
     # Whoever asks sees to a power budget: moves know none.
     return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf)
 
 
-def _start_price(problem: Problem, kit: Kit, allowed: Mapping[int, int]) -> float:
+def _start_price(problem: Problem, kit: SearchContext, allowed: Mapping[int, int]) -> float:
     """What keeps starts few."""
     taken = carried(kit.tables, kit.columns, allowed)
     replicas = max(1.0, float(taken.replicas.sum()))
     return max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas)
 
 
-def _near(kit: Kit, rest: Demand, allowed: Mapping[int, int]) -> Counter[int]:
+def _near(kit: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]) -> Counter[int]:
     """A few running GPUs that may change for the sake of the services that are short: those that run them, the ones
     with the fewest SM steps in use first, one of each pattern before a second.
     """
@@ -174,7 +174,7 @@ def _near(kit: Kit, rest: Demand, allowed: Mapping[int, int]) -> Counter[int]:
     return near
 
 
-def _allowed(kit: Kit, demand: Demand, running: Mapping[int, int]) -> dict[int, int]:
+def _allowed(kit: SearchContext, demand: CoverDemand, running: Mapping[int, int]) -> dict[int, int]:
     """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
     counts = Counter(running)
     taken = carried(kit.tables, kit.columns, counts)

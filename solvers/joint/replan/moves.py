@@ -25,12 +25,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.joint.heuristics.residual import Kit
-from solvers.joint.kernels.scan import Prices, move_costs
+from solvers.joint.heuristics.residual import SearchContext
+from solvers.joint.kernels.scan import ScanPrices, move_costs
 from solvers.joint.kernels.types import Effort, Reals, Worth
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Priced
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.running import NO_KIND, Candidates, ColumnKinds, Running, positions
 from solvers.joint.relaxation.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
 
@@ -52,11 +52,16 @@ class MovePrices(NamedTuple):
     """ρ, of a replica on a GPU that does not go on as it is."""
 
 
-class Moves:
+class MoveMaster:
     """What every step of one re-planning works with: columns, and which of their replicas run already."""
 
     def __init__(
-        self, kit: Kit, candidates: Candidates, column_kinds: ColumnKinds, running: Running, prices: MovePrices
+        self,
+        kit: SearchContext,
+        candidates: Candidates,
+        column_kinds: ColumnKinds,
+        running: Running,
+        prices: MovePrices,
     ):
         self.kit, self.running, self.prices = kit, running, prices
         self.candidate_kinds = tuple(positions(running, kinds) for kinds in candidates.kinds)
@@ -67,7 +72,7 @@ class Moves:
         self.start_prices = self._start_prices(0)
         """(columns,) what a new GPU of each costs beyond its price, starts of kinds that run left out."""
 
-    def value(self, demand: Demand, counts: Mapping[int, int]) -> float:
+    def value(self, demand: CoverDemand, counts: Mapping[int, int]) -> float:
         """USD per hour of GPUs by column with the starts that they take and what they leave short."""
         taken = carried(self.kit.tables, self.kit.columns, counts)
         short, missing = np.maximum(demand.rate - taken.rps, 0.0), np.maximum(demand.fewest - taken.replicas, 0.0)
@@ -105,7 +110,7 @@ class Moves:
 class Left(NamedTuple):
     """What is still to be decided once a part of the plan is fixed."""
 
-    demand: Demand
+    demand: CoverDemand
     kinds: Reals
     """(K,) running replicas of each kind that the fixed part does not use."""
     keeps: Mapping[int, int]
@@ -136,7 +141,7 @@ class MoveSolution:
 class MoveProgram:
     """The linear program of what is left, which grows by columns."""
 
-    def __init__(self, moves: Moves, left: Left) -> None:
+    def __init__(self, moves: MoveMaster, left: Left) -> None:
         self._moves, self._left = moves, left
         demand = left.demand
         self._services, self._types = len(demand.rate), len(demand.stock)
@@ -192,7 +197,7 @@ class MoveProgram:
     def reduced_costs(self, found: MoveSolution) -> Reals:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
         moves, demand = self._moves, self._left.demand
-        prices = Prices(demand.rate, found.rps, found.presence, demand.most, demand.stock, found.stock)
+        prices = ScanPrices(demand.rate, found.rps, found.presence, demand.most, demand.stock, found.stock)
         return move_costs(moves.kit.pool.stack(), moves.start_prices, moves.kinds, prices, found.kinds)
 
     def _add_rows(self) -> None:
@@ -256,7 +261,7 @@ class MoveProgram:
         )
 
 
-def price_moves(moves: Moves, demand: Demand, found: MoveSolution, effort: Effort) -> list[Priced]:
+def price_moves(moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort) -> list[Priced]:
     """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
     tables = moves.kit.tables
     stock = np.where(demand.stock < 1.0, -np.inf, found.stock)

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.joint.heuristics.diving import Taking, complete_greedily
+from solvers.joint.heuristics.diving import FixedGpus, complete_greedily
 from solvers.joint.heuristics.fluid import is_too_fine
-from solvers.joint.heuristics.residual import Kit, prune
+from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.master import Duals
-from solvers.joint.replan.moves import Left, MoveProgram, Moves, MoveSolution, price_moves
+from solvers.joint.replan.moves import Left, MoveMaster, MoveProgram, MoveSolution, price_moves
 
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
@@ -55,10 +55,10 @@ _CHEAP = Effort(2, 0, 0, 2e-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wish:
+class ReplanRequest:
     """What is asked of one re-planning."""
 
-    demand: Demand
+    demand: CoverDemand
     keeps: Mapping[int, int]
     """Column number → running GPUs that may keep their pattern or be given up."""
     fixed: Mapping[int, int]
@@ -68,7 +68,7 @@ class Wish:
 
 
 def replan(
-    moves: Moves, wish: Wish, *, is_over: Callable[[], bool], is_late: Callable[[], bool] = never
+    moves: MoveMaster, wish: ReplanRequest, *, is_over: Callable[[], bool], is_late: Callable[[], bool] = never
 ) -> dict[int, int]:
     """The GPUs by column for the demand; in haste when it is late, and completed greedily when it is over."""
     kit, demand = moves.kit, wish.demand
@@ -101,7 +101,7 @@ def _is_small(found: MoveSolution) -> bool:
     return bool(found.counts.sum() <= _FEW_GPUS and len(found.rps) <= _FEW_SERVICES)
 
 
-def _whole(moves: Moves, left: Left, found: MoveSolution, is_over: Callable[[], bool]) -> Counter[int]:
+def _whole(moves: MoveMaster, left: Left, found: MoveSolution, is_over: Callable[[], bool]) -> Counter[int]:
     """The best whole plan out of the columns at hand, those with prospects."""
     program = MoveProgram(moves, left)
     costs = program.reduced_costs(found)
@@ -110,7 +110,7 @@ def _whole(moves: Moves, left: Left, found: MoveSolution, is_over: Callable[[], 
     return program.solve_whole(is_over)
 
 
-def _left(moves: Moves, rest: Demand, decided: Mapping[int, int], wish: Wish) -> Left:
+def _left(moves: MoveMaster, rest: CoverDemand, decided: Mapping[int, int], wish: ReplanRequest) -> Left:
     used = moves.used(Counter(decided) + Counter(wish.fixed))[:-1]
     left = {number: count - decided.get(number, 0) for number, count in wish.keeps.items()}
     gpu_type = moves.kit.pool.gpu_type
@@ -122,7 +122,7 @@ def _left(moves: Moves, rest: Demand, decided: Mapping[int, int], wish: Wish) ->
 
 
 def _relax(
-    moves: Moves, left: Left, before: MoveSolution | None, start: Sequence[int], is_late: Callable[[], bool]
+    moves: MoveMaster, left: Left, before: MoveSolution | None, start: Sequence[int], is_late: Callable[[], bool]
 ) -> MoveSolution:
     """The relaxation of what is left, from the columns of the solution before."""
     kit = moves.kit
@@ -147,7 +147,7 @@ def _relax(
     return found
 
 
-def _rounds(kit: Kit, found: MoveSolution, *, is_first: bool) -> int:
+def _rounds(kit: SearchContext, found: MoveSolution, *, is_first: bool) -> int:
     if is_too_fine(kit.tables):
         return 0
     if is_first and _is_small(found):
@@ -155,7 +155,7 @@ def _rounds(kit: Kit, found: MoveSolution, *, is_first: bool) -> int:
     return _ROUNDS
 
 
-def _with_pool(moves: Moves, program: MoveProgram) -> MoveSolution:
+def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
     """The optimum with what the pool has to give."""
     found = program.solve()
     for _ in range(_POOL_ROUNDS):
@@ -166,11 +166,11 @@ def _with_pool(moves: Moves, program: MoveProgram) -> MoveSolution:
     return found
 
 
-def _fixed(moves: Moves, left: Left, found: MoveSolution, *, is_first: bool) -> Counter[int]:
+def _fixed(moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool) -> Counter[int]:
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
     whole = np.floor(found.counts + _WHOLE)
     fractions = np.maximum(found.counts - whole, 0.0)
-    taking = Taking(moves.kit, left.demand, found.rps)
+    taking = FixedGpus(moves.kit, left.demand, found.rps)
     for at in np.flatnonzero(whole > 0.0):
         taking.take(int(found.numbers[at]), int(whole[at]))
     has_whole = bool(taking.plan)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.joint.heuristics.residual import Kit
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.columns import Columns, single_patterns
-from solvers.joint.patterns.formulation import Demand, cheapest_rps, make_demand, priced_problem
+from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand, priced_problem
 from solvers.joint.patterns.running import Candidates, ColumnKinds
 from solvers.joint.patterns.tables import Tables, make_tables
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master import Duals
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.outcome import Prices
@@ -43,7 +43,7 @@ _KEPT_COLUMNS = 30_000
 """Of a state with more than MOST_COLUMNS, so many go on: those that are cheapest under the last duals."""
 
 
-class Warm:
+class WarmStart:
     """One fleet's tables, columns, candidates and cells. Not for two threads at once."""
 
     def __init__(self, problem: Problem, *, has_headroom: bool = False) -> None:
@@ -53,7 +53,7 @@ class Warm:
         self._pricer = Pricer(self._tables)
         self.columns = Columns(self._tables)
         self.singles = self.columns.add(single_patterns(self._tables, self._tables.rate))
-        self.pool = Pool(self._tables, self.columns)
+        self.pool = ColumnPool(self._tables, self.columns)
         self.candidates = Candidates(problem, self._tables)
         self.column_kinds = ColumnKinds(self.candidates, self._tables)
         self.duals: Duals | None = None
@@ -86,17 +86,17 @@ class Warm:
             stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
         )
 
-    def kit(self, problem: Problem, executor: Executor | None) -> Kit:
+    def kit(self, problem: Problem, executor: Executor | None) -> SearchContext:
         """What a search for the problem works with; pricing runs on the executor's threads."""
         self.pool.sync()
-        return Kit(self.tables(problem), self._pricer.on(executor), self.columns, self.pool)
+        return SearchContext(self.tables(problem), self._pricer.on(executor), self.columns, self.pool)
 
-    def demand(self, problem: Problem) -> Demand:
+    def demand(self, problem: Problem) -> CoverDemand:
         """What the problem asks for."""
         tables = self.tables(problem)
         return make_demand(problem, tables, cheapest_rps(tables, map(self.columns.__getitem__, self.singles)))
 
-    def cheapest(self, demand: Demand, most: int = _CHEAPEST) -> list[int]:
+    def cheapest(self, demand: CoverDemand, most: int = _CHEAPEST) -> list[int]:
         """Numbers of the columns that are cheapest for a demand under the duals of the last relaxation."""
         if self.duals is None:
             return []
@@ -180,14 +180,14 @@ def _same_services(mine: tuple[ServiceDemand, ...], others: tuple[ServiceDemand,
 class _Kept:
     """The warm states of this process by token, the one used last at the end."""
 
-    states: OrderedDict[str, Warm]
+    states: OrderedDict[str, WarmStart]
     numbers: "itertools.count[int]"
 
 
 _KEPT = _Kept(OrderedDict(), itertools.count(1))
 
 
-def take_warm(token: str | None, problem: Problem) -> Warm | None:
+def take_warm(token: str | None, problem: Problem) -> WarmStart | None:
     """The state of that token, which is then forgotten; None where there is none that serves the problem."""
     warm = _KEPT.states.pop(token, None) if token is not None else None
     if warm is None or not warm.fits(problem):
@@ -196,7 +196,7 @@ def take_warm(token: str | None, problem: Problem) -> Warm | None:
     return warm
 
 
-def keep_warm(warm: Warm) -> str:
+def keep_warm(warm: WarmStart) -> str:
     """Keep a state for the next plan; its token. The states that were not used for longest go."""
     warm.settle()
     token = f"{os.getpid()}-{next(_KEPT.numbers)}"

@@ -21,14 +21,14 @@ from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import Key, arrange, running_carriers, top_up
 from solvers.greedy.autoscale_inputs import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
-from solvers.greedy.configure import Companies, Configuration, configure
-from solvers.greedy.routing import Carrier, Seat, route
+from solvers.greedy.configure import Configuration, TypeNeighbours, configure
+from solvers.greedy.routing import ArrangedReplica, Carrier, route
 from solvers.laws.colocation import max_execution_ms
 from solvers.laws.cost import cost_usd_per_hour, migration_cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve as solve_placement
-from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem
+from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.solve import solve as solve_sharing
 from solvers.types.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveStatus
 from solvers.types.plan import WANT_OF_GPUS, Plan, UnservedReason, diff
@@ -197,7 +197,7 @@ def _shrink(
     problem: Problem, configurations: Mapping[Key, Configuration], counts: Mapping[Key, int], budget: Budget
 ) -> tuple[dict[Key, OperatingPoint], SolveReport]:
     """The smallest row per key with which its replicas carry their part of the rate in the worst company."""
-    companies = {gpu_type.name: Companies(problem, gpu_type) for gpu_type in problem.gpu_types}
+    companies = {gpu_type.name: TypeNeighbours(problem, gpu_type) for gpu_type in problem.gpu_types}
     capacity: dict[str, float] = defaultdict(float)
     for (service, gpu_type), count in counts.items():
         capacity[service] += configurations[service, gpu_type].capacity_rps * count
@@ -214,7 +214,9 @@ def _shrink(
     return rows, report
 
 
-def _limited(problem: Problem, companies: Companies, configuration: Configuration, capacity_rps: float) -> LimitedCurve:
+def _limited(
+    problem: Problem, companies: TypeNeighbours, configuration: Configuration, capacity_rps: float
+) -> LimitedCurve:
     """The worst-company curve at the configuration's batch, with the longest time that still carries its part."""
     service = problem.service(configuration.service)
     points = problem.points_of(service.network, configuration.gpu_type)
@@ -231,7 +233,7 @@ def _limited(problem: Problem, companies: Companies, configuration: Configuratio
     )
     return LimitedCurve(
         name=f"{service.name} on {configuration.gpu_type}",
-        curve=Curve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist())),
+        curve=ShareCurve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist())),
         limit_ms=limit_ms,
     )
 
@@ -273,7 +275,7 @@ def _place(
     carriers = [
         Carrier(
             gpu_type=gpu.gpu_type,
-            seats=tuple(Seat(service=names[name][0], row=rows[names[name]]) for name in gpu.replicas),
+            seats=tuple(ArrangedReplica(service=names[name][0], row=rows[names[name]]) for name in gpu.replicas),
         )
         for gpu in solution.gpus
     ]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solvers.papers.inss.world import Indices, Reals, Setting, World
+from solvers.papers.inss.world import ActorSetting, Indices, ProvisioningWorld, Reals
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType, fingerprint_of
 
@@ -95,10 +95,10 @@ def refusal(actor: Actor, problem: Problem) -> str:
     return ""
 
 
-def setting_of(actor: Actor, problem: Problem) -> Setting:
+def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
     """The world's setting in the order of the actor's heads; heads of absent services get a name that nobody has."""
     names = {known_service(service): service.name for service in problem.services}
-    return Setting(
+    return ActorSetting(
         gpus=tuple(name for name, count in actor.fleet for _ in range(count)),
         services=tuple(names.get(key, f"\0{place}") for place, key in enumerate(actor.services)),
         slots=actor.slots,
@@ -106,7 +106,7 @@ def setting_of(actor: Actor, problem: Problem) -> Setting:
     )
 
 
-def setting_to_train(problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1) -> Setting:
+def setting_to_train(problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1) -> ActorSetting:
     """What an actor for the Problem's fleet and services is trained on: services that carry least choose first.
 
     Raises ValueError where a GPU type has no limit, or nothing can be served.
@@ -116,18 +116,18 @@ def setting_to_train(problem: Problem, *, clocks_mhz: Sequence[float], slots: in
     percents = {row.sm_percent for points in problem.points for row in points.rows}
     if not percents or not problem.services:
         raise ValueError("there is nothing to train for: no service has an operating point on this fleet")
-    setting = Setting(
+    setting = ActorSetting(
         gpus=tuple(name for name, count in fleet_of(problem.gpu_types) for _ in range(count)),
         services=tuple(sorted(service.name for service in problem.services)),
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
-    most_rps = World(problem, setting, clocks_mhz=clocks_mhz).most_rps
+    most_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).most_rps
     order = sorted(range(len(most_rps)), key=lambda place: (most_rps[place], setting.services[place]))
     return replace(setting, services=tuple(setting.services[place] for place in order))
 
 
-def actor_of(layers: Layers, setting: Setting, problem: Problem, *, notes: str) -> Actor:
+def actor_of(layers: Layers, setting: ActorSetting, problem: Problem, *, notes: str) -> Actor:
     """The actor with these weights, trained on that setting of the Problem."""
     return Actor(
         layers=layers,
@@ -148,7 +148,7 @@ class Situation:
     used_mib: Reals
 
 
-def propose(actor: Actor, world: World, situation: Situation, *, rounds: int, seed: int) -> Indices:
+def propose(actor: Actor, world: ProvisioningWorld, situation: Situation, *, rounds: int, seed: int) -> Indices:
     """(rounds, J) options: the first by what the heads think best, the others drawn; infeasible ones are masked."""
     random = np.random.default_rng(seed)
     rates, queued, used = (

@@ -33,7 +33,7 @@ from torch import nn
 
 from solvers.papers.inss.actor import HIDDEN, Floats, Layers
 from solvers.papers.inss.load_courses import STEPS, Courses
-from solvers.papers.inss.world import Decided, Flags, Indices, Reals, World, late_shares
+from solvers.papers.inss.world import DecidedBatches, Flags, Indices, ProvisioningWorld, Reals, late_shares
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
 _DISCOUNT = 0.0
@@ -115,7 +115,7 @@ class _Replay:
 class Training:
     """One training run; its state can be saved and taken up again, but for replay and courses, which begin anew."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: ProvisioningWorld, seed: int) -> None:
         torch.manual_seed(seed)
         self._world, self._random = world, np.random.default_rng(seed)
         self._generator = torch.Generator().manual_seed(seed)
@@ -330,4 +330,4 @@ class _Rounds:
     """(J, N, A)."""
     gains: Reals
     """(N, J): what each slot's choice added to the reward."""
-    decided: Decided
+    decided: DecidedBatches

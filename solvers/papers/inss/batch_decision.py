@@ -33,7 +33,7 @@ _ROUNDING = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class BatchTenant:
     """One replica whose batch is to be decided."""
 
     rows: tuple[OperatingPoint, ...]
@@ -48,7 +48,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class BatchHost:
     """The GPU that the tenants share."""
 
     gpu_type: GpuType
@@ -59,7 +59,7 @@ class Host:
     """Whether replicas wait until a batch is full, as the paper's do; ours take whatever waits."""
 
 
-def carried_rps(host: Host, tenant: Tenant, row: OperatingPoint, neighbours: Neighbours) -> float:
+def carried_rps(host: BatchHost, tenant: BatchTenant, row: OperatingPoint, neighbours: Neighbours) -> float:
     """What the tenant carries with that row; 0 where its task latency is over the SLO (4b)."""
     duration_ms = execution_ms(row, neighbours, sensitivity=tenant.sensitivity, gpu_type=host.gpu_type)
     rate_rps = tenant.arrival_rate_rps if host.fills_batches else math.inf
@@ -71,7 +71,7 @@ def carried_rps(host: Host, tenant: Tenant, row: OperatingPoint, neighbours: Nei
     )
 
 
-class Batch(NamedTuple):
+class BatchDecision(NamedTuple):
     """What was decided for one tenant."""
 
     row: OperatingPoint
@@ -102,7 +102,7 @@ def task_latency_ms(
     return max(remainder, gather_ms) + execution_ms
 
 
-def decide_batches(host: Host, tenants: Sequence[Tenant]) -> tuple[Batch, ...] | None:
+def decide_batches(host: BatchHost, tenants: Sequence[BatchTenant]) -> tuple[BatchDecision, ...] | None:
     """A batch for every tenant, in their order; None where the GPU has not even room for the smallest ones."""
     first = [tenant.rows[0] for tenant in tenants]
     gpu_type = host.gpu_type
@@ -129,13 +129,15 @@ def decide_batches(host: Host, tenants: Sequence[Tenant]) -> tuple[Batch, ...] |
     return tuple(decided)
 
 
-def _best(host: Host, tenant: Tenant, rows: Sequence[OperatingPoint], neighbours: Neighbours) -> Batch:
+def _best(
+    host: BatchHost, tenant: BatchTenant, rows: Sequence[OperatingPoint], neighbours: Neighbours
+) -> BatchDecision:
     """What carries most; of batches that carry alike, the smallest."""
-    options = [Batch(row, carried_rps(host, tenant, row, neighbours)) for row in rows]
+    options = [BatchDecision(row, carried_rps(host, tenant, row, neighbours)) for row in rows]
     return max(options, key=lambda option: (option.carried_rps, -option.row.batch))
 
 
-def neighbours_of_all(host: Host, tenants: Sequence[Tenant]) -> list[Neighbours]:
+def neighbours_of_all(host: BatchHost, tenants: Sequence[BatchTenant]) -> list[Neighbours]:
     """Each tenant's neighbours, at the batches that press most."""
     if not host.knows_neighbours:
         return [Neighbours(count=0, pressure=0.0)] * len(tenants)

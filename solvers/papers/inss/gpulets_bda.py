@@ -9,7 +9,7 @@ from solvers.baselines import gpulets
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import reasons_short, route, true_capacities
 from solvers.laws.cost import cost_usd_per_hour, served_weight
-from solvers.papers.inss.provisioning import Belief, Provisioned, Settler, Share
+from solvers.papers.inss.provisioning import BatchDecider, Provisioned, ProvisioningRules, Share
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -22,7 +22,7 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
     """The plan of `gpulets` with other batches, its report; it remembers nothing."""
     current = None if problem.current is None else replace(problem.current, policy=gpulets.NAME)
     first, report, _ = gpulets.make_plan(replace(problem, current=current), observed, memory, budget)
-    settler = Settler(problem=problem, belief=Belief())
+    settler = BatchDecider(problem=problem, belief=ProvisioningRules())
     settled = settler.settle(
         tuple(
             Provisioned(gpu.gpu_type, tuple(Share(replica.service, replica.sm_percent) for replica in gpu.replicas))

@@ -3,15 +3,15 @@
 Source: InSS, sections 3.3 and 6.3; all else is policy `inss`.
 """
 
-from solvers.papers.inss.policy import Variant, plan_as
-from solvers.papers.inss.provisioning import Belief
+from solvers.papers.inss.policy import InssVariant, plan_as
+from solvers.papers.inss.provisioning import ProvisioningRules
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 
 NAME = "inss_1e"
-_VARIANT = Variant(name=NAME, belief=Belief(one_gpu_each=True))
+_VARIANT = InssVariant(name=NAME, belief=ProvisioningRules(one_gpu_each=True))
 
 
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.papers.inss.provisioning import Belief
+from solvers.papers.inss.provisioning import ProvisioningRules
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json
 
@@ -38,7 +38,7 @@ class Tried:
         )
 
 
-def tried_with(problem: Problem, belief: Belief, *, actor: bytes | None, seed: int) -> Tried:
+def tried_with(problem: Problem, belief: ProvisioningRules, *, actor: bytes | None, seed: int) -> Tried:
     """What is asked now."""
     services = sorted(problem.services, key=lambda service: service.name)
     networks = {service.network for service in services}

@@ -7,7 +7,7 @@ Source: InSS, section 6.1 has Poisson arrivals and Table 1 the number of steps; 
 
 import numpy as np
 
-from solvers.papers.inss.world import Decided, Indices, Reals, World
+from solvers.papers.inss.world import DecidedBatches, Indices, ProvisioningWorld, Reals
 
 STEPS = 200
 """T: of one episode (Table 1)."""
@@ -26,7 +26,7 @@ _JUMP_CHANCE, _WANDER, _PULL = 0.03, 0.03, 0.1
 class Courses:
     """N courses that run side by side."""
 
-    def __init__(self, world: World, count: int, seed: int) -> None:
+    def __init__(self, world: ProvisioningWorld, count: int, seed: int) -> None:
         self._world = world
         self._random = np.random.default_rng(seed)
         services = len(world.setting.services)
@@ -43,7 +43,7 @@ class Courses:
         self.queued[:] = 0.0
         self.used_mib[:] = 0.0
 
-    def go_on(self, chosen: Indices, decided: Decided, raw_rps: Reals) -> None:
+    def go_on(self, chosen: Indices, decided: DecidedBatches, raw_rps: Reals) -> None:
         """A step under these provisions and batches; raw rates: what the replicas execute at most, (N, S)."""
         arrived = self._random.poisson(self.rates_rps * STEP_S)
         slo_s = self._world.slo_ms / 1000.0

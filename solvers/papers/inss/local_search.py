@@ -13,7 +13,7 @@ Source: ours, for where InSS (section 5.2) has no valid actor, or its proposals 
 
 import numpy as np
 
-from solvers.papers.inss.world import Indices, Reals, World
+from solvers.papers.inss.world import Indices, ProvisioningWorld, Reals
 
 EVEN_WEIGHT = 0.3
 _ROOM_WEIGHT, _MOST_ROOM = 0.02, 2.0
@@ -21,7 +21,7 @@ _PERCENT_WEIGHT = 1e-5
 _GAIN = 1e-9
 
 
-def random_starts(world: World, rates_rps: Reals, *, count: int, seed: int) -> Indices:
+def random_starts(world: ProvisioningWorld, rates_rps: Reals, *, count: int, seed: int) -> Indices:
     """(count, J) lawful provisions: slots in turn take a random option; the first start is empty."""
     random = np.random.default_rng(seed)
     chosen = np.full((count, world.slots), world.options - 1, dtype=np.intp)
@@ -35,7 +35,7 @@ def random_starts(world: World, rates_rps: Reals, *, count: int, seed: int) -> I
 
 
 def improve(
-    world: World, starts: Indices, rates_rps: Reals, queued: Reals, weights: Reals, *, passes: int
+    world: ProvisioningWorld, starts: Indices, rates_rps: Reals, queued: Reals, weights: Reals, *, passes: int
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score; rates, queues and weights: (S,)."""
     chosen = starts.copy()
@@ -54,7 +54,7 @@ def improve(
 
 
 def _best_of(
-    world: World, trials: Indices, starts: int, rates_rps: Reals, queued: Reals, weights: Reals
+    world: ProvisioningWorld, trials: Indices, starts: int, rates_rps: Reals, queued: Reals, weights: Reals
 ) -> tuple[Indices, Reals]:
     """Of each start's trials (starts · T, J) the best, and its score."""
     scores = _scores(world, trials, rates_rps, queued, weights).reshape(starts, -1)
@@ -73,7 +73,7 @@ def _swaps(chosen: Indices) -> Indices:
     return swapped.reshape(-1, slots)
 
 
-def _scores(world: World, chosen: Indices, rates_rps: Reals, queued: Reals, weights: Reals) -> Reals:
+def _scores(world: ProvisioningWorld, chosen: Indices, rates_rps: Reals, queued: Reals, weights: Reals) -> Reals:
     count = len(chosen)
     decided = world.decide(chosen, np.broadcast_to(queued, (count, len(queued))))
     room = world.carried_of_services(decided) / np.maximum(rates_rps, 1e-9)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from solvers.papers.inss.provisioning import Provision, Provisioned, Share
-from solvers.papers.inss.world import Indices, World
+from solvers.papers.inss.world import Indices, ProvisioningWorld
 
 
-def provision_of(world: World, chosen: Indices) -> Provision:
+def provision_of(world: ProvisioningWorld, chosen: Indices) -> Provision:
     """A provision of the world's options (J,)."""
     shares: list[list[Share]] = [[] for _ in world.setting.gpus]
     for slot, option in enumerate(chosen.tolist()):
@@ -18,7 +18,7 @@ def provision_of(world: World, chosen: Indices) -> Provision:
     )
 
 
-def options_of(world: World, provision: Provision) -> Indices:
+def options_of(world: ProvisioningWorld, provision: Provision) -> Indices:
     """(1, J) the options that are a provision, or (0, J) where the world has none for some share of it."""
     chosen = np.full((1, world.slots), world.options - 1)
     free = list(range(len(world.setting.gpus)))

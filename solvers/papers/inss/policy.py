@@ -37,16 +37,16 @@ from solvers.papers.inss.last_attempt import Tried, tried_from_json, tried_to_js
 from solvers.papers.inss.local_search import EVEN_WEIGHT, improve, random_starts
 from solvers.papers.inss.options import options_of, provision_of
 from solvers.papers.inss.provisioning import (
-    Belief,
+    BatchDecider,
     Provision,
     Provisioned,
+    ProvisioningRules,
     Settled,
-    Settler,
     Share,
     lawful,
     provision_greedily,
 )
-from solvers.papers.inss.world import Indices, Reals, Setting, World
+from solvers.papers.inss.world import ActorSetting, Indices, ProvisioningWorld, Reals
 from solvers.types.outcome import Budget, PlanReport, PlanStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -68,14 +68,14 @@ moves serves nothing until it has started, as boards are too full for most shado
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class InssVariant:
     """What the paper compares itself with."""
 
     name: str
-    belief: Belief
+    belief: ProvisioningRules
 
 
-INSS = Variant(name=NAME, belief=Belief())
+INSS = InssVariant(name=NAME, belief=ProvisioningRules())
 
 
 def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
@@ -84,11 +84,11 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
 
 
 def plan_as(
-    variant: Variant, problem: Problem, observed: Observed, memory: Json, budget: Budget
+    variant: InssVariant, problem: Problem, observed: Observed, memory: Json, budget: Budget
 ) -> tuple[Plan, PlanReport, Json]:
     """The same under another belief."""
     begun = budget.elapsed()
-    settler = Settler(problem=problem, belief=variant.belief, queued=_queued(problem, observed))
+    settler = BatchDecider(problem=problem, belief=variant.belief, queued=_queued(problem, observed))
     remembered = _remembered(problem, memory)
     held = settler.settle(lawful(settler, remembered))
     tried = _tried(memory) if set(held.provision) == {gpu for gpu in remembered if gpu.shares} else None
@@ -119,7 +119,7 @@ class _Found:
     messages: tuple[str, ...]
 
 
-def _provision(settler: Settler, held: Settled, observed: Observed, *, seed: int) -> _Found:
+def _provision(settler: BatchDecider, held: Settled, observed: Observed, *, seed: int) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in settler.short(held))
     actor, why_not = _valid_actor(observed, settler.problem)
@@ -143,7 +143,7 @@ def _provision(settler: Settler, held: Settled, observed: Observed, *, seed: int
 
 
 def _searched(
-    settler: Settler, held: Settled, starts: Indices | None, actor: Actor | None, *, seed: int
+    settler: BatchDecider, held: Settled, starts: Indices | None, actor: Actor | None, *, seed: int
 ) -> list[_Found]:
     """What the greedy provisioner, where there is no actor, and the local search propose.
 
@@ -158,7 +158,7 @@ def _searched(
     services = [service for service in settler.problem.services if service.max_replicas != 0]
     if not services or not has_stock or not 0 < gpus <= _MOST_GPUS or len(services) > _MOST_SLOTS:
         return found
-    settings: list[tuple[Setting, Indices | None]] = [(_setting(settler), None)]
+    settings: list[tuple[ActorSetting, Indices | None]] = [(_setting(settler), None)]
     if actor is not None:
         settings.append((setting_of(actor, settler.problem), starts))
     for setting, proposed in settings:
@@ -175,7 +175,7 @@ def _searched(
     return found
 
 
-def _best_proposals(settler: Settler, world: World, proposals: Indices) -> tuple[Settled, Indices]:
+def _best_proposals(settler: BatchDecider, world: ProvisioningWorld, proposals: Indices) -> tuple[Settled, Indices]:
     """The best proposal by the world's reward, and the best few as starts of a search."""
     rates, queued, _ = _figures(settler, world)
     every = np.broadcast_to(rates, (len(proposals), len(rates)))
@@ -184,13 +184,15 @@ def _best_proposals(settler: Settler, world: World, proposals: Indices) -> tuple
     return settler.settle(provision_of(world, proposals[order[0]])), proposals[order[:_STARTS]]
 
 
-def _world(settler: Settler, setting: Setting) -> World:
+def _world(settler: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
     problem = settler.problem
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
-    return World(problem, replace(setting, knows_neighbours=settler.belief.knows_neighbours), clocks_mhz=clocks)
+    return ProvisioningWorld(
+        problem, replace(setting, knows_neighbours=settler.belief.knows_neighbours), clocks_mhz=clocks
+    )
 
 
-def _setting(settler: Settler) -> Setting:
+def _setting(settler: BatchDecider) -> ActorSetting:
     """Of a problem for which there is no actor."""
     problem = settler.problem
     gpus = sorted(name for gpu_type in problem.gpu_types for name in [gpu_type.name] * (gpu_type.count or 0))
@@ -203,7 +205,7 @@ def _setting(settler: Settler) -> Setting:
     }
     may_repeat = all(settler.most_replicas(problem.service(name)) >= 2 for name in services)
     is_few = 2 * len(services) <= _MOST_SLOTS
-    return Setting(
+    return ActorSetting(
         gpus=tuple(gpus),
         services=tuple(services),
         slots=2 if may_repeat and is_few else 1,
@@ -211,7 +213,7 @@ def _setting(settler: Settler) -> Setting:
     )
 
 
-def _situation(settler: Settler, world: World, held: Settled) -> Situation:
+def _situation(settler: BatchDecider, world: ProvisioningWorld, held: Settled) -> Situation:
     rates, queued, _ = _figures(settler, world)
     used = np.zeros(len(world.setting.gpus))
     free = list(range(len(used)))
@@ -223,7 +225,7 @@ def _situation(settler: Settler, world: World, held: Settled) -> Situation:
     return Situation(rates_rps=rates, queued=queued, used_mib=used)
 
 
-def _figures(settler: Settler, world: World) -> tuple[Reals, Reals, Reals]:
+def _figures(settler: BatchDecider, world: ProvisioningWorld) -> tuple[Reals, Reals, Reals]:
     """Rates, queued requests and weights (S,) in the world's order; 0 for services that the Problem lacks.
 
     A service of which replicas must run although nothing is asked of it counts with a trifle.
@@ -237,7 +239,7 @@ def _figures(settler: Settler, world: World) -> tuple[Reals, Reals, Reals]:
     return np.maximum(rates, least * world.most_rps), queued, weights
 
 
-def _merit(settler: Settler, one: Settled, held: Settled) -> tuple[float, float]:
+def _merit(settler: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:
     """What a provision is worth less what it moves; where that is equal, the room that it has."""
     return round(_worth(settler, one) - _MOVE * moved_share(held, one), _DIGITS), settler.headroom(one)
 
@@ -250,13 +252,13 @@ def moved_share(held: Settled, one: Settled) -> float:
     return (before - after).total() / before.total() if before else 0.0
 
 
-def _worth(settler: Settler, settled: Settled) -> float:
+def _worth(settler: BatchDecider, settled: Settled) -> float:
     """What is served, as a share of the weighted demand, and how evenly: as the local search has it."""
     demand = sum(service.priority * service.arrival_rate_rps for service in settler.problem.services) or 1.0
     return EVEN_WEIGHT * min(settler.headroom(settled), 1.0) - settler.unserved(settled) / demand
 
 
-def _plan(settler: Settler, variant: Variant, settled: Settled) -> Plan:
+def _plan(settler: BatchDecider, variant: InssVariant, settled: Settled) -> Plan:
     problem = settler.problem
     able = {
         service.name

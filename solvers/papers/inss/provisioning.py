@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
-from solvers.greedy.routing import ROUNDING, Carrier, Seat
+from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, SM_PERCENT_TOLERANCE
-from solvers.papers.inss.batch_decision import Batch, Host, Tenant, decide_batches
+from solvers.papers.inss.batch_decision import BatchDecision, BatchHost, BatchTenant, decide_batches
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
 _TRIES = 4
@@ -45,7 +45,7 @@ Provision = tuple[Provisioned, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
+class ProvisioningRules:
     """How the planner reckons."""
 
     knows_neighbours: bool = True
@@ -58,7 +58,7 @@ class Settled:
     """A provision with its batches."""
 
     provision: Provision
-    batches: tuple[tuple[Batch, ...], ...]
+    batches: tuple[tuple[BatchDecision, ...], ...]
     """By GPU, in the order of its shares."""
     carried_rps: Mapping[str, float]
     """By service."""
@@ -69,7 +69,8 @@ class Settled:
             Carrier(
                 gpu_type=gpu.gpu_type,
                 seats=tuple(
-                    Seat(service=share.service, row=batch.row) for share, batch in zip(gpu.shares, batches, strict=True)
+                    ArrangedReplica(service=share.service, row=batch.row)
+                    for share, batch in zip(gpu.shares, batches, strict=True)
                 ),
             )
             for gpu, batches in zip(self.provision, self.batches, strict=True)
@@ -78,11 +79,11 @@ class Settled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settler:
+class BatchDecider:
     """Decides batches for provisions of one Problem."""
 
     problem: Problem
-    belief: Belief
+    belief: ProvisioningRules
     queued: Mapping[str, float] = field(default_factory=dict)
     """Requests that wait, by service."""
 
@@ -108,14 +109,16 @@ class Settler:
         """The share's batches; empty where there are none."""
         return self._rows.get((share.service, gpu_type), {}).get(round(share.sm_percent, SM_PERCENT_DIGITS), ())
 
-    def settle_gpu(self, gpu: Provisioned, replicas: Mapping[str, int]) -> tuple[Batch, ...] | None:
+    def settle_gpu(self, gpu: Provisioned, replicas: Mapping[str, int]) -> tuple[BatchDecision, ...] | None:
         """The batches of one GPU, None where it cannot hold them; `replicas`: how many share a service's rate."""
         if len(gpu.shares) > self.problem.max_replicas_per_gpu:
             return None
         if sum(share.sm_percent for share in gpu.shares) > 100.0 + SM_PERCENT_TOLERANCE:
             return None
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
-        host = Host(gpu_type=gpu_type, law=self.problem.capacity_law, knows_neighbours=self.belief.knows_neighbours)
+        host = BatchHost(
+            gpu_type=gpu_type, law=self.problem.capacity_law, knows_neighbours=self.belief.knows_neighbours
+        )
         tenants = [self._tenant(share, gpu.gpu_type, max(1, replicas.get(share.service, 1))) for share in gpu.shares]
         known = [tenant for tenant in tenants if tenant is not None]
         return decide_batches(host, known) if len(known) == len(tenants) else None
@@ -173,14 +176,14 @@ class Settler:
             default=math.inf,
         )
 
-    def _tenant(self, share: Share, gpu_type: str, replicas: int) -> Tenant | None:
+    def _tenant(self, share: Share, gpu_type: str, replicas: int) -> BatchTenant | None:
         rows = self.rows(share, gpu_type)
         if not rows:
             return None
         service = self.problem.service(share.service)
         points = self.problem.points_of(service.network, gpu_type)
         assert points is not None, "rows without operating points"
-        return Tenant(
+        return BatchTenant(
             rows=rows,
             sensitivity=points.sensitivity,
             slo_ms=service.slo_ms,
@@ -190,7 +193,7 @@ class Settler:
         )
 
 
-def provision_greedily(settler: Settler) -> Settled:
+def provision_greedily(settler: BatchDecider) -> Settled:
     """The best of a few orders in which services are served."""
     order = _hardest_first(settler)
     best: Settled | None = None
@@ -207,7 +210,7 @@ def provision_greedily(settler: Settler) -> Settled:
     return best
 
 
-def lawful(settler: Settler, provision: Iterable[Provisioned]) -> Provision:
+def lawful(settler: BatchDecider, provision: Iterable[Provisioned]) -> Provision:
     """What of a provision may still be: services that are there, shares that were profiled, GPUs that are in stock.
 
     Where fewer GPUs are left, those with the least SM percent go.
@@ -229,7 +232,7 @@ def lawful(settler: Settler, provision: Iterable[Provisioned]) -> Provision:
 class _Filling:
     """GPUs while they are given away."""
 
-    def __init__(self, settler: Settler) -> None:
+    def __init__(self, settler: BatchDecider) -> None:
         self._settler = settler
         self._gpus: list[Provisioned] = []
         self._needs: list[dict[str, float]] = []
@@ -318,7 +321,7 @@ class _Option:
     """Whether it is too little, then how little; what it costs; how full the GPU is already: less is better."""
 
 
-def _hardest_first(settler: Settler) -> list[ServiceDemand]:
+def _hardest_first(settler: BatchDecider) -> list[ServiceDemand]:
     """By the part of a whole GPU that the rate takes, the greatest first."""
 
     def part(service: ServiceDemand) -> float:
@@ -335,7 +338,7 @@ def _hardest_first(settler: Settler) -> list[ServiceDemand]:
     return sorted(settler.problem.services, key=lambda service: (-service.priority, -parts[service.name], service.name))
 
 
-def _widened(settler: Settler, provision: Provision) -> Provision:
+def _widened(settler: BatchDecider, provision: Provision) -> Provision:
     """The provision with what is free given, step by step, to whoever has least room on its GPU."""
     replicas = Counter(share.service for gpu in provision for share in gpu.shares)
     widened: dict[Provisioned, Provisioned] = {}
@@ -345,8 +348,8 @@ def _widened(settler: Settler, provision: Provision) -> Provision:
     return tuple(widened[gpu] for gpu in provision)
 
 
-def _widened_gpu(settler: Settler, gpu: Provisioned, replicas: Mapping[str, int]) -> Provisioned:
-    def room(carried: Batch, share: Share) -> float:
+def _widened_gpu(settler: BatchDecider, gpu: Provisioned, replicas: Mapping[str, int]) -> Provisioned:
+    def room(carried: BatchDecision, share: Share) -> float:
         rate_rps = settler.problem.service(share.service).arrival_rate_rps / max(1, replicas[share.service])
         return carried.carried_rps / rate_rps if rate_rps > 0.0 else math.inf
 
@@ -367,7 +370,7 @@ def _widened_gpu(settler: Settler, gpu: Provisioned, replicas: Mapping[str, int]
     return now
 
 
-def _wider(settler: Settler, gpu: Provisioned, at: int) -> Provisioned | None:
+def _wider(settler: BatchDecider, gpu: Provisioned, at: int) -> Provisioned | None:
     """The GPU with that share at the next SM percent; None where there is none."""
     share = gpu.shares[at]
     steps = settler.percents(share.service, gpu.gpu_type)

@@ -36,7 +36,7 @@ _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ActorSetting:
     """What an actor is trained for, and what its numbers mean."""
 
     gpus: tuple[str, ...]
@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Decided:
+class DecidedBatches:
     """What N provisions carry: (N, J) each."""
 
     batch: Indices
@@ -76,10 +76,10 @@ class _Rows:
     worst_pressure: Reals
 
 
-class World:
+class ProvisioningWorld:
     """A fleet and its services; every method answers for N situations at once."""
 
-    def __init__(self, problem: Problem, setting: Setting, *, clocks_mhz: Sequence[float]) -> None:
+    def __init__(self, problem: Problem, setting: ActorSetting, *, clocks_mhz: Sequence[float]) -> None:
         """`clocks_mhz`: the clock of each GPU type of the Problem, in its order."""
         self.setting = setting
         self._types = problem.gpu_types
@@ -156,7 +156,7 @@ class World:
         nowhere = ~flat.any(axis=1) if is_first else np.ones(len(chosen), dtype=bool)
         return np.concatenate([flat, nowhere[:, None]], axis=1)
 
-    def decide(self, chosen: Indices, queued: Reals) -> Decided:
+    def decide(self, chosen: Indices, queued: Reals) -> DecidedBatches:
         """The batches that carry most under the SLO, slot by slot as memory lasts, and what they carry.
 
         chosen: (N, J) options; queued: (N, S) requests. A GPU that breaks (1a) or (1b) carries nothing.
@@ -181,7 +181,7 @@ class World:
         used = self._rows.least_mib[at] + np.where(
             batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0
         )
-        return Decided(
+        return DecidedBatches(
             batch=batch, carried_rps=np.where(batch >= 0, found, 0.0), memory_mib=np.where(is_lawful, used, 0.0)
         )
 
@@ -202,7 +202,7 @@ class World:
             batch[:, slot] = np.where(has, best, -1)
         return batch
 
-    def rewards(self, decided: Decided, rates_rps: Reals, slots: int | None = None) -> Reals:
+    def rewards(self, decided: DecidedBatches, rates_rps: Reals, slots: int | None = None) -> Reals:
         """(N,) eq. 3, over the services of the first `slots` slots (all where None)."""
         carried = self.carried_of_services(decided)
         known = np.unique(self.service_of[:slots])
@@ -211,14 +211,14 @@ class World:
         gains = np.where(wanted > 0.0, carried[:, known] / self.whole_rps[known], 0.0)
         return np.asarray((gains - PENALTY * late).sum(axis=1))
 
-    def carried_of_services(self, decided: Decided) -> Reals:
+    def carried_of_services(self, decided: DecidedBatches) -> Reals:
         """(N, S) what each service's replicas carry together."""
         summed = np.zeros((len(decided.carried_rps), len(self.setting.services)))
         for slot, service in enumerate(self.service_of):
             summed[:, service] += decided.carried_rps[:, slot]
         return summed
 
-    def used_mib(self, chosen: Indices, decided: Decided) -> Reals:
+    def used_mib(self, chosen: Indices, decided: DecidedBatches) -> Reals:
         """(N, K) memory that the replicas take: u_k of the state."""
         gpu, _, is_placed = self._split(chosen)
         used = np.zeros((len(chosen), len(self.setting.gpus)))
@@ -256,7 +256,7 @@ class World:
         gpus, services = len(self.setting.gpus), len(self.setting.services)
         return 3 * gpus + 2 * services + self.slots * gpus
 
-    def raw_rps(self, decided: Decided, chosen: Indices) -> Reals:
+    def raw_rps(self, decided: DecidedBatches, chosen: Indices) -> Reals:
         """(N, S) what the replicas execute at most, b / t."""
         gpu, share, is_placed = self._split(chosen)
         at = (np.arange(chosen.shape[1])[None, :], self.type_of[gpu], share)

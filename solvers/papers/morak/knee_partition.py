@@ -35,7 +35,7 @@ def knee_percent(rows: Sequence[OperatingPoint]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ShareRequest:
     """What one network of a GPU would like."""
 
     knee_percent: float
@@ -43,7 +43,7 @@ class Wish:
     """SM percents that it may get, ascending, at least one."""
 
 
-def partition(wishes: Sequence[Wish]) -> tuple[float, ...] | None:
+def partition(wishes: Sequence[ShareRequest]) -> tuple[float, ...] | None:
     """The SM percent of each, in their order, together at most 100; None where not even their least shares fit.
 
     Who comes first in the order gets what two want equally. Complexity: O(n · shares) steps of O(n).
@@ -73,7 +73,7 @@ def partition(wishes: Sequence[Wish]) -> tuple[float, ...] | None:
         given[at] = wishes[at].shares[places[at]]
 
 
-def _next(wish: Wish, place: int) -> float:
+def _next(wish: ShareRequest, place: int) -> float:
     return wish.shares[place + 1] if place + 1 < len(wish.shares) else float("inf")
 
 

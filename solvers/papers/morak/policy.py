@@ -29,14 +29,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solvers.baselines.half_slo import Profile, most_replicas, replicas_for
-from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
+from solvers.baselines.half_slo import SoloProfile, most_replicas, replicas_for
+from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
 from solvers.greedy.configure import LEAST_CAPACITY_RPS
-from solvers.greedy.routing import ROUNDING, Carrier, Seat, true_capacities
+from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, true_capacities
 from solvers.laws.colocation import beside
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
-from solvers.papers.morak.knee_partition import Wish, knee_percent, partition
+from solvers.papers.morak.knee_partition import ShareRequest, knee_percent, partition
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -64,7 +64,7 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
     # A plan that runs is kept while it serves; one whose governors asked for another is not.
     of = replace(problem, current=None) if asked else problem
-    believer = Believer(name=NAME, fill=partial(_fill, wider), capacities=true_capacities)
+    believer = TypePolicy(name=NAME, fill=partial(_fill, wider), capacities=true_capacities)
     plan, report = plan_type_by_type(of, believer, budget)
     if asked:
         report = replace(report, messages=(*report.messages, f"another partition for {', '.join(sorted(asked))}"))
@@ -84,8 +84,8 @@ class _Tenant:
     """By (SM percent, clock), those up to that batch, by falling batch."""
 
     @property
-    def wish(self) -> Wish:
-        return Wish(knee_percent=self.knee_percent, shares=tuple(sorted({percent for percent, _ in self.rows})))
+    def wish(self) -> ShareRequest:
+        return ShareRequest(knee_percent=self.knee_percent, shares=tuple(sorted({percent for percent, _ in self.rows})))
 
     def at(self, sm_percent: float, clock_mhz: float) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO, else with the smallest; None without any."""
@@ -97,7 +97,7 @@ Company = tuple[str, ...]
 """Services that share a GPU, sorted."""
 
 
-def _fill(wider: Mapping[str, int], problem: Problem, stage: Stage) -> list[Carrier]:
+def _fill(wider: Mapping[str, int], problem: Problem, stage: TypeStage) -> list[Carrier]:
     tenants = {
         service.name: tenant
         for service in problem.services
@@ -115,7 +115,9 @@ def _fill(wider: Mapping[str, int], problem: Problem, stage: Stage) -> list[Carr
     return carriers if _seats(carriers) >= sum(wanted.values()) else _fair(problem, stage, tenants, wanted)
 
 
-def _fair(problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]) -> list[Carrier]:
+def _fair(
+    problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]
+) -> list[Carrier]:
     """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
 
     Widest first, as `_packed` goes, would leave the narrow ones nothing.
@@ -141,7 +143,7 @@ def _seats(carriers: Sequence[Carrier]) -> int:
     return sum(len(carrier.seats) for carrier in carriers)
 
 
-def _tenant(problem: Problem, stage: Stage, service: ServiceDemand, extra_percent: float) -> _Tenant | None:
+def _tenant(problem: Problem, stage: TypeStage, service: ServiceDemand, extra_percent: float) -> _Tenant | None:
     profile = stage.profiles[service.name]
     row = _knee_row(profile)
     points = problem.points_of(service.network, stage.gpu_type.name)
@@ -159,7 +161,7 @@ def _tenant(problem: Problem, stage: Stage, service: ServiceDemand, extra_percen
     )
 
 
-def _knee_row(profile: Profile) -> OperatingPoint | None:
+def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
     """Of the largest batch that runs within half the SLO at the knee of its own curve, the row there."""
     by_batch: dict[int, list[OperatingPoint]] = {}
     for rows in profile.rows.values():
@@ -176,7 +178,7 @@ def _knee_row(profile: Profile) -> OperatingPoint | None:
     return None if narrowest is None else profile.largest_batch(narrowest)
 
 
-def _first_count(problem: Problem, stage: Stage, tenant: _Tenant) -> int:
+def _first_count(problem: Problem, stage: TypeStage, tenant: _Tenant) -> int:
     """Replicas that carry the rate at the knee without neighbours."""
     service = tenant.service
     alone_rps = beside(problem, stage.gpu_type, [(service.name, tenant.row)], 0).capacity_rps
@@ -184,14 +186,14 @@ def _first_count(problem: Problem, stage: Stage, tenant: _Tenant) -> int:
     return min(max(needed, service.min_replicas), _most(service, stage))
 
 
-def _most(service: ServiceDemand, stage: Stage) -> int:
+def _most(service: ServiceDemand, stage: TypeStage) -> int:
     """No GPU carries two replicas of a service."""
     stock = stage.gpu_type.count
     return most_replicas(service, stage.room if stock is None else min(stage.room, stock))
 
 
 def _more(
-    problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], carriers: Sequence[Carrier]
+    problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], carriers: Sequence[Carrier]
 ) -> dict[str, int]:
     """Replicas that each service needs if its next ones carry as much as those that it has."""
     carried: defaultdict[str, float] = defaultdict(float)
@@ -211,7 +213,9 @@ def _more(
     return wanted
 
 
-def _packed(problem: Problem, stage: Stage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]) -> list[Carrier]:
+def _packed(
+    problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]
+) -> list[Carrier]:
     """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
     gpus: Counter[Company] = Counter()
     carriers: dict[Company, Carrier | None] = {(): None}
@@ -248,7 +252,7 @@ def _has_room(tenants: Mapping[str, _Tenant], company: Company, name: str) -> bo
     return _knees(tenants, company) + tenants[name].knee_percent <= 100.0 + SM_PERCENT_TOLERANCE
 
 
-def _partitioned(problem: Problem, stage: Stage, company: Sequence[_Tenant]) -> Carrier | None:
+def _partitioned(problem: Problem, stage: TypeStage, company: Sequence[_Tenant]) -> Carrier | None:
     """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
 
     Where no clock keeps the cap with all SMs given away, each has its knee alone.
@@ -262,7 +266,7 @@ def _partitioned(problem: Problem, stage: Stage, company: Sequence[_Tenant]) -> 
     return None
 
 
-def _keeps(problem: Problem, stage: Stage, carrier: Carrier) -> bool:
+def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
     """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
     found = [beside(problem, stage.gpu_type, carrier.seats, at) for at in range(len(carrier.seats))]
     if len(found) == 1:
@@ -273,9 +277,11 @@ def _keeps(problem: Problem, stage: Stage, carrier: Carrier) -> bool:
     )
 
 
-def _carrier(stage: Stage, company: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float) -> Carrier | None:
+def _carrier(stage: TypeStage, company: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float) -> Carrier | None:
     rows = [tenant.at(share, clock_mhz) for tenant, share in zip(company, shares, strict=True)]
-    seats = [Seat(tenant.service.name, row) for tenant, row in zip(company, rows, strict=True) if row is not None]
+    seats = [
+        ArrangedReplica(tenant.service.name, row) for tenant, row in zip(company, rows, strict=True) if row is not None
+    ]
     return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats)) if len(seats) == len(company) else None
 
 

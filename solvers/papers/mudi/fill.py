@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solvers.backfill.hosts import TOLERANCE, Host, Seat, make_host
+from solvers.backfill.hosts import TOLERANCE, Host, HostTenant, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
@@ -62,7 +62,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
     O(tasks · sites) for slopes, at most MOST_TUNINGS tunings.
     """
-    filling = Filling(wanted, limits or FillLimits())
+    filling = MudiFilling(wanted, limits or FillLimits())
     before = {task.name: (gpu, task) for gpu in filling.running for task in gpu.tasks}
     for task in sorted(wanted.tasks, key=lambda task: (-task.priority, task.name)):
         filling.keep(task, before.get(task.name))
@@ -89,7 +89,7 @@ class _Site:
         return len(self.host.replicas) == 1
 
 
-class Filling:
+class MudiFilling:
     """Sites as they fill up."""
 
     def __init__(self, wanted: FillProblem, limits: FillLimits) -> None:
@@ -330,7 +330,7 @@ class Filling:
     def _take_idle(self, task: Task) -> None:
         """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
         idle = [gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned]
-        places: list[tuple[float, GpuId, Host, Seat]] = []
+        places: list[tuple[float, GpuId, Host, HostTenant]] = []
         for gpu in {gpu.gpu_type: gpu for gpu in reversed(idle)}.values():
             host = empty_host(self.wanted.problem, gpu)
             fitting = [seat for seat in self._seats.on(task, host) if host.fits(seat)]
@@ -354,7 +354,7 @@ class Filling:
         tasks = self._tasks_of(host.residents)
         return [self.tuner.iterations.slowness(task, host, at) for at, task in enumerate(tasks)]
 
-    def _tasks_of(self, residents: Sequence[tuple[BoundTask, Seat]]) -> list[Task]:
+    def _tasks_of(self, residents: Sequence[tuple[BoundTask, HostTenant]]) -> list[Task]:
         return [self._tasks[task.name] for task, _ in residents]
 
     def _is_unused(self, gpu: BoundGpu) -> bool:

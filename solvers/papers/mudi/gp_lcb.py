@@ -50,7 +50,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class LcbSearch:
     """What was tried, in its order."""
 
     trials: tuple[Trial, ...]
@@ -64,7 +64,7 @@ class Search:
 
 def search_batch(
     batches: Sequence[int], value_of: Callable[[int], float | None], *, first: int | None = None
-) -> Search:
+) -> LcbSearch:
     """Try batches until none can be expected to be better; `first`: where to begin, else in the middle.
 
     Values must be ≥ 0. Raises InvalidInput for a batch below 1. At most MOST_TRIALS calls of `value_of`, each batch
@@ -79,7 +79,7 @@ def search_batch(
         left.remove(following)
         trials.append(Trial(batch=following, value=value_of(following)))
         following = _next(left, trials)
-    return Search(trials=tuple(trials))
+    return LcbSearch(trials=tuple(trials))
 
 
 def posterior(tried: Reals, values: Reals, asked: Reals) -> tuple[Reals, Reals]:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solvers.backfill.hosts import Host, Seat
+from solvers.backfill.hosts import Host, HostTenant
 from solvers.backfill.residents import Seats
 from solvers.laws.operating_rows import OperatingRows
 from solvers.predict.data.samples import Reals
@@ -72,7 +72,9 @@ class Iterations:
         row = rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
         if row is None:
             return
-        host = Host(gpu=gpu, gpu_type=self._problem.gpu_type(gpu.gpu_type), replicas=(Seat(row=row, sensitivity=0.0),))
+        host = Host(
+            gpu=gpu, gpu_type=self._problem.gpu_type(gpu.gpu_type), replicas=(HostTenant(row=row, sensitivity=0.0),)
+        )
         for bound, task in residents:
             seat = self._seats.of_share(task, host, bound.sm_percent) if task is not None else None
             if seat is None:

@@ -18,11 +18,11 @@ stricter than the constraint of the slide; limits hold at ROOM times the rate, s
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from solvers.backfill.hosts import Host, Seat
+from solvers.backfill.hosts import Host, HostTenant
 from solvers.backfill.residents import Seats, bound_task
 from solvers.laws.colocation import Neighbours, max_execution_ms
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
-from solvers.papers.mudi.gp_lcb import Search, search_batch
+from solvers.papers.mudi.gp_lcb import LcbSearch, search_batch
 from solvers.papers.mudi.iterations import Iterations
 from solvers.papers.mudi.smallest_slope import waiting_requests
 from solvers.sharing.problem import LimitedCurve, SharingProblem, make_curve
@@ -45,7 +45,7 @@ class Tuned:
 
     row: OperatingPoint
     """Of the replica."""
-    seats: tuple[Seat, ...]
+    seats: tuple[HostTenant, ...]
     """Of the tasks, in their order."""
     slowness: float
     """The objective."""
@@ -60,7 +60,7 @@ class Tuner:
     problem: Problem
     seats: Seats
     iterations: Iterations
-    searches: list[Search] = field(default_factory=list)
+    searches: list[LcbSearch] = field(default_factory=list)
     """What was tried, host by host."""
 
     def tune(self, host: Host, tasks: Sequence[Task], *, room: float = ROOM) -> Tuned | None:
@@ -150,20 +150,20 @@ class _Bench:
         tuned = next((tuned for tuned in tunings if tuned is not None), None)
         return None if tuned is None else self._with_rest(tuned)
 
-    def slownesses(self, row: OperatingPoint, seats: Sequence[Seat]) -> list[float] | None:
+    def slownesses(self, row: OperatingPoint, seats: Sequence[HostTenant]) -> list[float] | None:
         """Of each task with these seats taken; None where that breaks a limit."""
-        replica = Seat(row=row, sensitivity=self._points.sensitivity, longest_ms=self._longest_ms(row.batch))
+        replica = HostTenant(row=row, sensitivity=self._points.sensitivity, longest_ms=self._longest_ms(row.batch))
         residents = [(bound_task(task, seat), seat) for task, seat in zip(self._tasks, seats, strict=True)]
         host = Host(gpu=self.host.gpu, gpu_type=self.host.gpu_type, replicas=(replica,), residents=residents)
         if not host.holds():
             return None
         return [self._tuner.iterations.slowness(task, host, at) for at, task in enumerate(self._tasks)]
 
-    def _tuned(self, batch: int, sm_percent: float | None, seats: tuple[Seat, ...]) -> Tuned | None:
+    def _tuned(self, batch: int, sm_percent: float | None, seats: tuple[HostTenant, ...]) -> Tuned | None:
         row = next((row for row in self.rows if row.batch == batch and _is_share(row, sm_percent)), None)
         return None if row is None else self._at_row(row, seats)
 
-    def _at_row(self, row: OperatingPoint, seats: tuple[Seat, ...]) -> Tuned | None:
+    def _at_row(self, row: OperatingPoint, seats: tuple[HostTenant, ...]) -> Tuned | None:
         found = self.slownesses(row, seats)
         if found is None:
             return None
@@ -183,7 +183,7 @@ class _Bench:
     def _longest_ms(self, batch: int) -> float:
         return longest_ms(self._tuner.problem.capacity_law, self._service, batch, self._rate_rps)
 
-    def limited(self, batch: int, seats: Sequence[Seat]) -> LimitedCurve:
+    def limited(self, batch: int, seats: Sequence[HostTenant]) -> LimitedCurve:
         """The replica's curve beside these seats, and what it must keep."""
         pressure = sum(seat.row.pressure for seat in seats)
         curve = make_curve(
@@ -200,7 +200,7 @@ class _Bench:
             most_sm_percent=100.0 - sum(seat.row.sm_percent for seat in seats) + SM_PERCENT_TOLERANCE,
         )
 
-    def _even_seats(self) -> list[tuple[Seat, ...]]:
+    def _even_seats(self) -> list[tuple[HostTenant, ...]]:
         """Seats of one share for all tasks, largest first, as far as some share is left for the replica."""
         least_percent = min((row.sm_percent for row in self.rows), default=100.0)
         most_percent = (100.0 - least_percent) / max(1, len(self._tasks)) + SM_PERCENT_TOLERANCE

@@ -24,11 +24,11 @@ import numpy as np
 
 from solvers.greedy.arrange import obeys, running_carriers
 from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
-from solvers.greedy.routing import ROUNDING, Carrier, Seat, reasons_short, route, total_capacity_rps
+from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, reasons_short, route, total_capacity_rps
 from solvers.laws.colocation import ALONE, capacities_rps, executions_ms
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.oltunes.affinity import Character, sensitivity_ratio, suits
-from solvers.papers.oltunes.tuning_score import BASE_W, Found, Wish, estimated_power_consumption, scores
+from solvers.papers.oltunes.tuning_score import BASE_W, JobDemand, ScoredSettings, estimated_power_consumption, scores
 from solvers.papers.oltunes.types import MOST_JOBS
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
@@ -101,8 +101,8 @@ def _ranked(problem: Problem, service: ServiceDemand, load: float) -> tuple[_Cho
         latency_s=latency_s,
     )
     per_gpu_rps = np.array([rate for _, rate in rows]) * np.minimum(MOST_JOBS, 100.0 / percent)
-    wish = Wish(weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load)
-    score = scores(wish, Found(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=epc))
+    wish = JobDemand(weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load)
+    score = scores(wish, ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=epc))
     ordered = [rows[at][0] for at in np.argsort(-score, kind="stable").tolist()]
     best = tuple(dict.fromkeys(choice.gpu_type for choice in ordered))[:2]
     return tuple(sorted(ordered, key=lambda choice: choice.gpu_type not in best))
@@ -164,7 +164,7 @@ def _add(problem: Problem, carriers: list[Carrier], service: ServiceDemand, choi
     used = Counter(carrier.gpu_type for carrier in carriers)
     order = sorted(range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at))[:MOST_HOSTS]
     for choice in choices:
-        seat = Seat(service=service.name, row=choice.row)
+        seat = ArrangedReplica(service=service.name, row=choice.row)
         for at in order:
             if carriers[at].gpu_type == choice.gpu_type and _may_join(problem, carriers, at, seat):
                 carriers[at] = Carrier(gpu_type=choice.gpu_type, seats=(*carriers[at].seats, seat))
@@ -177,7 +177,7 @@ def _add(problem: Problem, carriers: list[Carrier], service: ServiceDemand, choi
     return False
 
 
-def _may_join(problem: Problem, carriers: Sequence[Carrier], at: int, seat: Seat) -> bool:
+def _may_join(problem: Problem, carriers: Sequence[Carrier], at: int, seat: ArrangedReplica) -> bool:
     """Whether the newcomer suits those on a GPU, keeps the rules there, and nobody's service loses what it carries."""
     host = carriers[at]
     joined = Carrier(gpu_type=host.gpu_type, seats=(*host.seats, seat))
@@ -198,7 +198,7 @@ def _may_join(problem: Problem, carriers: Sequence[Carrier], at: int, seat: Seat
     )
 
 
-def _character(problem: Problem, carrier: Carrier, seat: Seat) -> Character:
+def _character(problem: Problem, carrier: Carrier, seat: ArrangedReplica) -> Character:
     """By its sensitivity: a problem says nothing of kernels, and has no second variant of a service."""
     points = problem.points_of(problem.service(seat.service).network, carrier.gpu_type)
     known = sorted(entry.sensitivity for entry in problem.points if entry.gpu_type == carrier.gpu_type)

@@ -33,12 +33,12 @@ from solvers.papers.oltunes.queues import PATIENCE_S, Queues, by_urgency, enqueu
 from solvers.papers.oltunes.types import (
     MOST_JOBS,
     ROUNDING,
-    Batch,
-    GpuView,
+    DispatchLimits,
     Job,
-    Limits,
-    Placed,
-    Setting,
+    JobBatch,
+    JobGpu,
+    JobSetting,
+    PlacedJob,
     could_hold,
     fleet_load,
 )
@@ -76,22 +76,22 @@ class DispatchRules:
 class Round:
     """What one round decided."""
 
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[JobBatch, ...] = ()
     state: DispatchState
     held_until_s: float | None = None
     """When the first batch that is held open goes at the latest; None = none is held."""
 
 
-def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules: DispatchRules) -> Round:
+def schedule(state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: DispatchRules) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
-    limits = Limits(window_ms=state.window_ms, most_jobs=min(state.most_jobs, rules.most_jobs))
+    limits = DispatchLimits(window_ms=state.window_ms, most_jobs=min(state.most_jobs, rules.most_jobs))
     loads = [_Load(gpu, limits.most_jobs) for gpu in available(gpus)]
     first = impatient(state.queues.jobs, now_s, rules.patience_s)
     for job in first:
         _seat(job, loads)
     waiting = _in_order(without(state.queues, {job.name for job in first}), now_s)
-    batches: list[Batch] = []
+    batches: list[JobBatch] = []
     held: list[float] = []
     for load in loads:
         taken = _fill(load, waiting, moment)
@@ -101,7 +101,7 @@ def schedule(state: DispatchState, gpus: Sequence[GpuView], now_s: float, rules:
         goes_s = _held_until_s(load.members, limits.window_ms)
         if not load.is_open or now_s >= goes_s - ROUNDING:
             members, tuned = auto_tune(load.members, load.room)
-            batches.append(Batch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits))
+            batches.append(JobBatch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits))
         else:
             held.append(goes_s)
     started = {member.job.name for batch in batches for member in batch.members}
@@ -118,13 +118,13 @@ def submitted(state: DispatchState, jobs: Iterable[Job]) -> DispatchState:
     return replace(state, queues=enqueue(state.queues, jobs))
 
 
-def deployment_failed(state: DispatchState, batch: Batch) -> DispatchState:
+def deployment_failed(state: DispatchState, batch: JobBatch) -> DispatchState:
     """The state after a batch could not be deployed: its jobs in front, a smaller window, one job less per batch.
 
     `state`: that before the batch's round, or that after it. "Smaller" is meant of the limits under which the batch was
     formed: they fall from round to round while failures go on, and a second batch of one round takes nothing more.
     """
-    formed = batch.limits or Limits(window_ms=state.window_ms, most_jobs=state.most_jobs)
+    formed = batch.limits or DispatchLimits(window_ms=state.window_ms, most_jobs=state.most_jobs)
     return replace(
         state,
         queues=put_back(state.queues, (member.job for member in batch.members)),
@@ -136,9 +136,9 @@ def deployment_failed(state: DispatchState, batch: Batch) -> DispatchState:
 class _Load:
     """A GPU as its batch forms."""
 
-    def __init__(self, gpu: GpuView, most_jobs: int) -> None:
+    def __init__(self, gpu: JobGpu, most_jobs: int) -> None:
         self.gpu = gpu
-        self.members: list[Placed] = []
+        self.members: list[PlacedJob] = []
         """In the order in which they were taken."""
         self.room = _room(gpu, ())
         self.is_kept = False
@@ -155,8 +155,8 @@ class _Load:
         """Whether it may take it once its jobs are done."""
         return not _is_full(Room(self.gpu.sm_percent, self.gpu.memory_mib)) and could_hold(self.gpu, job)
 
-    def take(self, job: Job, setting: Setting) -> None:
-        self.members.append(Placed(job, setting))
+    def take(self, job: Job, setting: JobSetting) -> None:
+        self.members.append(PlacedJob(job, setting))
         self.room = _room(self.gpu, self.members)
 
 
@@ -193,7 +193,7 @@ def _fill(load: _Load, waiting: Sequence[Job], moment: "_Moment") -> set[str]:
     return taken
 
 
-def _setting(job: Job, load: _Load, moment: "_Moment | None") -> Setting | None:
+def _setting(job: Job, load: _Load, moment: "_Moment | None") -> JobSetting | None:
     """The job's best setting that fits into the room and suits the batch; `moment` None = affinity is not asked."""
     suitable: dict[str, bool] = {}
     for setting in job.settings:
@@ -202,7 +202,7 @@ def _setting(job: Job, load: _Load, moment: "_Moment | None") -> Setting | None:
         if moment is None:
             return setting
         if setting.network not in suitable:
-            suitable[setting.network] = moment.suits(Placed(job, setting), load.members)
+            suitable[setting.network] = moment.suits(PlacedJob(job, setting), load.members)
         if suitable[setting.network]:
             return setting
     return None
@@ -219,10 +219,10 @@ class _Moment:
     def takes_any_type(self, job: Job) -> bool:
         return self.now_s - job.queued_s >= min(self.rules.patience_s, MOST_MS / 1000.0)
 
-    def suits(self, new: Placed, members: Sequence[Placed]) -> bool:
+    def suits(self, new: PlacedJob, members: Sequence[PlacedJob]) -> bool:
         return suits(self._character(new), [self._character(member) for member in members], self.load)
 
-    def _character(self, placed: Placed) -> Character:
+    def _character(self, placed: PlacedJob) -> Character:
         network = placed.setting.network
         return Character(self.rules.ratios.get(network, COMPUTE_FROM), placed.job.is_high(network))
 
@@ -234,14 +234,14 @@ class Room(NamedTuple):
     memory_mib: float
 
 
-def _room(gpu: GpuView, members: Sequence[Placed]) -> Room:
+def _room(gpu: JobGpu, members: Sequence[PlacedJob]) -> Room:
     return Room(
         gpu.free_percent - sum(member.setting.sm_percent for member in members),
         gpu.free_mib - sum(member.setting.memory_mib for member in members),
     )
 
 
-def _fits(setting: Setting, room: Room) -> bool:
+def _fits(setting: JobSetting, room: Room) -> bool:
     return setting.sm_percent <= room.sm_percent + ROUNDING and setting.memory_mib <= room.memory_mib + ROUNDING
 
 
@@ -249,7 +249,7 @@ def _is_full(room: Room) -> bool:
     return room.sm_percent < LEAST_PERCENT or room.memory_mib <= LEAST_MIB
 
 
-def _held_until_s(members: Sequence[Placed], window_ms: float) -> float:
+def _held_until_s(members: Sequence[PlacedJob], window_ms: float) -> float:
     """When the window of the oldest one ends, or, if that is earlier, the last moment for a member's deadline."""
     window_ends_s = min(member.job.queued_s for member in members) + window_ms / 1000.0
     return min(window_ends_s, *(member.job.deadline_s - member.setting.latency_s for member in members))
@@ -280,12 +280,12 @@ DONE_SHARE = 0.8
 _ROUNDING = 1e-9
 
 
-def available(gpus: Iterable[GpuView]) -> list[GpuView]:
+def available(gpus: Iterable[JobGpu]) -> list[JobGpu]:
     """GPUs that may take a batch, the least utilised first; the order of `gpus` changes nothing."""
     return sorted((gpu for gpu in gpus if is_available(gpu)), key=lambda gpu: (gpu.used_percent, gpu.id))
 
 
-def is_available(gpu: GpuView) -> bool:
+def is_available(gpu: JobGpu) -> bool:
     """Whether it is empty, mostly free, or soon ready."""
     if gpu.free_percent <= 0.0:
         return False
@@ -298,7 +298,7 @@ LEAST_GAIN = 1e-9
 """Of a latency: less is rounding."""
 
 
-def auto_tune(members: Sequence[Placed], room: Room) -> tuple[tuple[Placed, ...], str | None]:
+def auto_tune(members: Sequence[PlacedJob], room: Room) -> tuple[tuple[PlacedJob, ...], str | None]:
     """The members, one of them perhaps at a faster setting of the same network; and its name, or None.
 
     The first in the order (throughput-oriented, then latency-critical, each as given) that gains anything is raised.
@@ -312,7 +312,7 @@ def auto_tune(members: Sequence[Placed], room: Room) -> tuple[tuple[Placed, ...]
     return tuple(members), None
 
 
-def _faster(member: Placed, room: Room) -> Setting | None:
+def _faster(member: PlacedJob, room: Room) -> JobSetting | None:
     """The fastest setting, at no smaller a batch, for which there is room; None where none is faster."""
     job, now = member
     fitting = (

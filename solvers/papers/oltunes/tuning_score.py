@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.papers.oltunes.types import MOST_JOBS, Setting
+from solvers.papers.oltunes.types import MOST_JOBS, JobSetting
 from solvers.predict.data.samples import Reals
 
 ALPHA = 0.5
@@ -44,7 +44,7 @@ BASE_W = 60.0
 TYPES_KEPT = 2
 
 
-class Option(NamedTuple):
+class JobOption(NamedTuple):
     """One operating point that a job might use, with what is predicted there, alone on the GPU."""
 
     network: str
@@ -58,7 +58,7 @@ class Option(NamedTuple):
     """Of one whole batch."""
 
 
-class Board(NamedTuple):
+class PowerFacts(NamedTuple):
     """What the estimate of power needs of a GPU type."""
 
     memory_mib: float
@@ -66,7 +66,7 @@ class Board(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class JobDemand:
     """What is wanted of a job."""
 
     weight: float
@@ -79,14 +79,14 @@ class Wish:
 
 
 def printed_score(
-    wish: Wish, *, latency_s: float, throughput_rps: float, epc: float, alpha: float = 1.0, beta: float = 1.0
+    wish: JobDemand, *, latency_s: float, throughput_rps: float, epc: float, alpha: float = 1.0, beta: float = 1.0
 ) -> float:
     """Equation 4 as printed; no policy uses it."""
     slack = max(0.0, wish.left_s - latency_s)
     return wish.weight / latency_s + (1.0 - wish.weight) * throughput_rps + alpha * slack + beta * epc
 
 
-def tune(options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> tuple[Setting, ...]:
+def tune(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
     Options whose memory exceeds their GPU type's, and batches beyond what the inputs fill, are left out, but for the
@@ -98,13 +98,13 @@ def tune(options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> 
     latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
     jobs = np.minimum(MOST_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
     per_gpu_rps = jobs * wish.inputs / latency_s
-    found = Found(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=_epc(usable, boards, latency_s))
+    found = ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=_epc(usable, boards, latency_s))
     score = scores(wish, found) - GAMMA * (1.0 - wish.load) * _loss(usable)
     order = np.argsort(-score, kind="stable")
     return tuple(_setting(usable[at], latency_s[at], per_gpu_rps[at], score[at]) for at in order.tolist())
 
 
-class Found(NamedTuple):
+class ScoredSettings(NamedTuple):
     """What is predicted of N settings, all (N,)."""
 
     latency_s: Reals
@@ -113,7 +113,7 @@ class Found(NamedTuple):
     epc: Reals
 
 
-def scores(wish: Wish, found: Found) -> Reals:
+def scores(wish: JobDemand, found: ScoredSettings) -> Reals:
     """(N,) the documented score but for lost accuracy; N ≥ 1."""
     return np.asarray(
         wish.weight * _normalised(1.0 / found.latency_s)
@@ -123,22 +123,22 @@ def scores(wish: Wish, found: Found) -> Reals:
     )
 
 
-def latency_of(option: Option, inputs: int) -> float:
+def latency_of(option: JobOption, inputs: int) -> float:
     """Seconds until all inputs are done, batch after batch."""
     return -(-inputs // option.batch) * option.iteration_ms / 1000.0
 
 
-def best_types(settings: Sequence[Setting]) -> tuple[str, ...]:
+def best_types(settings: Sequence[JobSetting]) -> tuple[str, ...]:
     """The GPU types of the best scores, at most two, the best first."""
     return tuple(dict.fromkeys(setting.gpu_type for setting in settings))[:TYPES_KEPT]
 
 
-def mean_latency_s(settings: Sequence[Setting], types: Sequence[str]) -> float:
+def mean_latency_s(settings: Sequence[JobSetting], types: Sequence[str]) -> float:
     """Mean predicted latency on these GPU types, at least one of which has a setting."""
     return float(np.mean([setting.latency_s for setting in settings if setting.gpu_type in types]))
 
 
-def _usable(options: Sequence[Option], boards: Mapping[str, Board], inputs: int) -> list[Option]:
+def _usable(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], inputs: int) -> list[JobOption]:
     fitting = [one for one in options if one.gpu_type in boards and one.memory_mib <= boards[one.gpu_type].memory_mib]
     smallest = min((one.batch for one in fitting), default=1)
     # A batch is worth trying up to the first size that holds all inputs.
@@ -158,7 +158,7 @@ def _slack(latency_s: Reals, left_s: float) -> Reals:
     return np.maximum(0.0, left_s - latency_s) / left_s
 
 
-def _epc(options: Sequence[Option], boards: Mapping[str, Board], latency_s: Reals) -> Reals:
+def _epc(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], latency_s: Reals) -> Reals:
     memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
     return estimated_power_consumption(
         base_w=BASE_W,
@@ -169,13 +169,13 @@ def _epc(options: Sequence[Option], boards: Mapping[str, Board], latency_s: Real
     )
 
 
-def _loss(options: Sequence[Option]) -> Reals:
+def _loss(options: Sequence[JobOption]) -> Reals:
     accuracy = np.array([one.accuracy for one in options])
     return 1.0 - _normalised(accuracy) if accuracy.max() > accuracy.min() else np.zeros(len(accuracy))
 
 
-def _setting(option: Option, latency_s: float, per_gpu_rps: float, score: float) -> Setting:
-    return Setting(
+def _setting(option: JobOption, latency_s: float, per_gpu_rps: float, score: float) -> JobSetting:
+    return JobSetting(
         network=option.network,
         gpu_type=option.gpu_type,
         sm_percent=option.sm_percent,

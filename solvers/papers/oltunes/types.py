@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 """Of sums of SM percents and of memory."""
 
 
-class Setting(NamedTuple):
+class JobSetting(NamedTuple):
     """One way to run a job. Times are predictions."""
 
     network: str
@@ -47,7 +47,7 @@ class Job:
     """When it came."""
     deadline_s: float = math.inf
     variants: tuple[Variant, ...] = ()
-    settings: tuple[Setting, ...]
+    settings: tuple[JobSetting, ...]
     """The best first; at least one."""
     best_types: tuple[str, ...]
     """The two GPU types that suit it best, the best first."""
@@ -80,7 +80,7 @@ class Resident(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuView:
+class JobGpu:
     """One GPU that takes jobs, as it stands."""
 
     id: GpuId
@@ -109,7 +109,7 @@ class GpuView:
         return self.memory_mib - math.fsum(each.memory_mib for each in self.residents)
 
 
-class Limits(NamedTuple):
+class DispatchLimits(NamedTuple):
     """Between what OLTunes' scheduler forms the batches of one round."""
 
     window_ms: float
@@ -117,22 +117,22 @@ class Limits(NamedTuple):
     """Of a GPU, and of a batch."""
 
 
-class Placed(NamedTuple):
+class PlacedJob(NamedTuple):
     """A job with the setting at which it shall run."""
 
     job: Job
-    setting: Setting
+    setting: JobSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class JobBatch:
     """Jobs that start together on one GPU."""
 
     gpu: GpuId
-    members: tuple[Placed, ...]
+    members: tuple[PlacedJob, ...]
     tuned: str | None = None
     """The one whose setting was raised to fill what was left; None = nobody's was."""
-    limits: Limits | None = None
+    limits: DispatchLimits | None = None
     """Under which it was formed; None = its dispatcher has none."""
 
 
@@ -141,7 +141,7 @@ def failed(job: Job) -> Job:
     return replace(job, failures=job.failures + 1)
 
 
-def could_hold(gpu: GpuView, job: Job) -> bool:
+def could_hold(gpu: JobGpu, job: Job) -> bool:
     """Whether some setting of the job fits the GPU once no other job runs there."""
     return any(
         setting.gpu_type == gpu.gpu_type
@@ -151,7 +151,7 @@ def could_hold(gpu: GpuView, job: Job) -> bool:
     )
 
 
-def fleet_load(gpus: Sequence[GpuView], waiting: int) -> float:
+def fleet_load(gpus: Sequence[JobGpu], waiting: int) -> float:
     """How full a fleet is, 0 to 1: SMs that jobs hold, and jobs that wait over those that it may have."""
     if not gpus:
         return 1.0

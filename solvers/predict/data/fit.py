@@ -86,7 +86,7 @@ class Fit:
     """(technique, cross-validated error) of those that the choice passed over, best first."""
 
 
-class Technique(Protocol):
+class FitTechnique(Protocol):
     """A module that learns each group by itself."""
 
     def fit(self, samples: Samples) -> Coefficients:

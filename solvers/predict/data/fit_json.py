@@ -11,7 +11,7 @@ from typing import cast, get_args
 import numpy as np
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Fit, Fits, Quality, Quantity
-from solvers.predict.data.sampled_range import ANYWHERE, CONDITIONS, SampledRange, Span
+from solvers.predict.data.sampled_range import ANYWHERE, CONDITIONS, SampledRange, SampledSpan
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.data.techniques import technique_names
 from solvers.types.errors import InvalidInput
@@ -109,16 +109,16 @@ def _sampled(document: object, path: str) -> SampledRange:
     return sampled
 
 
-def _span(fields: Fields, name: str) -> Span | None:
+def _span(fields: Fields, name: str) -> SampledSpan | None:
     if fields.value(name) is None:
         return None
     ends = fields.each(name, lambda value, at: read_number(value, at, above=0.0))
     if len(ends) != 2 or ends[0] > ends[1]:
         raise InvalidInput(fields.at(name), "must be the least and the greatest number")
-    return Span(*ends)
+    return SampledSpan(*ends)
 
 
-def _span_document(span: Span | None) -> Json:
+def _span_document(span: SampledSpan | None) -> Json:
     return None if span is None else list(span)
 
 

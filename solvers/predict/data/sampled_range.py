@@ -22,7 +22,7 @@ LARGEST_LOG_RATIO = float(np.log(1e6))
 """An end of an interval further out says no more than that nothing is known, and must remain a number."""
 
 
-class Span(NamedTuple):
+class SampledSpan(NamedTuple):
     """From the least to the greatest value."""
 
     least: float
@@ -33,11 +33,11 @@ class Span(NamedTuple):
 class SampledRange:
     """The span of every condition, named as in Queries; None = not known of any sample."""
 
-    batch: Span | None = None
-    sm_percent: Span | None = None
-    clock_mhz: Span | None = None
-    time_quota_percent: Span | None = None
-    power_limit_w: Span | None = None
+    batch: SampledSpan | None = None
+    sm_percent: SampledSpan | None = None
+    clock_mhz: SampledSpan | None = None
+    time_quota_percent: SampledSpan | None = None
+    power_limit_w: SampledSpan | None = None
 
 
 CONDITIONS = tuple(field.name for field in fields(SampledRange))
@@ -57,7 +57,7 @@ def widening(sampled: SampledRange, queries: Queries) -> Reals:
     """
     doublings = np.zeros(len(queries))
     for name in CONDITIONS:
-        span: Span | None = getattr(sampled, name)
+        span: SampledSpan | None = getattr(sampled, name)
         if span is not None:
             asked: Reals = np.log2(getattr(queries, name))
             nearest = np.clip(asked, *np.log2(span))
@@ -70,6 +70,6 @@ def widen(ratios: Reals, factors: Reals) -> Reals:
     return np.exp(np.clip(factors * np.log(ratios), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
 
 
-def _span(values: Reals) -> Span | None:
+def _span(values: Reals) -> SampledSpan | None:
     known = values[np.isfinite(values)]
-    return Span(float(known.min()), float(known.max())) if len(known) else None
+    return SampledSpan(float(known.min()), float(known.max())) if len(known) else None

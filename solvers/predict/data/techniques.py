@@ -14,10 +14,10 @@ from solvers.predict.data.fit import (
     LEVELS,
     Coefficients,
     Fit,
+    FitTechnique,
     PooledTechnique,
     Quality,
     Quantity,
-    Technique,
     TooFewSamples,
     nested,
 )
@@ -26,7 +26,7 @@ from solvers.predict.data.samples import Group, Queries, Reals, Samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learner:
+class TechniqueEntry:
     """One technique, called alike whether it learns each group by itself or all of them together."""
 
     name: str
@@ -48,25 +48,25 @@ class Learner:
         learned = {}
         for group, rows in samples.at.groups().items():
             try:
-                learned[group] = cast(Technique, self._module).fit(samples.take(rows))
+                learned[group] = cast(FitTechnique, self._module).fit(samples.take(rows))
             except TooFewSamples:
                 continue
         return learned
 
     def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
         """(N,) values for queries of one group."""
-        return cast(Technique, self._module).predict(coefficients, queries)
+        return cast(FitTechnique, self._module).predict(coefficients, queries)
 
     @property
     def _module(self) -> object:
         return importlib.import_module(f"{self.package}.{self.name}")
 
 
-Family = tuple[Learner, ...]
+Family = tuple[TechniqueEntry, ...]
 """Techniques that are learned at once: the coefficients of the last one hold the others'."""
 
 
-def families(learners: tuple[Learner, ...]) -> tuple[Family, ...]:
+def families(learners: tuple[TechniqueEntry, ...]) -> tuple[Family, ...]:
     """The learners, those together that can be learned at once."""
     names = {learner.name for learner in learners}
     return tuple(
@@ -86,13 +86,13 @@ def learn_family(family: Family, samples: Samples) -> tuple[Mapping[Group, Coeff
     )
 
 
-def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[Learner, ...]:
-    return tuple(Learner(name=name, package=package, is_pooled=name in pooled) for name in names)
+def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[TechniqueEntry, ...]:
+    return tuple(TechniqueEntry(name=name, package=package, is_pooled=name in pooled) for name in names)
 
 
 _LATENCY = "solvers.predict.latency"
 
-LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
+LEARNERS: Mapping[Quantity, tuple[TechniqueEntry, ...]] = {
     "latency_ms": (
         *_learners(
             _LATENCY,
@@ -100,10 +100,10 @@ LEARNERS: Mapping[Quantity, tuple[Learner, ...]] = {
             "gaussian_process",
             pooled=("hierarchical_kriging",),
         ),
-        Learner(name="linear_fractional", package=_LATENCY, within="locally_weighted"),
+        TechniqueEntry(name="linear_fractional", package=_LATENCY, within="locally_weighted"),
         *_learners(_LATENCY, "locally_weighted", "piecewise_linear", "throttling"),
         # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
-        Learner(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=10),
+        TechniqueEntry(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=10),
     ),
     "power_w": _learners("solvers.predict.resources", "roofline", "duty_cycle", pooled=("roofline",)),
     "memory_mib": _learners("solvers.predict.resources", "memory"),
@@ -129,7 +129,7 @@ def find_interference(name: str) -> InterferenceTechnique:
     return cast(InterferenceTechnique, importlib.import_module(f"solvers.predict.interference.{name}"))
 
 
-def find_learner(quantity: Quantity, name: str) -> Learner:
+def find_learner(quantity: Quantity, name: str) -> TechniqueEntry:
     """The technique of that name. Raises KeyError."""
     for learner in LEARNERS[quantity]:
         if learner.name == name:

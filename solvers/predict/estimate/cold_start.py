@@ -38,7 +38,7 @@ a network. The error on 63 networks changes by less than a tenth when any of the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Estimate:
+class ColdStartEstimate:
     """Latencies that were not learned from the network's own measurements."""
 
     latency_ms: Reals
@@ -49,7 +49,9 @@ class Estimate:
     """In words, for a profile's provenance."""
 
 
-def estimate_from_layers(fits: Fits, known: Sequence[LayerCounts], layers: LayerCounts, queries: Queries) -> Estimate:
+def estimate_from_layers(
+    fits: Fits, known: Sequence[LayerCounts], layers: LayerCounts, queries: Queries
+) -> ColdStartEstimate:
     """Latencies of a network of which only the layers are known, for queries alone on one GPU type.
 
     `known`: layers of other networks; those that have a fit on the queries' GPU type count. Raises TooFewSamples when
@@ -79,14 +81,16 @@ def estimate_from_layers(fits: Fits, known: Sequence[LayerCounts], layers: Layer
     scale = np.mean(left_out**2 * np.diag(inverse)[:, None], axis=0)
     own = covariance[-1, :-1]
     variance = covariance[-1, -1] + _NOISE**2 - own @ inverse @ own
-    return Estimate(
+    return ColdStartEstimate(
         latency_ms=np.exp(mean + own @ deviation),
         sigma=np.sqrt(scale * variance),
         source=f"estimated from the layers of {len(relatives)} networks on {gpu_type}",
     )
 
 
-def estimate_on_gpu_type(fits: Fits, queries: Queries, *, known_on: str, speed_ratio: float | None = None) -> Estimate:
+def estimate_on_gpu_type(
+    fits: Fits, queries: Queries, *, known_on: str, speed_ratio: float | None = None
+) -> ColdStartEstimate:
     """Latencies of one network on the queries' GPU type, from its fit on the type `known_on`, alone on the GPU.
 
     The level moves by the median ratio of the networks that have fits on both types; where there is none, by
@@ -111,7 +115,7 @@ def estimate_on_gpu_type(fits: Fits, queries: Queries, *, known_on: str, speed_r
         source = f"moved from {known_on} by a published ratio of speeds"
     else:
         raise TooFewSamples(f"no network is known on both {known_on} and {target.gpu_type}, and no ratio of speeds")
-    return Estimate(
+    return ColdStartEstimate(
         latency_ms=np.exp(_log_latency(fits, target.network, moved) + level),
         sigma=np.sqrt(spread**2 + own**2),
         source=source,

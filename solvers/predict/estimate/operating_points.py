@@ -23,7 +23,7 @@ from solvers.predict.data.fit import NORMAL_95, Coefficients, Fits, TooFewSample
 from solvers.predict.data.samples import Group, LayerCounts, Queries, Reals, make_queries
 from solvers.predict.estimate.predict import predict_latency, predict_quantity
 from solvers.predict.interference import pressure
-from solvers.predict.latency.decomposition import Times, decompose, split
+from solvers.predict.latency.decomposition import LatencyParts, decompose, split
 from solvers.predict.resources import memory
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -38,7 +38,7 @@ DEFAULT_BATCHES = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class ConditionGrid:
     """The conditions that rows are made for, each ascending."""
 
     sm_percents: tuple[float, ...]
@@ -47,7 +47,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Facts:
+class FitFacts:
     """What is known of a network on a GPU type beside its fits."""
 
     gpu_type: GpuType
@@ -62,7 +62,7 @@ class Facts:
     """Profiles of other networks on the GPU type."""
 
 
-def make_grid(facts: Facts) -> Grid:
+def make_grid(facts: FitFacts) -> ConditionGrid:
     """The present profile's conditions; else tens of percent, powers of two that were sampled, and the highest clock.
 
     Shares are multiples of the GPU type's step. Other clocks than the highest are there where two were sampled, or
@@ -71,7 +71,7 @@ def make_grid(facts: Facts) -> Grid:
     top = facts.gpu_type.clocks_mhz[-1]
     if facts.present is not None:
         rows = facts.present.rows
-        return Grid(
+        return ConditionGrid(
             sm_percents=tuple(sorted({row.sm_percent for row in rows})),
             batches=tuple(sorted({row.batch for row in rows})),
             clocks_mhz=tuple(sorted({row.clock_mhz for row in rows})),
@@ -80,7 +80,7 @@ def make_grid(facts: Facts) -> Grid:
     shares = [share for share in DEFAULT_SHARES if abs(share / step - round(share / step)) < 1e-6] or [100.0]
     largest = 1.0 if facts.sampled is None else float(facts.sampled.batch.max())
     batches = [batch for batch in DEFAULT_BATCHES if batch <= max(largest, 1.0)] if largest > 1 else DEFAULT_BATCHES
-    return Grid(
+    return ConditionGrid(
         sm_percents=tuple(shares),
         batches=tuple(batches),
         clocks_mhz=facts.gpu_type.clocks_mhz if _knows_clocks(facts) else (top,),
@@ -100,7 +100,7 @@ class Performance:
             raise ValueError(f"{len(self.latency_sigma)} uncertainties for {len(self.points.rows)} rows")
 
 
-def make_performance(fits: Fits, group: Group, grid: Grid, facts: Facts) -> Performance:
+def make_performance(fits: Fits, group: Group, grid: ConditionGrid, facts: FitFacts) -> Performance:
     """The operating points of one network on one GPU type, by share, batch and clock.
 
     Raises TooFewSamples where neither a fit nor a profile says how much memory the network takes, and InvalidInput
@@ -132,7 +132,7 @@ Condition = tuple[float, int, float]
 """SM percent, batch and clock, as in an operating point."""
 
 
-def _queries(group: Group, conditions: list[Condition], facts: Facts) -> Queries:
+def _queries(group: Group, conditions: list[Condition], facts: FitFacts) -> Queries:
     size = len(conditions)
     return make_queries(
         [group.network] * size,
@@ -143,7 +143,7 @@ def _queries(group: Group, conditions: list[Condition], facts: Facts) -> Queries
     )
 
 
-def _knows_clocks(facts: Facts) -> bool:
+def _knows_clocks(facts: FitFacts) -> bool:
     """Whether the fit has seen more than one clock; one clock alone says nothing about the others."""
     if facts.sampled is None:
         return False
@@ -151,7 +151,7 @@ def _knows_clocks(facts: Facts) -> bool:
     return len(np.unique(clocks[np.isfinite(clocks)])) > 1
 
 
-def _clock_ratios(conditions: list[Condition], facts: Facts) -> Reals:
+def _clock_ratios(conditions: list[Condition], facts: FitFacts) -> Reals:
     """(N,) time at each row's clock over that at the highest, as the present profile has it; 1 where the fit knows."""
     if _knows_clocks(facts) or facts.present is None:
         return np.ones(len(conditions))
@@ -162,7 +162,7 @@ def _clock_ratios(conditions: list[Condition], facts: Facts) -> Reals:
     )
 
 
-def _monotone(latency_ms: Reals, grid: Grid) -> Reals:
+def _monotone(latency_ms: Reals, grid: ConditionGrid) -> Reals:
     """(N,) running maxima: from the largest share and clock down, and from the smallest batch up."""
     cube = latency_ms.reshape(len(grid.sm_percents), len(grid.batches), len(grid.clocks_mhz))
     for axis in (0, 2):
@@ -170,7 +170,7 @@ def _monotone(latency_ms: Reals, grid: Grid) -> Reals:
     return np.maximum.accumulate(cube, axis=1).ravel()
 
 
-def _split(queries: Queries, alone_ms: Reals, conditions: list[Condition], facts: Facts) -> Times:
+def _split(queries: Queries, alone_ms: Reals, conditions: list[Condition], facts: FitFacts) -> LatencyParts:
     present = _present_rows(conditions, facts)
     if present is None:
         return decompose(queries, alone_ms)
@@ -181,7 +181,7 @@ def _split(queries: Queries, alone_ms: Reals, conditions: list[Condition], facts
     )
 
 
-def _present_rows(conditions: list[Condition], facts: Facts) -> list[OperatingPoint] | None:
+def _present_rows(conditions: list[Condition], facts: FitFacts) -> list[OperatingPoint] | None:
     """The present profile's row for each condition, or the nearest one; None without a profile."""
     if facts.present is None:
         return None
@@ -194,7 +194,7 @@ def _present_rows(conditions: list[Condition], facts: Facts) -> list[OperatingPo
     ]
 
 
-def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
+def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
     fitted, present = _fitted_memory_mib(fits, queries), _present_rows(conditions, facts)
     if present is not None:
         fitted = np.where(np.isnan(fitted), [row.memory_mib for row in present], fitted)
@@ -227,7 +227,7 @@ def _memory_at(points: OperatingPoints, batch: int) -> float:
     return next((mib for size, mib in rows if size >= batch), memory_mib * batch / largest)
 
 
-def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
+def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
     """(N,) watts above idle."""
     gpu_type, present = facts.gpu_type, _present_rows(conditions, facts)
     fitted = predict_quantity(fits, "power_w", queries) - gpu_type.idle_w
@@ -236,7 +236,7 @@ def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: F
     return np.clip(np.where(np.isnan(fitted), otherwise, fitted), 0.0, gpu_type.power_cap_w - gpu_type.idle_w)
 
 
-def _pressures(group: Group, queries: Queries, conditions: list[Condition], facts: Facts) -> Reals:
+def _pressures(group: Group, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
     if facts.company is not None:
         law = pressure.pressures(facts.company, group.network, batch=queries.batch, sm_percent=queries.sm_percent)
         return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
@@ -247,7 +247,7 @@ def _pressures(group: Group, queries: Queries, conditions: list[Condition], fact
     return typical
 
 
-def _sensitivity(group: Group, facts: Facts) -> float:
+def _sensitivity(group: Group, facts: FitFacts) -> float:
     if facts.company is not None:
         return TYPICAL_SENSITIVITY * pressure.sensitivity(facts.company, group.network)
     return TYPICAL_SENSITIVITY if facts.present is None else facts.present.sensitivity

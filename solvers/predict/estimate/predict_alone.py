@@ -13,7 +13,7 @@ from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.sampled_range import widening
 from solvers.predict.data.samples import Group, LayerCounts, Queries, Reals
 from solvers.predict.data.techniques import predict_fit, ratio_quantile
-from solvers.predict.estimate.cold_start import Estimate, estimate_from_layers, estimate_on_gpu_type
+from solvers.predict.estimate.cold_start import ColdStartEstimate, estimate_from_layers, estimate_on_gpu_type
 
 GPU_TYPE_RATIO = "gpu_type_ratio"
 LAYER_COUNTS = "layer_counts"
@@ -75,7 +75,7 @@ def _estimated(
     )
 
 
-def _moved(fits: Fits, group: Group, queries: Queries) -> Estimate | None:
+def _moved(fits: Fits, group: Group, queries: Queries) -> ColdStartEstimate | None:
     """From the GPU type from which the estimate is the surest; None where the network is known on no useful one."""
     estimates = []
     for fit in fits.of("latency_ms"):

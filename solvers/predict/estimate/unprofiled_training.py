@@ -45,7 +45,7 @@ _LEAST_SENSITIVITY = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newcomer:
+class UnprofiledNetwork:
     """What is known of a network that was never profiled."""
 
     layers: LayerCounts
@@ -55,7 +55,7 @@ class Newcomer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relatives:
+class ProfiledNetworks:
     """What was profiled on one GPU type."""
 
     gpu_type: GpuType
@@ -64,7 +64,7 @@ class Relatives:
     layers: Sequence[LayerCounts]
     """Of the training networks, and of any others."""
 
-    def estimate(self, newcomer: Newcomer) -> OperatingPoints | None:
+    def estimate(self, newcomer: UnprofiledNetwork) -> OperatingPoints | None:
         """Operating points at the newcomer's batch and the GPU type's highest clock; None without any relative."""
         rows_by_share = self._rows_by_share
         if not rows_by_share:
@@ -88,7 +88,7 @@ class Relatives:
         shares = sorted(set.intersection(*({row.sm_percent for row in rows} for rows in middle))) if middle else []
         return {share: [row for rows in middle for row in rows if row.sm_percent == share] for share in shares}
 
-    def _pressures(self, newcomer: Newcomer, shares: Sequence[float]) -> Reals:
+    def _pressures(self, newcomer: UnprofiledNetwork, shares: Sequence[float]) -> Reals:
         """(N,) by ascending share; never falls."""
         by_share = np.array([[row.pressure for row in self._rows_by_share[share]] for share in shares])
         at_level = min(range(len(shares)), key=lambda at: abs(shares[at] - LEVEL_PERCENT))
@@ -99,7 +99,7 @@ class Relatives:
         shape: Reals = (by_share / np.maximum(by_share[at_level], _LEAST_PRESSURE)).max(axis=1)
         return np.maximum.accumulate(MARGIN * foretold * shape)
 
-    def _foretold(self, newcomer: Newcomer, share: float) -> float | None:
+    def _foretold(self, newcomer: UnprofiledNetwork, share: float) -> float | None:
         """The largest pressure that explains the factor of any service; None where the layers tell nothing."""
         known = {each.network: each for each in self.layers}
         if sum(entry.network in known for entry in self.training) < FEWEST_RELATIVES:
@@ -168,7 +168,7 @@ def _neighbour(training: OperatingPoints, row: OperatingPoint) -> Neighbour:
     return Neighbour(training.network, float(row.batch), row.sm_percent)
 
 
-def _joined(alike: Sequence[OperatingPoint], newcomer: Newcomer, pressure: float) -> OperatingPoint:
+def _joined(alike: Sequence[OperatingPoint], newcomer: UnprofiledNetwork, pressure: float) -> OperatingPoint:
     """The newcomer's row from those of its relatives at the same share."""
     return OperatingPoint(
         sm_percent=alike[0].sm_percent,

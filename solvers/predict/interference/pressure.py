@@ -40,14 +40,14 @@ from solvers.predict.data.interference_factor import (
 )
 from solvers.predict.data.samples import Indices, Queries, Reals, Samples
 from solvers.predict.interference import pressure_least_squares
-from solvers.predict.interference.pressure_least_squares import KNOWN, SHAPE_CENTRE, Formulation
+from solvers.predict.interference.pressure_least_squares import KNOWN, SHAPE_CENTRE, PressureProgram
 from solvers.predict.latency.decomposition import (
     NO_FACTS,
     TYPICAL_LINK,
     TYPICAL_NETWORK,
+    LatencyParts,
     LinkFacts,
     NetworkFacts,
-    Times,
     split,
 )
 
@@ -105,7 +105,7 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     return clip_factors(queries, latency_ms / alone_ms)
 
 
-def times(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Times:
+def times(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> LatencyParts:
     """Transfer, launch and run time (N,) of alone latencies, split by the facts that the fit was made with."""
     own = positions(queries.network, coefficients.labels["networks"])
     bytes_per_request = coefficients.arrays["bytes_per_request"][own]
@@ -206,12 +206,12 @@ def _conditions(at: Queries) -> Indices:
     return np.array([index[key] for key in keys], dtype=np.intp)
 
 
-def _formulate(start: Coefficients, at: Queries, alone_ms: Reals) -> Formulation:
+def _formulate(start: Coefficients, at: Queries, alone_ms: Reals) -> PressureProgram:
     networks = start.labels["networks"]
     parts = times(start, at, alone_ms)
     pairs = pairs_of(at)
     other = positions(pairs.network, networks)
-    return Formulation(
+    return PressureProgram(
         launch_fraction=parts.launch_ms / alone_ms,
         run_fraction=parts.run_ms / alone_ms,
         replicas=(neighbour_counts(at) + 1).astype(np.float64),

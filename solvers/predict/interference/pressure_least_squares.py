@@ -34,7 +34,7 @@ _STEP_INSIDE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Formulation:
+class PressureProgram:
     """What the law needs to know of N rows with K pairs and M networks."""
 
     launch_fraction: Reals
@@ -64,7 +64,7 @@ class Unknowns:
     shape: Reals
 
 
-def solve(formulation: Formulation, log_factors: Reals, conditions: Indices) -> Unknowns:
+def solve(formulation: PressureProgram, log_factors: Reals, conditions: Indices) -> Unknowns:
     """The unknowns of least misfit.
 
     `log_factors` (N,): ln of measured / alone, or of the measured latency itself where the latter is unknown.
@@ -120,7 +120,7 @@ def _relative(values: Reals, conditions: Indices) -> Reals:
     return relative
 
 
-def _factors(formulation: Formulation, unknowns: Unknowns) -> Reals:
+def _factors(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
     pressures = unknowns.weight[formulation.other] * (formulation.shapes @ unknowns.shape)
     delay = unknowns.launch[0] * formulation.replicas + unknowns.launch[1]
     strength = formulation.run_fraction * unknowns.sensitivity[formulation.own]
@@ -128,7 +128,7 @@ def _factors(formulation: Formulation, unknowns: Unknowns) -> Reals:
     return factors
 
 
-def _factor_slopes(formulation: Formulation, unknowns: Unknowns) -> Reals:
+def _factor_slopes(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
     """(N, 2 + 2M + 4) derivatives of the factors by launch, ln s, ln w and c."""
     pairs, own, other = formulation.pairs, formulation.own, formulation.other
     strength = formulation.run_fraction * unknowns.sensitivity[own]

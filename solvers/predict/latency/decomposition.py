@@ -46,7 +46,7 @@ class LinkFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Times:
+class LatencyParts:
     """An alone latency split in three, each (N,) ms and ≥ 0."""
 
     transfer_ms: Reals
@@ -70,7 +70,7 @@ def decompose(
     alone_ms: Reals,
     networks: Mapping[str, NetworkFacts] = NO_FACTS,
     link: LinkFacts = TYPICAL_LINK,
-) -> Times:
+) -> LatencyParts:
     """The parts of these alone latencies (N,), all of one GPU type; they sum to `alone_ms`.
 
     A network without facts is taken as TYPICAL_NETWORK. Where transfer and launch would leave less than
@@ -87,14 +87,16 @@ def decompose(
     )
 
 
-def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> Times:
+def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> LatencyParts:
     """The parts of alone latencies (N,) of which transfer and launch are known; the same rules as `decompose`."""
     if not np.all(np.isfinite(alone_ms) & (alone_ms > 0.0)):
         raise ValueError("an alone latency to decompose must be a positive number of milliseconds")
     overhead_ms = transfer_ms + launch_ms
     allowed_ms = (1.0 - LEAST_RUN_FRACTION) * alone_ms
     scale = np.where(overhead_ms > allowed_ms, allowed_ms / np.maximum(overhead_ms, allowed_ms), 1.0)
-    return Times(transfer_ms=transfer_ms * scale, launch_ms=launch_ms * scale, run_ms=alone_ms - overhead_ms * scale)
+    return LatencyParts(
+        transfer_ms=transfer_ms * scale, launch_ms=launch_ms * scale, run_ms=alone_ms - overhead_ms * scale
+    )
 
 
 def relative_launch_delay(*, alpha_ms: float, beta_ms: float, link: LinkFacts) -> tuple[float, float]:

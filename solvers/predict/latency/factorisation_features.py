@@ -25,7 +25,7 @@ from solvers.predict.data.samples import Indices, Queries, Reals
 _NAN = float("nan")
 
 
-class Conditions(NamedTuple):
+class ServedConditions(NamedTuple):
     """One row of Table 3 as it is served; NaN = not known."""
 
     network: str
@@ -147,7 +147,7 @@ def encode(encoding: Encoding, numbers: Reals) -> Reals:
     return columns
 
 
-def numbers_of(rows: Sequence[Conditions]) -> Reals:
+def numbers_of(rows: Sequence[ServedConditions]) -> Reals:
     """(N, F) numbers, of ALL."""
     return np.array([(1e4 * row.batch / (row.sm_percent * row.time_quota_percent), *row[2:]) for row in rows])
 
@@ -159,7 +159,7 @@ def numbers_of_queries(queries: Queries) -> Reals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Start:
+class FeaturePrior:
     """What is known of the columns before the first sample."""
 
     weights: Reals
@@ -174,7 +174,7 @@ BATCH_SPREAD = 0.15
 """Standard deviation over networks of the exponent with which latency grows by batch, apart from the hinge."""
 
 
-def make_start() -> Start:
+def make_start() -> FeaturePrior:
     """Weights and factors from the shape that every network's latency has: max(host time, work / share).
 
     In logs that is a hinge, max(c, ln(batch / share)), with a knee c of the network's own. The mean hinge over all
@@ -188,7 +188,7 @@ def make_start() -> Start:
     batch_columns = _columns_of("batch")
     # Around batch 4, so that it says nothing of the level.
     factors[batch_columns, HINGES] = BATCH_SPREAD * np.log(2.0) * (np.arange(len(batch_columns)) - 2.0)
-    return Start(weights=weights, factors=factors)
+    return FeaturePrior(weights=weights, factors=factors)
 
 
 def _columns_of(name: str) -> Indices:

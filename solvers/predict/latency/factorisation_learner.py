@@ -11,8 +11,15 @@ import numpy as np
 
 from solvers.predict.data.fit import Coefficients
 from solvers.predict.data.samples import Group, Reals
-from solvers.predict.latency.factorisation_features import ALL, COLUMNS, Conditions, encode, make_start, numbers_of
-from solvers.predict.latency.ftrl_proximal import CoordinateWeights, Rates, RowWeights
+from solvers.predict.latency.factorisation_features import (
+    ALL,
+    COLUMNS,
+    ServedConditions,
+    encode,
+    make_start,
+    numbers_of,
+)
+from solvers.predict.latency.ftrl_proximal import CoordinateWeights, FtrlRates, RowWeights
 
 TARGETS = 2
 """ln latency in ms; ln throughput in requests per second, less ln batch."""
@@ -26,7 +33,7 @@ _START_MS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LearningRates:
     """How the machine learns; the defaults were chosen on orders of arrival that the bench does not use."""
 
     eta: float = 0.02
@@ -46,15 +53,15 @@ class Settings:
 class FactorisationLearner:
     """Learns latency and throughput of any networks on any GPU types from a stream of rows."""
 
-    def __init__(self, *, seed: int = 0, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, *, seed: int = 0, settings: LearningRates | None = None) -> None:
+        self.settings = settings or LearningRates()
         start = _start_weights(seed, self.settings.start_spread)
         self._shared = CoordinateWeights.at(start, _rates(self.settings))
         self._own: dict[str, RowWeights] = {}
         self._gpu_types: dict[str, int] = {}
         """GPU type to its column."""
 
-    def update(self, conditions: Conditions, *, latency_ms: float, throughput_rps: float) -> None:
+    def update(self, conditions: ServedConditions, *, latency_ms: float, throughput_rps: float) -> None:
         """Learn what was measured under these conditions.
 
         Raises ValueError, having learned nothing, unless both are finite and > 0 and so is all that is known of the
@@ -105,8 +112,8 @@ class FactorisationLearner:
     def from_state(cls, state: Coefficients) -> Self:
         """The learner whose state this was."""
         arrays, labels = state.arrays, state.labels
-        names = [field.name for field in fields(Settings)]
-        learner = cls(settings=Settings(**dict(zip(names, arrays["settings"].tolist(), strict=True))))
+        names = [field.name for field in fields(LearningRates)]
+        learner = cls(settings=LearningRates(**dict(zip(names, arrays["settings"].tolist(), strict=True))))
         learner._shared = CoordinateWeights(
             rates=_rates(learner.settings),
             start=arrays["start"].copy(),
@@ -123,7 +130,7 @@ class FactorisationLearner:
         }
         return learner
 
-    def _columns(self, conditions: Conditions) -> Reals:
+    def _columns(self, conditions: ServedConditions) -> Reals:
         """(columns,) inputs of one row; a new GPU type gets a column."""
         column = self._gpu_types.get(conditions.gpu_type)
         if column is None:
@@ -176,12 +183,12 @@ def evaluate(shared: Reals, own: Reals, columns: Reals) -> Evaluation:
     return Evaluation(both[:, 0] + 0.5 * squares[:, 1:].sum(axis=1), own_inputs, slopes)
 
 
-def _log_targets(conditions: Conditions, latency_ms: float, throughput_rps: float) -> Reals:
+def _log_targets(conditions: ServedConditions, latency_ms: float, throughput_rps: float) -> Reals:
     """(targets,) and nothing that no measurement can be."""
     for name, value in (("latency_ms", latency_ms), ("throughput_rps", throughput_rps)):
         if not (isfinite(value) and value > 0.0):
             raise ValueError(f"{name} must be finite and > 0, not {value}")
-    for name, value in zip(Conditions._fields[2:], conditions[2:], strict=True):
+    for name, value in zip(ServedConditions._fields[2:], conditions[2:], strict=True):
         is_required = name in ("batch", "sm_percent", "time_quota_percent")
         if value <= 0.0 or isinf(value) or (is_required and isnan(value)):
             raise ValueError(f"{name} must be finite and > 0, not {value}")
@@ -199,5 +206,5 @@ def _start_weights(seed: int, spread: float) -> Reals:
     return start
 
 
-def _rates(settings: Settings) -> Rates:
-    return Rates(eta=settings.eta, zeta=settings.zeta, l1=settings.l1, l2=settings.l2)
+def _rates(settings: LearningRates) -> FtrlRates:
+    return FtrlRates(eta=settings.eta, zeta=settings.zeta, l1=settings.l1, l2=settings.l2)

@@ -29,8 +29,8 @@ from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.latency.factorisation_features import (
     ALL,
     OF_QUERIES,
-    Conditions,
     Encoding,
+    ServedConditions,
     encode,
     numbers_of,
     numbers_of_queries,
@@ -67,7 +67,7 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     return np.asarray(np.exp(logarithms))
 
 
-def predict_targets(coefficients: Coefficients, rows: Sequence[Conditions]) -> tuple[Reals, Reals]:
+def predict_targets(coefficients: Coefficients, rows: Sequence[ServedConditions]) -> tuple[Reals, Reals]:
     """(N,) latencies in ms and (N,) throughputs in requests per second, for rows of one group."""
     numbers = numbers_of(rows)
     latency_ms, batches_per_s = np.exp(_log_outputs(coefficients, (LATENCY, THROUGHPUT), ALL, numbers))
@@ -91,7 +91,7 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
         strict=True,
     )
     for network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w, latency_ms, rate_rps in rows:
-        conditions = Conditions(
+        conditions = ServedConditions(
             network=network,
             gpu_type=gpu_type,
             batch=batch,

@@ -27,7 +27,7 @@ from solvers.predict.data.samples import Reals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class FtrlRates:
     """How fast coordinates learn and what holds them."""
 
     eta: float
@@ -42,7 +42,7 @@ class Rates:
 class CoordinateWeights:
     """Weights of any shape with a learning rate per coordinate; `step` changes them in place."""
 
-    rates: Rates
+    rates: FtrlRates
     start: Reals
     values: Reals
     gradient_sum: Reals
@@ -51,7 +51,7 @@ class CoordinateWeights:
     """n: squared gradients so far."""
 
     @classmethod
-    def at(cls, start: Reals, rates: Rates) -> Self:
+    def at(cls, start: Reals, rates: FtrlRates) -> Self:
         """Weights that have seen nothing."""
         start = np.array(start, dtype=np.float64)
         return cls(

@@ -43,7 +43,7 @@ from solvers.predict.latency.launch_and_run import (
     Gaussian,
     Nodes,
     Posterior,
-    Readings,
+    SurfaceReadings,
     find_posterior,
     grown_log_latency,
     log_latency,
@@ -77,7 +77,7 @@ _DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
 class _Measured:
     """One group's samples as the surfaces see them."""
 
-    readings: Readings
+    readings: SurfaceReadings
     log_latency: Reals
 
 

@@ -79,7 +79,7 @@ class Gaussian(NamedTuple):
     precision: Reals
 
 
-class Readings(NamedTuple):
+class SurfaceReadings(NamedTuple):
     """How N queries read z: run and launch are (N, D) sparse matrices times z."""
 
     run: csr_array
@@ -104,7 +104,7 @@ def make_surface_nodes(logs: Reals) -> Nodes:
     )
 
 
-def make_readings(nodes: Nodes, logs: Reals) -> Readings:
+def make_readings(nodes: Nodes, logs: Reals) -> SurfaceReadings:
     """How queries with these (N, 4) logarithms read z."""
     run = find_corners((nodes.batch, nodes.sm_percent), logs[:, [BATCH, SM_PERCENT]])
     launch = find_corners((nodes.sm_percent, nodes.time_quota_percent), logs[:, [SM_PERCENT, TIME_QUOTA_PERCENT]])
@@ -112,23 +112,23 @@ def make_readings(nodes: Nodes, logs: Reals) -> Readings:
     first_per_batch = nodes.run_count + nodes.launch_count
     clock = Corners(np.full((len(logs), 1), first_per_batch + len(nodes.batch)), -logs[:, [CLOCK_MHZ]])
     size = first_per_batch + len(nodes.batch) + 1
-    return Readings(
+    return SurfaceReadings(
         run=_sparse([run, clock], [0, 0], size),
         launch=_sparse([launch, per_batch], [nodes.run_count, first_per_batch], size),
     )
 
 
-def log_latency(readings: Readings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
+def log_latency(readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
     """(N,) logarithms from z (D,), or (N, C) from the columns of z (D, C)."""
     return _longer(readings.run @ z, readings.launch @ z, sharpness)
 
 
-def grown_log_latency(readings: Readings, z: Reals, *, run: Reals, launch: Reals) -> Reals:
+def grown_log_latency(readings: SurfaceReadings, z: Reals, *, run: Reals, launch: Reals) -> Reals:
     """(N, C) logarithms as of `log_latency`, where either part has grown by these (N,) logarithms."""
     return _longer(readings.run @ z + run[:, None], readings.launch @ z + launch[:, None], _SHARPNESS)
 
 
-def run_weight(readings: Readings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
+def run_weight(readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
     """How much of a change of the run surface shows in the latency, 0 to 1; the launch surface has the rest."""
     run = readings.run @ z
     return np.asarray(np.exp(sharpness * (run - _longer(run, readings.launch @ z, sharpness))))
@@ -152,7 +152,7 @@ def make_gaussian(mean: Reals, covariance: Reals) -> Gaussian:
     return Gaussian(mean, covariance, np.asarray(np.linalg.inv(covariance)))
 
 
-def touch_from_below(nodes: Nodes, readings: Readings, measured: Reals, prior: Gaussian) -> Reals:
+def touch_from_below(nodes: Nodes, readings: SurfaceReadings, measured: Reals, prior: Gaussian) -> Reals:
     """A first guess of z: either surface of the prior mean, moved until it touches the (N,) measured logarithms."""
     z = prior.mean.copy()
     run, launch = slice(0, nodes.run_count), slice(nodes.run_count, nodes.run_count + nodes.launch_count)
@@ -162,7 +162,7 @@ def touch_from_below(nodes: Nodes, readings: Readings, measured: Reals, prior: G
 
 
 def find_posterior(
-    readings: Readings, measured: Reals, prior: Gaussian, *, start: Reals, noise: float, is_near: bool
+    readings: SurfaceReadings, measured: Reals, prior: Gaussian, *, start: Reals, noise: float, is_near: bool
 ) -> Posterior:
     """The most probable z for (N,) measured logarithms of that noise; Laplace's covariance around it.
 
@@ -214,7 +214,7 @@ def _launch_covariance(nodes: Nodes) -> Reals:
     return np.asarray(every_share + np.kron(run_to_run, np.exp(-between_quotas)) + _GRAIN**2 * np.eye(shares * quotas))
 
 
-def _slope(readings: Readings, share: Reals) -> csr_array:
+def _slope(readings: SurfaceReadings, share: Reals) -> csr_array:
     """(N, D) how the longer of both changes with z, where this share (N,) of a change of the run surface shows."""
     rows = len(share)
     parts = [

@@ -21,7 +21,7 @@ STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
+class TechniqueCandidate:
     """One technique's fit of a group, and how far off it was on each sample when that was held out."""
 
     fit: Fit
@@ -29,7 +29,7 @@ class Candidate:
     """(N,) relative errors, of the same samples for all candidates of a group; infinite where nothing was predicted."""
 
 
-def choose(candidates: Mapping[Group, Sequence[Candidate]]) -> tuple[Fit, ...]:
+def choose(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> tuple[Fit, ...]:
     """The chosen fit of every group, by group; it names the other techniques, least error first.
 
     At least one candidate per group. Where nothing could be held out, the technique that does best elsewhere wins, and
@@ -42,7 +42,7 @@ def choose(candidates: Mapping[Group, Sequence[Candidate]]) -> tuple[Fit, ...]:
     )
 
 
-def _standing(candidates: Mapping[Group, Sequence[Candidate]]) -> list[str]:
+def _standing(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> list[str]:
     """Techniques by their error over all samples, best first."""
     names = list(dict.fromkeys(entry.fit.technique for entries in candidates.values() for entry in entries))
     total = dict.fromkeys(names, 0.0)
@@ -55,7 +55,7 @@ def _standing(candidates: Mapping[Group, Sequence[Candidate]]) -> list[str]:
     return sorted(names, key=total.__getitem__)
 
 
-def _choose_one(entries: Sequence[Candidate]) -> Fit:
+def _choose_one(entries: Sequence[TechniqueCandidate]) -> Fit:
     """The first of the entries, best standing first, that no other beats clearly."""
     best = min(entries, key=lambda entry: entry.fit.quality.cross_validated_error)
     chosen = next(entry for entry in entries if entry is best or _is_as_good(entry.errors, best.errors))

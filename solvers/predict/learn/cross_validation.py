@@ -9,7 +9,7 @@ from scipy import stats
 from solvers.predict.data.fit import LEVELS, Coefficients, Quality
 from solvers.predict.data.sampled_range import LARGEST_LOG_RATIO
 from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
-from solvers.predict.data.techniques import Family, Learner, learn_family
+from solvers.predict.data.techniques import Family, TechniqueEntry, learn_family
 
 Folds = npt.NDArray[np.intp]
 
@@ -23,7 +23,7 @@ EMPIRICAL_FROM = 30
 """Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
 
 
-def hold_out(learner: Learner, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
+def hold_out(learner: TechniqueEntry, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
     """(N,) predictions, each by a fit that did not see its row; NaN where the others were too few.
 
     A pooled technique learns all groups in every fold, another one each group by itself. Only the `judged` rows are
@@ -52,7 +52,7 @@ def hold_out_family(family: Family, samples: Samples, *, seed: int, judged: Indi
     return predictions
 
 
-def predict_groups(learner: Learner, learned: Mapping[Group, Coefficients], queries: Queries) -> Reals:
+def predict_groups(learner: TechniqueEntry, learned: Mapping[Group, Coefficients], queries: Queries) -> Reals:
     """(N,) predictions for queries of any groups; NaN where a group was not learned."""
     predictions = np.full(len(queries), np.nan)
     for group, rows in queries.groups().items():

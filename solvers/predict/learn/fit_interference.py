@@ -11,7 +11,7 @@ from solvers.predict.data.samples import Indices, LayerCounts, Reals, Samples
 from solvers.predict.data.techniques import INTERFERENCE, STRANGERS, find_interference
 from solvers.predict.interference import layer_counts, pressure
 from solvers.predict.interference.deflate import alone_samples
-from solvers.predict.learn.choose_technique import Candidate, choose
+from solvers.predict.learn.choose_technique import TechniqueCandidate, choose
 from solvers.predict.learn.cross_validation import held_out_errors, judge, make_folds
 
 Split = tuple[Indices, Indices]
@@ -91,7 +91,7 @@ def _splits_by_neighbour(samples: Samples, known: Indices) -> list[Split]:
 
 def _candidates(
     quantity: Quantity, names: tuple[str, ...], colocated: Colocated, known: Indices, splits: list[Split]
-) -> Iterator[Candidate]:
+) -> Iterator[TechniqueCandidate]:
     measured = colocated.samples.latency_ms[known]
     for name in names:
         try:
@@ -106,7 +106,7 @@ def _candidates(
             coefficients=coefficients,
             quality=judge(measured, _latency_ms(name, coefficients, colocated.take(known)), held_out[known]),
         )
-        yield Candidate(fit=fit, errors=held_out_errors(measured, held_out[known]))
+        yield TechniqueCandidate(fit=fit, errors=held_out_errors(measured, held_out[known]))
 
 
 def _hold_out(name: str, colocated: Colocated, splits: list[Split]) -> Reals:

@@ -10,10 +10,10 @@ from solvers.predict.data.interference_factor import neighbour_counts
 from solvers.predict.data.sample_checks import check_samples
 from solvers.predict.data.sampled_range import sampled_range
 from solvers.predict.data.samples import Group, Indices, LayerCounts, Reals, Samples
-from solvers.predict.data.techniques import LEARNERS, Family, Learner, families, find_learner, learn_family
+from solvers.predict.data.techniques import LEARNERS, Family, TechniqueEntry, families, find_learner, learn_family
 from solvers.predict.estimate.predict import predict_quantity
 from solvers.predict.interference.layer_counts import NO_LAYERS
-from solvers.predict.learn.choose_technique import Candidate, choose
+from solvers.predict.learn.choose_technique import TechniqueCandidate, choose
 from solvers.predict.learn.cross_validation import held_out_errors, hold_out_family, judge, predict_groups
 from solvers.predict.learn.fit_interference import Colocated, fit_interference, lend_alone
 from solvers.types.errors import InvalidInput
@@ -60,7 +60,7 @@ def _order(samples: Samples) -> Indices:
 class _Maker:
     """What all fits of one run have in common."""
 
-    learners: tuple[Learner, ...]
+    learners: tuple[TechniqueEntry, ...]
     layers: Mapping[str, LayerCounts]
     seed: int
     source: str
@@ -86,7 +86,7 @@ class _Maker:
     def _fit(
         self,
         quantity: Quantity,
-        learners: tuple[Learner, ...],
+        learners: tuple[TechniqueEntry, ...],
         samples: Samples,
         measured: Reals,
         *,
@@ -97,7 +97,7 @@ class _Maker:
         new = {group: rows for group, rows in groups.items() if known.find(quantity, group) is None}
         own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
         judged = own[np.isfinite(measured[own])]
-        candidates: dict[Group, list[Candidate]] = {}
+        candidates: dict[Group, list[TechniqueCandidate]] = {}
         # One that was asked for by name is tried all the same.
         tried = tuple(learner for learner in learners if len(groups) >= learner.least_groups) or learners
         for family in families(tried) if len(judged) else ():
@@ -123,7 +123,7 @@ def _alone_ms(fits: Fits, samples: Samples) -> Reals:
 
 def _candidates(
     quantity: Quantity, family: Family, samples: Samples, measured: Reals, *, judged: Indices, seed: int
-) -> Iterator[Candidate]:
+) -> Iterator[TechniqueCandidate]:
     """A family's fits of every group that it can learn, judged on those rows."""
     learned_at_once = learn_family(family, samples)
     held_out_at_once = hold_out_family(family, samples, seed=seed, judged=judged)
@@ -141,10 +141,10 @@ def _candidates(
                 quality=judge(measured[rows], fitted[rows], held_out[rows]),
                 sampled=sampled_range(samples.at.take(rows)),
             )
-            yield Candidate(fit=fit, errors=held_out_errors(measured[rows], held_out[rows]))
+            yield TechniqueCandidate(fit=fit, errors=held_out_errors(measured[rows], held_out[rows]))
 
 
-def _latency_learners(technique: str) -> tuple[Learner, ...]:
+def _latency_learners(technique: str) -> tuple[TechniqueEntry, ...]:
     if technique == AUTO:
         return LEARNERS["latency_ms"]
     try:

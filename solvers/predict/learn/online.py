@@ -61,7 +61,7 @@ class RowKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ExecutionReading:
     """One replica's mean execution time over one period, against the stated one in the same conditions."""
 
     replica: str
@@ -73,7 +73,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
+class FilterState:
     """The filter's state; entry 0 is the common part, entry i the own part of `rows[i - 1]`."""
 
     rows: tuple[RowKey, ...] = ()
@@ -82,10 +82,10 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class FitState:
     """How well the stated times of one network on one GPU type hold, as of the last period that had readings."""
 
-    belief: Belief
+    belief: FilterState
     seen_until_s: float
     """End of that period, unix seconds; readings of earlier periods change nothing any more."""
     error: float = 0.0
@@ -111,13 +111,15 @@ class Health:
         return self.alarm_since_s is not None
 
 
-def new_health(latency_sigma: Reals, seen_until_s: float) -> Health:
+def new_health(latency_sigma: Reals, seen_until_s: float) -> FitState:
     """Nothing was seen yet. `latency_sigma`: (N,) of all rows of the network on the GPU type."""
     common = COMMON_SHARE * float(np.mean(_doubted(latency_sigma) ** 2))
-    return Health(belief=Belief(mean=(0.0,), covariance=((common,),)), seen_until_s=seen_until_s)
+    return FitState(belief=FilterState(mean=(0.0,), covariance=((common,),)), seen_until_s=seen_until_s)
 
 
-def learn(health: Health, readings: Sequence[Reading], sigma_of: Mapping[RowKey, float], until_s: float) -> Health:
+def learn(
+    health: FitState, readings: Sequence[ExecutionReading], sigma_of: Mapping[RowKey, float], until_s: float
+) -> FitState:
     """The health after one more period that ended at `until_s`; unchanged where that period, or a later one, was seen.
 
     `sigma_of`: stated sigma by row. A replica counts once; the order of the readings changes nothing.
@@ -138,7 +140,7 @@ def learn(health: Health, readings: Sequence[Reading], sigma_of: Mapping[RowKey,
     )
 
 
-def row_beliefs(health: Health, keys: Sequence[RowKey], latency_sigma: Reals) -> tuple[Reals, Reals, Reals]:
+def row_beliefs(health: FitState, keys: Sequence[RowKey], latency_sigma: Reals) -> tuple[Reals, Reals, Reals]:
     """Mean, standard deviation now and at first of ln(true / stated): (N,) each, for rows with these stated sigmas."""
     belief, place = health.belief, {row: index for index, row in enumerate(health.belief.rows, start=1)}
     covariance = np.array(belief.covariance)
@@ -150,7 +152,7 @@ def row_beliefs(health: Health, keys: Sequence[RowKey], latency_sigma: Reals) ->
     return mean, np.sqrt(np.maximum(covariance[0, 0] + own, 0.0)), first
 
 
-def log_factors(health: Health, keys: Sequence[RowKey], latency_sigma: Reals, z: float) -> Reals:
+def log_factors(health: FitState, keys: Sequence[RowKey], latency_sigma: Reals, z: float) -> Reals:
     """(N,) ln of what the stated times are multiplied by for planning, at the quantile of normal deviate z ≥ 0.
 
     Without evidence z · sigma: rows that are stated as exact stay as they are. Slower than stated is believed at once;
@@ -169,7 +171,7 @@ def log_factors(health: Health, keys: Sequence[RowKey], latency_sigma: Reals, z:
 class _Filter:
     """The state while one period is worked in."""
 
-    def __init__(self, health: Health, sigma_of: Mapping[RowKey, float], prior: float) -> None:
+    def __init__(self, health: FitState, sigma_of: Mapping[RowKey, float], prior: float) -> None:
         self.rows = list(health.belief.rows)
         self.mean = np.array(health.belief.mean)
         self.covariance = np.array(health.belief.covariance)
@@ -199,10 +201,10 @@ class _Filter:
         self.covariance = self.covariance - np.outer(gained, gained) / expected**2
         return surprise, max(LEAST_BAND, BAND_SDS * expected)
 
-    def belief(self) -> Belief:
+    def belief(self) -> FilterState:
         """The state as data."""
         covariance = (self.covariance + self.covariance.T) / 2.0
-        return Belief(rows=tuple(self.rows), mean=tuple(self.mean.tolist()), covariance=_rows_of(covariance))
+        return FilterState(rows=tuple(self.rows), mean=tuple(self.mean.tolist()), covariance=_rows_of(covariance))
 
     def _place(self, row: RowKey) -> int:
         """Index of a row in the state; the least known one makes room for a row too many."""
@@ -223,7 +225,7 @@ class _Filter:
         return (1.0 - COMMON_SHARE) * max(self._sigma_of.get(row, 0.0), LEAST_SIGMA) ** 2
 
 
-def _judge(health: Health, surprises: Sequence[float], bands: Sequence[float], until_s: float) -> Health:
+def _judge(health: FitState, surprises: Sequence[float], bands: Sequence[float], until_s: float) -> FitState:
     """The health with error, streak and alarm after a period with these surprises, by row.
 
     The band is that of the belief before anything was out of it: afterwards the belief allows more.
@@ -248,17 +250,17 @@ def _judge(health: Health, surprises: Sequence[float], bands: Sequence[float], u
     )
 
 
-def _combine(readings: Sequence[Reading]) -> dict[RowKey, tuple[float, float]]:
+def _combine(readings: Sequence[ExecutionReading]) -> dict[RowKey, tuple[float, float]]:
     """(log ratio, variance) by row: the mean of its replicas' readings, clipped around their median."""
     by_replica = {each.replica: each for each in sorted(readings, key=lambda each: (each.replica, each.log_ratio))}
-    by_row: dict[RowKey, list[Reading]] = defaultdict(list)
+    by_row: dict[RowKey, list[ExecutionReading]] = defaultdict(list)
     for each in by_replica.values():
         if abs(each.log_ratio) <= LARGEST_LOG_RATIO:
             by_row[each.row].append(each)
     return {row: _robust_mean(entries) for row, entries in by_row.items()}
 
 
-def _robust_mean(entries: Sequence[Reading]) -> tuple[float, float]:
+def _robust_mean(entries: Sequence[ExecutionReading]) -> tuple[float, float]:
     weighed = sorted((each.log_ratio, 1.0 / each.variance, each.variance) for each in entries)
     total = sum(weight for _, weight, _ in weighed)
     middle = _weighted_median([(value, weight) for value, weight, _ in weighed], total)

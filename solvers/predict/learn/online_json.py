@@ -1,12 +1,12 @@
 """Health as JSON values, for the row in which it outlives the process. Strict in reading."""
 
-from solvers.predict.learn.online import Belief, Health, RowKey
+from solvers.predict.learn.online import FilterState, FitState, RowKey
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Json
 from solvers.types.strict_json import LARGEST_NUMBER, Fields, read_items, read_number, read_whole
 
 
-def health_to_document(health: Health) -> dict[str, Json]:
+def health_to_document(health: FitState) -> dict[str, Json]:
     """The health as JSON values."""
     belief = health.belief
     return {
@@ -23,11 +23,11 @@ def health_to_document(health: Health) -> dict[str, Json]:
     }
 
 
-def health_from_document(document: object) -> Health:
+def health_from_document(document: object) -> FitState:
     """Read what `health_to_document` made. Raises InvalidInput, which names the field."""
     fields = Fields(document, "health")
-    health = Health(
-        belief=Belief(
+    health = FitState(
+        belief=FilterState(
             rows=fields.each("rows", _row),
             mean=fields.each("mean", _any_number),
             covariance=fields.each("covariance", _numbers),

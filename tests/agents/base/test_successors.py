@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from agents.base.device import GpuGlance, GpuState, NodeState, Part, ReplicaGlance, RunningReplica
+from agents.base.device import GpuPoll, GpuState, NodeState, Part, ReplicaPoll, RunningReplica
 from agents.base.protocol import NodeCommand, ReplicaCommand, ReplicaReading
 from agents.base.successors import as_commanded, base_id, with_successors
 from agents.enforce.actions import perform
@@ -166,8 +166,8 @@ def test_a_governor_leaves_such_a_batch_alone() -> None:
     wanted = a_command(a_gpu(a_replica("r1", batch=4), governor=governor))
     governing = Governing(device)
     # 400 ms per batch, where the SLO is 100 ms: the governor would make batches smaller.
-    late = ReplicaGlance(id="r1", batches=20, requests=80, queued=9, execution_ms=400.0, latency_buckets=((50, 80),))
-    device.glances[0] = GpuGlance(peak_power_w=200.0, replicas=(late,))
+    late = ReplicaPoll(id="r1", batches=20, requests=80, queued=9, execution_ms=400.0, latency_buckets=((50, 80),))
+    device.glances[0] = GpuPoll(peak_power_w=200.0, replicas=(late,))
     for now_s in (0.0, 1.0, 2.0, 3.0, 4.0):
         assert run(governing.step(wanted, now_s)) == ()
     assert governing.in_force(wanted, 5.0).gpus[0].replicas[0].batch == 4

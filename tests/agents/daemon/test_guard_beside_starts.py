@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from agents.base.clock import ScaledClock
-from agents.base.device import GpuGlance
+from agents.base.device import GpuPoll
 from agents.base.protocol import NodeCommand, ReplicaCommand
 from agents.daemon.loop import NodeAgent
 from agents.gpu.node.device import GpuDevice
@@ -38,7 +38,7 @@ class SlowStarts(PaperDevice):
 def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> None:
     async def scenario() -> None:
         clock, device = ScaledClock(), SlowStarts()
-        device.glances[0] = GpuGlance(peak_power_w=400.0)
+        device.glances[0] = GpuPoll(peak_power_w=400.0)
         plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0)))
         agent = an_agent(device, plane, clock)
         await agent.observe()

@@ -8,11 +8,11 @@ import pytest
 
 from agents.base.backoff import Restarts, delay_s, jittered
 from agents.base.clock import ManualClock, ScaledClock
-from agents.base.device import DeviceError, NoDriver, Readings
+from agents.base.device import DeviceError, DeviceReadings, NoDriver
 from agents.base.protocol import Observation, TaskReading
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
-from agents.sync.transport import NotAuthorised, Unacceptable, Unreachable
+from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, a_task, an_empty_node
 from tests.agents.factories import run as finish
@@ -64,7 +64,7 @@ def test_a_silent_control_plane_stops_neither_counting_nor_enforcement_and_gets_
     bench = Bench()
     bench.plane.command = a_command(a_gpu(a_replica("r1")))
     bench.step()
-    bench.plane.error = Unreachable("nobody there")
+    bench.plane.error = ControlPlaneSilent("nobody there")
     for _ in range(3):
         bench.step()
     bench.device.make_ready()
@@ -145,7 +145,7 @@ def test_a_killed_agent_enforces_its_last_command_before_anybody_answers(tmp_pat
     first.plane.command = a_command(a_gpu(a_replica("r1")), generation=3)
     first.step()
     second = Bench(directory=tmp_path, boot="boot-2")
-    second.plane.error = Unreachable("still down")
+    second.plane.error = ControlPlaneSilent("still down")
     second.step()
     assert "start r1" in second.device.log
     second.plane.error = None
@@ -211,7 +211,7 @@ def test_a_failed_task_called_like_a_ready_replica_is_tried_again() -> None:
 def test_what_tasks_have_done_is_told() -> None:
     bench = Bench()
     reading = TaskReading(name="t1", gpu_index=0, state="running", sm_percent=5.0, batch=4, done_iterations=7.5)
-    bench.device.readings = Readings(tasks=(reading,))
+    bench.device.readings = DeviceReadings(tasks=(reading,))
     bench.step()
     assert bench.last.tasks == (reading,)
 

@@ -21,7 +21,7 @@ from agents.base.protocol import (
 )
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.sync.outbox import Outbox
-from agents.sync.transport import DirectTransport, NotAuthorised, TransportError, Unacceptable, Unreachable
+from agents.sync.transport import ControlPlaneSilent, DirectTransport, NotAuthorised, TransportError, Unacceptable
 from tests.ports import own_ports
 
 PORT = own_ports()
@@ -145,7 +145,7 @@ def test_windows_that_wait_and_that_are_lost_are_counted() -> None:
     ("error", "result"),
     [
         (None, "answered"),
-        (Unreachable("no"), "unreachable"),
+        (ControlPlaneSilent("no"), "unreachable"),
         (NotAuthorised("no"), "not_authorised"),
         (Unacceptable("no"), "refused"),
     ],

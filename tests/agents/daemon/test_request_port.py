@@ -18,7 +18,7 @@ import pytest
 
 from agents.base.clock import ScaledClock
 from agents.daemon.request_port import BadSocket, front, handed_over_socket, open_port
-from agents.fake.device import StandInDevice
+from agents.fake.device import FakeDevice
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_command, a_gpu, a_replica
 from tests.agents.gpu_nodes import inputs
@@ -124,7 +124,7 @@ def listened() -> set[int]:
 def test_any_free_port_is_one_port_which_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         before = listened()
-        async with front(StandInDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0):
+        async with front(FakeDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0):
             (port,) = listened() - before
             assert f"requests are taken on port {port}" in caplog.text
             url = f"http://127.0.0.1:{port}/v2/health/live"

@@ -9,12 +9,12 @@ from agents.doctor.types import (
     ControlPlaneFacts,
     DriverFacts,
     FileFacts,
-    Finding,
     GpuFacts,
     Here,
     Level,
     ModeFacts,
     MpsFacts,
+    NodeFinding,
     PortFacts,
     ProcessFacts,
     SharedMemoryFacts,
@@ -174,13 +174,15 @@ def test_names_of_nodes(node: str, is_one: bool) -> None:
         (next(checks.check_ports(PortFacts(free=64, first=21000, count=2000), is_agent_there=False)), "pass"),
     ],
 )
-def test_limits_of_the_rest(finding: Finding, level: Level) -> None:
+def test_limits_of_the_rest(finding: NodeFinding, level: Level) -> None:
     assert finding.level == level
     assert bool(finding.remedy) == (level != "pass")
 
 
 def test_long_words_are_broken_and_options_are_not() -> None:
     words = f"{'x' * 100} and then an option at the end of a line, --state-dir"
-    table = render([Finding(check="x", level="warn", words=words, remedy=f"plimsoll-agent {'y ' * 40}--state-dir z")])
+    table = render(
+        [NodeFinding(check="x", level="warn", words=words, remedy=f"plimsoll-agent {'y ' * 40}--state-dir z")]
+    )
     assert max(map(len, table.splitlines())) <= 80
     assert table.count("--state-dir") == 2

@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from agents.base.device import NodeState, ServiceRoute
 from agents.base.protocol import NodeCommand
-from agents.enforce.actions import Action, Drain, LimitPower, LockClock, SetBatch, Start, Stop, SwitchRoutes, perform
+from agents.enforce.actions import (
+    Action,
+    Drain,
+    LimitPower,
+    LockClock,
+    SetBatch,
+    StartReplica,
+    Stop,
+    SwitchRoutes,
+    perform,
+)
 from agents.enforce.diff import actions, is_settled
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, commands, run
 
@@ -69,7 +79,7 @@ def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
 def test_replicas_whose_sum_exceeds_the_memory_by_its_last_digit_only_are_all_started() -> None:
     wanted = a_command(a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)))  # 0.30000000000000004
     todo = actions(wanted, NodeState(gpus=(an_empty_gpu(memory_mib=0.3),)))
-    assert [each.replica.id for each in todo if isinstance(each, Start)] == ["a", "b"]
+    assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == ["a", "b"]
 
 
 def test_without_a_replica_slot_for_both_the_old_one_is_drained_first() -> None:
@@ -95,7 +105,7 @@ def test_only_as_many_old_replicas_as_needed_are_drained_early_and_of_the_same_s
     )
     todo = carry_out(device, after)
     # 1000 MiB are free: a-new fits, b-new is 1900 short of it; b-old (1500) alone is not enough, so a-old goes too.
-    assert [each.replica.id for each in todo if isinstance(each, Start)] == ["a-new"]
+    assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == ["a-new"]
     assert {each.replica_id for each in todo if isinstance(each, Drain)} == {"a-old", "b-old"}
 
 
@@ -169,7 +179,7 @@ def test_a_failed_replica_is_replaced_unless_it_is_held_back() -> None:
     state = run(device.state())
     wanted = a_command(a_gpu(a_replica("r1")))
     kinds = [type(each) for each in actions(wanted, state)]
-    assert kinds == [Stop, SwitchRoutes, Start]
+    assert kinds == [Stop, SwitchRoutes, StartReplica]
     assert [type(each) for each in actions(wanted, state, held={("replica", "r1")})] == [SwitchRoutes]
 
 

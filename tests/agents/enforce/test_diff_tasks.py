@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agents.base.device import GpuState, NodeState
 from agents.base.protocol import NodeCommand, TaskCommand, TaskState
-from agents.enforce.actions import Action, Drain, Start, StartTask, StopTask, SwapIn, SwapOut
+from agents.enforce.actions import Action, Drain, StartReplica, StartTask, StopTask, SwapIn, SwapOut
 from agents.enforce.diff import actions, is_settled
 from tests.agents.enforce.test_diff import carry_out, settle, settled
 from tests.agents.factories import (
@@ -160,7 +160,7 @@ def test_a_task_that_is_still_starting_is_stopped_instead() -> None:
     # 3400 MiB are free; the old replica's 100 MiB would do too, but a replica comes before a task.
     todo = actions(wanted, state, handover={"old"})
     assert of_tasks(todo) == (StopTask(task="t1"),)
-    assert not [each for each in todo if isinstance(each, Start)]
+    assert not [each for each in todo if isinstance(each, StartReplica)]
 
 
 def test_what_drains_or_is_being_swapped_counts_before_another_task_leaves() -> None:
@@ -169,7 +169,9 @@ def test_what_drains_or_is_being_swapped_counts_before_another_task_leaves() -> 
     swapping = (a_running_task(tasks[0]), a_running_task(tasks[1], "swapping"))
     gpu = replace(an_empty_gpu(memory_mib=4000.0), tasks=swapping)
     # 2000 MiB are free: new fits.
-    assert [type(each) for each in actions(wanted, NodeState(gpus=(gpu,))) if isinstance(each, Start)] == [Start]
+    assert [type(each) for each in actions(wanted, NodeState(gpus=(gpu,))) if isinstance(each, StartReplica)] == [
+        StartReplica
+    ]
     # 1000 MiB are free, 1000 more come with t2.
     assert of_tasks(actions(wanted, NodeState(gpus=(replace(gpu, memory_mib=3000.0),)))) == ()
     # 500 MiB are free; t2's 1000 are not enough.
@@ -283,6 +285,6 @@ def test_nothing_takes_the_memory_of_a_stopped_task_before_it_is_gone() -> None:
     wanted = a_command(a_gpu(a_replica("r1", memory_mib=5000.0), tasks=(a_task("t2", memory_mib=300.0),)))
     todo = actions(wanted, node)
     assert of_tasks(todo) == (StopTask(task="t1"),)
-    assert not any(isinstance(each, Start) for each in todo)
+    assert not any(isinstance(each, StartReplica) for each in todo)
     gone = NodeState(gpus=(replace(node.gpus[0], tasks=(other,)),))
-    assert any(isinstance(each, Start) for each in actions(wanted, gone))
+    assert any(isinstance(each, StartReplica) for each in actions(wanted, gone))

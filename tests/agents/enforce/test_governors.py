@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
-from agents.base.device import GpuGlance, NoDriver, ReplicaGlance
+from agents.base.device import GpuPoll, NoDriver, ReplicaPoll
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, bucket_end_ms, bucket_of
 from agents.enforce.governors import percentile_ms
 from agents.sync.ledger import Ledger
-from agents.sync.transport import Unreachable
+from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import PaperDevice, a_command, a_governor, a_gpu, a_replica, an_empty_gpu, an_empty_node
 from tests.agents.factories import run as finish
@@ -44,10 +44,10 @@ class Bench:
     def show(self, power_w: float, execution_ms: float = 20.0) -> None:
         for gpu in finish(self.device.state()).gpus:
             worked = tuple(
-                ReplicaGlance(id=each.id, batches=10, requests=40, queued=1, execution_ms=execution_ms)
+                ReplicaPoll(id=each.id, batches=10, requests=40, queued=1, execution_ms=execution_ms)
                 for each in gpu.replicas
             )
-            self.device.glances[gpu.index] = GpuGlance(peak_power_w=power_w, replicas=worked)
+            self.device.glances[gpu.index] = GpuPoll(peak_power_w=power_w, replicas=worked)
 
     def clock_mhz(self, index: int = 0) -> float | None:
         return finish(self.device.state()).gpus[index].clock_mhz
@@ -93,7 +93,7 @@ def test_enforcement_leaves_the_batch_to_the_governor_and_the_largest_is_the_pla
 def test_a_governor_goes_on_when_the_control_plane_is_gone() -> None:
     bench = Bench(a_command(governed()))
     bench.settle()
-    bench.plane.error = Unreachable("nobody there")
+    bench.plane.error = ControlPlaneSilent("nobody there")
     bench.pass_s(4, power_w=400.0)
     assert bench.clock_mhz() == 1500.0 - 3 * 150.0
 
@@ -204,7 +204,7 @@ def test_a_command_whose_governor_cannot_be_is_refused(changes: dict[str, object
 def test_a_governor_on_disk_that_this_agent_does_not_know_leaves_the_gpu_as_planned(tmp_path: Path) -> None:
     Ledger(tmp_path).accept(a_command(a_gpu(a_replica(), governor=a_governor("of_tomorrow"))))
     bench = Bench(a_command(), directory=tmp_path)
-    bench.plane.error = Unreachable("nobody there")
+    bench.plane.error = ControlPlaneSilent("nobody there")
     bench.pass_s(3, power_w=400.0)
     bench.plane.error = None
     bench.pass_s(1, power_w=400.0)
@@ -216,7 +216,7 @@ def test_the_agents_own_loop_governs() -> None:
     async def scenario() -> float | None:
         clock = ScaledClock(speed=100.0)
         device = PaperDevice(an_empty_node())
-        device.glances[0] = GpuGlance(peak_power_w=400.0)
+        device.glances[0] = GpuPoll(peak_power_w=400.0)
         agent, stop = an_agent(device, PaperControlPlane(clock, a_command(governed())), clock), asyncio.Event()
         loops = asyncio.create_task(agent.run(stop))
         async with asyncio.timeout(10.0):

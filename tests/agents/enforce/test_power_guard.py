@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import DeviceError, GpuGlance, GpuLost, GpuState, NodeState
+from agents.base.device import DeviceError, GpuLost, GpuPoll, GpuState, NodeState
 from agents.base.protocol import GovernorCommand, NodeCommand
 from agents.enforce.actions import Action
 from agents.enforce.diff import actions
@@ -47,13 +47,13 @@ class Plant(PaperDevice):
     def power_w(self, clock_mhz: float) -> float:
         return float(self.idle_w + self.load * self.full_w * (clock_mhz / 1500.0) ** self.exponent)
 
-    async def glance(self, gpu_index: int) -> GpuGlance:
+    async def glance(self, gpu_index: int) -> GpuPoll:
         assert gpu_index == 0
         if self.blind is not None:
             raise self.blind
         clock_mhz = self.gpu.clock_mhz or 1500.0
         self.seen_mhz.append(clock_mhz)
-        return GpuGlance(peak_power_w=self.power_w(clock_mhz))
+        return GpuPoll(peak_power_w=self.power_w(clock_mhz))
 
 
 def steps(guard: PowerGuard, count: int, command: NodeCommand = COMMAND) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from agents.base.clock import ManualClock
 from agents.base.device import GpuState, LaunchFailed, RunningTask, UnknownPart
 from agents.base.protocol import TaskCommand, TaskReading
 from agents.daemon.build import make_device
-from agents.fake.device import StandInDevice
+from agents.fake.device import FakeDevice
 from agents.fake.tasks import SWAP_MIB_PER_S
 from agents.main import make_parser
 from tests.agents.factories import GPU_TYPE, a_replica, a_task, run
@@ -16,7 +16,7 @@ MEMORY_MIB = 4000.0
 SWAP_S = 1000.0 / SWAP_MIB_PER_S
 
 
-def a_device(clock: ManualClock) -> StandInDevice:
+def a_device(clock: ManualClock) -> FakeDevice:
     """Two GPUs on which an iteration takes 0.1 s at 1500 MHz, or unlocked, and 0.2 s at 750 MHz; 2 s to start."""
 
     def iteration_s(task: TaskCommand, gpu: GpuState) -> float:
@@ -25,15 +25,15 @@ def a_device(clock: ManualClock) -> StandInDevice:
         return 0.1 * 1500.0 / (gpu.clock_mhz or 1500.0)
 
     gpus = tuple(GpuState(index=index, gpu_type=GPU_TYPE, memory_mib=MEMORY_MIB) for index in (0, 1))
-    return StandInDevice(gpus, execution_s=lambda *_: 0.001, iteration_s=iteration_s, clock=clock, launch_s=2.0)
+    return FakeDevice(gpus, execution_s=lambda *_: 0.001, iteration_s=iteration_s, clock=clock, launch_s=2.0)
 
 
-def the_task(device: StandInDevice, gpu: int = 0) -> RunningTask:
+def the_task(device: FakeDevice, gpu: int = 0) -> RunningTask:
     (found,) = run(device.state()).gpus[gpu].tasks
     return found
 
 
-def the_reading(device: StandInDevice) -> TaskReading:
+def the_reading(device: FakeDevice) -> TaskReading:
     (found,) = run(device.read()).tasks
     return found
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 from agents.processes.templates import Template, Templates
-from agents.profiling.cells import Cell
+from agents.profiling.cells import MeasurementCell
 from agents.profiling.journal import Journal, Measurement
 from agents.profiling.node import ProfileSettings, open_profile
-from agents.profiling.profiler import Report
+from agents.profiling.profiler import ProfileReport
 from agents.profiling.windows import Rules
 from tests.agents.gpu_nodes import environment
 
@@ -76,7 +76,7 @@ class Heard:
     cells: int = 0
     done: int = 0
     measurements: list[Measurement] = field(default_factory=list)
-    failures: list[tuple[Cell, str]] = field(default_factory=list)
+    failures: list[tuple[MeasurementCell, str]] = field(default_factory=list)
     then: Callable[[], None] = lambda: None
     """Done after each measurement."""
 
@@ -87,7 +87,7 @@ class Heard:
         self.measurements.append(measurement)
         self.then()
 
-    def failed(self, cell: Cell, why: str) -> None:
+    def failed(self, cell: MeasurementCell, why: str) -> None:
         self.failures.append((cell, why))
 
 
@@ -122,7 +122,7 @@ class Node:
         """Where files make benches misbehave."""
         return self.directory / "signs"
 
-    async def profile(self, cells: Sequence[Cell], heard: Heard, *, resumes: bool = False) -> Report:
+    async def profile(self, cells: Sequence[MeasurementCell], heard: Heard, *, resumes: bool = False) -> ProfileReport:
         """One run, with its journal in the directory."""
         settings = ProfileSettings(
             cells=tuple(cells),

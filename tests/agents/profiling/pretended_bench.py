@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from agents.profiling.bench import main
-from agents.serving.engines.engine import Facts, Signature
+from agents.serving.engines.engine import DeviceFacts, Signature
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.tensors import Tensors
 from tests.agents.fakes.mps_client import join
@@ -74,8 +74,8 @@ class PretendedEngine:
         self.clock.at_s = self.clock.now_s() + (2 + self.rows) / 10.0 / self.percent * (1.0 + 0.5 * others)
         return inputs
 
-    def facts(self) -> Facts:
-        return Facts(device="pretended:0", sm_count=self.sms, memory_mib=100.0 + self.rows)
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts(device="pretended:0", sm_count=self.sms, memory_mib=100.0 + self.rows)
 
     def offload(self) -> None:
         self.rows = 0

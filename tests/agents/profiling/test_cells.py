@@ -5,7 +5,7 @@ import random
 import pytest
 
 from agents.base.device import OutOfRange
-from agents.profiling.cells import Cell, Member, at_most, crews, grid, make_cell, pairs
+from agents.profiling.cells import MeasurementCell, Member, at_most, crews, grid, make_cell, pairs
 
 
 def a_member(network: str = "a", batch: int = 1, sm_percent: float = 50.0) -> Member:
@@ -75,7 +75,7 @@ def test_the_order_is_the_seeds_and_not_the_inputs() -> None:
 
 
 def test_a_draw_is_the_seeds_and_keeps_the_order() -> None:
-    cells: list[Cell] = list(grid(["a"], [10.0], list(range(1, 51))))
+    cells: list[MeasurementCell] = list(grid(["a"], [10.0], list(range(1, 51))))
     drawn = at_most(cells, 10, seed=1)
     assert len(set(drawn)) == 10
     assert [cell for cell in cells if cell in drawn] == list(drawn)

@@ -8,9 +8,9 @@ from typing import TypeVar, cast
 import pytest
 
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
-from agents.profiling.cells import BenchFailed, Cell, Member, NotSteady, make_cell
+from agents.profiling.cells import BenchFailed, MeasurementCell, Member, NotSteady, make_cell
 from agents.profiling.journal import Measurement
-from agents.profiling.messages import Load, Loaded, Order, Ready, Timed, Window
+from agents.profiling.messages import LoadBatch, Loaded, Order, Ready, RunWindow, Timed
 from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure
 from tests.agents.profiling.nodes import GPU, PretendedGpu
@@ -38,11 +38,11 @@ class ScriptedBench:
 
     async def ask(self, order: Order, kind: type[Kind], *, limit_s: float) -> Kind:
         self.asked.append(order)
-        if isinstance(order, Load):
+        if isinstance(order, LoadBatch):
             if self.fails:
                 raise BenchFailed(self.fails)
             return cast(Kind, Loaded(batch_ms=self.batch_ms, memory_mib=self.memory_mib))
-        number = sum(isinstance(each, Window) for each in self.asked) - 1
+        number = sum(isinstance(each, RunWindow) for each in self.asked) - 1
         return cast(Kind, Timed(latencies_ms=tuple(self.windows[min(number, len(self.windows) - 1)])))
 
 
@@ -70,7 +70,7 @@ class ScriptedGpu(PretendedGpu):
         return (*self.by_process, *super().processes(gpu))
 
 
-def a_cell(*batches: int, clock_mhz: float | None = None) -> Cell:
+def a_cell(*batches: int, clock_mhz: float | None = None) -> MeasurementCell:
     return make_cell([Member(network="a", batch=batch, sm_percent=50.0) for batch in batches], clock_mhz)
 
 
@@ -125,7 +125,7 @@ def test_in_a_pair_both_must_agree() -> None:
     # 10, 14, 10, 10, 10: the third window in a row that agrees is the fifth.
     assert found.windows == 5
     assert [each.latency_ms for each in found.timings] == [5.0, 10.0]
-    windows = [[each for each in bench.asked if isinstance(each, Window)] for bench in (steady, noisy)]
+    windows = [[each for each in bench.asked if isinstance(each, RunWindow)] for bench in (steady, noisy)]
     assert windows[0] == windows[1], "the same seconds"
 
 
@@ -183,7 +183,7 @@ def test_slow_batches_get_longer_windows() -> None:
     bench = ScriptedBench([[40.0]], batch_ms=4.0)
     measured(bench)
     # Ten batches of 4 ms behind the first fifth: 0.04 / 0.8 = 0.05 s, more than 0.02.
-    windows = [each for each in bench.asked if isinstance(each, Window)]
+    windows = [each for each in bench.asked if isinstance(each, RunWindow)]
     assert windows[0].window_s == pytest.approx(0.05)
     assert windows[0].skip_s == pytest.approx(0.01)
 

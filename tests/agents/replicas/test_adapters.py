@@ -12,7 +12,15 @@ from aiohttp import web
 
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Server, WarmUp
-from agents.replicas.adapters import LARGEST_ANSWER, Adapter, Endpoint, Metrics, NoAnswer, make_adapters, warm_up
+from agents.replicas.adapters import (
+    LARGEST_ANSWER,
+    Adapter,
+    Endpoint,
+    ReplicaCounts,
+    ServerUnanswered,
+    make_adapters,
+    warm_up,
+)
 from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
 from tests.ports import PORTS
@@ -196,23 +204,25 @@ async def test_a_server_that_is_not_there_is_not_ready(server: Server) -> None:
     async with aiohttp.ClientSession() as session:
         adapter = make_adapters(session)[server]
         assert not await adapter.is_ready(endpoint)
-        with pytest.raises(NoAnswer, match="has no answer"):
+        with pytest.raises(ServerUnanswered, match="has no answer"):
             await adapter.metrics(endpoint)
 
 
 @pytest.mark.parametrize(
     ("server", "page", "expected"),
     [
-        ("worker", "", Metrics(requests=40, batches=10, busy_s=1.5, queued=3)),
+        ("worker", "", ReplicaCounts(requests=40, batches=10, busy_s=1.5, queued=3)),
         # Failures 2 + 1; 1,500,000 µs = 1.5 s; the other network's 1000 requests are not counted.
-        ("triton", TRITON_METRICS, Metrics(requests=40, failures=3, batches=10, busy_s=1.5, queued=3)),
-        ("vllm", VLLM_METRICS, Metrics(requests=11, queued=5)),
-        ("mlserver", MLSERVER_METRICS, Metrics(requests=12, failures=1)),
-        ("triton", "", Metrics()),
+        ("triton", TRITON_METRICS, ReplicaCounts(requests=40, failures=3, batches=10, busy_s=1.5, queued=3)),
+        ("vllm", VLLM_METRICS, ReplicaCounts(requests=11, queued=5)),
+        ("mlserver", MLSERVER_METRICS, ReplicaCounts(requests=12, failures=1)),
+        ("triton", "", ReplicaCounts()),
     ],
 )
 @in_loop
-async def test_metrics_are_read_and_what_is_not_told_is_none(server: Server, page: str, expected: Metrics) -> None:
+async def test_metrics_are_read_and_what_is_not_told_is_none(
+    server: Server, page: str, expected: ReplicaCounts
+) -> None:
     async with served(Fake(metrics=page), server) as (adapter, endpoint):
         assert await adapter.metrics(endpoint) == expected
 
@@ -221,7 +231,7 @@ async def test_metrics_are_read_and_what_is_not_told_is_none(server: Server, pag
 @in_loop
 async def test_metrics_that_are_none_are_refused(page: str) -> None:
     async with served(Fake(metrics=page), "vllm") as (adapter, endpoint):
-        with pytest.raises(NoAnswer, match="holds no Prometheus metrics"):
+        with pytest.raises(ServerUnanswered, match="holds no Prometheus metrics"):
             await adapter.metrics(endpoint)
 
 
@@ -240,7 +250,7 @@ async def test_our_worker_changes_its_batch_while_it_runs() -> None:
     async with served(fake, "worker") as (adapter, endpoint):
         assert await adapter.apply_batch(endpoint, 32) == "applied_live"
         assert fake.batch == 32
-        with pytest.raises(NoAnswer, match="answers 409: above 1024"):
+        with pytest.raises(ServerUnanswered, match="answers 409: above 1024"):
             await adapter.apply_batch(endpoint, 2048)
         await adapter.drain(endpoint)
     assert fake.asked == ["PUT /batch", "PUT /batch", "PUT /drain"]
@@ -269,7 +279,7 @@ async def test_triton_loads_with_the_changed_configuration_and_nothing_else_chan
 async def test_triton_without_explicit_mode_says_so() -> None:
     fake = Fake(config={"max_batch_size": 16}, control="poll")
     async with served(fake, "triton") as (adapter, endpoint):
-        with pytest.raises(NoAnswer, match=r"answers 503: .*not allowed if polling"):
+        with pytest.raises(ServerUnanswered, match=r"answers 503: .*not allowed if polling"):
             await adapter.apply_batch(endpoint, 8)
 
 
@@ -277,7 +287,7 @@ async def test_triton_without_explicit_mode_says_so() -> None:
 @in_loop
 async def test_a_triton_network_without_batches_takes_none(config: dict[str, object]) -> None:
     async with served(Fake(config=config), "triton") as (adapter, endpoint):
-        with pytest.raises(NoAnswer, match="made without batches"):
+        with pytest.raises(ServerUnanswered, match="made without batches"):
             await adapter.apply_batch(endpoint, 8)
 
 
@@ -322,7 +332,7 @@ async def test_mlserver_without_readable_settings_says_so(tmp_path: Path, text: 
     if text is not None:
         (tmp_path / "model-settings.json").write_text(text)
     async with served(Fake(), "mlserver", directory=tmp_path) as (adapter, endpoint):
-        with pytest.raises(NoAnswer, match=words):
+        with pytest.raises(ServerUnanswered, match=words):
             await adapter.apply_batch(endpoint, 16)
 
 
@@ -332,7 +342,7 @@ async def test_warm_up_sends_its_requests_one_after_the_other() -> None:
     async with served(fake, "worker") as (_, endpoint), aiohttp.ClientSession() as session:
         await warm_up(session, endpoint.url, WarmUp(path="/warm", body="{}", requests=3))
         assert fake.asked == ["POST /warm"] * 3
-        with pytest.raises(NoAnswer, match="answers 404"):
+        with pytest.raises(ServerUnanswered, match="answers 404"):
             await warm_up(session, endpoint.url, WarmUp(path="/cold", body="{}"))
 
 
@@ -370,7 +380,7 @@ async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -
         assert the(workers).state == "ready", the(workers).message
         assert the(workers).sm_count is None, "there is no GPU"
         assert await workers.set_batch("r1", 16) == "applied_live"
-        assert await workers.metrics("r1") == Metrics(requests=0, batches=0, busy_s=0.0, queued=0)
+        assert await workers.metrics("r1") == ReplicaCounts(requests=0, batches=0, busy_s=0.0, queued=0)
         async with aiohttp.ClientSession() as session:
             endpoint = Endpoint(url=the(workers).url, served_as="chat")
             adapter = make_adapters(session)["worker"]

@@ -2,16 +2,16 @@
 
 import pytest
 
-from agents.router.health import LONGEST_PROBE_S, PROBE_S, STRIKES, Health
+from agents.router.health import LONGEST_PROBE_S, PROBE_S, STRIKES, ReplicaHealth
 
 
-def a_health(*members: str) -> Health:
-    health = Health()
+def a_health(*members: str) -> ReplicaHealth:
+    health = ReplicaHealth()
     health.set_members(frozenset(members))
     return health
 
 
-def strike(health: Health, replica_id: str, times: int = STRIKES) -> list[bool]:
+def strike(health: ReplicaHealth, replica_id: str, times: int = STRIKES) -> list[bool]:
     return [health.fail(replica_id, is_unreachable=False) for _ in range(times)]
 
 

@@ -4,7 +4,15 @@ import asyncio
 
 import pytest
 
-from agents.router.pool import PIECES_LIMIT, WHOLE_LIMIT, Answer, LateAnswer, NoAnswer, NotConnected, Pool
+from agents.router.pool import (
+    PIECES_LIMIT,
+    WHOLE_LIMIT,
+    ConnectionPool,
+    LateAnswer,
+    NotConnected,
+    WorkerAnswer,
+    WorkerAnswerLost,
+)
 from tests.agents.router_harness import Handler, raw_worker, read_request, tick_until, within_limit
 
 pytestmark = pytest.mark.integration
@@ -13,7 +21,7 @@ LARGEST_READ = 256 * 1024
 """What asyncio takes from a socket at once."""
 
 
-async def ask(pool: Pool, body: bytes = b"", *, timeout_s: float = 20.0) -> Answer:
+async def ask(pool: ConnectionPool, body: bytes = b"", *, timeout_s: float = 20.0) -> WorkerAnswer:
     head = b"POST /x HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n" % len(body)
     return await pool.ask(head, body, timeout_s=timeout_s)
 
@@ -25,7 +33,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
-async def whole(answer: Answer) -> bytes:
+async def whole(answer: WorkerAnswer) -> bytes:
     if answer.body is not None:
         return answer.body
     pieces = []
@@ -52,7 +60,7 @@ def answering(raw: bytes, *, ends: bool = False) -> Handler:
 def test_one_connection_serves_one_request_after_the_other() -> None:
     async def scenario() -> None:
         async with raw_worker(echo) as worker:
-            pool = Pool(worker.url)
+            pool = ConnectionPool(worker.url)
             for size in (0, 1, 1000, 100_000, 3_000_000):
                 body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
                 assert await whole(await ask(pool, body)) == body
@@ -66,7 +74,7 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
 def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
     async def scenario() -> None:
         async with raw_worker(echo) as worker:
-            pool = Pool(worker.url)
+            pool = ConnectionPool(worker.url)
             bodies = [b"%d" % number for number in range(20)]
             answers = await asyncio.gather(*(ask(pool, body) for body in bodies))
             assert [answer.body for answer in answers] == bodies
@@ -92,7 +100,7 @@ def test_a_connection_is_not_used_again_when(name: str) -> None:
     async def scenario() -> None:
         raw, ends = NOT_AGAIN[name]
         async with raw_worker(answering(raw, ends=ends)) as worker:
-            pool = Pool(worker.url)
+            pool = ConnectionPool(worker.url)
             for _ in range(3):
                 assert await whole(await ask(pool)) == b"ok"
             assert worker.connections == 3
@@ -111,7 +119,7 @@ def test_a_connection_that_the_worker_ends_while_it_is_idle_is_forgotten() -> No
             await end.wait()
 
         async with raw_worker(once) as worker:
-            pool = Pool(worker.url)
+            pool = ConnectionPool(worker.url)
             assert (await ask(pool)).body == b"ok"
             assert pool.idle == 1
             end.set()
@@ -125,7 +133,7 @@ def test_a_connection_that_the_worker_ends_while_it_is_idle_is_forgotten() -> No
 def test_a_connection_that_was_idle_for_too_long_is_not_used_again() -> None:
     async def scenario() -> None:
         async with raw_worker(echo) as worker:
-            pool = Pool(worker.url, idle_s=0.0)
+            pool = ConnectionPool(worker.url, idle_s=0.0)
             for _ in range(3):
                 assert (await ask(pool, b"a")).body == b"a"
             assert worker.connections == 3
@@ -147,7 +155,7 @@ def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
             await reader.read()
 
         async with raw_worker(babble) as worker:
-            pool = Pool(worker.url)
+            pool = ConnectionPool(worker.url)
             await ask(pool)
             more.set()
             await tick_until(lambda: worker.ended == 1)
@@ -163,7 +171,7 @@ def test_a_port_that_nobody_listens_on_is_not_connected() -> None:
         async with raw_worker(echo) as worker:
             url = worker.url
         with pytest.raises(NotConnected, match=url):
-            await ask(Pool(url))
+            await ask(ConnectionPool(url))
 
     within_limit(scenario)
 
@@ -181,8 +189,8 @@ def test_an_answer_that_is_none_is_told_as_such(name: str) -> None:
     async def scenario() -> None:
         raw, message = NO_ANSWER[name]
         async with raw_worker(answering(raw, ends=True)) as worker:
-            with pytest.raises(NoAnswer, match=message):
-                await ask(Pool(worker.url))
+            with pytest.raises(WorkerAnswerLost, match=message):
+                await ask(ConnectionPool(worker.url))
 
     within_limit(scenario)
 
@@ -197,7 +205,7 @@ def test_an_answer_that_does_not_come_in_time_is_late_and_the_worker_learns_that
     async def scenario() -> None:
         async with raw_worker(silent) as worker:
             with pytest.raises(LateAnswer):
-                await ask(Pool(worker.url), timeout_s=0.05)
+                await ask(ConnectionPool(worker.url), timeout_s=0.05)
             await tick_until(lambda: worker.ended == 1)
 
     within_limit(scenario)
@@ -206,7 +214,7 @@ def test_an_answer_that_does_not_come_in_time_is_late_and_the_worker_learns_that
 def test_whoever_gives_up_ends_the_connection() -> None:
     async def scenario() -> None:
         async with raw_worker(silent) as worker:
-            asking = asyncio.create_task(ask(Pool(worker.url)))
+            asking = asyncio.create_task(ask(ConnectionPool(worker.url)))
             await tick_until(lambda: worker.connections == 1)
             asking.cancel()
             await tick_until(lambda: worker.ended == 1)
@@ -228,7 +236,7 @@ async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them() -> None:
     async def scenario() -> None:
         async with raw_worker(endless) as worker:
-            answer = await ask(Pool(worker.url))
+            answer = await ask(ConnectionPool(worker.url))
             assert answer.body is None and answer.length is None
             taken = 0
             while taken < 20 * PIECES_LIMIT:
@@ -247,7 +255,7 @@ def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them() -> No
 def test_an_answer_up_to_a_limit_comes_whole(size: int, is_whole: bool) -> None:
     async def scenario() -> None:
         async with raw_worker(echo) as worker:
-            pool = Pool(worker.url)
+            pool = ConnectionPool(worker.url)
             answer = await ask(pool, b"y" * size)
             assert (answer.body is not None, answer.length) == (is_whole, size)
             assert await whole(answer) == b"y" * size
@@ -261,9 +269,9 @@ def test_a_long_answer_that_breaks_off_is_no_answer_after_what_came() -> None:
     async def scenario() -> None:
         raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
         async with raw_worker(answering(raw, ends=True)) as worker:
-            answer = await ask(Pool(worker.url))
+            answer = await ask(ConnectionPool(worker.url))
             assert await answer.piece() == b"begun"
-            with pytest.raises(NoAnswer, match="in the middle"):
+            with pytest.raises(WorkerAnswerLost, match="in the middle"):
                 await answer.piece()
             answer.close()
 
@@ -274,7 +282,7 @@ def test_a_long_answer_that_stops_is_late() -> None:
     async def scenario() -> None:
         raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
         async with raw_worker(answering(raw)) as worker:
-            answer = await ask(Pool(worker.url), timeout_s=0.5)
+            answer = await ask(ConnectionPool(worker.url), timeout_s=0.5)
             assert await answer.piece() == b"begun"
             with pytest.raises(LateAnswer):
                 await answer.piece()
@@ -284,7 +292,7 @@ def test_a_long_answer_that_stops_is_late() -> None:
 
 
 def test_an_answer_before_the_request_was_sent_counts_and_the_connection_ends() -> None:
-    answered: list[Answer] = []
+    answered: list[WorkerAnswer] = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -294,7 +302,7 @@ def test_an_answer_before_the_request_was_sent_counts_and_the_connection_ends() 
 
     async def scenario() -> None:
         async with raw_worker(refuse) as worker:
-            answered.append(await ask(Pool(worker.url), b"z" * 30_000_000))
+            answered.append(await ask(ConnectionPool(worker.url), b"z" * 30_000_000))
             assert (answered[0].status, answered[0].body) == (413, b"no")
             await tick_until(lambda: worker.ended == 1)
 
@@ -312,9 +320,9 @@ def test_readiness_is_a_2xx_to_a_get(status: bytes, is_ready: bool) -> None:
             await writer.drain()
 
         async with raw_worker(handle) as worker:
-            assert await Pool(worker.url + "/base/").is_ready(b"/ready", timeout_s=10.0) == is_ready
+            assert await ConnectionPool(worker.url + "/base/").is_ready(b"/ready", timeout_s=10.0) == is_ready
         assert asked == [b"GET /base/ready HTTP/1.1"]
-        assert not await Pool(worker.url).is_ready(b"/ready", timeout_s=10.0)
+        assert not await ConnectionPool(worker.url).is_ready(b"/ready", timeout_s=10.0)
 
     within_limit(scenario)
 
@@ -322,4 +330,4 @@ def test_readiness_is_a_2xx_to_a_get(status: bytes, is_ready: bool) -> None:
 @pytest.mark.parametrize("url", ["", "127.0.0.1:80", "https://127.0.0.1:80", "http://", "http://h:1/?q=1", "unix:/x"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:8001"):
-        Pool(url)
+        ConnectionPool(url)

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from agents.serving.batching import Batcher, Limits, Waiting
+from agents.serving.batching import Batcher, BatchLimits, Waiting
 from agents.serving.engines.engine import EngineThread, Signature
 from agents.serving.engines.errors import DeadlinePassed, EngineFailed
-from agents.serving.engines.tensors import Kind
-from agents.serving.metrics import Metrics
+from agents.serving.engines.tensors import TensorType
+from agents.serving.metrics import WorkerMetrics
 from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, Reply, all_of, fp32, run, serving, until
 
 
@@ -203,7 +203,7 @@ def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_f
     async def check() -> None:
         engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
         thread = EngineThread()
-        batcher = Batcher(engine, thread, limits=Limits(batch=1), queue_limit=4, watch=Metrics())
+        batcher = Batcher(engine, thread, limits=BatchLimits(batch=1), queue_limit=4, watch=WorkerMetrics())
         running = asyncio.create_task(batcher.run())
         await asyncio.sleep(0)  # It waits for requests now.
         came_s = loop.time()
@@ -300,7 +300,7 @@ def test_outputs_with_other_rows_than_the_batch_are_refused() -> None:
 
 def test_what_the_network_cannot_take_is_refused_before_it_is_queued() -> None:
     async def check() -> None:
-        wanted = Kind(name="x", datatype="FP32", row_shape=(2,))
+        wanted = TensorType(name="x", datatype="FP32", row_shape=(2,))
         engine = GatedEngine(is_open=True, signature=Signature(inputs=(wanted,)))
         async with serving(engine) as client:
             flat = await client.infer(1.0)

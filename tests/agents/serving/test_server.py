@@ -9,7 +9,7 @@ import pytest
 
 from agents.serving.engines.engine import Signature
 from agents.serving.engines.errors import EngineFailed, EngineLost
-from agents.serving.engines.tensors import Kind
+from agents.serving.engines.tensors import TensorType
 from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, run, serving, until
 
 
@@ -122,7 +122,7 @@ def test_a_body_that_is_too_large_is_a_problem_too() -> None:
 
 def test_inputs_reach_the_engine_in_the_networks_order() -> None:
     async def check() -> None:
-        kinds = tuple(Kind(name=name, datatype="UINT8", row_shape=()) for name in "ba")
+        kinds = tuple(TensorType(name=name, datatype="UINT8", row_shape=()) for name in "ba")
         sent = {"inputs": [{"name": name, "shape": [1], "datatype": "UINT8", "data": [1]} for name in "ab"]}
         async with serving(GatedEngine(is_open=True, signature=Signature(inputs=kinds))) as client:
             reply = await client.call("POST", "/v2/models/chat/infer", sent)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from agents.sim.clients import ClientLoad, Clients, Target
-from agents.sim.engine import Pace, ReplicaQueue, draw_noise
+from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.tally import ServiceTally
 
 
 def a_target(*, batch: int = 1, execution_s: float = 0.1, weight: float = 1.0, capacity: int = 100) -> Target:
-    pace = Pace(
+    pace = ExecutionPace(
         batch=batch,
         batch_s=np.full(batch + 1, execution_s),
         batch_w=np.ones(batch + 1),

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
+from agents.base.device import DeviceReadings, GpuLost, LaunchFailed, OutOfRange, UnknownPart
 from agents.base.protocol import NodeCommand, bucket_of
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
 from agents.sim.clients import ClientLoad
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load import Load, LoadShape
+from agents.sim.load import ArrivalProcess, LoadShape
 from agents.sim.load_balancer import HOLD_CAPACITY, ServiceDoor
 from agents.sim.node import QUEUE_CAPACITY
 from agents.sim.spec import Fault, FaultKind, make_node
@@ -84,7 +84,7 @@ def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
     cluster, clock = a_cluster(rates_rps={"chat": 300.0})
     device = SimulatedDevice(cluster, "n1")
     settle(device, wanted(), clock)
-    readings: list[Readings] = []
+    readings: list[DeviceReadings] = []
     for _ in range(7):
         clock.advance(1.3)
         readings.append(run(device.read()))
@@ -328,8 +328,8 @@ def test_any_two_commands_and_a_lost_gpu_end_as_wanted_with_every_request_accoun
 def test_the_measured_world_serves_a_poisson_load_within_its_slo() -> None:
     clock = ManualClock()
     node = make_node("n1", "V100-32GB", gpus=1, memory_mib=32768.0)
-    load = Load(shape=LoadShape(mean_rps=50.0), duration_s=300, seed=7, stream=0)
-    scenario = Scenario(loads={"chat": load}, seed=7)
+    load = ArrivalProcess(shape=LoadShape(mean_rps=50.0), duration_s=300, seed=7, stream=0)
+    scenario = ClusterScript(loads={"chat": load}, seed=7)
     cluster = SimulatedCluster((node,), scenario, world=load_truth(), clock=clock)
     device = SimulatedDevice(cluster, "n1")
     settle(device, a_command(a_gpu(a_replica("r1", batch=8, memory_mib=3000.0))), clock)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
-from agents.sim.engine import Pace, ReplicaQueue, draw_noise, fine_bucket_of_s
+from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise, fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally
 from solvers.laws.bulk_queue import miss_probability
 
@@ -25,15 +25,17 @@ def a_pace(
     per_item_s: float = 0.0,
     sheds_late: bool = False,
     timeout_s: float = 0.0,
-) -> Pace:
+) -> ExecutionPace:
     sizes = np.arange(batch + 1, dtype=np.float64)
     times = execution_s + per_item_s * sizes
-    return Pace(
+    return ExecutionPace(
         batch=batch, batch_s=times, batch_w=10.0 * sizes, slo_s=slo_s, sheds_late=sheds_late, timeout_s=timeout_s
     )
 
 
-def run(arrivals: Floats, pace: Pace, cuts: list[float], *, capacity: int = 10_000, noise: Floats = NO_NOISE) -> "Run":
+def run(
+    arrivals: Floats, pace: ExecutionPace, cuts: list[float], *, capacity: int = 10_000, noise: Floats = NO_NOISE
+) -> "Run":
     """A queue that is advanced from cut to cut, every request reaching it at once."""
     result = Run(ReplicaQueue(capacity=capacity, noise=noise), ServiceTally())
     for start_s, end_s in pairwise([0.0, *cuts]):
@@ -47,7 +49,7 @@ class Run:
         self.queue, self.tally = queue, tally
 
 
-def latencies_by_definition(arrivals: list[float], pace: Pace) -> list[float]:
+def latencies_by_definition(arrivals: list[float], pace: ExecutionPace) -> list[float]:
     """The bulk queue as written down: a free server takes whatever waits, at most a batch, as soon as it is free.
 
     With a timeout it takes them when they are a whole batch, or when the oldest has waited that long.

@@ -5,12 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from agents.sim.load import Load, LoadShape, Spike, burst_factors
+from agents.sim.load import ArrivalProcess, LoadShape, Spike, burst_factors
 
 
-def make_load(*, duration_s: int = 600, seed: int = 1, stream: int = 0, **shape: object) -> Load:
+def make_load(*, duration_s: int = 600, seed: int = 1, stream: int = 0, **shape: object) -> ArrivalProcess:
     fields: dict[str, object] = {"mean_rps": 50.0, **shape}
-    return Load(shape=LoadShape(**fields), duration_s=duration_s, seed=seed, stream=stream)  # type: ignore[arg-type]
+    return ArrivalProcess(shape=LoadShape(**fields), duration_s=duration_s, seed=seed, stream=stream)  # type: ignore[arg-type]
 
 
 def test_any_cut_into_windows_gives_the_same_arrivals() -> None:

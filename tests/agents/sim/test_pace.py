@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from agents.base.device import Part
-from agents.sim.pace import Board, PaceMaker, Tenant
+from agents.sim.pace import GpuUnderLoad, PaceMaker, SimulatedPart
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import Placed
+from agents.sim.truth.truth import RunningPart
 
 MOST = 20_000
 """Places of which times and watts are remembered."""
@@ -28,11 +28,11 @@ class CountingWorld:
     def noise_cv(self, network: str) -> float:
         return 0.0
 
-    def batch_ms(self, placed: Placed) -> Floats:
+    def batch_ms(self, placed: RunningPart) -> Floats:
         self.times[placed.clock_mhz] += 1
         return np.full(2, 10.0)
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         self.watts[placed.clock_mhz] += 1
         return 100.0
 
@@ -41,9 +41,9 @@ class CountingWorld:
 
 
 def look(maker: PaceMaker, clock_mhz: float, *, is_task: bool) -> None:
-    board = Board(gpu_type="T4", clock_mhz=clock_mhz, lowest_mhz=300.0, power_limit_w=200.0)
-    tenants: dict[Part, Tenant] = {
-        ("task", "a"): Tenant(network="resnet50", sm_percent=50.0, batch=1, is_task=is_task),
+    board = GpuUnderLoad(gpu_type="T4", clock_mhz=clock_mhz, lowest_mhz=300.0, power_limit_w=200.0)
+    tenants: dict[Part, SimulatedPart] = {
+        ("task", "a"): SimulatedPart(network="resnet50", sm_percent=50.0, batch=1, is_task=is_task),
     }
     assert maker.clock_mhz(board, tuple(tenants.values())) == clock_mhz
     paces = maker.task_paces(board, tenants, clock_mhz) if is_task else maker.paces(board, tenants, clock_mhz)

@@ -3,7 +3,7 @@
 import pytest
 
 from agents.base.clock import ManualClock
-from agents.base.device import GpuGlance, GpuLost, ReplicaGlance
+from agents.base.device import GpuLost, GpuPoll, ReplicaPoll
 from agents.base.protocol import bucket_of
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault
@@ -24,12 +24,12 @@ def a_device(*, faults: tuple[Fault, ...] = (), replicas: int = 1) -> tuple[Simu
     return device, clock
 
 
-def glance_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> GpuGlance:
+def glance_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> GpuPoll:
     clock.advance(seconds)
     return run(device.glance(0))
 
 
-def only(glance: GpuGlance) -> ReplicaGlance:
+def only(glance: GpuPoll) -> ReplicaPoll:
     (replica,) = glance.replicas
     return replica
 
@@ -72,7 +72,7 @@ def test_peak_power_counts_every_replica_that_worked_however_shortly() -> None:
     run(device.glance(0))
     assert glance_after(device, clock, 1.0).peak_power_w == pytest.approx(250.0)
     assert glance_after(device, clock, 0.0).peak_power_w == 50.0
-    assert run(device.glance(1)) == GpuGlance(peak_power_w=50.0)
+    assert run(device.glance(1)) == GpuPoll(peak_power_w=50.0)
 
 
 def test_a_replica_that_begins_again_under_its_old_name_is_a_new_one() -> None:

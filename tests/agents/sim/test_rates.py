@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sim.load import Load, LoadShape, Modulation
-from agents.sim.rates import Rates, Shape, TraceShape, stepped
+from agents.sim.load import ArrivalProcess, LoadShape, Modulation
+from agents.sim.rates import ArrivalRates, Shape, TraceShape, stepped
 
-PIECES = Rates(edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]), rates_rps=np.array([4.0, 8.0, 0.0, 2.0]))
+PIECES = ArrivalRates(edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]), rates_rps=np.array([4.0, 8.0, 0.0, 2.0]))
 TWO_LEVELS = Modulation(levels_rps=(20.0, 180.0), mean_stays_s=(3.0, 1.0))
 SHAPES: dict[str, Shape] = {
     "curve": LoadShape(mean_rps=40.0, day_amplitude=0.5, day_period_s=100.0),
@@ -21,8 +21,8 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def make_load(shape: Shape, *, duration_s: int = 120, seed: int = 1, stream: int = 0) -> Load:
-    return Load(shape=shape, duration_s=duration_s, seed=seed, stream=stream)
+def make_load(shape: Shape, *, duration_s: int = 120, seed: int = 1, stream: int = 0) -> ArrivalProcess:
+    return ArrivalProcess(shape=shape, duration_s=duration_s, seed=seed, stream=stream)
 
 
 def test_a_rate_holds_from_its_edge_to_the_next() -> None:
@@ -57,7 +57,7 @@ def test_pieces_are_cut_at_the_window() -> None:
 )
 def test_what_cannot_be_rates_is_refused(edges_s: list[float], rates_rps: list[float], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        Rates(edges_s=np.array(edges_s), rates_rps=np.array(rates_rps))
+        ArrivalRates(edges_s=np.array(edges_s), rates_rps=np.array(rates_rps))
 
 
 def test_rates_do_not_change_with_the_array_that_they_were_made_of() -> None:

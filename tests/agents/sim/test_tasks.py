@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import DeviceError, GpuLost, LaunchFailed, OutOfRange, Readings, UnknownPart
+from agents.base.device import DeviceError, DeviceReadings, GpuLost, LaunchFailed, OutOfRange, UnknownPart
 from agents.base.protocol import NodeCommand, TaskCommand, TaskReading
-from agents.sim.cluster import Scenario, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault, make_node
 from agents.sim.tasks import SWAP_MIB_PER_S
@@ -41,12 +41,12 @@ def a_device(
     return device, clock
 
 
-def read_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> Readings:
+def read_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> DeviceReadings:
     clock.advance(seconds)
     return run(device.read())
 
 
-def only(readings: Readings) -> TaskReading:
+def only(readings: DeviceReadings) -> TaskReading:
     (task,) = readings.tasks
     return task
 
@@ -367,7 +367,7 @@ def test_a_shadow_switch_borrows_a_tasks_memory_and_loses_no_request() -> None:
 def test_the_measured_world_runs_a_job_beside_a_service() -> None:
     clock, world = ManualClock(), load_truth()
     node = make_node("n1", "V100-32GB", gpus=1, memory_mib=32768.0)
-    cluster = SimulatedCluster((node,), Scenario(loads={}, seed=7), world=world, clock=clock)
+    cluster = SimulatedCluster((node,), ClusterScript(loads={}, seed=7), world=world, clock=clock)
     device = SimulatedDevice(cluster, "n1")
     task = a_task(batch=8, sm_percent=40.0, memory_mib=3000.0, iterations=10**6)
     command = a_command(a_gpu(a_replica("r1", batch=8), tasks=(task,), clock_mhz=1380.0))

@@ -7,10 +7,10 @@ import numpy as np
 
 from agents.base.clock import ManualClock
 from agents.sim.clients import ClientLoad
-from agents.sim.cluster import Scenario, SimulatedCluster
-from agents.sim.spec import Fault, GpuSpec, NodeSpec
+from agents.sim.cluster import ClusterScript, SimulatedCluster
+from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import Placed, TruthError
+from agents.sim.truth.truth import RunningPart, TruthError
 
 MAX_CLOCK_MHZ = 1500.0
 MAX_BATCH = 8
@@ -30,11 +30,11 @@ class PlainWorld:
     def noise_cv(self, network: str) -> float:
         return self.deviation
 
-    def batch_ms(self, placed: Placed) -> Floats:
+    def batch_ms(self, placed: RunningPart) -> Floats:
         times = np.full(MAX_BATCH + 1, 10.0 * (1 + len(placed.neighbours)))
         return times * (MAX_CLOCK_MHZ / placed.clock_mhz)
 
-    def busy_w(self, placed: Placed, batch: int) -> float:
+    def busy_w(self, placed: RunningPart, batch: int) -> float:
         return 100.0 * placed.clock_mhz / MAX_CLOCK_MHZ
 
     def idle_w(self, gpu_type: str) -> float:
@@ -52,13 +52,13 @@ class EvenLoad:
         return np.arange(first, last) / self.rate_rps
 
 
-def a_node(name: str = "n1", *, gpus: int = 1, launch_s: float = 5.0) -> NodeSpec:
+def a_node(name: str = "n1", *, gpus: int = 1, launch_s: float = 5.0) -> SimulatedNodeSpec:
     gpu = GpuSpec(gpu_type="V100-32GB", memory_mib=4000.0, max_clock_mhz=MAX_CLOCK_MHZ)
-    return NodeSpec(name=name, gpus=(gpu,) * gpus, launch_s=launch_s)
+    return SimulatedNodeSpec(name=name, gpus=(gpu,) * gpus, launch_s=launch_s)
 
 
 def a_cluster(
-    *nodes: NodeSpec,
+    *nodes: SimulatedNodeSpec,
     rates_rps: Mapping[str, float] | None = None,
     clients: Mapping[str, ClientLoad] | None = None,
     faults: tuple[Fault, ...] = (),
@@ -68,5 +68,5 @@ def a_cluster(
     clock = ManualClock(1000.0)
     rates = rates_rps if rates_rps is not None else {} if clients else {"chat": 100.0}
     loads = {service: EvenLoad(rate_rps=rate) for service, rate in rates.items()}
-    scenario = Scenario(loads=loads, clients=clients or {}, seed=1, faults=faults)
+    scenario = ClusterScript(loads=loads, clients=clients or {}, seed=1, faults=faults)
     return SimulatedCluster(nodes or (a_node(),), scenario, world=world or PlainWorld(), clock=clock), clock

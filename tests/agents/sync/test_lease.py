@@ -11,7 +11,7 @@ from agents.base.clock import ManualClock
 from agents.base.protocol import GovernorCommand, LeaseEnd, LeaseTerms
 from agents.sync.lease import FILE, Lease, Uptime, without_knobs
 from agents.sync.ledger import Ledger
-from agents.sync.transport import Unreachable
+from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
 from tests.agents.factories import run as finish
@@ -61,7 +61,7 @@ def test_restore_puts_the_knobs_back_and_the_replicas_serve_on() -> None:
     node = Node("restore")
     turned = node.knobs()
     assert None not in turned
-    node.plane.error = Unreachable("gone")
+    node.plane.error = ControlPlaneSilent("gone")
     for _ in range(59):
         node.step()
     assert node.knobs() == turned
@@ -84,7 +84,7 @@ def test_restore_puts_the_knobs_back_and_the_replicas_serve_on() -> None:
 def test_keep_changes_nothing_and_says_so_when_the_control_plane_is_back() -> None:
     node = Node("keep")
     turned, log = node.knobs(), list(node.device.log)
-    node.plane.error = Unreachable("gone")
+    node.plane.error = ControlPlaneSilent("gone")
     node.step(100.0)
     assert (node.knobs(), node.device.log) == (turned, log)
     node.plane.error = None
@@ -99,7 +99,7 @@ def test_without_a_lease_a_command_holds_for_ever() -> None:
     node.plane.lease = None
     node.step()
     turned = node.knobs()
-    node.plane.error = Unreachable("gone")
+    node.plane.error = ControlPlaneSilent("gone")
     node.step(1e6)
     assert node.knobs() == turned and not any("lease" in each for each in node.plane.received[-1].problems)
 

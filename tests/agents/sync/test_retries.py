@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.backoff import RETRY_FIRST_S, RETRY_LONGEST_S, retry_s
-from agents.sync.transport import LIMIT_S, LONGEST_RETRY_AFTER_S, ClockSkew, Unreachable, _read
+from agents.sync.transport import LIMIT_S, LONGEST_RETRY_AFTER_S, ClockSkew, ControlPlaneSilent, _read
 
 FLEET = [f"node-{number}" for number in range(1000)]
 
@@ -55,7 +55,7 @@ def test_a_fleet_told_the_same_retry_after_comes_back_over_as_long_again() -> No
     [(None, 0.0), ("7", 7.0), (" 7 ", 7.0), ("99999999", 60.0), ("-1", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0)],
 )
 def test_retry_after_is_read_and_bounded(header: str | None, asked_s: float) -> None:
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(ControlPlaneSilent) as caught:
         _read(503, b"", header)
     assert caught.value.retry_after_s == asked_s
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agents.base.protocol import TAKES_HEADER, TAKES_UNKNOWN, TAKES_USES, GpuReading, Observation, SyncReply, UseReading
-from agents.sync.transport import HttpTransport, Unacceptable, Unreachable
+from agents.sync.transport import ControlPlaneSilent, HttpTransport, Unacceptable
 
 USE = UseReading(kind="idle", name="(idle)", gpu_index=0, energy_j=1.0)
 
@@ -118,13 +118,13 @@ def test_one_that_is_busy_is_still_the_same() -> None:
         async with reached(plane := Plane(takes=TAKES_USES)) as transport:
             await send(transport)
             plane.takes, plane.status = None, 503
-            with pytest.raises(Unreachable):
+            with pytest.raises(ControlPlaneSilent):
                 await send(transport)
             await send_anyway(transport)
             assert plane.told == [False, True, True]
 
     async def send_anyway(transport: HttpTransport) -> None:
-        with pytest.raises(Unreachable):
+        with pytest.raises(ControlPlaneSilent):
             await send(transport)
 
     asyncio.run(play())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.preview import Changes, Preview, Question, Questions, preview
-from app.answers.scenario import Scenario
+from app.answers.preview import Preview, PreviewChanges, Questions, ScenarioQuestion, preview
+from app.answers.scenario import WhatIfScenario
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Mode
 from tests.app.fleets import Answering, a_service
@@ -18,12 +18,12 @@ SNAPSHOT = a_snapshot(
 )
 
 
-def questions(*scenarios: Question, seconds: float = 9.0) -> Questions:
+def questions(*scenarios: ScenarioQuestion, seconds: float = 9.0) -> Questions:
     return Questions(scenarios=scenarios, suggest=False, seconds=seconds)
 
 
 def run(solver: Answering, wanted: Questions | None) -> Preview:
-    return asyncio.run(preview(solver, SNAPSHOT, Changes(), wanted))
+    return asyncio.run(preview(solver, SNAPSHOT, PreviewChanges(), wanted))
 
 
 def names(solver: Answering) -> Sequence[Sequence[str]]:
@@ -32,7 +32,7 @@ def names(solver: Answering) -> Sequence[Sequence[str]]:
 
 def test_today_is_planned_once_and_is_the_decision() -> None:
     solver = Answering()
-    found = run(solver, questions(Question(scenario=Scenario(demand_factor={"chat": 0.5}))))
+    found = run(solver, questions(ScenarioQuestion(scenario=WhatIfScenario(demand_factor={"chat": 0.5}))))
     assert len(solver.asked) == 2
     assert found.decision.plan == found.answers[0].plan
     assert [one.question for one in found.answers] == ["as it is", "demand of chat × 0.5"]
@@ -47,7 +47,7 @@ def test_without_questions_the_policy_has_a_tick_s_time() -> None:
 
 def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> None:
     solver = Answering()
-    question = Question(scenario=Scenario(demand_rps={"new": 3.0}), services=(a_service("new"),))
+    question = ScenarioQuestion(scenario=WhatIfScenario(demand_rps={"new": 3.0}), services=(a_service("new"),))
     found = run(solver, questions(question))
     assert names(solver) == [["chat"], ["chat", "new"]]
     assert found.answers[1].question == "demand of new 3 rps, with new"
@@ -57,7 +57,10 @@ def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> N
 
 def test_a_service_that_is_off_is_not_planned() -> None:
     solver = Answering()
-    found = run(solver, questions(Question(scenario=Scenario(), services=(replace(a_service("new"), mode=Mode.OFF),))))
+    found = run(
+        solver,
+        questions(ScenarioQuestion(scenario=WhatIfScenario(), services=(replace(a_service("new"), mode=Mode.OFF),))),
+    )
     assert names(solver) == [["chat"], ["chat"]]
     assert found.answers[1].question == "nothing different"
 
@@ -65,5 +68,10 @@ def test_a_service_that_is_off_is_not_planned() -> None:
 def test_a_question_that_makes_no_sense_costs_no_plan() -> None:
     solver = Answering()
     with pytest.raises(InvalidInput) as raised:
-        run(solver, questions(Question(scenario=Scenario()), Question(scenario=Scenario(gpus={"slow": 1}))))
+        run(
+            solver,
+            questions(
+                ScenarioQuestion(scenario=WhatIfScenario()), ScenarioQuestion(scenario=WhatIfScenario(gpus={"slow": 1}))
+            ),
+        )
     assert (raised.value.field, solver.asked) == ("scenarios[1].gpus", [])

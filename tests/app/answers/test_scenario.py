@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.scenario import Scenario, changed, most_suggested, suggested, words
+from app.answers.scenario import WhatIfScenario, changed, most_suggested, suggested, words
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Prices, ServicePrice
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -14,23 +14,26 @@ TYPES = (a_type("T4", count=3), a_type("A100", price_usd_per_hour=4.0))
 PROBLEM = a_problem(a_service(rate_rps=10.0), a_service("search", rate_rps=20.0), types=TYPES)
 
 
-def rates(scenario: Scenario) -> dict[str, float]:
+def rates(scenario: WhatIfScenario) -> dict[str, float]:
     return {service.name: service.arrival_rate_rps for service in changed(PROBLEM, scenario).services}
 
 
 def test_nothing_different_leaves_the_problem_as_it_is() -> None:
-    assert changed(PROBLEM, Scenario()) == PROBLEM
-    assert words(Scenario()) == "nothing different"
+    assert changed(PROBLEM, WhatIfScenario()) == PROBLEM
+    assert words(WhatIfScenario()) == "nothing different"
 
 
 def test_demand_is_multiplied_and_a_service_s_own_factor_goes_before_that_of_all() -> None:
-    assert rates(Scenario(demand_factor={"all": 2.0})) == {"chat": 20.0, "search": 40.0}
-    assert rates(Scenario(demand_factor={"all": 2.0, "chat": 3.0})) == {"chat": 30.0, "search": 40.0}
-    assert rates(Scenario(demand_rps={"chat": 7.0}, demand_factor={"chat": 3.0})) == {"chat": 21.0, "search": 20.0}
+    assert rates(WhatIfScenario(demand_factor={"all": 2.0})) == {"chat": 20.0, "search": 40.0}
+    assert rates(WhatIfScenario(demand_factor={"all": 2.0, "chat": 3.0})) == {"chat": 30.0, "search": 40.0}
+    assert rates(WhatIfScenario(demand_rps={"chat": 7.0}, demand_factor={"chat": 3.0})) == {
+        "chat": 21.0,
+        "search": 20.0,
+    }
 
 
 def test_stock_prices_and_slos_change_where_asked_and_nowhere_else() -> None:
-    scenario = Scenario(gpus={"T4": -2}, price_usd_per_hour={"A100": 2.5}, slo_ms={"chat": 80.0})
+    scenario = WhatIfScenario(gpus={"T4": -2}, price_usd_per_hour={"A100": 2.5}, slo_ms={"chat": 80.0})
     after = changed(PROBLEM, scenario)
     assert [(one.count, one.price_usd_per_hour) for one in after.gpu_types] == [(1, 1.0), (None, 2.5)]
     assert [service.slo_ms for service in after.services] == [80.0, 100.0]
@@ -40,41 +43,41 @@ def test_stock_prices_and_slos_change_where_asked_and_nowhere_else() -> None:
 def test_services_come_go_and_take_the_place_of_others() -> None:
     new = a_service("new", rate_rps=5.0)
     louder = a_service("search", rate_rps=99.0)
-    assert rates(Scenario(services=(new, louder), without=("chat",))) == {"search": 99.0, "new": 5.0}
+    assert rates(WhatIfScenario(services=(new, louder), without=("chat",))) == {"search": 99.0, "new": 5.0}
     # A new one's demand can be multiplied in the same breath.
-    assert rates(Scenario(services=(new,), demand_factor={"new": 2.0}))["new"] == 10.0
+    assert rates(WhatIfScenario(services=(new,), demand_factor={"new": 2.0}))["new"] == 10.0
 
 
 @pytest.mark.parametrize(
     ("scenario", "field", "message"),
     [
         (
-            Scenario(demand_factor={"chta": 2.0}),
+            WhatIfScenario(demand_factor={"chta": 2.0}),
             "demand_factor",
             "no service is called 'chta'; did you mean chat? There",
         ),
-        (Scenario(demand_factor={"chat": -1.0}), "demand_factor", "-1 for chat must be a number 0 or more"),
-        (Scenario(demand_rps={"chat": float("nan")}), "demand_rps", "nan for chat must be a number 0 or more"),
-        (Scenario(slo_ms={"chat": 0.0}), "slo_ms", "0 for chat must be a number above 0"),
-        (Scenario(gpus={"t4": 1}), "gpus", "no GPU type is called 't4'; did you mean T4? There are T4, A100"),
-        (Scenario(gpus={"T4": -4}), "gpus", "3 T4 can be planned with; -4 would leave -1"),
-        (Scenario(gpus={"A100": 1}), "gpus", "there are as many A100 as wanted; more or fewer change nothing"),
-        (Scenario(price_usd_per_hour={"T4": 0.0}), "price_usd_per_hour", "0 for T4 must be a number above 0"),
-        (Scenario(without=("photo",)), "without", "no service is called 'photo'; there are chat, search"),
+        (WhatIfScenario(demand_factor={"chat": -1.0}), "demand_factor", "-1 for chat must be a number 0 or more"),
+        (WhatIfScenario(demand_rps={"chat": float("nan")}), "demand_rps", "nan for chat must be a number 0 or more"),
+        (WhatIfScenario(slo_ms={"chat": 0.0}), "slo_ms", "0 for chat must be a number above 0"),
+        (WhatIfScenario(gpus={"t4": 1}), "gpus", "no GPU type is called 't4'; did you mean T4? There are T4, A100"),
+        (WhatIfScenario(gpus={"T4": -4}), "gpus", "3 T4 can be planned with; -4 would leave -1"),
+        (WhatIfScenario(gpus={"A100": 1}), "gpus", "there are as many A100 as wanted; more or fewer change nothing"),
+        (WhatIfScenario(price_usd_per_hour={"T4": 0.0}), "price_usd_per_hour", "0 for T4 must be a number above 0"),
+        (WhatIfScenario(without=("photo",)), "without", "no service is called 'photo'; there are chat, search"),
         (
-            Scenario(services=(a_service("new", network="nte"),)),
+            WhatIfScenario(services=(a_service("new", network="nte"),)),
             "services[0].network",
             "no measured network is called 'nte'; did you mean net? There are net",
         ),
         (
-            Scenario(services=(a_service("new", percentile=0.5),)),
+            WhatIfScenario(services=(a_service("new", percentile=0.5),)),
             "services[0].percentile",
             "0.5 is not in the problem's capacity law; it has 0.95",
         ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_field_and_what_there_is(
-    scenario: Scenario, field: str, message: str
+    scenario: WhatIfScenario, field: str, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
         changed(PROBLEM, scenario, where="scenarios[3].")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from app.answers.status import Condition, service_statuses
-from app.store.store import Correction, NodeStatus, Snapshot
+from app.store.store import AgentStatus, Correction, Snapshot
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import Health, new_health
+from solvers.predict.learn.online import FitState, new_health
 from solvers.types.plan import Unserved
 from solvers.types.state import Slo
 from tests.app.fleets import a_service
@@ -32,7 +32,7 @@ def _conditions(snapshot: Snapshot) -> dict[str, Condition]:
 
 
 def _with_agents(snapshot: Snapshot, **generations: int) -> Snapshot:
-    statuses = [NodeStatus(node=node, last_seen=NOW, generation=number) for node, number in generations.items()]
+    statuses = [AgentStatus(node=node, last_seen=NOW, generation=number) for node, number in generations.items()]
     return replace(snapshot, statuses=tuple(statuses))
 
 
@@ -41,7 +41,7 @@ def _said(snapshot: Snapshot, kind: str) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
-def _with_learned(snapshot: Snapshot, health: Health) -> Snapshot:
+def _with_learned(snapshot: Snapshot, health: FitState) -> Snapshot:
     return replace(snapshot, corrections=(Correction(group=Group("net", "fast"), health=health, at=NOW),))
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.scenario import Scenario, changed, words
-from app.answers.what_if import TODAY, Answer, Planned, answers, ask
+from app.answers.scenario import WhatIfScenario, changed, words
+from app.answers.what_if import TODAY, Planned, ScenarioAnswer, answers, ask
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -24,24 +24,24 @@ def a_plan(gpus: int, rate_rps: float, *unserved: Unserved) -> Plan:
     return Plan(policy="test", gpus=(gpu,), unserved=unserved)
 
 
-def planned(scenario: Scenario, plan: Plan, *, bound: float | None = None) -> Planned:
+def planned(scenario: WhatIfScenario, plan: Plan, *, bound: float | None = None) -> Planned:
     problem = changed(PROBLEM, scenario)
     cost = cost_usd_per_hour(problem, plan)
     report = PlanReport(status="feasible", cost_usd_per_hour=cost, lower_bound_usd_per_hour=bound)
     return Planned(scenario=scenario, problem=problem, plan=plan, report=report)
 
 
-def by_question(found: Sequence[Answer]) -> dict[str, Answer]:
+def by_question(found: Sequence[ScenarioAnswer]) -> dict[str, ScenarioAnswer]:
     return {one.question: one for one in found}
 
 
 def test_today_comes_first_then_what_serves_all_by_cost_then_what_does_not() -> None:
     today = planned(TODAY, a_plan(2, 75.0))
-    more = planned(Scenario(demand_factor={"chat": 2.0}), a_plan(3, 100.0))
+    more = planned(WhatIfScenario(demand_factor={"chat": 2.0}), a_plan(3, 100.0))
     short = planned(
-        Scenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
+        WhatIfScenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
     )
-    cheap = planned(Scenario(price_usd_per_hour={"gpu": 0.5}), a_plan(2, 75.0))
+    cheap = planned(WhatIfScenario(price_usd_per_hour={"gpu": 0.5}), a_plan(2, 75.0))
     found = answers(today, [short, more, cheap])
     assert [(one.question, one.cost_usd_per_hour, one.difference_usd_per_hour) for one in found] == [
         ("as it is", 2.0, 0.0),
@@ -73,7 +73,7 @@ def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_typ
 
 def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:
     today = planned(TODAY, a_plan(2, 75.0), bound=1.5)
-    poor = planned(Scenario(gpus={"gpu": 1}), a_plan(3, 50.0), bound=1.5)
+    poor = planned(WhatIfScenario(gpus={"gpu": 1}), a_plan(3, 50.0), bound=1.5)
     found = by_question(answers(today, [poor]))["+1 gpu"]
     assert (found.cost_usd_per_hour, found.difference_usd_per_hour, found.planned_for) == (2.0, 0.0, "as it is")
     assert found.gap_percent == pytest.approx(100.0 * 0.5 / 1.5)
@@ -81,7 +81,7 @@ def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:
 
 def test_a_plan_for_more_demand_serves_less_with_its_rates_lowered() -> None:
     today = planned(TODAY, a_plan(4, 37.5))
-    more = planned(Scenario(demand_factor={"chat": 1.2}), a_plan(2, 90.0))
+    more = planned(WhatIfScenario(demand_factor={"chat": 1.2}), a_plan(2, 90.0))
     first = answers(today, [more])[0]
     assert (first.cost_usd_per_hour, first.planned_for) == (2.0, "demand of chat × 1.2")
     assert first.plan.gpus[0].replicas[0].arrival_rate_rps == pytest.approx(75.0)
@@ -91,9 +91,9 @@ def test_no_plan_is_borrowed_that_breaks_a_rule_or_serves_too_little() -> None:
     # Two GPUs for today's rate are not allowed where one is left, nor enough for twice the rate.
     today = planned(TODAY, a_plan(2, 75.0))
     fewer = planned(
-        Scenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
+        WhatIfScenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
     )
-    more = planned(Scenario(demand_factor={"chat": 2.0}), a_plan(4, 75.0))
+    more = planned(WhatIfScenario(demand_factor={"chat": 2.0}), a_plan(4, 75.0))
     found = by_question(answers(today, [fewer, more]))
     assert {name: one.planned_for for name, one in found.items()} == {name: name for name in found}
 
@@ -106,7 +106,7 @@ def test_the_plans_share_the_time_and_hand_on_what_they_do_not_need() -> None:
         now[0] += 1.0
         return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
 
-    asked = [(scenario, changed(PROBLEM, scenario)) for scenario in (Scenario(gpus={"gpu": 1}), Scenario())]
+    asked = [(scenario, changed(PROBLEM, scenario)) for scenario in (WhatIfScenario(gpus={"gpu": 1}), WhatIfScenario())]
     asyncio.run(ask(make_plan, PROBLEM, asked, suggest=False, seconds=12.0, now_s=lambda: now[0]))
     # 12 s for three; of the 11 that are left then for two; the last one gets the rest.
     assert shares == [4.0, 5.5, 10.0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sim.truth.truth import Placed, load_truth
+from agents.sim.truth.truth import RunningPart, load_truth
 from app.catalogue.catalogue import (
     CatalogueError,
     list_networks,
@@ -200,7 +200,7 @@ def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
     too_slow = []
     for entry in load_profiles(list_networks("inference"), [gpu_type]):
         for row in entry.rows:
-            placed = Placed(
+            placed = RunningPart(
                 network=entry.network,
                 gpu_type=gpu_type,
                 sm_percent=row.sm_percent,

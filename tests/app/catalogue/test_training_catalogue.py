@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
 from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance, not_for_services
 from app.cli.common.manifest_files import ManifestErrors
 from app.cli.simulation.scenario_files import read_scenario
@@ -30,8 +30,8 @@ def truth() -> Truth:
     return load_truth()
 
 
-def placed(entry: OperatingPoints, row: OperatingPoint, *neighbours: Neighbour) -> Placed:
-    return Placed(
+def placed(entry: OperatingPoints, row: OperatingPoint, *neighbours: SimulatedNeighbour) -> RunningPart:
+    return RunningPart(
         network=entry.network,
         gpu_type=entry.gpu_type,
         sm_percent=row.sm_percent,
@@ -83,7 +83,7 @@ def test_inference_seldom_suffers_more_from_training_than_the_planner_believes(
             for row in rows:
                 company = Neighbours(count=1, pressure=task.pressure)
                 believed = execution_ms(row, company, sensitivity=entry.sensitivity, gpu_type=gpu_type) / row.solo_ms
-                neighbour = Neighbour(network, task.sm_percent, task.batch)
+                neighbour = SimulatedNeighbour(network, task.sm_percent, task.batch)
                 alone_ms = truth.execution_ms(placed(entry, row), row.batch)
                 over += truth.execution_ms(placed(entry, row, neighbour), row.batch) > 1.05 * believed * alone_ms
                 compared += 1
@@ -123,7 +123,8 @@ def test_a_planned_world_takes_training_at_its_word() -> None:
     assert world.batch_ms(alone)[16] == pytest.approx(task.solo_ms)
     assert world.busy_w(alone, 16) == task.power_w
     beside = replace(
-        placed(entries["resnet50"], service), neighbours=(Neighbour("bert-training", task.sm_percent, task.batch),)
+        placed(entries["resnet50"], service),
+        neighbours=(SimulatedNeighbour("bert-training", task.sm_percent, task.batch),),
     )
     # Two on the GPU: launches grow by 3 each, the run by sensitivity times the task's pressure.
     slowed_ms = service.transfer_ms + 7.0 * service.launch_ms + service.run_ms * (1.0 + 0.398 * task.pressure)

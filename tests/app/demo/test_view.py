@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 from rich.console import Console, RenderableType
 
-from app.db.reports.reports import Report
+from app.db.reports.reports import ReportTable
 from app.demo import report, view
 
 
@@ -84,7 +84,7 @@ def test_a_service_without_traffic_shows_no_figures() -> None:
 
 def summary(**values: object) -> report.Summary:
     services = [
-        report.ServiceSummary(
+        report.DemoServiceSummary(
             name=name,
             requests=441_775,
             slo_ms=1200.0,
@@ -110,7 +110,7 @@ def summary(**values: object) -> report.Summary:
     return report.Summary(**{**standard, **values})  # type: ignore[arg-type]
 
 
-ANSWERS = [Report(columns=("project", "usd"), rows=(("vision", Decimal("1.0")), ("(idle)", None)))] * len(
+ANSWERS = [ReportTable(columns=("project", "usd"), rows=(("vision", Decimal("1.0")), ("(idle)", None)))] * len(
     report.QUERIES
 )
 

@@ -13,7 +13,7 @@ from app.loop.budgets import KEPT
 from app.loop.forecast import make_demands
 from solvers.forecast.choose_technique import Choice
 from solvers.forecast.seasons import COARSE_S, DAY_S
-from solvers.forecast.types import Season, Series
+from solvers.forecast.types import RequestSeries, Season
 from solvers.types.state import Scaling, Slo
 from tests.app.fleets import SETTINGS, a_service
 from tests.app.snapshots import NOW, a_snapshot, a_state, windows_of
@@ -22,15 +22,19 @@ NOW_S = NOW.timestamp()
 FLAT = Season(period_s=DAY_S, rates_rps=(50.0,) * 288)
 
 
-def a_walk(seconds: int, *, until_s: float = NOW_S, seed: int = 1) -> Series:
+def a_walk(seconds: int, *, until_s: float = NOW_S, seed: int = 1) -> RequestSeries:
     """A rate that wanders: the newest windows tell the most."""
     draw = np.random.default_rng(seed)
     means = 500.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=seconds)))
-    return Series(start_s=until_s - seconds, window_s=1.0, arrivals=draw.poisson(means).astype(float))
+    return RequestSeries(start_s=until_s - seconds, window_s=1.0, arrivals=draw.poisson(means).astype(float))
 
 
 def a_case(
-    windows: Series | None, *, choice: Choice | None = None, rates: Series | None = None, until_s: float = NOW_S
+    windows: RequestSeries | None,
+    *,
+    choice: Choice | None = None,
+    rates: RequestSeries | None = None,
+    until_s: float = NOW_S,
 ) -> Case:
     return Case(
         service="chat",
@@ -73,9 +77,9 @@ def test_a_service_that_nobody_heard_of_keeps_its_choice() -> None:
 
 
 def test_a_seasonal_choice_carries_its_season_made_anew() -> None:
-    days = Series(start_s=NOW_S - 10 * DAY_S, window_s=COARSE_S, arrivals=np.full(2880, 50.0 * COARSE_S))
+    days = RequestSeries(start_s=NOW_S - 10 * DAY_S, window_s=COARSE_S, arrivals=np.full(2880, 50.0 * COARSE_S))
     old = Choice(technique="seasonal_daily", judged_until_s=NOW_S - 300.0)
-    steady = Series(start_s=NOW_S - 400.0, window_s=1.0, arrivals=np.full(400, 50.0))
+    steady = RequestSeries(start_s=NOW_S - 400.0, window_s=1.0, arrivals=np.full(400, 50.0))
     made = judge(a_case(steady, choice=old, rates=days))
     assert [season.period_s for season in made.seasons] == [DAY_S]
     np.testing.assert_allclose(made.seasons[0].rates_rps, 50.0)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from agents.base.protocol import Observation, ReplicaReading
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.learn.corrections import (
     FALL_AFTER_S,
     FORGET_AFTER_S,
     MOST_GPUS,
     PERIOD_S,
-    Learner,
     LearnOutcome,
+    OnlineLearner,
     learn_once,
     some_of,
 )
@@ -42,7 +42,7 @@ class Scene:
 
     settings: PolicySettings = SETTINGS
     latency_sigma: float = 0.0
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: ManualControlClock = field(default_factory=ManualControlClock)
     sequence: int = 0
     outcomes: list[LearnOutcome] = field(default_factory=list)
 
@@ -53,7 +53,7 @@ class Scene:
         self.store.put_services([a_service()])
         self.store.put_points([POINTS], latency_sigma=self.latency_sigma)
         self.push(a_bound_plan([a_replica("r1")]))
-        self.learner = Learner(store=self.store, clock=self.clock)
+        self.learner = OnlineLearner(store=self.store, clock=self.clock)
 
     def push(self, bound: BoundPlan) -> None:
         snapshot = asyncio.run(self.store.load_snapshot(self.clock.now()))
@@ -154,7 +154,7 @@ def test_what_is_learned_outlives_the_process() -> None:
     scene = Scene()
     scene.play(100.0, factor=1.3)
     before = scene.health
-    scene.learner = Learner(store=scene.store, clock=scene.clock)
+    scene.learner = OnlineLearner(store=scene.store, clock=scene.clock)
     assert asyncio.run(learn_once(scene.learner)) == LearnOutcome()
     assert scene.health == before
     scene.play(60.0, factor=1.3)
@@ -168,7 +168,7 @@ def test_a_period_is_read_once_also_after_a_restart_and_when_it_is_sent_again() 
     again = msgspec.structs.replace(scene.report(5.0), sequence=1)
     asyncio.run(scene.store.ingest((again,), scene.clock.now()))
     settled = scene.learner.settled
-    scene.learner = Learner(store=scene.store, clock=scene.clock, settled=settled)
+    scene.learner = OnlineLearner(store=scene.store, clock=scene.clock, settled=settled)
     assert asyncio.run(learn_once(scene.learner)).changed == ()
     assert scene.health == before
 

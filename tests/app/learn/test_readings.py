@@ -8,7 +8,7 @@ import pytest
 from app.learn.readings import BATCH_CV, COMPANY_SHARE, FILL_SIGMA, StatedTimes, make_readings
 from app.store.store import Execution
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import Reading, RowKey
+from solvers.predict.learn.online import ExecutionReading, RowKey
 from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.app.fleets import FAST
@@ -44,7 +44,7 @@ def an_execution(name: str = "r1", **changes: object) -> Execution:
     return replace(seen, **changes)  # type: ignore[arg-type]
 
 
-def readings_of(gpu: BoundGpu, *executions: Execution, points: OperatingPoints = POINTS) -> list[Reading]:
+def readings_of(gpu: BoundGpu, *executions: Execution, points: OperatingPoints = POINTS) -> list[ExecutionReading]:
     stated = StatedTimes({GROUP: points}, {"fast": TYPE})
     return make_readings([gpu], executions, stated).get(GROUP, [])
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.base.errors import InvalidRequest, Unavailable
 from app.catalogue.catalogue import list_networks, load_gpu_types, load_layers, load_profiles
-from app.learn.refit import Candidate, RefitRequest, error_of, run_in_process, run_refit
+from app.learn.refit import RefitCandidate, RefitRequest, error_of, run_in_process, run_refit
 from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_samples
 from solvers.predict.estimate.operating_points import Performance
 from solvers.types.errors import InvalidInput
@@ -175,7 +175,7 @@ def test_nothing_waits_while_a_long_request_is_handed_over() -> None:
 
 def test_a_candidate_is_plain_data() -> None:
     performance = Performance(points=POINTS, latency_sigma=(0.0, 0.0))
-    candidate = Candidate(performance=performance, technique="t", sample_count=3, error=0.1, present_error=None)
+    candidate = RefitCandidate(performance=performance, technique="t", sample_count=3, error=0.1, present_error=None)
     assert candidate == replace(candidate)
 
 

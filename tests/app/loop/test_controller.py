@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.loop.controller import Controller, SlowJob
 from app.loop.tick import Loop, TickOutcome
 from app.store.memory_store import MemoryStore
@@ -15,7 +15,7 @@ from tests.app.fleets import Failing, a_fleet
 NEVER_S = 1e6
 
 
-class StandingClock(ManualClock):
+class StandingClock(ManualControlClock):
     """Sleeping takes no time and lets the others go on."""
 
     async def sleep(self, seconds: float) -> None:

@@ -52,8 +52,8 @@ def test_plans_reckon_with_the_hour_that_they_are_made_in() -> None:
     assert cost_usd_per_hour(problem, plan) == pytest.approx(gpu_type.price_usd_per_hour + 0.12 * kw)
 
 
-def a_policy(**spec: object) -> manifests.Policy:
-    return manifests.Policy.model_validate({"kind": "Policy", "metadata": {"name": "default"}, "spec": spec})
+def a_policy(**spec: object) -> manifests.PolicyManifest:
+    return manifests.PolicyManifest.model_validate({"kind": "Policy", "metadata": {"name": "default"}, "spec": spec})
 
 
 def test_a_manifest_states_one_figure_or_a_day() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.preview import Changes, preview
+from app.answers.preview import PreviewChanges, preview
 from app.loop.deliver import effective_mode
-from app.loop.groups import Question, ask, parts_of
+from app.loop.groups import PlanningRequest, ask, parts_of
 from app.solver.process import PlanRequest, SolverUnavailable
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.policies.grouping import OTHERS
@@ -44,17 +44,17 @@ def on_own_gpus(problem: Problem) -> Plan:
     return Plan(policy="test", gpus=tuple(kept), unserved=unserved)
 
 
-def a_question(count: int = 9, settings: PolicySettings = GROUPED, current: Plan | None = None) -> Question:
+def a_question(count: int = 9, settings: PolicySettings = GROUPED, current: Plan | None = None) -> PlanningRequest:
     demands = [demand(service.name, rate_rps=20.0) for service in SERVICES]
     problem = a_problem(*demands, types=(a_type("fast", count=count),), current=current)
-    return Question(problem=problem, observed=NOTHING, settings=settings, services=SERVICES)
+    return PlanningRequest(problem=problem, observed=NOTHING, settings=settings, services=SERVICES)
 
 
 def names(request: PlanRequest) -> Sequence[str]:
     return [service.name for service in request.problem.services]
 
 
-def answered(solver: Answering, question: Question) -> Plan:
+def answered(solver: Answering, question: PlanningRequest) -> Plan:
     return asyncio.run(ask(solver, question, Budget(seconds=9.0))).plan
 
 
@@ -261,9 +261,9 @@ def test_a_preview_takes_groups_in_place_of_the_present_ones_and_can_go_from_wha
         target=a_bound_plan([a_replica("r1", service="mail")]),
     )
     solver = Answering(on_own_gpus)
-    asyncio.run(preview(solver, snapshot, Changes(groups=(WEB,), from_running=True)))
+    asyncio.run(preview(solver, snapshot, PreviewChanges(groups=(WEB,), from_running=True)))
     assert [(request.policy, names(request)) for request in solver.asked] == [("hetsev", ["cart"]), ("joint", ["mail"])]
     assert solver.asked[1].problem.current is not None and len(solver.asked[1].problem.current.gpus) == 1
     plain = Answering(on_own_gpus)
-    asyncio.run(preview(plain, snapshot, Changes()))
+    asyncio.run(preview(plain, snapshot, PreviewChanges()))
     assert [(request.policy, request.problem.current) for request in plain.asked] == [("joint", None)]

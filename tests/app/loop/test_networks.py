@@ -126,9 +126,9 @@ def test_a_switch_starts_the_new_network_before_it_stops_the_old_one() -> None:
     assert any(message.startswith("chat: served by lite") for message in second.report.messages)
 
 
-def a_manifest(**spec: object) -> manifests.Service:
+def a_manifest(**spec: object) -> manifests.ServiceManifest:
     body = {"network": "net", "slo": {"latency_ms": 100.0}, **spec}
-    return manifests.Service.model_validate({"kind": "Service", "metadata": {"name": "chat"}, "spec": body})
+    return manifests.ServiceManifest.model_validate({"kind": "Service", "metadata": {"name": "chat"}, "spec": body})
 
 
 def test_a_manifest_states_variants_with_its_own_network_among_them() -> None:

@@ -11,7 +11,7 @@ from app.loop.forecast import RESERVE, make_demands, without_headroom, without_r
 from app.simulate.run.closed_loop import RememberedForecast
 from app.store.store import ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import Choice
-from solvers.forecast.types import Series
+from solvers.forecast.types import RequestSeries
 from solvers.types.plan import Plan, Unserved, UnservedReason
 from solvers.types.problem import Problem
 from solvers.types.state import Scaling, Slo
@@ -51,7 +51,7 @@ def test_the_judgement_says_how_much_to_keep_for_the_slo(percentile: float, rese
     case = Case(
         service="chat",
         choice=Choice(),
-        windows=Series(start_s=NOW.timestamp() - WINDOW_S * len(counts), window_s=WINDOW_S, arrivals=counts),
+        windows=RequestSeries(start_s=NOW.timestamp() - WINDOW_S * len(counts), window_s=WINDOW_S, arrivals=counts),
         rates=None,
         until_s=NOW.timestamp(),
         horizon_s=5.0,

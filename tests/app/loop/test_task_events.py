@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agents.base.protocol import TaskState
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.errors import Conflict
 from app.loop.events import Starved, progress_event, refused_events, starved_event
 from app.loop.plan import Decision
@@ -125,7 +125,7 @@ def test_deadlines_count_from_submission() -> None:
 def test_a_task_that_is_refused_in_every_tick_is_told_once() -> None:
     async def scenario() -> list[tuple[str, str]]:
         store = MemoryStore()
-        loop = Loop(store=store, solver=InlineSolver(), clock=ManualClock(START))
+        loop = Loop(store=store, solver=InlineSolver(), clock=ManualControlClock(START))
         snapshot = await store.load_snapshot(START)
         sound = Decision(
             state="kept", plan=Plan(policy="joint"), report=PlanReport(status="kept", cost_usd_per_hour=0.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.csv_files import Comparison, prediction_rows, read_queries, read_samples, sample_rows
+from app.measurements.csv_files import PredictionErrors, prediction_rows, read_queries, read_samples, sample_rows
 from solvers.predict.data.fit import Predictions
 from solvers.predict.data.samples import Group, Neighbour, Samples
 
@@ -204,6 +204,8 @@ def test_predictions_follow_the_queries_columns_as_they_were_written(write: Writ
 
 def test_predictions_are_compared_with_the_latencies_that_a_query_file_holds(write: Write) -> None:
     query = read_queries(write(f"{HEADER}\nn,g,1,50,10\nn,g,1,50,\nn,g,1,50,4\n"))
-    assert query.compare(predictions(8, 1, 4)) == Comparison(size=2, mean=0.1, p90=pytest.approx(0.18), within=0.5)
+    assert query.compare(predictions(8, 1, 4)) == PredictionErrors(
+        size=2, mean=0.1, p90=pytest.approx(0.18), within=0.5
+    )
     without = read_queries(write(f"{QUERY_HEADER}\nn,g,1,50\n"))
     assert without.compare(predictions(1)) is None

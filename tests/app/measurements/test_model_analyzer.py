@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.benchmarks import Conditions, Latency
+from app.measurements.benchmarks import BenchmarkConditions, Latency
 from app.measurements.model_analyzer import read_model_analyzer
 
 DATA = Path(__file__).parents[2] / "data" / "measurements"
 INFERENCE, GPU = DATA / "metrics-model-inference.csv", DATA / "metrics-model-gpu.csv"
-T4 = Conditions(gpu_type="T4")
+T4 = BenchmarkConditions(gpu_type="T4")
 
 
 def test_rows_of_one_instance_and_known_batch_become_samples() -> None:
@@ -32,7 +32,7 @@ def test_the_client_s_latency_is_taken_where_nothing_waits() -> None:
 
 
 def test_options_go_before_the_file() -> None:
-    conditions = Conditions(gpu_type="T4", network="resnet50", batch=4)
+    conditions = BenchmarkConditions(gpu_type="T4", network="resnet50", batch=4)
     at = read_model_analyzer(INFERENCE, conditions).samples.at
     assert (set(at.network), set(at.batch.tolist())) == ({"resnet50"}, {4.0})
 

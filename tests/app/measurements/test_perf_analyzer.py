@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.benchmarks import Conditions, Latency
+from app.measurements.benchmarks import BenchmarkConditions, Latency
 from app.measurements.perf_analyzer import read_perf_analyzer
 
 FILE = Path(__file__).parents[2] / "data" / "measurements" / "perf_analyzer.csv"
-RESNET = Conditions(gpu_type="V100", network="resnet50", batch=8, sm_percent=40, clock_mhz=1380)
+RESNET = BenchmarkConditions(gpu_type="V100", network="resnet50", batch=8, sm_percent=40, clock_mhz=1380)
 OLD = "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute,Client Recv"
 
 
@@ -85,6 +85,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, latenc
 
 def test_what_the_file_does_not_say_must_be_given() -> None:
     with pytest.raises(InvalidRequest, match="say it with --network"):
-        read_perf_analyzer(FILE, Conditions(gpu_type="V100", batch=8))
+        read_perf_analyzer(FILE, BenchmarkConditions(gpu_type="V100", batch=8))
     with pytest.raises(InvalidRequest, match="say it with --batch"):
-        read_perf_analyzer(FILE, Conditions(gpu_type="V100", network="n"))
+        read_perf_analyzer(FILE, BenchmarkConditions(gpu_type="V100", network="n"))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.traces import MOST_STEPS, Trace, make_history, read_trace
+from app.measurements.traces import MOST_STEPS, ArrivalTrace, make_history, read_trace
 from solvers.forecast.seasons import COARSE_S, DAY_S
-from solvers.forecast.types import Series
+from solvers.forecast.types import RequestSeries
 from tests.shared import SHARED, needs
 
 NOW = datetime(2026, 3, 11, 15, 7, tzinfo=UTC)  # A Wednesday.
@@ -21,7 +21,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def read(tmp_path: Path, text: str, column: str | None = None) -> Trace:
+def read(tmp_path: Path, text: str, column: str | None = None) -> ArrivalTrace:
     return read_trace(write(tmp_path, text), column)
 
 
@@ -90,9 +90,11 @@ def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
         read(tmp_path, "second,bert\n0,1\n1,1\n", "bart")
 
 
-def dated(first: datetime, days: float) -> Trace:
+def dated(first: datetime, days: float) -> ArrivalTrace:
     arrivals = np.arange(round(days * 288), dtype=float)
-    return Trace(series=Series(start_s=first.timestamp(), window_s=COARSE_S, arrivals=arrivals), is_dated=True)
+    return ArrivalTrace(
+        series=RequestSeries(start_s=first.timestamp(), window_s=COARSE_S, arrivals=arrivals), is_dated=True
+    )
 
 
 def test_a_dated_trace_is_moved_by_whole_weeks() -> None:
@@ -105,7 +107,9 @@ def test_a_dated_trace_is_moved_by_whole_weeks() -> None:
 
 
 def test_a_trace_without_dates_begins_at_midnight_and_ends_by_now() -> None:
-    trace = Trace(series=Series(start_s=0.0, window_s=60.0, arrivals=np.ones(2 * 1440 + 600)), is_dated=False)
+    trace = ArrivalTrace(
+        series=RequestSeries(start_s=0.0, window_s=60.0, arrivals=np.ones(2 * 1440 + 600)), is_dated=False
+    )
     history = make_history(trace, now_s=NOW.timestamp())
     assert datetime.fromtimestamp(history.start_s, UTC) == datetime(2026, 3, 9, tzinfo=UTC)
     assert history.end_s <= NOW.timestamp()
@@ -121,9 +125,9 @@ def test_a_start_that_is_given_counts_and_the_future_is_left_out() -> None:
 
 
 def test_long_steps_are_cut_into_five_minutes() -> None:
-    def trace(step_s: float) -> Trace:
-        return Trace(
-            series=Series(start_s=0.0, window_s=step_s, arrivals=np.array([6.0, np.nan, 12.0])), is_dated=False
+    def trace(step_s: float) -> ArrivalTrace:
+        return ArrivalTrace(
+            series=RequestSeries(start_s=0.0, window_s=step_s, arrivals=np.array([6.0, np.nan, 12.0])), is_dated=False
         )
 
     np.testing.assert_allclose(

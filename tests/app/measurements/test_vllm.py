@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.benchmarks import Conditions, Latency
+from app.measurements.benchmarks import BenchmarkConditions, Latency
 from app.measurements.vllm import read_vllm
 
 DATA = Path(__file__).parents[2] / "data" / "measurements"
 SERVE, OFFLINE = DATA / "vllm_serve.json", DATA / "vllm_latency.json"
-H100 = Conditions(gpu_type="H100")
+H100 = BenchmarkConditions(gpu_type="H100")
 
 
 def test_serving_results_become_a_sample_each_with_the_mean_batch() -> None:
@@ -31,17 +31,17 @@ def test_a_step_of_generation_can_be_the_latency() -> None:
 
 
 def test_an_offline_batch_is_given_in_seconds() -> None:
-    samples = read_vllm(OFFLINE, Conditions(gpu_type="H100", network="llama", batch=16, sm_percent=50)).samples
+    samples = read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", network="llama", batch=16, sm_percent=50)).samples
     assert (samples.latency_ms[0], samples.at.batch[0]) == (pytest.approx(1642.3), 16)
 
 
 def test_what_an_offline_file_does_not_say_must_be_given() -> None:
     with pytest.raises(InvalidRequest, match="say it with --network"):
-        read_vllm(OFFLINE, Conditions(gpu_type="H100", batch=16))
+        read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", batch=16))
     with pytest.raises(InvalidRequest, match="say it with --batch"):
-        read_vllm(OFFLINE, Conditions(gpu_type="H100", network="llama"))
+        read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", network="llama"))
     with pytest.raises(InvalidRequest, match="vllm bench latency does not tell the token latency"):
-        read_vllm(OFFLINE, Conditions(gpu_type="H100", network="llama", batch=1), latency=Latency.TOKEN)
+        read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", network="llama", batch=1), latency=Latency.TOKEN)
 
 
 def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_line_and_column(tmp_path: Pa
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(InvalidRequest) as raised:
-        read_vllm(path, Conditions(gpu_type="H100", batch=1))
+        read_vllm(path, BenchmarkConditions(gpu_type="H100", batch=1))
     assert words in str(raised.value)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.simulate.figures import Estimate, counted, duration, estimate_texts, number
+from app.simulate.figures import SeedMean, counted, duration, estimate_texts, number
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
 
 
 def test_an_interval_has_the_digits_of_its_mean() -> None:
-    assert estimate_texts(Estimate(mean=12.34, half_width=0.04)) == ("12.3", "±0.0")
-    assert estimate_texts(Estimate(mean=0.98, half_width=0.001), digits=2, is_share=True) == ("98.00", "±0.10")
-    assert estimate_texts(Estimate(mean=5.0, half_width=None), digits=0) == ("5", "")
+    assert estimate_texts(SeedMean(mean=12.34, half_width=0.04)) == ("12.3", "±0.0")
+    assert estimate_texts(SeedMean(mean=0.98, half_width=0.001), digits=2, is_share=True) == ("98.00", "±0.10")
+    assert estimate_texts(SeedMean(mean=5.0, half_width=None), digits=0) == ("5", "")
     assert estimate_texts(None) == ("–", "")
 
 
@@ -43,7 +43,7 @@ def test_an_interval_has_the_digits_of_its_mean() -> None:
     ],
 )
 def test_the_interval_of_a_share_stays_a_share(mean: float, half_width: float, texts: tuple[str, str]) -> None:
-    assert estimate_texts(Estimate(mean=mean, half_width=half_width), digits=2, is_share=True) == texts
+    assert estimate_texts(SeedMean(mean=mean, half_width=half_width), digits=2, is_share=True) == texts
 
 
 @pytest.mark.parametrize(

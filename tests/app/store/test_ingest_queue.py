@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from agents.base.protocol import Observation
-from app.base.clock import ManualClock
+from app.base.clock import ManualControlClock
 from app.base.errors import NotFound, Unavailable
 from app.store.ingest_queue import IngestQueue
 from app.store.store import Ingested
@@ -37,7 +37,7 @@ def observation(node: str, sequence: int = 1) -> Observation:
 
 
 def queue_on(store: RecordingStore, limit: int = 100) -> IngestQueue:
-    queue = IngestQueue(store, ManualClock(), limit=limit)  # type: ignore[arg-type]
+    queue = IngestQueue(store, ManualControlClock(), limit=limit)  # type: ignore[arg-type]
     queue.start()
     return queue
 

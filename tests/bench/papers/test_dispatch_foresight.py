@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from bench.papers.dispatch_foresight import LATEST, LEAST_SEEN, Foresight
-from solvers.predict.latency.factorisation_features import Conditions
+from solvers.predict.latency.factorisation_features import ServedConditions
 
 
-def a_row(batch: float, sm_percent: float, network: str = "net") -> Conditions:
-    return Conditions(network, "fast", batch, sm_percent)
+def a_row(batch: float, sm_percent: float, network: str = "net") -> ServedConditions:
+    return ServedConditions(network, "fast", batch, sm_percent)
 
 
-def true_ms(row: Conditions, factor: float = 1.0) -> float:
+def true_ms(row: ServedConditions, factor: float = 1.0) -> float:
     """A host floor of 5 ms, and work of 1 ms for each input on the whole GPU."""
     return factor * max(5.0, row.batch * 100.0 / row.sm_percent)
 
 
-def rows_of(count: int, seed: int = 0) -> list[Conditions]:
+def rows_of(count: int, seed: int = 0) -> list[ServedConditions]:
     draw = np.random.default_rng(seed)
     return [a_row(float(2 ** draw.integers(0, 4)), float(5 * draw.integers(1, 21))) for _ in range(count)]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_least_cost import schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import Batch, GpuView, Job, Setting
+from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 PRICES = {"fast": 3.0, "cheap": 1.0}
@@ -20,16 +20,16 @@ FAST = a_setting(gpu_type="fast", sm_percent=50.0, latency_s=1.0)
 CHEAP = a_setting(gpu_type="cheap", sm_percent=50.0, latency_s=2.0)
 
 
-def round_of(*jobs: Job, gpus: tuple[GpuView, ...] = GPUS, now_s: float = 0.0) -> tuple[Batch, ...]:
+def round_of(*jobs: Job, gpus: tuple[JobGpu, ...] = GPUS, now_s: float = 0.0) -> tuple[JobBatch, ...]:
     return schedule(enqueue(Queues(), jobs), gpus, now_s, PRICES)[0]
 
 
-def names(batches: Sequence[Batch]) -> list[str]:
+def names(batches: Sequence[JobBatch]) -> list[str]:
     return [batch.members[0].job.name for batch in batches]
 
 
 @pytest.mark.parametrize(("deadline_s", "expected"), [(9.0, CHEAP), (2.0, CHEAP), (1.9, FAST), (0.5, CHEAP)])
-def test_the_cheapest_setting_in_time_else_the_cheapest(deadline_s: float, expected: Setting) -> None:
+def test_the_cheapest_setting_in_time_else_the_cheapest(deadline_s: float, expected: JobSetting) -> None:
     (batch,) = round_of(a_job("a", FAST, CHEAP, deadline_s=deadline_s))
     assert batch.members[0].setting == expected
 

@@ -7,18 +7,20 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_orion import OrionState, schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import MOST_JOBS, Batch, GpuView, Job
+from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 RATIOS = {"compute": 3.0, "memory": 0.5}
 COMPUTE, MEMORY = a_setting("compute"), a_setting("memory")
 
 
-def round_of(*jobs: Job, gpus: tuple[GpuView, ...] = (a_gpu(),), turn: int = 0) -> tuple[tuple[Batch, ...], OrionState]:
+def round_of(
+    *jobs: Job, gpus: tuple[JobGpu, ...] = (a_gpu(),), turn: int = 0
+) -> tuple[tuple[JobBatch, ...], OrionState]:
     return schedule(OrionState(queues=enqueue(Queues(), jobs), turn=turn), gpus, RATIOS)
 
 
-def places(batches: tuple[Batch, ...]) -> list[tuple[str, str]]:
+def places(batches: tuple[JobBatch, ...]) -> list[tuple[str, str]]:
     return [(batch.members[0].job.name, batch.gpu) for batch in batches]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_reserve_and_pack import Reservation, schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import Batch, GpuView, Job
+from solvers.papers.oltunes.types import Job, JobBatch, JobGpu
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 RESERVATION = Reservation(high_end={"big"}, heavy={"heavy"})
@@ -22,7 +22,7 @@ def a_heavy(name: str) -> Job:
     return a_job(name, a_setting("heavy", "big"), a_setting("heavy", "small"))
 
 
-def places(jobs: list[Job], gpus: list[GpuView]) -> list[tuple[str, str]]:
+def places(jobs: list[Job], gpus: list[JobGpu]) -> list[tuple[str, str]]:
     batches, _ = schedule(enqueue(Queues(), jobs), gpus, RESERVATION)
     return [(batch.members[0].job.name, batch.gpu) for batch in batches]
 
@@ -69,7 +69,7 @@ def test_who_finds_no_room_waits_on() -> None:
 
 @given(st.integers(0, 10), st.randoms(use_true_random=False))
 def test_the_order_of_jobs_and_gpus_changes_nothing(count: int, shuffle: random.Random) -> None:
-    def decide(jobs: list[Job], gpus: list[GpuView]) -> tuple[Batch, ...]:
+    def decide(jobs: list[Job], gpus: list[JobGpu]) -> tuple[JobBatch, ...]:
         return schedule(enqueue(Queues(), jobs), gpus, RESERVATION)[0]
 
     jobs = [a_light(f"j{at}", sm_percent=10.0 * (1 + at % 4)) if at % 3 else a_heavy(f"j{at}") for at in range(count)]

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import Neighbour, Placed, TruthError, load_truth
-from bench.papers.plant import Plant, Surface, load_plant
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, TruthError, load_truth
+from bench.papers.plant import Surface, TableWorld, load_plant
 
 PLANT = load_plant()
 EVERYWHERE = [(network, board) for network in PLANT.networks for board in PLANT.gpu_types]
 HIGHEST_MHZ = {"A100-40GB": 1410.0, "RTX-3080-Ti": 1800.0, "RTX-2080-Ti": 1545.0}
 
 
-def placed(network: str, board: str, **changes: object) -> Placed:
+def placed(network: str, board: str, **changes: object) -> RunningPart:
     facts = {"sm_percent": 100.0, "batch": 128, "clock_mhz": HIGHEST_MHZ[board], **changes}
-    return Placed(network=network, gpu_type=board, **facts)  # type: ignore[arg-type]
+    return RunningPart(network=network, gpu_type=board, **facts)  # type: ignore[arg-type]
 
 
-def a_plant() -> Plant:
+def a_plant() -> TableWorld:
     surface = Surface(
         batches=np.array([1.0, 4.0]),
         sm_percents=np.array([20.0, 40.0]),
@@ -25,14 +25,14 @@ def a_plant() -> Plant:
         time_ms=np.array([[[40.0, 20.0], [24.0, 12.0]], [[160.0, 80.0], [96.0, 48.0]]]),
         watts=np.array([[[10.0, 20.0], [16.0, 30.0]], [[20.0, 40.0], [32.0, 60.0]]]),
     )
-    return Plant({("net", "gpu"): surface}, idle_w={"gpu": 30.0}, tdp_w={"gpu": 200.0}, truth=load_truth())
+    return TableWorld({("net", "gpu"): surface}, idle_w={"gpu": 30.0}, tdp_w={"gpu": 200.0}, truth=load_truth())
 
 
 def test_times_at_the_tables_points_and_between_them() -> None:
     plant = a_plant()
 
     def times(sm_percent: float, clock_mhz: float) -> list[float]:
-        where = Placed(network="net", gpu_type="gpu", sm_percent=sm_percent, batch=4, clock_mhz=clock_mhz)
+        where = RunningPart(network="net", gpu_type="gpu", sm_percent=sm_percent, batch=4, clock_mhz=clock_mhz)
         return [float(each) for each in plant.batch_ms(where)]
 
     assert times(20.0, 1000.0) == pytest.approx([0.0, 20.0, 40.0, 60.0, 80.0])
@@ -76,7 +76,7 @@ def test_up_to_batch_8_the_2080_ti_takes_the_measured_times_at_its_speed(network
 
 
 def test_neighbours_slow_as_the_measured_pairs_do() -> None:
-    neighbour = Neighbour("mobilenet_v2", 50.0, 8)
+    neighbour = SimulatedNeighbour("mobilenet_v2", 50.0, 8)
     alone = PLANT.batch_ms(placed("resnet50", "A100-40GB", sm_percent=50.0))
     beside = PLANT.batch_ms(placed("resnet50", "A100-40GB", sm_percent=50.0, neighbours=(neighbour,)))
     factors = beside[1:] / alone[1:]

@@ -3,12 +3,12 @@
 import itertools
 import random
 
-from solvers.autoscale.problem import AutoscaleProblem, AutoscaleSolution, Option, ServiceTarget, TypeTotals
+from solvers.autoscale.problem import AutoscaleProblem, AutoscaleSolution, ScalingOption, ServiceTarget, TypeTotals
 
 
 def make_problem(
     services: list[ServiceTarget],
-    options: list[Option],
+    options: list[ScalingOption],
     totals: list[TypeTotals] | None = None,
     *,
     launch_weight_per_s: float = 0.0,
@@ -23,8 +23,12 @@ def make_problem(
     )
 
 
-def make_option(service: str, gpu_type: str, *, rps: float, usd: float, running: int = 0, **needs: float) -> Option:
-    return Option(service=service, gpu_type=gpu_type, capacity_rps=rps, cost_usd_per_hour=usd, running=running, **needs)
+def make_option(
+    service: str, gpu_type: str, *, rps: float, usd: float, running: int = 0, **needs: float
+) -> ScalingOption:
+    return ScalingOption(
+        service=service, gpu_type=gpu_type, capacity_rps=rps, cost_usd_per_hour=usd, running=running, **needs
+    )
 
 
 def random_problem(

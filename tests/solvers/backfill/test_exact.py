@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.backfill import greedy
-from solvers.backfill.exact import MOST_TASKS, MOVE_S, Filling, fill
+from solvers.backfill.exact import MOST_TASKS, MOVE_S, FillProgram, fill
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.check import task_violations
 from solvers.policies.registry import fill_of
@@ -35,7 +35,7 @@ def concave() -> OperatingPoints:
 
 
 def worth(wanted: FillProblem, gpus: tuple[BoundGpu, ...]) -> float:
-    return Filling(wanted, FillLimits()).worth(gpus)
+    return FillProgram(wanted, FillLimits()).worth(gpus)
 
 
 def test_it_is_what_joint_fills_with() -> None:

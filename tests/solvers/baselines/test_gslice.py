@@ -11,7 +11,7 @@ from solvers.check import violations
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem, ServiceDemand
-from solvers.types.state import Json, Observed, Reading
+from solvers.types.state import Json, Observed, ServiceObservation
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
 # 20, 50, 80, 90 and 100 rps: the knee is 40 %.
@@ -29,13 +29,13 @@ def problem_of(*services: ServiceDemand, count: int | None = None) -> Problem:
     return a_problem(*services, types=(replace(GPU, count=count),), rows=ROWS)
 
 
-def reading(service: str = "chat", *, latency_ms: float | None, rate: float = 10.0) -> Reading:
-    return Reading(
+def reading(service: str = "chat", *, latency_ms: float | None, rate: float = 10.0) -> ServiceObservation:
+    return ServiceObservation(
         service=service, arrival_rate_rps=rate, served_rps=rate, latency_ms=latency_ms, attainment=None, age_s=1.0
     )
 
 
-def run(problem: Problem, periods: Iterable[tuple[Reading, ...]]) -> list[Plan]:
+def run(problem: Problem, periods: Iterable[tuple[ServiceObservation, ...]]) -> list[Plan]:
     """The plans of periods of two minutes; each becomes the current one, and the memory passes through JSON."""
     plans: list[Plan] = []
     memory: Json = None
@@ -48,7 +48,7 @@ def run(problem: Problem, periods: Iterable[tuple[Reading, ...]]) -> list[Plan]:
     return plans
 
 
-def late(periods: int) -> list[tuple[Reading, ...]]:
+def late(periods: int) -> list[tuple[ServiceObservation, ...]]:
     return [(), *[(reading(latency_ms=150.0),)] * periods]
 
 

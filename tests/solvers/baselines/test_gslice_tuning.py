@@ -8,22 +8,22 @@ import pytest
 from solvers.baselines.gslice_tuning import (
     MISS_COUNTS_S,
     SETTLE_S,
-    Range,
+    StepRange,
     Tuning,
     tune,
     tuning_from_json,
     tuning_to_json,
 )
-from solvers.types.state import Json, Reading
+from solvers.types.state import Json, ServiceObservation
 
-START, ANY = Tuning(), Range(lowest=-5, highest=5)
+START, ANY = Tuning(), StepRange(lowest=-5, highest=5)
 NOW_S = 200.0
 
 
 def a_reading(
     latency_ms: float | None = 90.0, *, rate: float = 10.0, served: float = 10.0, age_s: float = 1.0
-) -> Reading:
-    return Reading(
+) -> ServiceObservation:
+    return ServiceObservation(
         service="chat",
         arrival_rate_rps=rate,
         served_rps=served,
@@ -33,7 +33,7 @@ def a_reading(
     )
 
 
-def steps_after(reading: Reading | None, tuning: Tuning = START, allowed: Range = ANY) -> int:
+def steps_after(reading: ServiceObservation | None, tuning: Tuning = START, allowed: StepRange = ANY) -> int:
     return tune(tuning, reading, allowed, slo_ms=100.0, now_s=NOW_S).steps
 
 
@@ -51,13 +51,13 @@ def steps_after(reading: Reading | None, tuning: Tuning = START, allowed: Range 
         (a_reading(None, rate=0.0, served=0.0), 0),
     ],
 )
-def test_a_miss_is_a_step_up_and_slack_a_step_down(reading: Reading | None, steps: int) -> None:
+def test_a_miss_is_a_step_up_and_slack_a_step_down(reading: ServiceObservation | None, steps: int) -> None:
     assert steps_after(reading) == steps
 
 
 def test_steps_stay_within_their_range() -> None:
-    assert steps_after(a_reading(101.0), allowed=Range(lowest=0, highest=0)) == 0
-    assert steps_after(a_reading(1.0), allowed=Range(lowest=0, highest=0)) == 0
+    assert steps_after(a_reading(101.0), allowed=StepRange(lowest=0, highest=0)) == 0
+    assert steps_after(a_reading(1.0), allowed=StepRange(lowest=0, highest=0)) == 0
 
 
 def test_a_reading_from_before_a_change_has_settled_says_nothing_of_it() -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.baselines.half_slo import Profile, half_slo_rps, most_replicas, profiles, replicas_for
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, profiles, replicas_for
 from solvers.greedy.configure import MOST_REPLICAS
 from solvers.laws.colocation import Neighbours
 from solvers.types.problem import OperatingPoint
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
 
-def a_profile(*rows: OperatingPoint, slo_ms: float = 100.0, sensitivity: float = 0.0) -> Profile:
+def a_profile(*rows: OperatingPoint, slo_ms: float = 100.0, sensitivity: float = 0.0) -> SoloProfile:
     problem = a_problem(a_service(slo_ms=slo_ms), rows=rows, sensitivity=sensitivity)
     return profiles(problem, problem.gpu_types[0])["chat"]
 

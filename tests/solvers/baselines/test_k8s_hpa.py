@@ -13,7 +13,7 @@ from solvers.greedy.configure import MOST_REPLICAS
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
-from solvers.types.state import GpuType, Json, Observed, Reading
+from solvers.types.state import GpuType, Json, Observed, ServiceObservation
 from tests.solvers.small_plans import example
 
 # One batch of 1 takes 10 ms on `fast` and 20 ms on `slow`; at every ratio of at least 2 half of that may be used: 50
@@ -164,7 +164,7 @@ def test_what_cannot_be_served_names_its_rule(problem: Problem, rate_rps: float,
 def test_observed_rate_drives_the_metric() -> None:
     current = Plan(policy="k8s_hpa", gpus=(whole_gpu("fast", 2),))
     problem = replace(a_problem(rate_rps=60.0, slow=0), current=current)
-    reading = Reading(
+    reading = ServiceObservation(
         service="chat", arrival_rate_rps=160.0, served_rps=100.0, latency_ms=None, attainment=None, age_s=1.0
     )
     plan, _, _ = make_plan(problem, Observed(at_s=0.0, readings=(reading,)), None, Budget())

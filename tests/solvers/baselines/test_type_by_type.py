@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from solvers.baselines.half_slo import most_replicas
-from solvers.baselines.type_by_type import Believer, Stage, plan_type_by_type
-from solvers.greedy.routing import Carrier, Seat, true_capacities
+from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
+from solvers.greedy.routing import ArrangedReplica, Carrier, true_capacities
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
@@ -16,19 +16,19 @@ from tests.solvers.instances import a_problem, a_row, a_service, a_type
 WHOLE = a_row(100.0, 5.0)  # 100 rps
 
 
-def whole_gpus(problem: Problem, stage: Stage) -> Sequence[Carrier]:
+def whole_gpus(problem: Problem, stage: TypeStage) -> Sequence[Carrier]:
     """One GPU per service, and one more per 100 rps, as far as stock goes."""
     carriers = []
     for service in problem.services:
         if service.name in stage.profiles:
             needed = max(service.min_replicas, round(service.arrival_rate_rps / 100.0 + 0.49))
-            carrier = Carrier(gpu_type=stage.gpu_type.name, seats=(Seat(service=service.name, row=WHOLE),))
+            carrier = Carrier(gpu_type=stage.gpu_type.name, seats=(ArrangedReplica(service=service.name, row=WHOLE),))
             carriers.extend([carrier] * min(needed, most_replicas(service, stage.room)))
     return carriers[: stage.gpu_type.count]
 
 
 def plan_of(problem: Problem) -> tuple[Plan, PlanReport]:
-    believer = Believer(name="whole", fill=whole_gpus, capacities=true_capacities)
+    believer = TypePolicy(name="whole", fill=whole_gpus, capacities=true_capacities)
     return plan_type_by_type(problem, believer, Budget())
 
 

@@ -9,7 +9,7 @@ import pytest
 from solvers.check import violations
 from solvers.explain.alternatives import Neighbourhood
 from solvers.explain.explain import explain_gpus
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Alternative
 from solvers.joint.relaxation.dual_prices import relax
 from solvers.joint.solve import solve
@@ -98,7 +98,7 @@ def test_what_the_plan_runs_is_explained_by_the_same_prices() -> None:
     told = 0
     for problem, plan, prices in cases():
         for one, gpu in zip(
-            explain_gpus(Company(problem), plan, prices, most=99).kinds, by_cost(problem, plan), strict=True
+            explain_gpus(NeighbourReader(problem), plan, prices, most=99).kinds, by_cost(problem, plan), strict=True
         ):
             assert (one.gpu_type, one.count) == (gpu.gpu_type, gpu.count)
             assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
@@ -123,7 +123,7 @@ def test_a_plan_of_another_policy_is_explained_by_its_own_rows() -> None:
             )
             gpu = GpuPlan(gpu_type=gpu_type.name, clock_mhz=row.clock_mhz, replicas=(replica,))
             if is_useful(problem, gpu):
-                (one,) = explain_gpus(Company(problem), Plan(policy="other", gpus=(gpu,)), prices, most=1).kinds
+                (one,) = explain_gpus(NeighbourReader(problem), Plan(policy="other", gpus=(gpu,)), prices, most=1).kinds
                 assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
                 told += 1
     assert told > 0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.types.outcome import GpuTypePrice, Prices
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
@@ -21,13 +21,13 @@ def a_plan(*replicas: ReplicaPlan, count: int = 1) -> Plan:
 
 
 def rules(problem: Problem, plan: Plan, service: str = "chat") -> list[str]:
-    return [binding.rule for binding in Company(problem).bindings(plan, service)]
+    return [binding.rule for binding in NeighbourReader(problem).bindings(plan, service)]
 
 
 def test_capacities_and_times_are_the_contract_s() -> None:
     problem, plan, _ = example()
     for gpu in plan.gpus:
-        seats = Company(problem).seats(gpu)
+        seats = NeighbourReader(problem).seats(gpu)
         assert seats is not None
         for index, seat in enumerate(seats):
             assert seat.capacity_rps == pytest.approx(capacity_rps(problem, gpu, index))
@@ -62,7 +62,7 @@ def test_an_slo_that_costs_utilisation_is_named() -> None:
 def test_limits_of_the_service_and_the_stock_are_named() -> None:
     service = a_service(rate_rps=80.0, min_replicas=2, max_replicas=2)
     problem = a_problem(service, types=(a_type(count=2),))
-    found = Company(problem).bindings(a_plan(a_replica(), count=2), "chat")
+    found = NeighbourReader(problem).bindings(a_plan(a_replica(), count=2), "chat")
     assert [(binding.rule, binding.detail) for binding in found] == [
         ("max_replicas", "no more than 2 may run"),
         ("min_replicas", "no fewer than 2 may run"),
@@ -75,7 +75,7 @@ def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothin
 
     def said(per_gpu: float) -> list[str]:
         prices = Prices(unit="usd_per_hour", services=(), gpu_types=(GpuTypePrice(gpu_type="gpu", per_gpu=per_gpu),))
-        return [each.detail for each in Company(problem).bindings(plan, "chat", prices) if each.rule == "stock"]
+        return [each.detail for each in NeighbourReader(problem).bindings(plan, "chat", prices) if each.rule == "stock"]
 
     assert (said(0.2), said(0.0)) == (["the only gpu is in use"], [])
 
@@ -83,7 +83,7 @@ def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothin
 def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
     problem = a_problem(a_service(rate_rps=40.0), a_service("search"), max_replicas_per_gpu=1)
     (gpu,) = a_plan(a_replica()).gpus
-    uses = {use.rule: (use.used, use.limit, use.is_full) for use in Company(problem).uses(gpu)}
+    uses = {use.rule: (use.used, use.limit, use.is_full) for use in NeighbourReader(problem).uses(gpu)}
     assert uses == {
         "sm": (50.0, 100.0, False),
         "memory": (4000.0, 16_000.0, False),
@@ -93,7 +93,7 @@ def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
 
 
 def test_a_replica_without_a_row_has_no_seat() -> None:
-    company = Company(a_problem(a_service(rate_rps=40.0)))
+    company = NeighbourReader(a_problem(a_service(rate_rps=40.0)))
     (odd,) = a_plan(a_replica(sm_percent=33.0)).gpus
     (foreign,) = a_plan(a_replica("nobody")).gpus
     assert company.seats(odd) is None and company.seats(foreign) is None

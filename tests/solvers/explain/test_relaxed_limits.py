@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.relaxed_limits import LOOSER, priced_reliefs
 from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
@@ -55,7 +55,7 @@ def test_tested_savings_are_those_of_the_linear_program_over_every_pattern() -> 
     tested = 0
     for seed, problem, plan, base in cases():
         here = least_cost(problem)
-        for relief in solved_reliefs(Company(problem), plan, base.prices(), base):
+        for relief in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base):
             saved = here - least_cost(loosened(problem, relief.kind, relief.subject))
             if relief.basis == "relaxation":
                 assert relief.saving == pytest.approx(saved, abs=3e-3 * here), (seed, relief)
@@ -70,7 +70,9 @@ def test_the_relief_that_helps_most_comes_first_of_those_put_to_the_test() -> No
     for seed, problem, plan, base in cases():
         here = least_cost(problem)
         found = [
-            one for one in solved_reliefs(Company(problem), plan, base.prices(), base) if one.basis == "relaxation"
+            one
+            for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)
+            if one.basis == "relaxation"
         ]
         saved = [here - least_cost(loosened(problem, one.kind, one.subject)) for one in found]
         if len(found) > 1:
@@ -85,7 +87,9 @@ def test_services_that_may_not_use_the_cheap_gpus_are_let_on_them() -> None:
     base = relax(problem)
     assert base is not None
     plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
-    (relief,) = (one for one in solved_reliefs(Company(problem), plan, base.prices(), base) if one.kind == "gpu_types")
+    (relief,) = (
+        one for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base) if one.kind == "gpu_types"
+    )
     # 1.5 GPUs at 0.5 instead of 2 USD/h.
     assert (relief.words, relief.basis) == ("chat on cheap, too", "relaxation")
     assert relief.saving == pytest.approx(2.25, rel=1e-3)
@@ -98,15 +102,17 @@ def test_a_power_cap_that_binds_is_found() -> None:
     base = relax(problem)
     assert base is not None
     plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
-    (relief,) = (one for one in solved_reliefs(Company(problem), plan, base.prices(), base) if one.kind == "power_cap")
+    (relief,) = (
+        one for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base) if one.kind == "power_cap"
+    )
     assert relief.words == "power cap of gpu 105 → 115.5 W"
     assert relief.saving == pytest.approx(3.0 - 2.5, rel=1e-3)
 
 
 def test_no_relief_is_tested_once_time_is_over() -> None:
     _, problem, plan, base = next(cases())
-    found = solved_reliefs(Company(problem), plan, base.prices(), base, is_over=lambda: True)
-    assert found == priced_reliefs(Company(problem), plan, base.prices())
+    found = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base, is_over=lambda: True)
+    assert found == priced_reliefs(NeighbourReader(problem), plan, base.prices())
 
 
 def test_where_gpus_are_short_one_more_serves_more() -> None:
@@ -114,6 +120,6 @@ def test_where_gpus_are_short_one_more_serves_more() -> None:
     base = relax(problem)
     assert base is not None
     plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
-    first = solved_reliefs(Company(problem), plan, base.prices(), base)[0]
+    first = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)[0]
     assert (first.kind, first.words) == ("stock", "one more gpu (2 → 3)")
     assert first.saving == pytest.approx(100.0, rel=1e-3)

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from solvers.forecast.types import History, Season, Series, Technique
+from solvers.forecast.types import ForecastTechnique, History, RequestSeries, Season
 
 Reals = npt.NDArray[np.float64]
 NAN = float("nan")
 
 
-def a_series(rates_rps: Sequence[float] | Reals, *, window_s: float = 1.0, start_s: float = 0.0) -> Series:
+def a_series(rates_rps: Sequence[float] | Reals, *, window_s: float = 1.0, start_s: float = 0.0) -> RequestSeries:
     """Windows that counted exactly these rates; NaN where nothing was heard."""
-    return Series(start_s=start_s, window_s=window_s, arrivals=np.asarray(rates_rps, dtype=float) * window_s)
+    return RequestSeries(start_s=start_s, window_s=window_s, arrivals=np.asarray(rates_rps, dtype=float) * window_s)
 
 
 def a_history(
@@ -26,7 +26,9 @@ def a_history(
     return History(recent=a_series(rates_rps, window_s=window_s, start_s=start_s), seasons=seasons)
 
 
-def rate_of(technique: Technique, history: History, *, level: float = 0.95, horizon_s: float | None = None) -> float:
+def rate_of(
+    technique: ForecastTechnique, history: History, *, level: float = 0.95, horizon_s: float | None = None
+) -> float:
     """One quantile, of the next window where nothing else is said."""
     made = technique(history, horizon_s=horizon_s or history.recent.window_s, levels=(level,))
     assert made is not None

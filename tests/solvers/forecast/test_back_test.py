@@ -6,26 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.forecast.back_test import MOST_MARGIN, Question, Score, back_test
+from solvers.forecast.back_test import MOST_MARGIN, BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import FEWEST_FORECASTS, HALF_LIFE_S, Choice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
-from solvers.forecast.types import Season, Series
+from solvers.forecast.types import RequestSeries, Season
 from tests.solvers.forecast.histories import NAN, a_series, daily_means, poisson_rates
 
-SCORE = Score(forecasts=500.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0)
-NEXT = Question(horizon_s=1.0)
+SCORE = ForecastScore(
+    forecasts=500.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0
+)
+NEXT = BackTestOrigin(horizon_s=1.0)
 
 
-def scores(**pinball_rps: float) -> Mapping[str, Score]:
+def scores(**pinball_rps: float) -> Mapping[str, ForecastScore]:
     return {DEFAULT: SCORE} | {name: replace(SCORE, pinball_rps=loss) for name, loss in pinball_rps.items()}
 
 
-def best(found: Mapping[str, Score]) -> str:
+def best(found: Mapping[str, ForecastScore]) -> str:
     return min(found, key=lambda name: found[name].pinball_rps)
 
 
-def noise(means_rps: Sequence[float], seed: int = 0) -> Series:
+def noise(means_rps: Sequence[float], seed: int = 0) -> RequestSeries:
     return a_series(poisson_rates(np.random.default_rng(seed), np.asarray(means_rps), 1.0))
 
 
@@ -43,7 +45,7 @@ def test_loss_coverage_and_error_are_those_of_the_formula() -> None:
 
 
 def test_a_constant_rate_is_forecast_without_error_by_all() -> None:
-    found = back_test(a_series([100.0] * 200), Question(horizon_s=5.0))
+    found = back_test(a_series([100.0] * 200), BackTestOrigin(horizon_s=5.0))
     assert list(found) == list(TECHNIQUES)
     for score in found.values():
         assert (score.forecasts, score.coverage, score.interval_coverage) == (120.0, 1.0, 1.0)
@@ -61,20 +63,25 @@ def test_missing_windows_judge_nobody_and_silence_does() -> None:
 
 def test_the_right_technique_wins_on_each_signal() -> None:
     draw = np.random.default_rng(6)
-    steady = back_test(noise([200.0] * 600), Question(horizon_s=5.0, most_origins=500))
+    steady = back_test(noise([200.0] * 600), BackTestOrigin(horizon_s=5.0, most_origins=500))
     assert best(steady) in {"ewma", DEFAULT}
     assert steady["last_value"].pinball_rps > 1.2 * steady["ewma"].pinball_rps
     wandering = 2000.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=600)))
-    assert best(back_test(noise(wandering), Question(horizon_s=1.0, most_origins=500))) in {"last_value", "ewma_fast"}
+    assert best(back_test(noise(wandering), BackTestOrigin(horizon_s=1.0, most_origins=500))) in {
+        "last_value",
+        "ewma_fast",
+    }
     ramps = noise(500.0 + 4.0 * np.abs(np.arange(600) % 400 - 200))
-    errors = {name: one.error_rps for name, one in back_test(ramps, Question(horizon_s=10.0, most_origins=500)).items()}
+    errors = {
+        name: one.error_rps for name, one in back_test(ramps, BackTestOrigin(horizon_s=10.0, most_origins=500)).items()
+    }
     assert min(errors, key=lambda name: errors[name]) in {"holt", "holt_fast"}
 
 
 def test_on_a_daily_season_the_seasonal_technique_wins_minutes_ahead() -> None:
     means = daily_means(9, COARSE_S)
     series = a_series(poisson_rates(np.random.default_rng(8), means, COARSE_S), window_s=COARSE_S)
-    question = Question(horizon_s=6 * COARSE_S, most_origins=600)
+    question = BackTestOrigin(horizon_s=6 * COARSE_S, most_origins=600)
 
     def seasons_before(until_s: float) -> tuple[Season, ...]:
         return make_seasons(series.part(0, int((until_s - series.start_s) // COARSE_S)))
@@ -89,7 +96,7 @@ def test_no_forecast_sees_what_it_is_judged_by() -> None:
     rates = np.random.default_rng(10).uniform(1.0, 100.0, size=300)
     changed = rates.copy()
     changed[-1] = 1e6
-    question = Question(horizon_s=5.0, most_origins=1000)
+    question = BackTestOrigin(horizon_s=5.0, most_origins=1000)
     before = back_test(a_series(rates[:-1]), question)
     after = back_test(a_series(changed), question)
     for name, score in after.items():
@@ -104,7 +111,7 @@ def test_seasons_are_made_a_few_times_and_origins_are_bounded() -> None:
         asked.append(until_s)
         return ()
 
-    found = back_test(a_series(np.ones(5000)), Question(horizon_s=1.0, most_origins=100), seasons_before)
+    found = back_test(a_series(np.ones(5000)), BackTestOrigin(horizon_s=1.0, most_origins=100), seasons_before)
     assert {score.forecasts for score in found.values()} == {100.0}
     assert len(asked) <= 13
     assert asked == sorted(asked)
@@ -114,7 +121,7 @@ def test_only_the_newest_windows_are_seen_and_only_new_ones_judged() -> None:
     rates = np.random.default_rng(12).uniform(1.0, 100.0, size=100)
     other = rates.copy()
     other[:70] = 1e6
-    question = Question(horizon_s=5.0, lookback=20)
+    question = BackTestOrigin(horizon_s=5.0, lookback=20)
     judged, again = (back_test(a_series(series), question, since=90) for series in (rates, other))
     assert judged == again
     assert {score.forecasts for score in judged.values()} == {6.0}
@@ -166,7 +173,7 @@ def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
     # Bursts that no technique foresees: a twelfth of the windows has twice the rate.
     draw = np.random.default_rng(13)
     series = noise(np.where(draw.random(2400) < 1.0 / 12.0, 200.0, 100.0), seed=14)
-    question = Question(horizon_s=1.0, most_origins=2000)
+    question = BackTestOrigin(horizon_s=1.0, most_origins=2000)
     before = back_test(series.part(0, 1200), question)
     margins = {name: margin_of(score) for name, score in before.items()}
     bare, wide = (back_test(series, question, margins=given, since=1200) for given in ({}, margins))
@@ -191,7 +198,7 @@ def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -
 
 
 def test_what_was_judged_by_halves_is_as_what_was_judged_at_once() -> None:
-    series, question = noise([50.0] * 400), Question(horizon_s=1.0, most_origins=1000)
+    series, question = noise([50.0] * 400), BackTestOrigin(horizon_s=1.0, most_origins=1000)
     whole = back_test(series, question)
     first = back_test(series.part(0, 200), question)
     second = back_test(series, question, since=200)

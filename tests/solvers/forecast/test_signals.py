@@ -7,7 +7,7 @@ import pytest
 from solvers.forecast import smoothing as holt
 from solvers.forecast import smoothing as last_value
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES, forecast_by
-from solvers.forecast.types import Forecast, Season, Series, Technique, make_forecast, widen
+from solvers.forecast.types import Forecast, ForecastTechnique, RequestSeries, Season, make_forecast, widen
 from solvers.types.errors import InvalidInput
 from tests.solvers.forecast.histories import NAN, a_history, a_series, poisson_rates, rate_of
 
@@ -20,7 +20,7 @@ every_technique = pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=
 
 
 def forecast(
-    technique: Technique, rates_rps: list[float] | Reals, *, level: float = 0.5, horizon_s: float = 1.0
+    technique: ForecastTechnique, rates_rps: list[float] | Reals, *, level: float = 0.5, horizon_s: float = 1.0
 ) -> float:
     """With a season that knows a constant rate of 100 rps."""
     history = a_history(rates_rps, start_s=NOON_S, seasons=FLAT)
@@ -29,25 +29,25 @@ def forecast(
 
 @every_technique
 @pytest.mark.parametrize("horizon_s", (1.0, 5.0, 60.0))
-def test_a_constant_rate_goes_on(technique: Technique, horizon_s: float) -> None:
+def test_a_constant_rate_goes_on(technique: ForecastTechnique, horizon_s: float) -> None:
     assert forecast(technique, [100.0] * 60, horizon_s=horizon_s) == pytest.approx(100.0, rel=0.001)
 
 
 @every_technique
-def test_nothing_heard_says_nothing(technique: Technique) -> None:
+def test_nothing_heard_says_nothing(technique: ForecastTechnique) -> None:
     for rates_rps in ([], [NAN] * 20):
         assert technique(a_history(rates_rps, seasons=FLAT), horizon_s=1.0, levels=LEVELS) is None
 
 
 @every_technique
-def test_a_quiet_service_falls_to_zero_at_every_level(technique: Technique) -> None:
+def test_a_quiet_service_falls_to_zero_at_every_level(technique: ForecastTechnique) -> None:
     made = technique(a_history([0.0] * 60, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
     assert made is not None
     assert made.rates_rps == (0.0, 0.0, 0.0)
 
 
 @every_technique
-def test_missing_windows_change_nothing_and_zeros_do(technique: Technique) -> None:
+def test_missing_windows_change_nothing_and_zeros_do(technique: ForecastTechnique) -> None:
     holes = np.full(60, 100.0)
     holes[[5, 17, 18, 19, 40, 55]] = np.nan
     assert forecast(technique, holes) == pytest.approx(100.0, rel=0.001)
@@ -56,7 +56,7 @@ def test_missing_windows_change_nothing_and_zeros_do(technique: Technique) -> No
 
 
 @every_technique
-def test_quantiles_rise_with_their_level_and_are_plain_floats(technique: Technique) -> None:
+def test_quantiles_rise_with_their_level_and_are_plain_floats(technique: ForecastTechnique) -> None:
     draw = np.random.default_rng(5)
     rates = poisson_rates(draw, np.full(60, 20.0), 1.0)
     made = technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
@@ -68,7 +68,7 @@ def test_quantiles_rise_with_their_level_and_are_plain_floats(technique: Techniq
 
 
 @every_technique
-def test_poisson_noise_is_covered_as_promised(technique: Technique) -> None:
+def test_poisson_noise_is_covered_as_promised(technique: ForecastTechnique) -> None:
     draw = np.random.default_rng(7)
     rates = poisson_rates(draw, np.full((500, 65), 100.0), 1.0)
     made = [
@@ -82,7 +82,7 @@ def test_poisson_noise_is_covered_as_promised(technique: Technique) -> None:
 
 
 @every_technique
-def test_the_same_history_gives_the_same_forecast(technique: Technique) -> None:
+def test_the_same_history_gives_the_same_forecast(technique: ForecastTechnique) -> None:
     rates = poisson_rates(np.random.default_rng(9), np.full(60, 30.0), 1.0)
     first, second = (technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS) for _ in range(2))
     assert first == second
@@ -90,7 +90,7 @@ def test_the_same_history_gives_the_same_forecast(technique: Technique) -> None:
 
 @every_technique
 @pytest.mark.parametrize(("horizon_s", "level"), [(0.0, 0.5), (NAN, 0.5), (1.0, 1.0), (1.0, 0.0)])
-def test_bad_questions_are_refused(technique: Technique, horizon_s: float, level: float) -> None:
+def test_bad_questions_are_refused(technique: ForecastTechnique, horizon_s: float, level: float) -> None:
     with pytest.raises(InvalidInput):
         technique(a_history([1.0] * 5, seasons=FLAT), horizon_s=horizon_s, levels=(level,))
 
@@ -101,7 +101,7 @@ def test_bad_questions_are_refused(technique: Technique, horizon_s: float, level
 )
 def test_bad_series_are_refused(arrivals: list[float], window_s: float) -> None:
     with pytest.raises(InvalidInput):
-        Series(start_s=0.0, window_s=window_s, arrivals=np.array(arrivals))
+        RequestSeries(start_s=0.0, window_s=window_s, arrivals=np.array(arrivals))
 
 
 def test_the_last_value_is_the_newest_heard_rate_and_its_changes_are_the_margin() -> None:
@@ -131,7 +131,7 @@ def test_ewma_is_the_same_for_any_length_of_windows() -> None:
 
 
 @pytest.mark.parametrize("technique", (holt.holt, holt.fast_holt))
-def test_holt_follows_a_ramp_and_ewma_lags_behind(technique: Technique) -> None:
+def test_holt_follows_a_ramp_and_ewma_lags_behind(technique: ForecastTechnique) -> None:
     ramp = 100.0 + 2.0 * np.arange(120)
     following = ramp[-1] + 10.0
     assert forecast(technique, ramp, horizon_s=5.0) == pytest.approx(following, rel=0.02)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from solvers.governors.registry import govern
-from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod
 
 CLOCKS_MHZ = tuple(600.0 + 15.0 * step for step in range(63))
 """600 to 1530 MHz."""
@@ -18,14 +18,14 @@ class Plant:
     ms_per_item: float = 2.0
     """At 1000 MHz."""
 
-    def power_w(self, knobs: Knobs) -> float:
+    def power_w(self, knobs: GovernorKnobs) -> float:
         busy_w = self.watts_per_item * sum(knobs.batches.values())
         return self.idle_w + busy_w * float((knobs.clock_mhz / 1000.0) ** 2.5)
 
-    def execution_ms(self, knobs: Knobs, replica: str) -> float:
+    def execution_ms(self, knobs: GovernorKnobs, replica: str) -> float:
         return self.base_ms + self.ms_per_item * knobs.batches[replica] * 1000.0 / knobs.clock_mhz
 
-    def read(self, knobs: Knobs) -> GpuPeriod:
+    def read(self, knobs: GovernorKnobs) -> GpuPeriod:
         return GpuPeriod(
             peak_power_w=self.power_w(knobs),
             replicas=tuple(a_period(each, self.execution_ms(knobs, each)) for each in knobs.batches),
@@ -43,9 +43,9 @@ def a_period(replica: str = "r1", execution_ms: float = 10.0, *, batches: int = 
     )
 
 
-def limits(cap_w: float = 150.0, *, latency_ms: float = 100.0, **largest: int) -> Limits:
+def limits(cap_w: float = 150.0, *, latency_ms: float = 100.0, **largest: int) -> GovernorLimits:
     """Limits of replicas with these largest batches; one of 32 where none is named."""
-    return Limits(
+    return GovernorLimits(
         power_cap_w=cap_w,
         clocks_mhz=CLOCKS_MHZ,
         replicas=tuple(
@@ -55,7 +55,7 @@ def limits(cap_w: float = 150.0, *, latency_ms: float = 100.0, **largest: int) -
     )
 
 
-def course(name: str, plant: Plant, knobs: Knobs, within: Limits, *, steps: int) -> list[Knobs]:
+def course(name: str, plant: Plant, knobs: GovernorKnobs, within: GovernorLimits, *, steps: int) -> list[GovernorKnobs]:
     """The knobs at the start and after every step."""
     passed = [knobs]
     for _ in range(steps):

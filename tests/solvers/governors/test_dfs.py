@@ -3,18 +3,18 @@
 import pytest
 
 from solvers.governors.registry import govern
-from solvers.governors.types import GpuPeriod, Knobs
+from solvers.governors.types import GovernorKnobs, GpuPeriod
 from tests.solvers.governors.plants import a_period, limits
 
 
-def turned_mhz(clock_mhz: float, power_w: float, memory: dict[str, float] | None = None) -> tuple[float, Knobs]:
+def turned_mhz(clock_mhz: float, power_w: float, memory: dict[str, float] | None = None) -> tuple[float, GovernorKnobs]:
     """How far one step turns the clock under a cap of 100 W."""
-    knobs = Knobs(clock_mhz=clock_mhz, batches={"r1": 4}, memory=memory or {})
+    knobs = GovernorKnobs(clock_mhz=clock_mhz, batches={"r1": 4}, memory=memory or {})
     after = govern("dfs", knobs, GpuPeriod(peak_power_w=power_w, replicas=(a_period(),)), limits(100.0))
     return after.clock_mhz - clock_mhz, after
 
 
-def turns(powers_w: list[float], knobs: Knobs) -> list[float]:
+def turns(powers_w: list[float], knobs: GovernorKnobs) -> list[float]:
     """How far each step turns the clock when these powers are measured one after the other."""
     turned = []
     for power_w in powers_w:

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, within
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, within
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, a_period, course, limits
 
 SETTLING_STEPS = 60
-HIGHEST = Knobs(clock_mhz=1530.0, batches={"r1": 32})
-LOWEST = Knobs(clock_mhz=600.0, batches={"r1": 1})
+HIGHEST = GovernorKnobs(clock_mhz=1530.0, batches={"r1": 32})
+LOWEST = GovernorKnobs(clock_mhz=600.0, batches={"r1": 1})
 KEEP_THE_CAP = ("batch_dvfs", "dfs")
 """Those that stop probing once they know; the AIMD ones break their limit once per tooth."""
 
@@ -37,7 +37,7 @@ def test_whatever_is_measured_the_knobs_stay_within_the_limits(
     name: str, clock_mhz: float, batch: int, powers: list[float], execution_ms: float, batches: int
 ) -> None:
     bounds = limits(r1=32, r2=7, r3=1)
-    knobs = Knobs(clock_mhz=clock_mhz, batches={"r1": batch, "gone": 9})
+    knobs = GovernorKnobs(clock_mhz=clock_mhz, batches={"r1": batch, "gone": 9})
     for power_w in powers:
         reading = GpuPeriod(
             peak_power_w=power_w,
@@ -58,9 +58,9 @@ def test_the_same_arguments_give_the_same_knobs(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(GOVERNORS))
 def test_a_gpu_without_replicas_and_one_without_work_stay_as_they_are(name: str) -> None:
     idle = GpuPeriod(peak_power_w=50.0)
-    empty = Limits(power_cap_w=150.0, clocks_mhz=CLOCKS_MHZ)
-    assert govern(name, Knobs(clock_mhz=900.0, batches={}), idle, empty).clock_mhz == 900.0
-    full = Knobs(clock_mhz=900.0, batches={"r1": 32})
+    empty = GovernorLimits(power_cap_w=150.0, clocks_mhz=CLOCKS_MHZ)
+    assert govern(name, GovernorKnobs(clock_mhz=900.0, batches={}), idle, empty).clock_mhz == 900.0
+    full = GovernorKnobs(clock_mhz=900.0, batches={"r1": 32})
     resting = govern(name, full, GpuPeriod(peak_power_w=50.0, replicas=(a_period(batches=0),)), limits())
     assert (resting.clock_mhz, resting.batches) == (full.clock_mhz, full.batches)
 
@@ -69,13 +69,13 @@ def test_a_gpu_without_replicas_and_one_without_work_stay_as_they_are(name: str)
 @pytest.mark.parametrize("start", [HIGHEST, LOWEST], ids=["from above", "from below"])
 @pytest.mark.parametrize("cap_w", [90.0, 120.0, 150.0, 200.0, 300.0])
 def test_under_a_steady_load_the_cap_is_kept_for_good_and_power_comes_near_it(
-    name: str, start: Knobs, cap_w: float
+    name: str, start: GovernorKnobs, cap_w: float
 ) -> None:
     plant = Plant()
     passed = course(name, plant, start, limits(cap_w), steps=300)
     settled = {plant.power_w(each) for each in passed[SETTLING_STEPS:]}
     # The lowest that dfs can reach: 50 + 5 · 32 · 0.6^2.5 = 94.6 W; the highest of both: 50 + 160 · 1.53^2.5 = 513 W.
-    lowest_w = plant.power_w(within(Knobs(clock_mhz=600.0, batches={"r1": 32}), limits()))
+    lowest_w = plant.power_w(within(GovernorKnobs(clock_mhz=600.0, batches={"r1": 32}), limits()))
     if name == "dfs" and cap_w < lowest_w:
         assert settled == {lowest_w}
         return
@@ -94,10 +94,14 @@ def test_a_load_that_grows_is_answered_and_one_that_falls_is_used(name: str) -> 
 
 
 def test_the_limits_take_what_the_knobs_do_not_know_at_its_largest() -> None:
-    bounds = Limits(
+    bounds = GovernorLimits(
         power_cap_w=100.0,
         clocks_mhz=(600.0, 900.0),
         replicas=(ReplicaLimits(id="new", latency_ms=50.0, largest_batch=8),),
     )
-    assert within(Knobs(clock_mhz=899.0, batches={}), bounds) == Knobs(clock_mhz=600.0, batches={"new": 8})
-    assert within(Knobs(clock_mhz=100.0, batches={"new": 20}), bounds) == Knobs(clock_mhz=600.0, batches={"new": 8})
+    assert within(GovernorKnobs(clock_mhz=899.0, batches={}), bounds) == GovernorKnobs(
+        clock_mhz=600.0, batches={"new": 8}
+    )
+    assert within(GovernorKnobs(clock_mhz=100.0, batches={"new": 20}), bounds) == GovernorKnobs(
+        clock_mhz=600.0, batches={"new": 8}
+    )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from solvers.governors.power_latency import DOUBT_PERIODS, FAILING_PERIODS, asks_for_partition, start
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GpuPeriod, Knobs, Limits, ReplicaLimits, ReplicaPeriod
+from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, limits
 
 CAP_W = 100.0
@@ -26,13 +26,13 @@ def worked(replica: str, latency_ms: float, *, queued: int = 0, execution_ms: fl
 
 def turned(
     power_w: float, *latencies_ms: float, batches: tuple[int, ...] = (), memory: dict[str, float] | None = None
-) -> tuple[float, list[int], Knobs]:
+) -> tuple[float, list[int], GovernorKnobs]:
     """By how much one step turns the clock from 900 MHz, and the batches after it; every batch was 10."""
     names = [f"r{number}" for number in range(len(latencies_ms))]
     before = dict(zip(names, batches or (10,) * len(names), strict=True))
     after = govern(
         "power_latency",
-        Knobs(clock_mhz=900.0, batches=before, memory=memory or {}),
+        GovernorKnobs(clock_mhz=900.0, batches=before, memory=memory or {}),
         GpuPeriod(peak_power_w=power_w, replicas=tuple(map(worked, names, latencies_ms))),
         limits(CAP_W, latency_ms=LIMIT_MS, **dict.fromkeys(names, 64)),
     )
@@ -106,7 +106,7 @@ def test_a_latency_above_its_limit_outranks_head_room() -> None:
 def test_waiting_beyond_one_batch_counts_as_want_of_throughput_not_as_latency() -> None:
     # 400 ms of which 360 are waiting: two batches' time is 80 ms, so the batch grows to 10 · 95 / 80.
     reading = GpuPeriod(peak_power_w=85.0, replicas=(worked("r1", 400.0, execution_ms=40.0, queued=50),))
-    after = govern("power_latency", Knobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=64))
+    after = govern("power_latency", GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=64))
     assert (after.clock_mhz, after.batches) == (900.0, {"r1": 11})
 
 
@@ -115,7 +115,7 @@ def test_at_the_largest_batch_the_clock_rises_where_more_wait_than_one_batch_tak
     queued: int, clock_mhz: float
 ) -> None:
     reading = GpuPeriod(peak_power_w=60.0, replicas=(worked("r1", 30.0, queued=queued),))
-    after = govern("power_latency", Knobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=10))
+    after = govern("power_latency", GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=10))
     assert (after.clock_mhz, after.batches) == (clock_mhz, {"r1": 10})
 
 
@@ -189,13 +189,15 @@ def test_three_failing_periods_in_a_row_ask_for_another_partition_and_a_good_one
     [(CLOCKS_MHZ, 600.0), ((500.0, 650.0, 900.0), 650.0), ((500.0, 700.0), 500.0), ((1530.0,), 1530.0)],
 )
 def test_it_starts_at_batch_1_and_the_clock_nearest_to_600(clocks_mhz: tuple[float, ...], expected_mhz: float) -> None:
-    bounds = Limits(
+    bounds = GovernorLimits(
         power_cap_w=CAP_W, clocks_mhz=clocks_mhz, replicas=(ReplicaLimits(id="r1", latency_ms=50.0, largest_batch=8),)
     )
-    assert start(bounds) == Knobs(clock_mhz=expected_mhz, batches={"r1": 1})
+    assert start(bounds) == GovernorKnobs(clock_mhz=expected_mhz, batches={"r1": 1})
 
 
-def played(plant: Plant, knobs: Knobs, bounds: Limits, *, periods: int) -> list[tuple[Knobs, float, float]]:
+def played(
+    plant: Plant, knobs: GovernorKnobs, bounds: GovernorLimits, *, periods: int
+) -> list[tuple[GovernorKnobs, float, float]]:
     """Knobs, power and longest batch of every period; more always waits than a batch takes."""
     passed = []
     for _ in range(periods):
@@ -223,7 +225,7 @@ def test_random_plants_are_within_both_limits_after_at_most_20_periods_and_stay_
 ) -> None:
     bounds = limits(cap_w, latency_ms=latency_ms, **{f"r{each}": 128 for each in range(replicas)})
     passed = played(plant, start(bounds), bounds, periods=120)
-    lowest = Knobs(clock_mhz=600.0, batches={f"r{each}": 1 for each in range(replicas)})
+    lowest = GovernorKnobs(clock_mhz=600.0, batches={f"r{each}": 1 for each in range(replicas)})
     can_keep_power = plant.power_w(lowest) <= cap_w
     can_keep_latency = plant.execution_ms(lowest, "r0") <= latency_ms
     for knobs, power_w, longest_ms in passed[20:]:
@@ -253,14 +255,14 @@ def test_other_limits_are_kept_again_within_20_periods(cap_after_w: float, laten
     first = limits(150.0, latency_ms=100.0, **names)
     before = played(plant, start(first), first, periods=40)[-1][0]
     bounds = limits(cap_after_w, latency_ms=latency_after_ms, **names)
-    passed = played(plant, Knobs(clock_mhz=before.clock_mhz, batches=before.batches), bounds, periods=100)
+    passed = played(plant, GovernorKnobs(clock_mhz=before.clock_mhz, batches=before.batches), bounds, periods=100)
     assert all(power_w <= cap_after_w and longest_ms <= latency_after_ms for _, power_w, longest_ms in passed[20:])
     assert passed[-1][1] >= 0.85 * cap_after_w
 
 
 def test_a_cap_below_idle_power_ends_at_the_lowest_knobs_and_asks() -> None:
     bounds = limits(40.0, r1=32)
-    passed = played(Plant(idle_w=50.0), Knobs(clock_mhz=1530.0, batches={"r1": 32}), bounds, periods=60)
+    passed = played(Plant(idle_w=50.0), GovernorKnobs(clock_mhz=1530.0, batches={"r1": 32}), bounds, periods=60)
     assert (passed[-1][0].clock_mhz, passed[-1][0].batches) == (600.0, {"r1": 1})
     assert asks_for_partition(passed[-1][0].memory)
 
@@ -271,7 +273,7 @@ def test_steps_downwards_double_with_every_failing_period_before() -> None:
 
 
 def test_a_gpu_on_which_nothing_is_executed_stays_and_lowers_its_clock_only_over_the_cap() -> None:
-    knobs = Knobs(clock_mhz=900.0, batches={"r1": 10}, memory={"failing": 2.0})
+    knobs = GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}, memory={"failing": 2.0})
     rest = govern("power_latency", knobs, GpuPeriod(peak_power_w=50.0), limits(CAP_W, r1=32))
     assert (rest.clock_mhz, rest.batches, rest.memory["failing"]) == (900.0, {"r1": 10}, 0.0)
     over = govern("power_latency", knobs, GpuPeriod(peak_power_w=103.0), limits(CAP_W, r1=32))

@@ -6,7 +6,7 @@ import pytest
 
 from solvers.greedy.arrange import arrange, running_carriers, top_up
 from solvers.greedy.configure import MOST_REPLICAS, configure
-from solvers.greedy.routing import Carrier, Seat
+from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from tests.solvers.instances import HALVES, a_problem, a_row, a_service, a_type
@@ -154,7 +154,7 @@ def topped_up(problem: Problem, *carriers: Carrier) -> list[dict[str, float]]:
 def test_who_falls_short_gets_more_where_there_is_room() -> None:
     # chat needs 120 rps: the half that runs carries 50, each further one 50.
     problem = a_problem(a_service(rate_rps=120.0), rows=(HALF,))
-    half = Carrier(gpu_type="gpu", seats=(Seat(service="chat", row=HALF),))
+    half = Carrier(gpu_type="gpu", seats=(ArrangedReplica(service="chat", row=HALF),))
     assert topped_up(problem, half) == [{"chat": 50.0}] * 3
     limited = replace(problem, services=(replace(problem.services[0], max_replicas=2),))
     assert topped_up(limited, half) == [{"chat": 50.0}] * 2
@@ -162,7 +162,7 @@ def test_who_falls_short_gets_more_where_there_is_room() -> None:
 
 
 def test_a_shortage_that_is_rounding_starts_nothing() -> None:
-    half = Carrier(gpu_type="gpu", seats=(Seat(service="chat", row=HALF),))
+    half = Carrier(gpu_type="gpu", seats=(ArrangedReplica(service="chat", row=HALF),))
     problem = a_problem(a_service(rate_rps=100.0 * (1.0 + 1e-9)), rows=(HALF,))
     assert topped_up(problem, half, half) == [{"chat": 50.0}] * 2
 

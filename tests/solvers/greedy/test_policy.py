@@ -13,7 +13,7 @@ from solvers.greedy.policy import RULE, make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
-from solvers.types.state import Json, Observed, Reading
+from solvers.types.state import Json, Observed, ServiceObservation
 from tests.solvers.instances import (
     HALVES,
     a_problem,
@@ -36,7 +36,12 @@ def chat(rate_rps: float, **changes: object) -> Problem:
 
 
 def tick(
-    problem: Problem, *, at_s: float = 0.0, memory: Json = None, readings: Sequence[Reading] = (), seed: int = 0
+    problem: Problem,
+    *,
+    at_s: float = 0.0,
+    memory: Json = None,
+    readings: Sequence[ServiceObservation] = (),
+    seed: int = 0,
 ) -> tuple[Plan, PlanReport, Json]:
     """A plan that the checker accepts, with a report that it confirms; the memory passes through JSON."""
     observed = Observed(at_s=at_s, readings=tuple(readings))
@@ -132,7 +137,7 @@ def test_after_scaling_in_the_spare_capacity_is_the_threshold_away() -> None:
 
 def test_the_observed_rate_drives_the_trigger_where_something_runs() -> None:
     problem = chat(40.0)
-    reading = Reading(
+    reading = ServiceObservation(
         service="chat", arrival_rate_rps=100.0, served_rps=50.0, latency_ms=None, attainment=None, age_s=1.0
     )
     first, _, memory = tick(problem, readings=[reading])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import violations
-from solvers.greedy.routing import Carrier, Seat, merge_equal, route, total_capacity_rps
+from solvers.greedy.routing import ArrangedReplica, Carrier, merge_equal, route, total_capacity_rps
 from solvers.types.plan import GpuPlan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
@@ -14,7 +14,7 @@ HALF, WHOLE = a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0)
 
 
 def carrier(*seats: tuple[str, object], gpu_type: str = "gpu") -> Carrier:
-    return Carrier(gpu_type=gpu_type, seats=tuple(Seat(service=name, row=row) for name, row in seats))  # type: ignore[arg-type]
+    return Carrier(gpu_type=gpu_type, seats=tuple(ArrangedReplica(service=name, row=row) for name, row in seats))  # type: ignore[arg-type]
 
 
 def problem_of(chat_rps: float, photo_rps: float = 10.0) -> Problem:
@@ -96,7 +96,7 @@ def test_the_order_of_seats_and_gpus_changes_no_rate(seed: int) -> None:
     row = points.rows[0]
     names = [service.name for service in problem.services if service.network == "net0"]
     carriers = [
-        Carrier(gpu_type="type0", seats=tuple(Seat(service=name, row=row) for name in names[start:]))
+        Carrier(gpu_type="type0", seats=tuple(ArrangedReplica(service=name, row=row) for name in names[start:]))
         for start in range(len(names))
     ]
     turned = [Carrier(gpu_type="type0", seats=each.seats[::-1]) for each in carriers[::-1]]
@@ -105,6 +105,6 @@ def test_the_order_of_seats_and_gpus_changes_no_rate(seed: int) -> None:
 
 def test_a_type_without_points_carries_nothing() -> None:
     problem = replace(problem_of(10.0), gpu_types=(a_type(), a_type("other")))
-    elsewhere = Carrier(gpu_type="other", seats=(Seat(service="chat", row=HALF),))
+    elsewhere = Carrier(gpu_type="other", seats=(ArrangedReplica(service="chat", row=HALF),))
     assert total_capacity_rps(problem, [elsewhere], "chat") == 0.0
     assert total_capacity_rps(problem, [carrier(("chat", HALF)), carrier(("photo", HALF))], "chat") == 50.0

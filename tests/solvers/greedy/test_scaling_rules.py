@@ -5,7 +5,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from solvers.greedy.scaling_rules import HpaRule, Load, SaturationRule, ScalingStep, decide_hpa, decide_saturation
+from solvers.greedy.scaling_rules import (
+    HpaRule,
+    ReplicaLoad,
+    SaturationRule,
+    ScalingStep,
+    decide_hpa,
+    decide_saturation,
+)
 from solvers.types.state import Json
 
 RULE = SaturationRule(threshold=0.8, hold_s=30.0, cool_down_s=60.0)
@@ -16,7 +23,7 @@ def run_saturation(steps: Iterable[tuple[float, float]], memory: Json = None) ->
     """The decisions at (time, rate) on three replicas of 100 rps each; the memory passes through JSON."""
     decisions = []
     for now_s, rate_rps in steps:
-        load = Load(rate_rps=rate_rps, capacity_rps=300.0, capacity_without_one_rps=200.0)
+        load = ReplicaLoad(rate_rps=rate_rps, capacity_rps=300.0, capacity_without_one_rps=200.0)
         decision, memory = decide_saturation(load, RULE, now_s=now_s, memory=memory)
         memory = json.loads(json.dumps(memory))
         decisions.append(decision)
@@ -73,15 +80,15 @@ def test_load_that_the_rest_could_not_carry_restarts_the_cool_down() -> None:
 
 
 def test_rate_without_any_replica_scales_out_at_once() -> None:
-    load = Load(rate_rps=1.0, capacity_rps=0.0, capacity_without_one_rps=0.0)
+    load = ReplicaLoad(rate_rps=1.0, capacity_rps=0.0, capacity_without_one_rps=0.0)
     assert decide_saturation(load, RULE, now_s=0, memory=None)[0] is ScalingStep.OUT
-    idle = Load(rate_rps=0.0, capacity_rps=0.0, capacity_without_one_rps=0.0)
+    idle = ReplicaLoad(rate_rps=0.0, capacity_rps=0.0, capacity_without_one_rps=0.0)
     assert decide_saturation(idle, RULE, now_s=0, memory=None)[0] is ScalingStep.HOLD
 
 
 def test_the_last_replica_goes_only_without_any_rate() -> None:
     for rate_rps, expected in ((0.0, ScalingStep.IN), (0.1, ScalingStep.HOLD)):
-        load = Load(rate_rps=rate_rps, capacity_rps=100.0, capacity_without_one_rps=0.0)
+        load = ReplicaLoad(rate_rps=rate_rps, capacity_rps=100.0, capacity_without_one_rps=0.0)
         _, memory = decide_saturation(load, RULE, now_s=0, memory=None)
         assert decide_saturation(load, RULE, now_s=60, memory=memory)[0] is expected
 

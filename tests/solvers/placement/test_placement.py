@@ -11,10 +11,10 @@ from ortools.sat.python import cp_model
 
 from solvers.placement import assignment, covering
 from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
-from solvers.placement.exact import Limits, place_better, place_more_evenly
+from solvers.placement.exact import SolveLimits, place_better, place_more_evenly
 from solvers.placement.formulation import classes_of
 from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
-from solvers.placement.integer_problem import SM, Groups, Packing, canonical, has_all, peak, score, split
+from solvers.placement.integer_problem import SM, Groups, TypePacking, canonical, has_all, peak, score, split
 from solvers.placement.load_balance import even_out
 from solvers.placement.problem import PackedGpu, PendingReplica, PlacementProblem, PlacementSolution, broken_rules
 from solvers.placement.solve import solve
@@ -23,14 +23,14 @@ from solvers.types.outcome import Budget, SolveStatus
 from tests.solvers.placement.instances import best_by_trying_everything, objective, random_problem, replica, stock
 
 BUDGET = Budget(seconds=30.0, work=5.0)
-LIMITS = Limits(seconds=30.0, work=5.0)
+LIMITS = SolveLimits(seconds=30.0, work=5.0)
 
 
 def together(solution: PlacementSolution) -> set[tuple[str, ...]]:
     return {gpu.replicas for gpu in solution.gpus}
 
 
-def only_packing(problem: PlacementProblem) -> Packing:
+def only_packing(problem: PlacementProblem) -> TypePacking:
     (packing,) = split(problem)
     return packing
 

@@ -13,7 +13,7 @@ from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
-from solvers.types.state import Json, Observed, Reading
+from solvers.types.state import Json, Observed, ServiceObservation
 from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
 from tests.solvers.small_plans import example
 
@@ -24,7 +24,7 @@ every_baseline = pytest.mark.parametrize("name", NAMES)
 
 
 def decide(
-    name: str, problem: Problem, memory: Json = None, *, at_s: float = 0.0, readings: Sequence[Reading] = ()
+    name: str, problem: Problem, memory: Json = None, *, at_s: float = 0.0, readings: Sequence[ServiceObservation] = ()
 ) -> tuple[Plan, PlanReport, Json]:
     """One plan, which breaks no physical rule, lists what it does not serve, and reports what is true."""
     observed = Observed(at_s=at_s, readings=tuple(readings))
@@ -35,10 +35,10 @@ def decide(
     return plan, report, json.loads(json.dumps(memory))
 
 
-def some_readings(problem: Problem, draw: random.Random) -> list[Reading]:
+def some_readings(problem: Problem, draw: random.Random) -> list[ServiceObservation]:
     """Late ones, early ones, ones that cannot keep up."""
     return [
-        Reading(
+        ServiceObservation(
             service=service.name,
             arrival_rate_rps=service.arrival_rate_rps,
             served_rps=service.arrival_rate_rps * draw.choice((0.7, 1.0, 1.0)),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from solvers.check import report_violations, violations
 from solvers.laws.cost import cost_usd_per_hour
-from solvers.policies.grouping import METHOD, Decided, Part, merged, part_problem
+from solvers.policies.grouping import METHOD, GroupPlan, PlanGroup, merged, part_problem
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport, SolveReport, SolveStatus
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -97,7 +97,7 @@ def test_networks_of_others_are_left_out() -> None:
     assert {points.network for points in part.points} == {"net1"}
 
 
-def decided(group: str, services: str, plan: Plan, *, status: str = "optimal", cost: float = 1.0) -> Decided:
+def decided(group: str, services: str, plan: Plan, *, status: str = "optimal", cost: float = 1.0) -> GroupPlan:
     step = SolveReport(technique="autoscale", method="cp-sat", status=SolveStatus.OPTIMAL)
     report = PlanReport(
         status=status,  # type: ignore[arg-type]
@@ -109,7 +109,9 @@ def decided(group: str, services: str, plan: Plan, *, status: str = "optimal", c
         messages=("it went well",),
         steps=(step,),
     )
-    return Decided(part=Part(group=group, policy="hetsev", services=frozenset(services)), plan=plan, report=report)
+    return GroupPlan(
+        part=PlanGroup(group=group, policy="hetsev", services=frozenset(services)), plan=plan, report=report
+    )
 
 
 def test_the_merged_plan_is_all_of_them_and_its_report_says_who_decided_what() -> None:
@@ -158,15 +160,15 @@ def test_under_max_goodput_the_whole_s_figures_are_the_checker_s() -> None:
 
 def planned_in_groups(problem: Problem, first: frozenset[str], names: tuple[str, str]) -> tuple[Plan, PlanReport]:
     """The first group by one policy, the others by another."""
-    found: list[Decided] = []
+    found: list[GroupPlan] = []
     others = frozenset(service.name for service in problem.services) - first
     for part in (
-        Part(group="first", policy=names[0], services=first),
-        Part(group="others", policy=names[1], services=others),
+        PlanGroup(group="first", policy=names[0], services=first),
+        PlanGroup(group="others", policy=names[1], services=others),
     ):
         mine = part_problem(problem, part.services, before=[one.plan for one in found])
         plan, report, _ = policy(part.policy).make_plan(mine, Observed(at_s=0.0), None, QUICK)
-        found.append(Decided(part=part, plan=plan, report=report))
+        found.append(GroupPlan(part=part, plan=plan, report=report))
     return merged(problem, "any", found)
 
 

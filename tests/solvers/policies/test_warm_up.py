@@ -10,7 +10,7 @@ from pathlib import Path
 
 import solvers.joint.kernels
 from solvers.explain.alternatives import Neighbourhood
-from solvers.explain.neighbours import Company
+from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.joint.relaxation.dual_prices import relax as relax_prices
 from solvers.policies.registry import policy
@@ -78,7 +78,7 @@ def plan_all_kinds() -> None:
         relaxed = relax_prices(problem, start=plan)
         if relaxed is not None and plan.gpus:
             Neighbourhood(problem, plan, relaxed.prices()).alternatives(plan.gpus[0], 3)
-            solved_reliefs(Company(problem), plan, relaxed.prices(), relaxed)
+            solved_reliefs(NeighbourReader(problem), plan, relaxed.prices(), relaxed)
 
 
 def follow(problem: Problem, plan: Plan) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from solvers.laws.colocation import Neighbours
 from solvers.sharing.exact import build, convex_pieces, solve_exact
-from solvers.sharing.problem import Curve, LimitedCurve, SharingProblem, make_curve
+from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem, make_curve
 from solvers.sharing.row_scan import crossing_sm_percent, smallest_rows
 from solvers.sharing.solve import solve
 from solvers.types.errors import InvalidInput
@@ -17,13 +17,15 @@ from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
-KNEE = Curve(sm_percent=(10.0, 20.0, 30.0, 40.0, 100.0), execution_ms=(40.0, 20.0, 16.0, 14.0, 12.0))
+KNEE = ShareCurve(sm_percent=(10.0, 20.0, 30.0, 40.0, 100.0), execution_ms=(40.0, 20.0, 16.0, 14.0, 12.0))
 """Slopes −2, −0.4, −0.2, −0.033 ms per percent: one convex piece."""
-STEPPED = Curve(sm_percent=(10.0, 20.0, 30.0, 40.0, 50.0), execution_ms=(40.0, 39.0, 20.0, 19.0, 9.0))
+STEPPED = ShareCurve(sm_percent=(10.0, 20.0, 30.0, 40.0, 50.0), execution_ms=(40.0, 39.0, 20.0, 19.0, 9.0))
 """Slopes −0.1, −1.9, −0.1, −1.0: three convex pieces, cut at 20 % and at 40 %."""
 
 
-def limited(curve: Curve, limit_ms: float, name: str = "chat", least: float = 0.0, most: float = 100.0) -> LimitedCurve:
+def limited(
+    curve: ShareCurve, limit_ms: float, name: str = "chat", least: float = 0.0, most: float = 100.0
+) -> LimitedCurve:
     return LimitedCurve(name=name, curve=curve, limit_ms=limit_ms, least_sm_percent=least, most_sm_percent=most)
 
 
@@ -48,13 +50,13 @@ def exact_rows(*replicas: LimitedCurve) -> tuple[float | None, ...]:
         (STEPPED, 19.5, 35.0, 40.0),  # 30 + (20 − 19.5) / 0.1 = 35, in the second piece.
         (STEPPED, 14.0, 45.0, 50.0),  # 40 + (19 − 14) / 1.0 = 45, in the third.
         (STEPPED, 39.0, 20.0, 20.0),  # Where two pieces meet.
-        (Curve(sm_percent=(50.0,), execution_ms=(7.0,)), 7.0, 50.0, 50.0),
-        (Curve(sm_percent=(), execution_ms=()), 7.0, None, None),
+        (ShareCurve(sm_percent=(50.0,), execution_ms=(7.0,)), 7.0, 50.0, 50.0),
+        (ShareCurve(sm_percent=(), execution_ms=()), 7.0, None, None),
         # A curve that rises again: within the limit at 20 % and, between the rows, from 15 to 27.5 % only.
-        (Curve(sm_percent=(10.0, 20.0, 30.0), execution_ms=(9.0, 3.0, 7.0)), 6.0, 15.0, 20.0),
+        (ShareCurve(sm_percent=(10.0, 20.0, 30.0), execution_ms=(9.0, 3.0, 7.0)), 6.0, 15.0, 20.0),
     ],
 )
-def test_hand_solved_curves(curve: Curve, limit_ms: float, crossing: float | None, row: float | None) -> None:
+def test_hand_solved_curves(curve: ShareCurve, limit_ms: float, crossing: float | None, row: float | None) -> None:
     assert crossing_sm_percent(curve, limit_ms) == pytest.approx(crossing)
     assert smallest_rows(SharingProblem(replicas=(limited(curve, limit_ms),))).sm_percent == (row,)
     assert exact_rows(limited(curve, limit_ms)) == (row,)
@@ -76,14 +78,14 @@ def test_the_programme_is_parametrised_by_the_rules(replicas: int) -> None:
     assert build(replicas, 8).programme.is_dcp(dpp=True)
 
 
-def random_curve(draw: random.Random) -> Curve:
+def random_curve(draw: random.Random) -> ShareCurve:
     """Any shape: falling with a knee, with steps, with noise that makes it rise here and there, or flat."""
     rows = sorted(draw.sample(range(1, 41), draw.randint(1, 20)))
     noise = draw.choice((0.0, 0.0, 0.3))
     floor = draw.uniform(0.1, 50.0)
     slope = draw.choice((0.0, 10.0, 1000.0))
     execution = [floor + slope / min(row, 25) * (1.0 + noise * draw.random()) for row in rows]
-    return Curve(sm_percent=tuple(2.5 * row for row in rows), execution_ms=tuple(execution))
+    return ShareCurve(sm_percent=tuple(2.5 * row for row in rows), execution_ms=tuple(execution))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -103,7 +105,9 @@ def test_cvxpy_and_the_scan_agree_on_random_curves(seed: int) -> None:
 )
 @settings(max_examples=50, deadline=None)
 def test_no_answer_breaks_the_limit_and_no_smaller_row_keeps_it(executions: list[float], limit_ms: float) -> None:
-    curve = Curve(sm_percent=tuple(5.0 * (row + 1) for row in range(len(executions))), execution_ms=tuple(executions))
+    curve = ShareCurve(
+        sm_percent=tuple(5.0 * (row + 1) for row in range(len(executions))), execution_ms=tuple(executions)
+    )
     (answer,) = exact_rows(limited(curve, limit_ms))
     within = [sm for sm, execution in zip(curve.sm_percent, executions, strict=True) if execution <= limit_ms]
     assert answer == min(within, default=None)
@@ -179,4 +183,4 @@ def test_a_curve_is_made_of_the_rows_with_that_batch_and_clock() -> None:
 )
 def test_a_senseless_curve_is_refused(sm_percent: tuple[float, ...], execution_ms: tuple[float, ...]) -> None:
     with pytest.raises(InvalidInput):
-        Curve(sm_percent=sm_percent, execution_ms=execution_ms)
+        ShareCurve(sm_percent=sm_percent, execution_ms=execution_ms)

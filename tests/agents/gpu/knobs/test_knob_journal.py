@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import DeviceError, NotPermitted, OutOfRange
-from agents.gpu.knobs.journal import MOST_LINES, NAME, Change, Held, Knob, KnobJournal, Setting
-from agents.gpu.knobs.knobs import Knobs
+from agents.gpu.knobs.journal import MOST_LINES, NAME, Held, Knob, KnobJournal, KnobTurn, Setting
+from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
@@ -21,8 +21,10 @@ __all__ = ("fake", "library")
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def a_change(new: Setting = (345.0, 1200.0), *, old: Setting = (), knob: Knob = "clock_mhz", gpu: str = "G") -> Change:
-    return Change(gpu_uuid=gpu, boot_id="b1", driver_version="580", energy_j=5.0, knob=knob, old=old, new=new, at=AT)
+def a_change(
+    new: Setting = (345.0, 1200.0), *, old: Setting = (), knob: Knob = "clock_mhz", gpu: str = "G"
+) -> KnobTurn:
+    return KnobTurn(gpu_uuid=gpu, boot_id="b1", driver_version="580", energy_j=5.0, knob=knob, old=old, new=new, at=AT)
 
 
 def reopened(directory: Path) -> tuple[tuple[Held, ...], tuple[str, ...]]:
@@ -169,9 +171,9 @@ class TestKnobs:
     def state(self, tmp_path: Path) -> Path:
         return tmp_path / "state"
 
-    def knobs(self, nvml: Nvml, state: Path, *, boot_id: str = "b1") -> Knobs:
+    def knobs(self, nvml: Nvml, state: Path, *, boot_id: str = "b1") -> KnobWriter:
         self.journal = KnobJournal(state)
-        return Knobs(nvml, self.journal, boot_id=boot_id, now=lambda: AT)
+        return KnobWriter(nvml, self.journal, boot_id=boot_id, now=lambda: AT)
 
     def die(self) -> None:
         """As SIGKILL does: the lock on the journal goes, nothing is put back."""

@@ -18,7 +18,7 @@ from agents.gpu.mps.daemon import Mps
 from agents.processes.process import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
-from agents.tasks.task import Phase, TaskRecord
+from agents.tasks.task import Phase, TaskProcessRecord
 from tests.agents.doctor_nodes import doctor_node
 from tests.agents.factories import a_task
 from tests.agents.fakes.nvml.fake_gpus import KILL_AFTER, KILL_BEFORE, NO_MIG, FakeGpus, Process, Slice
@@ -150,7 +150,7 @@ def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_tha
     mig: Mig, fake: FakeGpus, tmp_path: Path
 ) -> None:
     apply(mig, "3g.71gb,3g.71gb")
-    tasks = Records(tmp_path / "s" / "tasks", TaskRecord)
+    tasks = Records(tmp_path / "s" / "tasks", TaskProcessRecord)
     tasks.save(a_task_record(tasks, "nightly", phase="out"))
     busy = mig("clear")
     assert "tasks is held by another agent" in busy.stderr and "Stop the agent" in busy.stderr
@@ -158,13 +158,13 @@ def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_tha
     recorded = mig("clear")
     assert recorded.returncode == 1 and "tasks nightly are on record for GPU 0: cordon and drain" in recorded.stderr
     assert len(fake.devices()) == 2
-    with contextlib.closing(Records(tmp_path / "s" / "tasks", TaskRecord)) as again:
+    with contextlib.closing(Records(tmp_path / "s" / "tasks", TaskProcessRecord)) as again:
         again.save(a_task_record(again, "nightly", phase="finished"))
     assert mig("clear").returncode == 0
 
 
-def a_task_record(records: Records[TaskRecord], name: str, *, phase: Phase) -> TaskRecord:
-    return TaskRecord(
+def a_task_record(records: Records[TaskProcessRecord], name: str, *, phase: Phase) -> TaskProcessRecord:
+    return TaskProcessRecord(
         id=name,
         command=a_task(name),
         gpu_index=1050,

@@ -10,7 +10,7 @@ import pytest
 
 from agents.base.device import DeviceError, GpuLost, NotSupported
 from agents.gpu.knobs.journal import KnobJournal
-from agents.gpu.knobs.knobs import Knobs
+from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.directory import LONGEST_PIPE_PATH
 from agents.gpu.mps.sharing import ByTurns, UnderMps, make_slice_sharing, mps_folder
@@ -119,7 +119,7 @@ def test_a_slice_has_no_knob_and_nobody_turns_one(nvml: Nvml, sliced: FakeGpus, 
     gpu = by_index(Devices(nvml))[LARGE]
     found = probe(nvml, gpu, try_writes=True)
     assert not found.can(Capability.LOCK_CLOCK) and not found.can(Capability.LIMIT_POWER)
-    with Knobs(nvml, KnobJournal(tmp_path), boot_id="b") as knobs:
+    with KnobWriter(nvml, KnobJournal(tmp_path), boot_id="b") as knobs:
         with pytest.raises(NotSupported, match="slice 1010 has no clock"):
             knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=900.0)
         with pytest.raises(NotSupported, match="those of GPU-0"):

@@ -8,12 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.gpu.node.attribution import IDLE, OTHERS, WINDOWS, Judge, OwnedProcess, Part, Use, Window, attribute, divide
+from agents.gpu.node.attribution import (
+    IDLE,
+    OTHERS,
+    WINDOWS,
+    GpuWindow,
+    GrantedPart,
+    Judge,
+    OwnedProcess,
+    PartUse,
+    attribute,
+    divide,
+)
 
 
-def a_part(name: str = "r1", *, sm_percent: float = 40.0, memory_mib: float = 1000.0, **more: object) -> Part:
+def a_part(name: str = "r1", *, sm_percent: float = 40.0, memory_mib: float = 1000.0, **more: object) -> GrantedPart:
     return replace(
-        Part(kind="replica", name=name, owner="chat", sm_percent=sm_percent, memory_mib=memory_mib),
+        GrantedPart(kind="replica", name=name, owner="chat", sm_percent=sm_percent, memory_mib=memory_mib),
         **more,  # type: ignore[arg-type]
     )
 
@@ -24,14 +35,14 @@ def a_process(
     return OwnedProcess(owner=("replica", name), memory_mib=memory_mib, is_mps=is_mps, time_percent=time_percent)
 
 
-def a_window(*processes: OwnedProcess, energy_j: float = 100.0, idle_w: float = 40.0, **more: object) -> Window:
+def a_window(*processes: OwnedProcess, energy_j: float = 100.0, idle_w: float = 40.0, **more: object) -> GpuWindow:
     return replace(
-        Window(gpu_index=0, seconds=1.0, energy_j=energy_j, idle_w=idle_w, processes=processes),
+        GpuWindow(gpu_index=0, seconds=1.0, energy_j=energy_j, idle_w=idle_w, processes=processes),
         **more,  # type: ignore[arg-type]
     )
 
 
-def by_name(uses: Sequence[Use]) -> dict[str, Use]:
+def by_name(uses: Sequence[PartUse]) -> dict[str, PartUse]:
     return {use.name: use for use in uses}
 
 
@@ -122,7 +133,7 @@ grants = st.floats(1.0, 100.0)
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[Window, tuple[Part, ...]]:
+def scenes(draw: st.DrawFn) -> tuple[GpuWindow, tuple[GrantedPart, ...]]:
     names = draw(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=6))
     parts, processes = [], []
     for name in names:
@@ -150,7 +161,7 @@ def scenes(draw: st.DrawFn) -> tuple[Window, tuple[Part, ...]]:
 
 
 @given(scenes())
-def test_energies_add_up_to_the_gpu_s_and_nothing_is_negative(scene: tuple[Window, tuple[Part, ...]]) -> None:
+def test_energies_add_up_to_the_gpu_s_and_nothing_is_negative(scene: tuple[GpuWindow, tuple[GrantedPart, ...]]) -> None:
     window, parts = scene
     uses = attribute(window, parts)
     assert sum(use.energy_mj for use in uses) == round(1000.0 * window.energy_j)
@@ -161,7 +172,7 @@ def test_energies_add_up_to_the_gpu_s_and_nothing_is_negative(scene: tuple[Windo
 
 @given(scenes(), st.randoms(use_true_random=False))
 def test_the_order_of_parts_and_processes_changes_nothing(
-    scene: tuple[Window, tuple[Part, ...]], random: Random
+    scene: tuple[GpuWindow, tuple[GrantedPart, ...]], random: Random
 ) -> None:
     window, parts = scene
     others, processes = list(parts), list(window.processes)
@@ -177,7 +188,7 @@ def test_the_order_of_parts_and_processes_changes_nothing(
 
 
 @given(scenes())
-def test_who_did_nothing_pays_for_the_idle_gpu_alone(scene: tuple[Window, tuple[Part, ...]]) -> None:
+def test_who_did_nothing_pays_for_the_idle_gpu_alone(scene: tuple[GpuWindow, tuple[GrantedPart, ...]]) -> None:
     window, parts = scene
     uses = attribute(window, parts)
     granted = {part.key: part.sm_percent for part in parts}
@@ -202,7 +213,7 @@ def test_whole_shares_add_up_and_come_within_one_of_their_weight(total: int, wei
 
 def over(judge: Judge, memory_mib: float, windows: int = 1) -> list[float]:
     """What the last of so many windows says of memory beyond 1000 MiB."""
-    uses: tuple[Use, ...] = ()
+    uses: tuple[PartUse, ...] = ()
     for _ in range(windows):
         uses = judge.judge(attribute(a_window(a_process(memory_mib=memory_mib)), [a_part(memory_mib=1000.0)]))
     return [each.used for use in uses for each in use.over]

@@ -14,7 +14,7 @@ import pytest
 from agents.base.device import DeviceError, GpuLost, LaunchFailed, NodeState
 from agents.base.protocol import TaskState
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.enforce.actions import Drain, Start
+from agents.enforce.actions import Drain, StartReplica
 from agents.enforce.diff import actions
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
@@ -149,14 +149,16 @@ def test_where_strangers_leave_no_room_even_without_the_old_one_it_serves_on() -
     device = settled(a_command(a_gpu(a_replica("old"))))
     state = crowd(device, 3500.0)
     wanted = a_command(a_gpu(a_replica("new")), generation=2)
-    assert not [each for each in actions(wanted, state) if isinstance(each, Drain | Start)]
+    assert not [each for each in actions(wanted, state) if isinstance(each, Drain | StartReplica)]
     state = crowd(device, 1000.0)  # the stranger has left something
-    assert [each.replica.id for each in actions(wanted, state) if isinstance(each, Start)] == ["new"]
+    assert [each.replica.id for each in actions(wanted, state) if isinstance(each, StartReplica)] == ["new"]
 
 
 def test_without_strangers_nothing_changes() -> None:
     state = NodeState(gpus=(an_empty_gpu(memory_mib=1000.0),))
-    assert [type(each) for each in actions(a_command(a_gpu(a_replica())), state) if isinstance(each, Start)] == [Start]
+    assert [type(each) for each in actions(a_command(a_gpu(a_replica())), state) if isinstance(each, StartReplica)] == [
+        StartReplica
+    ]
     assert run(PaperDevice(an_empty_node()).state()).gpus[0].foreign_mib == 0.0
 
 

@@ -18,9 +18,9 @@ from aiohttp import web
 from agents.base.device import ServiceRoute
 from agents.router.haproxy.config import HaProxySettings, make_config
 from agents.router.haproxy.process import (
+    BackendServer,
     HaProxy,
     HaProxyError,
-    Place,
     ProxyState,
     differences,
     parse_address,
@@ -34,17 +34,17 @@ A, B, C, D = (("127.0.0.1", 9000 + number) for number in range(4))
 EMPTY = ("127.0.0.1", 1)
 
 
-def a_state(*places: Place, **backends: str) -> ProxyState:
+def a_state(*places: BackendServer, **backends: str) -> ProxyState:
     """Two backends with three places each, of which some are taken."""
     taken = {(place.backend, place.name): place for place in places}
     names = [(backend, name) for backend in ("b1", "b2") for name in ("s1", "s2", "s3")]
-    parked = {each: Place(backend=each[0], name=each[1], address=EMPTY, weight=1, is_ready=False, is_parked=True)
+    parked = {each: BackendServer(backend=each[0], name=each[1], address=EMPTY, weight=1, is_ready=False, is_parked=True)
               for each in names}  # fmt: skip
     return ProxyState(backends=backends, places=tuple((parked | taken).values()))
 
 
-def ready(backend: str, name: str, address: tuple[str, int], *, weight: int = 256, in_flight: int = 0) -> Place:
-    return Place(backend=backend, name=name, address=address, weight=weight, is_ready=True, in_flight=in_flight)
+def ready(backend: str, name: str, address: tuple[str, int], *, weight: int = 256, in_flight: int = 0) -> BackendServer:
+    return BackendServer(backend=backend, name=name, address=address, weight=weight, is_ready=True, in_flight=in_flight)
 
 
 def test_a_first_service_gets_the_first_backend_and_is_named_after_its_replicas_are_there() -> None:
@@ -132,7 +132,7 @@ def test_what_haproxy_prints_is_read() -> None:
     stat = "# pxname,svname,qcur,qmax,scur,smax,slim\nb1,s1,2,9,3,9,\nb1,s2,,9,1,9,\nb1,s3,0,0,0,0,\n\n"
     state = parse_state(servers, stat, "0x55aa chat b1\n\n")
     draining = replace(ready("b1", "s2", B, weight=1, in_flight=1), is_ready=False)
-    parked = Place(backend="b1", name="s3", address=EMPTY, weight=1, is_ready=False, is_parked=True)
+    parked = BackendServer(backend="b1", name="s3", address=EMPTY, weight=1, is_ready=False, is_parked=True)
     assert state.places == (ready("b1", "s1", A, weight=85, in_flight=5), draining, parked)
     assert state.backends == {"chat": "b1"}
     with pytest.raises(HaProxyError, match="cannot read"):

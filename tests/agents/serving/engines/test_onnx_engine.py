@@ -9,7 +9,7 @@ from agents.base.device import LaunchFailed
 from agents.serving.arguments import make_parser
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.onnx_engine import OnnxEngine, make_onnx_engine
-from agents.serving.engines.tensors import Kind, Tensor, pack_numbers, unpack_numbers
+from agents.serving.engines.tensors import Tensor, TensorType, pack_numbers, unpack_numbers
 from tests.agents.harness import all_of, client_of, fp32, ready, run, worker
 from tests.agents.serving.engines.onnx_files import FLOAT, INT64, STRING, network
 
@@ -46,8 +46,8 @@ def test_a_network_computes_and_says_what_it_takes(tmp_path: Path) -> None:
     )
     found = [(each.name, each.shape, unpack_numbers(each)) for each in engine.run((a, b))]
     assert signature.inputs == (
-        Kind(name="a", datatype="FP32", row_shape=(2,)),
-        Kind(name="b", datatype="FP32", row_shape=(2,)),
+        TensorType(name="a", datatype="FP32", row_shape=(2,)),
+        TensorType(name="b", datatype="FP32", row_shape=(2,)),
     )
     assert [each.name for each in signature.outputs] == ["sum", "product"]
     assert found == [("sum", (1, 2), [7.0, 10.0]), ("product", (1, 2), [10.0, 21.0])]
@@ -56,7 +56,7 @@ def test_a_network_computes_and_says_what_it_takes(tmp_path: Path) -> None:
 def test_integers_keep_their_datatype(tmp_path: Path) -> None:
     kind = (INT64, ("rows", "length"))
     engine = engine_of(tmp_path, network([("Add", ("x", "x"), "y")], inputs={"x": kind}, outputs={"y": kind}))
-    assert engine.load().inputs == (Kind(name="x", datatype="INT64", row_shape=(-1,)),)
+    assert engine.load().inputs == (TensorType(name="x", datatype="INT64", row_shape=(-1,)),)
     engine.warm_up(3)  # One where any length will do.
     x = Tensor(name="x", datatype="INT64", shape=(1, 2), data=pack_numbers("INT64", [2**40, -1]))
     (y,) = engine.run((x,))
@@ -125,7 +125,7 @@ def test_networks_that_cannot_be_served_say_why(
 def test_a_network_of_one_row_is_served_one_by_one(tmp_path: Path) -> None:
     content = network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (1, 2))}, outputs={"y": (FLOAT, (1, 2))})
     engine = engine_of(tmp_path, content, "--batch-limit", "1")
-    assert engine.load().inputs == (Kind(name="x", datatype="FP32", row_shape=(2,)),)
+    assert engine.load().inputs == (TensorType(name="x", datatype="FP32", row_shape=(2,)),)
 
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:

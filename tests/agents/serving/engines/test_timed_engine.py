@@ -9,16 +9,16 @@ from agents.base.device import LaunchFailed
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.sm_count import sm_percent_of
 from agents.serving.engines.tensors import Tensor, unpack_numbers
-from agents.serving.engines.timed_engine import StandInEngine, load_times, read_times
+from agents.serving.engines.timed_engine import TimedEngine, load_times, read_times
 from tests.agents.harness import fp32
 
 
 def standin(
     times: str = "1:5,8:12", *, sms: int | None = None, environment: Mapping[str, str] | None = None
-) -> tuple[StandInEngine, list[float]]:
+) -> tuple[TimedEngine, list[float]]:
     """An engine, and the seconds that it sleeps."""
     slept: list[float] = []
-    engine = StandInEngine(
+    engine = TimedEngine(
         times=read_times(times), sms=sms, memory_mib=900.0, environment=environment or {}, sleep=slept.append
     )
     return engine, slept

@@ -9,7 +9,7 @@ import pytest
 from agents.base.device import LaunchFailed
 from agents.serving.arguments import make_parser
 from agents.serving.engines.errors import EngineFailed, EngineLost
-from agents.serving.engines.tensors import Kind, Tensor, join, unpack_numbers
+from agents.serving.engines.tensors import Tensor, TensorType, join, unpack_numbers
 from agents.serving.engines.torch_engine import TorchEngine, make_torch_engine, read_kind
 from tests.agents.harness import PATIENCE_S, all_of, client_of, fp32, ready, run, worker
 
@@ -178,8 +178,8 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 
 
 def test_inputs_are_read_from_the_command_line() -> None:
-    assert read_kind("x:FP32:3,224,224") == Kind(name="x", datatype="FP32", row_shape=(3, 224, 224))
-    assert read_kind("ids:INT64:") == Kind(name="ids", datatype="INT64", row_shape=())
+    assert read_kind("x:FP32:3,224,224") == TensorType(name="x", datatype="FP32", row_shape=(3, 224, 224))
+    assert read_kind("ids:INT64:") == TensorType(name="ids", datatype="INT64", row_shape=())
 
 
 @pytest.mark.parametrize("text", ["", "x", "x:FP31", ":FP32", "x:FP32:0", "x:FP32:3,", "x:FP32:-1", "x:BYTES"])

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from agents.sim.truth.tables import read, read_types
-from agents.sim.truth.truth import Neighbour, Placed, Truth, TruthError, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, TruthError, load_truth
 from tests.shared import SHARED, needs
 
 CLOCKS_MHZ = {name: kind.max_clock_mhz for name, kind in read_types().items()}
@@ -49,18 +49,18 @@ def placed(
     gpu_type: str = "V100-16GB",
     clock: float = 1.0,
     beside: tuple[tuple[str, float], ...] = (),
-) -> Placed:
-    return Placed(
+) -> RunningPart:
+    return RunningPart(
         network=network,
         gpu_type=gpu_type,
         sm_percent=sm_percent,
         batch=batch,
         clock_mhz=CLOCKS_MHZ[gpu_type] * clock,
-        neighbours=tuple(Neighbour(name, percent, 8) for name, percent in beside),
+        neighbours=tuple(SimulatedNeighbour(name, percent, 8) for name, percent in beside),
     )
 
 
-def step_ms(truth: Truth, where: Placed) -> float:
+def step_ms(truth: Truth, where: RunningPart) -> float:
     return float(truth.batch_ms(where)[where.batch])
 
 

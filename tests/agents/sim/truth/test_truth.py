@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.sim.truth.curves import BatchCurve, MeasuredCurves
-from agents.sim.truth.truth import Neighbour, Placed, Truth, TruthError, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, TruthError, load_truth
 from tests.shared import SHARED, needs
 
 SOURCES = (("data/rapp_v100/latency_sm_quota.csv", "", "100"), ("data/igniter_v100/solo_latency.csv", "-trt", None))
@@ -27,15 +27,15 @@ def placed(
     gpu_type: str = "V100-16GB",
     clock_mhz: float | None = None,
     neighbours: tuple[float, ...] = (),
-) -> Placed:
+) -> RunningPart:
     clocks = {"V100-16GB": 1530.0, "V100-32GB": 1530.0, "T4": 1590.0, "H100": 1980.0}
-    return Placed(
+    return RunningPart(
         network=network,
         gpu_type=gpu_type,
         sm_percent=sm_percent,
         batch=1,
         clock_mhz=clock_mhz or clocks[gpu_type],
-        neighbours=tuple(Neighbour(network, percent, 1) for percent in neighbours),
+        neighbours=tuple(SimulatedNeighbour(network, percent, 1) for percent in neighbours),
     )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.base.settings import Settings
-from app.cli.common.context import Surroundings
+from app.cli.common.context import CliContext
 from app.cli.common.local import masked
-from app.cli.operation.doctor import Finding, Verdict, control_plane_findings, import_problem
+from app.cli.operation.doctor import CheckVerdict, ServerFinding, control_plane_findings, import_problem
 from tests.app.cli.fake_api import FakeApi
 from tests.app.runner import cli
 
@@ -99,10 +99,10 @@ def test_version_works_without_a_control_plane() -> None:
     assert cli("version", "--short").out.strip() == result.out.split()[1]
 
 
-def findings(api: FakeApi) -> dict[str, Finding]:
+def findings(api: FakeApi) -> dict[str, ServerFinding]:
     import httpx2
 
-    surroundings = Surroundings(
+    surroundings = CliContext(
         environment={"PLIMSOLL_TOKEN": SECRET}, home=Path("/nonexistent"), transport=httpx2.MockTransport(api)
     )
     return {finding.check: finding for finding in control_plane_findings(surroundings)}
@@ -118,16 +118,16 @@ def health_api(status: int, **checks: str) -> FakeApi:
 
 def test_doctor_asks_the_control_plane_how_it_is() -> None:
     found = findings(health_api(200, database="ok", controller="ok"))
-    assert found["control plane"].verdict is Verdict.OK
+    assert found["control plane"].verdict is CheckVerdict.OK
     assert found["token"].detail == "ann of scope admin (environment PLIMSOLL_TOKEN)"
     sick = findings(health_api(503, database="the database does not answer"))
-    assert sick["control plane"].verdict is Verdict.BROKEN
+    assert sick["control plane"].verdict is CheckVerdict.BROKEN
     assert "database: the database does not answer" in sick["control plane"].detail
 
 
 def test_doctor_suspects_an_address_that_is_not_ours() -> None:
     found = findings(FakeApi(answers={"GET /readyz": {"hello": "world"}}))
-    assert found["control plane"].verdict is Verdict.BROKEN
+    assert found["control plane"].verdict is CheckVerdict.BROKEN
     assert "is this address Plimsoll's?" in found["control plane"].detail
 
 

@@ -6,7 +6,20 @@ from xml.etree import ElementTree
 import pytest
 
 from app.cli.prediction.plot_fit import MOST_CURVES, plot_text
-from app.cli.prediction.svg import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Panel, Series, axes_of, sheet
+from app.cli.prediction.svg import (
+    BOTTOM,
+    COLOURS,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Axis,
+    Panel,
+    PlotSeries,
+    axes_of,
+    sheet,
+)
 from app.measurements.csv_files import read_samples
 from solvers.predict.data.fit import Fits
 from solvers.predict.data.samples import Samples, make_queries, make_samples
@@ -21,7 +34,7 @@ def parse(text: str) -> ElementTree.Element:
     return ElementTree.fromstring(text)
 
 
-def panel_of(*series: Series) -> Panel:
+def panel_of(*series: PlotSeries) -> Panel:
     return Panel(title="t", note="", legend="batch", x_label="x", y_label="y", series=series)
 
 
@@ -50,7 +63,7 @@ def test_ticks_are_round_numbers_within_the_axis(low: float, high: float, ticks:
 
 
 def test_points_stand_at_their_coordinates_in_their_panel() -> None:
-    series = Series(label="1", colour="#4477cc", dots=[(10, 1)], rings=[(100, 4)], curve=[(10, 1), (100, 4)])
+    series = PlotSeries(label="1", colour="#4477cc", dots=[(10, 1)], rings=[(100, 4)], curve=[(10, 1), (100, 4)])
     root = parse(sheet([panel_of(series)] * 5))
     assert (root.get("width"), root.get("height")) == (f"{3 * WIDTH:g}", f"{2 * HEIGHT:g}")
     last = root.findall(f"{SVG}g")[4]

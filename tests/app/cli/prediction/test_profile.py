@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from app.cli.prediction.profile_cells import Wanted, make_cells, read_numbers, read_splits
+from app.cli.prediction.profile_cells import ProfileOptions, make_cells, read_numbers, read_splits
 from tests.app.runner import cli
 
 
-def wanted(**changed: object) -> Wanted:
+def wanted(**changed: object) -> ProfileOptions:
     words: dict[str, object] = {
         "networks": ("a", "b"),
         "gpu_type": "T4",
@@ -21,7 +21,7 @@ def wanted(**changed: object) -> Wanted:
         "most_pairs": 60,
         "seed": 0,
     }
-    return Wanted(**{**words, **changed})  # type: ignore[arg-type]
+    return ProfileOptions(**{**words, **changed})  # type: ignore[arg-type]
 
 
 def test_lists_are_read_in_order_each_number_once() -> None:

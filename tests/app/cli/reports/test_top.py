@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli.reports.top import BAR_WIDTH, Board, frame
+from app.cli.reports.top import BAR_WIDTH, TopicTables, frame
 
 
 def a_service(**fields: object) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def a_gpu(*parts: tuple[str, float], **fields: object) -> dict[str, Any]:
     return {**base, "parts": made, **fields}
 
 
-def a_board(services: dict[str, Any], gpus: dict[str, Any] | None = None) -> Board:
-    board = Board()
+def a_board(services: dict[str, Any], gpus: dict[str, Any] | None = None) -> TopicTables:
+    board = TopicTables()
     board.take("services", {"all": True, "set": services})
     if gpus is not None:
         board.take("fleet", {"all": True, "set": gpus})
@@ -28,7 +28,7 @@ def a_board(services: dict[str, Any], gpus: dict[str, Any] | None = None) -> Boa
     return board
 
 
-def drawn(board: Board, *, height: int = 40, is_whole: bool = False) -> list[str]:
+def drawn(board: TopicTables, *, height: int = 40, is_whole: bool = False) -> list[str]:
     screen = Console(file=io.StringIO(), width=110, height=height, no_color=True)
     screen.print(frame(board, screen, is_whole=is_whole))
     assert isinstance(screen.file, io.StringIO)
@@ -36,7 +36,7 @@ def drawn(board: Board, *, height: int = 40, is_whole: bool = False) -> list[str
 
 
 def test_events_set_change_and_remove_items() -> None:
-    board = Board()
+    board = TopicTables()
     board.take("services", {"all": True, "set": {"a": 1, "b": 2}})
     board.take("services", {"set": {"b": 3, "c": 4}, "gone": ["a"]})
     assert board.tables["services"] == {"b": 3, "c": 4}

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from agents.replicas.server_metrics import Histogram, ServerCounts
-from app.cli.start.relay import Reading, make_window
+from app.cli.start.relay import ServerReading, make_window
 from tests.app.cli.fake_api import FakeApi, Json
 from tests.app.runner import cli
 
@@ -22,7 +22,7 @@ def reading(
     failed: float | None = None,
     waiting: float | None = None,
     running: float | None = None,
-) -> Reading:
+) -> ServerReading:
     found = ServerCounts(
         served=float(sum(counts)),
         failed=failed,
@@ -30,7 +30,7 @@ def reading(
         running=running,
         latency=Histogram(ends_ms=ENDS, counts=counts),
     )
-    return Reading(at_s=START_S + after_s, counts=found)
+    return ServerReading(at_s=START_S + after_s, counts=found)
 
 
 def test_a_window_is_what_happened_between_two_readings() -> None:
@@ -63,7 +63,7 @@ def test_after_a_restart_counts_begin_anew_and_are_never_negative() -> None:
 
 
 def test_a_server_that_tells_no_latencies_makes_no_window() -> None:
-    told = Reading(at_s=START_S, counts=ServerCounts(served=5.0))
+    told = ServerReading(at_s=START_S, counts=ServerCounts(served=5.0))
     assert make_window("s", told, told, 100.0) is None
 
 

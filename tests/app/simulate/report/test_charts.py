@@ -14,11 +14,11 @@ from app.simulate.report.charts import (
     RIGHT,
     TOP,
     WIDTH,
-    Bar,
+    ChartBar,
+    ChartSpan,
     Line,
     LineChart,
-    Span,
-    Times,
+    TimeAxis,
     axis,
     bar_chart,
     line_chart,
@@ -26,10 +26,10 @@ from app.simulate.report.charts import (
     time_unit,
 )
 
-TIMES = Times(at_s=[0.0, 60.0, 120.0], span_s=(0.0, 120.0))
+TIMES = TimeAxis(at_s=[0.0, 60.0, 120.0], span_s=(0.0, 120.0))
 
 
-def a_chart(*values: float | None, times: Times = TIMES, limit: float | None = None) -> ET.Element:
+def a_chart(*values: float | None, times: TimeAxis = TIMES, limit: float | None = None) -> ET.Element:
     lines = [Line(label="a & b", look=look_of(0), values=values)]
     return ET.fromstring(line_chart(LineChart(title="t", times=times, lines=lines, limit=limit, limit_label="SLO")))
 
@@ -59,8 +59,8 @@ def test_the_axis_holds_the_limit_too() -> None:
 
 
 def test_a_mark_outside_the_axis_is_cut_at_its_ends() -> None:
-    span = Span(label="1", start_s=60.0, end_s=1e9, title="lost")
-    times = Times(at_s=TIMES.at_s, span_s=TIMES.span_s, marked=[span])
+    span = ChartSpan(label="1", start_s=60.0, end_s=1e9, title="lost")
+    times = TimeAxis(at_s=TIMES.at_s, span_s=TIMES.span_s, marked=[span])
     rect = a_chart(1.0, 1.0, 1.0, times=times).find("rect")
     assert rect is not None
     assert float(rect.attrib["x"]) + float(rect.attrib["width"]) == pytest.approx(WIDTH - RIGHT)
@@ -98,7 +98,7 @@ def test_the_unit_of_time_grows_with_the_run() -> None:
 
 
 def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
-    bars = [Bar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")]
+    bars = [ChartBar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")]
     chart = ET.fromstring(bar_chart("t", bars))
     whisker = chart.find("path[@class='whisker']")
     assert whisker is not None
@@ -107,15 +107,15 @@ def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
 
 
 def test_a_bars_long_name_leaves_room_for_its_figure() -> None:
-    (name, _) = ET.fromstring(bar_chart("t", [Bar(label="x" * 63, value=1, half_width=None, colour="#000", text="1")]))[
-        :2
-    ]
+    (name, _) = ET.fromstring(
+        bar_chart("t", [ChartBar(label="x" * 63, value=1, half_width=None, colour="#000", text="1")])
+    )[:2]
     assert name.text == "x" * 31 + "…"
     assert [title.text for title in name] == ["x" * 63]
 
 
 def test_no_bar_has_no_whisker_with_one_seed_and_none_is_wider_than_the_chart() -> None:
-    bars = [Bar(label="a", value=value, half_width=None, colour="#000", text="") for value in (0.0, 4.0)]
+    bars = [ChartBar(label="a", value=value, half_width=None, colour="#000", text="") for value in (0.0, 4.0)]
     chart = ET.fromstring(bar_chart("t", bars))
     assert chart.find("path") is None
     assert [float(rect.attrib["width"]) for rect in chart.iter("rect")] == [0.0, WIDTH - 2 * RIGHT]

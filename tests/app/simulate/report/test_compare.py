@@ -2,14 +2,14 @@
 
 import pytest
 
-from app.simulate.figures import Estimate
+from app.simulate.figures import SeedMean
 from app.simulate.report.compare import compare, favourite, is_shown, missed
-from app.simulate.report.report import Report, make_report
+from app.simulate.report.report import SimulationReport, make_report
 from app.simulate.run.results import RunResult
 from tests.app.runs import a_run, a_scenario, a_service_result
 
 
-def a_report(*runs: RunResult) -> Report:
+def a_report(*runs: RunResult) -> SimulationReport:
     return make_report(a_scenario(), runs)
 
 
@@ -64,7 +64,7 @@ def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(in_slo
 
 
 def test_equal_seeds_show_no_difference() -> None:
-    assert not is_shown(Estimate(mean=1e-17, half_width=0.0))
+    assert not is_shown(SeedMean(mean=1e-17, half_width=0.0))
 
 
 def test_who_starts_nothing_at_all_is_no_favourite() -> None:

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from app.simulate.report.charts import Span
+from app.simulate.report.charts import ChartSpan
 from app.simulate.report.gantt import LEFT, RIGHT, WIDTH, gantt_chart, phase_legend
 from app.simulate.run.results import TaskPhase, TaskResult
 from tests.app.runs import a_task_result
@@ -53,7 +53,7 @@ def test_a_deadline_within_the_run_is_a_line_across(deadline_s: float | None, ma
 
 
 def test_what_is_marked_is_shaded_behind_the_bars() -> None:
-    span = Span(label="1", start_s=20.0, end_s=200.0, title="a GPU lost")
+    span = ChartSpan(label="1", start_s=20.0, end_s=200.0, title="a GPU lost")
     first, *bars = ET.fromstring(gantt_chart("t", [a_task_result()], SPAN_S, colour="#4477cc", marked=[span])).iter(
         "rect"
     )

@@ -10,7 +10,7 @@ from app.simulate.report.html import report_to_html
 from app.simulate.report.html_services import MOST_CHARTED
 from app.simulate.report.report import make_report, report_from_json, report_to_json
 from app.simulate.report.timelines import MOST_POINTS
-from app.simulate.run.results import FailedRun, RunResult, Series, ServiceSeries
+from app.simulate.run.results import FailedRun, RunResult, RunSeries, ServiceSeries
 from tests.app.runs import SERVICE, a_run, a_scenario, a_service_result, a_task_result
 
 VOID = ("meta", "br", "hr", "img", "link")
@@ -240,7 +240,7 @@ def a_long_run(policy: str, services: int, steps: int) -> RunResult:
         arrival_rate_rps=wave, planned_rps=wave, attainment=[0.99] * steps, p99_ms=[*wave], replicas=[3] * steps
     )
     run = a_run(policy, services=results)
-    whole = Series(
+    whole = RunSeries(
         step_s=1.0,
         cost_usd_per_hour=wave,
         power_w=wave,

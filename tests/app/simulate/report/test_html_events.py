@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.simulate.report.html_events import Event, events_section, recovery_s
+from app.simulate.report.html_events import ReportedEvent, events_section, recovery_s
 from app.simulate.run.results import RunResult, ServiceSeries
 from tests.app.runs import SERVICE, a_run, a_scenario, a_service_result
 
@@ -41,12 +41,12 @@ def course(*attainment: float | None, missed: list[int] | None = None, seed: int
 )
 def test_it_is_over_when_a_step_is_in_slo_again(attainment: tuple[float | None, ...], after_s: float) -> None:
     # It touches the steps from 120 s and from 180 s.
-    event = Event(title="e", start_s=130.0, end_s=190.0, service="resnet50")
+    event = ReportedEvent(title="e", start_s=130.0, end_s=190.0, service="resnet50")
     assert recovery_s(course(*attainment), event, 60.0) == after_s
 
 
 def test_of_services_that_are_not_concerned_nothing_counts() -> None:
-    event = Event(title="e", start_s=60.0, end_s=120.0, service="another")
+    event = ReportedEvent(title="e", start_s=60.0, end_s=120.0, service="another")
     assert recovery_s(course(BAD), event, 60.0) == 0.0
 
 

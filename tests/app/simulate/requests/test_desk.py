@@ -7,11 +7,11 @@ import pytest
 
 from app.api.decisions.simulation_views import SimulationRequest
 from app.base.errors import InvalidRequest
-from app.simulate.requests.desk import MOST_COMPLAINTS, ScenarioDesk
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.requests.desk import MOST_COMPLAINTS, ScenarioIntake
+from app.simulate.scenario.scenario import SimulationScenario
 from tests.integration.simulating import SCENARIO, scenario
 
-DESK = ScenarioDesk()
+DESK = ScenarioIntake()
 SERVICE: dict[str, Any] = SCENARIO["spec"]["services"][0]
 
 
@@ -25,7 +25,7 @@ def wrong(**wanted: Any) -> dict[str, str]:
 def test_a_scenario_is_ordered_with_its_defaults_filled_in() -> None:
     order = DESK.order(SimulationRequest(scenario=SCENARIO))
     assert (order.name, order.example, order.policies, order.seeds) == ("small", None, ("k8s_hpa", "hetsev"), (0,))
-    assert Scenario.model_validate(order.document) == Scenario.model_validate(SCENARIO)
+    assert SimulationScenario.model_validate(order.document) == SimulationScenario.model_validate(SCENARIO)
 
 
 def test_text_and_object_are_the_same_scenario() -> None:
@@ -46,10 +46,12 @@ def test_every_shipped_scenario_can_be_ordered_as_it_is() -> None:
 
 def test_policies_that_the_scenario_has_keep_their_settings() -> None:
     order = DESK.order(SimulationRequest(example="gpu_loss", policies=["k8s_hpa", "joint with room"]))
-    ran = Scenario.model_validate(order.document).spec.policies
+    ran = SimulationScenario.model_validate(order.document).spec.policies
     shipped = {
         run.label: run
-        for run in Scenario.model_validate(DESK.order(SimulationRequest(example="gpu_loss")).document).spec.policies
+        for run in SimulationScenario.model_validate(
+            DESK.order(SimulationRequest(example="gpu_loss")).document
+        ).spec.policies
     }
     assert [run.policy for run in ran] == ["k8s_hpa", "joint"]
     assert ran[1] == shipped["joint with room"]

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from app.simulate.run.run import Job
+from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import Outcome
 from tests.app.runs import a_run
 
@@ -12,7 +12,7 @@ IGNORES_INTERRUPTS = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 """When this was imported: in another process that is before it comes to its work."""
 
 
-def done(job: Job, passed: Callable[[float], None]) -> Outcome:
+def done(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     """At once, but for seed 2, whose process is killed, and seed 3, whose process leaves."""
     passed(60.0)
     if job.seed == 2:
@@ -22,7 +22,7 @@ def done(job: Job, passed: Callable[[float], None]) -> Outcome:
     return a_run(job.run.label, seed=job.seed)
 
 
-def identified(job: Job, passed: Callable[[float], None]) -> Outcome:
+def identified(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     """At once, having told the id of its process in place of a time; that of seed 2 dies while it sends its result."""
     passed(float(os.getpid()))
     if job.seed == 2:
@@ -31,13 +31,13 @@ def identified(job: Job, passed: Callable[[float], None]) -> Outcome:
     return a_run(job.run.label, seed=job.seed)
 
 
-def deaf(job: Job, passed: Callable[[float], None]) -> Outcome:
+def deaf(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     """At once; its time says whether its process has ignored interrupts since it began."""
     passed(float(IGNORES_INTERRUPTS))
     return a_run(job.run.label, seed=job.seed)
 
 
-def endless(job: Job, passed: Callable[[float], None]) -> Outcome:
+def endless(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     """Tells the id of its process in place of a time, and never ends."""
     passed(float(os.getpid()))
     signal.pause()

@@ -7,7 +7,7 @@ import pytest
 
 from app.base.errors import InvalidRequest
 from app.cli.simulation.show import show_report
-from app.simulate.figures import Estimate
+from app.simulate.figures import SeedMean
 from app.simulate.report.html import report_to_html
 from app.simulate.report.report import make_report
 from app.simulate.run.build import shipped_catalogue
@@ -68,7 +68,7 @@ def test_a_scenarios_report_says_what_its_energy_comes_to(tmp_path: Path) -> Non
     run = simulate(job)
     assert run.carbon_g == pytest.approx(1000.0 * run.energy_kwh)
     report = make_report(scenario, [run])
-    assert report.policies[0].carbon_g == Estimate(mean=run.carbon_g, half_width=None)
+    assert report.policies[0].carbon_g == SeedMean(mean=run.carbon_g, half_width=None)
     shown = StringIO()
     show_report(report, shown)
     assert f"g CO2e: hetsev_greedy {run.carbon_g:.1f}" in shown.getvalue()

@@ -6,7 +6,7 @@ from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
-from app.simulate.scenario.scenario import Scenario
+from app.simulate.scenario.scenario import SimulationScenario
 
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
 
@@ -17,7 +17,7 @@ def run(name: str, *, duration_s: float, policy: str) -> RunResult:
     for each in (whole["spec"], *(service["load"] for service in whole["spec"]["services"])):
         for later in {"faults", "spikes"} & each.keys():
             each[later] = [entry for entry in each[later] if entry["start_s"] < duration_s]
-    scenario = Scenario.model_validate(whole)
+    scenario = SimulationScenario.model_validate(whole)
     (job,) = jobs_of(scenario, shipped_catalogue(scenario), EXAMPLES)
     return simulate(job)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from agents.sim.truth.truth import Placed, load_truth
+from agents.sim.truth.truth import RunningPart, load_truth
 from app.simulate.run.build import make_world, shipped_catalogue
 from app.simulate.run.foresight import with_true_times
 from app.simulate.run.results import RunResult
@@ -37,7 +37,7 @@ def test_true_times_are_those_that_batches_take() -> None:
     catalogue, world = shipped_catalogue(given), load_truth()
     (points,) = (with_true_times(entry, world) for entry in catalogue.points)
     for row in points.rows[::50]:
-        alone = Placed(
+        alone = RunningPart(
             network=points.network,
             gpu_type=points.gpu_type,
             sm_percent=row.sm_percent,

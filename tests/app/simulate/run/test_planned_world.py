@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import Neighbour, Placed, TruthError
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, TruthError
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.simulate.run.planned_world import PlannedWorld
 
@@ -14,16 +14,16 @@ PROFILES = {entry.network: entry for entry in load_profiles(["resnet50", "vgg16"
 WORLD = PlannedWorld([V100], PROFILES.values())
 
 
-def placed(network: str, row: int, *neighbours: tuple[str, int], clock_mhz: float | None = None) -> Placed:
+def placed(network: str, row: int, *neighbours: tuple[str, int], clock_mhz: float | None = None) -> RunningPart:
     at = PROFILES[network].rows[row]
     others = [(name, PROFILES[name].rows[number]) for name, number in neighbours]
-    return Placed(
+    return RunningPart(
         network=network,
         gpu_type="V100-32GB",
         sm_percent=at.sm_percent,
         batch=at.batch,
         clock_mhz=clock_mhz or at.clock_mhz,
-        neighbours=tuple(Neighbour(name, other.sm_percent, other.batch) for name, other in others),
+        neighbours=tuple(SimulatedNeighbour(name, other.sm_percent, other.batch) for name, other in others),
     )
 
 

@@ -11,14 +11,14 @@ from app.base.errors import InvalidRequest
 from app.simulate.run.build import Catalogue, shipped_catalogue
 from app.simulate.run.ray_cluster import on_ray, run_with
 from app.simulate.run.results import FailedRun, RunResult
-from app.simulate.run.run import Job, jobs_of, simulate
+from app.simulate.run.run import SimulationRun, jobs_of, simulate
 from app.simulate.run.runner import Outcome, simulate_all
 from tests.app.runs import a_run, a_scenario
 
 NEEDS_RAY = find_spec("ray") is None
 
 
-def jobs(*seeds: int) -> tuple[Job, ...]:
+def jobs(*seeds: int) -> tuple[SimulationRun, ...]:
     return jobs_of(a_scenario(seeds=list(seeds)), Catalogue(gpu_types=(), points=()), Path())
 
 
@@ -28,7 +28,7 @@ class LosesOne:
     def __init__(self) -> None:
         self.folders: list[Path] = []
 
-    def submit(self, attempt: Callable[[Job], Outcome], job: Job, /) -> "Future[Outcome]":
+    def submit(self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /) -> "Future[Outcome]":
         self.folders.append(job.folder)
         future: Future[Outcome] = Future()
         if job.seed == 2:

@@ -13,7 +13,7 @@ from app.base.errors import InvalidRequest
 from app.simulate.report.report import make_report, report_from_json, report_to_json
 from app.simulate.run.build import Catalogue
 from app.simulate.run.results import FailedRun, RunResult
-from app.simulate.run.run import Job
+from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
 from tests.app.runs import SERVICE, a_run, a_scenario
 from tests.app.simulate.run.attempts import deaf, done, endless, identified
@@ -33,11 +33,11 @@ class Seen:
         self.places.append(place)
 
 
-def jobs(*seeds: int) -> list[Job]:
+def jobs(*seeds: int) -> list[SimulationRun]:
     scenario = a_scenario(seeds=list(seeds))
     empty = Catalogue(gpu_types=(), points=())
     return [
-        Job(scenario=scenario, run=scenario.spec.policies[0], seed=seed, catalogue=empty, folder=Path())
+        SimulationRun(scenario=scenario, run=scenario.spec.policies[0], seed=seed, catalogue=empty, folder=Path())
         for seed in seeds
     ]
 
@@ -123,7 +123,7 @@ def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
     load = {"trace": {"file": "gone.csv", "column": "a"}}
     scenario = a_scenario(services=[{**SERVICE, "load": load}])
     (job,) = jobs(1)
-    here = Job(scenario=scenario, run=job.run, seed=1, catalogue=job.catalogue, folder=Path("nowhere"))
+    here = SimulationRun(scenario=scenario, run=job.run, seed=1, catalogue=job.catalogue, folder=Path("nowhere"))
     failed = attempt_run(here, lambda _: None)
     assert isinstance(failed, FailedRun)
     report = make_report(scenario, [failed, a_run()])
@@ -147,7 +147,7 @@ def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_
             raise error
 
     (job,) = jobs(1)
-    broken = Job(scenario=Unreadable(), run=job.run, seed=1, catalogue=job.catalogue, folder=Path())  # type: ignore[arg-type]
+    broken = SimulationRun(scenario=Unreadable(), run=job.run, seed=1, catalogue=job.catalogue, folder=Path())  # type: ignore[arg-type]
     outcome = attempt_run(broken, lambda _: None)
     assert isinstance(outcome, FailedRun)
     assert outcome.reason.startswith(words)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.base.yaml_lines import dotted
-from app.simulate.scenario.scenario import Scenario, loop_of
+from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from tests.app.runs import POOL, SERVICE, a_document, a_scenario
 
 WORK = {"network": "resnet18-training", "batch": 128}
@@ -16,7 +16,7 @@ LIST = {"name": "jobs", "file": "jobs.csv", "kind": "training", "networks": [WOR
 
 def refusal(**spec: Any) -> str:
     with pytest.raises(ValidationError) as caught:
-        Scenario.model_validate(a_document(**spec))
+        SimulationScenario.model_validate(a_document(**spec))
     return " / ".join(f"{dotted(error['loc'])}: {error['msg']}" for error in caught.value.errors())
 
 
@@ -206,9 +206,9 @@ def test_all_that_does_not_fit_together_is_told_at_once() -> None:
 def test_four_fields_are_enough() -> None:
     whole = a_document()
     least = {name: whole["spec"][name] for name in ("duration_s", "policies", "fleet", "services")}
-    scenario = Scenario.model_validate({**whole, "spec": least})
+    scenario = SimulationScenario.model_validate({**whole, "spec": least})
     assert scenario.spec.loop.window_s == scenario.spec.agent_period_s == 5.0
-    assert Scenario.model_validate(scenario.model_dump(mode="json")) == scenario
+    assert SimulationScenario.model_validate(scenario.model_dump(mode="json")) == scenario
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -9,16 +9,16 @@ from app.base.errors import InvalidRequest
 from app.simulate.traces.describe import OUTLINE, SeriesSummary, describe_jobs, describe_trace
 from app.simulate.traces.generate import generate
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 
 def summary(rates_rps: object, step_s: float = 1.0) -> SeriesSummary:
     values = np.array(rates_rps, dtype=float)[:, None]
-    (found,) = describe_trace(Trace(names=("a",), rates_rps=values, step_s=step_s))
+    (found,) = describe_trace(RateTrace(names=("a",), rates_rps=values, step_s=step_s))
     return found
 
 
-def made(shape: Shape, *, duration_s: int = 3600, seed: int = 1, draws: bool = False, series: int = 1) -> Trace:
+def made(shape: Shape, *, duration_s: int = 3600, seed: int = 1, draws: bool = False, series: int = 1) -> RateTrace:
     names = [f"s{number}" for number in range(series)]
     return generate(shape, names=names, duration_s=duration_s, seed=seed, draws=draws, note="mine")
 

@@ -13,7 +13,7 @@ from app.measurements.traces import MOST_STEPS
 from app.measurements.traces import read_trace as read_one_series
 from app.simulate.traces.files import Missing, read_any, read_trace, trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -22,7 +22,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def read(tmp_path: Path, text: str, missing: Missing = Missing.REFUSE, columns: tuple[str, ...] = ()) -> Trace:
+def read(tmp_path: Path, text: str, missing: Missing = Missing.REFUSE, columns: tuple[str, ...] = ()) -> RateTrace:
     return read_trace(write(tmp_path, text), columns=columns, missing=missing)
 
 
@@ -31,17 +31,17 @@ def read(tmp_path: Path, text: str, missing: Missing = Missing.REFUSE, columns: 
 def test_what_is_written_reads_back(tmp_path: Path, name: str, step_s: float) -> None:
     rates_rps = np.random.default_rng(1).gamma(1.0, 100.0, size=(300, 2))
     notes = ("source: mine, all of it", "licence: none")
-    trace = Trace(names=("chat, loud", "s2"), rates_rps=rates_rps, step_s=step_s, notes=notes)
+    trace = RateTrace(names=("chat, loud", "s2"), rates_rps=rates_rps, step_s=step_s, notes=notes)
     write_csv(tmp_path / name, trace_rows(trace), notes=trace.notes)
     back = read_any(tmp_path / name)
-    assert isinstance(back, Trace)
+    assert isinstance(back, RateTrace)
     assert (back.names, back.notes) == (trace.names, trace.notes)
     assert back.step_s == pytest.approx(step_s, rel=1e-9)
     np.testing.assert_allclose(back.rates_rps, trace.rates_rps, rtol=1e-10)
 
 
 def test_the_same_trace_is_the_same_packed_file(tmp_path: Path) -> None:
-    trace = Trace(names=("a",), rates_rps=np.ones((5, 1)), step_s=1.0)
+    trace = RateTrace(names=("a",), rates_rps=np.ones((5, 1)), step_s=1.0)
     for name in ("one.csv.gz", "two.csv.gz"):
         write_csv(tmp_path / name, trace_rows(trace))
     assert (tmp_path / "one.csv.gz").read_bytes() == (tmp_path / "two.csv.gz").read_bytes()
@@ -49,13 +49,13 @@ def test_the_same_trace_is_the_same_packed_file(tmp_path: Path) -> None:
 
 @given(counts=st.lists(st.integers(0, 10**9), min_size=2, max_size=20))
 def test_counts_stay_whole_numbers(counts: list[int]) -> None:
-    trace = Trace(names=("a",), rates_rps=np.array(counts, dtype=float)[:, None] / 60.0, step_s=60.0)
+    trace = RateTrace(names=("a",), rates_rps=np.array(counts, dtype=float)[:, None] / 60.0, step_s=60.0)
     rows = list(trace_rows(trace))
     assert [tuple(row) for row in rows] == [("second", "a"), *((f"{60 * i}", f"{n}") for i, n in enumerate(counts))]
 
 
 def test_forecasts_read_what_is_written_here(tmp_path: Path) -> None:
-    trace = Trace(names=("a", "b"), rates_rps=np.array([[1.0, 2.0], [3.0, 4.0]]), step_s=60.0, notes=("source: x",))
+    trace = RateTrace(names=("a", "b"), rates_rps=np.array([[1.0, 2.0], [3.0, 4.0]]), step_s=60.0, notes=("source: x",))
     write_csv(tmp_path / "trace.csv", trace_rows(trace), notes=trace.notes)
     series = read_one_series(tmp_path / "trace.csv", "b").series
     assert (series.window_s, series.arrivals.tolist()) == (60.0, [120.0, 240.0])

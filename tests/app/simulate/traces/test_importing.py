@@ -10,21 +10,21 @@ from app.measurements.traces import MOST_STEPS
 from app.simulate.traces.files import Missing
 from app.simulate.traces.importing import FileKind, ImportOptions, import_file
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import Trace
+from app.simulate.traces.trace import RateTrace
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data"
 MINUTES = ",".join(str(minute) for minute in range(1, 1441))
 
 
-def read(tmp_path: Path, kind: FileKind, text: str, **options: object) -> Trace | JobList:
+def read(tmp_path: Path, kind: FileKind, text: str, **options: object) -> RateTrace | JobList:
     path = tmp_path / "file.csv"
     path.write_text(text, encoding="utf-8")
     return import_file(kind, path, ImportOptions(**options))  # type: ignore[arg-type]
 
 
-def read_trace(tmp_path: Path, kind: FileKind, text: str, **options: object) -> Trace:
+def read_trace(tmp_path: Path, kind: FileKind, text: str, **options: object) -> RateTrace:
     found = read(tmp_path, kind, text, **options)
-    assert isinstance(found, Trace)
+    assert isinstance(found, RateTrace)
     return found
 
 
@@ -142,17 +142,17 @@ def test_errors_name_file_line_and_column(tmp_path: Path, kind: FileKind, text: 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data are not there")
 def test_the_shared_traces_are_read() -> None:
-    def found(kind: FileKind, file: str) -> Trace | JobList:
+    def found(kind: FileKind, file: str) -> RateTrace | JobList:
         return import_file(kind, SHARED / file, ImportOptions())
 
     by_request = found(FileKind.AZURE_LLM, "azure_llm_2023/requests_code.csv")
     counted = found(FileKind.AZURE_LLM, "azure_llm_2023/per_second_code.csv")
-    assert isinstance(by_request, Trace)
-    assert isinstance(counted, Trace)
+    assert isinstance(by_request, RateTrace)
+    assert isinstance(counted, RateTrace)
     assert by_request.requests.tolist() == counted.requests.tolist() == [8819.0]
     np.testing.assert_array_equal(by_request.rates_rps, counted.rates_rps)
     families = found(FileKind.RATES, "proteus_traces/twitter_zipf_per_second.csv")
-    assert isinstance(families, Trace)
+    assert isinstance(families, RateTrace)
     assert len(families.names) == 9
     assert isinstance(found(FileKind.PHILLY, "philly_jobs/jobs.csv"), JobList)
     pods = found(FileKind.ALIBABA, "alibaba_gpu_2023/pods_default.csv")

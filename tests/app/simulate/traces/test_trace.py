@@ -6,22 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agents.sim.load import Load
+from agents.sim.load import ArrivalProcess
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.measurements.traces import MOST_STEPS
 from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
-from app.simulate.traces.trace import MOST_VALUES, Trace, check_size
+from app.simulate.traces.trace import MOST_VALUES, RateTrace, check_size
 
 RATES = arrays(
     np.float64, st.tuples(st.integers(2, 40), st.integers(1, 3)), elements=st.just(0.0) | st.floats(1e-6, 1e6)
 )
 
 
-def make_trace(rates_rps: object, *, names: tuple[str, ...] = (), step_s: float = 1.0) -> Trace:
+def make_trace(rates_rps: object, *, names: tuple[str, ...] = (), step_s: float = 1.0) -> RateTrace:
     values = np.array(rates_rps, dtype=float)
     values = values[:, None] if values.ndim == 1 else values
-    return Trace(names=names or tuple("abc"[: values.shape[1]]), rates_rps=values, step_s=step_s)
+    return RateTrace(names=names or tuple("abc"[: values.shape[1]]), rates_rps=values, step_s=step_s)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def make_trace(rates_rps: object, *, names: tuple[str, ...] = (), step_s: float 
 def test_what_cannot_be_a_trace_is_refused(change: dict[str, object], problem: str) -> None:
     fields: dict[str, object] = {"names": ("a", "b"), "rates_rps": np.ones((3, 2)), "step_s": 1.0, **change}
     with pytest.raises(InvalidRequest, match=problem):
-        Trace(**fields)  # type: ignore[arg-type]
+        RateTrace(**fields)  # type: ignore[arg-type]
 
 
 def test_sizes_are_bounded() -> None:
@@ -62,7 +62,7 @@ def test_requests_means_and_duration_count_the_step() -> None:
 
 def test_a_series_plays_as_a_load() -> None:
     shape = make_trace([[1.0, 500.0], [3.0, 0.0]], step_s=10.0).shape("b")
-    load = Load(shape=shape, duration_s=30, seed=1, stream=0)
+    load = ArrivalProcess(shape=shape, duration_s=30, seed=1, stream=0)
     assert load.rates_rps.tolist() == [500.0] * 10 + [0.0] * 20
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from app.api.http.parts import Parts
+from app.api.http.parts import ApiParts
 from app.base.errors import Unavailable
 from app.web.topics import feed as feed_module
-from app.web.topics.feed import MOST_PENDING, Feed, Items, Look, Topic
+from app.web.topics.feed import MOST_PENDING, Items, Look, Topic, TopicFeed
 
-NOWHERE = cast(Parts, None)
+NOWHERE = cast(ApiParts, None)
 """These topics load nothing from the control plane."""
 LOOK = Look(parts=NOWHERE)
 
@@ -41,9 +41,9 @@ class Source:
             await self.was_loaded.wait_for(lambda: self.loads >= loads)
 
 
-def make_feed(source: Source, stopping: asyncio.Event | None = None) -> Feed:
+def make_feed(source: Source, stopping: asyncio.Event | None = None) -> TopicFeed:
     topic = Topic(name="fleet", load=source.load, period_s=0.01)
-    return Feed({"fleet": topic}, stopping or asyncio.Event())
+    return TopicFeed({"fleet": topic}, stopping or asyncio.Event())
 
 
 async def next_event(stream: AsyncIterator[bytes]) -> tuple[str, Any]:
@@ -109,7 +109,7 @@ def test_who_sees_less_has_a_table_of_his_own() -> None:
         return dict.fromkeys(look.projects or ("all",), True)
 
     async def body() -> None:
-        feed = Feed({"services": Topic(name="services", load=load, period_s=0.01)}, asyncio.Event())
+        feed = TopicFeed({"services": Topic(name="services", load=load, period_s=0.01)}, asyncio.Event())
         everybody = feed.stream({"services": LOOK})
         one = feed.stream({"services": Look(parts=NOWHERE, projects=("a",))})
         assert (await next_event(everybody))[1]["set"] == {"all": True}

@@ -9,9 +9,9 @@ from bench.papers.dispatch_foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.settle import REFRESH_ROWS, Grid, Settler
 from bench.papers.jobs.world import Done, SimGpu
-from solvers.papers.oltunes.tuning_score import Board, Option, Wish, tune
-from solvers.papers.oltunes.types import Setting
-from solvers.predict.latency.factorisation_features import Conditions
+from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, tune
+from solvers.papers.oltunes.types import JobSetting
+from solvers.predict.latency.factorisation_features import ServedConditions
 from solvers.types.state import GpuId, Variant
 
 GPUS = tuple(
@@ -26,10 +26,12 @@ class Counting:
     """The tuner, and the wishes that it was asked for."""
 
     def __init__(self) -> None:
-        self.wishes: list[Wish] = []
-        self.options: Sequence[Option] = ()
+        self.wishes: list[JobDemand] = []
+        self.options: Sequence[JobOption] = ()
 
-    def __call__(self, options: Sequence[Option], boards: Mapping[str, Board], wish: Wish) -> tuple[Setting, ...]:
+    def __call__(
+        self, options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand
+    ) -> tuple[JobSetting, ...]:
         self.wishes.append(wish)
         self.options = options
         return tune(options, boards, wish)
@@ -39,7 +41,7 @@ def a_settler(tuner: Counting) -> Settler:
     """`big` takes 10 ms for an input on the whole GPU, `small` 20 ms."""
     foresight = Foresight()
     foresight.learn(
-        (Conditions("net", gpu_type, batch, percent), ms * batch * 100.0 / percent)
+        (ServedConditions("net", gpu_type, batch, percent), ms * batch * 100.0 / percent)
         for gpu_type, ms in (("big", 10.0), ("small", 20.0))
         for batch in (1.0, 4.0)
         for percent in (25.0, 50.0, 100.0)
@@ -85,7 +87,7 @@ def test_a_job_has_the_settings_of_all_gpu_types_and_its_best_two() -> None:
     assert set(job.best_types) == {"big", "small"}
     best = {(each.gpu_type, each.sm_percent, each.batch): each.latency_s for each in job.settings}
     for (gpu_type, percent, batch), latency_s in best.items():
-        (foreseen_ms,) = settler.foresight.predict_ms([Conditions("net", gpu_type, float(batch), percent)])
+        (foreseen_ms,) = settler.foresight.predict_ms([ServedConditions("net", gpu_type, float(batch), percent)])
         assert latency_s == pytest.approx(8 / batch * foreseen_ms / 1000.0)
     assert best["big", 100.0, 4] < best["small", 100.0, 4]
 

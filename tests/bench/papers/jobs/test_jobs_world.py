@@ -5,10 +5,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import Neighbour, Placed, Truth, load_truth
+from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
 from bench.papers.jobs.world import JobWorld, SimGpu
-from solvers.papers.oltunes.types import Batch, Job, Setting
-from solvers.papers.oltunes.types import Placed as Member
+from solvers.papers.oltunes.types import Job, JobBatch, JobSetting
+from solvers.papers.oltunes.types import PlacedJob as Member
 from solvers.types.state import GpuId
 
 V100 = "V100-16GB"
@@ -24,22 +24,22 @@ def a_world(*, launch_s: float = 0.0, seed: int = 0) -> JobWorld:
     return JobWorld(truth(), [GPU], launch_s=launch_s, seed=seed)
 
 
-def a_setting(network: str = "resnet50", *, sm_percent: float = 50.0, batch: int = 8) -> Setting:
+def a_setting(network: str = "resnet50", *, sm_percent: float = 50.0, batch: int = 8) -> JobSetting:
     memory = truth().memory_mib(network, batch)
-    return Setting(network, V100, sm_percent, batch, 1530.0, memory, 1.0, 1.0, 0.0)
+    return JobSetting(network, V100, sm_percent, batch, 1530.0, memory, 1.0, 1.0, 0.0)
 
 
-def a_batch(*names: str, inputs: int = 80, setting: Setting | None = None) -> Batch:
+def a_batch(*names: str, inputs: int = 80, setting: JobSetting | None = None) -> JobBatch:
     own = setting or a_setting()
     jobs = (
         Job(name=name, weight=0.7, inputs=inputs, queued_s=0.0, settings=(own,), best_types=(V100,), mean_latency_s=1.0)
         for name in names
     )
-    return Batch(gpu=GPU.id, members=tuple(Member(job, own) for job in jobs))
+    return JobBatch(gpu=GPU.id, members=tuple(Member(job, own) for job in jobs))
 
 
-def batch_ms(*, sm_percent: float = 50.0, neighbours: tuple[Neighbour, ...] = ()) -> float:
-    placed = Placed(
+def batch_ms(*, sm_percent: float = 50.0, neighbours: tuple[SimulatedNeighbour, ...] = ()) -> float:
+    placed = RunningPart(
         network="resnet50",
         gpu_type=V100,
         sm_percent=sm_percent,
@@ -69,7 +69,7 @@ def test_jobs_slow_each_other_down_while_they_run_together() -> None:
     world.start(a_batch("a"))
     world.start(a_batch("b"))
     first, second = world.advance(10.0)
-    together = batch_ms(neighbours=(Neighbour("resnet50", 50.0, 8),)) / 1000.0
+    together = batch_ms(neighbours=(SimulatedNeighbour("resnet50", 50.0, 8),)) / 1000.0
     factors = dict(zip("ab", noise(0, 2), strict=True))
     assert first.at_s == pytest.approx(10 * together * factors[first.job.name])
     # What the second has left when the first is done goes on at the pace of one that is alone.
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_not_started() -> None:
 def test_views_say_how_far_jobs_are_and_whether_one_has_ended_early() -> None:
     world = a_world()
     short, long = a_batch("short", inputs=8), a_batch("long", inputs=800)
-    world.start(Batch(gpu=GPU.id, members=(*short.members, *long.members)))
+    world.start(JobBatch(gpu=GPU.id, members=(*short.members, *long.members)))
     world.advance(0.5)
     (view,) = world.views()
     assert [each.name for each in view.residents] == ["long"]
@@ -136,7 +136,7 @@ def test_energy_is_that_of_the_idle_gpu_and_of_what_runs() -> None:
     assert world.energy_j() == pytest.approx(10.0 * truth().idle_w(V100))
     world.start(a_batch("a", inputs=8000))
     world.advance(11.0)
-    placed = Placed(network="resnet50", gpu_type=V100, sm_percent=50.0, batch=8, clock_mhz=1530.0)
+    placed = RunningPart(network="resnet50", gpu_type=V100, sm_percent=50.0, batch=8, clock_mhz=1530.0)
     assert world.energy_j() == pytest.approx(11.0 * truth().idle_w(V100) + truth().busy_w(placed, 8))
     assert world.busy_sm_s()[GPU.id] == pytest.approx(0.5)
 

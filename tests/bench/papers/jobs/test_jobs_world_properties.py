@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agents.sim.truth.truth import Truth, load_truth
 from bench.papers.jobs.world import JobWorld, SimGpu
-from solvers.papers.oltunes.types import Batch, Job, Placed, Setting
+from solvers.papers.oltunes.types import Job, JobBatch, JobSetting, PlacedJob
 from solvers.types.state import GpuId
 
 V100 = "V100-16GB"
@@ -20,13 +20,13 @@ def truth() -> Truth:
     return load_truth()
 
 
-def a_batch(name: str, network: str, sm_percent: float, batch: int, inputs: int) -> Batch:
+def a_batch(name: str, network: str, sm_percent: float, batch: int, inputs: int) -> JobBatch:
     memory = truth().memory_mib(network, batch)
-    setting = Setting(network, V100, sm_percent, batch, 1530.0, memory, 0.2, 1.0, 0.0)
+    setting = JobSetting(network, V100, sm_percent, batch, 1530.0, memory, 0.2, 1.0, 0.0)
     job = Job(
         name=name, weight=0.7, inputs=inputs, queued_s=0.0, settings=(setting,), best_types=(V100,), mean_latency_s=0.2
     )
-    return Batch(gpu=GPU.id, members=(Placed(job, setting),))
+    return JobBatch(gpu=GPU.id, members=(PlacedJob(job, setting),))
 
 
 requests = st.lists(

@@ -6,26 +6,26 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from solvers.joint.heuristics.diving import Search, complete_greedily
+from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import squeeze
-from solvers.joint.heuristics.residual import Kit
-from solvers.joint.kernels.exchange import Fleet, exchange
+from solvers.joint.heuristics.residual import SearchContext
+from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
-from solvers.joint.relaxation.column_pool import LossPool, Pool
+from solvers.joint.relaxation.column_pool import ColumnPool, LossPool
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
 
 
-def search_of(seed: int, is_over: Callable[[], bool] = never) -> Search:
+def search_of(seed: int, is_over: Callable[[], bool] = never) -> DiveContext:
     setting = set_up(random_problem(seed, services=8, types=2, gpus=12))
     relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
-    return Search(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
+    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
+    return DiveContext(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
 
 
-def greedy_plan(search: Search) -> Counter[int]:
+def greedy_plan(search: DiveContext) -> Counter[int]:
     return complete_greedily(search.kit, search.demand, search.duals, {})
 
 
@@ -47,8 +47,8 @@ def test_a_squeezed_plan_serves_as_much_for_less(seed: int) -> None:
 def test_a_superfluous_gpu_goes() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),)))
     relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
-    search = Search(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), never)
+    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
+    search = DiveContext(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), never)
     # A GPU carries 100 rps: two do for 130.
     best = next(number for number, column in enumerate(setting.columns) if column.capacity[0] >= 99.0)
     found = squeeze(search, Counter({best: 4}))
@@ -78,7 +78,7 @@ def test_exchanges_keep_the_types_and_never_make_it_worse(seed: int) -> None:
     gpus = np.array(sorted(greedy_plan(search).elements()), np.int32)[1:]
     taken = carried(kit.tables, kit.columns, Counter(gpus.tolist()))
     worth = 4.0 * np.maximum(search.duals.rps, 1e-3)
-    fleet = Fleet(
+    fleet = ExchangeState(
         gpus=gpus.copy(),
         need=demand.rate - taken.rps,
         missing=demand.fewest - taken.replicas,

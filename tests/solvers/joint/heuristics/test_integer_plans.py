@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from solvers.joint.heuristics.diving import complete_greedily, floors
-from solvers.joint.heuristics.integer_plans import IntegerPlan, WholePlans
-from solvers.joint.heuristics.residual import Kit
+from solvers.joint.heuristics.integer_plans import IntegerPlan, IntegerPlans
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.relaxation.column_generation import Relaxation, generate
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.types.problem import Problem
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
@@ -35,11 +35,11 @@ def solved(problem: Problem, *, calls: int = 40, seed: int = 0) -> tuple[Setting
     setting = set_up(problem)
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
-    kit = Kit(setting.tables, pricer, setting.columns, Pool(setting.tables, setting.columns))
-    return setting, relaxation, run(WholePlans(kit, setting.demand, seed=seed), relaxation, calls)
+    kit = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
+    return setting, relaxation, run(IntegerPlans(kit, setting.demand, seed=seed), relaxation, calls)
 
 
-def run(whole: WholePlans, relaxation: Relaxation, calls: int) -> IntegerPlan:
+def run(whole: IntegerPlans, relaxation: Relaxation, calls: int) -> IntegerPlan:
     is_over = after(calls)
     whole.sketch(relaxation)
     whole.dive(relaxation, is_over)
@@ -84,7 +84,7 @@ def test_tiny_plans_are_optimal_and_never_better_than_that() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_searching_is_never_worse_than_rounding_down_and_completing_greedily(seed: int) -> None:
     setting, relaxation, plan = solved(random_problem(seed))
-    kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
+    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
     whole = floors(relaxation.solution.counts, relaxation.columns)
     greedy = complete_greedily(kit, setting.demand, relaxation.solution.duals, whole)
     taken = carried(setting.tables, setting.columns, greedy)
@@ -97,7 +97,9 @@ def test_completing_greedily_is_as_if_gpu_by_gpu() -> None:
     repeated = 0
     for seed in range(6):
         setting, relaxation, _ = solved(random_problem(seed), calls=0)
-        kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
+        kit = SearchContext(
+            setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+        )
         duals, one_by_one = relaxation.solution.duals, Counter[int]()
         many = np.full_like(setting.demand.stock, 100.0)
         demand = replace(setting.demand, rate=5.0 * setting.demand.rate, stock=many)
@@ -128,8 +130,8 @@ def test_every_better_plan_is_reported_and_the_last_one_returned() -> None:
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
     reported: list[IntegerPlan] = []
-    kit = Kit(setting.tables, pricer, setting.columns, Pool(setting.tables, setting.columns))
-    plan = run(WholePlans(kit, setting.demand, seed=0, on_better=reported.append), relaxation, 60)
+    kit = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
+    plan = run(IntegerPlans(kit, setting.demand, seed=0, on_better=reported.append), relaxation, 60)
     values = [value(setting, each) for each in reported]
     assert values == sorted(values, reverse=True)
     assert reported[-1] is plan

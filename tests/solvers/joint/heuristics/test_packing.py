@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from solvers.check import violations
-from solvers.joint.heuristics.packing import Packing, is_promising, pack
-from solvers.joint.heuristics.packing_parts import Packer, PartTables, Wanted
+from solvers.joint.heuristics.packing import PackingPlan, is_promising, pack
+from solvers.joint.heuristics.packing_parts import Packer, PackingDemand, PartTables
 from solvers.joint.patterns.columns import Pattern, make_column
 from solvers.joint.solve import solve
 from solvers.types.outcome import Budget, SolveStatus
@@ -35,8 +35,8 @@ def after(calls: int) -> Callable[[], bool]:
     return is_over
 
 
-def packed(setting: Setting, *, calls: int = 60, seed: int = 0, threads: int = 0) -> Packing:
-    def run(pool: ThreadPoolExecutor | None) -> Packing:
+def packed(setting: Setting, *, calls: int = 60, seed: int = 0, threads: int = 0) -> PackingPlan:
+    def run(pool: ThreadPoolExecutor | None) -> PackingPlan:
         return pack(
             *(setting.tables, setting.demand),
             seed=seed,
@@ -213,7 +213,7 @@ def test_replicas_of_one_service_stand_on_different_gpus() -> None:
 def test_missing_replicas_are_counted() -> None:
     setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=25.0) for number in range(4))))
     parts = PartTables(setting.tables, setting.demand.rate)
-    wanted = Wanted(np.ones(4, np.int32), np.array([1.0]), np.ones(4), np.zeros(1))
+    wanted = PackingDemand(np.ones(4, np.int32), np.array([1.0]), np.ones(4), np.zeros(1))
     found = Packer(parts).pack(wanted)
     assert (len(found.plan), found.missing) == (1, 2)
 
@@ -221,7 +221,7 @@ def test_missing_replicas_are_counted() -> None:
 def test_a_packing_ends_as_soon_as_it_is_late() -> None:
     setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=60.0) for number in range(4))))
     parts = PartTables(setting.tables, setting.demand.rate)
-    wanted = Wanted(np.ones(4, np.int32), np.array([4.0]), np.ones(4), np.zeros(1))
+    wanted = PackingDemand(np.ones(4, np.int32), np.array([4.0]), np.ones(4), np.zeros(1))
     found = Packer(parts).pack(wanted, after(3))
     assert (len(found.plan), found.missing) == (3, 1)
 

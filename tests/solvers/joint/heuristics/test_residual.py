@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from solvers.joint.heuristics.residual import Kit, prune, relax_rest
+from solvers.joint.heuristics.residual import SearchContext, prune, relax_rest
 from solvers.joint.heuristics.residual_cover import solve_small_program
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.relaxation.column_generation import Phase, generate, price
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.pricing import NarrowPricer
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
@@ -29,8 +29,8 @@ def single(columns: Columns, service: int) -> int:
     return next(number for number, column in enumerate(columns) if column.service.tolist() == [service])
 
 
-def kit_of(setting: Setting) -> Kit:
-    return Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
+def kit_of(setting: Setting) -> SearchContext:
+    return SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
 
 
 def test_what_is_carried_adds_up() -> None:

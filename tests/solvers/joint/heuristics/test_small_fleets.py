@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from solvers.joint.heuristics.integer_plans import state_plan
-from solvers.joint.heuristics.residual import Kit
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.heuristics.small_fleets import list_fleets, mild_prices, plan_on_fleets
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import Relaxation, generate
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
 
 DEAR = 1e3
 
 
-def prepared(seed: int, *, services: int = 3, gpus: int = 2) -> tuple[Setting, Kit, Relaxation]:
+def prepared(seed: int, *, services: int = 3, gpus: int = 2) -> tuple[Setting, SearchContext, Relaxation]:
     setting = set_up(random_problem(seed, services=services, types=2, gpus=gpus))
-    kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
+    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
     return setting, kit, generate(setting.tables, setting.demand, kit.pricer, setting.columns)
 
 
@@ -70,7 +70,7 @@ def test_fleets_that_cost_more_than_is_wanted_are_left_out() -> None:
 
 def test_fleets_are_counted_where_there_are_as_many_gpus_as_wanted() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=250.0), types=(a_type(),)))
-    kit = Kit(setting.tables, setting.pricer(), setting.columns, Pool(setting.tables, setting.columns))
+    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
     relaxation = generate(setting.tables, setting.demand, kit.pricer, setting.columns)
     # A GPU carries 100 rps.
     fleets = list_fleets(kit, setting.demand, relaxation, below=5.5, is_over=never)

@@ -8,32 +8,32 @@ import numpy as np
 import pytest
 
 from solvers.joint.heuristics.annealing import Annealer
-from solvers.joint.heuristics.diving import Search, complete_greedily
+from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import soft_demand, thin
-from solvers.joint.heuristics.residual import Kit
+from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
-from solvers.joint.relaxation.column_pool import Pool
+from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.types.problem import Problem
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
 
 
-def search_of(problem: Problem, is_over: Callable[[], bool] = never, executor: Executor | None = None) -> Search:
+def search_of(problem: Problem, is_over: Callable[[], bool] = never, executor: Executor | None = None) -> DiveContext:
     setting = set_up(problem)
     relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
     pricer = setting.pricer().on(executor)
-    kit = Kit(setting.tables, pricer, setting.columns, Pool(setting.tables, setting.columns))
-    return Search(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
+    kit = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
+    return DiveContext(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
 
 
-def thinned(search: Search, plan: Counter[int], gpus: int = 1) -> Counter[int] | None:
+def thinned(search: DiveContext, plan: Counter[int], gpus: int = 1) -> Counter[int] | None:
     soft = soft_demand(search)
     return thin(search, Annealer(search.kit.tables, soft), soft, plan, gpus=gpus, is_first=True)
 
 
-def wasteful_plan(search: Search) -> Counter[int]:
+def wasteful_plan(search: DiveContext) -> Counter[int]:
     """The greedy plan and one more GPU of its first column."""
     plan = complete_greedily(search.kit, search.demand, search.duals, {})
     return plan + Counter([min(plan)])

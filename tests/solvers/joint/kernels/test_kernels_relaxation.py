@@ -10,20 +10,20 @@ import pytest
 from solvers.joint.kernels.knapsack import NONE, fill_table, read_solution, shorten
 from solvers.joint.kernels.laws import INVALID, pattern_worth
 from solvers.joint.kernels.relaxation import charge, limits_price, value_candidates
-from solvers.joint.kernels.types import Cell, Effort, Law, Mode, Numbers, Reals, Scratch, Task, Worth
+from solvers.joint.kernels.types import Effort, GpuMode, Law, Numbers, PricingCell, PricingTask, Reals, Scratch, Worth
 from solvers.joint.relaxation.pricing import make_scratch
 
 SERVICES = 5
 
 
-def random_task(draw: random.Random) -> Task:
+def random_task(draw: random.Random) -> PricingTask:
     """One mode with few candidates that all meet their SLO, and prices under which all earn."""
     rng = np.random.default_rng(draw.randrange(10**6))
     steps, most = draw.choice((4, 7, 10)), draw.choice((1, 2, 3, 4))
     service = np.sort(rng.integers(0, SERVICES, 12)).astype(np.int32)
     width = rng.integers(1, steps + 1, 12).astype(np.int32)
     order = np.lexsort((width, service))
-    mode = Mode(
+    mode = GpuMode(
         gpu_type=0,
         clock_mhz=1000.0,
         steps=steps,
@@ -49,10 +49,10 @@ def random_task(draw: random.Random) -> Task:
     )
     law = Law(ratios=np.array([1.0, 4.0, 10.0]), utilisation=np.array([[0.1, 0.6, 0.9]]))
     worth = Worth(rate=np.full(SERVICES, 60.0), rps=rng.uniform(0.005, 0.05, SERVICES), bonus=np.zeros(12))
-    return Task(mode, law, worth, 1.0, Effort(0, 0, 0, 0.0))
+    return PricingTask(mode, law, worth, 1.0, Effort(0, 0, 0, 0.0))
 
 
-def sets(mode: Mode, replicas: int) -> Iterator[tuple[int, ...]]:
+def sets(mode: GpuMode, replicas: int) -> Iterator[tuple[int, ...]]:
     """All sets of so many candidates of different services within the SM steps."""
     for items in itertools.combinations(range(len(mode.service)), replicas):
         chosen = list(items)
@@ -60,7 +60,7 @@ def sets(mode: Mode, replicas: int) -> Iterator[tuple[int, ...]]:
             yield items
 
 
-def solve(task: Task, cell: Cell, multipliers: Reals) -> tuple[Scratch, Numbers, float]:
+def solve(task: PricingTask, cell: PricingCell, multipliers: Reals) -> tuple[Scratch, Numbers, float]:
     """(scratch, shortlist, optimum of the knapsack) of a cell with all candidates."""
     scratch = make_scratch(task.mode, SERVICES)
     scratch.ids[:] = np.arange(len(task.mode.service))
@@ -76,7 +76,7 @@ def test_the_shortlist_holds_an_optimum_of_all_sets(seed: int) -> None:
     task = random_task(draw)
     multipliers = np.array([draw.uniform(0.0, 0.3), draw.uniform(0.0, 0.3), draw.uniform(-0.5, 0.5)])
     for replicas in range(1, task.mode.most_replicas + 1):
-        cell = Cell(replicas, 0.3, 0.8)
+        cell = PricingCell(replicas, 0.3, 0.8)
         scratch, short, reached = solve(task, cell, multipliers)
         adjusted = dict(zip(scratch.ids.tolist(), scratch.adjusted.tolist(), strict=True))
         best = max((sum(adjusted[item] for item in items) for items in sets(task.mode, replicas)), default=NONE)
@@ -97,7 +97,7 @@ def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
     task = random_task(draw)
     low = draw.uniform(0.0, 2.0)
     for replicas in range(1, task.mode.most_replicas + 1):
-        cell = Cell(replicas, low, low + draw.uniform(0.0, 1.5))
+        cell = PricingCell(replicas, low, low + draw.uniform(0.0, 1.5))
         best = max(
             (worth for worth, pressure in lawful(task, replicas) if cell.low <= pressure <= cell.high), default=0.0
         )
@@ -108,7 +108,7 @@ def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
             assert reached + limits_price(task, cell, multipliers) >= best * (1.0 - 1e-12) or best == 0.0
 
 
-def lawful(task: Task, replicas: int) -> Iterator[tuple[float, float]]:
+def lawful(task: PricingTask, replicas: int) -> Iterator[tuple[float, float]]:
     """(worth, summed pressure) of all patterns that keep memory and watts."""
     mode = task.mode
     for items in sets(mode, replicas):
@@ -123,5 +123,5 @@ def test_a_set_of_exactly_so_many_may_not_exist() -> None:
     """All candidates of one service: no two of them together."""
     task = random_task(random.Random(3))
     mode = task.mode._replace(service=np.zeros(12, np.int32), most_replicas=2)
-    _, _, reached = solve(task._replace(mode=mode), Cell(2, 0.0, 1.0), np.zeros(3))
+    _, _, reached = solve(task._replace(mode=mode), PricingCell(2, 0.0, 1.0), np.zeros(3))
     assert reached == NONE

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.joint.kernels.types import Mode
+from solvers.joint.kernels.types import GpuMode
 from solvers.joint.patterns.tables import make_tables
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoints, Problem
@@ -122,7 +122,7 @@ def test_undominated_rows_alone_earn_as_much_as_all_rows(seed: int) -> None:
         assert best_worth(kept, prices) == pytest.approx(best_worth(problem, prices), rel=1e-12)
 
 
-def only_candidates(problem: Problem, modes: tuple[Mode, ...]) -> Problem:
+def only_candidates(problem: Problem, modes: tuple[GpuMode, ...]) -> Problem:
     """Each service with a network of its own that has its candidates' rows."""
     services, points = [], []
     for number, service in enumerate(problem.services):

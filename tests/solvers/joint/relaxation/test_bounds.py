@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from solvers.joint.kernels.types import Effort
-from solvers.joint.patterns.branching_rows import Boxes, Row, least_cost
+from solvers.joint.patterns.branching_rows import Boxes, BranchingRow, least_cost
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.bounds import least_to_reach, lower_bound, whole_gpus
@@ -100,7 +100,7 @@ def test_limited_gpus_lower_the_bound_by_what_all_of_them_are_worth() -> None:
 def test_limits_that_contradict_each_other_leave_no_plan() -> None:
     setting = set_up(tiny_problem(1))
     duals, worths = _some_duals(setting, 1), np.zeros(len(setting.tables.modes))
-    too_many = {Row((0,)): (float(setting.demand.stock[0]) + 1.0, np.inf)}
+    too_many = {BranchingRow((0,)): (float(setting.demand.stock[0]) + 1.0, np.inf)}
     assert lower_bound(setting.tables, setting.demand, duals, worths, too_many) == np.inf
 
 

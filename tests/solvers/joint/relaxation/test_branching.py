@@ -1,6 +1,6 @@
 import numpy as np
 
-from solvers.joint.patterns.branching_rows import Row
+from solvers.joint.patterns.branching_rows import BranchingRow
 from solvers.joint.patterns.columns import Pattern, make_column
 from solvers.joint.patterns.tables import make_tables
 from solvers.joint.relaxation.branching import Split, find_split
@@ -18,12 +18,12 @@ def _split(**counts_of: float) -> Split | None:
 
 
 def test_gpus_of_a_type_come_first() -> None:
-    assert _split(whole=0.7, photo=0.7) == Split(Row((0,)), 1.4)
+    assert _split(whole=0.7, photo=0.7) == Split(BranchingRow((0,)), 1.4)
 
 
 def test_idle_gpus_count_among_those_of_their_mode() -> None:
     columns = [make_column(TABLES, Pattern(0, (1,)))]
-    assert find_split(TABLES, columns, np.array([0.75]), np.array([0.5])) == Split(Row((0,)), 1.25)
+    assert find_split(TABLES, columns, np.array([0.75]), np.array([0.5])) == Split(BranchingRow((0,)), 1.25)
 
 
 def test_then_replicas_of_the_most_fractional_service() -> None:
@@ -34,7 +34,7 @@ def test_then_replicas_of_the_most_fractional_service() -> None:
 
 def test_then_the_candidates_of_a_service() -> None:
     # One GPU, one replica of `chat`, but half of it on 50 % and half on the whole GPU.
-    assert _split(half=0.5, whole=0.5) == Split(Row((0,), ((1, 2),)), 0.5)
+    assert _split(half=0.5, whole=0.5) == Split(BranchingRow((0,), ((1, 2),)), 0.5)
 
 
 def test_nothing_is_left_to_split_where_all_sums_are_whole() -> None:
@@ -42,9 +42,9 @@ def test_nothing_is_left_to_split_where_all_sums_are_whole() -> None:
 
 
 def test_a_row_counts_patterns_of_its_modes_that_hold_a_candidate_of_the_range() -> None:
-    row = Row((0,), ((0, 2),))
+    row = BranchingRow((0,), ((0, 2),))
     assert row.counts(Pattern(0, (1,)))
     assert row.counts(Pattern(0, (0, 2)))
     assert not row.counts(Pattern(0, (3,)))
     assert not row.counts(Pattern(1, (1,)))
-    assert Row((0,)).counts(Pattern(0, (3,)))
+    assert BranchingRow((0,)).counts(Pattern(0, (3,)))

@@ -4,9 +4,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from solvers.joint.patterns.branching_rows import Row
+from solvers.joint.patterns.branching_rows import BranchingRow
 from solvers.joint.patterns.columns import Columns, Pattern
-from solvers.joint.patterns.formulation import Demand
+from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.master import Master, Solution
 from tests.solvers.instances import a_problem, a_service
@@ -17,7 +17,7 @@ HALF, WHOLE = Pattern(0, (0,)), Pattern(0, (1,))
 
 class Hand(NamedTuple):
     tables: Tables
-    demand: Demand
+    demand: CoverDemand
     columns: Columns
 
 
@@ -26,7 +26,7 @@ def _hand(**changes: np.ndarray) -> Hand:
     tables = make_tables(a_problem(a_service(rate_rps=150.0)))
     columns = Columns(tables)
     columns.add([HALF, WHOLE])
-    demand = Demand(
+    demand = CoverDemand(
         rate=np.array([150.0]),
         fewest=np.zeros(1),
         most=np.array([np.inf]),
@@ -104,7 +104,7 @@ def test_limits_hold_until_others_are_set() -> None:
     hand = _hand()
     master = Master(hand.tables, hand.demand, limit_price=100.0)
     master.add(hand.columns)
-    row = Row((0,))
+    row = BranchingRow((0,))
     master.limit({row: (2.0, np.inf)})
     at_least = master.solve()
     assert at_least.objective == pytest.approx(2.0)
@@ -122,7 +122,7 @@ def test_a_limit_on_candidates_counts_only_their_patterns_also_those_added_later
     hand = _hand()
     master = Master(hand.tables, hand.demand, limit_price=100.0)
     master.add([hand.columns[0]])
-    master.limit({Row((0,), ((1, 2),)): (0.0, 1.0)})
+    master.limit({BranchingRow((0,), ((1, 2),)): (0.0, 1.0)})
     master.add([hand.columns[1]])
     # At most one whole GPU; the other 50 rps come from a half one, at the same price.
     found = master.solve()
@@ -134,7 +134,7 @@ def test_a_limit_that_no_column_can_meet_falls_short_at_its_price() -> None:
     hand = _hand()
     master = Master(hand.tables, hand.demand, limit_price=100.0)
     master.add([hand.columns[0]])
-    master.limit({Row((0,), ((1, 2),)): (1.0, np.inf)})
+    master.limit({BranchingRow((0,), ((1, 2),)): (1.0, np.inf)})
     found = master.solve()
     assert found.limits_missing == pytest.approx(1.0)
     assert found.objective == pytest.approx(3.0 + 100.0)
@@ -143,7 +143,7 @@ def test_a_limit_that_no_column_can_meet_falls_short_at_its_price() -> None:
 def test_a_gpu_that_a_limit_asks_for_in_vain_stands_idle() -> None:
     hand = _hand(rate=np.array([0.0]))
     master = Master(hand.tables, hand.demand, limit_price=100.0)
-    master.limit({Row((0,)): (1.0, np.inf)})
+    master.limit({BranchingRow((0,)): (1.0, np.inf)})
     found = master.solve()
     assert found.idle == pytest.approx([1.0])
     assert found.objective == pytest.approx(1.0)

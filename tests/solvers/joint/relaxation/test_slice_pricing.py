@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers.joint.kernels.laws import pattern_worth
-from solvers.joint.kernels.types import Effort, Task, Worth
+from solvers.joint.kernels.types import Effort, PricingTask, Worth
 from solvers.joint.patterns.slice_layouts import A100_40GB
 from solvers.joint.patterns.slice_tables import SliceOffer, SliceRow, with_slices
 from solvers.joint.patterns.tables import Tables, make_tables
@@ -41,11 +41,11 @@ def random_tables(draw: random.Random, services: int, *, room_w: float, replicas
     return with_slices(problem, make_tables(problem), [SliceOffer(gpu_type="gpu", profiles=A100_40GB, rows=rows)])
 
 
-def a_task(draw: random.Random, tables: Tables, threshold: float = 0.0) -> Task:
+def a_task(draw: random.Random, tables: Tables, threshold: float = 0.0) -> PricingTask:
     (mode,) = tables.modes
     rps = np.array([draw.choice((0.0, 1.0, 1.0)) * draw.uniform(0.5, 2.0) for _ in tables.rate])
     bonus = np.array([draw.choice((-30.0, 0.0, 0.0, 15.0)) for _ in tables.rate])[mode.service]
-    return Task(mode, tables.law, Worth(tables.rate, rps, bonus), threshold, EFFORT)
+    return PricingTask(mode, tables.law, Worth(tables.rate, rps, bonus), threshold, EFFORT)
 
 
 def cells_of(tables: Tables) -> SliceCells:
@@ -66,7 +66,7 @@ def lawful_patterns(tables: Tables) -> Iterator[tuple[int, ...]]:
             yield items
 
 
-def worth_of(task: Task, items: tuple[int, ...]) -> float:
+def worth_of(task: PricingTask, items: tuple[int, ...]) -> float:
     return pattern_worth(task.mode, task.law, task.worth, np.array(items, dtype=np.int32), len(items))
 
 
@@ -102,5 +102,5 @@ def test_nothing_is_worth_anything_where_nothing_is_earned() -> None:
     tables = random_tables(random.Random(1), services=3, room_w=100.0)
     (mode,) = tables.modes
     worth = Worth(tables.rate, np.zeros(3), np.zeros(len(mode.service)))
-    priced = cells_of(tables).price(0, Task(mode, tables.law, worth, 0.0, EFFORT))
+    priced = cells_of(tables).price(0, PricingTask(mode, tables.law, worth, 0.0, EFFORT))
     assert (priced.bound, priced.patterns) == (0.0, ())

@@ -6,7 +6,7 @@ import pytest
 
 from solvers.check import violations
 from solvers.joint.replan.change import change
-from solvers.joint.replan.warm_start import Warm
+from solvers.joint.replan.warm_start import WarmStart
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.outcome import Budget
@@ -25,7 +25,7 @@ def changed(problem: Problem, *, start_usd_per_hour: float | None = None, may_re
     """The better of the two, which the checker accepts."""
     found = change(
         problem,
-        Warm(problem),
+        WarmStart(problem),
         None,
         start_usd_per_hour=start_usd_per_hour,
         may_rearrange=may_rearrange,

@@ -9,15 +9,15 @@ import numpy as np
 
 from solvers.check import violations
 from solvers.joint.heuristics.fluid import is_too_fine
-from solvers.joint.heuristics.residual import Kit
-from solvers.joint.kernels.scan import Prices, Stack, move_costs
+from solvers.joint.heuristics.residual import SearchContext
+from solvers.joint.kernels.scan import ScanPrices, Stack, move_costs
 from solvers.joint.kernels.types import Effort, Reals, Worth
 from solvers.joint.patterns.columns import Priced
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.running import NO_KIND
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.joint.replan.change import change
-from solvers.joint.replan.warm_start import Warm
+from solvers.joint.replan.warm_start import WarmStart
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from tests.solvers.joint.heuristics.test_fluid import a_fluid_problem
@@ -38,16 +38,16 @@ class Refusing(Pricer):
         raise AssertionError("priced")
 
 
-class Unpriced(Warm):
+class Unpriced(WarmStart):
     """Warm state with columns alone."""
 
-    def kit(self, problem: Problem, executor: Executor | None) -> Kit:
+    def kit(self, problem: Problem, executor: Executor | None) -> SearchContext:
         kit = super().kit(problem, executor)
         return kit._replace(pricer=Refusing(kit.tables))
 
 
 def costs(*, stock: tuple[float, float] = (9.0, 9.0)) -> Reals:
-    prices = Prices(
+    prices = ScanPrices(
         rate=np.array([8.0, 20.0]),
         rps=np.array([0.1, 0.2]),
         presence=np.zeros(2),

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.joint.patterns.formulation import priced_problem
 from solvers.joint.patterns.tables import make_tables
-from solvers.joint.replan.warm_start import HEADROOM, MOST_STATES, WIDE_HEADROOM, Warm, keep_warm, take_warm
+from solvers.joint.replan.warm_start import HEADROOM, MOST_STATES, WIDE_HEADROOM, WarmStart, keep_warm, take_warm
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget
@@ -18,26 +18,26 @@ PROBLEM = random_problem(3)
 
 
 def test_a_state_serves_other_rates_within_its_headroom() -> None:
-    warm = Warm(PROBLEM, has_headroom=True)
+    warm = WarmStart(PROBLEM, has_headroom=True)
     assert warm.fits(with_rates(PROBLEM, 0.5))
     assert warm.headroom >= HEADROOM
     assert warm.fits(with_rates(PROBLEM, warm.headroom))
     assert not warm.fits(with_rates(PROBLEM, 1.01 * warm.headroom))
-    assert not Warm(PROBLEM).fits(with_rates(PROBLEM, 1.01))
+    assert not WarmStart(PROBLEM).fits(with_rates(PROBLEM, 1.01))
 
 
 def test_headroom_is_wide_where_that_takes_few_more_candidates() -> None:
     # One batch carries 50 or 100 rps: higher rates need no other candidates.
-    assert Warm(a_problem(a_service("chat", rate_rps=60.0)), has_headroom=True).headroom == WIDE_HEADROOM
+    assert WarmStart(a_problem(a_service("chat", rate_rps=60.0)), has_headroom=True).headroom == WIDE_HEADROOM
     # Shares carry ever more, from half of the rate to five times as much.
     rows = tuple(a_row(10.0 * share, 100.0 / share) for share in range(1, 11))
     small = a_problem(a_service("chat", rate_rps=10.0, slo_ms=1000.0), rows=rows, types=(a_type(sm_percent_step=10.0),))
-    assert Warm(small, has_headroom=True).headroom == HEADROOM
+    assert WarmStart(small, has_headroom=True).headroom == HEADROOM
 
 
 def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_before() -> None:
     problem = random_problem(5)
-    warm = Warm(problem, has_headroom=True)
+    warm = WarmStart(problem, has_headroom=True)
     before, _ = solve(problem, Budget(), warm=warm)
     running = warm.running(replace(problem, current=before.plan))
     patterns = {warm.columns[number].pattern: count for number, count in running.items()}
@@ -56,7 +56,7 @@ def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_be
 def test_a_state_serves_other_stock_and_priorities() -> None:
     fewer = replace(PROBLEM, gpu_types=tuple(replace(one, count=1) for one in PROBLEM.gpu_types))
     other = replace(PROBLEM, services=tuple(replace(one, priority=7.0) for one in PROBLEM.services))
-    warm = Warm(PROBLEM)
+    warm = WarmStart(PROBLEM)
     assert warm.fits(fewer)
     assert warm.tables(fewer).stock.tolist() == [1.0, 1.0]
     assert warm.fits(other)
@@ -75,12 +75,12 @@ def test_a_state_serves_other_stock_and_priorities() -> None:
     ],
 )
 def test_a_state_serves_no_other_services_rows_or_prices(other: Problem) -> None:
-    assert not Warm(PROBLEM).fits(other)
+    assert not WarmStart(PROBLEM).fits(other)
 
 
 def test_tables_with_headroom_hold_every_candidate_of_the_exact_ones() -> None:
     exact = make_tables(priced_problem(PROBLEM))
-    warm = Warm(PROBLEM, has_headroom=True).tables(PROBLEM)
+    warm = WarmStart(PROBLEM, has_headroom=True).tables(PROBLEM)
     assert np.array_equal(warm.rate, exact.rate)
     for mode, wider in zip(exact.modes, warm.modes, strict=True):
         kept = set(zip(wider.service.tolist(), wider.row.tolist(), strict=True))
@@ -89,7 +89,7 @@ def test_tables_with_headroom_hold_every_candidate_of_the_exact_ones() -> None:
 
 def test_a_solve_with_warm_state_finds_the_same_optimum() -> None:
     problem = a_problem(a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0))
-    warm = Warm(problem, has_headroom=True)
+    warm = WarmStart(problem, has_headroom=True)
     solve(problem, Budget(), warm=warm)
     for factor in (0.5, 1.2):
         other = with_rates(problem, factor)
@@ -99,7 +99,7 @@ def test_a_solve_with_warm_state_finds_the_same_optimum() -> None:
 
 
 def test_a_token_names_a_state_once() -> None:
-    warm = Warm(PROBLEM)
+    warm = WarmStart(PROBLEM)
     token = keep_warm(warm)
     assert take_warm(token, PROBLEM) is warm
     assert take_warm(token, PROBLEM) is None
@@ -107,13 +107,13 @@ def test_a_token_names_a_state_once() -> None:
 
 
 def test_a_state_that_does_not_serve_the_problem_is_dropped() -> None:
-    token = keep_warm(Warm(PROBLEM))
+    token = keep_warm(WarmStart(PROBLEM))
     assert take_warm(token, with_rates(PROBLEM, 2.0)) is None
     assert take_warm(token, PROBLEM) is None
 
 
 def test_only_a_few_states_are_kept_those_used_last() -> None:
     problem = a_problem(a_service("chat", rate_rps=10.0))
-    tokens = [keep_warm(Warm(problem)) for _ in range(MOST_STATES + 1)]
+    tokens = [keep_warm(WarmStart(problem)) for _ in range(MOST_STATES + 1)]
     assert take_warm(tokens[0], problem) is None
     assert all(take_warm(token, problem) is not None for token in tokens[1:])

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from solvers.papers.inss.actor import HIDDEN, Actor, fleet_of, known_service
-from solvers.papers.inss.world import Setting, World
+from solvers.papers.inss.world import ActorSetting, ProvisioningWorld
 from solvers.types.problem import Problem
 
 
@@ -32,9 +32,9 @@ def random_actor(problem: Problem, *, seed: int, slots: int = 1) -> Actor:
     )
 
 
-def world_of(problem: Problem, *, slots: int = 1, knows_neighbours: bool = True) -> World:
+def world_of(problem: Problem, *, slots: int = 1, knows_neighbours: bool = True) -> ProvisioningWorld:
     """The world of a Problem at its types' highest clocks."""
-    setting = Setting(
+    setting = ActorSetting(
         gpus=tuple(name for name, count in fleet_of(problem.gpu_types) for _ in range(count)),
         services=tuple(service.name for service in problem.services),
         slots=slots,
@@ -42,4 +42,4 @@ def world_of(problem: Problem, *, slots: int = 1, knows_neighbours: bool = True)
         knows_neighbours=knows_neighbours,
     )
     clocks = [gpu_type.clocks_mhz[-1] for gpu_type in problem.gpu_types]
-    return World(problem, setting, clocks_mhz=clocks)
+    return ProvisioningWorld(problem, setting, clocks_mhz=clocks)

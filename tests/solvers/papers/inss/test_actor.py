@@ -14,7 +14,7 @@ from solvers.papers.inss.actor import (
     refusal,
     setting_to_train,
 )
-from solvers.papers.inss.world import World
+from solvers.papers.inss.world import ProvisioningWorld
 from solvers.types.problem import Problem
 from tests.solvers.instances import random_problem
 from tests.solvers.papers.inss.actors import random_actor, world_of
@@ -24,7 +24,7 @@ def small() -> Problem:
     return random_problem(1, services=3, types=1, gpus=2)
 
 
-def situation(world: World) -> Situation:
+def situation(world: ProvisioningWorld) -> Situation:
     services = len(world.setting.services)
     return Situation(rates_rps=0.3 * world.most_rps, queued=np.zeros(services), used_mib=np.zeros(2))
 
@@ -72,7 +72,7 @@ def test_training_goes_on_from_a_checkpoint_and_gives_an_actor() -> None:
 
     problem = small()
     setting = setting_to_train(problem, clocks_mhz=[1000.0])
-    world = World(problem, setting, clocks_mhz=[1000.0])
+    world = ProvisioningWorld(problem, setting, clocks_mhz=[1000.0])
     training = Training(world, seed=1)
     points = list(training.run(1))
     assert [point.episode for point in points] == [32]

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.laws.colocation import capacity_rps
-from solvers.papers.inss.batch_decision import Host, Printed, Tenant, decide_batches, search_as_printed, task_latency_ms
+from solvers.papers.inss.batch_decision import (
+    BatchHost,
+    BatchTenant,
+    Printed,
+    decide_batches,
+    search_as_printed,
+    task_latency_ms,
+)
 from solvers.types.problem import OperatingPoint
 from solvers.types.state import GpuType
 
@@ -25,17 +32,17 @@ CARD = GpuType(
     clocks_mhz=(1000.0,),
     launch_per_neighbour=1.0,
 )
-HOST = Host(gpu_type=CARD, law=LAW)
+HOST = BatchHost(gpu_type=CARD, law=LAW)
 
 
 def row(batch: int, run_ms: float, *, memory_mib: float = 1000.0, pressure: float = 0.1) -> OperatingPoint:
     return OperatingPoint(50.0, batch, 1000.0, 0.0, 0.5, run_ms, memory_mib, 20.0, pressure)
 
 
-def tenant(**facts: object) -> Tenant:
+def tenant(**facts: object) -> BatchTenant:
     """Batches of 1, 2, 4 and 8 that execute in 10.5, 12.5, 16.5 and 24.5 ms alone."""
     rows = tuple(row(batch, 8.5 + 2.0 * batch - 0.5, memory_mib=1000.0 + 100.0 * batch) for batch in BATCHES)
-    chosen = Tenant(rows=rows, sensitivity=0.5, slo_ms=100.0, percentile=0.98, arrival_rate_rps=100.0)
+    chosen = BatchTenant(rows=rows, sensitivity=0.5, slo_ms=100.0, percentile=0.98, arrival_rate_rps=100.0)
     return replace(chosen, **facts)
 
 

@@ -2,18 +2,18 @@
 
 from solvers.papers.inss.options import options_of, provision_of
 from solvers.papers.inss.provisioning import Provisioned, Share
-from solvers.papers.inss.world import Setting, World
+from solvers.papers.inss.world import ActorSetting, ProvisioningWorld
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
 ROWS = (a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0))
 
 
-def a_world(slots: int = 2) -> World:
+def a_world(slots: int = 2) -> ProvisioningWorld:
     problem = a_problem(
         a_service("a", rate_rps=10.0), a_service("b", rate_rps=10.0), rows=ROWS, types=(a_type(count=2),)
     )
-    setting = Setting(gpus=("gpu", "gpu"), services=("a", "b"), slots=slots, sm_percents=(25.0, 50.0, 100.0))
-    return World(problem, setting, clocks_mhz=[1000.0])
+    setting = ActorSetting(gpus=("gpu", "gpu"), services=("a", "b"), slots=slots, sm_percents=(25.0, 50.0, 100.0))
+    return ProvisioningWorld(problem, setting, clocks_mhz=[1000.0])
 
 
 def test_there_and_back() -> None:

@@ -9,12 +9,20 @@ import pytest
 from solvers.check import report_violations, violations
 from solvers.papers.inss.actor import actor_to_bytes, fleet_of, known_service
 from solvers.papers.inss.policy import moved_share
-from solvers.papers.inss.provisioning import Belief, Provisioned, Settled, Settler, Share, lawful, provision_greedily
+from solvers.papers.inss.provisioning import (
+    BatchDecider,
+    Provisioned,
+    ProvisioningRules,
+    Settled,
+    Share,
+    lawful,
+    provision_greedily,
+)
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import Json, Observed, Reading
+from solvers.types.state import Json, Observed, ServiceObservation
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
 from tests.solvers.papers.inss.actors import random_actor
 
@@ -357,7 +365,7 @@ def test_the_fleets_name_changes_with_its_gpus_only() -> None:
 
 def test_a_provision_keeps_what_may_still_be() -> None:
     problem = a_problem(a_service(rate_rps=1.0), types=(a_type(count=1),))
-    settler = Settler(problem=problem, belief=Belief())
+    settler = BatchDecider(problem=problem, belief=ProvisioningRules())
     held = (
         Provisioned("gpu", (Share("chat", 50.0), Share("gone", 50.0))),
         Provisioned("gpu", (Share("chat", 100.0),)),
@@ -370,7 +378,7 @@ def test_a_provision_keeps_what_may_still_be() -> None:
 def test_greedy_gives_the_least_share_that_serves_and_then_what_is_free() -> None:
     # 40 rps need half a GPU (50 · 0.5 = 25 is too little: 100 · 0.5 = 50 needs the whole one).
     problem = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),))
-    settled = provision_greedily(Settler(problem=problem, belief=Belief()))
+    settled = provision_greedily(BatchDecider(problem=problem, belief=ProvisioningRules()))
     assert settled.provision == (Provisioned("gpu", (Share("chat", 100.0),)),)
     assert settled.carried_rps == {"chat": pytest.approx(100.0)}
 
@@ -378,7 +386,9 @@ def test_greedy_gives_the_least_share_that_serves_and_then_what_is_free() -> Non
 def test_a_measured_backlog_counts_in_the_batch_decision() -> None:
     problem = a_problem(a_service(rate_rps=30.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES[:2])
     _, _, memory = decide(problem)
-    late = Reading(service="chat", arrival_rate_rps=30.0, served_rps=25.0, latency_ms=260.0, attainment=0.8, age_s=1.0)
+    late = ServiceObservation(
+        service="chat", arrival_rate_rps=30.0, served_rps=25.0, latency_ms=260.0, attainment=0.8, age_s=1.0
+    )
     plan, _, _ = decide(problem, memory, observed=Observed(at_s=0.0, readings=(late,)))
     assert batches(plan) == [4]
     assert violations(problem, plan) == ()

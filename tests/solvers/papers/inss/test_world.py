@@ -7,7 +7,7 @@ import pytest
 
 from solvers.papers.inss.load_courses import Courses
 from solvers.papers.inss.local_search import improve, random_starts
-from solvers.papers.inss.provisioning import Belief, Provisioned, Settler, Share
+from solvers.papers.inss.provisioning import BatchDecider, Provisioned, ProvisioningRules, Share
 from solvers.papers.inss.world import PENALTY, late_shares
 from solvers.types.problem import OperatingPoints, Problem
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
@@ -85,7 +85,7 @@ def test_a_gpu_that_is_given_away_twice_carries_nothing() -> None:
 def test_the_world_decides_as_the_policy_does(seed: int, knows_neighbours: bool) -> None:
     problem = random_problem(seed, services=4, types=2, gpus=2)
     world = world_of(problem, knows_neighbours=knows_neighbours)
-    settler = Settler(problem=problem, belief=Belief(knows_neighbours=knows_neighbours))
+    settler = BatchDecider(problem=problem, belief=ProvisioningRules(knows_neighbours=knows_neighbours))
     rates = np.array([problem.service(name).arrival_rate_rps for name in world.setting.services])
     starts = random_starts(world, rates, count=20, seed=seed)
     carried = world.carried_of_services(world.decide(starts, np.zeros((len(starts), len(rates)))))

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.papers.morak.knee_partition import Wish, knee_percent, partition
+from solvers.papers.morak.knee_partition import ShareRequest, knee_percent, partition
 from solvers.types.problem import OperatingPoint
 
 TENS = tuple(10.0 * step for step in range(1, 11))
 
 
-def a_wish(knee: float, shares: tuple[float, ...] = TENS) -> Wish:
-    return Wish(knee_percent=knee, shares=shares)
+def a_wish(knee: float, shares: tuple[float, ...] = TENS) -> ShareRequest:
+    return ShareRequest(knee_percent=knee, shares=shares)
 
 
 def a_row(sm_percent: float, time_ms: float) -> OperatingPoint:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from solvers.papers.mudi.gp_lcb import LENGTH, MOST_TRIALS, NOISE, Search, Trial, lower_bounds, posterior, search_batch
+from solvers.papers.mudi.gp_lcb import (
+    LENGTH,
+    MOST_TRIALS,
+    NOISE,
+    LcbSearch,
+    Trial,
+    lower_bounds,
+    posterior,
+    search_batch,
+)
 from solvers.types.errors import InvalidInput
 
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -83,7 +92,7 @@ def test_what_cannot_keep_its_limits_is_never_chosen() -> None:
 
 
 def test_nothing_to_choose_from_and_nothing_possible() -> None:
-    assert search_batch((), lambda _: 1.0) == Search(trials=())
+    assert search_batch((), lambda _: 1.0) == LcbSearch(trials=())
     nothing = search_batch((1, 2), lambda _: None)
     assert nothing.best is None
     assert {trial.batch for trial in nothing.trials} == {1, 2}

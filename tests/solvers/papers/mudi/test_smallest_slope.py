@@ -11,7 +11,7 @@ from solvers.backfill.residents import Seats
 from solvers.laws.operating_rows import OperatingRows
 from solvers.papers.mudi.smallest_slope import NOWHERE, Demanded, Slopes, Stretched, waiting_requests
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import Newcomer, Relatives
+from solvers.predict.estimate.unprofiled_training import ProfiledNetworks, UnprofiledNetwork
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Task
 from tests.solvers.training_beside import A_TYPE, POINTS, a_problem, a_service, a_task, bound_gpu, task_points
@@ -77,9 +77,9 @@ def test_a_task_without_rows_finds_no_place() -> None:
 
 def test_a_never_profiled_task_is_judged_by_what_its_layers_foretell() -> None:
     # Its relatives are `train` and `light`; without layers of theirs it counts as the heavier one, which is `train`.
-    relatives = Relatives(gpu_type=A_TYPE, training=POINTS, services=a_problem().points, layers=())
+    relatives = ProfiledNetworks(gpu_type=A_TYPE, training=POINTS, services=a_problem().points, layers=())
     layers = LayerCounts(network="unseen", counts={"linear": 10}, parameters_millions=10.0)
-    points = relatives.estimate(Newcomer(layers=layers, batch=64, memory_mib=2048.0))
+    points = relatives.estimate(UnprofiledNetwork(layers=layers, batch=64, memory_mib=2048.0))
     assert points is not None
     problem, gpu = a_problem(), bound_gpu()
     slopes = Slopes(problem, Seats((*POINTS, points)), lambda _, batch, rate_rps: 1000.0 * batch / rate_rps)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.oltunes.schedule import Room, auto_tune
-from solvers.papers.oltunes.types import Placed
+from solvers.papers.oltunes.types import PlacedJob
 from tests.solvers.jobs import a_job, a_setting
 
 NOW = a_setting(sm_percent=25.0, batch=4, memory_mib=1000.0, latency_s=2.0)
@@ -14,8 +14,8 @@ WIDER = a_setting(sm_percent=50.0, batch=4, memory_mib=1000.0, latency_s=1.2)
 BOTH = a_setting(sm_percent=50.0, batch=8, memory_mib=1500.0, latency_s=1.0)
 
 
-def placed(name: str, *, weight: float = 0.75) -> Placed:
-    return Placed(a_job(name, NOW, LARGER, WIDER, BOTH, weight=weight), NOW)
+def placed(name: str, *, weight: float = 0.75) -> PlacedJob:
+    return PlacedJob(a_job(name, NOW, LARGER, WIDER, BOTH, weight=weight), NOW)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_throughput_oriented_jobs_are_raised_first_and_only_one_is() -> None:
 
 
 def test_a_job_with_one_setting_is_passed_over() -> None:
-    alone = Placed(a_job("alone", NOW, weight=0.2), NOW)
+    alone = PlacedJob(a_job("alone", NOW, weight=0.2), NOW)
     assert auto_tune([alone, placed("other")], Room(75.0, 9e3))[1] == "other"
 
 
@@ -55,7 +55,7 @@ def test_another_variant_another_type_and_smaller_batches_are_no_tuning() -> Non
         a_setting(batch=2, latency_s=0.1),
         a_setting(batch=8, latency_s=2.0),
     )
-    member = Placed(a_job("a", NOW, *others), NOW)
+    member = PlacedJob(a_job("a", NOW, *others), NOW)
     assert auto_tune([member], Room(100.0, 9e3)) == ((member,), None)
 
 

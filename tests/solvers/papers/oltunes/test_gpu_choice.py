@@ -3,7 +3,7 @@
 import pytest
 
 from solvers.papers.oltunes.schedule import available, is_available
-from solvers.papers.oltunes.types import GpuView, fleet_load
+from solvers.papers.oltunes.types import JobGpu, fleet_load
 from tests.solvers.jobs import a_gpu, a_resident
 
 
@@ -23,7 +23,7 @@ from tests.solvers.jobs import a_gpu, a_resident
         (a_gpu("g", a_resident(sm_percent=9.0), sm_percent=40.0), False),
     ],
 )
-def test_who_may_take_a_batch(gpu: GpuView, expected: bool) -> None:
+def test_who_may_take_a_batch(gpu: JobGpu, expected: bool) -> None:
     assert is_available(gpu) is expected
 
 

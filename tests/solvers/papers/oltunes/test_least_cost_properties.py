@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_least_cost import schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import MOST_JOBS, Batch, GpuView, Job, Resident, could_hold
+from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 PRICES = {"fast": 3.0, "cheap": 1.0}
@@ -47,11 +47,11 @@ def a_job_of(name: str, size: tuple[float, float, float], queued_s: float, slack
 class _Plant:
     """GPUs on which every job runs for as long as was predicted."""
 
-    def __init__(self, fleet: Sequence[GpuView]) -> None:
+    def __init__(self, fleet: Sequence[JobGpu]) -> None:
         self.bare = {f"g{at}": gpu for at, gpu in enumerate(fleet)}
         self.running: dict[str, list[tuple[float, Resident]]] = {name: [] for name in self.bare}
 
-    def views(self, now_s: float) -> list[GpuView]:
+    def views(self, now_s: float) -> list[JobGpu]:
         views = []
         for name, gpu in self.bare.items():
             self.running[name] = [(end_s, each) for end_s, each in self.running[name] if end_s > now_s]
@@ -63,14 +63,14 @@ class _Plant:
             views.append(view)
         return views
 
-    def start(self, batches: Sequence[Batch], now_s: float) -> None:
+    def start(self, batches: Sequence[JobBatch], now_s: float) -> None:
         for batch in batches:
             ((job, setting),) = batch.members
             resident = a_resident(job.name, sm_percent=setting.sm_percent, memory_mib=setting.memory_mib)
             self.running[batch.gpu].append((now_s + setting.latency_s, resident))
 
 
-def play(fleet: Sequence[GpuView], coming: Sequence[Sequence[Job]], until_s: int) -> tuple[dict[str, float], Queues]:
+def play(fleet: Sequence[JobGpu], coming: Sequence[Sequence[Job]], until_s: int) -> tuple[dict[str, float], Queues]:
     """When each job started, and who still waits; `coming` by second."""
     plant, queues, started = _Plant(fleet), Queues(), {}
     for second in range(until_s):
@@ -90,7 +90,7 @@ def play(fleet: Sequence[GpuView], coming: Sequence[Sequence[Job]], until_s: int
 def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_drain(
     size: tuple[float, float, float],
     pattern: list[list[tuple[tuple[float, float, float], float]]],
-    fleet: list[GpuView],
+    fleet: list[JobGpu],
 ) -> None:
     """The first job, with no deadline, beside a stream of jobs that have one.
 
@@ -117,7 +117,7 @@ def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_dra
 
 @given(st.lists(sizes, max_size=12), fleets)
 def test_all_jobs_that_some_gpu_could_hold_are_done_and_the_others_wait(
-    own: list[tuple[float, float, float]], fleet: list[GpuView]
+    own: list[tuple[float, float, float]], fleet: list[JobGpu]
 ) -> None:
     jobs = [a_job_of(f"j{at}", size, 0.0, slack_s=2.0 + at % 3) for at, size in enumerate(own)]
     # At worst one after the other.

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, Round, deployment_failed, schedule, submitted
-from solvers.papers.oltunes.types import MOST_JOBS, Batch, GpuView, Job
+from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu
 from solvers.types.state import Variant
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
@@ -16,12 +16,12 @@ COMPUTE, MEMORY = a_setting("compute"), a_setting("memory")
 
 
 def round_of(
-    *jobs: Job, gpus: tuple[GpuView, ...] = (a_gpu(),), now_s: float = 1.0, rules: DispatchRules = RULES
+    *jobs: Job, gpus: tuple[JobGpu, ...] = (a_gpu(),), now_s: float = 1.0, rules: DispatchRules = RULES
 ) -> Round:
     return schedule(submitted(DispatchState(), jobs), gpus, now_s, rules)
 
 
-def names(batch: Batch) -> list[str]:
+def names(batch: JobBatch) -> list[str]:
     return [member.job.name for member in batch.members]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, schedule, submitted
-from solvers.papers.oltunes.types import MOST_JOBS, Batch, GpuView, Job, Resident, could_hold
+from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 STEP_S = 0.05
@@ -52,7 +52,7 @@ gpus_of = st.lists(
 )
 
 
-def check_limits(gpu: GpuView, batch: Batch) -> None:
+def check_limits(gpu: JobGpu, batch: JobBatch) -> None:
     used = [(member.setting.sm_percent, member.setting.memory_mib) for member in batch.members]
     used += [(each.sm_percent, each.memory_mib) for each in gpu.residents]
     assert sum(percent for percent, _ in used) <= gpu.sm_percent + 1e-6
@@ -62,7 +62,7 @@ def check_limits(gpu: GpuView, batch: Batch) -> None:
 
 
 @given(jobs_of, gpus_of, st.floats(0.0, 5.0))
-def test_no_limit_is_broken_and_no_job_is_lost_or_doubled(jobs: list[Job], gpus: list[GpuView], now_s: float) -> None:
+def test_no_limit_is_broken_and_no_job_is_lost_or_doubled(jobs: list[Job], gpus: list[JobGpu], now_s: float) -> None:
     decided = schedule(submitted(DispatchState(), jobs), gpus, now_s, RULES)
     by_id = {gpu.id: gpu for gpu in gpus}
     for batch in decided.batches:
@@ -77,7 +77,7 @@ def test_no_limit_is_broken_and_no_job_is_lost_or_doubled(jobs: list[Job], gpus:
 
 @given(jobs_of, gpus_of, st.floats(0.0, 5.0), st.randoms(use_true_random=False))
 def test_the_order_of_jobs_and_gpus_changes_nothing(
-    jobs: list[Job], gpus: list[GpuView], now_s: float, shuffle: random.Random
+    jobs: list[Job], gpus: list[JobGpu], now_s: float, shuffle: random.Random
 ) -> None:
     mixed_jobs, mixed_gpus = shuffle.sample(jobs, len(jobs)), shuffle.sample(gpus, len(gpus))
     one = schedule(submitted(DispatchState(), jobs), gpus, now_s, RULES)
@@ -93,7 +93,7 @@ class _Plant:
         self.bare = {f"g{number}": each for number, each in enumerate(gpus)}
         self.running: dict[str, list[tuple[float, Resident]]] = {name: [] for name in self.bare}
 
-    def views(self, now_s: float) -> list[GpuView]:
+    def views(self, now_s: float) -> list[JobGpu]:
         for gpu, own in self.running.items():
             self.running[gpu] = [(end_s, each) for end_s, each in own if end_s > now_s + 1e-9]
         return [
@@ -101,7 +101,7 @@ class _Plant:
             for gpu, own in self.running.items()
         ]
 
-    def start(self, batch: Batch, now_s: float) -> None:
+    def start(self, batch: JobBatch, now_s: float) -> None:
         for job, setting in batch.members:
             resident = a_resident(job.name, sm_percent=setting.sm_percent, memory_mib=setting.memory_mib)
             self.running[batch.gpu].append((now_s + RUN_S, resident))

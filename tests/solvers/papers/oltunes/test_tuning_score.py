@@ -11,9 +11,9 @@ from solvers.papers.oltunes.tuning_score import (
     ALPHA,
     BETA,
     GAMMA,
-    Board,
-    Option,
-    Wish,
+    JobDemand,
+    JobOption,
+    PowerFacts,
     best_types,
     estimated_power_consumption,
     latency_of,
@@ -22,7 +22,7 @@ from solvers.papers.oltunes.tuning_score import (
     tune,
 )
 
-BOARDS = {"big": Board(16384.0, 300.0), "small": Board(12288.0, 200.0)}
+BOARDS = {"big": PowerFacts(16384.0, 300.0), "small": PowerFacts(12288.0, 200.0)}
 TDP_W = {"A": 300.0, "B": 200.0}
 
 
@@ -35,8 +35,8 @@ def an_option(
     batch: int = 4,
     memory_mib: float = 4096.0,
     iteration_ms: float = 100.0,
-) -> Option:
-    return Option(
+) -> JobOption:
+    return JobOption(
         network=network,
         accuracy=accuracy,
         gpu_type=gpu_type,
@@ -48,8 +48,8 @@ def an_option(
     )
 
 
-def a_wish(*, weight: float = 0.75, inputs: int = 4, left_s: float = math.inf, load: float = 0.0) -> Wish:
-    return Wish(weight=weight, inputs=inputs, left_s=left_s, load=load)
+def a_wish(*, weight: float = 0.75, inputs: int = 4, left_s: float = math.inf, load: float = 0.0) -> JobDemand:
+    return JobDemand(weight=weight, inputs=inputs, left_s=left_s, load=load)
 
 
 def epc(gpu: str, *, sm_percent: float, latency_s: float) -> float:
@@ -152,7 +152,7 @@ def test_latency_counts_whole_batches() -> None:
 
 
 def test_two_gpu_types_are_kept_and_their_latencies_averaged() -> None:
-    boards = {**BOARDS, "third": Board(16384.0, 300.0)}
+    boards = {**BOARDS, "third": PowerFacts(16384.0, 300.0)}
     options = [
         an_option("big", iteration_ms=100.0),
         an_option("small", iteration_ms=200.0),

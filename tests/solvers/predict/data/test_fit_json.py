@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Fit, Fits, Quality, Quantity
 from solvers.predict.data.fit_json import fit_from_document, fit_to_document, fits_from_json, fits_to_json
-from solvers.predict.data.sampled_range import ANYWHERE, CONDITIONS, SampledRange, Span
+from solvers.predict.data.sampled_range import ANYWHERE, CONDITIONS, SampledRange, SampledSpan
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.data.techniques import technique_names
 from solvers.predict.estimate.predict import predict_latency
@@ -23,7 +23,7 @@ NAMES = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=
 ERRORS = st.floats(0.0, 1e300) | st.just(float("inf"))
 
 
-SPANS = st.none() | st.tuples(st.floats(1e-6, 1e12), st.floats(1e-6, 1e12)).map(lambda ends: Span(*sorted(ends)))
+SPANS = st.none() | st.tuples(st.floats(1e-6, 1e12), st.floats(1e-6, 1e12)).map(lambda ends: SampledSpan(*sorted(ends)))
 
 
 @st.composite

@@ -10,7 +10,7 @@ from solvers.predict.data.sampled_range import (
     ANYWHERE,
     EXTRAPOLATION,
     SampledRange,
-    Span,
+    SampledSpan,
     sampled_range,
     widen,
     widening,
@@ -27,7 +27,9 @@ def at(batch: float, sm_percent: float, clock_mhz: float = np.nan) -> Queries:
 
 def test_the_range_spans_what_is_known() -> None:
     found = sampled_range(samples_at([1, 4, 2], [50, 20, 100], [1, 1, 1]).at)
-    assert found == SampledRange(batch=Span(1, 4), sm_percent=Span(20, 100), time_quota_percent=Span(100, 100))
+    assert found == SampledRange(
+        batch=SampledSpan(1, 4), sm_percent=SampledSpan(20, 100), time_quota_percent=SampledSpan(100, 100)
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_the_range_spans_what_is_known() -> None:
     ],
 )
 def test_every_doubling_outside_counts_alike_and_they_add_up(asked: Queries, doublings: float) -> None:
-    known = SampledRange(batch=Span(1, 4), sm_percent=Span(20, 100), clock_mhz=Span(1000, 1500))
+    known = SampledRange(batch=SampledSpan(1, 4), sm_percent=SampledSpan(20, 100), clock_mhz=SampledSpan(1000, 1500))
     assert widening(known, asked) == pytest.approx(np.hypot(1.0, EXTRAPOLATION * doublings))
     assert widening(ANYWHERE, asked) == 1.0
 

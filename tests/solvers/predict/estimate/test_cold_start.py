@@ -11,7 +11,7 @@ from solvers.predict.data.samples import Group, LayerCounts, Neighbour, Queries,
 from solvers.predict.estimate.cold_start import (
     FEWEST_RELATIVES,
     RATIO_SIGMA,
-    Estimate,
+    ColdStartEstimate,
     estimate_from_layers,
     estimate_on_gpu_type,
 )
@@ -162,7 +162,7 @@ def test_a_published_ratio_of_speeds_serves_where_no_network_is_known_on_both(fi
         estimate_on_gpu_type(fits, at, known_on="A100", speed_ratio=0.4)
 
 
-def ends(estimate: Estimate, z: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def ends(estimate: ColdStartEstimate, z: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.asarray(estimate.latency_ms * np.exp(z * estimate.sigma))
 
 

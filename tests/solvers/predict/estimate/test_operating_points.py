@@ -12,8 +12,8 @@ from solvers.predict.data.samples import Group, Neighbour, Samples, make_queries
 from solvers.predict.estimate.operating_points import (
     TYPICAL_PRESSURE,
     TYPICAL_SENSITIVITY,
-    Facts,
-    Grid,
+    ConditionGrid,
+    FitFacts,
     Performance,
     make_grid,
     make_performance,
@@ -70,8 +70,8 @@ def samples(*, memory: bool = True, noise: float = 0.0) -> Samples:
     )
 
 
-def performance(of: Samples, *, grid: Grid | None = None, **known: object) -> Performance:
-    facts = Facts(gpu_type=GPU_TYPE, sampled=of.at, **known)  # type: ignore[arg-type]
+def performance(of: Samples, *, grid: ConditionGrid | None = None, **known: object) -> Performance:
+    facts = FitFacts(gpu_type=GPU_TYPE, sampled=of.at, **known)  # type: ignore[arg-type]
     return make_performance(make_fits(of), GROUP, grid or make_grid(facts), facts)
 
 
@@ -103,7 +103,7 @@ def test_times_never_rise_with_the_share_nor_fall_with_the_batch_however_noisy_t
 
 
 def test_noise_and_extrapolation_widen_the_uncertainty() -> None:
-    grid = Grid(sm_percents=(10.0, 20.0, 50.0), batches=(8, 16), clocks_mhz=(1500.0,))
+    grid = ConditionGrid(sm_percents=(10.0, 20.0, 50.0), batches=(8, 16), clocks_mhz=(1500.0,))
     calm, noisy = (performance(samples(noise=noise), grid=grid).latency_sigma for noise in (0.01, 0.15))
     assert calm[4] < 0.05 < noisy[4]
     # Half the least share, twice the largest batch, and both.
@@ -133,7 +133,7 @@ def test_memory_is_never_guessed_and_other_figures_are_bounded() -> None:
 
 
 def test_memory_at_a_batch_that_was_not_measured_has_the_margin_of_its_fit() -> None:
-    grid = Grid(sm_percents=(50.0,), batches=(8, 16), clocks_mhz=(1500.0,))
+    grid = ConditionGrid(sm_percents=(50.0,), batches=(8, 16), clocks_mhz=(1500.0,))
     scattered = np.exp(0.1 * np.random.default_rng(0).normal(size=20)) * samples().memory_mib
     of = replace(samples(), memory_mib=scattered)
     measured, beyond = (row.memory_mib for row in performance(of, grid=grid).points.rows)
@@ -176,11 +176,11 @@ def test_samples_next_to_neighbours_do_not_pass_for_alone() -> None:
 
 
 def test_a_network_that_nothing_is_known_of_is_refused() -> None:
-    facts = Facts(gpu_type=GPU_TYPE, present=PRESENT)
+    facts = FitFacts(gpu_type=GPU_TYPE, present=PRESENT)
     with pytest.raises(Exception, match="resnet50"):
         make_performance(Fits(fits=()), GROUP, make_grid(facts), facts)
 
 
 def test_shares_keep_to_the_gpu_types_step() -> None:
     coarse = GpuType(**{name: getattr(GPU_TYPE, name) for name in GpuType.__slots__} | {"sm_percent_step": 25.0})
-    assert make_grid(Facts(gpu_type=coarse)).sm_percents == (50.0, 100.0)
+    assert make_grid(FitFacts(gpu_type=coarse)).sm_percents == (50.0, 100.0)

@@ -6,7 +6,7 @@ import pytest
 
 from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import MARGIN, Newcomer, Relatives
+from solvers.predict.estimate.unprofiled_training import MARGIN, ProfiledNetworks, UnprofiledNetwork
 from solvers.types.problem import OperatingPoint, OperatingPoints
 
 LAYERS = load_training_layers()
@@ -15,8 +15,8 @@ TRAINING = load_profiles([each.network for each in LAYERS], [A100.name])
 SERVICES = load_profiles(["resnet50", "inception_v3", "convnext_small", "vgg16"], [A100.name])
 
 
-def without(network: str) -> Relatives:
-    return Relatives(
+def without(network: str) -> ProfiledNetworks:
+    return ProfiledNetworks(
         gpu_type=A100,
         training=[entry for entry in TRAINING if entry.network != network],
         services=SERVICES,
@@ -34,7 +34,7 @@ def profiled(network: str) -> dict[float, float]:
 
 @pytest.mark.parametrize("layers", LAYERS, ids=lambda each: each.network)
 def test_left_out_a_network_is_judged_too_heavy_rather_than_too_light(layers: LayerCounts) -> None:
-    found = without(layers.network).estimate(Newcomer(layers=layers, batch=7, memory_mib=3000.0))
+    found = without(layers.network).estimate(UnprofiledNetwork(layers=layers, batch=7, memory_mib=3000.0))
     assert found is not None
     truth = profiled(layers.network)
     ratios = [row.pressure / truth[row.sm_percent] for row in found.rows if row.sm_percent >= 20.0]
@@ -45,13 +45,13 @@ def test_a_heavier_architecture_presses_more() -> None:
     light, heavy = (
         next(each for each in LAYERS if each.network == name) for name in ("resnet18-training", "bert-training")
     )
-    left = Relatives(
+    left = ProfiledNetworks(
         gpu_type=A100,
         training=[entry for entry in TRAINING if entry.network not in (light.network, heavy.network)],
         services=SERVICES,
         layers=[each for each in LAYERS if each not in (light, heavy)],
     )
-    ours = [left.estimate(Newcomer(layers=each, batch=7, memory_mib=3000.0)) for each in (light, heavy)]
+    ours = [left.estimate(UnprofiledNetwork(layers=each, batch=7, memory_mib=3000.0)) for each in (light, heavy)]
     assert ours[0] is not None and ours[1] is not None
     assert ours[0].rows[-1].pressure < ours[1].rows[-1].pressure
 
@@ -66,10 +66,10 @@ def points(network: str, pressure: float, *, power_w: float = 5.0, run_ms: float
 
 
 def test_without_layers_it_presses_as_the_worst_relative_and_has_the_mean_of_their_times() -> None:
-    newcomer = Newcomer(
+    newcomer = UnprofiledNetwork(
         layers=LayerCounts(network="new", counts={}, parameters_millions=1.0), batch=3, memory_mib=777.0
     )
-    relatives = Relatives(
+    relatives = ProfiledNetworks(
         gpu_type=A100,
         training=[points("light", 1.0), points("heavy", 2.0, power_w=9.0, run_ms=40.0)],
         services=SERVICES,
@@ -83,13 +83,13 @@ def test_without_layers_it_presses_as_the_worst_relative_and_has_the_mean_of_the
 
 
 def test_without_relatives_nothing_can_be_said() -> None:
-    newcomer = Newcomer(layers=LAYERS[0], batch=3, memory_mib=777.0)
+    newcomer = UnprofiledNetwork(layers=LAYERS[0], batch=3, memory_mib=777.0)
     assert replace(without("none"), training=()).estimate(newcomer) is None
 
 
 def test_a_service_that_feels_nothing_tells_nothing() -> None:
     numb = [replace(entry, sensitivity=0.0) for entry in SERVICES]
-    newcomer = Newcomer(layers=LAYERS[0], batch=3, memory_mib=777.0)
+    newcomer = UnprofiledNetwork(layers=LAYERS[0], batch=3, memory_mib=777.0)
     found, worst = (
         replace(without(LAYERS[0].network), services=numb, layers=layers).estimate(newcomer) for layers in (LAYERS, ())
     )

@@ -5,13 +5,13 @@ from typing import cast
 import numpy as np
 import pytest
 
-from solvers.predict.data.fit import Technique, TooFewSamples
+from solvers.predict.data.fit import FitTechnique, TooFewSamples
 from solvers.predict.data.samples import Queries, make_queries, make_samples
 from solvers.predict.latency import linear_fractional, locally_weighted, piecewise_linear
 from tests.solvers.synthetic_samples import grid_samples, samples_at
 
 TECHNIQUES = [
-    pytest.param(cast(Technique, technique), id=technique.__name__.rpartition(".")[2])
+    pytest.param(cast(FitTechnique, technique), id=technique.__name__.rpartition(".")[2])
     for technique in (linear_fractional, locally_weighted, piecewise_linear)
 ]
 
@@ -29,7 +29,7 @@ def far_and_wide(size: int = 500) -> Queries:
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_the_order_of_samples_changes_nothing(technique: Technique) -> None:
+def test_the_order_of_samples_changes_nothing(technique: FitTechnique) -> None:
     samples = grid_samples(noise=0.05)
     shuffled = samples.take(np.random.default_rng(1).permutation(len(samples)))
     first, second = technique.fit(samples), technique.fit(shuffled)
@@ -39,7 +39,7 @@ def test_the_order_of_samples_changes_nothing(technique: Technique) -> None:
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_milliseconds_in_are_milliseconds_out(technique: Technique) -> None:
+def test_milliseconds_in_are_milliseconds_out(technique: FitTechnique) -> None:
     samples = grid_samples(noise=0.02)
     thousandfold = make_samples(samples.at, 1000.0 * samples.latency_ms)
     small, large = (technique.predict(technique.fit(given), samples.at) for given in (samples, thousandfold))
@@ -47,7 +47,7 @@ def test_milliseconds_in_are_milliseconds_out(technique: Technique) -> None:
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_every_condition_has_a_positive_finite_latency(technique: Technique) -> None:
+def test_every_condition_has_a_positive_finite_latency(technique: FitTechnique) -> None:
     for seed in range(8):
         random = np.random.default_rng(seed)
         size = 12 + 4 * seed
@@ -61,14 +61,14 @@ def test_every_condition_has_a_positive_finite_latency(technique: Technique) -> 
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_one_sample_is_too_few_however_often_it_was_taken(technique: Technique) -> None:
+def test_one_sample_is_too_few_however_often_it_was_taken(technique: FitTechnique) -> None:
     for times in (1, 20):
         with pytest.raises(TooFewSamples):
             technique.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_repeated_noisy_samples_are_averaged(technique: Technique) -> None:
+def test_repeated_noisy_samples_are_averaged(technique: FitTechnique) -> None:
     repeated = grid_samples(["a"] * 10, noise=0.05, seed=3)
     found = technique.predict(technique.fit(repeated), grid_samples().at)
     # Two lines follow 1/p no closer than this; of the noise a third is left after ten repetitions.
@@ -76,7 +76,7 @@ def test_repeated_noisy_samples_are_averaged(technique: Technique) -> None:
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_coefficients_are_plain_finite_numbers(technique: Technique) -> None:
+def test_coefficients_are_plain_finite_numbers(technique: FitTechnique) -> None:
     coefficients = technique.fit(grid_samples(noise=0.05))
     assert not coefficients.labels
     for name, array in coefficients.arrays.items():

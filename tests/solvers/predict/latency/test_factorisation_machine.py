@@ -8,8 +8,8 @@ from bench.predict_fm import one_pass
 from solvers.predict.data.fit import TooFewSamples
 from solvers.predict.data.samples import Group, Indices, Reals, Samples, make_queries, make_samples
 from solvers.predict.latency import factorisation_machine as technique
-from solvers.predict.latency.factorisation_features import ALL, Conditions
-from solvers.predict.latency.factorisation_learner import FactorisationLearner, Settings, evaluate
+from solvers.predict.latency.factorisation_features import ALL, ServedConditions
+from solvers.predict.latency.factorisation_learner import FactorisationLearner, LearningRates, evaluate
 
 SHARED = Path(__file__).parents[5] / "shared"
 SHARES = tuple(range(5, 101, 5))
@@ -38,7 +38,7 @@ def _split(samples: Samples, count: int, *, seed: int = 0) -> tuple[Samples, Sam
 
 
 def _learned(samples: Samples, **settings: float) -> FactorisationLearner:
-    learner = FactorisationLearner(settings=Settings(**settings))
+    learner = FactorisationLearner(settings=LearningRates(**settings))
     technique.learn_samples(learner, samples)
     return learner
 
@@ -72,7 +72,7 @@ def test_slopes_are_the_finite_differences_of_the_outputs() -> None:
 def test_a_row_equals_the_sum_over_all_pairs_of_different_features() -> None:
     learner = _learned(_split(_hinge_samples(2), 30)[0], start_spread=0.3)
     state, labels = learner.state().arrays, learner.state().labels
-    row = Conditions(labels["networks"][0], "g0", 3.0, 33.0)
+    row = ServedConditions(labels["networks"][0], "g0", 3.0, 33.0)
     shared, own = state["values"][0], state["own_values"][0, 0]
     columns = learner._columns(row)
     # Every weight vector with the feature it belongs to; the network is a feature of its own.
@@ -103,7 +103,7 @@ def test_a_gpu_type_that_is_a_factor_faster_is_learned_from_few_rows() -> None:
 
 def test_both_targets_agree_where_throughput_is_batch_over_latency() -> None:
     learner = _learned(_split(_hinge_samples(6), 250)[0])
-    rows = [Conditions("n00", "g0", batch, share) for batch in BATCHES for share in (10.0, 50.0, 100.0)]
+    rows = [ServedConditions("n00", "g0", batch, share) for batch in BATCHES for share in (10.0, 50.0, 100.0)]
     latency_ms, throughput_rps = technique.predict_targets(learner.group_coefficients(Group("n00", "g0")), rows)
     batch = np.array([row.batch for row in rows])
     assert throughput_rps * latency_ms / 1000.0 / batch == pytest.approx(np.ones(len(rows)), rel=0.1)
@@ -114,7 +114,7 @@ def test_a_stream_of_updates_learns_what_one_pass_over_the_rows_learns() -> None
     streamed = FactorisationLearner()
     at = samples.at
     for row in range(len(samples)):
-        conditions = Conditions(at.network[row], at.gpu_type[row], at.batch[row], at.sm_percent[row])
+        conditions = ServedConditions(at.network[row], at.gpu_type[row], at.batch[row], at.sm_percent[row])
         latency_ms = float(samples.latency_ms[row])
         streamed.update(conditions, latency_ms=latency_ms, throughput_rps=1000.0 * conditions.batch / latency_ms)
     for name, array in _learned(samples).state().arrays.items():
@@ -213,7 +213,7 @@ def test_rows_that_no_measurement_can_be_are_refused_and_change_nothing(
 ) -> None:
     learner = _learned(_hinge_samples(1).take(np.arange(10)))
     before = learner.state()
-    row = Conditions("new", "new", 4.0, 50.0)._replace(**change)
+    row = ServedConditions("new", "new", 4.0, 50.0)._replace(**change)
     with pytest.raises(ValueError, match=message):
         learner.update(row, latency_ms=latency_ms, throughput_rps=100.0)
     assert learner.state().labels == before.labels

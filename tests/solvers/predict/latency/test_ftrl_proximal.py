@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.samples import Reals
-from solvers.predict.latency.ftrl_proximal import CoordinateWeights, Rates, RowWeights
+from solvers.predict.latency.ftrl_proximal import CoordinateWeights, FtrlRates, RowWeights
 
 
 def test_two_steps_of_one_coordinate_by_hand() -> None:
@@ -10,7 +10,7 @@ def test_two_steps_of_one_coordinate_by_hand() -> None:
     # g = 3: n = 9, z = 3 − (3 − 0) / 0.5 · 0 = 3, w = 1 − (3 − 0.25) / ((1 + 3) / 0.5 + 2) = 1 − 2.75 / 10 = 0.725
     # g = 4: n = 25, z = 3 + 4 − (5 − 3) / 0.5 · (0.725 − 1) = 8.1,
     #        w = 1 − (8.1 − 0.25) / ((1 + 5) / 0.5 + 2) = 1 − 7.85 / 14
-    weights = CoordinateWeights.at(np.array([1.0]), Rates(eta=0.5, zeta=1.0, l1=0.25, l2=2.0))
+    weights = CoordinateWeights.at(np.array([1.0]), FtrlRates(eta=0.5, zeta=1.0, l1=0.25, l2=2.0))
     weights.step(np.array([3.0]))
     assert weights.values == pytest.approx([0.725])
     weights.step(np.array([4.0]))
@@ -19,7 +19,7 @@ def test_two_steps_of_one_coordinate_by_hand() -> None:
 
 def test_without_penalties_a_step_is_one_of_adagrad() -> None:
     # With ζ → 0 the sums telescope to w ← w − η g / √n.
-    weights = CoordinateWeights.at(np.array([0.3]), Rates(eta=0.1, zeta=1e-12))
+    weights = CoordinateWeights.at(np.array([0.3]), FtrlRates(eta=0.1, zeta=1e-12))
     expected, squares = 0.3, 0.0
     for gradient in (0.7, -1.1, 0.2, 0.4):
         weights.step(np.array([gradient]))
@@ -33,7 +33,7 @@ def test_l1_leaves_coordinates_that_carry_nothing_exactly_at_their_start() -> No
     truth = np.array([2.0, 0.0, 0.0, -1.0, 0.0])
 
     def learned(l1: float) -> Reals:
-        weights = CoordinateWeights.at(np.zeros(5), Rates(eta=0.3, zeta=1.0, l1=l1))
+        weights = CoordinateWeights.at(np.zeros(5), FtrlRates(eta=0.3, zeta=1.0, l1=l1))
         for _ in range(400):
             inputs = random.normal(size=5)
             weights.step((weights.values - truth) @ inputs * inputs)
@@ -46,7 +46,7 @@ def test_l1_leaves_coordinates_that_carry_nothing_exactly_at_their_start() -> No
 
 
 def test_a_coordinate_without_gradient_stays_where_it_is() -> None:
-    weights = CoordinateWeights.at(np.array([0.1, 0.2]), Rates(eta=0.3, zeta=1.0, l1=0.01, l2=0.1))
+    weights = CoordinateWeights.at(np.array([0.1, 0.2]), FtrlRates(eta=0.3, zeta=1.0, l1=0.01, l2=0.1))
     weights.step(np.array([0.5, 0.25]))
     before = weights.values[1]
     weights.step(np.array([0.5, 0.0]))

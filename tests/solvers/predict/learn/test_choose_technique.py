@@ -7,13 +7,13 @@ import pytest
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Fit, Quality
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.choose_technique import Candidate, choose
+from solvers.predict.learn.choose_technique import TechniqueCandidate, choose
 
 NEVER = float("inf")
 HERE, THERE = Group("a", "T4"), Group("b", "T4")
 
 
-def candidate(technique: str, errors: Sequence[float], *, group: Group = HERE) -> Candidate:
+def candidate(technique: str, errors: Sequence[float], *, group: Group = HERE) -> TechniqueCandidate:
     error = float(np.mean(errors))
     quality = Quality(
         training_error=0.0,
@@ -29,7 +29,7 @@ def candidate(technique: str, errors: Sequence[float], *, group: Group = HERE) -
         coefficients=Coefficients(arrays={}),
         quality=quality,
     )
-    return Candidate(fit=fit, errors=np.array(errors))
+    return TechniqueCandidate(fit=fit, errors=np.array(errors))
 
 
 def chosen_of(errors: Mapping[str, Sequence[float]]) -> Fit:

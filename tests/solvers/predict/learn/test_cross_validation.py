@@ -5,7 +5,7 @@ import pytest
 
 from solvers.predict.data.fit import LEVELS, Coefficients
 from solvers.predict.data.samples import Group, Queries, Reals, Samples
-from solvers.predict.data.techniques import LEARNERS, Learner, families
+from solvers.predict.data.techniques import LEARNERS, TechniqueEntry, families
 from solvers.predict.learn.cross_validation import (
     EMPIRICAL_FROM,
     FOLDS,
@@ -59,7 +59,7 @@ def test_rows_with_other_neighbours_are_other_conditions() -> None:
     assert np.bincount(make_folds(at, seed=0)).tolist() == [16] * FOLDS
 
 
-class _MeanLearner(Learner):
+class _MeanLearner(TechniqueEntry):
     """Predicts the mean of what it has seen, and remembers how much that was."""
 
     __slots__ = ()

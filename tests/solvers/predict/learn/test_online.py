@@ -11,8 +11,8 @@ from solvers.predict.data.samples import Reals
 from solvers.predict.learn.online import (
     LEAST_BAND,
     MOST_ROWS,
-    Health,
-    Reading,
+    ExecutionReading,
+    FitState,
     RowKey,
     learn,
     log_factors,
@@ -30,13 +30,13 @@ def sigmas(stated: dict[RowKey, float]) -> Reals:
     return np.array([stated[A], stated[B]])
 
 
-def reading(log_ratio: float, *, replica: str = "r1", row: RowKey = A, variance: float = 0.03**2) -> Reading:
-    return Reading(replica=replica, row=row, log_ratio=log_ratio, variance=variance)
+def reading(log_ratio: float, *, replica: str = "r1", row: RowKey = A, variance: float = 0.03**2) -> ExecutionReading:
+    return ExecutionReading(replica=replica, row=row, log_ratio=log_ratio, variance=variance)
 
 
 def after(
-    log_ratios: list[float], stated: dict[RowKey, float] = EXACT, *, health: Health | None = None, row: RowKey = A
-) -> Health:
+    log_ratios: list[float], stated: dict[RowKey, float] = EXACT, *, health: FitState | None = None, row: RowKey = A
+) -> FitState:
     """The health after one reading of `row` per period."""
     health = health or new_health(sigmas(stated), 0.0)
     for log_ratio in log_ratios:
@@ -44,7 +44,7 @@ def after(
     return health
 
 
-def factors(health: Health, stated: dict[RowKey, float] = EXACT, z: float = Z90) -> list[float]:
+def factors(health: FitState, stated: dict[RowKey, float] = EXACT, z: float = Z90) -> list[float]:
     return [float(factor) for factor in np.exp(log_factors(health, [A, B], sigmas(stated), z))]
 
 
