@@ -24,7 +24,7 @@ from tests.integration.test_gpu_agent import locked_mhz, machine
 
 KILLS, SEED = 1000, 7
 TOLD_EVERY = 50
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 
 
 async def measure(kills: int, seed: int, limit_s: float) -> tuple[Figures, list[str]]:
@@ -63,10 +63,10 @@ def main() -> int:
     options = parser.parse_args()
     row, violations = asyncio.run(measure(options.kills, options.seed, options.limit_s))
     print_table([row])
-    for each in violations[:MOST_SHOWN]:
+    for each in violations[:MAX_SHOWN]:
         print(each)
     if not options.dry:
-        settings = {"seed": options.seed, "violations": "; ".join(violations[:MOST_SHOWN])}
+        settings = {"seed": options.seed, "violations": "; ".join(violations[:MAX_SHOWN])}
         write_results("kills", [row], settings=settings)
     return 1 if violations or not row["restored"] else 0
 

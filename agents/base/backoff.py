@@ -33,7 +33,7 @@ class Restarts:
     """Which failed replicas and tasks must wait before they are started again."""
 
     FIRST_S = 5.0
-    LONGEST_S = 300.0
+    MAX_S = 300.0
 
     def __init__(self) -> None:
         self._failures: dict[Part, int] = {}
@@ -54,7 +54,7 @@ class Restarts:
         """One more failure: each doubles the wait."""
         self._reasons[part] = reason
         self._failures[part] = self._failures.get(part, 0) + 1
-        wait_s = delay_s(self._failures[part], first_s=self.FIRST_S, longest_s=self.LONGEST_S)
+        wait_s = delay_s(self._failures[part], first_s=self.FIRST_S, longest_s=self.MAX_S)
         self._until_s[part] = now_s + wait_s
 
     def held(self, now_s: float) -> dict[Part, str]:

@@ -38,7 +38,7 @@ TAKES_HEADER, TAKES_USES, TAKES_UNKNOWN = "Plimsoll-Takes", "uses", "unknown"
 without what the driver does not tell."""
 
 BUCKETS_PER_DOUBLING = 4
-SMALLEST_BUCKET_MS = 0.25
+MIN_BUCKET_MS = 0.25
 BUCKET_COUNT = 80
 """Bucket i ends at 0.25 ms · 2^(i/4): 0.25 ms to 0.25 · 2^19.75 ms = 220 s in steps of 19 %."""
 
@@ -283,11 +283,11 @@ class SyncReply(Wire, frozen=True, kw_only=True):
 
 def bucket_of(latency_ms: float) -> int:
     """Index of the latency bucket: the first whose end is not below `latency_ms`; the last takes all longer ones."""
-    if latency_ms <= SMALLEST_BUCKET_MS:
+    if latency_ms <= MIN_BUCKET_MS:
         return 0
-    return min(BUCKET_COUNT - 1, math.ceil(BUCKETS_PER_DOUBLING * math.log2(latency_ms / SMALLEST_BUCKET_MS)))
+    return min(BUCKET_COUNT - 1, math.ceil(BUCKETS_PER_DOUBLING * math.log2(latency_ms / MIN_BUCKET_MS)))
 
 
 def bucket_end_ms(bucket: int) -> float:
     """Upper end of a latency bucket."""
-    return float(SMALLEST_BUCKET_MS * 2.0 ** (bucket / BUCKETS_PER_DOUBLING))
+    return float(MIN_BUCKET_MS * 2.0 ** (bucket / BUCKETS_PER_DOUBLING))

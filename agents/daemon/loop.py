@@ -30,7 +30,7 @@ from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
 from agents.enforce.progress import Progress
-from agents.enforce.reconcile import LONGEST_DETAIL, Enforcing
+from agents.enforce.reconcile import MAX_DETAIL, Enforcing
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
@@ -38,9 +38,9 @@ from agents.sync.transport import ClockSkew, ControlPlaneSilent, Transport, Tran
 
 log = logging.getLogger(__name__)
 
-LONGEST_WINDOW_S = 3600.0
+MAX_WINDOW_S = 3600.0
 """What the wire contract allows; a longer gap (a suspended machine) is reported as its last hour."""
-MOST_PROBLEMS = 64
+MAX_PROBLEMS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class NodeAgent:
         now_s = self._clock.now_s()
         if now_s <= self._window_start_s:
             return
-        start_s = max(self._window_start_s, now_s - LONGEST_WINDOW_S)
+        start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
         self._window_start_s = now_s
         ack = self._enforcing.ack  # Before the readings: what is said to be applied shows in them.
         try:
@@ -149,7 +149,7 @@ class NodeAgent:
                 tasks=readings.tasks,
                 acks=acks,
                 agent_version=self.settings.version,
-                problems=(*readings.problems, *self._problems())[:MOST_PROBLEMS],
+                problems=(*readings.problems, *self._problems())[:MAX_PROBLEMS],
                 repartition=self._governing.asks(),
                 uses=readings.uses,
             )
@@ -329,7 +329,7 @@ class NodeAgent:
                 reason = f"the command cannot be kept on disk: {error}"
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
-            detail = reason[:LONGEST_DETAIL]
+            detail = reason[:MAX_DETAIL]
             self._notes.refusals.append(Ack(generation=command.generation, status="refused", detail=detail))
             return
         log.info("generation %d is in force", command.generation)

@@ -27,19 +27,19 @@ from agents.doctor.types import (
     SystemdFacts,
     TemplateFacts,
 )
-from agents.gpu.mps.directory import LONGEST_PIPE_PATH
+from agents.gpu.mps.directory import MAX_PIPE_PATH
 from agents.gpu.nvml.types import Capability
 from agents.processes.templates import BUILT_IN, BUILT_IN_TASK
 
-LEAST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 OPEN_FILES = 16384
 """NVIDIA's guide to MPS asks for as many; below, its daemon may fail to make shared memory for its clients."""
-LEAST_FREE_MIB, GOOD_FREE_MIB = 64.0, 1024.0
+MIN_FREE_MIB, GOOD_FREE_MIB = 64.0, 1024.0
 """Of the state directory: logs of replicas are cut, cores and downloads beside them are not."""
 GOOD_SHARED_MIB = 1024.0
-LEAST_FREE_PORTS = 64
+MIN_FREE_PORTS = 64
 """A node of eight GPUs with eight replicas each."""
-GOOD_SKEW_S, LARGEST_SKEW_S = 2.0, 60.0
+GOOD_SKEW_S, MAX_SKEW_S = 2.0, 60.0
 """Dates have whole seconds; from 60 s on the control plane reports a wrong clock."""
 INSTALL = "docs/install-agent.md"
 NODE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -65,7 +65,7 @@ def check_process(facts: ProcessFacts, here: Here) -> Iterator[NodeFinding]:
     """Python and package, user and rights, open files."""
     found = tuple(int(part) for part in re.findall(r"\d+", here.python)[:2])
     package = f"plimsoll {here.package}" if here.package else "plimsoll from its source"
-    if found >= LEAST_PYTHON:
+    if found >= MIN_PYTHON:
         yield NodeFinding(check="python", level="pass", words=f"{here.python}, {package}")
     else:
         yield NodeFinding(check="python", level="fail", words=f"{here.python}, {package}", remedy="use 3.11 or newer")
@@ -143,7 +143,7 @@ def check_mps(gpu: GpuFacts, facts: MpsFacts) -> NodeFinding:
     if facts.why_not:
         remedy = f"{_mps_remedy(facts.why_not)}, or start with --sharing turns and no limits"
         return NodeFinding(check=name, level="fail", words=f"{facts.why_not}; {NO_MPS}", remedy=remedy)
-    length = f"{len(str(facts.pipe))} of {LONGEST_PIPE_PATH} characters"
+    length = f"{len(str(facts.pipe))} of {MAX_PIPE_PATH} characters"
     daemon = "its daemon runs" if facts.is_running else "no daemon yet"
     return NodeFinding(check=name, level="pass", words=f"{facts.pipe} ({length}), {daemon}")
 
@@ -196,7 +196,7 @@ def _check_directory(facts: StateFacts, process: ProcessFacts) -> NodeFinding:
     if facts.problem:
         remedy = f"give it to the agent's user, or run this as that user (UID {facts.owner_uid})"
         return NodeFinding(check="state dir", level="fail", words=facts.problem, remedy=remedy)
-    if facts.free_mib < LEAST_FREE_MIB:
+    if facts.free_mib < MIN_FREE_MIB:
         words = f"{facts.path}, {free}: the agent must be able to write"
         return NodeFinding(check="state dir", level="fail", words=words, remedy="make room")
     if facts.exists and facts.owner_uid != process.uid:
@@ -258,7 +258,7 @@ def check_templates(facts: TemplateFacts) -> Iterator[NodeFinding]:
 def check_ports(facts: PortFacts, *, is_agent_there: bool) -> Iterator[NodeFinding]:
     """Ports of the workers and of the router."""
     words = f"{facts.free} of the {facts.count} from {facts.first} on are free"
-    level: Level = "pass" if facts.free >= LEAST_FREE_PORTS else "warn" if facts.free else "fail"
+    level: Level = "pass" if facts.free >= MIN_FREE_PORTS else "warn" if facts.free else "fail"
     remedy = "" if level == "pass" else "find who listens there: `ss -tlnp`"
     yield NodeFinding(check="worker ports", level=level, words=words, remedy=remedy)
     if not facts.router_port:
@@ -315,7 +315,7 @@ def _check_clock(facts: ControlPlaneFacts) -> NodeFinding:
     if abs(facts.skew_s) <= GOOD_SKEW_S:
         return NodeFinding(check="clock", level="pass", words=f"within {GOOD_SKEW_S:g} s of the control plane's")
     side = "ahead of" if facts.skew_s > 0.0 else "behind"
-    level: Level = "fail" if abs(facts.skew_s) > LARGEST_SKEW_S else "warn"
+    level: Level = "fail" if abs(facts.skew_s) > MAX_SKEW_S else "warn"
     words = f"{abs(facts.skew_s):.0f} s {side} the control plane's"
     return NodeFinding(
         check="clock", level=level, words=words, remedy="run chrony or systemd-timesyncd on both machines"

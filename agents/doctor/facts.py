@@ -40,7 +40,7 @@ from agents.doctor.types import (
     SystemdFacts,
     TemplateFacts,
 )
-from agents.gpu.knobs.journal import MOST_BYTES, NAME, KnobTurn
+from agents.gpu.knobs.journal import MAX_BYTES, NAME, KnobTurn
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.processes.launch import HOST
 from agents.processes.process import is_alive
@@ -48,8 +48,8 @@ from agents.processes.records import Record
 from agents.processes.template_file import load_templates
 
 UNIT = "plimsoll-agent.service"
-_LARGEST_ANSWER = 64 * 1024
-_MOST_RECORDS = 1024
+_MAX_ANSWER = 64 * 1024
+_MAX_RECORDS = 1024
 
 
 class _Problem(msgspec.Struct):
@@ -152,7 +152,7 @@ def _read_journal(path: Path) -> tuple[tuple[KnobTurn, ...], tuple[str, ...]]:
     """What is turned, and which lines are damaged. `KnobJournal` would take the directory and mend the file."""
     try:
         with path.open("rb") as file:
-            lines = file.read(MOST_BYTES).split(b"\n")
+            lines = file.read(MAX_BYTES).split(b"\n")
     except FileNotFoundError:
         return (), ()
     except OSError as error:
@@ -173,7 +173,7 @@ def _read_records(directory: Path) -> tuple[tuple[Record, ...], tuple[str, ...]]
     """The records that can be read, and the names of the others."""
     records, damaged = [], []
     try:
-        paths = sorted(directory.glob("*.json"))[:_MOST_RECORDS]
+        paths = sorted(directory.glob("*.json"))[:_MAX_RECORDS]
         for path in paths:
             try:
                 records.append(msgspec.json.decode(path.read_bytes(), type=Record))
@@ -268,7 +268,7 @@ def ask_control_plane(asked: Asked, here: Here) -> ControlPlaneFacts:
             before_s = time.time()
             connection.request("GET", f"{prefix}/readyz?verbose", headers={"Accept": "application/json"})
             answer = connection.getresponse()
-            body = answer.read(_LARGEST_ANSWER)
+            body = answer.read(_MAX_ANSWER)
             # The date has whole seconds: on average half a second has been cut off.
             middle_s = (before_s + time.time()) / 2.0 - 0.5
             skew_s = _skew_s(answer.getheader("Date"), middle_s)
@@ -287,7 +287,7 @@ def _sync(asked: Asked, here: Here) -> int:
     with _connection(asked.url, here.limit_s / 3.0) as (connection, prefix):
         connection.request("POST", f"{prefix}/api/v1/nodes/{quote(asked.node, safe='')}/sync", "{}", headers)
         answer = connection.getresponse()
-        answer.read(_LARGEST_ANSWER)
+        answer.read(_MAX_ANSWER)
         return answer.status
 
 

@@ -23,8 +23,8 @@ from agents.enforce.actions import Action, StartReplica, StartTask, SwitchRoutes
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.progress import Progress
 
-LONGEST_DETAIL = 2000
-MOST_ROUNDS = 4
+MAX_DETAIL = 2000
+MAX_ROUNDS = 4
 """Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Enforcing:
     async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
         async with self._turn:
-            for at in range(MOST_ROUNDS):
+            for at in range(MAX_ROUNDS):
                 async with self._hands:
                     command, state = in_force(), await self._device.state()
                     if at == 0 and self._settled == (command, _without_load(state)):
@@ -128,7 +128,7 @@ def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
         status = "failed"
     elif is_settled(command, state):
         status = "applied"
-    detail = "; ".join([*failures, *broken])[:LONGEST_DETAIL]
+    detail = "; ".join([*failures, *broken])[:MAX_DETAIL]
     return Ack(generation=command.generation, status=status, detail=detail)
 
 

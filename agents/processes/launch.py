@@ -144,7 +144,7 @@ class Crashes:
     LOOP = 3
     """Failures within the window that make a loop."""
     FIRST_S = 10.0
-    LONGEST_S = 300.0
+    MAX_S = 300.0
     MOST = 1024
     """Replicas that are remembered; those that failed longest ago are forgotten first."""
 
@@ -174,7 +174,7 @@ class Crashes:
             times_s.popleft()
         if len(times_s) < self.LOOP:
             return 0.0
-        wait_s = delay_s(len(times_s) - self.LOOP + 1, first_s=self.FIRST_S, longest_s=self.LONGEST_S)
+        wait_s = delay_s(len(times_s) - self.LOOP + 1, first_s=self.FIRST_S, longest_s=self.MAX_S)
         return max(0.0, times_s[-1] + wait_s - now_s)
 
     def forgive(self, replica_id: str) -> None:

@@ -32,9 +32,9 @@ from agents.base.durable_files import lock, replace_file, sync_directory
 from agents.processes.templates import Template
 
 VERSION = 1
-MOST_OLD = 32
+MAX_OLD = 32
 """Logs of replicas that are gone which are kept, and folders of tasks that may come back; the oldest go first."""
-MOST_OLD_BYTES = 64 * 2**30
+MAX_OLD_BYTES = 64 * 2**30
 """Of those folders together, which hold checkpoints, and of those logs; the newest is kept however large it is."""
 LOCK_WAIT_S = 5.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
@@ -112,7 +112,7 @@ class Records(Generic[R]):
         kind: type[R],
         *,
         lock_wait_s: float = LOCK_WAIT_S,
-        most_old_bytes: int = MOST_OLD_BYTES,
+        most_old_bytes: int = MAX_OLD_BYTES,
     ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
         self._most_old_bytes = most_old_bytes
@@ -153,7 +153,7 @@ class Records(Generic[R]):
 
     def remove(self, replica_id: str, *, keeps_folder: bool = False) -> None:
         """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, among the last
-        MOST_OLD that have room in MOST_OLD_BYTES."""
+        MAX_OLD that have room in MAX_OLD_BYTES."""
         self._path(replica_id).unlink(missing_ok=True)
         sync_directory(self._folder("records"))
         if not keeps_folder:
@@ -189,9 +189,9 @@ class Records(Generic[R]):
         left_bytes = self._most_old_bytes
         newest_first = sorted(paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
         for place, path in enumerate(newest_first):
-            if place < MOST_OLD and left_bytes >= 0:
+            if place < MAX_OLD and left_bytes >= 0:
                 left_bytes -= _size_bytes(path)
-            if place >= MOST_OLD or (place > 0 and left_bytes < 0):
+            if place >= MAX_OLD or (place > 0 and left_bytes < 0):
                 yield path
 
     def _path(self, replica_id: str) -> Path:

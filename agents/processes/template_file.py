@@ -29,7 +29,7 @@ from agents.processes.templates import (
     texts_of,
 )
 
-LARGEST_FILE = 256 * 1024
+MAX_FILE = 256 * 1024
 _COMMON = ("port", "network", "batch", "sm_percent", "memory_mib", "memory_fraction", "directory")
 _PLACEHOLDERS = frozenset((*_COMMON, *PORTS, "service"))
 _TASK_PLACEHOLDERS = frozenset((*_COMMON, "task", "kind", "iterations", "done_iterations"))
@@ -109,13 +109,13 @@ def _read(path: Path) -> dict[str, object]:
     """The file as TOML; nobody but its owner and group may write it, since it says what the agent runs."""
     try:
         facts = path.stat()
-        text = path.read_bytes()[: LARGEST_FILE + 1]
+        text = path.read_bytes()[: MAX_FILE + 1]
     except OSError as error:
         raise BadTemplate(f"{path} cannot be read: {error}") from error
     if facts.st_mode & stat.S_IWOTH:
         raise BadTemplate(f"{path} can be written by everybody, who could run anything here: chmod o-w {path}")
-    if len(text) > LARGEST_FILE:
-        raise BadTemplate(f"{path} has more than {LARGEST_FILE} bytes")
+    if len(text) > MAX_FILE:
+        raise BadTemplate(f"{path} has more than {MAX_FILE} bytes")
     try:
         return tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

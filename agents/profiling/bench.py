@@ -24,7 +24,7 @@ import msgspec
 
 from agents.base.device import DeviceError
 from agents.profiling.messages import (
-    MOST_BATCHES,
+    MAX_BATCHES,
     Answer,
     Exit,
     Failed,
@@ -39,7 +39,7 @@ from agents.serving.engines.engine import Engine, Signature
 from agents.serving.engines.errors import EngineLost
 from agents.serving.engines.tensors import Tensor, Tensors, TensorType, byte_count, pack_numbers
 
-LONGEST_PROBLEM = 500
+MAX_PROBLEM = 500
 MakeEngine: TypeAlias = Callable[[argparse.Namespace, Mapping[str, str]], Engine]
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class EngineBench:
             batch_ms = self._batch_ms(engine, number)
             number += 1
             # One that ends after the window may have run alone at its end.
-            if begun_s >= counts_s and begun_s + batch_ms / 1000.0 <= end_s and len(latencies_ms) < MOST_BATCHES:
+            if begun_s >= counts_s and begun_s + batch_ms / 1000.0 <= end_s and len(latencies_ms) < MAX_BATCHES:
                 latencies_ms.append(round(batch_ms, 5))
         return Timed(latencies_ms=tuple(latencies_ms))
 
@@ -168,7 +168,7 @@ class EngineBench:
 def _failed(error: Exception, *, is_lost: bool) -> Failed:
     log.warning("it failed: %s", error, exc_info=not isinstance(error, DeviceError))
     words = " ".join(str(error).split())
-    return Failed(problem=f"{type(error).__name__}: {words}"[:LONGEST_PROBLEM], is_lost=is_lost)
+    return Failed(problem=f"{type(error).__name__}: {words}"[:MAX_PROBLEM], is_lost=is_lost)
 
 
 @contextlib.contextmanager
@@ -194,7 +194,7 @@ def _teller(output: io.RawIOBase) -> Callable[[Answer], None]:
 
 SETS = 4
 """Input sets that take turns, so that no cache holds the next one."""
-MOST_BYTES = 512 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
 """Of all sets together."""
 OPEN_LENGTH = 128
 """Taken where a network leaves the length of a dimension open: tokens of a short text."""
@@ -209,7 +209,7 @@ def make_inputs(signature: Signature, rows: int, *, seed: int = 0) -> Sequence[T
     kinds = signature.inputs or (_ANY,)
     random = Random(f"{seed}/{rows}")
     whole = sum(byte_count(each.datatype, _shape(each, rows)) for each in kinds)
-    sets = max(1, min(SETS, MOST_BYTES // max(1, whole)))
+    sets = max(1, min(SETS, MAX_BYTES // max(1, whole)))
     return [tuple(_tensor(each, rows, random) for each in kinds) for _ in range(sets)]
 
 

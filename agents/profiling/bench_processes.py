@@ -26,7 +26,7 @@ from agents.processes.process import MARK, Ending, Spawn, end_left_over, exit_in
 from agents.processes.templates import Template, Templates
 from agents.profiling.cells import BenchFailed, BenchLost, BenchSettings
 from agents.profiling.cells import Crew as Seats
-from agents.profiling.messages import LONGEST_LINE, Answer, Exit, Failed, Order, Ready
+from agents.profiling.messages import MAX_LINE, Answer, Exit, Failed, Order, Ready
 from agents.replicas.replica import Proof
 
 WORKER = "agents.serving"
@@ -200,7 +200,7 @@ async def _spawn(seat: BenchSettings, spawn: Spawn) -> BenchProcess:
                 stderr=log,
                 cwd=spawn.directory,
                 env={**spawn.environment, MARK: spawn.mark},
-                limit=LONGEST_LINE,
+                limit=MAX_LINE,
                 # Ctrl-C at a terminal is the profiler's: benches end by protocol.
                 start_new_session=True,
             )

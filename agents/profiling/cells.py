@@ -18,10 +18,10 @@ from typing import TypeAlias
 
 from agents.base.device import DeviceError, OutOfRange
 
-LARGEST_BATCH = 4096
+MAX_BATCH = 4096
 """What a runtime template takes."""
-MOST_CELLS = 20_000
-MOST_MEMBERS = 8
+MAX_CELLS = 20_000
+MAX_MEMBERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -68,11 +68,11 @@ Crew: TypeAlias = tuple[BenchSettings, ...]
 def make_cell(members: Iterable[Member], clock_mhz: float | None = None) -> MeasurementCell:
     """A cell whose members are in order. Raises OutOfRange where it cannot be measured."""
     ordered = tuple(sorted(members))
-    if not 1 <= len(ordered) <= MOST_MEMBERS:
-        raise OutOfRange(f"{len(ordered)} networks side by side cannot be measured; 1 to {MOST_MEMBERS} can")
+    if not 1 <= len(ordered) <= MAX_MEMBERS:
+        raise OutOfRange(f"{len(ordered)} networks side by side cannot be measured; 1 to {MAX_MEMBERS} can")
     for each in ordered:
-        if not 1 <= each.batch <= LARGEST_BATCH:
-            raise OutOfRange(f"batch {each.batch} of {each.network} must be 1 to {LARGEST_BATCH}")
+        if not 1 <= each.batch <= MAX_BATCH:
+            raise OutOfRange(f"batch {each.batch} of {each.network} must be 1 to {MAX_BATCH}")
         if not 0.0 < each.sm_percent <= 100.0:
             raise OutOfRange(f"share {each.sm_percent:g} of {each.network} must be above 0 and at most 100 %")
     if clock_mhz is not None and not 0.0 < clock_mhz < 1e5:
@@ -139,8 +139,8 @@ def _key(cell: MeasurementCell) -> tuple[int, tuple[Member, ...], float]:
 def _distinct(cells: Iterable[MeasurementCell]) -> tuple[MeasurementCell, ...]:
     """Each cell once. Raises OutOfRange when they are too many."""
     found = tuple(dict.fromkeys(cells))
-    if len(found) > MOST_CELLS:
-        raise OutOfRange(f"{len(found)} cells are more than {MOST_CELLS}; give fewer shares, batches or networks")
+    if len(found) > MAX_CELLS:
+        raise OutOfRange(f"{len(found)} cells are more than {MAX_CELLS}; give fewer shares, batches or networks")
     return found
 
 

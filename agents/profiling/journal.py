@@ -23,7 +23,7 @@ from agents.base.durable_files import checked_body, checked_line, sync_directory
 from agents.profiling.cells import MeasurementCell, Member
 
 VERSION = 1
-MOST_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Journal:
 
     def _read(self) -> list[Header]:
         """The header, if there is one; measurements go to their place."""
-        content = os.pread(self._file, min(MOST_BYTES, os.fstat(self._file).st_size), 0)
+        content = os.pread(self._file, min(MAX_BYTES, os.fstat(self._file).st_size), 0)
         self._ends_whole = content.endswith(b"\n")
         headers: list[Header] = []
         for line in content.splitlines():

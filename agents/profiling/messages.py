@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import msgspec
 
-LONGEST_LINE = 16 * 1024 * 1024
-MOST_BATCHES = 200_000
+MAX_LINE = 16 * 1024 * 1024
+MAX_BATCHES = 200_000
 """Batches of a window that are told; 12 bytes each."""
 
 

@@ -20,7 +20,7 @@ from agents.profiling.journal import Journal, Measurement
 from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure
 
-MOST_FAILED_STARTS = 3
+MAX_FAILED_STARTS = 3
 """Crews in a row that do not come up before any did: then none will."""
 
 
@@ -131,8 +131,8 @@ class Profiler:
         for cell in group:
             self._fail(cell, why)
         self._failed_starts += 1
-        if not self._has_started and self._failed_starts >= MOST_FAILED_STARTS:
-            raise LaunchFailed(f"none of the first {MOST_FAILED_STARTS} sets of processes came up; the last: {why}")
+        if not self._has_started and self._failed_starts >= MAX_FAILED_STARTS:
+            raise LaunchFailed(f"none of the first {MAX_FAILED_STARTS} sets of processes came up; the last: {why}")
 
     def _fail(self, cell: MeasurementCell, why: str) -> None:
         self._failed.append((cell, why))

@@ -32,7 +32,7 @@ WARM_UP_S = 120.0
 """For one of the first requests, for which libraries compile and tune."""
 RELOAD_S = 300.0
 """For a server that answers when it has loaded the network again."""
-LARGEST_ANSWER = 4 * 1024 * 1024
+MAX_ANSWER = 4 * 1024 * 1024
 
 
 class ServerUnanswered(DeviceError):
@@ -295,10 +295,10 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     async for part in answer.content.iter_chunked(64 * 1024):
         parts.append(part)
         length += len(part)
-        if length > LARGEST_ANSWER:
+        if length > MAX_ANSWER:
             answer.close()
             break
-    return b"".join(parts)[:LARGEST_ANSWER]
+    return b"".join(parts)[:MAX_ANSWER]
 
 
 def _object(text: bytes, where: str) -> dict[str, Json]:

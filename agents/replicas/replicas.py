@@ -40,7 +40,7 @@ from agents.replicas.adapters import Adapter, BatchOutcome, Endpoint, ReplicaCou
 from agents.replicas.replica import Hooks, ReplicaProcess, ReplicaView, listens, start_replica, with_log
 
 FIRST_ASK_S = 0.05
-LONGEST_ASK_S = 0.25
+MAX_ASK_S = 0.25
 """Between two questions for readiness, which double from the first; so much later is its traffic at most."""
 KNOWN_LIMIT_S = 30.0
 """For adopted replicas, which answered an earlier agent, to answer this one."""
@@ -289,7 +289,7 @@ class Workers:
                     return pids
             each.message = f"port {port} is answered by another process" if is_ready else "not ready"
             await asyncio.sleep(wait_s)
-            wait_s = min(LONGEST_ASK_S, 2.0 * wait_s)
+            wait_s = min(MAX_ASK_S, 2.0 * wait_s)
 
     async def _reload(self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None") -> None:
         """Another batch by loading again; a server that fails at that is as good as dead."""

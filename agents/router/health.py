@@ -5,7 +5,7 @@
 
 Never all of a service's replicas are out: the last one stays in whatever it does, since no answer is no better than its
 answers, and if the table leaves only those that are out, they are all in again. Probes follow PROBE_S after the replica
-went out, and twice as late each time that it went out again without a good answer in between, at most LONGEST_PROBE_S.
+went out, and twice as late each time that it went out again without a good answer in between, at most MAX_PROBE_S.
 """
 
 from agents.base.backoff import delay_s
@@ -13,7 +13,7 @@ from agents.base.backoff import delay_s
 STRIKES = 3
 """Answers of 5xx, or no whole answer, in a row."""
 PROBE_S = 0.25
-LONGEST_PROBE_S = 30.0
+MAX_PROBE_S = 30.0
 
 
 class ReplicaHealth:
@@ -68,4 +68,4 @@ class ReplicaHealth:
 
     def probe_in_s(self, replica_id: str) -> float:
         """How long to wait before the next probe."""
-        return delay_s(max(1, self._falls.get(replica_id, 1)), first_s=PROBE_S, longest_s=LONGEST_PROBE_S)
+        return delay_s(max(1, self._falls.get(replica_id, 1)), first_s=PROBE_S, longest_s=MAX_PROBE_S)

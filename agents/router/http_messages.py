@@ -19,9 +19,9 @@ from agents.base.http_problems import DEADLINE
 HEAD_LIMIT = 64 * 1024
 _SIZE_LIMIT = 1024
 """Characters of a chunk's size with its extensions."""
-_LARGEST_HEX = 15
+_MAX_HEX = 15
 """Hexadecimal digits of a chunk's size: below 2^60 bytes."""
-_LARGEST_DECIMAL = 18
+_MAX_DECIMAL = 18
 _END = b"\r\n\r\n"
 _LINE = b"\r\n"
 HOP_BY_HOP = frozenset(
@@ -143,7 +143,7 @@ class AnswerParser:
         if end < 0:
             return self._wait_for_more(data, _SIZE_LIMIT, "a chunk's size")
         digits = data[:end].partition(b";")[0].rstrip(b" \t")
-        if not digits or len(digits) > _LARGEST_HEX or not all(each in b"0123456789abcdefABCDEF" for each in digits):
+        if not digits or len(digits) > _MAX_HEX or not all(each in b"0123456789abcdefABCDEF" for each in digits):
             raise BadAnswer(f"{data[:end][:40]!r} is no size of a chunk")
         self._left = int(digits, 16)
         self._step = self._take_chunk if self._left else self._take_trailers
@@ -233,7 +233,7 @@ class _OwnHeaders:
         if self.is_chunked or not self._lengths:
             return None
         (text, *others) = self._lengths
-        if others or not (text.isascii() and text.isdigit()) or len(text) > _LARGEST_DECIMAL:
+        if others or not (text.isascii() and text.isdigit()) or len(text) > _MAX_DECIMAL:
             raise BadAnswer(f"content length {', '.join(sorted(self._lengths))[:40]!r} is not one number")
         return int(text)
 

@@ -19,8 +19,8 @@ Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 """Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
 
 RATE_WINDOW_S = 5.0
-LONGEST_RETRY_S = 60
-SHORTEST_RETRY_S = 1
+MAX_RETRY_S = 60
+MIN_RETRY_S = 1
 
 
 class Overloaded(Exception):
@@ -223,8 +223,8 @@ class Lane:
         """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
         rps = self._rate.rps(self._now_s())
         if rps <= 0.0:
-            return SHORTEST_RETRY_S
-        return max(SHORTEST_RETRY_S, min(LONGEST_RETRY_S, math.ceil(len(self._waiting) / rps)))
+            return MIN_RETRY_S
+        return max(MIN_RETRY_S, min(MAX_RETRY_S, math.ceil(len(self._waiting) / rps)))
 
     def take(self) -> str | None:
         """A replica with room, where nobody waits for one."""

@@ -1,6 +1,6 @@
 """The router's counts as Prometheus text (exposition format 0.0.4), written by hand: it is lines of text.
 
-Labels are bounded: services come from the routing table, never from a request, and beyond MOST_SERVICES they are added
+Labels are bounded: services come from the routing table, never from a request, and beyond MAX_SERVICES they are added
 up as `(others)`. Histograms have one bucket per doubling; the readings that go to the control plane have four.
 """
 
@@ -12,7 +12,7 @@ from itertools import groupby
 from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
 from agents.router.lane import Counts, Lane, Reason
 
-MOST_SERVICES = 256
+MAX_SERVICES = 256
 OTHERS = "(others)"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REASONS: tuple[Reason, ...] = ("expired", "full", "gone", "lost")
@@ -45,7 +45,7 @@ def shown(lanes: Iterable[Lane]) -> tuple[Shown, ...]:
         )
         for lane in sorted(lanes, key=lambda lane: lane.service)
     ]
-    named, rest = each[:MOST_SERVICES], each[MOST_SERVICES:]
+    named, rest = each[:MAX_SERVICES], each[MAX_SERVICES:]
     return (*named, _together(rest)) if rest else tuple(named)
 
 

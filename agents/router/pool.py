@@ -26,7 +26,7 @@ from agents.router.http_messages import AnswerParser, BadAnswer
 WHOLE_LIMIT = 256 * 1024
 PIECES_LIMIT = 512 * 1024
 IDLE_S = 3.0
-MOST_IDLE = 256
+MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 2.0
 """Workers are on this machine: whoever takes longer does not take connections any more."""
 _JOINED_LIMIT = 64 * 1024
@@ -117,7 +117,7 @@ class ConnectionPool:
     def put_back(self, connection: "Connection", now_s: float) -> None:
         """A connection is free again."""
         connection.idle_since_s = now_s
-        if self._is_closed or len(self._idle) >= MOST_IDLE:
+        if self._is_closed or len(self._idle) >= MAX_IDLE:
             connection.close()
         else:
             self._idle.append(connection)

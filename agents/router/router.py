@@ -40,8 +40,8 @@ ANSWER_TIMEOUT_S = 60.0
 """For a replica's whole answer, and for a turn in the queue."""
 ATTEMPTS = 3
 """Replicas that are tried for one request, of which all but the last could not be connected to."""
-LARGEST_BODY = 64 * 1024 * 1024
-MOST_HELD_BYTES = 1024 * 1024 * 1024
+MAX_BODY = 64 * 1024 * 1024
+MAX_HELD_BYTES = 1024 * 1024 * 1024
 """Of all requests' bodies together, waiting or with a replica."""
 READY_PATH = b"/v2/health/ready"
 PROBE_TIMEOUT_S = 1.0
@@ -77,7 +77,7 @@ class Router:
         *,
         queue_limit: int = QUEUE_LIMIT,
         replica_limit: int = REPLICA_LIMIT,
-        most_held_bytes: int = MOST_HELD_BYTES,
+        most_held_bytes: int = MAX_HELD_BYTES,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,7 +106,7 @@ class Router:
 
     def make_app(self) -> web.Application:
         """The HTTP server; run it with `web.AppRunner`."""
-        app = web.Application(client_max_size=LARGEST_BODY)
+        app = web.Application(client_max_size=MAX_BODY)
         app.router.add_post("/v2/models/{service}/infer", self._infer)
         app.router.add_get("/v2/health/live", _live)
         app.router.add_get("/v2/health/ready", _live)
@@ -199,7 +199,7 @@ class Router:
             deadline_ms = None if deadline_text is None else parse_deadline_ms(deadline_text)
         except ValueError as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
-        held_bytes = request.content_length if request.content_length is not None else LARGEST_BODY
+        held_bytes = request.content_length if request.content_length is not None else MAX_BODY
         if self._held_bytes + held_bytes > self._most_held_bytes and self._held_bytes:
             lane.arrive()
             lane.reject("full")

@@ -35,12 +35,12 @@ from agents.serving.replica import ServedReplica, Status
 from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
 
 MIB = 1024 * 1024
-LARGEST_BODY = 64 * MIB
+MAX_BODY = 64 * MIB
 """As the router's."""
-LARGEST_HELD = 256 * MIB
+MAX_HELD = 256 * MIB
 """Bodies of all open requests together; who sends no length is counted with the largest body."""
 BODY_TIMEOUT_S = 30.0
-LONGEST_DELAY_MS = 10_000.0
+MAX_DELAY_MS = 10_000.0
 
 _STATUS: dict[type[ServingError], tuple[HTTPStatus, Outcome]] = {
     BadRequest: (HTTPStatus.BAD_REQUEST, "bad"),
@@ -57,7 +57,7 @@ class BatchChangeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a batch change; what is not named stays."""
 
     batch: Annotated[int, Meta(ge=1)] | None = None
-    delay_ms: Annotated[float, Meta(ge=0.0, le=LONGEST_DELAY_MS)] | None = None
+    delay_ms: Annotated[float, Meta(ge=0.0, le=MAX_DELAY_MS)] | None = None
 
 
 class BatchAnswer(msgspec.Struct):
@@ -77,10 +77,10 @@ class WireKind(msgspec.Struct):
     shape: list[int]
 
 
-def make_app(replica: ServedReplica, *, largest_held: int = LARGEST_HELD) -> web.Application:
+def make_app(replica: ServedReplica, *, largest_held: int = MAX_HELD) -> web.Application:
     """The HTTP server of a replica; run it with `web.AppRunner`. `largest_held`: bytes of all open requests."""
     server = _Server(replica, largest_held)
-    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_as_problems])
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[_as_problems])
     app.router.add_get("/v2", server.about)
     app.router.add_get("/v2/health/live", server.live)
     app.router.add_get("/v2/health/ready", server.ready)
@@ -181,7 +181,7 @@ class _Server:
     @contextmanager
     def _room_for(self, request: web.Request) -> Iterator[None]:
         """Hold as many bytes as the request has, from before they are read until it is answered. Raises NotTaken."""
-        length = LARGEST_BODY if request.content_length is None else min(request.content_length, LARGEST_BODY)
+        length = MAX_BODY if request.content_length is None else min(request.content_length, MAX_BODY)
         if self._held + length > self._largest_held:
             self._replica.metrics.dropped("queue_full")
             raise NotTaken(f"open requests hold {self._held / MIB:.1f} MiB already", reason="queue_full")

@@ -18,8 +18,8 @@ from agents.serving.engines.errors import BadRequest
 from agents.serving.engines.tensors import TYPE_CODES, Tensor, Tensors, byte_count, pack_numbers, unpack_numbers
 
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
-MOST_DIMENSIONS = 16
-MOST_TENSORS = 64
+MAX_DIMENSIONS = 16
+MAX_TENSORS = 64
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 Parameters: TypeAlias = dict[str, str | int | float | bool]
@@ -30,7 +30,7 @@ class WireInput(msgspec.Struct):
     """One input as it is sent."""
 
     name: Name
-    shape: Annotated[list[Dimension], Meta(min_length=1, max_length=MOST_DIMENSIONS)]
+    shape: Annotated[list[Dimension], Meta(min_length=1, max_length=MAX_DIMENSIONS)]
     datatype: str
     data: msgspec.Raw = msgspec.Raw(b"")
     parameters: Parameters = {}
@@ -46,9 +46,9 @@ class WireWanted(msgspec.Struct):
 class WireRequest(msgspec.Struct):
     """The JSON of a request."""
 
-    inputs: Annotated[list[WireInput], Meta(min_length=1, max_length=MOST_TENSORS)]
+    inputs: Annotated[list[WireInput], Meta(min_length=1, max_length=MAX_TENSORS)]
     id: Annotated[str, Meta(max_length=253)] = ""
-    outputs: Annotated[list[WireWanted], Meta(max_length=MOST_TENSORS)] = []
+    outputs: Annotated[list[WireWanted], Meta(max_length=MAX_TENSORS)] = []
     parameters: Parameters = {}
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from agents.base.protocol import SMALLEST_BUCKET_MS
+from agents.base.protocol import MIN_BUCKET_MS
 from agents.sim.tally import (
     FINE_COUNT,
     FINE_PER_DOUBLING,
@@ -141,7 +141,7 @@ def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def fine_bucket_of_s(latency_s: float) -> int:
     """The fine bucket (`tally`) of a latency."""
-    ratio = 1000.0 * latency_s / SMALLEST_BUCKET_MS
+    ratio = 1000.0 * latency_s / MIN_BUCKET_MS
     if ratio <= 1.0:
         return 0
     return min(FINE_COUNT - 1, int(np.ceil(FINE_PER_DOUBLING * np.log2(ratio))))

@@ -80,7 +80,7 @@ class GpuUnderLoad:
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
-_MOST_FOUND = 20_000
+_MAX_FOUND = 20_000
 """What is remembered of a kind: some ten MB of times."""
 
 
@@ -180,7 +180,7 @@ class PaceMaker:
 def _remembered(memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found]) -> Found:
     """What was found of it before, or is looked up; a full memo begins anew."""
     if key not in memo:
-        if len(memo) >= _MOST_FOUND:
+        if len(memo) >= _MAX_FOUND:
             memo.clear()
         memo[key] = look_up(key)
     return memo[key]

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, SMALLEST_BUCKET_MS
+from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, MIN_BUCKET_MS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -106,4 +106,4 @@ class ServiceTally:
         place = int(np.searchsorted(below, wanted))
         inside = self.fine[place]
         part = 1.0 - (float(below[place]) - wanted) / float(inside) if inside else 1.0
-        return SMALLEST_BUCKET_MS * math.exp2((place - 1 + part) / FINE_PER_DOUBLING)
+        return MIN_BUCKET_MS * math.exp2((place - 1 + part) / FINE_PER_DOUBLING)

@@ -32,7 +32,7 @@ from agents.base.protocol import (
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
-LONGEST_RETRY_AFTER_S = 60.0
+MAX_RETRY_AFTER_S = 60.0
 """Nobody can send an agent away for longer."""
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 
@@ -186,10 +186,10 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """What `Retry-After` says, at most LONGEST_RETRY_AFTER_S; 0 without one, and for a date."""
+    """What `Retry-After` says, at most MAX_RETRY_AFTER_S; 0 without one, and for a date."""
     if retry_after is None or not retry_after.strip().isdecimal():
         return 0.0
-    return min(float(retry_after), LONGEST_RETRY_AFTER_S)
+    return min(float(retry_after), MAX_RETRY_AFTER_S)
 
 
 def _words(body: bytes) -> str:

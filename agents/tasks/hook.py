@@ -15,7 +15,7 @@ from agents.trainer.swap import SwapStatus
 ASK_S = 5.0
 MOVE_S = 150.0
 """The hook itself answers within 120 s, that it came to no boundary."""
-LARGEST_ANSWER = 65536
+MAX_ANSWER = 65536
 
 
 class HookFailed(DeviceError):
@@ -55,7 +55,7 @@ class HookClient:
     async def _call(self, method: str, url: str, limit_s: float) -> tuple[int, bytes]:
         try:
             async with self._session.request(method, url, timeout=aiohttp.ClientTimeout(total=limit_s)) as answer:
-                return answer.status, await answer.content.read(LARGEST_ANSWER)
+                return answer.status, await answer.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise HookFailed(f"{method} {url} is not answered: {error or type(error).__name__}") from error
 

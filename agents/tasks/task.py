@@ -23,7 +23,7 @@ Phase: TypeAlias = Literal["starting", "running", "out", "in", "finished"]
 """How far a task's process is, for the agent that may have to go on with it: `out` from the moment at which its memory
 was asked to leave, `in` from the one at which it was asked to come back."""
 
-LARGEST_FILE = 65536
+MAX_FILE = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,5 +254,5 @@ def read_progress(file: str) -> float | None:
     if not file:
         return None
     with contextlib.suppress(OSError, msgspec.MsgspecError), Path(file).open("rb") as opened:
-        return max(0.0, msgspec.json.decode(opened.read(LARGEST_FILE), type=_Progress).done_iterations)
+        return max(0.0, msgspec.json.decode(opened.read(MAX_FILE), type=_Progress).done_iterations)
     return None

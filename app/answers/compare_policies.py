@@ -20,7 +20,7 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
 
-LEAST_PLAN_S = 0.1
+MIN_PLAN_S = 0.1
 """So long may each plan take, however many share the time."""
 
 
@@ -71,7 +71,7 @@ async def compare_policies(
     ends_s = now_s() + budget.seconds
     found = []
     for place, name in enumerate(names):
-        share_s = max(LEAST_PLAN_S, (ends_s - now_s()) / (len(names) - place))
+        share_s = max(MIN_PLAN_S, (ends_s - now_s()) / (len(names) - place))
         mine = replace(budget, seconds=share_s)
         request = PlanRequest(policy=name, problem=problem, observed=observed, memory=None, budget=mine)
         try:

@@ -288,7 +288,7 @@ def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserve
     return f"capacity: its fullest replicas take {100 * max(shares):.1f} % of what the SLO allows"
 
 
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 """Of each kind: the worst ones."""
 
 
@@ -305,8 +305,8 @@ def explain_losses(problem: Problem, plan: Plan, bound: BoundPlan | None) -> Los
         nodes=found.nodes,
         harmful_nodes=len(found.node_losses),
         worst=(
-            *(_explained("gpu", loss, entries.get(loss.name)) for loss in found.gpu_losses[:MOST_LOSSES]),
-            *(_explained("node", loss, None) for loss in found.node_losses[:MOST_LOSSES]),
+            *(_explained("gpu", loss, entries.get(loss.name)) for loss in found.gpu_losses[:MAX_LOSSES]),
+            *(_explained("node", loss, None) for loss in found.node_losses[:MAX_LOSSES]),
         ),
     )
 

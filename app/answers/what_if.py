@@ -22,7 +22,7 @@ from solvers.types.problem import Problem
 FREE_TO_MOVE = frozenset({"joint"})
 """Policies that take what runs for a beginning only, where moves cost nothing."""
 TODAY = WhatIfScenario(name="as it is")
-LEAST_PLAN_S = 0.1
+MIN_PLAN_S = 0.1
 """So long may each plan take, however many share the time."""
 _RATE_TOLERANCE = 1e-9
 _PERCENT_DIGITS = 4
@@ -97,7 +97,7 @@ async def ask(
     left = 1 + len(asked) + (most_suggested(problem) if suggest else 0)
 
     async def plan(scenario: WhatIfScenario, of: Problem, left: int) -> Planned:
-        made, report = await make_plan(of, max(LEAST_PLAN_S, (ends_s - now_s()) / left))
+        made, report = await make_plan(of, max(MIN_PLAN_S, (ends_s - now_s()) / left))
         return Planned(scenario=scenario, problem=of, plan=made, report=report)
 
     today = await plan(TODAY, problem, left)

@@ -15,7 +15,7 @@ HTTP codes are given only in `app.api.http.errors`; `solvers.types.errors.Invali
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-_MOST_NAMES = 30
+_MAX_NAMES = 30
 """In a message: of thousands nobody reads all."""
 
 
@@ -73,6 +73,6 @@ def no_such(what: str, name: str, known: Collection[str]) -> str:
     meant = nearest(name, known)
     guess = f"did you mean {meant}? T" if meant else "t"
     names = list(known)
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    there = f"here are {', '.join(names[:_MOST_NAMES])}{more}" if names else "here is none yet"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    there = f"here are {', '.join(names[:_MAX_NAMES])}{more}" if names else "here is none yet"
     return f"no {what} is called {name!r}; {guess}{there}"

@@ -8,9 +8,9 @@ import yaml
 
 FieldPath = tuple[str | int, ...]
 
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 """Fields within fields: whoever walks through a document needs a few calls for each."""
-MOST_DIGITS = 1000
+MAX_DIGITS = 1000
 """Python refuses to write larger whole numbers down, as complaints do."""
 
 
@@ -62,7 +62,7 @@ def line_of_alias(text: str) -> int | None:
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_DEPTH:  # Each further one takes longer than all before: minutes for a few thousand.
+            if depth > MAX_DEPTH:  # Each further one takes longer than all before: minutes for a few thousand.
                 return None
             if isinstance(event, yaml.AliasEvent):
                 return event.start_mark.line + 1 if event.start_mark else 1
@@ -107,9 +107,9 @@ def _unreadable(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 def _note_lines(
     node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int], seen: set[yaml.Node], complain: Complain
 ) -> None:
-    if len(path) > MOST_DEPTH:
+    if len(path) > MAX_DEPTH:
         raise _unreadable("nested too deeply", node)
-    if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
+    if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
         raise _unreadable(f"a number of {len(node.value):,} digits", node)
     lines.setdefault(path, node.start_mark.line + 1)
     if node in seen:  # An alias: its lines are those of the anchor, and it may even hold itself.

@@ -2,7 +2,7 @@
 
 A refused batch is taken apart. Settings that break a rule by themselves beside what stands on the GPU are struck out
 there, whoever's they are, until something else stands there; where only the jobs of the batch together break one, its
-last job leaves the GPU for this round. Then the queue is scheduled again, at most MOST_TRIES times; a GPU whose batch
+last job leaves the GPU for this round. Then the queue is scheduled again, at most MAX_TRIES times; a GPU whose batch
 is refused in the last try takes none in this round.
 """
 
@@ -18,7 +18,7 @@ from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import GpuId, Task
 
-MOST_TRIES = 8
+MAX_TRIES = 8
 """Of one round. What was struck out stays so in the next one, so that the search goes on there."""
 
 
@@ -121,7 +121,7 @@ def schedule_checked(attempt: Attempt, refusals: Refusals) -> Round:
     refusals.forget_changed(attempt.standing)
     views = {view.id: view for view in attempt.views}
     left_out: set[tuple[GpuId, str]] = set()
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         decided = _schedule(attempt, refusals, left_out)
         refused = [batch for batch in decided.batches if _is_refused(batch, attempt.standing)]
         for batch in refused:

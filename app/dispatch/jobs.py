@@ -21,9 +21,9 @@ from solvers.papers.oltunes.types import Job, JobGpu, JobSetting, fleet_load
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType, Task, Variant
 
-MOST_PER_GPU = 3
+MAX_PER_GPU = 3
 """Jobs of a GPU: what `solvers.backfill` lets stand there at the next tick."""
-MOST_WAITING = 256
+MAX_WAITING = 256
 """Jobs that one round looks at, of those that some GPU type can run: who waits longest, and whom the checker refuses
 everywhere last of all."""
 SOLE = 1.0
@@ -34,7 +34,7 @@ SOLE = 1.0
 class DispatchMemory:
     """What the dispatcher remembers between rounds; a new leader begins without."""
 
-    state: DispatchState = field(default_factory=lambda: DispatchState(most_jobs=MOST_PER_GPU))
+    state: DispatchState = field(default_factory=lambda: DispatchState(most_jobs=MAX_PER_GPU))
     """Without queues: who waits is in the store."""
     failures: dict[str, int] = field(default_factory=dict)
     """Deployments that failed, by job."""
@@ -109,7 +109,7 @@ def queues_of(
     points: tuple[OperatingPoints, ...],
     views: Sequence[JobGpu],
 ) -> Queues:
-    """The waiting tasks, given with the longest wait first, as jobs: the first MOST_WAITING of those that can run.
+    """The waiting tasks, given with the longest wait first, as jobs: the first MAX_WAITING of those that can run.
 
     Those that no GPU type of the fleet can run wait outside, and take nobody's place.
     """
@@ -117,11 +117,11 @@ def queues_of(
     by_network: dict[str, list[OperatingPoints]] = defaultdict(list)
     for entry in points:
         by_network[entry.network].append(entry)
-    load = fleet_load(views, min(len(waiting), MOST_WAITING))
+    load = fleet_load(views, min(len(waiting), MAX_WAITING))
     now_s = snapshot.at.timestamp()
     jobs: list[Job] = []
     for task in sorted(waiting, key=lambda task: task.name in memory.refused):
-        if len(jobs) == MOST_WAITING:
+        if len(jobs) == MAX_WAITING:
             break
         facts = _facts(task, now_s)
         found = memory.settings.get(task.name)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from app.dispatch.check import Attempt, JobFleet, refused_jobs, schedule_checked
-from app.dispatch.jobs import MOST_PER_GPU, DispatchMemory, note_refused, queues_of, variants_of
+from app.dispatch.jobs import MAX_PER_GPU, DispatchMemory, note_refused, queues_of, variants_of
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.power_caps import is_limited
 from app.loop.predict import cordoned_gpus, make_problem
@@ -80,7 +80,7 @@ def dispatch(
     )
     rules = DispatchRules(
         ratios=ratios_of(kernel_ratios, {entry.network: entry.sensitivity for entry in points}),
-        most_jobs=MOST_PER_GPU,
+        most_jobs=MAX_PER_GPU,
     )
     attempt = Attempt(state=memory.state, views=views, now_s=snapshot.at.timestamp(), rules=rules, standing=standing)
     decided = schedule_checked(attempt, memory.refusals)

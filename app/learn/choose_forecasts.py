@@ -25,7 +25,7 @@ from solvers.types.state import Scaling, Slo
 CHOOSE_PERIOD_S = 60.0
 """Between two runs of `choose_forecasts`."""
 
-MOST_SERVICES = 16
+MAX_SERVICES = 16
 """Judged in one run, 60 ms each: eighty services every five minutes, a thousand within about an hour."""
 
 REJUDGE_S = 300.0
@@ -34,7 +34,7 @@ REJUDGE_S = 300.0
 JUDGED_S = 3600.0
 """Of a longer time without judgement only the newest hour is judged."""
 
-MOST_ORIGINS = 120
+MAX_ORIGINS = 120
 """Forecasts of each technique in one judgement: every 2.5 s of the five minutes."""
 
 START_S = 10.0
@@ -73,8 +73,8 @@ class ForecastHistory(Protocol):
 
 
 async def choose_forecasts(history: ForecastHistory, now: datetime) -> Mapping[str, Choice]:
-    """Judge up to MOST_SERVICES services that are due, and keep what was chosen; returns it by service."""
-    cases = await history.load_cases(now, MOST_SERVICES)
+    """Judge up to MAX_SERVICES services that are due, and keep what was chosen; returns it by service."""
+    cases = await history.load_cases(now, MAX_SERVICES)
     # One by one: between two services the tick gets its turn.
     chosen = {case.service: await asyncio.to_thread(judge, case) for case in cases}
     await history.save_choices(chosen)
@@ -90,7 +90,7 @@ def judge(case: Case) -> Choice:
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
     first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
-    question = BackTestOrigin(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MOST_ORIGINS)
+    question = BackTestOrigin(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MAX_ORIGINS)
     margins = {name: margin_of(score) for name, score in old.scores.items()}
     new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)

@@ -29,13 +29,13 @@ log = structlog.get_logger(__name__)
 PERIOD_S = 10.0
 SETTLE_S = 5.0
 """Windows arrive this late at most: an agent's period and the way."""
-LONGEST_S = 60.0
+MAX_S = 60.0
 """After a pause the newest minute is read, as one period."""
 RISE = 0.02
 """Planning takes over times that are longer by 2 % at once, and by less never: plans must not follow noise."""
 FALL, FALL_AFTER_S = 0.05, 60.0
 """Times that are shorter save money only: by 5 %, and a minute after the last change."""
-MOST_GPUS = 400
+MAX_GPUS = 400
 """GPUs that are looked at in one round, in turn: of 2,000 GPUs with four replicas each a round takes 50 ms of CPU."""
 FORGET_AFTER_S = 86400.0
 """A network that was slow on a GPU type is planned elsewhere, and nobody would ever learn that it is slow no more."""
@@ -99,8 +99,8 @@ async def learn_once(learner: OnlineLearner) -> LearnOutcome:
 
 
 def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
-    """At most MOST_GPUS of them, others in every period, evenly spread, at every pace of asking."""
-    stride = max(1, math.ceil(len(gpus) / MOST_GPUS))
+    """At most MAX_GPUS of them, others in every period, evenly spread, at every pace of asking."""
+    stride = max(1, math.ceil(len(gpus) / MAX_GPUS))
     # Multiples of an irrational number fill the circle evenly; a turn of whole numbers would meet the same GPUs at
     # every full minute, when samples are made.
     first = int(stride * (round(until_s / PERIOD_S) * GOLDEN_RATIO % 1.0))
@@ -218,7 +218,7 @@ def _stretch(learner: OnlineLearner, now_s: float, known: Iterable[FitHealth]) -
     """From the end of the last period that was read to that of the last one whose windows are all here."""
     until_s = PERIOD_S * math.floor((now_s - SETTLE_S) / PERIOD_S)
     read_s = max([learner.read_until_s, *(row.now.seen_until_s for row in known)]) or until_s - PERIOD_S
-    return max(read_s, until_s - LONGEST_S), until_s
+    return max(read_s, until_s - MAX_S), until_s
 
 
 def _note_settled(learner: OnlineLearner, snapshot: Snapshot) -> Mapping[str, float]:

@@ -18,7 +18,7 @@ from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
-LEAST_BATCHES = 5
+MIN_BATCHES = 5
 """Fewer batches in a period say nothing."""
 BATCH_CV = 0.15
 """Standard deviation of one batch's time over its mean; iGniter's co-located runs have 0.02 to 0.1."""
@@ -108,7 +108,7 @@ def _readings_of(
         return
     for at, (replica, key) in enumerate(zip(gpu.replicas, keys, strict=True)):
         execution, group = seen[replica.id], Group(replica.network, gpu.gpu_type)
-        if execution.batches < LEAST_BATCHES or execution.execution_ms <= 0.0:
+        if execution.batches < MIN_BATCHES or execution.execution_ms <= 0.0:
             continue
         fill = execution.requests / execution.batches
         row = stated.at_batch(group, key, fill)

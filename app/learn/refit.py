@@ -33,11 +33,11 @@ PERIOD_S = 60.0
 """How often the leader looks whether samples came in."""
 LIMIT_S = 60.0
 """A refit of thousands of samples takes tens of seconds."""
-MOST_RELATIVES = 12
+MAX_RELATIVES = 12
 """Networks that an estimate asks; more would tell little more and take longer."""
 RELATIVES_TECHNIQUE = "locally_weighted"
 FULL_QUOTA = 100.0
-FEWEST_COMPARED = 3
+MIN_COMPARED = 3
 """Samples at conditions of its rows, without which nothing is said of a profile's error."""
 
 
@@ -120,7 +120,7 @@ def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
 def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCandidate:
     """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
     group = Group(request.network, gpu_type.name)
-    there = tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name)[:MOST_RELATIVES]
+    there = tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name)[:MAX_RELATIVES]
     names = {entry.network for entry in there}
     relatives = _fit_relatives([entry for entry in request.relatives if entry.network in names])
     own = {(fit.quantity, fit.group) for fit in fits.fits}
@@ -195,7 +195,7 @@ def error_of(points: OperatingPoints, samples: Samples, gpu_type: GpuType) -> fl
         for key, measured, plain in zip(conditions, samples.latency_ms.tolist(), is_plain.tolist(), strict=True)
         if plain and key in solo
     ]
-    return math.fsum(errors) / len(errors) if len(errors) >= FEWEST_COMPARED else None
+    return math.fsum(errors) / len(errors) if len(errors) >= MIN_COMPARED else None
 
 
 def _alone(samples: Samples) -> Samples:

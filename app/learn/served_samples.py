@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median_low
 
-from app.learn.readings import LEAST_BATCHES, runs_as_planned
+from app.learn.readings import MIN_BATCHES, runs_as_planned
 from app.store.store import SERVED, Execution, SampleRow
 from solvers.predict.data.samples import Company, Group, Neighbour
 from solvers.types.plan import BoundGpu, BoundReplica
@@ -47,7 +47,7 @@ def served_samples(
                 execution = seen[replica.id]
                 if idle - {replica.id}:
                     continue
-                if execution.requests >= execution.batches >= LEAST_BATCHES and execution.execution_ms > 0.0:
+                if execution.requests >= execution.batches >= MIN_BATCHES and execution.execution_ms > 0.0:
                     found[_condition(gpu, replica)].append(execution)
     return {
         condition: _sample(condition, found[condition], until_s)

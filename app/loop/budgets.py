@@ -49,7 +49,7 @@ KEPT = "kept"
 """Method of a demand where nothing was heard."""
 DEGRADED = "degraded"
 """Method of a demand of which a part is left out."""
-_MOST_NAMES = 10
+_MAX_NAMES = 10
 """In one sentence."""
 
 
@@ -118,8 +118,8 @@ def told(shares: Mapping[str, float]) -> str:
     """The shares in words: `planned of the demand: chat for 50 %, search for 25 %`."""
     if not shares:
         return "every service is planned for its whole demand"
-    parts = [f"{name} for {100 * share:g} %" for name, share in list(shares.items())[:_MOST_NAMES]]
-    more = f", and {len(shares) - _MOST_NAMES} more services for less" if len(shares) > _MOST_NAMES else ""
+    parts = [f"{name} for {100 * share:g} %" for name, share in list(shares.items())[:_MAX_NAMES]]
+    more = f", and {len(shares) - _MAX_NAMES} more services for less" if len(shares) > _MAX_NAMES else ""
     return f"planned of the demand: {', '.join(parts)}{more}"
 
 

@@ -24,11 +24,11 @@ FIRST_PERIOD_S = 5.0
 RETRY_S = 2.0
 """Pause after a failed tick or a lost database, in this clock's seconds."""
 
-SHORTEST_GAP_S = 0.5
+MIN_GAP_S = 0.5
 """Least time between two ticks, so that a storm of wake-ups cannot occupy the database."""
 
 
-LEAST_JOB_S = 1.0
+MIN_JOB_S = 1.0
 """On the wall: a fast demo's slow jobs must leave the machine to its ticks."""
 
 JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -108,7 +108,7 @@ class Controller:
         scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
         for job in self._slow_jobs:
             run = partial(self._safely_run, job)
-            seconds = max(self._wall(job.period_s), LEAST_JOB_S)
+            seconds = max(self._wall(job.period_s), MIN_JOB_S)
             scheduler.add_job(run, "interval", seconds=seconds, id=job.name)
         listener = asyncio.create_task(self._listen(), name="plimsoll-wakeups")
         scheduler.start()
@@ -119,7 +119,7 @@ class Controller:
                 self._wake.clear()
                 await self._round()
                 period_s = await self._reschedule(scheduler, period_s)
-                await self._clock.sleep(SHORTEST_GAP_S)
+                await self._clock.sleep(MIN_GAP_S)
         finally:
             scheduler.shutdown(wait=False)
             listener.cancel()

@@ -22,7 +22,7 @@ from solvers.forecast.types import PLANNING_LEVEL, Forecast, History, RequestSer
 from solvers.types.plan import planned_rates_rps
 from solvers.types.state import Demand, Service
 
-MOST_FORECASTS = 12
+MAX_FORECASTS = 12
 """Looks back over a delay; more would cost a large fleet's tick more than they tell."""
 
 RESERVE = "reserve"
@@ -119,13 +119,13 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
 
 
 def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
-    """Ends of the newest window, and of up to MOST_FORECASTS in all within the delay, evenly spaced; newest first.
+    """Ends of the newest window, and of up to MAX_FORECASTS in all within the delay, evenly spaced; newest first.
 
     An end is the number of windows before it, the last of them heard.
     """
     ends = (series.heard[::-1] + 1).tolist()
     within = [end for end in ends if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s]
-    return within[:: max(1, math.ceil(len(within) / MOST_FORECASTS))]
+    return within[:: max(1, math.ceil(len(within) / MAX_FORECASTS))]
 
 
 def _forecasts(service: str, series: RequestSeries, ends: Set[int], snapshot: Snapshot) -> Mapping[int, Forecast]:

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from app.manifests.parts import Amount, LabelValue, Name, Size, Strict
 from solvers.governors.registry import GOVERNORS
-from solvers.types.outcome import LEAST_MOVES, TICK
+from solvers.types.outcome import MIN_MOVES, TICK
 
 
 class PolicyGroupSpec(Strict):
@@ -89,7 +89,7 @@ class PolicySpec(Strict):
         le=1.0,
         allow_inf_nan=False,
         description="Replicas that one plan may start to save cost, as a fraction of those that run; "
-        f"{LEAST_MOVES} are always allowed, and 1 means any number. What demand needs is not counted",
+        f"{MIN_MOVES} are always allowed, and 1 means any number. What demand needs is not counted",
     )
     min_dwell_s: float = Field(
         default=TICK.stability.min_dwell_s,

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from app.manifests.objects import PRIORITY_CLASSES, VariantManifest, named_priority
 from app.manifests.parts import Metadata, Size, Strict, TypeName
 
-MOST_ITERATIONS = 10**9
+MAX_ITERATIONS = 10**9
 
 LayerKind = Literal[
     "convolution",
@@ -49,7 +49,7 @@ class TaskSpec(Strict):
         default=0.0, ge=0, le=1, allow_inf_nan=False, description="Variants below it are never chosen"
     )
     batch: int = Field(ge=1, le=65_536, description="Examples or inputs of one iteration; one that was profiled")
-    iterations: int | None = Field(default=None, ge=1, le=MOST_ITERATIONS, description="This, or epochs, or inputs")
+    iterations: int | None = Field(default=None, ge=1, le=MAX_ITERATIONS, description="This, or epochs, or inputs")
     epochs: int | None = Field(default=None, ge=1, le=1_000_000, description="Passes over `examples`")
     examples: int | None = Field(default=None, ge=1, le=10**12, description="Of one epoch")
     inputs: int | None = Field(default=None, ge=1, le=10**12, description="Stored inputs of the whole job")
@@ -137,7 +137,7 @@ def _ways(spec: TaskSpec) -> Iterator[Complaint]:
     if len(given) != 1:
         words = f"give one of iterations, epochs or inputs, not {' and '.join(given) or 'none of them'}"
         yield given[-1] if given else "iterations", words
-    elif spec.total_iterations > MOST_ITERATIONS and (spec.examples is not None or spec.epochs is None):
+    elif spec.total_iterations > MAX_ITERATIONS and (spec.examples is not None or spec.epochs is None):
         yield (
             given[0],
             f"they are {spec.total_iterations:,} iterations of batch {spec.batch}; 1,000,000,000 are the most",

@@ -9,8 +9,8 @@ from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType, Mode, Scaling, Service, Slo, Task, Variant
 
-LARGEST_FIGURE = 1e9
-LARGEST_BATCH = 65_536
+MAX_FIGURE = 1e9
+MAX_BATCH = 65_536
 
 
 def to_service(manifest: manifests.ServiceManifest) -> Service:
@@ -120,12 +120,12 @@ def to_group(stated: manifests.PolicyGroupSpec) -> PolicyGroup:
 
 def _check_row(row: OperatingPoint, where: str) -> None:
     for index, (name, value) in enumerate(zip(row._fields, row, strict=True)):
-        if not (math.isfinite(value) and 0 <= value <= LARGEST_FIGURE):
-            raise InvalidRequest(f"{name} must be from 0 to {LARGEST_FIGURE:g}", field=f"{where}[{index}]")
+        if not (math.isfinite(value) and 0 <= value <= MAX_FIGURE):
+            raise InvalidRequest(f"{name} must be from 0 to {MAX_FIGURE:g}", field=f"{where}[{index}]")
     if not 0 < row.sm_percent <= 100:
         raise InvalidRequest("sm_percent must be above 0 and at most 100", field=f"{where}[0]")
-    if not 1 <= row.batch <= LARGEST_BATCH:
-        raise InvalidRequest(f"batch must be from 1 to {LARGEST_BATCH}", field=f"{where}[1]")
+    if not 1 <= row.batch <= MAX_BATCH:
+        raise InvalidRequest(f"batch must be from 1 to {MAX_BATCH}", field=f"{where}[1]")
     if not row.clock_mhz > 0:
         raise InvalidRequest("clock_mhz must be above 0", field=f"{where}[2]")
     if not row.solo_ms > 0:

@@ -16,12 +16,12 @@ from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import POSITIVE, CsvTable, NumberRange, Reals, parse_number, read_table
 from solvers.predict.data.fit import Predictions
-from solvers.predict.data.sample_checks import LARGEST_BATCH
+from solvers.predict.data.sample_checks import MAX_BATCH
 from solvers.predict.data.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
 from solvers.types.errors import InvalidInput
 
 _PERCENT = NumberRange(above=0.0, at_most=100.0)
-BATCH = NumberRange(at_least=1.0, at_most=LARGEST_BATCH)
+BATCH = NumberRange(at_least=1.0, at_most=MAX_BATCH)
 
 CONDITIONS: Mapping[str, NumberRange | None] = {
     "network": None,

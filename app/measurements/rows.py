@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 STDIN = Path("-")
-LONGEST_LINE = 1 << 20
+MAX_LINE = 1 << 20
 """Bytes; a small file that unpacks to one endless line must not fill the memory."""
-MOST_NOTES = 100
+MAX_NOTES = 100
 
 _BOM = b"\xef\xbb\xbf"
 _PACKED = ".gz"
@@ -93,8 +93,8 @@ def _split_notes(file: str, lines: Iterator[str]) -> tuple[tuple[str, ...], Iter
         if not (line.startswith("# ") or line.strip() == "#"):
             return tuple(notes), chain([line], lines)
         notes.append(line[1:].strip())
-        if len(notes) > MOST_NOTES:
-            raise refusal(f"more than {MOST_NOTES} lines of notes", file=file, line=len(notes))
+        if len(notes) > MAX_NOTES:
+            raise refusal(f"more than {MAX_NOTES} lines of notes", file=file, line=len(notes))
     return tuple(notes), lines
 
 
@@ -134,8 +134,8 @@ def _even_rows(file: str, rows: Iterator[Row], width: int) -> Iterator[Row]:
 def _text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
     """Line by line, so that an error has its line."""
     for number, line in enumerate(lines, start=1):
-        if len(line) > LONGEST_LINE:
-            raise refusal(f"the line is longer than {LONGEST_LINE:,} bytes", file=file, line=number)
+        if len(line) > MAX_LINE:
+            raise refusal(f"the line is longer than {MAX_LINE:,} bytes", file=file, line=number)
         try:
             yield line.removeprefix(_BOM).decode() if number == 1 else line.decode()
         except UnicodeDecodeError as error:
@@ -143,7 +143,7 @@ def _text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
             raise refusal(problem, file=file, line=number) from error
 
 
-def _lines(source: Path, longest: int = LONGEST_LINE + 1) -> Iterator[bytes]:
+def _lines(source: Path, longest: int = MAX_LINE + 1) -> Iterator[bytes]:
     """Lines, the longer ones in pieces. longest: bytes of a piece; -1 = whole lines."""
     if source == STDIN:
         yield from iter(lambda: sys.stdin.buffer.readline(longest), b"")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import CheckHeader, Rows, open_rows, refusal
-from solvers.types.strict_json import LARGEST_NUMBER
+from solvers.types.strict_json import MAX_NUMBER
 
 Reals = npt.NDArray[np.float64]
 
@@ -22,7 +22,7 @@ class NumberRange:
 
     above: float | None = None
     at_least: float | None = None
-    at_most: float = LARGEST_NUMBER
+    at_most: float = MAX_NUMBER
 
     def holds(self, values: Reals) -> npt.NDArray[np.bool_]:
         """(N,) whether each value is allowed; NaN is not."""
@@ -35,7 +35,7 @@ class NumberRange:
 
     def __str__(self) -> str:
         low = f"above {self.above:g}" if self.above is not None else f"at least {self.at_least or 0.0:g}"
-        return low if self.at_most == LARGEST_NUMBER else f"{low} and at most {self.at_most:g}"
+        return low if self.at_most == MAX_NUMBER else f"{low} and at most {self.at_most:g}"
 
 
 POSITIVE = NumberRange(above=0.0)

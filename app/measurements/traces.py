@@ -25,7 +25,7 @@ DATED = "timestamp"
 VALUES = ("rate_rps", "arrivals", "requests")
 RATE_SUFFIX = "_rps"
 
-MOST_STEPS = 5_000_000
+MAX_STEPS = 5_000_000
 """Two months of seconds; a slip in a time column must not fill the memory."""
 
 _WEEK_S = 7 * DAY_S
@@ -142,8 +142,8 @@ def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], f
         raise refuse("times must rise from row to row", int(np.argmax(steps_s <= 0.0)) + 1)
     step_s = float(steps_s.min())
     places = (times_s - times_s[0]) / step_s
-    if places[-1] >= MOST_STEPS:
-        raise refuse(f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MOST_STEPS:,}", len(times_s) - 1)
+    if places[-1] >= MAX_STEPS:
+        raise refuse(f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MAX_STEPS:,}", len(times_s) - 1)
     uneven = np.abs(np.diff(places) - np.round(np.diff(places))) > _TOLERANCE
     if uneven.any():
         row = int(np.argmax(uneven)) + 1

@@ -31,7 +31,7 @@ PORT = 5432
 POLL_S = 0.01
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
 # sun_path holds 108 bytes on Linux and 104 on macOS, one of them the final NUL.
-_LONGEST_SOCKET_PATH = 103
+_MAX_SOCKET_PATH = 103
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -73,7 +73,7 @@ class DataDirLayout:
         """Where the socket is or will be: in the cluster, else behind the link; None if the link is missing."""
         path = os.fsencode(self.cluster / _SOCKET_NAME)
         # libpq and the server both split lists of socket directories at commas.
-        if len(path) <= _LONGEST_SOCKET_PATH and not re.search(rb'[,"\s]', path):
+        if len(path) <= _MAX_SOCKET_PATH and not re.search(rb'[,"\s]', path):
             return self.cluster
         try:
             outer = self.socket_link.readlink()

@@ -10,7 +10,7 @@ from solvers.types.outcome import PlanReport
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-MOST_SOLVES = 64
+MAX_SOLVES = 64
 """Combinations of problem, solver and status that are told apart; what is beyond counts as OTHERS."""
 OTHERS = "(others)"
 
@@ -93,7 +93,7 @@ class _PlanMetrics:
 
     def _bounded(self, problem: str, solver: str, status: str) -> tuple[str, str, str]:
         labels = (problem, solver, status)
-        if labels not in self._seen and len(self._seen) >= MOST_SOLVES:
+        if labels not in self._seen and len(self._seen) >= MAX_SOLVES:
             return OTHERS, OTHERS, status
         self._seen.add(labels)
         return labels

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from app.solver.findings import MOST_KINDS, MOST_RELIEFS, Findings, Inquiry
+from app.solver.findings import MAX_KINDS, MAX_RELIEFS, Findings, Inquiry
 from solvers.explain.alternatives import Neighbourhood
 from solvers.explain.explain import explain_gpus
 from solvers.explain.neighbours import NeighbourReader
@@ -12,7 +12,7 @@ from solvers.explain.types import Alternative
 from solvers.joint.relaxation.dual_prices import relax
 from solvers.types.plan import GpuPlan
 
-MOST_ALTERNATIVES = 4
+MAX_ALTERNATIVES = 4
 _FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
 """Of the budget: by when the relaxation, and then the alternatives, are to be found."""
 
@@ -32,9 +32,9 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     search, is_late = Neighbourhood(problem, plan, prices), over(_SECOND_SHARE)
 
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
-        return () if is_late() else search.alternatives(gpu, MOST_ALTERNATIVES)
+        return () if is_late() else search.alternatives(gpu, MAX_ALTERNATIVES)
 
     company = NeighbourReader(problem)
-    gpus = explain_gpus(company, plan, prices, most=MOST_KINDS, alternatives=alternatives)
+    gpus = explain_gpus(company, plan, prices, most=MAX_KINDS, alternatives=alternatives)
     reliefs = solved_reliefs(company, plan, prices, base, is_over=over(1.0))
-    return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MOST_RELIEFS])
+    return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MAX_RELIEFS])

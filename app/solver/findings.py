@@ -13,9 +13,9 @@ from solvers.types.outcome import Budget, Prices
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
-MOST_KINDS = 10
+MAX_KINDS = 10
 """Kinds of GPUs that are explained: those that cost most."""
-MOST_RELIEFS = 10
+MAX_RELIEFS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,6 @@ def quick_findings(company: NeighbourReader, plan: Plan, prices: Prices) -> Find
     """What the prices say at once."""
     return Findings(
         prices=prices,
-        gpus=explain_gpus(company, plan, prices, most=MOST_KINDS),
-        reliefs=priced_reliefs(company, plan, prices)[:MOST_RELIEFS],
+        gpus=explain_gpus(company, plan, prices, most=MAX_KINDS),
+        reliefs=priced_reliefs(company, plan, prices)[:MAX_RELIEFS],
     )

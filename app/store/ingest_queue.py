@@ -17,7 +17,7 @@ from app.store.store import Ingested, Store
 
 log = structlog.get_logger(__name__)
 
-LARGEST_BATCH = 500
+MAX_BATCH = 500
 """Observations per commit: about 6,000 rows with four GPUs and eight services each, some 50 ms of COPY."""
 
 
@@ -67,7 +67,7 @@ class IngestQueue:
     async def _run(self) -> None:
         while True:
             batch = [await self._queue.get()]
-            while len(batch) < LARGEST_BATCH and not self._queue.empty():
+            while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             await self._commit(batch)
             for _ in batch:

@@ -21,7 +21,7 @@ OLDEST_WINDOW_S = 7 * 86400.0
 LATENESS = 0.5
 """Agents report at each multiple of their period, always a little late: by less than this share of the window."""
 
-MOST_WINDOWS = 600
+MAX_WINDOWS = 600
 """Ten minutes at the default length, Ray Serve's default downscale delay; a longer delay acts as this one."""
 
 WindowKey = tuple[str, int]
@@ -83,7 +83,7 @@ def parts_of(observation: Observation, end_s: float, window_s: float) -> Iterato
     newest = window_number(end_s, window_s)
     covered = max(1, round(observation.window_s / window_s))
     for service, counts in sums_of(observation):
-        for part in range(min(covered, MOST_WINDOWS)):
+        for part in range(min(covered, MAX_WINDOWS)):
             yield (service, newest - part), counts if covered == 1 else counts.part(part, covered)
 
 
@@ -105,12 +105,12 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
 def snapshot_numbers(now_s: float, window_s: float, services: Iterable[Service] = ()) -> range:
     """Numbers of the windows that a snapshot holds, the one that is open now among them.
 
-    As many as the longest delay of the services needs, at least WINDOWS_IN_SNAPSHOT, at most MOST_WINDOWS.
+    As many as the longest delay of the services needs, at least WINDOWS_IN_SNAPSHOT, at most MAX_WINDOWS.
     """
     delays_s = [max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s) for one in services]
     wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
     newest = math.floor(now_s / window_s)
-    return range(newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MOST_WINDOWS) + 1, newest + 1)
+    return range(newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS) + 1, newest + 1)
 
 
 def make_windows(sums: Mapping[WindowKey, Sums], window_s: float) -> tuple[ServiceWindow, ...]:

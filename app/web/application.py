@@ -35,7 +35,7 @@ TOPICS = {
         simulations.TOPIC,
     )
 }
-MOST_TOPICS = 8
+MAX_TOPICS = 8
 
 
 def install(app: FastAPI, stopping: asyncio.Event) -> None:
@@ -76,8 +76,8 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
 def _wanted(request: Request, context: Context) -> dict[str, Look]:
     """Topics that a page asks for, as `topic=fleet` or `topic=service/chat`. Raises InvalidRequest."""
     asked = request.query_params.getlist("topic")
-    if not 1 <= len(asked) <= MOST_TOPICS:
-        raise InvalidRequest(f"ask for 1 to {MOST_TOPICS} topics of {', '.join(TOPICS)}", field="topic")
+    if not 1 <= len(asked) <= MAX_TOPICS:
+        raise InvalidRequest(f"ask for 1 to {MAX_TOPICS} topics of {', '.join(TOPICS)}", field="topic")
     found: dict[str, Look] = {}
     for each in asked:
         name, _, argument = each.partition("/")

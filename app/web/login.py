@@ -18,7 +18,7 @@ from app.web.pages import Paper
 FIRST_PAGE = "/fleet"
 FIRST_OF_PROJECT = "/services"
 """For tokens that are bound to projects: the fleet is not theirs."""
-LARGEST_FORM = 4096
+MAX_FORM = 4096
 
 
 async def show(paper: Paper, request: Request) -> Response:
@@ -29,7 +29,7 @@ async def show(paper: Paper, request: Request) -> Response:
 async def enter(paper: Paper, request: Request) -> Response:
     """Log the holder of the token in, and on to the page that was wanted; else the form again, with the reason."""
     parts: ApiParts = request.app.state.parts
-    form = parse_qs((await request.body())[:LARGEST_FORM].decode("utf-8", "replace"))
+    form = parse_qs((await request.body())[:MAX_FORM].decode("utf-8", "replace"))
     wanted = _next(form.get("next", [""])[0])
     try:
         require_own_page(request.method, request.headers.raw)

@@ -12,8 +12,8 @@ from app.api.http.parts import Context
 from app.base.yaml_lines import FieldPath, line_of_alias, read_documents
 from app.web.pages import SECURITY, require_person
 
-LARGEST_TEXT = 65_536
-MOST_DEEP = 32
+MAX_TEXT = 65_536
+MAX_DEEP = 32
 
 
 async def read_yaml(request: Request) -> Response:
@@ -21,8 +21,8 @@ async def read_yaml(request: Request) -> Response:
     context: Context = request.scope["plimsoll.context"]
     require_person(context)
     body = await request.body()
-    if len(body) > LARGEST_TEXT:
-        return _answer([], [_complaint(1, f"longer than {LARGEST_TEXT // 1024} KiB; use `plimsoll apply`")])
+    if len(body) > MAX_TEXT:
+        return _answer([], [_complaint(1, f"longer than {MAX_TEXT // 1024} KiB; use `plimsoll apply`")])
     # In a thread: PyYAML takes up to a second, in which the API answers others.
     return _answer(*await asyncio.to_thread(parse, body.decode("utf-8", "replace")))
 
@@ -38,7 +38,7 @@ def parse(text: str) -> tuple[list[object], list[object]]:
 
     documents: list[object] = []
     for document in read_documents(text, complain):
-        if max(map(len, document.lines)) > MOST_DEEP:
+        if max(map(len, document.lines)) > MAX_DEEP:
             complain(1, "", "nested too deeply")
         else:
             documents.append({"value": document.value, "lines": _by_pointer(document.lines)})

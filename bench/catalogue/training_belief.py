@@ -20,9 +20,9 @@ PROFILED_NEIGHBOURS = (20.0, 50.0, 100.0)
 """SM percents of the training neighbours beside which inference was profiled."""
 COMPANY_SHARES = (20.0, 40.0)
 """SM percents of the neighbours beside which training was profiled."""
-_LEAST_RUN = 0.01
+_MIN_RUN = 0.01
 """Of a step, as for inference."""
-_LEAST_SENSITIVITY = 0.01
+_MIN_SENSITIVITY = 0.01
 
 Points = Mapping[float, float]
 """Truth by SM percent."""
@@ -94,7 +94,7 @@ def fit_sensitivity(by_inference: Points, by_training: Sequence[tuple[Points, Gr
     company = [(PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share]) for share in COMPANY_SHARES]
     company += [(growth.pressure(share), points[share]) for points, growth in by_training for share in COMPANY_SHARES]
     pressures, slowdowns = np.array(company).T
-    return max(_LEAST_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures)))
+    return max(_MIN_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures)))
 
 
 def profile_lines(
@@ -121,7 +121,7 @@ def profile_lines(
                     clock_mhz,
                     transfer_ms,
                     launch_ms,
-                    max(_LEAST_RUN * step_ms, step_ms - transfer_ms - launch_ms),
+                    max(_MIN_RUN * step_ms, step_ms - transfer_ms - launch_ms),
                     round(believed.memory_mib[batch]),
                     _watts(believed, gpu_type, sm_percent, slowing, batch * 100.0 / share / fit.at(share)),
                     believed.growth.pressure(sm_percent),

@@ -22,7 +22,7 @@ LATEST = 1400
 """Rows that it is trained on then: as many as the paper's tables have."""
 SMOOTHING = 0.05
 """Weight of the newest error."""
-LEAST_SEEN = 20
+MIN_SEEN = 20
 """Errors before the first judgement, and after every training."""
 
 
@@ -54,7 +54,7 @@ class Foresight:
         self.error = error if self._seen == 0 else self.error + SMOOTHING * (error - self.error)
         self._seen += 1
         self.learn([(conditions, latency_ms)])
-        if self._seen < LEAST_SEEN or self.error <= self.theta:
+        if self._seen < MIN_SEEN or self.error <= self.theta:
             return False
         self.train_anew()
         return True

@@ -1,9 +1,9 @@
 """Dispatch of jobs under `joint`: each job, the nearest deadline first, goes where it meets its deadline at least cost.
 
-    cost = price of the GPU type · max(share of the SMs, 1 / MOST_JOBS) · predicted time
+    cost = price of the GPU type · max(share of the SMs, 1 / MAX_JOBS) · predicted time
 
 The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for; since a GPU has
-at most MOST_JOBS jobs, each takes that part of it at least. A job that meets its deadline nowhere is done at least
+at most MAX_JOBS jobs, each takes that part of it at least. A job that meets its deadline nowhere is done at least
 cost, too: speed would not save it and would make others late; for the same reason one that is lost goes behind those
 that are not. One that finds no room waits and holds nobody up.
 
@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from solvers.papers.oltunes.queues import PATIENCE_S, Queues, impatient, is_lost, without
-from solvers.papers.oltunes.types import MOST_JOBS, ROUNDING, Job, JobBatch, JobGpu, JobSetting, PlacedJob, could_hold
+from solvers.papers.oltunes.types import MAX_JOBS, ROUNDING, Job, JobBatch, JobGpu, JobSetting, PlacedJob, could_hold
 
-_LEAST_PERCENT = 100.0 / MOST_JOBS
+_MIN_PERCENT = 100.0 / MAX_JOBS
 
 
 def schedule(
@@ -65,12 +65,12 @@ class _Room:
 
     @property
     def is_open(self) -> bool:
-        return not self.is_kept and self.free_percent > ROUNDING and self.jobs < MOST_JOBS
+        return not self.is_kept and self.free_percent > ROUNDING and self.jobs < MAX_JOBS
 
     def has_room(self, setting: JobSetting) -> bool:
         """Whether a job may start there so."""
         fits = setting.sm_percent <= self.free_percent + ROUNDING and setting.memory_mib <= self.free_mib + ROUNDING
-        return fits and setting.gpu_type == self.gpu.gpu_type and self.jobs < MOST_JOBS and not self.is_kept
+        return fits and setting.gpu_type == self.gpu.gpu_type and self.jobs < MAX_JOBS and not self.is_kept
 
     def running(self, network: str) -> int:
         """Jobs of the network that it has."""
@@ -103,7 +103,7 @@ def _choose(
     for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
         for setting in (one for one in job.settings if one.gpu_type == gpu_type):
             is_late = now_s + setting.latency_s > job.deadline_s
-            usd = prices[gpu_type] * max(setting.sm_percent, _LEAST_PERCENT) * setting.latency_s
+            usd = prices[gpu_type] * max(setting.sm_percent, _MIN_PERCENT) * setting.latency_s
             room = _fullest(rooms, setting)
             if room is None:
                 continue

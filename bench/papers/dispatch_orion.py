@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from solvers.papers.oltunes.affinity import COMPUTE_FROM
 from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob, Resident
+from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob, Resident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
 def _setting(job: Job, gpu: JobGpu, residents: Sequence[Resident], ratios: Mapping[str, float]) -> JobSetting | None:
     """The job's setting where it may start there now."""
     setting = next((one for one in job.settings if one.gpu_type == gpu.gpu_type), None)
-    if setting is None or len(residents) >= MOST_JOBS:
+    if setting is None or len(residents) >= MAX_JOBS:
         return None
     free_percent = gpu.sm_percent - sum(each.sm_percent for each in residents)
     free_mib = gpu.memory_mib - sum(each.memory_mib for each in residents)

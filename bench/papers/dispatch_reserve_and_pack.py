@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob
+from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class _Load:
 
     def has_room(self, setting: JobSetting) -> bool:
         fits = setting.sm_percent <= self.free_percent and setting.memory_mib <= self.free_mib
-        return fits and self.jobs < MOST_JOBS
+        return fits and self.jobs < MAX_JOBS
 
     def take(self, setting: JobSetting) -> None:
         self.free_percent -= setting.sm_percent

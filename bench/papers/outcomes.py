@@ -15,7 +15,7 @@ from bench.papers.table import Table
 
 QUICK_LIMIT_S = 180.0
 LIMIT_S = 3600.0
-_MOST_WORDS = 500
+_MAX_WORDS = 500
 """Characters of a failed one's last line."""
 
 
@@ -53,7 +53,7 @@ def in_process(system: System, quick: bool) -> Outcome:
             return Outcome(system=system, error=f"it was ended after {limit_s:.0f} s")
         if ended.returncode or not out.is_file():
             said = (ended.stderr or ended.stdout).strip().splitlines()
-            words = said[-1][:_MOST_WORDS] if said else f"it ended with code {ended.returncode}"
+            words = said[-1][:_MAX_WORDS] if said else f"it ended with code {ended.returncode}"
             return Outcome(system=system, error=words)
         # Not as JSON, which knows no gain over nothing: it is endless.
         tables: tuple[Table, ...] = pickle.loads(out.read_bytes())

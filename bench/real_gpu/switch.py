@@ -53,7 +53,7 @@ RATE_RPS = 30.0
 BATCH = 4
 BEFORE_WINDOWS = 5.0
 """Times the window of the other steps: how long requests are watched before a switch."""
-MOST_OPEN = 256
+MAX_OPEN = 256
 START_S = 180.0
 SERVICE = "served"
 FILES = {FILE: COLUMNS}
@@ -236,7 +236,7 @@ async def _front(router: Router) -> AsyncIterator[str]:
 async def _load(run: Run, url: str) -> AsyncIterator[Answers]:
     """Requests at a fixed rate while it lasts; all of them are answered or failed afterwards."""
     answers = Answers()
-    limit = aiohttp.TCPConnector(limit=MOST_OPEN)
+    limit = aiohttp.TCPConnector(limit=MAX_OPEN)
     async with aiohttp.ClientSession(connector=limit, timeout=aiohttp.ClientTimeout(total=20.0)) as session:
         sending = asyncio.create_task(_send(partial(_ask, session, url, _body(run), answers), answers))
         try:
@@ -252,12 +252,12 @@ async def _send(ask: Callable[[], Coroutine[None, None, None]], answers: Answers
     open_ones: set[asyncio.Task[None]] = set()
     try:
         while True:
-            if len(open_ones) < MOST_OPEN:
+            if len(open_ones) < MAX_OPEN:
                 task = asyncio.create_task(ask())
                 open_ones.add(task)
                 task.add_done_callback(open_ones.discard)
             else:
-                answers.failures.append(f"not sent: {MOST_OPEN} requests have no answer yet")
+                answers.failures.append(f"not sent: {MAX_OPEN} requests have no answer yet")
             next_s += 1.0 / RATE_RPS
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
     finally:

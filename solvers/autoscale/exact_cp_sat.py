@@ -23,9 +23,9 @@ from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, ScalingPro
 from solvers.types.outcome import Budget, SolveStatus
 
 _DEMAND_UNIT = 1 << 30
-_LARGEST_SUM = 1 << 60
-_LARGEST_COST = 1e9
-_LARGEST_SCALE = 1e300
+_MAX_SUM = 1 << 60
+_MAX_COST = 1e9
+_MAX_SCALE = 1e300
 _THOUSANDTHS = 1000.0
 _EARLIER_PART = (
     0.5  # Of what is left of the budget, for each level before the cost: a level must leave something to the next.
@@ -84,7 +84,7 @@ class _Solve:
     def _add_limits(self) -> None:
         for limit in self._program.limits:
             most = sum(need * self._program.most[index] for index, need in limit.needs)
-            scale = min(_THOUSANDTHS, _LARGEST_SUM / max(1.0, most))
+            scale = min(_THOUSANDTHS, _MAX_SUM / max(1.0, most))
             used = sum(_floor(need, scale) * self._counts[index] for index, need in limit.needs)
             self._formulation.add(used <= _floor(min(limit.total, most), scale))
         for service, own in zip(self._program.services, self._program.options_of, strict=True):
@@ -216,7 +216,7 @@ def _weights(values: Sequence[float]) -> list[int]:
     largest = max(values, default=0.0)
     if largest == 0:
         return [0] * len(values)
-    most = _LARGEST_SUM // _DEMAND_UNIT // len(values)
+    most = _MAX_SUM // _DEMAND_UNIT // len(values)
     return [max(1, math.floor(value / largest * most)) if value else 0 for value in values]
 
 
@@ -224,5 +224,5 @@ def _cost_scale(coefficients: Sequence[float], replicas: int) -> float:
     largest = max(coefficients, default=0.0)
     if largest == 0:
         return 1.0
-    limit = min(_LARGEST_COST, _LARGEST_SUM / (2 * max(1, replicas)))
-    return float(10.0 ** math.floor(math.log10(min(limit / largest, _LARGEST_SCALE))))
+    limit = min(_MAX_COST, _MAX_SUM / (2 * max(1, replicas)))
+    return float(10.0 ** math.floor(math.log10(min(limit / largest, _MAX_SCALE))))

@@ -24,7 +24,7 @@ An idle GPU is opened only for a task that has waited `wait_s`, or that must beg
 others may share it. So nobody starves while there is an idle GPU, and none is paid for who can wait: deadlines are met
 on left-overs as far as these go, and on paid GPUs for the rest.
 
-Beyond MOST_TASKS or MOST_HOSTS, and where the program finds nothing better, the greedy's filling stands, so that this
+Beyond MAX_TASKS or MAX_HOSTS, and where the program finds nothing better, the greedy's filling stands, so that this
 one is never worth less. What the program leaves without a place gets the greedy's best left-over.
 
 Sources: Mudi (EuroSys 2025) for tasks beside replicas, as in `problem`; Gilmore and Gomory 1961 for mixes as columns,
@@ -50,13 +50,13 @@ from solvers.backfill.worth import Rents, is_new, of_absent, of_filling
 from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.types.state import GpuId
 
-MOST_TASKS, MOST_HOSTS = 48, 48
+MAX_TASKS, MAX_HOSTS = 48, 48
 """More than so many, and a tick would notice."""
 MOVE_S = 15.0
 """Longer than most bursts of load that put a task out; to start it elsewhere takes about as long."""
 _NODES = 2_000
 """Of the search for whole mixes, nearly all of which ends at its root."""
-_LEAST_GAIN = 1e-9
+_MIN_GAIN = 1e-9
 _SLACK = 1e-9
 """Relative, of watts."""
 
@@ -86,10 +86,10 @@ def _filled(wanted: FillProblem, limits: FillLimits) -> tuple[BoundGpu, ...]:
         return basis
     filling = FillProgram(wanted, limits)
     basis = filling.within_budget(basis)
-    if len(wanted.tasks) > MOST_TASKS or len(filling.offers.hosts) > MOST_HOSTS:
+    if len(wanted.tasks) > MAX_TASKS or len(filling.offers.hosts) > MAX_HOSTS:
         return basis
     found = filling.within_budget(filling.solved(basis))
-    return found if filling.worth(found) > filling.worth(basis) + _LEAST_GAIN else basis
+    return found if filling.worth(found) > filling.worth(basis) + _MIN_GAIN else basis
 
 
 class FillProgram:

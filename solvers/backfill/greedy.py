@@ -9,7 +9,7 @@ from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import GpuId, Task
 
-MOST_HOSTS = 64
+MAX_HOSTS = 64
 """Hosts that are looked at for one task, those with most SMs left first: a tick has no time for thousands."""
 RESTART_S = 60.0
 """A deadline is met by so much at least, since to start a task, here or elsewhere, takes time."""
@@ -19,7 +19,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     """The bound plan's GPUs with their tasks, and idle ones that tasks were given, by id; who is nowhere waits.
 
     The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
-    O(tasks · MOST_HOSTS · rows of a network at one clock).
+    O(tasks · MAX_HOSTS · rows of a network at one clock).
     """
     filling = _Filling(wanted, limits or FillLimits())
     running = wanted.running.gpus if wanted.running else ()
@@ -123,7 +123,7 @@ class _Filling:
         """The left-over on which an iteration is shortest."""
         most = self._limits.max_tasks_per_gpu
         hosts = (host for key, host in self._hosts.items() if key not in self._cordoned and len(host.tasks) < most)
-        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))[:MOST_HOSTS]
+        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))[:MAX_HOSTS]
         return min(filter(None, (self._on(task, host) for host in roomiest)), key=_Place.order, default=None)
 
     def _alone(self, task: Task) -> "_Place | None":

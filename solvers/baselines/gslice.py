@@ -29,7 +29,7 @@ from solvers.baselines.gslice_tuning import StepRange, Tuning, tune, tuning_from
 from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, profiles, replicas_for
 from solvers.baselines.leftover_fill import fill_left_over, widest
 from solvers.greedy.arrange import Key, add, arrange, obeys, running_carriers, without
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.routing import ArrangedReplica, Carrier, reasons_short, route
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
@@ -261,7 +261,7 @@ def _grow(problem: Problem, one: _Slices, carriers: list[Carrier]) -> None:
     counts, want, steps = _counts(carriers), _want(one), one.tuning.steps
     for way in one.ways:
         want.get(way.rate_rps(steps), counts[one.service.name, way.gpu_type])
-    room = MOST_REPLICAS - counts.total()
+    room = MAX_REPLICAS - counts.total()
     for way in one.ways:
         asked = min(want.ask(way.rate_rps(steps)), room)
         placed = add(problem, carriers, (one.service.name, way.gpu_type), way.row(steps), asked) if asked > 0 else 0
@@ -275,7 +275,7 @@ def _want(one: _Slices) -> _Want:
         left_rps=service.arrival_rate_rps,
         extra=one.extra_replicas if one.ways else 0,
         least=service.min_replicas,
-        most=most_replicas(service, MOST_REPLICAS),
+        most=most_replicas(service, MAX_REPLICAS),
     )
 
 

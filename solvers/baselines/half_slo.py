@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
+from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
 from solvers.laws.colocation import ALONE, Neighbours, execution_ms
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
-_LEAST_BEND = 0.05
+_MIN_BEND = 0.05
 """Of the highest rate: a rate curve that lies nowhere higher above its chord counts as straight."""
 
 _GUARD = 1e-7
@@ -56,7 +56,7 @@ class SoloProfile:
     def largest_batch(self, sm_percent: float, neighbours: Neighbours = ALONE) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO; None where none does."""
         rows = reversed(self.rows.get(sm_percent, ()))
-        return next((row for row in rows if self.rate_rps(row, neighbours) >= LEAST_CAPACITY_RPS), None)
+        return next((row for row in rows if self.rate_rps(row, neighbours) >= MIN_CAPACITY_RPS), None)
 
     @cached_property
     def rates_rps(self) -> Mapping[float, float]:
@@ -84,7 +84,7 @@ class SoloProfile:
         slope = self.rates_rps[widest] / widest
         above = {percent: rate - slope * percent for percent, rate in self.rates_rps.items()}
         knee = max(above, key=lambda percent: (above[percent], -percent))
-        return knee if above[knee] > _LEAST_BEND * self.highest_rps else widest
+        return knee if above[knee] > _MIN_BEND * self.highest_rps else widest
 
 
 def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, SoloProfile]:
@@ -111,7 +111,7 @@ def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, SoloProfile]:
 
 def replicas_for(left_rps: float, rate_rps: float) -> int:
     """How many replicas of that rate serve what is left; never more than a plan may have."""
-    return math.ceil(max(0.0, min(float(MOST_REPLICAS), left_rps / rate_rps - _GUARD)))
+    return math.ceil(max(0.0, min(float(MAX_REPLICAS), left_rps / rate_rps - _GUARD)))
 
 
 def most_replicas(service: ServiceDemand, limit: int) -> int:

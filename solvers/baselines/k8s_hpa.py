@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS
 from solvers.greedy.scaling_rules import HpaRule, decide_hpa
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
@@ -131,7 +131,7 @@ def _oldest_first(problem: Problem, service: str, remembered: Json) -> list[str]
     running: Counter[str] = Counter()
     if problem.current is not None:
         for gpu, _ in replicas_of(problem.current, service):
-            running[gpu.gpu_type] += min(gpu.count, MOST_REPLICAS)
+            running[gpu.gpu_type] += min(gpu.count, MAX_REPLICAS)
     known = []
     for name in remembered if isinstance(remembered, list | tuple) else ():
         if isinstance(name, str) and running[name] > 0:
@@ -150,7 +150,7 @@ def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _WholeGpu]:
         fitting = [row for row in points.rows if row.sm_percent == widest and _fits(row, gpu_type)]
         able = [_WholeGpu(row=row, capacity_rps=_capacity_rps(problem, service, row)) for row in fitting]
         best = max(able, key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch), default=None)
-        if best is not None and best.capacity_rps >= LEAST_CAPACITY_RPS:
+        if best is not None and best.capacity_rps >= MIN_CAPACITY_RPS:
             ways[gpu_type.name] = best
     return ways
 
@@ -191,7 +191,7 @@ def _free_gpus(problem: Problem, fleets: Sequence[_Fleet]) -> dict[str, int]:
     """GPUs per type that carry no replica, of as many as a plan may use."""
     used = Counter(name for fleet in fleets for name in fleet.gpu_types)
     return {
-        gpu_type.name: (MOST_REPLICAS if gpu_type.count is None else min(gpu_type.count, MOST_REPLICAS))
+        gpu_type.name: (MAX_REPLICAS if gpu_type.count is None else min(gpu_type.count, MAX_REPLICAS))
         - used[gpu_type.name]
         for gpu_type in problem.gpu_types
     }

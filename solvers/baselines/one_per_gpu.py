@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.greedy.arrange import obeys, running_carriers
-from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
+from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
 from solvers.greedy.routing import ROUNDING, SAFE, ArrangedReplica, Carrier, reasons_short, route
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
@@ -125,7 +125,7 @@ class _Counting:
 
     def add(self) -> None:
         """Give services the GPUs that they lack, as far as there are any."""
-        for most in (1, MOST_REPLICAS):
+        for most in (1, MAX_REPLICAS):
             for service in self._ordered:
                 mine, limit = self._running[service.name], min(most, _most(service))
                 while len(mine) < limit and (len(mine) < service.min_replicas or self._missing_rps(service) > 0.0):
@@ -154,7 +154,7 @@ class _Counting:
     def _next_way(self, service: ServiceDemand) -> _Way | None:
         """The type with a GPU left whose GPUs carry what is missing at the least price."""
         used = [carrier.gpu_type for mine in self._running.values() for carrier in mine]
-        if len(used) >= MOST_REPLICAS:
+        if len(used) >= MAX_REPLICAS:
             return None
         missing_rps = self._missing_rps(service)
 
@@ -218,7 +218,7 @@ def _ways(problem: Problem, service: ServiceDemand, carries: Carries) -> tuple[_
         ]
         best = max(rows, key=lambda row: (carries(problem, service, row), row.sm_percent), default=None)
         rate_rps = 0.0 if best is None else carries(problem, service, best)
-        if best is not None and rate_rps >= LEAST_CAPACITY_RPS:
+        if best is not None and rate_rps >= MIN_CAPACITY_RPS:
             ways.append(_Way(gpu_type=gpu_type.name, row=best, rows=tuple(rows), capacity_rps=rate_rps))
     return tuple(ways)
 
@@ -255,7 +255,7 @@ def _level(rate_rps: float, capacities_rps: Sequence[float]) -> float:
 
 
 def _most(service: ServiceDemand) -> int:
-    return MOST_REPLICAS if service.max_replicas is None else service.max_replicas
+    return MAX_REPLICAS if service.max_replicas is None else service.max_replicas
 
 
 def _since(memory: Json) -> Mapping[str, float]:

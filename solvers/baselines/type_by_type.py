@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from solvers.baselines.half_slo import SoloProfile, profiles
 from solvers.greedy.arrange import running_carriers
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.routing import Capacities, Carrier, reasons_short, route
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
@@ -69,7 +69,7 @@ def _fill(problem: Problem, believer: TypePolicy, by_type: Mapping[str, Mapping[
     carriers: list[Carrier] = []
     left, types = problem, sorted(name for name, found in by_type.items() if found)
     while types and left.services:
-        room = MOST_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
+        room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
         trials = {}
         for name in types:
             filled = believer.fill(left, TypeStage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
@@ -106,7 +106,7 @@ def _running_plan(problem: Problem, believer: TypePolicy, able: Container[str]) 
         return None
     running = running_carriers(problem)
     counts = _counts(running)
-    if counts.total() > MOST_REPLICAS:
+    if counts.total() > MAX_REPLICAS:
         return None
     if any(one.max_replicas is not None and counts[one.name] > one.max_replicas for one in problem.services):
         return None

@@ -15,10 +15,10 @@ from solvers.types.outcome import Prices
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem, ServiceDemand
 
-_MOST_SLOS = 5
-_MOST_CHOICES = 3
+_MAX_SLOS = 5
+_MAX_CHOICES = 3
 """Services whose SLO, or choice of GPU types, is put to the test, those of the greatest promise first."""
-_LEAST_SAVING = 5e-4
+_MIN_SAVING = 5e-4
 """Of the relaxation's cost."""
 
 
@@ -51,7 +51,7 @@ def solved_reliefs(
         saving = base.cost_usd_per_hour - found.cost_usd_per_hour
         key = question.relief.kind, question.relief.subject
         known.pop(key, None)
-        if saving > _LEAST_SAVING * base.cost_usd_per_hour:
+        if saving > _MIN_SAVING * base.cost_usd_per_hour:
             known[key] = replace(question.relief, saving=saving, basis="relaxation")
     return sorted_reliefs(known.values())
 
@@ -59,7 +59,7 @@ def solved_reliefs(
 def _questions(company: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
-    for relief in slos[:_MOST_SLOS]:
+    for relief in slos[:_MAX_SLOS]:
         yield _Question(relief=relief, problem=with_slos(company.problem, {relief.subject}))
     yield from _caps(company, plan)
     yield from _choices(company.problem, prices)
@@ -87,7 +87,7 @@ def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
         price = prices.of_service(service.name)
         return 0.0 if price is None else price.per_rps * service.arrival_rate_rps
 
-    for service in sorted(bound, key=paid, reverse=True)[:_MOST_CHOICES]:
+    for service in sorted(bound, key=paid, reverse=True)[:_MAX_CHOICES]:
         others = ", ".join(name for name in names if not service.allows(name))
         relief = Relief(
             kind="gpu_types",

@@ -34,7 +34,7 @@ from solvers.forecast.types import (
 
 INTERVAL = (0.05, 0.95)
 """Levels of the ends of the 90 % interval."""
-MOST_MARGIN = 3.0
+MAX_MARGIN = 3.0
 """A service that needs more does not have a margin but another technique."""
 _SEASON_TIMES = 12
 """Seasons are made anew so often over a back-test: that is the costly part."""
@@ -154,9 +154,9 @@ def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) ->
 
 
 def _needed_margin(expected: Reals, spread: Reals, observed: Reals, level: float) -> float:
-    """Between 0 and MOST_MARGIN; 1 where no forecast had a spread."""
+    """Between 0 and MAX_MARGIN; 1 where no forecast had a spread."""
     wide = spread > 0.0
     if not wide.any():
         return 1.0
     needed = (observed - expected)[wide] / spread[wide] / normal_quantile(level)
-    return float(np.quantile(np.clip(needed, 0.0, MOST_MARGIN), level))
+    return float(np.quantile(np.clip(needed, 0.0, MAX_MARGIN), level))

@@ -26,7 +26,7 @@ NAME = "burst_aware"
 # exp(-8) = 0.0003: what is older has no say, and after that long a silence the forecast is exactly 0.
 _REMEMBERED_SMOOTHINGS = 8.0
 # Of an agent that reports every other second the windows come in pairs: six are three readings.
-_FEWEST_FOR_TREND = 6
+_MIN_FOR_TREND = 6
 
 
 def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
@@ -71,7 +71,7 @@ class _Line(NamedTuple):
 def _fit(rates: Reals, ages_s: Reals, weights: Reals, window_s: float) -> _Line:
     """The line through the windows, its slope shrunk by what Poisson noise alone would make of it."""
     level, centre_s = float(weights @ rates), float(weights @ ages_s)
-    if len(rates) < _FEWEST_FOR_TREND:
+    if len(rates) < _MIN_FOR_TREND:
         return _Line(level, 0.0, centre_s)
     distances = centre_s - ages_s
     lever = weights * distances

@@ -9,7 +9,7 @@ from solvers.forecast.types import Season
 
 MARGIN = 0.05
 """Another technique must have so much less loss before it takes over; without it the choice would flap."""
-FEWEST_FORECASTS = 120.0
+MIN_FORECASTS = 120.0
 """At level 0.95 one window in twenty is above the forecast: fewer forecasts would judge by a handful of windows."""
 HALF_LIFE_S = 86_400.0
 """A day: long enough to see each hour of a season, short enough to follow a service that changes."""
@@ -35,11 +35,11 @@ class Choice:
 def choose(scores: Mapping[str, ForecastScore], current: str = DEFAULT) -> str:
     """The name of the technique to use next.
 
-    The current one stays unless another one's pinball loss is lower by MARGIN, over at least FEWEST_FORECASTS.
+    The current one stays unless another one's pinball loss is lower by MARGIN, over at least MIN_FORECASTS.
     Ties go to the one that comes first in TECHNIQUES. A name that is no technique counts as the default.
     """
     current = current if current in TECHNIQUES else DEFAULT
-    judged = [name for name in TECHNIQUES if name in scores and scores[name].forecasts >= FEWEST_FORECASTS]
+    judged = [name for name in TECHNIQUES if name in scores and scores[name].forecasts >= MIN_FORECASTS]
     if current not in judged:
         return current
     best = min(judged, key=lambda name: scores[name].pinball_rps)
@@ -53,7 +53,7 @@ def margin_of(score: ForecastScore | None) -> float:
     """
     if score is None:
         return 1.0
-    trust = score.forecasts / (score.forecasts + FEWEST_FORECASTS)
+    trust = score.forecasts / (score.forecasts + MIN_FORECASTS)
     return 1.0 + trust * (max(1.0, score.margin) - 1.0)
 
 
@@ -63,7 +63,7 @@ def merge(
     """Scores over all forecasts, those of `old` counting half for each HALF_LIFE_S since they were made.
 
     Techniques that are no longer there are left out; one that `old` does not know is not chosen before it has made
-    FEWEST_FORECASTS.
+    MIN_FORECASTS.
     """
     keep = 0.5 ** (max(0.0, elapsed_s) / HALF_LIFE_S)
     return {name: _merged(old.get(name), new.get(name), keep) for name in TECHNIQUES if name in old or name in new}

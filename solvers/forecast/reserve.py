@@ -25,9 +25,9 @@ from solvers.forecast.types import PLANNING_LEVEL, Reals, RequestSeries, normal_
 Flags = npt.NDArray[np.bool_]
 
 FORGIVEN_S = 60.0
-LEAST_GRAIN_S = 5.0
+MIN_GRAIN_S = 5.0
 """In shorter windows rare requests look like bursts."""
-FEWEST_MISSES = 1.0
+MIN_MISSES = 1.0
 """Where the SLO forgives less than one request of all that came, they were too few to say anything."""
 _HALVINGS = 20
 """A millionth of the highest rate."""
@@ -39,7 +39,7 @@ def reserve_rps(series: RequestSeries, *, percentile: float, hold_s: float, reac
     series: of the past, an hour or so; windows that were not heard, or follow such, are left out. percentile: of the
     SLO, 0 to 1. O(windows · hold_s / window).
     """
-    coarse = coarsen(series, LEAST_GRAIN_S)
+    coarse = coarsen(series, MIN_GRAIN_S)
     rates = np.nan_to_num(coarse.rates_rps)
     held, lag = (max(1, round(delay_s / coarse.window_s)) for delay_s in (hold_s, reaction_s))
     followed = _followed(rates, held, lag, coarse.window_s)
@@ -48,7 +48,7 @@ def reserve_rps(series: RequestSeries, *, percentile: float, hold_s: float, reac
     kept = _without_worst(beyond, max(1, round(FORGIVEN_S / coarse.window_s))) & known
     rates, followed = rates[kept], followed[kept]
     forgiven_rps = (1.0 - percentile) * float(rates.sum())
-    if forgiven_rps * coarse.window_s < FEWEST_MISSES:
+    if forgiven_rps * coarse.window_s < MIN_MISSES:
         return 0.0
     return _least_level(rates, followed, forgiven_rps)
 

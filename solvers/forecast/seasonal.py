@@ -25,7 +25,7 @@ HOURLY_NAME = "seasonal_hourly"
 PERIODS_S = {DAILY_NAME: DAY_S, HOURLY_NAME: HOUR_S}
 """Period of the season that each of them needs."""
 
-FEWEST_PRIOR_REQUESTS = 4.0
+MIN_PRIOR_REQUESTS = 4.0
 QUIET_REQUESTS = 10.0
 """With so many expected, chance leaves none in one of 20,000 cases (exp(−10))."""
 _RATE_FLOOR = 1e-9
@@ -50,7 +50,7 @@ def _forecast(
     ages_s = series.ages_s(heard)
     weights = weights_of(ages_s, _SMOOTHINGS * smoothing_of(window_s))
     counted = weights / weights[-1]
-    prior = max(FEWEST_PRIOR_REQUESTS, window_s * sum(season.rates_rps) / len(season.rates_rps))
+    prior = max(MIN_PRIOR_REQUESTS, window_s * sum(season.rates_rps) / len(season.rates_rps))
     factor = float((counted @ arrivals + prior) / (counted @ usual * window_s + prior))
     residuals = arrivals / window_s - factor * usual
     rest = float(weights @ residuals)

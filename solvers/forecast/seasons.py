@@ -22,9 +22,9 @@ HOUR_S = 3_600.0
 COARSE_S = 300.0
 """Length of the windows that seasons are made from."""
 
-FEWEST_PERIODS = 2
-FEWEST_PARTS = 4
-_MOST_PERIODS = {DAY_S: 28, HOUR_S: 72}
+MIN_PERIODS = 2
+MIN_PARTS = 4
+_MAX_PERIODS = {DAY_S: 28, HOUR_S: 72}
 """Older ones have no say: habits change. Four weeks of days, three days of hours."""
 _LEVEL_PERIODS = 7
 """The usual level is the median of so many newest periods; what is special today is added from the newest minutes."""
@@ -32,7 +32,7 @@ _HEARD_SHARE = 0.5
 """A period counts when so much of it was heard."""
 _ROUNDS = 3
 _CUT_SHARE = 0.2
-_FEWEST_TO_CUT = 3
+_MIN_TO_CUT = 3
 """Of three periods the middle one counts."""
 _NEIGHBOURS = 3
 """Parts on either side that a part is compared with."""
@@ -67,13 +67,13 @@ def make_season(coarse: RequestSeries, period_s: float) -> Season | None:
     coarse: windows of a length that divides the period into at least four. O(windows · rounds).
     """
     parts = round(period_s / coarse.window_s)
-    if parts < FEWEST_PARTS or abs(parts * coarse.window_s - period_s) > 1e-6 * period_s or not len(coarse.arrivals):
+    if parts < MIN_PARTS or abs(parts * coarse.window_s - period_s) > 1e-6 * period_s or not len(coarse.arrivals):
         return None
-    table = _by_period(coarse, parts)[-_MOST_PERIODS.get(period_s, 28) :]
+    table = _by_period(coarse, parts)[-_MAX_PERIODS.get(period_s, 28) :]
     heard = np.mean(~np.isnan(table), axis=1) >= _HEARD_SHARE
     # What was heard of a period that has just begun tells nothing of its level.
     table = table[heard & (np.nansum(table, axis=1) > 0.0)]
-    if len(table) < FEWEST_PERIODS:
+    if len(table) < MIN_PERIODS:
         return None
     shape, level = _decompose(table)
     shape = _smooth(shape, float(np.nansum(table)) * coarse.window_s)
@@ -109,7 +109,7 @@ def _trimmed_means(ratios: Reals) -> Reals:
     # NaN sorts last.
     ordered = np.sort(ratios, axis=0)
     heard = np.count_nonzero(~np.isnan(ratios), axis=0)
-    cut = np.maximum(np.floor(_CUT_SHARE * heard), heard >= _FEWEST_TO_CUT)
+    cut = np.maximum(np.floor(_CUT_SHARE * heard), heard >= _MIN_TO_CUT)
     places = np.arange(len(ordered))[:, None]
     kept = (places >= cut) & (places < heard - cut)
     sums = np.where(kept, ordered, 0.0).sum(axis=0)

@@ -52,7 +52,7 @@ TARGET_SHARE = 0.95
 FAR_LATENCY_SHARE = 0.7
 """0.95 becomes 0.76 where a clock of 600 MHz rises by ten points of 15 MHz."""
 BATCH_BACK_OFF = 0.9
-MOST_GROWTH = 4
+MAX_GROWTH = 4
 """A batch grows at most so many times at once: at batch 1 the fixed part of its time hides the rest."""
 START_CLOCK_MHZ = 600.0
 FAILING_PERIODS = 3
@@ -108,7 +108,7 @@ class _Tenant:
     @property
     def raised(self) -> int:
         """The next larger batch, or the same where none can be tried."""
-        aim = min(math.floor(self.batch * TARGET_SHARE / self.share), MOST_GROWTH * self.batch)
+        aim = min(math.floor(self.batch * TARGET_SHARE / self.share), MAX_GROWTH * self.batch)
         is_sure = self.share * (self.batch + 1) <= self.batch
         larger = max(aim, self.batch + (1 if is_sure or not self.is_careful else 0))
         return min(larger, self.largest)

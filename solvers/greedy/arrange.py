@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from solvers.greedy.configure import MOST_REPLICAS, Configuration
+from solvers.greedy.configure import MAX_REPLICAS, Configuration
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, total_capacity_rps
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.types.plan import GpuPlan, ReplicaPlan
@@ -31,7 +31,7 @@ def running_carriers(problem: Problem) -> list[Carrier]:
         if gpu.gpu_type in by_type:
             seats = tuple(seat for replica in gpu.replicas for seat in _seats(problem, rows, gpu, replica))
             carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
-            by_type[gpu.gpu_type].extend([carrier] * min(gpu.count, MOST_REPLICAS) if carrier.seats else [])
+            by_type[gpu.gpu_type].extend([carrier] * min(gpu.count, MAX_REPLICAS) if carrier.seats else [])
     return [
         carrier
         for gpu_type in problem.gpu_types
@@ -87,7 +87,7 @@ def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Conf
     Highest priority first; of each service's options the cheapest per rps first. What is there stays as it is.
     """
     filled = list(carriers)
-    room = MOST_REPLICAS - sum(len(carrier.seats) for carrier in filled)
+    room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in filled)
     by_efficiency = sorted(options, key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type))
     for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
         count = sum(seat.service == service.name for carrier in filled for seat in carrier.seats)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from solvers.autoscale.problem import ScalingOption, ServiceTarget, TypeTotals
 from solvers.greedy.arrange import Key
-from solvers.greedy.configure import MOST_REPLICAS, Configuration
+from solvers.greedy.configure import MAX_REPLICAS, Configuration
 from solvers.types.plan import UnservedReason
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
@@ -25,13 +25,13 @@ class Taken:
 
 
 def service_target(service: ServiceDemand) -> ServiceTarget:
-    """The technique's target for a service, with at most MOST_REPLICAS."""
-    most = MOST_REPLICAS if service.max_replicas is None else min(MOST_REPLICAS, service.max_replicas)
+    """The technique's target for a service, with at most MAX_REPLICAS."""
+    most = MAX_REPLICAS if service.max_replicas is None else min(MAX_REPLICAS, service.max_replicas)
     return ServiceTarget(
         name=service.name,
         arrival_rate_rps=service.arrival_rate_rps,
         priority=service.priority,
-        min_replicas=min(MOST_REPLICAS, service.min_replicas),
+        min_replicas=min(MAX_REPLICAS, service.min_replicas),
         max_replicas=most,
     )
 
@@ -76,14 +76,14 @@ def type_totals(problem: Problem, taken: Iterable[Taken]) -> tuple[TypeTotals, .
 
 
 def cut(
-    problem: Problem, counts: Mapping[Key, int], reasons: dict[str, UnservedReason], *, room: int = MOST_REPLICAS
+    problem: Problem, counts: Mapping[Key, int], reasons: dict[str, UnservedReason], *, room: int = MAX_REPLICAS
 ) -> dict[Key, int]:
     """The counts up to `room` in all, highest priority first; `reasons` learns who is cut short by that."""
     kept = {}
     for key in sorted(counts, key=lambda key: (-problem.service(key[0]).priority, key)):
         kept[key] = min(counts[key], room)
         room -= kept[key]
-        if kept[key] < counts[key] or kept[key] == MOST_REPLICAS:
+        if kept[key] < counts[key] or kept[key] == MAX_REPLICAS:
             reasons[key[0]] = "budget"
     return {key: count for key, count in kept.items() if count > 0}
 

@@ -14,7 +14,7 @@ from solvers.laws.colocation import WorstNeighbours, capacities_rps, worst_neigh
 from solvers.types.plan import replicas_of
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType
-from solvers.types.strict_json import LARGEST_NUMBER
+from solvers.types.strict_json import MAX_NUMBER
 
 KEEP_TOLERANCE = 1.15
 """A running row stays as long as its cost for the present rate is within this factor of the best row's: every other
@@ -125,11 +125,11 @@ class TypeNeighbours:
                 service=service.name,
                 gpu_type=self._gpu_type.name,
                 row=row,
-                capacity_rps=min(float(capacity), LARGEST_NUMBER),
+                capacity_rps=min(float(capacity), MAX_NUMBER),
                 cost_usd_per_hour=self._footprint(row) * self._gpu_type.price_usd_per_hour,
             )
             for row, capacity in zip(rows, capacities, strict=True)
-            if capacity >= LEAST_CAPACITY_RPS
+            if capacity >= MIN_CAPACITY_RPS
         ]
 
     def _company(self, others: Sequence[Sequence[OperatingPoint]]) -> WorstNeighbours:
@@ -191,7 +191,7 @@ def _running_rows(problem: Problem, service: str, gpu_type: str) -> set[tuple[fl
     }
 
 
-MOST_REPLICAS = 10_000
+MAX_REPLICAS = 10_000
 """Of one plan, and of one entry of the running one; what more would serve is unserved."""
-LEAST_CAPACITY_RPS = 1e-6
+MIN_CAPACITY_RPS = 1e-6
 """A replica that serves less, one request in eleven days, counts as one that misses its SLO."""

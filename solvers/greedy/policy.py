@@ -30,7 +30,7 @@ from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import Key, arrange, removal_order, running_carriers, top_up, without
 from solvers.greedy.autoscale_inputs import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
-from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, Configuration, configure
+from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, Configuration, configure
 from solvers.greedy.routing import ROUNDING, Carrier, route, total_capacity_rps
 from solvers.greedy.scaling_rules import ReplicaLoad, SaturationRule, ScalingStep, decide_saturation
 from solvers.laws.colocation import beside
@@ -39,7 +39,7 @@ from solvers.types.outcome import Budget, PlanReport, SolveReport
 from solvers.types.plan import Plan, UnservedReason
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Json, Observed
-from solvers.types.strict_json import LARGEST_NUMBER
+from solvers.types.strict_json import MAX_NUMBER
 
 NAME = "hetsev_greedy"
 MEMORY_VERSION = 1
@@ -108,7 +108,7 @@ def _useful(problem: Problem, carriers: Sequence[Carrier]) -> list[Carrier]:
         seats = tuple(
             seat
             for position, seat in enumerate(carrier.seats)
-            if beside(problem, gpu_type, carrier.seats, position).capacity_rps >= LEAST_CAPACITY_RPS
+            if beside(problem, gpu_type, carrier.seats, position).capacity_rps >= MIN_CAPACITY_RPS
         )
         if seats:
             useful.append(Carrier(gpu_type=carrier.gpu_type, seats=seats))
@@ -128,7 +128,7 @@ def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
     return replace(
         problem,
         services=tuple(
-            replace(each, arrival_rate_rps=min(LARGEST_NUMBER, rates_rps.get(each.name, 0.0) / RULE.threshold))
+            replace(each, arrival_rate_rps=min(MAX_NUMBER, rates_rps.get(each.name, 0.0) / RULE.threshold))
             for each in problem.services
         ),
     )
@@ -210,7 +210,7 @@ def _grow(
     solution, report = solve_autoscale(_gap(tick, aims, carriers), budget, method="greedy")
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     added = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
-    added = cut(problem, added, reasons, room=MOST_REPLICAS - seats)
+    added = cut(problem, added, reasons, room=MAX_REPLICAS - seats)
     grown, wanted = list(carriers), _counts(carriers)
     rows = {key: one.row for key, one in tick.configurations.items()}
     for priority in sorted({service.priority for service in problem.services}, reverse=True):

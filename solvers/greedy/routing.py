@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import beside
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -79,7 +79,7 @@ def reasons_short(problem: Problem, carriers: Sequence[Carrier], able: Container
         elif service.max_replicas is not None and counts[service.name] >= service.max_replicas:
             reasons[service.name] = "replicas"
         else:
-            reasons[service.name] = "budget" if counts.total() >= MOST_REPLICAS else "stock"
+            reasons[service.name] = "budget" if counts.total() >= MAX_REPLICAS else "stock"
     return reasons
 
 

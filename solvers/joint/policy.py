@@ -46,7 +46,7 @@ from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import fits, trimmed
 from solvers.laws.cost import cost_usd_per_hour, served_weight, started
-from solvers.types.outcome import LEAST_MOVES, Budget, PlanReport, PlanStatus, SolveReport, Stability
+from solvers.types.outcome import MIN_MOVES, Budget, PlanReport, PlanStatus, SolveReport, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
@@ -275,7 +275,7 @@ def _is_allowed(draft: _Draft, needed: _Draft, problem: Problem, stability: Stab
     if draft.merit[:2] != needed.merit[:2]:
         return draft.merit < needed.merit and _is_worth_moving(problem, needed, draft, stability)
     running = sum(gpu.count * len(gpu.replicas) for gpu in problem.current.gpus) if problem.current else 0
-    most = needed.starts + max(LEAST_MOVES, int(stability.move_budget * running))
+    most = needed.starts + max(MIN_MOVES, int(stability.move_budget * running))
     saves = draft.merit[2] < needed.merit[2] - stability.hysteresis * needed.cost_usd_per_hour
     return saves and (stability.move_budget >= 1.0 or draft.starts <= most)
 

@@ -56,7 +56,7 @@ _SERVING_SHARE = 0.5
 _FEW_GPUS = 20.0
 _FEW_SERVICES = 20
 """More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
-LEAST_SAVING_USD_PER_HOUR = 1e-9
+MIN_SAVING_USD_PER_HOUR = 1e-9
 
 
 class JointSearch:
@@ -250,7 +250,7 @@ class JointSearch:
         kept = prune(self._tables, self._columns, self._demand, found.incumbent.counts)
         better = state_plan(self._tables, self._columns, self._demand, kept)
         self._look(better)
-        return better if self._cost(better) < self._cost(plan) - LEAST_SAVING_USD_PER_HOUR else plan
+        return better if self._cost(better) < self._cost(plan) - MIN_SAVING_USD_PER_HOUR else plan
 
     def _cost(self, plan: IntegerPlan) -> float:
         return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
@@ -316,7 +316,7 @@ class JointSearch:
 
     def _look(self, plan: IntegerPlan) -> None:
         """Note when a better plan was found."""
-        if self._cost(plan) < self._found_cost - LEAST_SAVING_USD_PER_HOUR:
+        if self._cost(plan) < self._found_cost - MIN_SAVING_USD_PER_HOUR:
             self._found_cost, self._found_s = self._cost(plan), self._deadline.elapsed_s()
         self._check(plan)
 

@@ -13,7 +13,7 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.power_budget import WattSearch
 from solvers.joint.replan.warm_start import WarmStart
-from solvers.joint.search import CHANGED, LEAST_SAVING_USD_PER_HOUR, RELAXATION_SHARE, JointSearch
+from solvers.joint.search import CHANGED, MIN_SAVING_USD_PER_HOUR, RELAXATION_SHARE, JointSearch
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.laws.cost import served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
@@ -109,7 +109,7 @@ def _cheaper(
     """The second, unless the first, which serves everything, does so for less."""
     costs = [report.objective for _, report in (first, second)]
     assert costs[0] is not None and costs[1] is not None, "both are stated"
-    is_cheaper = costs[0] < costs[1] - LEAST_SAVING_USD_PER_HOUR
+    is_cheaper = costs[0] < costs[1] - MIN_SAVING_USD_PER_HOUR
     return first if second[0].plan.unserved or is_cheaper else second
 
 

@@ -36,9 +36,9 @@ Reals = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 Indices = npt.NDArray[np.intp]
 
-LARGEST_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
+MAX_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
 _DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
-_LARGEST_LOG_RADIUS = float(np.log(2.0))  # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
+_MAX_LOG_RADIUS = float(np.log(2.0))  # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
 
 
 def miss_probability(batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.ArrayLike) -> Reals:
@@ -51,8 +51,8 @@ def miss_probability(batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.A
     load, ratio = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(slo_ratio, float))
     if batch < 1:
         raise ValueError(f"batch {batch} must be at least 1")
-    if not np.all((load > 0.0) & (load <= LARGEST_LOAD)):
-        raise ValueError(f"utilisation must be above 0 and at most {LARGEST_LOAD}: at 1 no stationary queue exists")
+    if not np.all((load > 0.0) & (load <= MAX_LOAD)):
+        raise ValueError(f"utilisation must be above 0 and at most {MAX_LOAD}: at 1 no stationary queue exists")
     if not np.all(np.isfinite(ratio)):
         raise ValueError("slo_ratio must be finite")
     # The coefficients c_j are wanted up to N/2 and alias with those of j - N, hence twice the digits.
@@ -68,7 +68,7 @@ def miss_probability(batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.A
 def _log_radius(load: Reals) -> Reals:
     """log R, half of log z0; from b·log z0 = a(z0 - 1), z0 = -W(-ρ exp(-ρ)) / ρ with Lambert's lower branch W."""
     outer_root = -lambertw(-load * np.exp(-load), -1).real / load
-    return np.minimum(np.log(outer_root) / 2.0, _LARGEST_LOG_RADIUS)
+    return np.minimum(np.log(outer_root) / 2.0, _MAX_LOG_RADIUS)
 
 
 def _miss_on_circle(batch: int, load: Reals, ratio: Reals, count: int) -> Reals:

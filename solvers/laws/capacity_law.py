@@ -18,8 +18,8 @@ from solvers.types.problem import CapacityLaw
 Flags = npt.NDArray[np.bool_]
 
 # Beyond it a queue forgets its state only in 1 / (1 - ρ)² = 40,000 requests: a stationary law promises nothing there.
-LARGEST_UTILISATION = 0.995
-_LEAST_UTILISATION = 1e-9  # Stands for 0, which has no queue.
+MAX_UTILISATION = 0.995
+_MIN_UTILISATION = 1e-9  # Stands for 0, which has no queue.
 
 # Chords are probed at their quarters; 0.002 there leaves room for the points in between, and 0.005 is promised.
 _OVERSTATED = 0.002
@@ -104,7 +104,7 @@ def _make_first_ratios(percentile: float, batch: int) -> Reals:
     Whole ratios are kinks of the law, and 1 + percentile is its steep rise. Lundberg's bound P(Q >= m) <= z0^-m, with
     log z0 >= 2(1 - ρ), bounds P(miss) at ratio k + 1 by exp(-2(1 - ρ)(k - 1)·b), which gives the last ratio.
     """
-    last = 2.0 - np.log(1.0 - percentile) / (2.0 * (1.0 - LARGEST_UTILISATION) * batch)
+    last = 2.0 - np.log(1.0 - percentile) / (2.0 * (1.0 - MAX_UTILISATION) * batch)
     powers = 2.0 ** np.arange(2, np.ceil(np.log2(last)) + 1)
     return np.unique([1.0, 1.25, 1.5, 1.75, 1.0 + percentile, *np.arange(2.0, min(last, 8.0)), *powers])
 
@@ -123,11 +123,11 @@ def _probe(ends: Reals, left: Indices) -> Reals:
 
 def _is_poor_chord(batch: int, percentile: float, ratios: Reals, utilisations: Reals) -> Flags:
     """Whether a cell's chord over- or understates the law at a probe, by the law's definition; (cells,)."""
-    lowered = np.maximum(utilisations - _OVERSTATED, _LEAST_UTILISATION)
-    raised = np.minimum(utilisations + _UNDERSTATED, LARGEST_UTILISATION)
+    lowered = np.maximum(utilisations - _OVERSTATED, _MIN_UTILISATION)
+    raised = np.minimum(utilisations + _UNDERSTATED, MAX_UTILISATION)
     overstates = miss_probability(batch, utilisation=lowered, slo_ratio=ratios) > _allowed_miss(percentile)
     understates = miss_probability(batch, utilisation=raised, slo_ratio=ratios) <= _allowed_miss(percentile)
-    poor: Flags = np.any(overstates | (understates & (raised < LARGEST_UTILISATION)), axis=0)
+    poor: Flags = np.any(overstates | (understates & (raised < MAX_UTILISATION)), axis=0)
     return poor
 
 
@@ -155,9 +155,9 @@ def _solve_utilisation(
 
     P(miss) rises with the utilisation. `between` holds the law at a lower and at a higher ratio: the search's bracket.
     """
-    low, high = between or (np.zeros_like(ratios), np.full_like(ratios, LARGEST_UTILISATION))
-    low = np.maximum(low, _LEAST_UTILISATION)
-    high = np.clip(high + 2.0 * _TOLERANCE, 2.0 * _LEAST_UTILISATION, LARGEST_UTILISATION)
+    low, high = between or (np.zeros_like(ratios), np.full_like(ratios, MAX_UTILISATION))
+    low = np.maximum(low, _MIN_UTILISATION)
+    high = np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION)
 
     def excess_miss(utilisation: Reals, ratio: Reals) -> Reals:
         return miss_probability(batch, utilisation=utilisation, slo_ratio=ratio) - _allowed_miss(percentile)

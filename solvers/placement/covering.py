@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 from solvers.placement.formulation import Classes, PlacementProgram
 from solvers.placement.integer_problem import Groups, TypePacking, Whole
 
-MOST_PARTIAL_PATTERNS = 20_000
+MAX_PARTIAL_PATTERNS = 20_000
 """Beyond it listing patterns costs more (about 20 ms) than it gains."""
 
 
@@ -48,7 +48,7 @@ def build(
 
 
 def maximal_patterns(packing: TypePacking, classes: Classes) -> Whole | None:
-    """(P, C) every maximal pattern; None when more than MOST_PARTIAL_PATTERNS have to be looked at.
+    """(P, C) every maximal pattern; None when more than MAX_PARTIAL_PATTERNS have to be looked at.
 
     Level by level: all patterns of k replicas are extended by one replica of the last class in them or a later one.
     """
@@ -63,7 +63,7 @@ def maximal_patterns(packing: TypePacking, classes: Classes) -> Whole | None:
         maximal.append(patterns[~can_add.any(axis=1)])
         which, added = np.nonzero(can_add & (np.arange(width) >= last[:, None]))
         looked_at += len(which)
-        if looked_at > MOST_PARTIAL_PATTERNS:
+        if looked_at > MAX_PARTIAL_PATTERNS:
             return None
         patterns, last = patterns[which], added
         patterns[np.arange(len(patterns)), added] += 1

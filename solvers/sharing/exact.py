@@ -32,7 +32,7 @@ STATUS = {
 
 _REPLICA_SIZES = (1, 8, 32)
 """Replicas in one programme; compiling takes 5, 10 and 33 ms, but 350 ms for 128, while re-solving grows in step."""
-_LEAST_SEGMENTS = 8
+_MIN_SEGMENTS = 8
 _SM_TOLERANCE = 1e-4
 """SM percent; CLARABEL's answer is within 1e-5 of the true one where the curve is not nearly flat."""
 _SLOPE_TOLERANCE = 1e-12
@@ -137,7 +137,7 @@ def _lines(piece: ShareCurve, limit_ms: float) -> ConvexPiece:
 def _solve_lines(pieces: Sequence[ConvexPiece], seconds: float) -> tuple[SolveStatus, tuple[float, ...]]:
     """The smallest share of each piece: at least as many as there are pieces, in their order."""
     size = next(size for size in _REPLICA_SIZES if size >= len(pieces))
-    longest = max(_LEAST_SEGMENTS, *(len(lines.slope) for lines in pieces))
+    longest = max(_MIN_SEGMENTS, *(len(lines.slope) for lines in pieces))
     formulation = build(size, 1 << (longest - 1).bit_length())
     _fill(formulation, [*pieces, *[_NO_LINES] * (size - len(pieces))])
     with warnings.catch_warnings():

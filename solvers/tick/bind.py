@@ -36,7 +36,7 @@ Costs = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Key = TypeVar("Key", bound=Hashable)
 
-LONGEST_ID_PREFIX = 200
+MAX_ID_PREFIX = 200
 """Characters of the service's name in a replica id, so that no id exceeds the wire's 253."""
 
 
@@ -330,4 +330,4 @@ def _reserved(
 
 def _new_id(service: str, generation: int, number: int) -> ReplicaId:
     """Unique for ever: the number is unique in its generation, and both stand at the end."""
-    return ReplicaId(f"{service[:LONGEST_ID_PREFIX]}-g{generation}-{number}")
+    return ReplicaId(f"{service[:MAX_ID_PREFIX]}-g{generation}-{number}")

@@ -27,7 +27,7 @@ from solvers.laws.colocation import capacity_rps, execution_ms
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType, Service, Variant
 
-LEAST_SAVING = 0.1
+MIN_SAVING = 0.1
 """Of its cost: less is not worth to start all replicas of a service anew."""
 _W_PER_KW = 1000.0
 
@@ -52,7 +52,7 @@ class VariantChoice:
 
 
 def choose_variant(
-    problem: Problem, service: Service, *, running: str | None = None, least_saving: float = LEAST_SAVING
+    problem: Problem, service: Service, *, running: str | None = None, least_saving: float = MIN_SAVING
 ) -> VariantChoice:
     """The choice for one service. O(rows of its variants).
 

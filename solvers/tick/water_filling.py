@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-_LEAST_W = 1e-9
+_MIN_W = 1e-9
 """Less is nothing."""
 
 
@@ -71,15 +71,15 @@ def _segments(takers: Iterable[Taker]) -> list[tuple[float, str, str, float]]:
     for taker in takers:
         for (start_w, start), (end_w, end) in zip(taker.curve, taker.curve[1:], strict=False):
             watts = min(end_w, taker.most_w) - max(start_w, taker.least_w)
-            if watts > _LEAST_W and end > start:
+            if watts > _MIN_W and end > start:
                 found.append(((end - start) / (end_w - start_w), taker.id, taker.node, watts))
     return found
 
 
 def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str, float], total_w: float) -> None:
     """Raise all alike until they are full, or their node, or the cluster is; changes `given`."""
-    open_takers = [taker for taker in takers if taker.most_w - given[taker.id] > _LEAST_W]
-    while open_takers and total_w > _LEAST_W:
+    open_takers = [taker for taker in takers if taker.most_w - given[taker.id] > _MIN_W]
+    while open_takers and total_w > _MIN_W:
         counts = {node: sum(taker.node == node for taker in open_takers) for node in left}
         step_w = min(
             total_w / len(open_takers),
@@ -92,7 +92,7 @@ def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str
             left[taker.node] -= step_w
         total_w -= step_w * len(open_takers)
         open_takers = [
-            taker for taker in open_takers if taker.most_w - given[taker.id] > _LEAST_W and left[taker.node] > _LEAST_W
+            taker for taker in open_takers if taker.most_w - given[taker.id] > _MIN_W and left[taker.node] > _MIN_W
         ]
 
 
@@ -100,7 +100,7 @@ def throughput_curve(points: Iterable[tuple[float, float]]) -> tuple[tuple[float
     """The concave hull of (watts, throughput) points, ascending; of what draws more and brings less nothing is left."""
     hull: list[tuple[float, float]] = []
     for watts, value in sorted(set(points), key=lambda point: (point[0], -point[1])):
-        if hull and (watts - hull[-1][0] <= _LEAST_W or value <= hull[-1][1]):
+        if hull and (watts - hull[-1][0] <= _MIN_W or value <= hull[-1][1]):
             continue
         while len(hull) >= 2 and _slope(hull[-1], (watts, value)) >= _slope(hull[-2], hull[-1]):
             hull.pop()

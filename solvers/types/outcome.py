@@ -130,7 +130,7 @@ def _no_time_passes() -> float:
     return 0.0
 
 
-LEAST_MOVES = 8
+MIN_MOVES = 8
 """Starts that every move budget allows: a fraction of a small fleet would be none."""
 
 
@@ -144,7 +144,7 @@ class Stability:
     hysteresis: float = 0.0
     """Fraction of the cost, 0 to 1, that a rearrangement must save beyond the price of its starts."""
     move_budget: float = 1.0
-    """Replicas that one plan may start to save cost, as a fraction of those that run; `LEAST_MOVES` always."""
+    """Replicas that one plan may start to save cost, as a fraction of those that run; `MIN_MOVES` always."""
     min_dwell_s: float = 0.0
     """Seconds for which an arrangement stays before it may be rearranged to save cost."""
 

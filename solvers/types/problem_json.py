@@ -12,7 +12,7 @@ from solvers.types.plan_json import RESERVED, plan_document, plan_from_document
 from solvers.types.problem import CapacityLaw, Objective, OperatingPoint, OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType
 from solvers.types.strict_json import (
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     Fields,
     describe,
     parse_json,
@@ -24,7 +24,7 @@ from solvers.types.strict_json import (
 
 ROW_FIELDS = OperatingPoint._fields
 
-LEAST_EXECUTION_MS = 1e-9
+MIN_EXECUTION_MS = 1e-9
 """A batch that takes less is a unit mistake, and its capacity beyond all figures."""
 
 
@@ -170,7 +170,7 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
 def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
     for index, row in enumerate(rows):
         for name, value in zip(ROW_FIELDS, row, strict=True):
-            if type(value) is not float and (type(value) is not int or abs(value) > LARGEST_NUMBER):
+            if type(value) is not float and (type(value) is not int or abs(value) > MAX_NUMBER):
                 read_number(value, f"{path}[{index}].{name}")
 
 
@@ -180,13 +180,13 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
     columns = np.arange(len(ROW_FIELDS))
     rules = (
         (~(np.isfinite(table) & (table >= 0)), "must be a finite number that is at least 0"),
-        (table > LARGEST_NUMBER, f"must be at most {LARGEST_NUMBER:g}"),
+        (table > MAX_NUMBER, f"must be at most {MAX_NUMBER:g}"),
         ((columns == 0) & ((table <= 0) | (table > 100)), "must be above 0 and at most 100"),
         ((columns == 1) & ((table < 1) | ~whole_batch[:, None]), "must be a whole number that is at least 1"),
         ((columns == 2) & (table <= 0), "must be above 0"),
         (
-            (columns == 3) & (table[:, 3:6].sum(axis=1) < LEAST_EXECUTION_MS)[:, None],
-            f"plus launch_ms and run_ms must be at least {LEAST_EXECUTION_MS:g} ms",
+            (columns == 3) & (table[:, 3:6].sum(axis=1) < MIN_EXECUTION_MS)[:, None],
+            f"plus launch_ms and run_ms must be at least {MIN_EXECUTION_MS:g} ms",
         ),
     )
     for broken, words in rules:

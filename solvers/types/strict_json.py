@@ -9,7 +9,7 @@ from solvers.types.errors import InvalidInput
 
 Made = TypeVar("Made")
 
-LARGEST_NUMBER = 1e12
+MAX_NUMBER = 1e12
 """Nothing that Plimsoll counts is larger; a bigger figure is a unit mistake and would ruin a solver's scaling."""
 
 
@@ -82,7 +82,7 @@ class Fields:
         return self._document[name]
 
     def number(
-        self, name: str, *, at_least: float = 0.0, above: float | None = None, at_most: float = LARGEST_NUMBER
+        self, name: str, *, at_least: float = 0.0, above: float | None = None, at_most: float = MAX_NUMBER
     ) -> float:
         """A required finite number in [at_least, at_most], or in (above, at_most] when `above` is given."""
         return read_number(self.value(name), self.at(name), at_least=at_least, above=above, at_most=at_most)
@@ -141,12 +141,12 @@ def read_number(
     *,
     at_least: float = 0.0,
     above: float | None = None,
-    at_most: float = LARGEST_NUMBER,
+    at_most: float = MAX_NUMBER,
 ) -> float:
     """A finite float in the given range; booleans and strings are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(path, f"must be a number, not {describe(value)}")
-    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
         raise InvalidInput(path, f"must be at most {at_most:g}, not a whole number of {len(str(abs(value)))} digits")
     if not math.isfinite(value):
         raise InvalidInput(path, f"must be a finite number, not {value}")

@@ -20,7 +20,7 @@ from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.tensors import Tensor, Tensors, pack_numbers
 from agents.serving.metrics import WorkerMetrics
 from agents.serving.replica import ServedReplica, WorkerSettings
-from agents.serving.server import LARGEST_HELD, make_app
+from agents.serving.server import MAX_HELD, make_app
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -204,7 +204,7 @@ async def serving(
     delay_ms: float = 0.0,
     queue: int = 64,
     environment: dict[str, str] | None = None,
-    largest_held: int = LARGEST_HELD,
+    largest_held: int = MAX_HELD,
 ) -> AsyncIterator[Client]:
     """A ready replica of `chat` behind real HTTP, in this process."""
     limits = BatchLimits(batch=batch, delay_ms=delay_ms)

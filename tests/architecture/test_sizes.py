@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ("app", "solvers", "agents", "migrations", "bench", "tests")
-LONGEST_FUNCTION = 60
-LONGEST_FILE = 400
-LONGEST_TEST_FILE = 500
+MAX_FUNCTION = 60
+MAX_FILE = 400
+MAX_TEST_FILE = 500
 
 
 def python_files(folder: str) -> list[Path]:
@@ -25,13 +25,13 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("folder", SOURCE_FOLDERS)
 def test_no_function_is_longer_than_the_limit(folder: str) -> None:
-    long = [entry for path in python_files(folder) for entry in functions(path) if entry[1] > LONGEST_FUNCTION]
+    long = [entry for path in python_files(folder) for entry in functions(path) if entry[1] > MAX_FUNCTION]
     assert long == []
 
 
 @pytest.mark.parametrize("folder", SOURCE_FOLDERS)
 def test_no_file_is_longer_than_the_limit(folder: str) -> None:
-    limit = LONGEST_TEST_FILE if folder == "tests" else LONGEST_FILE
+    limit = MAX_TEST_FILE if folder == "tests" else MAX_FILE
     lengths = {path.relative_to(ROOT): path.read_text(encoding="utf-8").count("\n") for path in python_files(folder)}
     assert {path: length for path, length in lengths.items() if length > limit} == {}
 

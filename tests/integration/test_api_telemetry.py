@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, pool, text
 
-from app.db.fleet.pushed_telemetry import MOST_SOURCES
+from app.db.fleet.pushed_telemetry import MAX_SOURCES
 from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
 
 pytestmark = pytest.mark.integration
@@ -121,7 +121,7 @@ def test_a_project_s_token_pushes_for_its_own_services_alone(api: Api) -> None:
 
 
 def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(api: Api) -> None:
-    for number in range(MOST_SOURCES):
+    for number in range(MAX_SOURCES):
         assert pushed(api, window(source=f"gateway-{number}"))[0] == 200
     status, answer = pushed(api, window(source="one-more"))
     assert (status, "add their counts up" in answer["detail"]) == (409, True)

@@ -36,7 +36,7 @@ from tests.integration.api_harness import (
 
 pytestmark = pytest.mark.integration
 
-LONGEST_NAME = "n" * 253
+MAX_NAME = "n" * 253
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,9 @@ ODD_BUT_ALLOWED: dict[str, dict[str, object]] = {
         "acks": [{"generation": 1, "status": "applied"}, {"generation": 1, "status": "failed"}],
     },
     "longest names": {
-        "boot": LONGEST_NAME,
-        "services": [reading(LONGEST_NAME)],
-        "replicas": [replica_reading(id=LONGEST_NAME, service=LONGEST_NAME)],
+        "boot": MAX_NAME,
+        "services": [reading(MAX_NAME)],
+        "replicas": [replica_reading(id=MAX_NAME, service=MAX_NAME)],
     },
     "odd names": {
         "boot": "'; DROP TABLE node; --",

@@ -222,7 +222,7 @@ def test_no_more_tasks_are_taken_than_a_tick_can_look_at(database: str) -> None:
                     "'id', 'n' || number, 'name', 'n' || number))).* "
                     "FROM task AS one, generate_series(2, :most) AS number"
                 ),
-                {"most": tasks.MOST_OPEN},
+                {"most": tasks.MAX_OPEN},
             )
 
         await in_transaction(engine, many)

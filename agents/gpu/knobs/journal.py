@@ -27,8 +27,8 @@ import msgspec
 from agents.base.durable_files import checked_body, checked_line, lock, replace_file, sync_directory
 
 NAME = "knobs.journal"
-MOST_LINES = 256
-MOST_BYTES = 1 << 20
+MAX_LINES = 256
+MAX_BYTES = 1 << 20
 """Of the file that is read; ours stay far below (256 lines of 300 bytes, and a line for each knob)."""
 LOCK_WAIT_S = 1.0
 """The kernel frees a dead agent's lock at once, but for the moment in which a child of it is being made."""
@@ -115,7 +115,7 @@ class KnobJournal:
         """The last change of this knob took place."""
         changes = self._changes[gpu_uuid, knob]
         changes[:] = [dataclasses.replace(changes[-1], old=changes[0].old)]
-        if self._lines >= MOST_LINES:
+        if self._lines >= MAX_LINES:
             self._rewrite()
 
     def withdraw(self, gpu_uuid: str, knob: Knob) -> None:
@@ -141,7 +141,7 @@ class KnobJournal:
     def _load(self) -> None:
         try:
             with self.path.open("rb") as file:
-                content = file.read(MOST_BYTES)
+                content = file.read(MAX_BYTES)
         except FileNotFoundError:
             return
         lines = content.split(b"\n")

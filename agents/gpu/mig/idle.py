@@ -25,7 +25,7 @@ from agents.gpu.nvml.types import GpuIdentity, GpuProcess
 from agents.processes.records import R, Record, Records
 from agents.tasks.task import TaskProcessRecord
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 class ProcessDriver(Protocol):
@@ -112,4 +112,4 @@ async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:
 
 
 def _some(found: list[int] | list[str]) -> str:
-    return ", ".join(map(str, found[:MOST_NAMED])) + (" ..." if len(found) > MOST_NAMED else "")
+    return ", ".join(map(str, found[:MAX_NAMED])) + (" ..." if len(found) > MAX_NAMED else "")

@@ -3,7 +3,7 @@
     parse("3g.71gb,1g.18gb", profiles) -> the profiles, the largest first; raises OutOfRange
     fits(wanted)                       -> whether they have places beside one another
     what_fits(wanted, profiles)        -> the most of them that has, and what else would go beside it, in words
-    orders(wanted)                     -> every order of them, at most MOST_ORDERS
+    orders(wanted)                     -> every order of them, at most MAX_ORDERS
 
 A driver places a slice where it likes when it is made, so that a layout may fit in one order and not in another. Pure
 functions of profiles; places are those of an empty GPU.
@@ -19,8 +19,8 @@ from agents.gpu.nvml.mig_types import MigProfile, Placement
 
 Wanted: TypeAlias = tuple[MigProfile, ...]
 
-MOST_SLICES = 8
-MOST_ORDERS = 720
+MAX_SLICES = 8
+MAX_ORDERS = 720
 """Of seven slices of four kinds there are 420 to 840; an order costs a driver a second at worst."""
 
 
@@ -31,8 +31,8 @@ def parse(text: str, profiles: Sequence[MigProfile]) -> Wanted:
     known = ", ".join(f"{each.name} (at most {each.max_count})" for each in profiles)
     if unknown := sorted(set(names) - by_name.keys()):
         raise OutOfRange(f"this GPU has no slice {', '.join(unknown)}; it can have {known}")
-    if not names or len(names) > MOST_SLICES:
-        raise OutOfRange(f"a layout has 1 to {MOST_SLICES} slices, not {len(names)}; this GPU can have {known}")
+    if not names or len(names) > MAX_SLICES:
+        raise OutOfRange(f"a layout has 1 to {MAX_SLICES} slices, not {len(names)}; this GPU can have {known}")
     return tuple(sorted((by_name[name] for name in names), key=lambda each: (-each.slice_count, -each.memory_mib)))
 
 
@@ -58,7 +58,7 @@ def room(counts: dict[str, int]) -> str:
 
 def orders(wanted: Wanted) -> Iterator[Wanted]:
     """Every order once, the largest first at the beginning."""
-    return islice(_distinct(permutations(wanted)), MOST_ORDERS)
+    return islice(_distinct(permutations(wanted)), MAX_ORDERS)
 
 
 def names_of(profiles: Iterable[MigProfile]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from agents.base.device import LaunchFailed
 from agents.base.durable_files import replace_file
 
-LONGEST_PIPE_PATH = 87
+MAX_PIPE_PATH = 87
 """Characters. The daemon opens `<pipe>/control_privileged` as a Unix socket; with 88 it fails without a word."""
 MARK = "gpu_uuid"
 _TAIL_BYTES = 64 * 1024
@@ -41,8 +41,8 @@ class MpsDirectory:
 
     def objection(self) -> str:
         """Why no daemon can live here; empty = one can."""
-        if (length := len(os.fsencode(self.pipe))) > LONGEST_PIPE_PATH:
-            return f"{self.pipe} has {length} characters, MPS takes {LONGEST_PIPE_PATH}; choose a shorter directory"
+        if (length := len(os.fsencode(self.pipe))) > MAX_PIPE_PATH:
+            return f"{self.pipe} has {length} characters, MPS takes {MAX_PIPE_PATH}; choose a shorter directory"
         if (owner := self._marked_gpu()) not in ("", self.gpu_uuid):
             return f"{self.path} belongs to GPU {owner}; every GPU needs a directory of its own"
         standing = next(each for each in (self.path, *self.path.parents) if os.access(each, os.F_OK))

@@ -22,7 +22,7 @@ from agents.processes.process import is_marked
 
 OVERHEAD_MIB = 512.0
 LOOK_S = 5.0
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Processes that a message names."""
 
 
@@ -145,11 +145,11 @@ def _promised_mib(replicas: Iterable[Holder]) -> float:
 def _left_behind(mine: list[Holder]) -> str:
     """Tasks that were swapped out hold nothing that was granted to them; their programs keep their CUDA contexts."""
     pids = sorted(each.pid for each in mine if each.state in ("swapping", "swapped"))
-    shown = ", ".join(map(str, pids[:MOST_NAMED]))
+    shown = ", ".join(map(str, pids[:MAX_NAMED]))
     return f" (tasks that were swapped out may have left it: process {shown})" if pids else ""
 
 
 def _named(strangers: list[GpuProcess]) -> str:
-    largest = sorted(strangers, key=lambda each: (-(each.memory_mib or 0.0), each.pid))[:MOST_NAMED]
+    largest = sorted(strangers, key=lambda each: (-(each.memory_mib or 0.0), each.pid))[:MAX_NAMED]
     names = ", ".join(f"{each.pid} ({each.memory_mib or 0.0:.0f} MiB)" for each in largest)
     return f" (process {names})" if names else ""

@@ -27,7 +27,7 @@ from agents.gpu.mps.sharing import Sharing
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from agents.replicas.replica import Proof
 
-FIRST_S, LONGEST_S = 5.0, 300.0
+FIRST_S, MAX_S = 5.0, 300.0
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class GpuStarts:
     async def _retry(self, gpu: GpuIdentity) -> None:
         failures, random = 1, Random(gpu.uuid)
         while True:
-            await self._sleep(jittered(delay_s(failures, first_s=FIRST_S, longest_s=LONGEST_S), random))
+            await self._sleep(jittered(delay_s(failures, first_s=FIRST_S, longest_s=MAX_S), random))
             if await self._try(gpu):
                 log.info("GPU %d has started after %d failures", gpu.index, failures)
                 return

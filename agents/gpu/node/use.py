@@ -28,7 +28,7 @@ from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuP
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 
-MOST_ANCESTORS = 16
+MAX_ANCESTORS = 16
 MPS_SERVER = "nvidia-cuda-mps"
 """How its name begins in /proc/PID/comm, which holds 15 characters."""
 
@@ -253,7 +253,7 @@ def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
         session, parent = os.getsid(pid), pid
         if session in leaders:
             return leaders[session]
-        for _ in range(MOST_ANCESTORS):
+        for _ in range(MAX_ANCESTORS):
             if parent in leaders:
                 return leaders[parent]
             if parent <= 1:

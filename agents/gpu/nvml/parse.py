@@ -8,7 +8,7 @@ from agents.gpu.nvml.types import GpuProcess, ProcessUse
 CLOCK_STEP_MHZ = 15.0
 """Of all GPUs since Volta."""
 _BYTES_PER_MIB = 1024.0 * 1024.0
-_MOST_PID = 1 << 22
+_MAX_PID = 1 << 22
 """Linux' largest; more means that this driver lays its list out in another way than the binding reads it."""
 
 
@@ -18,7 +18,7 @@ def join_processes(running: Mapping[int, int | None], clients: Mapping[int, int 
     Raises NotSupported where the PIDs cannot be PIDs.
     """
     found = {**running, **clients}
-    if any(not 0 < pid < _MOST_PID for pid in found):
+    if any(not 0 < pid < _MAX_PID for pid in found):
         raise NotSupported("the driver's list of processes has another layout: use another driver or nvidia-ml-py")
     return tuple(
         GpuProcess(pid=pid, memory_mib=None if used is None else used / _BYTES_PER_MIB, is_mps=pid in clients)

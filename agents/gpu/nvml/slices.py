@@ -13,8 +13,8 @@ import pynvml
 from agents.gpu.nvml.mig_types import MigInstance, MigProfile, MigSlice, Placement
 from agents.gpu.nvml.reading import ABSENT, Handle
 
-_MOST_PLACEMENTS = 64
-_MOST_COMPUTE = 16
+_MAX_PLACEMENTS = 64
+_MAX_COMPUTE = 16
 _CLOSED = (*ABSENT, pynvml.NVMLError_NoPermission)
 
 
@@ -114,8 +114,8 @@ def _profile(handle: Handle, info: "pynvml.c_nvmlGpuInstanceProfileInfo_v2_t") -
 
 
 def _placements(handle: Handle, profile_id: int) -> tuple[Placement, ...]:
-    found = (pynvml.c_nvmlGpuInstancePlacement_t * _MOST_PLACEMENTS)()
-    count = ctypes.c_uint(_MOST_PLACEMENTS)
+    found = (pynvml.c_nvmlGpuInstancePlacement_t * _MAX_PLACEMENTS)()
+    count = ctypes.c_uint(_MAX_PLACEMENTS)
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, found, ctypes.byref(count))
     return tuple(Placement(start=int(each.start), size=int(each.size)) for each in found[: count.value])
 
@@ -140,8 +140,8 @@ def _compute_infos(instance: object) -> Iterator["pynvml.c_nvmlComputeInstancePr
 def _compute_instances(instance: object) -> list[object]:
     found: list[object] = []
     for info in _compute_infos(instance):
-        handles = (pynvml.c_nvmlComputeInstance_t * _MOST_COMPUTE)()
-        count = ctypes.c_uint(_MOST_COMPUTE)
+        handles = (pynvml.c_nvmlComputeInstance_t * _MAX_COMPUTE)()
+        count = ctypes.c_uint(_MAX_COMPUTE)
         pynvml.nvmlGpuInstanceGetComputeInstances(instance, info.id, handles, ctypes.byref(count))
         found += list(handles[: count.value])
     return found

@@ -25,7 +25,7 @@ from agents.gpu.nvml.types import GpuIdentity, NextXid, XidEvent
 WAIT_MS = 1000
 """Of one call into the driver: as long may a new start of NVML, or the end of the agent, have to wait."""
 PAUSE_S = 5.0
-MOST_EVENTS = 256
+MAX_EVENTS = 256
 """That wait to be taken; older ones are forgotten, what they condemn is not."""
 
 
@@ -50,7 +50,7 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
         self._source, self._gpus = source, gpus
         self._wait_ms, self._pause_s = wait_ms, pause_s
         self._lock = threading.Lock()
-        self._events: deque[XidEvent] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[XidEvent] = deque(maxlen=MAX_EVENTS)
         self._condemned: dict[str, str] = {}
         self._problem = ""
         self.rounds = 0

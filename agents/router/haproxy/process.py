@@ -30,11 +30,11 @@ from agents.base.device import DeviceError, ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.config import HaProxySettings, make_config
 
-LARGEST_WEIGHT = 256
-_LONGEST_LINE = 8 * 1024
+MAX_WEIGHT = 256
+_MAX_LINE = 8 * 1024
 """Bytes of one line of commands; HAProxy's buffer has twice as many."""
-_LARGEST_REPLY = 16 * 1024 * 1024
-_LONGEST_SOCKET_PATH = 100
+_MAX_REPLY = 16 * 1024 * 1024
+_MAX_SOCKET_PATH = 100
 _MAINTENANCE, _DRAIN = 0x01, 0x08
 """Bits of `srv_admin_state` that an operator sets."""
 _NAME = re.compile(r"[A-Za-z0-9._~-]{1,253}")
@@ -81,7 +81,7 @@ class HaProxy:
     """HAProxy as the front of one node."""
 
     def __init__(self, settings: HaProxySettings) -> None:
-        if len(os.fsencode(settings.socket_path)) > _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(settings.socket_path)) > _MAX_SOCKET_PATH:
             raise HaProxyError(f"{settings.socket_path} is too long for a socket; choose a shorter folder")
         self._settings = settings
         self._routes: tuple[ServiceRoute, ...] = ()
@@ -147,7 +147,7 @@ class HaProxy:
                 connection.settimeout(self._settings.timeout_s)
                 connection.connect(path)
                 connection.sendall(line.encode() + b"\n")
-                while (data := connection.recv(65536)) and len(reply) < _LARGEST_REPLY:
+                while (data := connection.recv(65536)) and len(reply) < _MAX_REPLY:
                     reply += data
         except OSError as error:
             raise HaProxyError(f"HAProxy does not answer at {path}: {error}; is it running?") from error
@@ -293,12 +293,12 @@ def differences(state: ProxyState, wanted: Wanted) -> list[str]:
 
 
 def _weights(route: ServiceRoute, addresses: Mapping[str, Address]) -> dict[Address, int]:
-    """Integer weights, the largest LARGEST_WEIGHT; who shall get nothing has 0, and if all shall, they share evenly."""
+    """Integer weights, the largest MAX_WEIGHT; who shall get nothing has 0, and if all shall, they share evenly."""
     largest = max((weight for _, weight in route.shares), default=0.0)
     if largest <= 0.0:
         return {addresses[each]: 1 for each, _ in route.shares}
     return {
-        addresses[each]: max(1, round(LARGEST_WEIGHT * weight / largest)) if weight > 0.0 else 0
+        addresses[each]: max(1, round(MAX_WEIGHT * weight / largest)) if weight > 0.0 else 0
         for each, weight in route.shares
     }
 
@@ -308,7 +308,7 @@ def _lines(commands: Iterable[str]) -> Iterator[str]:
     line: list[str] = []
     length = 0
     for command in commands:
-        if length + len(command) > _LONGEST_LINE:
+        if length + len(command) > _MAX_LINE:
             yield _joined(line)
             line, length = [], 0
         line.append(command)

@@ -44,7 +44,7 @@ FINISH_S = 30.0
 """For requests under way when HAProxy is ended."""
 STATE_AGE_S = 0.1
 """How old a look at what is in flight may be: one state asks for every replica."""
-FIRST_RESTART_S, LONGEST_RESTART_S = 1.0, 30.0
+FIRST_RESTART_S, MAX_RESTART_S = 1.0, 30.0
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +177,8 @@ class HaProxyRouter:
             begun_s = time.monotonic()
             how = await self._process.wait()
             self._is_up = False
-            failures = 1 if time.monotonic() - begun_s > LONGEST_RESTART_S else failures + 1
-            wait_s = delay_s(failures, first_s=FIRST_RESTART_S, longest_s=LONGEST_RESTART_S)
+            failures = 1 if time.monotonic() - begun_s > MAX_RESTART_S else failures + 1
+            wait_s = delay_s(failures, first_s=FIRST_RESTART_S, longest_s=MAX_RESTART_S)
             log.error("HAProxy has ended and is started again in %.0f s: %s", wait_s, how)
             await self._process.end(_ENDING)
             await asyncio.sleep(wait_s)

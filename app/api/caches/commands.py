@@ -8,7 +8,7 @@ from typing import Protocol
 from agents.base.protocol import NodeCommand
 from app.loop.controller import Wakeups
 
-LONGEST_MEMORY_S = 10.0
+MAX_MEMORY_S = 10.0
 """A connection that died without a word is found out by the kernel only; until then this bounds what it can hide."""
 
 
@@ -54,7 +54,7 @@ class CommandBoard:
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
-        if asyncio.get_running_loop().time() - self._forgot_at_s > LONGEST_MEMORY_S:
+        if asyncio.get_running_loop().time() - self._forgot_at_s > MAX_MEMORY_S:
             self.forget()
         if node not in self._newest:
             version = self._version

@@ -10,9 +10,9 @@ from app.api.http.views import View
 from app.db.decisions.simulations import NewSimulation, State
 from app.manifests.parts import Strict
 
-MOST_POLICIES = 5
-MOST_SEEDS = 5
-MOST_TEXT = 65_536
+MAX_POLICIES = 5
+MAX_SEEDS = 5
+MAX_TEXT = 65_536
 """Characters of a scenario, as it comes or as JSON."""
 
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -25,17 +25,17 @@ class SimulationRequest(Strict):
     example: Annotated[str, StringConstraints(max_length=63)] | None = Field(
         default=None, description="Name of a shipped scenario (`GET /api/v1/simulations/examples`)"
     )
-    scenario: dict[str, JsonValue] | Annotated[str, StringConstraints(min_length=1, max_length=MOST_TEXT)] | None = (
+    scenario: dict[str, JsonValue] | Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT)] | None = (
         Field(
             default=None,
             description="Instead: a scenario as `plimsoll simulate` takes it, as an object or as text (YAML or JSON); "
             "it must name no files",
         )
     )
-    policies: Annotated[list[PolicyLabel], Field(min_length=1, max_length=MOST_POLICIES)] | None = Field(
+    policies: Annotated[list[PolicyLabel], Field(min_length=1, max_length=MAX_POLICIES)] | None = Field(
         default=None, description="Instead of the scenario's; those that it has keep their settings"
     )
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=MOST_SEEDS)] | None = Field(
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=MAX_SEEDS)] | None = Field(
         default=None, description="Instead of the scenario's"
     )
     duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)] | None = Field(

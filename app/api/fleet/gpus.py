@@ -47,7 +47,7 @@ class GpuReadings(View):
 
 router = resource_router("gpus", prefix="/gpus")
 
-MOST_READINGS = 240
+MAX_READINGS = 240
 """Of one answer: as many as a chart can show."""
 
 
@@ -65,7 +65,7 @@ async def list_readings(
 ) -> GpuReadings:
     """What was read of one GPU over the last minutes: means over equal steps, oldest first."""
     name, now = f"{node}/{gpu}", context.now()
-    step_s = max(1, minutes * 60 // MOST_READINGS)
+    step_s = max(1, minutes * 60 // MAX_READINGS)
     async with context.transaction() as connection:
         await nodes.get_gpu(connection, name)
         rows = await gpu_board.load_readings(connection, name, now - timedelta(minutes=minutes), now, step_s)

@@ -12,11 +12,11 @@ from app.api.http.body import pointer_to_constant
 from app.api.http.errors import MalformedBody
 from app.base.errors import InvalidRequest
 
-LARGEST_BATCH = 65_536
-LARGEST_SEQUENCE = 2**53
-LARGEST_GPU_INDEX = 64_999
+MAX_BATCH = 65_536
+MAX_SEQUENCE = 2**53
+MAX_GPU_INDEX = 64_999
 """Of a slice (MIG) of GPU 63: 1000 * 64 + 10 * instance + compute instance."""
-MOST_GPUS = 128
+MAX_GPUS = 128
 """Sixteen GPUs in seven or eight slices each."""
 
 _decoder = msgspec.json.Decoder(Observation)
@@ -45,16 +45,16 @@ def decode_observation(body: bytes, node: str) -> Observation:
 
 def _check(observation: Observation) -> None:
     """Rules that types cannot state."""
-    if observation.sequence > LARGEST_SEQUENCE:
-        raise InvalidRequest(f"must be at most {LARGEST_SEQUENCE}", field="sequence")
+    if observation.sequence > MAX_SEQUENCE:
+        raise InvalidRequest(f"must be at most {MAX_SEQUENCE}", field="sequence")
     indices = [gpu.index for gpu in observation.gpus]
-    if len(set(indices)) < len(indices) or max(indices, default=0) > LARGEST_GPU_INDEX:
-        raise InvalidRequest(f"indices must differ and be at most {LARGEST_GPU_INDEX}", field="gpus")
-    if len(indices) > MOST_GPUS:
-        raise InvalidRequest(f"a node has at most {MOST_GPUS} GPUs and slices", field="gpus")
+    if len(set(indices)) < len(indices) or max(indices, default=0) > MAX_GPU_INDEX:
+        raise InvalidRequest(f"indices must differ and be at most {MAX_GPU_INDEX}", field="gpus")
+    if len(indices) > MAX_GPUS:
+        raise InvalidRequest(f"a node has at most {MAX_GPUS} GPUs and slices", field="gpus")
     for number, replica in enumerate(observation.replicas):
-        if replica.batch > LARGEST_BATCH:
-            raise InvalidRequest(f"must be at most {LARGEST_BATCH}", field=f"replicas[{number}].batch")
+        if replica.batch > MAX_BATCH:
+            raise InvalidRequest(f"must be at most {MAX_BATCH}", field=f"replicas[{number}].batch")
     for number, service in enumerate(observation.services):
         if any(bucket >= BUCKET_COUNT for bucket, _ in service.latency_buckets):
             raise InvalidRequest(

@@ -40,7 +40,7 @@ from app.store.store import AuditEvent
 
 router = resource_router("nodes", prefix="/nodes")
 
-LONGEST_WAIT_S = 30.0
+MAX_WAIT_S = 30.0
 CLOCK_SKEW_LIMIT_S = 60.0
 """An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
 
@@ -80,7 +80,7 @@ async def sync(
     name: Name,
     request: Request,
     wait_s: Annotated[
-        float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="Seconds to wait for a newer command")
+        float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for a newer command")
     ] = 0.0,
 ) -> Response:
     """Report one window of a node and get its newest command. A node that is not known yet registers itself."""
@@ -102,7 +102,7 @@ class QuickSync(Route):
         if scope["type"] != "http" or scope["method"] != "POST":
             return Match.NONE, {}
         path, query = self._path.fullmatch(scope["path"]), _QUICK_QUERY.fullmatch(scope["query_string"])
-        if path is None or query is None or float(query[1] or 0.0) > LONGEST_WAIT_S:
+        if path is None or query is None or float(query[1] or 0.0) > MAX_WAIT_S:
             return Match.NONE, {}
         params = {"name": path[1], "wait_s": float(query[1] or 0.0)}
         return Match.FULL, {"endpoint": self.endpoint, "path_params": params, "route": self}

@@ -12,7 +12,7 @@ from app.api.http.views import Page
 from app.base.errors import InvalidRequest
 
 DEFAULT_LIMIT = 50
-LARGEST_LIMIT = 500
+MAX_LIMIT = 500
 
 Row = TypeVar("Row")
 View = TypeVar("View")
@@ -62,7 +62,7 @@ class PageRequest:
 
 
 async def _page_request(
-    limit: Annotated[int, Query(ge=1, le=LARGEST_LIMIT, description="Items on a page")] = DEFAULT_LIMIT,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Items on a page")] = DEFAULT_LIMIT,
     cursor: Annotated[
         str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,400}$", description="`next_cursor` of the page before")
     ] = None,

@@ -12,10 +12,10 @@ from app.measurements.curves import CURVE_POINTS
 Batch = Annotated[float, Field(ge=1, le=65_536, allow_inf_nan=False)]
 Percent = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 
-MOST_SAMPLES = 5000
-MOST_NEIGHBOURS = 16
-MOST_CURVES = 8
-MOST_MEASURED = 500
+MAX_SAMPLES = 5000
+MAX_NEIGHBOURS = 16
+MAX_CURVES = 8
+MAX_MEASURED = 500
 
 
 class NeighbourIn(Strict):
@@ -35,7 +35,7 @@ class SampleIn(Strict):
     clock_mhz: Size | None = Field(default=None, description="Absent: the GPU type's highest")
     time_quota_percent: Percent = 100.0
     power_limit_w: Size | None = None
-    neighbours: list[NeighbourIn] = Field(default_factory=list, max_length=MOST_NEIGHBOURS)
+    neighbours: list[NeighbourIn] = Field(default_factory=list, max_length=MAX_NEIGHBOURS)
     latency_ms: Size = Field(description="Mean execution time of one whole batch")
     power_w: Size | None = Field(default=None, description="Of the whole GPU, idle power included")
     memory_mib: Size | None = None
@@ -49,7 +49,7 @@ class SamplesRequest(Strict):
     """Measurements of one network. Sending them again changes nothing."""
 
     source: str = Field(default="", max_length=200, description="Who measured, and with what")
-    samples: list[SampleIn] = Field(min_length=1, max_length=MOST_SAMPLES)
+    samples: list[SampleIn] = Field(min_length=1, max_length=MAX_SAMPLES)
 
 
 class SamplesAdded(View):
@@ -123,8 +123,8 @@ class CurvesView(View):
     gpu_type: str
     fit: FitView | None = Field(description="In force; null: none")
     setting: SettingView | None = Field(description="null: nothing was measured")
-    curves: list[CurveView] = Field(max_length=MOST_CURVES)
-    measured: list[MeasuredView] = Field(max_length=MOST_MEASURED, description="Newest samples, in the order they came")
+    curves: list[CurveView] = Field(max_length=MAX_CURVES)
+    measured: list[MeasuredView] = Field(max_length=MAX_MEASURED, description="Newest samples, in the order they came")
     samples: int = Field(description="All that are known of it on this GPU type")
 
 

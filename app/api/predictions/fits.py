@@ -17,8 +17,8 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.predictions.fit_views import (
-    MOST_CURVES,
-    MOST_MEASURED,
+    MAX_CURVES,
+    MAX_MEASURED,
     CurvesView,
     CurveView,
     FitDocument,
@@ -139,7 +139,7 @@ async def get_curves(
         check_known([gpu_type], types, what="GPU type", field="gpu_type")
         row, fit = await fits.find_current(connection, Group(name, gpu_type), "latency_ms") or (None, None)
         # Of what was served a quarter comes on top.
-        most = MOST_MEASURED * 4 // 5
+        most = MAX_MEASURED * 4 // 5
         measured = await samples.load(connection, network=name, gpu_type=gpu_type, own_limit=most, other_limit=0)
         known = [each.samples for each in await samples.count(connection, network=name) if each.gpu_type == gpu_type]
     view = CurvesView(
@@ -154,7 +154,7 @@ async def get_curves(
     if not len(measured):
         return view
     in_force = Fits(fits=() if fit is None else (fit,))
-    found = await asyncio.to_thread(curves_of, Group(name, gpu_type), measured, in_force, most_curves=MOST_CURVES)
+    found = await asyncio.to_thread(curves_of, Group(name, gpu_type), measured, in_force, most_curves=MAX_CURVES)
     return view.model_copy(update=_drawn(found))
 
 

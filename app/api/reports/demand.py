@@ -10,7 +10,7 @@ from app.api.decisions.plan_views import DemandView
 from app.api.http.answers import LIST, READ
 from app.api.http.auth import Viewer
 from app.api.http.body import resource_router
-from app.api.http.pages import LARGEST_LIMIT, Paging
+from app.api.http.pages import MAX_LIMIT, Paging
 from app.api.http.views import Page
 from app.api.workloads.services import visible_service, visible_services
 from app.db.reports import demands
@@ -40,7 +40,7 @@ async def list_service_demand(
     service: Name,
     since: Annotated[AwareDatetime | None, Query()] = None,
     until: Annotated[AwareDatetime | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1, le=LARGEST_LIMIT)] = LARGEST_LIMIT,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = MAX_LIMIT,
 ) -> Page[DemandView]:
     """The rates of one service from `since` (an hour ago) to `until` (now), oldest first, at most `limit`."""
     end = until or context.now()

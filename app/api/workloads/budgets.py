@@ -21,7 +21,7 @@ from app.manifests.parts import Metadata, Name
 
 router = resource_router("budgets", prefix="/budgets")
 
-MOST_DEGRADED = 100
+MAX_DEGRADED = 100
 
 
 class DegradedView(View):
@@ -42,7 +42,7 @@ class BudgetStatusView(View):
     projected_usd: float = Field(description="Spent when the period ends, if that plan stays")
     degraded_services: int = Field(default=0, description="How many are planned for less because of it")
     degraded: list[DegradedView] = Field(
-        default_factory=list, max_length=MOST_DEGRADED, description="The first of them, by name"
+        default_factory=list, max_length=MAX_DEGRADED, description="The first of them, by name"
     )
 
 
@@ -110,7 +110,7 @@ def _view(row: BudgetRow) -> BudgetView:
             protected_priority=state.protected_priority,
         ),
         status=BudgetStatusView.model_validate(state).model_copy(
-            update={"degraded_services": len(row.shares), "degraded": degraded[:MOST_DEGRADED]}
+            update={"degraded_services": len(row.shares), "degraded": degraded[:MAX_DEGRADED]}
         ),
     )
 

@@ -42,13 +42,13 @@ BASES = {
     "first_order": "what these replicas would carry more",
     "relaxation": "solved again in fractions of GPUs",
 }
-_LEAST_USD, _LEAST_WEIGHT = 5e-6, 5e-4
+_MIN_USD, _MIN_WEIGHT = 5e-6, 5e-4
 """What the decimals of a price show."""
-_LEAST_LOSS_USD, _LEAST_LOSS_WEIGHT = 5e-5, 0.05
+_MIN_LOSS_USD, _MIN_LOSS_WEIGHT = 5e-5, 0.05
 """The same of a loss."""
 _MIB_PER_GIB = 1024.0
-_MOST_SHORTFALLS = 2
-MOST_LINES = 4
+_MAX_SHORTFALLS = 2
+MAX_LINES = 4
 """Of limits that hold back one service."""
 
 
@@ -109,10 +109,10 @@ def _show_service(service: Document, unit: str) -> None:
 def _bindings(service: Document, unit: str) -> list[Document]:
     """Those that hold back most replicas; none where to carry more would be worth nothing."""
     worth = number(service, "worth_per_rps")
-    if worth is not None and worth < (_LEAST_USD if unit == "usd_per_hour" else _LEAST_WEIGHT):
+    if worth is not None and worth < (_MIN_USD if unit == "usd_per_hour" else _MIN_WEIGHT):
         return []
     found = sorted(documents(service.get("bindings")), key=lambda entry: -(number(entry, "replicas") or 0.0))
-    return found[:MOST_LINES]
+    return found[:MAX_LINES]
 
 
 def _show_price(service: Document, unit: str) -> None:
@@ -121,11 +121,11 @@ def _show_price(service: Document, unit: str) -> None:
     if worth is None:
         return
     if unit == "usd_per_hour":
-        costs = f"one more costs {usd(more, 5)}/h" if more >= _LEAST_USD else "one more costs nothing: there is room"
-        is_worth = f"{usd(worth, 5)}/h" if worth >= _LEAST_USD else "nothing"
+        costs = f"one more costs {usd(more, 5)}/h" if more >= _MIN_USD else "one more costs nothing: there is room"
+        is_worth = f"{usd(worth, 5)}/h" if worth >= _MIN_USD else "nothing"
         show_line(f"  price: a request per second is worth {is_worth}; {costs}")
     else:
-        takes = f"takes {amount(more, 3)} from others" if more >= _LEAST_WEIGHT else "takes nothing from others"
+        takes = f"takes {amount(more, 3)} from others" if more >= _MIN_WEIGHT else "takes nothing from others"
         show_line(f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}")
     if replica > 0.0:
         show_line(f"  price: one replica fewer that must run saves {priced(replica, unit)} at most")
@@ -235,7 +235,7 @@ def _dearer(loss: float, unit: str) -> str:
 
 
 def _shown_loss(loss: float, unit: str) -> bool:
-    return loss >= (_LEAST_LOSS_USD if unit == "usd_per_hour" else _LEAST_LOSS_WEIGHT)
+    return loss >= (_MIN_LOSS_USD if unit == "usd_per_hour" else _MIN_LOSS_WEIGHT)
 
 
 def _pattern(alternative: Document) -> str:
@@ -276,7 +276,7 @@ def _show_losses(losses: object) -> None:
 
 def _shortfalls(shortfalls: Sequence[Document]) -> str:
     shown = []
-    for each in shortfalls[:_MOST_SHORTFALLS]:
+    for each in shortfalls[:_MAX_SHORTFALLS]:
         share = 100.0 * (number(each, "share") or 0.0)
         shown.append(f"{text(each, 'service')} {amount(number(each, 'rate_rps'))} rps ({share:.0f} %)")
     more = len(shortfalls) - len(shown)

@@ -31,7 +31,7 @@ from app.cli.objects.get import Output
 from solvers.policies.cards import card
 from solvers.policies.registry import policies
 
-MOST_SERVER_S = 60.0
+MAX_SERVER_S = 60.0
 """A control plane takes no longer."""
 
 Names = Annotated[
@@ -70,8 +70,8 @@ def compare(
     if scenario is not None:
         _in_simulation(scenario, wanted, jobs, output)
         return
-    if problem is None and time_limit > MOST_SERVER_S:
-        words = f"a control plane plans for at most {MOST_SERVER_S:g} s; a Problem file may take longer"
+    if problem is None and time_limit > MAX_SERVER_S:
+        words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
         raise typer.BadParameter(words, param_hint="'--time-limit'")
     answer = _of_server(context, wanted, time_limit) if problem is None else _of_file(problem, wanted, time_limit)
     if not show_document(answer, output):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from solvers.types.problem import Problem
 
 _LOCAL_POLICY = "joint"
-MOST_SERVER_S = 60.0
+MAX_SERVER_S = 60.0
 """A control plane takes no longer."""
 _NOISE_USD = 5e-5
 """Differences that four decimals do not show."""
@@ -90,8 +90,8 @@ def what_if(
     )
     if not suggest and not flags.is_any():
         raise typer.BadParameter(f"ask something: {', '.join(FLAGS.values())}, or --suggest")
-    if problem is None and time_limit > MOST_SERVER_S:
-        words = f"a control plane plans for at most {MOST_SERVER_S:g} s; a Problem file may take longer"
+    if problem is None and time_limit > MAX_SERVER_S:
+        words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
         raise typer.BadParameter(words, param_hint="'--time-limit'")
     if problem is not None:
         answer = _of_file(problem, flags, together, suggest, policy or _LOCAL_POLICY, time_limit)

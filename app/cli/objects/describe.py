@@ -16,7 +16,7 @@ from app.cli.objects.predictions import show_predictions
 from solvers.types.problem import OperatingPoint
 
 NEWEST_EVENTS = 8
-LONGEST_TABLE = 20
+MAX_TABLE = 20
 """Rows of an object's own tables that are printed; `get -o json` has all of them."""
 
 
@@ -71,14 +71,14 @@ def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
 
 def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
     """Objects with a column for each key, or rows of values under these names."""
-    shown = entries[:LONGEST_TABLE]
+    shown = entries[:MAX_TABLE]
     flat = [_flat(row) if isinstance(row, dict) else dict(zip(names, _values(row), strict=True)) for row in shown]
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
     show_table([Heading("    " + titles[0]), *map(Heading, titles[1:])], _indented(cells, "    "))
-    if len(entries) > LONGEST_TABLE:
+    if len(entries) > MAX_TABLE:
         show_line(
-            f"    ... and {count(len(entries) - LONGEST_TABLE, 'more row')}",
+            f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}",
         )
 
 

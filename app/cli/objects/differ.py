@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.base.yaml_lines import FieldPath, dotted
 from app.cli.common.manifest_files import AnyManifest
 
-LONGEST_LIST = 12
+MAX_LIST = 12
 """Longer lists, such as the rows of a profile, are summed up."""
 
 
@@ -20,7 +20,7 @@ class FieldChange:
 
     def __str__(self) -> str:
         before, after = self.before, self.after
-        if isinstance(before, list) and isinstance(after, list) and max(len(before), len(after)) > LONGEST_LIST:
+        if isinstance(before, list) and isinstance(after, list) and max(len(before), len(after)) > MAX_LIST:
             kept = sum(entry in before for entry in after)
             return f"{self.field}: {len(before)} rows → {len(after)} rows, of which {len(after) - kept} are new"
         return f"{self.field}: {shown(before)} → {shown(after)}"
@@ -47,7 +47,7 @@ def shown(value: object) -> str:
     if value is None or value == []:
         return "none"
     if isinstance(value, list | tuple):
-        return f"{len(value)} rows" if len(value) > LONGEST_LIST else ", ".join(map(shown, value))
+        return f"{len(value)} rows" if len(value) > MAX_LIST else ", ".join(map(shown, value))
     if isinstance(value, dict):
         return " ".join(map(shown, value.values()))
     if isinstance(value, float):

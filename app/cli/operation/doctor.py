@@ -35,11 +35,11 @@ from app.cli.objects.get import Output
 from app.db.base import migrate
 from app.postgres import server as postgres
 
-LEAST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 SOLVERS = ("pulp", "cvxpy", "ortools.sat.python.cp_model", "highspy", "numba")
 IMPORT_LIMIT_S = 60.0
-LARGEST_SKEW_S = 2.0
-LEAST_FREE_GIB = 2.0
+MAX_SKEW_S = 2.0
+MIN_FREE_GIB = 2.0
 
 
 class CheckVerdict(StrEnum):
@@ -101,7 +101,7 @@ def _as_dict(finding: ServerFinding) -> dict[str, str]:
 
 def _python() -> Iterator[ServerFinding]:
     found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info >= LEAST_PYTHON:
+    if sys.version_info >= MIN_PYTHON:
         yield ServerFinding(check="python", verdict=CheckVerdict.OK, detail=f"{found} at {sys.executable}")
     else:
         yield ServerFinding(check="python", verdict=CheckVerdict.BROKEN, detail=f"{found}; 3.11 or newer is needed")
@@ -219,8 +219,8 @@ def _readiness(status: int, health: dict[str, object], place: str) -> ServerFind
 def _clock(server_time: datetime) -> ServerFinding:
     """HTTP dates have whole seconds, and the answer travelled: up to 2 s mean nothing."""
     skew_s = (datetime.now(UTC) - server_time).total_seconds()
-    if abs(skew_s) <= LARGEST_SKEW_S:
-        detail = f"within {LARGEST_SKEW_S:g} s of the control plane's"
+    if abs(skew_s) <= MAX_SKEW_S:
+        detail = f"within {MAX_SKEW_S:g} s of the control plane's"
         return ServerFinding(check="clock", verdict=CheckVerdict.OK, detail=detail)
     detail = f"{skew_s:+.0f} s from the control plane's; synchronise both with NTP"
     return ServerFinding(check="clock", verdict=CheckVerdict.WARNING, detail=detail)
@@ -272,7 +272,7 @@ def _disk(data_dir: Path) -> Iterator[ServerFinding]:
         place = place.parent
     free_gib = shutil.disk_usage(place).free / 2**30
     detail = f"{free_gib:.1f} GiB free under {place}"
-    if free_gib < LEAST_FREE_GIB:
+    if free_gib < MIN_FREE_GIB:
         yield ServerFinding(
             check="disk", verdict=CheckVerdict.WARNING, detail=f"{detail}; the database needs room to grow"
         )

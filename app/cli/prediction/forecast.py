@@ -37,14 +37,14 @@ from app.db.predictions import rates
 from app.db.workloads import services
 from app.measurements.traces import make_history, read_trace
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
-from solvers.forecast.choose_technique import FEWEST_FORECASTS, MARGIN, choose
+from solvers.forecast.choose_technique import MARGIN, MIN_FORECASTS, choose
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import COARSE_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import PLANNING_LEVEL, RequestSeries
 
-LEAST_HORIZON_S = 5.0
-MOST_ORIGINS = 2000
+MIN_HORIZON_S = 5.0
+MAX_ORIGINS = 2000
 
 app = typer.Typer(
     add_completion=False,
@@ -101,7 +101,7 @@ def test(
     series = read_trace(trace, column).series
     if window is not None:
         series = coarsen(series, parse_duration(window).total_seconds())
-    horizon_s = max(LEAST_HORIZON_S, series.window_s) if horizon is None else parse_duration(horizon).total_seconds()
+    horizon_s = max(MIN_HORIZON_S, series.window_s) if horizon is None else parse_duration(horizon).total_seconds()
     scores = _scores(series, horizon_s)
     if not scores:
         raise CliError(f"the trace has {count(len(series.arrivals), 'window')}: too few to judge a forecast")
@@ -158,7 +158,7 @@ def warm_up(
 
 def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]:
     coarse = coarsen(series, COARSE_S)
-    question = BackTestOrigin(horizon_s=horizon_s, most_origins=MOST_ORIGINS)
+    question = BackTestOrigin(horizon_s=horizon_s, most_origins=MAX_ORIGINS)
     found = back_test(
         series,
         question,
@@ -184,9 +184,7 @@ def _show_forecast(forecast: Document) -> None:
     _show_scores(scores, chosen)
     best = min(scores, key=lambda name: scores[name].pinball_rps)
     if chosen in scores and scores[best].pinball_rps < scores[chosen].pinball_rps:
-        show_line(
-            f"another takes over once it loses {100 * MARGIN:g} % less over at least {FEWEST_FORECASTS:g} forecasts"
-        )
+        show_line(f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts")
 
 
 def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:

@@ -13,9 +13,9 @@ from app.catalogue.catalogue import CatalogueError, load_gpu_types
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.output import count
 from app.measurements.csv_files import query_rows, read_samples
-from solvers.predict.data.sample_checks import LARGEST_BATCH
+from solvers.predict.data.sample_checks import MAX_BATCH
 from solvers.predict.data.samples import Group, Queries, make_queries
-from solvers.predict.learn.profiling_plan import MOST_POINTS, make_profiling_plan
+from solvers.predict.learn.profiling_plan import MAX_POINTS, make_profiling_plan
 from solvers.types.state import GpuType
 
 Condition: TypeAlias = tuple[float, float, float]
@@ -32,10 +32,10 @@ def plan(
         list[Path] | None, typer.Option(metavar="CSV", help="What was measured already; may be repeated")
     ] = None,
     points: Annotated[
-        int, typer.Option("--count", min=1, max=MOST_POINTS, help="At most so many points")
+        int, typer.Option("--count", min=1, max=MAX_POINTS, help="At most so many points")
     ] = USUAL_POINTS,
     largest_batch: Annotated[
-        int, typer.Option(min=1, max=int(LARGEST_BATCH), help="Batches are 1, 2, 4, ... up to this")
+        int, typer.Option(min=1, max=int(MAX_BATCH), help="Batches are 1, 2, 4, ... up to this")
     ] = 64,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="POINTS", help="Where to write the points; - = stdout")

@@ -28,7 +28,7 @@ from app.cli.common.output import Heading, show_line, show_table
 
 Kind = Literal["vllm", "triton", "mlserver", "dcgm"]
 ASK_S = 5.0
-LONGEST_WINDOW_S = 3600.0
+MAX_WINDOW_S = 3600.0
 """What the control plane takes."""
 
 
@@ -69,7 +69,7 @@ def relay(
             after = _reading(_page(url, surroundings), kind, served_as or service)
             is_pushed = _push(api, service, make_window(source, before, after, slo_ms))
             pushed += is_pushed
-            if is_pushed or after.at_s - before.at_s + period_s > LONGEST_WINDOW_S:
+            if is_pushed or after.at_s - before.at_s + period_s > MAX_WINDOW_S:
                 before = after
 
 

@@ -26,7 +26,7 @@ State: TypeAlias = Literal["queued", "running", "finished", "failed", "cancelled
 KEPT = 50
 """That are over, the newest."""
 WAITING_LIMIT = 5
-MOST_TRIES = 2
+MAX_TRIES = 2
 """A simulation that ended two runners would end the third one, too."""
 LOST = (
     "its runner was lost {tries} times while it ran: the control plane was ended or ran out of memory; ask for a "
@@ -195,7 +195,7 @@ async def _take_back(connection: AsyncConnection, at: datetime) -> None:
     """Running ones whose lease is over: back into the queue, or given up."""
     lost = await connection.execute(text(_LOST))
     for row in lost.all():
-        if row.tries < MOST_TRIES:
+        if row.tries < MAX_TRIES:
             await connection.execute(text(_REQUEUE), {"id": row.id})
         else:
             error = LOST.format(tries=row.tries)

@@ -16,7 +16,7 @@ from app.db.fleet.ingest import add_hours, add_windows
 
 OLDEST_S = 86_400.0
 """Older windows are refused; `Retention.pushed_days` keeps longer what would repeat them."""
-MOST_SOURCES = 64
+MAX_SOURCES = 64
 """Of one service, within an hour."""
 SLACK = timedelta(milliseconds=1)
 """Two windows may overlap by so much: ends are sums of rounded numbers."""
@@ -87,8 +87,8 @@ async def _check_sources(connection: AsyncConnection, pushed: Pushed, now: datet
     """Only somebody new is counted with the others."""
     values = {"service": pushed.reading.service, "source": pushed.source, "since": now - timedelta(hours=1)}
     others = (await connection.execute(text(_OTHER_SOURCES), values)).scalar_one()
-    if others >= MOST_SOURCES:
-        raise Conflict(f"{MOST_SOURCES} sources push for this service already; add their counts up before")
+    if others >= MAX_SOURCES:
+        raise Conflict(f"{MAX_SOURCES} sources push for this service already; add their counts up before")
 
 
 def _values(pushed: Pushed, now: datetime) -> dict[str, object]:

@@ -17,7 +17,7 @@ from solvers.forecast.types import RequestSeries
 LATENESS = timedelta(hours=1)
 """How far back sums are made again, for windows that came late."""
 
-LEAST_HEARD_S = COARSE_S / 2
+MIN_HEARD_S = COARSE_S / 2
 """Five minutes of which less was heard count as not heard."""
 
 
@@ -37,7 +37,7 @@ async def load_rates(
     A service of which nothing was heard at all is not there.
     """
     found = await connection.execute(
-        text(_LOAD), {"services": list(services), "since": since, "until": until, "least_s": LEAST_HEARD_S}
+        text(_LOAD), {"services": list(services), "since": since, "until": until, "least_s": MIN_HEARD_S}
     )
     return {row.service: dense_series(row.numbers, row.arrivals, COARSE_S, until_s=until.timestamp()) for row in found}
 

@@ -20,7 +20,7 @@ from app.store.store import AuditEvent
 from solvers.predict.data.samples import Group, LayerCounts
 from solvers.types.state import Mode
 
-MOST_OWN, MOST_OTHERS = 4000, 2000
+MAX_OWN, MAX_OTHERS = 4000, 2000
 """Newest samples that one refit works on: a few seconds for one network with all techniques."""
 UNCOMPARED_ERROR = 0.1
 """What may replace a profile that the samples do not speak of: twice the error of a good fit, a few samples' worth."""
@@ -113,7 +113,7 @@ async def load_request(
 ) -> RefitRequest:
     """What a refit of the network works on. Raises NotFound, and InvalidRequest when nothing is known of it."""
     is_training = (await profiles.get_network(connection, network)).is_training
-    found = await samples.load(connection, network=network, own_limit=MOST_OWN, other_limit=MOST_OTHERS)
+    found = await samples.load(connection, network=network, own_limit=MAX_OWN, other_limit=MAX_OTHERS)
     if not len(found) and network not in layers:
         raise InvalidRequest(
             f"there are no samples of {network!r}, and its layers are not known; send some to "

@@ -14,7 +14,7 @@ from app.store.task_book import TaskPhase, TaskRecord, as_of
 from app.store.task_book import cancelled as cancelled_record
 from solvers.types.state import GpuId, Json, Task, Variant
 
-MOST_OPEN = 2000
+MAX_OPEN = 2000
 """Tasks that are not over, of all projects: each of them is looked at in every tick."""
 
 FIXED = ("kind", "network", "layers", "memory_mib", "variants", "batch", "iterations")
@@ -147,7 +147,7 @@ async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> Non
 
 async def _insert(connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str) -> int:
     count = (await connection.execute(select(func.count()).select_from(task).where(IS_OPEN))).scalar_one()
-    if count >= MOST_OPEN:
+    if count >= MAX_OPEN:
         raise Conflict(f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done")
     name = wanted.task.name
     before = await connection.execute(select(func.max(task.c.run)).where(task.c.name == name))

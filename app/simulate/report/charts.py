@@ -18,7 +18,7 @@ DASHES = ("", "6 3", "2 2", "8 2 2 2")
 WIDTH, HEIGHT = 380.0, 200.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 16.0, 34.0
 BAR, BAR_GAP = 20.0, 8.0
-MOST_LETTERS = 32
+MAX_LETTERS = 32
 """Of a bar's name: its figure stands in the same line."""
 _TICKS = 5
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -224,7 +224,7 @@ def _bar(bar: ChartBar, top: float, longest: float) -> Iterator[str]:
     across = WIDTH - 2 * RIGHT
     width = bar.value / longest * across
     base = top + BAR
-    label = bar.label if len(bar.label) <= MOST_LETTERS else bar.label[: MOST_LETTERS - 1] + "…"
+    label = bar.label if len(bar.label) <= MAX_LETTERS else bar.label[: MAX_LETTERS - 1] + "…"
     yield f'<text class="name" x="{RIGHT:g}" y="{base - 5:g}">{escape(label)}<title>{escape(bar.label)}</title></text>'
     yield f'<text class="name" x="{WIDTH - RIGHT:g}" y="{base - 5:g}" text-anchor="end">{escape(bar.text)}</text>'
     yield f'<rect x="{RIGHT:g}" y="{base:g}" width="{width:.1f}" height="{BAR:g}" rx="2" fill="{bar.colour}"/>'

@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 150.0, 12.0, 6.0, 34.0
 _HEIGHTS: dict[TaskPhase, float] = {"waiting": 4.0, "running": 14.0, "swapped": 14.0}
 _LOOKS = {"waiting": 'class="wait"', "swapped": 'class="swap" fill="{colour}"'}
 PHASES: dict[TaskPhase, str] = {"waiting": "waits", "running": "runs", "swapped": "swapped out"}
-_MOST_LETTERS = 20
+_MAX_LETTERS = 20
 
 
 def gantt_chart(
@@ -44,7 +44,7 @@ def phase_legend(colour: str) -> str:
 
 
 def _row(task: TaskResult, top: float, span_s: Range, colour: str) -> Iterator[str]:
-    name = task.task if len(task.task) <= _MOST_LETTERS else task.task[: _MOST_LETTERS - 1] + "…"
+    name = task.task if len(task.task) <= _MAX_LETTERS else task.task[: _MAX_LETTERS - 1] + "…"
     yield f'<text class="name" x="{LEFT - 8:g}" y="{top + 14:g}" text-anchor="end">{escape(name)}</text>'
     for (begin_s, phase), (end_s, _) in pairwise([*task.course, (task.until_s, "finished")]):
         if phase in PHASES and end_s > begin_s:

@@ -17,7 +17,7 @@ from app.simulate.report.charts import ChartBar, TimeAxis, bar_chart, colour_of
 from app.simulate.report.compare import missed
 from app.simulate.report.html_budgets import budgets_section, policies_section
 from app.simulate.report.html_charts import (
-    MOST_FAULTS,
+    MAX_FAULTS,
     Runs,
     Values,
     policy_chart,
@@ -44,7 +44,7 @@ from app.simulate.report.report import PolicySummary, SimulationReport, seeds_no
 from app.simulate.run.results import RunSeries
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 
-MOST_SCENARIO = 20_000
+MAX_SCENARIO = 20_000
 """Characters of a scenario that the page carries."""
 
 
@@ -206,7 +206,7 @@ def _used(gpu_type: str, series: RunSeries) -> list[float]:
 
 
 def _fault_list(spec: ScenarioSpec) -> str:
-    entries = "".join(f"<li>{escape(title)}</li>" for title in fault_titles(spec.faults, MOST_FAULTS))
+    entries = "".join(f"<li>{escape(title)}</li>" for title in fault_titles(spec.faults, MAX_FAULTS))
     return f"<ol>{entries}</ol>" if entries else ""
 
 
@@ -221,6 +221,6 @@ def _footer(scenario: SimulationScenario, *, version: str, file: str) -> Iterato
     written = msgspec.json.format(
         msgspec.json.encode(scenario.model_dump(mode="json", exclude_defaults=True)), indent=1
     )
-    if len(written) <= MOST_SCENARIO:
+    if len(written) <= MAX_SCENARIO:
         yield f"<details><summary>The scenario</summary><pre>{escape(written.decode())}</pre></details>"
     yield "</footer>"

@@ -10,7 +10,7 @@ from app.simulate.report.timelines import mean_course, point_times_s
 from app.simulate.run.results import RunResult, RunSeries
 from app.simulate.scenario.scenario import ScenarioSpec
 
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 """That are marked and listed."""
 
 Runs = Mapping[str, Sequence[RunResult]]
@@ -58,5 +58,5 @@ def fault_spans(spec: ScenarioSpec) -> list[ChartSpan]:
             end_s=spec.duration_s if fault.end_s is None else fault.end_s,
             title=fault_title(fault),
         )
-        for number, fault in enumerate(spec.faults[:MOST_FAULTS], start=1)
+        for number, fault in enumerate(spec.faults[:MAX_FAULTS], start=1)
     ]

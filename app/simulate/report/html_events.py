@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from app.simulate.figures import duration, number
-from app.simulate.report.html_charts import MOST_FAULTS, Runs
+from app.simulate.report.html_charts import MAX_FAULTS, Runs
 from app.simulate.report.html_parts import FigureCell, paragraph, table
 from app.simulate.report.html_words import fault_title
 from app.simulate.run.results import RunResult, ServiceResult
@@ -40,7 +40,7 @@ def events_section(spec: ScenarioSpec, runs: Runs) -> Iterator[str]:
             number(fmean(_missed(run, each, spec.warm_up_s) for run in mine), 0),
             _over_it(mine, each, spec),
         )
-        for each in touching[:MOST_FAULTS]
+        for each in touching[:MAX_FAULTS]
         for policy, mine in runs.items()
     ]
     if rows:

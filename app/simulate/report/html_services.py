@@ -13,9 +13,9 @@ from app.simulate.report.timelines import mean_course
 from app.simulate.run.results import RunResult, RunSeries, ServiceResult, ServiceSeries
 from app.simulate.scenario.scenario import ScenarioSpec
 
-MOST_CHARTED = 12
+MAX_CHARTED = 12
 """Services with charts."""
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Services with a row."""
 ARRIVALS = "requests that arrived"
 
@@ -26,16 +26,14 @@ def services_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, t
     closed = {service.name for service in spec.services if service.load.clients is not None}
     yield "<h2>Services</h2>"
     yield paragraph("Those come first that break their SLO by most, or are nearest to it.", "faint")
-    for place in ranked[:MOST_CHARTED]:
+    for place in ranked[:MAX_CHARTED]:
         yield from _in_full(runs, place, times, closed)
-    others = ranked[MOST_CHARTED:]
+    others = ranked[MAX_CHARTED:]
     if others:
         yield "<h2>Further services</h2>"
-        yield _in_rows(runs, others[:MOST_ROWS])
-    if len(others) > MOST_ROWS:
-        yield paragraph(
-            f"{counted(len(others) - MOST_ROWS, 'service')} more, none worse: see the JSON report.", "faint"
-        )
+        yield _in_rows(runs, others[:MAX_ROWS])
+    if len(others) > MAX_ROWS:
+        yield paragraph(f"{counted(len(others) - MAX_ROWS, 'service')} more, none worse: see the JSON report.", "faint")
 
 
 def worst_first(report: SimulationReport) -> list[int]:

@@ -12,9 +12,9 @@ from app.simulate.report.report import SimulationReport
 from app.simulate.run.results import RunSeries, TaskPhase, TaskResult
 from app.simulate.scenario.scenario import ScenarioSpec
 
-MOST_TASKS = 24
+MAX_TASKS = 24
 """With a row and a bar, under each policy."""
-MOST_POLICIES = 4
+MAX_POLICIES = 4
 """Whose tasks are shown one by one."""
 _TITLES: dict[TaskPhase, str] = {
     "running": "Tasks that run",
@@ -42,15 +42,15 @@ def tasks_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, time
         yield policy_chart(title, times, policy_lines(runs, partial(_count, phase)), is_count=True)
     yield "</div>"
     marked = fault_spans(spec)
-    for place, (policy, mine) in enumerate(list(runs.items())[:MOST_POLICIES]):
+    for place, (policy, mine) in enumerate(list(runs.items())[:MAX_POLICIES]):
         title = f"Tasks under {policy}, seed {mine[0].seed}"
-        shown = mine[0].tasks[:MOST_TASKS]
+        shown = mine[0].tasks[:MAX_TASKS]
         yield phase_legend(colour_of(place))
         yield figure(title, gantt_chart(title, shown, (0.0, spec.duration_s), colour=colour_of(place), marked=marked))
         yield _task_table(shown)
-        if len(mine[0].tasks) > MOST_TASKS:
-            yield paragraph(f"{counted(len(mine[0].tasks) - MOST_TASKS, 'task')} more: see the JSON report.", "faint")
-    if len(runs) > MOST_POLICIES:
+        if len(mine[0].tasks) > MAX_TASKS:
+            yield paragraph(f"{counted(len(mine[0].tasks) - MAX_TASKS, 'task')} more: see the JSON report.", "faint")
+    if len(runs) > MAX_POLICIES:
         yield paragraph("Tasks under the other policies: see the JSON report.", "faint")
 
 

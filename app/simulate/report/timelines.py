@@ -6,7 +6,7 @@ from statistics import fmean
 
 from app.simulate.run.results import RunResult, RunSeries
 
-MOST_POINTS = 240
+MAX_POINTS = 240
 """Of one line: more would be finer than a chart's pixels."""
 
 Course = list[float | None]
@@ -19,7 +19,7 @@ def mean_course(runs: Sequence[RunResult], values: Callable[[RunSeries], Sequenc
 
 
 def thinned(values: Sequence[float | None]) -> Course:
-    """At most MOST_POINTS values: means of as many neighbouring steps as it takes."""
+    """At most MAX_POINTS values: means of as many neighbouring steps as it takes."""
     size = _steps_per_point(len(values))
     return [mean_known(values[begin : begin + size]) for begin in range(0, len(values), size)]
 
@@ -37,4 +37,4 @@ def mean_known(values: Sequence[float | None]) -> float | None:
 
 
 def _steps_per_point(steps: int) -> int:
-    return max(1, math.ceil(steps / MOST_POINTS))
+    return max(1, math.ceil(steps / MAX_POINTS))

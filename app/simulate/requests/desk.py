@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.api.decisions.simulation_views import MOST_POLICIES, MOST_SEEDS, MOST_TEXT, ExampleView, SimulationRequest
+from app.api.decisions.simulation_views import MAX_POLICIES, MAX_SEEDS, MAX_TEXT, ExampleView, SimulationRequest
 from app.base.errors import InvalidRequest
 from app.base.yaml_lines import Document, FieldPath, dotted, line_of_alias, read_documents
 from app.db.decisions.simulations import NewSimulation
@@ -13,13 +13,13 @@ from app.simulate.scenario.reading import Complaints, pool_of, scenario_of
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario, files_of
 from solvers.policies.registry import policies
 
-MOST_DURATION_S = 21_600.0
-MOST_GPUS = 512
-MOST_SERVICES = 100
-MOST_TASKS = 1000
-MOST_STEPS = 2000
+MAX_DURATION_S = 21_600.0
+MAX_GPUS = 512
+MAX_SERVICES = 100
+MAX_TASKS = 1000
+MAX_STEPS = 2000
 """Of the time series."""
-MOST_COMPLAINTS = 20
+MAX_COMPLAINTS = 20
 """Of thousands nobody reads all."""
 
 _REMEDY = "`plimsoll simulate` takes more"
@@ -35,13 +35,13 @@ class ScenarioIntake:
     def limits(self) -> dict[str, float]:
         """The most of what may be asked for."""
         return {
-            "policies": MOST_POLICIES,
-            "seeds": MOST_SEEDS,
-            "duration_s": MOST_DURATION_S,
-            "gpus": MOST_GPUS,
-            "services": MOST_SERVICES,
-            "tasks": MOST_TASKS,
-            "steps": MOST_STEPS,
+            "policies": MAX_POLICIES,
+            "seeds": MAX_SEEDS,
+            "duration_s": MAX_DURATION_S,
+            "gpus": MAX_GPUS,
+            "services": MAX_SERVICES,
+            "tasks": MAX_TASKS,
+            "steps": MAX_STEPS,
         }
 
     def policies(self) -> Sequence[str]:
@@ -74,8 +74,8 @@ def _document(wanted: SimulationRequest) -> Document:
         return Document(value=find_example(wanted.example).document, lines={(): 1})
     if isinstance(wanted.scenario, str):
         return _parsed(wanted.scenario)
-    if (size := len(json.dumps(wanted.scenario))) > MOST_TEXT:
-        words = f"has {size:,} characters as JSON; at most {MOST_TEXT:,} are read here; {_REMEDY}"
+    if (size := len(json.dumps(wanted.scenario))) > MAX_TEXT:
+        words = f"has {size:,} characters as JSON; at most {MAX_TEXT:,} are read here; {_REMEDY}"
         raise InvalidRequest(words, field="scenario")
     return Document(value=wanted.scenario, lines={(): 1})
 
@@ -91,7 +91,7 @@ def _parsed(text: str) -> Document:
 
     documents = list(read_documents(text, complain))
     if complaints:
-        raise InvalidRequest("; ".join(complaints[:MOST_COMPLAINTS]), field="scenario")
+        raise InvalidRequest("; ".join(complaints[:MAX_COMPLAINTS]), field="scenario")
     if len(documents) != 1:
         raise InvalidRequest(f"holds {len(documents) or 'no'} documents; a scenario is one", field="scenario")
     return documents[0]
@@ -130,8 +130,8 @@ def _oversized(value: object) -> Iterator[tuple[FieldPath, str]]:
     spec = value.get("spec") if isinstance(value, dict) else None
     fleet = spec.get("fleet") if isinstance(spec, dict) else None
     gpus = sum(map(_gpus, fleet)) if isinstance(fleet, list) else 0
-    if gpus > MOST_GPUS:
-        yield ("spec", "fleet"), f"has {gpus:,} GPUs; at most {MOST_GPUS} are simulated here; {_REMEDY}"
+    if gpus > MAX_GPUS:
+        yield ("spec", "fleet"), f"has {gpus:,} GPUs; at most {MAX_GPUS} are simulated here; {_REMEDY}"
 
 
 def _gpus(pool: object) -> int:
@@ -144,12 +144,12 @@ def _refused(scenario: SimulationScenario, wanted: SimulationRequest) -> Iterato
     """What `plimsoll simulate` would do, and this does not."""
     spec = scenario.spec
     for path, words, found, most in (
-        (("policies",), "policies", len(spec.policies), MOST_POLICIES),
-        (("seeds",), "seeds", len(spec.seeds), MOST_SEEDS),
-        (("duration_s",), "seconds", spec.duration_s, MOST_DURATION_S),
-        (("services",), "services", len(spec.services), MOST_SERVICES),
-        (("tasks",), "tasks", len(spec.tasks) + sum(each.most for each in spec.task_lists), MOST_TASKS),
-        (("step_s",), "steps of the time series", spec.duration_s / spec.step_s, MOST_STEPS),
+        (("policies",), "policies", len(spec.policies), MAX_POLICIES),
+        (("seeds",), "seeds", len(spec.seeds), MAX_SEEDS),
+        (("duration_s",), "seconds", spec.duration_s, MAX_DURATION_S),
+        (("services",), "services", len(spec.services), MAX_SERVICES),
+        (("tasks",), "tasks", len(spec.tasks) + sum(each.most for each in spec.task_lists), MAX_TASKS),
+        (("step_s",), "steps of the time series", spec.duration_s / spec.step_s, MAX_STEPS),
     ):
         if found > most:
             yield path, f"come to {found:,.0f} {words}; at most {most:,.0f} are simulated here; {_REMEDY}"
@@ -178,7 +178,7 @@ def _refusal(found: Complaints, document: Document, wanted: SimulationRequest) -
         is_inside = field is None and is_text
         detail = f"line {document.line(path)}: {words}" if is_inside else words
         told[field or f"scenario.{dotted(path)}", detail] = None
-    (first, detail), *others = list(told)[:MOST_COMPLAINTS]
+    (first, detail), *others = list(told)[:MAX_COMPLAINTS]
     return InvalidRequest(detail, field=first, others=others)
 
 

@@ -27,8 +27,8 @@ Message: TypeAlias = float | Reports | str
 
 NICENESS = 15
 """Ticks, requests and the solvers of both go first."""
-MOST_MEMORY_BYTES = 4 * 2**30
-MOST_JSON_BYTES = 8 * 2**20
+MAX_MEMORY_BYTES = 4 * 2**30
+MAX_JSON_BYTES = 8 * 2**20
 """Compressed; a longer report is made by the command line."""
 MESSAGES = 200
 """That tell how far it is."""
@@ -38,7 +38,7 @@ def work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     """The process's main."""
     follow_parent()
     os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     pipe.send(run_simulation(document, folder, pipe.send))
 
 
@@ -59,7 +59,7 @@ def run_simulation(document: Mapping[str, Json], folder: Path, tell: Callable[[f
     return Reports(
         summary=summary_of(report, scenario.spec).model_dump(mode="json"),
         html=gzip.compress(page.encode()),
-        json=figures if len(figures) <= MOST_JSON_BYTES else None,
+        json=figures if len(figures) <= MAX_JSON_BYTES else None,
     )
 
 

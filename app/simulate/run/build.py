@@ -30,7 +30,7 @@ from app.simulate.traces.trace import RateTrace
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType
 
-MOST_RPS = 1e6
+MAX_RPS = 1e6
 """Of one service: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
 
 
@@ -119,9 +119,9 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
 def _checked(service: str, source: load.ArrivalProcess) -> load.ArrivalProcess:
     """The same load. Raises InvalidRequest where it is too much to simulate."""
     peak_rps = float(source.rates.rates_rps.max(initial=0.0))
-    if peak_rps > MOST_RPS:
+    if peak_rps > MAX_RPS:
         raise InvalidRequest(
-            f"service {service} gets up to {peak_rps:,.0f} requests per second; at most {MOST_RPS:,.0f} can be"
+            f"service {service} gets up to {peak_rps:,.0f} requests per second; at most {MAX_RPS:,.0f} can be"
         )
     return source
 

@@ -10,7 +10,7 @@ from app.base.errors import InvalidRequest
 from app.measurements.rows import open_rows, refusal
 
 JOULES_PER_KWH = 3.6e6
-MOST_G_PER_KWH = 1e5
+MAX_G_PER_KWH = 1e5
 _UNITS_S = {"second": 1.0, "hour": 3600.0}
 _VALUE = "g_co2_per_kwh"
 
@@ -45,8 +45,8 @@ def read_grid_intensity(path: Path) -> GridIntensity:
             raise refusal(f"{unit} and {_VALUE} must be numbers", file=f"{rows.file}:{line}") from None
     if any(not later > earlier for (earlier, _), (later, _) in pairwise(points)):
         raise refusal(f"{unit} must grow from row to row", file=rows.file)
-    if any(not 0.0 <= value <= MOST_G_PER_KWH for _, value in points):
-        raise refusal(f"{_VALUE} must be from 0 to {MOST_G_PER_KWH:,.0f}", file=rows.file)
+    if any(not 0.0 <= value <= MAX_G_PER_KWH for _, value in points):
+        raise refusal(f"{_VALUE} must be from 0 to {MAX_G_PER_KWH:,.0f}", file=rows.file)
     return GridIntensity(starts_s=tuple(at for at, _ in points), g_per_kwh=tuple(value for _, value in points))
 
 

@@ -12,7 +12,7 @@ from solvers.policies.registry import policies
 if TYPE_CHECKING:
     from app.simulate.scenario.parts import ScenarioFields
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 """Policies times seeds."""
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -60,8 +60,8 @@ def _names(spec: "ScenarioFields") -> Iterator[Complaint]:
 
 
 def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
-    if (runs := len(spec.policies) * len(spec.seeds)) > MOST_RUNS:
-        yield ("seeds",), f"times the policies they are {runs} runs; at most {MOST_RUNS} are allowed"
+    if (runs := len(spec.policies) * len(spec.seeds)) > MAX_RUNS:
+        yield ("seeds",), f"times the policies they are {runs} runs; at most {MAX_RUNS} are allowed"
     if spec.loop.policy != PolicySpec().policy:
         yield ("loop", "policy"), "is not for here: `policies` says which ones decide"
     waiting = [each.name for each in spec.services if each.load.clients is not None]

@@ -14,7 +14,7 @@ import numpy as np
 from app.base.errors import InvalidRequest
 from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import parse_number
-from app.measurements.traces import ANY_TIME, MOST_STEPS, moment_s
+from app.measurements.traces import ANY_TIME, MAX_STEPS, moment_s
 from app.simulate.traces.files import make_trace
 from app.simulate.traces.trace import RateTrace
 
@@ -48,8 +48,8 @@ def _counts(rows: Rows) -> Counter[int]:
         second = math.floor(moment)
         counts[second] += 1
         first, last = min(first, second), max(last, second)
-        if last - first >= MOST_STEPS:
-            problem = f"more than {MOST_STEPS:,} s from the earliest request to the latest"
+        if last - first >= MAX_STEPS:
+            problem = f"more than {MAX_STEPS:,} s from the earliest request to the latest"
             raise refusal(problem, file=rows.file, line=line, column=column)
     return counts
 

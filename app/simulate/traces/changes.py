@@ -9,7 +9,7 @@ from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.simulate.traces.trace import RateTrace
 
-SHORTEST_STEP_S = 1.0
+MIN_STEP_S = 1.0
 """What a trace is averaged to when its time is compressed: the simulator draws second by second."""
 _TOLERANCE = 1e-9
 
@@ -64,9 +64,9 @@ def compressed(trace: RateTrace, factor: float) -> RateTrace:
         raise InvalidRequest(f"time cannot go {factor:g} times as fast; the factor must be above 0")
     step_s = trace.step_s / factor
     note = f"change: time × {factor:g}"
-    if step_s >= min(SHORTEST_STEP_S, trace.step_s) * (1.0 - _TOLERANCE):
+    if step_s >= min(MIN_STEP_S, trace.step_s) * (1.0 - _TOLERANCE):
         return replace(trace, step_s=step_s).with_note(note)
-    new_step_s = min(SHORTEST_STEP_S, trace.step_s)
+    new_step_s = min(MIN_STEP_S, trace.step_s)
     steps = int(len(trace.rates_rps) * step_s / new_step_s * (1.0 + _TOLERANCE))
     return replace(trace, rates_rps=_resampled(trace, steps, new_step_s / step_s), step_s=new_step_s).with_note(note)
 

@@ -20,7 +20,7 @@ LAG_S = 60.0
 HOUR_S, DAY_HOURS = 3600.0, 24
 OUTLINE = 16
 """Points of a series' outline."""
-LEAST_WINDOWS = 10
+MIN_WINDOWS = 10
 """A variance of fewer says nothing."""
 _TOLERANCE = 1e-6
 
@@ -131,14 +131,14 @@ def _steps(step_s: float, time_s: float) -> int:
 
 
 def _dispersion(counts: Reals) -> float | None:
-    if len(counts) < LEAST_WINDOWS or not counts.any():
+    if len(counts) < MIN_WINDOWS or not counts.any():
         return None
     return float(counts.var(ddof=1) / counts.mean())
 
 
 def _autocorrelation(rates_rps: Reals, step_s: float, lag_s: float) -> float | None:
     lag = _steps(step_s, lag_s)
-    if not lag or len(rates_rps) - lag < max(LEAST_WINDOWS, lag):
+    if not lag or len(rates_rps) - lag < max(MIN_WINDOWS, lag):
         return None
     return _correlation(rates_rps[:-lag], rates_rps[lag:])
 

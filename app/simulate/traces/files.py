@@ -19,8 +19,8 @@ from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
 from app.measurements.traces import ANY_TIME, DATED, SECONDS_PER, find_steps, moment_s, time_column
 from app.simulate.traces.jobs import JobList, check_job_columns, make_jobs
-from app.simulate.traces.trace import MOST_VALUES, RATE_SUFFIX, RateTrace, check_size
-from solvers.types.strict_json import LARGEST_NUMBER
+from app.simulate.traces.trace import MAX_VALUES, RATE_SUFFIX, RateTrace, check_size
+from solvers.types.strict_json import MAX_NUMBER
 
 TIME = "second"
 
@@ -121,8 +121,8 @@ def _read(rows: Rows, time: str, wanted: Sequence[str], *, or_missing: bool) -> 
             values.extend(_numbers(row, or_missing=or_missing))
         except ValueError:
             raise _bad_cell(rows.file, line, wanted, row, or_missing=or_missing) from None
-        if len(values) > MOST_VALUES:
-            raise refusal(f"more than {MOST_VALUES:,} values; take fewer columns", file=rows.file, line=line)
+        if len(values) > MAX_VALUES:
+            raise refusal(f"more than {MAX_VALUES:,} values; take fewer columns", file=rows.file, line=line)
     return lines, np.array(times_s), np.array(values).reshape(-1, len(wanted))
 
 
@@ -138,7 +138,7 @@ def _numbers(cells: Sequence[str], *, or_missing: bool) -> list[float]:
     # Python takes 1_000 for a number; no other program does.
     if "_" in "".join(cells):
         raise ValueError
-    if not all(0.0 <= value <= LARGEST_NUMBER or (or_missing and value != value) for value in values):
+    if not all(0.0 <= value <= MAX_NUMBER or (or_missing and value != value) for value in values):
         raise ValueError
     return values
 

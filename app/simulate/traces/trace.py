@@ -7,9 +7,9 @@ import numpy as np
 from agents.sim.rates import TraceShape
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.tables import NOT_NEGATIVE, Reals
-from app.measurements.traces import MOST_STEPS, SECONDS_PER
+from app.measurements.traces import MAX_STEPS, SECONDS_PER
 
-MOST_VALUES = 20_000_000
+MAX_VALUES = 20_000_000
 """Steps times series: 160 MB."""
 RATE_SUFFIX = "_rps"
 """A column whose name ends so holds rates; a series has no such name."""
@@ -76,9 +76,9 @@ def check_size(steps: int, series: int) -> None:
     """Raises InvalidRequest for a trace that is too short or would fill the memory."""
     if steps < 2:
         raise InvalidRequest(f"a trace needs at least two steps, not {steps}")
-    if steps > MOST_STEPS or steps * series > MOST_VALUES:
+    if steps > MAX_STEPS or steps * series > MAX_VALUES:
         raise InvalidRequest(
-            f"{steps:,} steps of {series} series are too many: at most {MOST_STEPS:,} steps and {MOST_VALUES:,} values"
+            f"{steps:,} steps of {series} series are too many: at most {MAX_STEPS:,} steps and {MAX_VALUES:,} values"
         )
 
 

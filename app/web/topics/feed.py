@@ -32,8 +32,8 @@ BEAT_S = 15.0
 """A comment is sent when nothing changed for so long, that proxies keep the connection."""
 STREAM_S = 300.0
 """Then the browser comes back by itself, and its session is looked at again."""
-MOST_STREAMS = 500
-MOST_PENDING = 16
+MAX_STREAMS = 500
+MAX_PENDING = 16
 """Changes that a slow browser may be behind; beyond, it gets everything anew."""
 RETRY = b"retry: 2000\n\n"
 BEAT = b": beat\n\n"
@@ -76,7 +76,7 @@ class _Listener:
     """Topics of which it must get everything."""
 
     def tell(self, key: Key, message: bytes) -> None:
-        if len(self.pending) < MOST_PENDING:
+        if len(self.pending) < MAX_PENDING:
             self.pending.append(message)
         else:
             self.behind.add(key)
@@ -164,8 +164,8 @@ class TopicFeed:
 
         Raises Unavailable where too many look already.
         """
-        if len(self._listeners) >= MOST_STREAMS:
-            raise Unavailable(f"{MOST_STREAMS} pages are open already; close some and reload this one")
+        if len(self._listeners) >= MAX_STREAMS:
+            raise Unavailable(f"{MAX_STREAMS} pages are open already; close some and reload this one")
         return self._stream(looks)
 
     async def _stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:

@@ -25,7 +25,7 @@ STEP_S = 15.0
 NEWEST = timedelta(minutes=2)
 """Sent with every load: what is older no longer changes, but for windows that come late."""
 HOUR = timedelta(hours=1)
-MOST_VERSIONS = 20
+MAX_VERSIONS = 20
 
 
 async def load_service(look: Look) -> Items:
@@ -41,7 +41,7 @@ async def load_service(look: Look) -> Items:
         places = [place for place in await board.load_places(connection, now) if place.service == name]
         since = now - timedelta(seconds=settings.stale_after_s)
         replicas = await service_board.load_replicas(connection, name, now=now, since=since)
-        versions = await service_board.load_versions(connection, name, MOST_VERSIONS)
+        versions = await service_board.load_versions(connection, name, MAX_VERSIONS)
         steps = await _load_steps(connection, entry, settings.window_s, now - NEWEST, now)
     reading = make_reading(entry.service, windows, now) if windows else None
     present = {**describe(entry, reading, places), "today": now.date().isoformat(), "updated_by": entry.updated_by}

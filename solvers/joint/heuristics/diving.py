@@ -20,7 +20,7 @@ _WHOLE = 1e-6
 _NEARLY_WHOLE = 0.9
 _HASTY_ROUNDS, _HASTY_STEP = 1, 0.3
 """Of pricing in each step, and what is rounded up, when time is short."""
-_LEAST_USE = 0.95
+_MIN_USE = 0.95
 """Of its worth: a column that the others just rounded up leave less to do waits for the next step."""
 _PROGRAM_COLUMNS = 400
 _NARROW = 0.6
@@ -177,7 +177,7 @@ def _fixed(
     for at in np.argsort(-fractions, kind="stable")[:most]:
         if fractions[at] <= _WHOLE:
             break
-        if not taking.plan or taking.use(part.columns[at]) >= _LEAST_USE:
+        if not taking.plan or taking.use(part.columns[at]) >= _MIN_USE:
             taking.take(part.columns[at], 1)
     return taking.plan
 

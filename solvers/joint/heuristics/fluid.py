@@ -41,7 +41,7 @@ _NOTHING = 1e-7
 """Of a rate: less than this is served."""
 _LITTLE_TOO_MUCH = 0.002
 """Of a part of a service: a row that carries more is taken only when there is no other way."""
-_MOST_GPUS = 1000
+_MAX_GPUS = 1000
 """Beyond, to pour into them one by one takes longer than the general search."""
 
 
@@ -104,7 +104,7 @@ def solve_fluid(
     bound = 0.0
     for margin in _MARGINS:
         mix = _Program(tables, demand, carried, margin).solve()
-        if mix is None or mix.gpus.sum() > _MOST_GPUS:
+        if mix is None or mix.gpus.sum() > _MAX_GPUS:
             return None
         bound = max(bound, mix.bound) if margin == 0.0 else bound
         patterns = _Pouring(tables, demand, carried, mix.gpus).pour(mix.rps)

@@ -30,7 +30,7 @@ from solvers.joint.relaxation.column_pool import LossPool
 
 _SHORTAGE_OVER_DUAL = 4.0
 """What is short costs so many times its dual, β."""
-_LEAST_WORTH = 1e-2
+_MIN_WORTH = 1e-2
 """Of the cheapest GPU's price: what the rate of a service is worth at least, whatever its dual."""
 _SPENT = 0.8
 """Of the dearest GPU's price that is saved: what cheaper ones may be bought for."""
@@ -44,7 +44,7 @@ _COLUMNS_TO_EXCHANGE = 6000
 _SIZES = (3, 6)
 """GPUs that are planned anew at a time, least and most."""
 _PATIENCE = 60
-_MOST_STEPS = 250
+_MAX_STEPS = 250
 """Neighbourhoods in a row in which nothing was gained, or in all: other GPUs' turn."""
 _STUCK = 6
 _RAISE = 2.0
@@ -80,7 +80,7 @@ def squeeze(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -
     saved = cost - carried(kit.tables, kit.columns, current).cost
     dearest = max((kit.columns[number].price for number in plan - current), default=0.0)
     target, failures = _Target(losses, soft, cost - saved + _SPENT * min(saved, dearest)), 0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         if not current or failures == _PATIENCE or search.is_over():
             break
         taken = carried(kit.tables, kit.columns, current)
@@ -97,7 +97,7 @@ def squeeze(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -
 
 def soft_demand(search: DiveContext) -> CoverDemand:
     """The demand with what is short at a few times its dual, or at little where it has none."""
-    demand, least = search.demand, _LEAST_WORTH * float(search.kit.tables.price.min())
+    demand, least = search.demand, _MIN_WORTH * float(search.kit.tables.price.min())
     wanted = np.where(demand.rate > 0.0, demand.rate, np.inf)
     price = _SHORTAGE_OVER_DUAL * np.maximum(search.duals.rps, least / wanted)
     return replace(demand, shortage_price=price)

@@ -42,11 +42,11 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import whole_gpus
 
-_LEAST_RATE = 1e-9
+_MIN_RATE = 1e-9
 """rps asked of a replica that is wanted for its presence only."""
 _PROMISING = 0.9
 """Of the GPUs that all services need, so much must be for parts of at most half a GPU."""
-_LARGEST_PART = 0.5
+_MAX_PART = 0.5
 _GAIN = 2e-4
 _GAIN_ROUNDS = 4
 """Dives begin when the relaxation falls by less than that part of it in so many rounds."""
@@ -85,11 +85,11 @@ def is_promising(tables: Tables, demand: CoverDemand) -> bool:
     is_wanted = (demand.rate > 0.0) | (demand.fewest > 0.0)
     # What no part carries takes a GPU at least.
     gpus = np.where(is_wanted, np.minimum(size, 1.0), 0.0)
-    return bool(is_wanted.any() and gpus[size <= _LARGEST_PART].sum() >= _PROMISING * gpus.sum())
+    return bool(is_wanted.any() and gpus[size <= _MAX_PART].sum() >= _PROMISING * gpus.sum())
 
 
 def _part_rates(demand: CoverDemand) -> Reals:
-    return np.where(demand.fewest > 0.0, np.maximum(demand.rate, _LEAST_RATE), demand.rate)
+    return np.where(demand.fewest > 0.0, np.maximum(demand.rate, _MIN_RATE), demand.rate)
 
 
 def pack(

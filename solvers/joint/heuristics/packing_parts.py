@@ -18,9 +18,9 @@ _LEVELS = 24
 _EFFORT = Effort(steps=4, nodes=0, halvings=0, tolerance=1e-3)
 _EDGE = 1.0 - 1e-9
 """Part of what is wanted that a replica must exceed: all of it, but for rounding."""
-_LEAST_VALUE = 1e-3
+_MIN_VALUE = 1e-3
 """Of a GPU's price, times a part's size: services that cost nothing under the duals must be packed too."""
-_LEAST_WORTH = 1e-9
+_MIN_WORTH = 1e-9
 """Of a GPU's price: what any pattern is worth."""
 
 
@@ -111,10 +111,10 @@ class Packer:
         """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
         price = float(self._tables.price.max())
         left, stock = np.where(self._parts.is_part, wanted.replicas, 0), wanted.stock.copy()
-        floor = _LEAST_VALUE * price * np.where(self._parts.is_part, self._parts.size, 0.0)
+        floor = _MIN_VALUE * price * np.where(self._parts.is_part, self._parts.size, 0.0)
         values = np.where(left > 0, np.maximum(wanted.values, floor), 0.0)
         stairs = np.column_stack((np.zeros(len(values)), values))
-        tasks = [self._task(number, stairs, _LEAST_WORTH * price) for number in self._parts.numbers]
+        tasks = [self._task(number, stairs, _MIN_WORTH * price) for number in self._parts.numbers]
         prices = [task.mode.price + wanted.rents[task.mode.gpu_type] for task in tasks]
         founds = [self._price(at, task, 0.5 * cost) for at, (task, cost) in enumerate(zip(tasks, prices, strict=True))]
         better = [

@@ -13,7 +13,7 @@ from solvers.joint.relaxation.highs import INFINITE, PRIMAL_SIMPLEX, make_progra
 _MISSING_OVER_GPU = 10.0
 """A part that no pattern holds costs so many of the dearest GPU."""
 
-_LEAST_SAVING = 1e-9
+_MIN_SAVING = 1e-9
 """USD per hour."""
 
 
@@ -58,7 +58,7 @@ class PackingProgram:
             services = mode.service[list(pattern.items)].tolist()
             key = (mode.gpu_type, tuple(services))
             price = price_of(self._tables, pattern)
-            if price < self._known.get(key, np.inf) - _LEAST_SAVING:
+            if price < self._known.get(key, np.inf) - _MIN_SAVING:
                 self._known[key] = price
                 new.append(pattern)
                 rows.append([*services, self._services + mode.gpu_type])

@@ -23,7 +23,7 @@ from solvers.joint.relaxation.pricing import Pricer
 
 _POOL_ROUNDS = 4
 _POOL_COLUMNS = 40
-_LEAST_GAIN = 1e-6
+_MIN_GAIN = 1e-6
 """USD per hour."""
 _CHEAP = Effort(2, 0, 0, 2e-3)
 
@@ -74,7 +74,7 @@ def relax_rest(
         before = solution.objective
         for _ in range(_POOL_ROUNDS):
             costs = kit.pool.reduced_costs(rest, solution.duals)
-            if not use(kit.pool.cheapest(costs, _POOL_COLUMNS, below=-_LEAST_GAIN)):
+            if not use(kit.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
                 break
             solution = master.solve()
         if is_over() or not use(_priced(kit, rest, kit.pool.pricing_duals(solution.duals))):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.cover import MOST_DEPTH, CoverProblem, cover
+from solvers.joint.kernels.cover import MAX_DEPTH, CoverProblem, cover
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.column_pool import ColumnPool
@@ -36,7 +36,7 @@ def solve_small_program(
     numbers: the columns to use, ascending by reduced cost. The limit is a number of nodes, so that the same question
     has the same answer on every machine.
     """
-    best = np.zeros(MOST_DEPTH + 1, np.int32)
+    best = np.zeros(MAX_DEPTH + 1, np.int32)
     task = _task(pool, demand, duals, np.array(numbers, np.int32))
     cost, size = cover(task, below, _NODES, _DISCREPANCIES, best)
     return None if size < 0 else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)

@@ -14,7 +14,7 @@ _PACE = DiveEffort(rounds=4, least_gain=0.0, columns=60, few_gpus=4.0, spread=0.
 _DIVES = 0.3
 """Of the neighbourhoods: there new columns are priced at every step; in the others, which take far less time, only at
 the root. Either alone finds less."""
-_LEAST_WASTE = 0.02
+_MIN_WASTE = 0.02
 """Of its price: what every GPU counts as wasting, so that each may be chosen."""
 _UNRELATED = 0.1
 """Weight of a GPU that shares no service with those chosen, in shared services."""
@@ -84,7 +84,7 @@ def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
     service = pool.service[numbers]
     earned = (np.append(duals.rps, 0.0)[service] * used[service] * pool.capacity[numbers]).sum(axis=1)
     cost = pool.price[numbers] - duals.stock[pool.gpu_type[numbers]]
-    wasted: Reals = np.maximum(cost - earned, 0.0) + _LEAST_WASTE * cost + 1e-9
+    wasted: Reals = np.maximum(cost - earned, 0.0) + _MIN_WASTE * cost + 1e-9
     return wasted
 
 

@@ -35,8 +35,8 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import PHASES, Generation, Phase, Relaxation, generate
 from solvers.joint.relaxation.master import Duals, Master
 
-_MOST_FLEETS = 12
-_MOST_PROGRAMS = 2_000
+_MAX_FLEETS = 12
+_MAX_PROGRAMS = 2_000
 """Linear programs, a millisecond or two each, to list them with."""
 _PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=1e-3))
 """Of relaxations that are to give prices and columns, not bounds."""
@@ -45,7 +45,7 @@ _NOTHING = 1e-6
 _LIMIT_PRICE_OVER_COST = 2.0
 """A GPU that a fleet lacks costs this many times the cost that a plan must be below."""
 _SHORTAGE_OVER_DUAL = 3.0
-_LEAST_SHARE = 0.3
+_MIN_SHARE = 0.3
 """Of the mean worth of a service: what the whole rate of one counts at least."""
 _CHAINS = 2
 """Of each fleet, on two threads where there are two."""
@@ -53,13 +53,13 @@ _GLANCE, _MOVES = 8_000, 12_000
 """Moves of a chain for each GPU of the fleet: to compare fleets, and in each try."""
 _PRICES = (1.0, 4.0, 16.0)
 """Of shortages, in mild prices, one after the other."""
-_MOST_TRIES = 16
+_MAX_TRIES = 16
 """Of a fleet."""
 _SIZES = (2, 5)
 """GPUs that are taken out at a time, least and most."""
 _WALK = 0.004
 """Of the cost: plans so much dearer than the best are walked through."""
-_LEAST_GAIN = 1e-6
+_MIN_GAIN = 1e-6
 """USD per hour."""
 _PATIENCE = 4
 """For each GPU of the fleet: so many ruined plans in a row without a better one, and the next price has its turn."""
@@ -120,7 +120,7 @@ def list_fleets(
     waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     found: list[FleetCounts] = []
     programs = 0
-    while waiting and len(found) < _MOST_FLEETS and programs < _MOST_PROGRAMS and not is_over():
+    while waiting and len(found) < _MAX_FLEETS and programs < _MAX_PROGRAMS and not is_over():
         value, fixed = heapq.heappop(waiting)
         if len(fixed) == len(order):
             found.append(FleetCounts(value, _by_type(tables, order, fixed)))
@@ -156,7 +156,7 @@ def _most(tables: Tables, demand: CoverDemand, order: Sequence[int], fixed: Sequ
     spent = sum(count * float(tables.price[at]) for at, count in zip(order, fixed, strict=False))
     gpu_type = order[len(fixed)]
     affordable = (below - spent) / max(float(tables.price[gpu_type]), _NOTHING)
-    return int(min(demand.stock[gpu_type], affordable, _MOST_PROGRAMS))
+    return int(min(demand.stock[gpu_type], affordable, _MAX_PROGRAMS))
 
 
 class _Means(NamedTuple):
@@ -191,7 +191,7 @@ class _FleetSearch:
 
     def _is_open(self, attempt: _Attempt) -> bool:
         """Whether its fleet may hold a better plan, and there is time to look for it."""
-        is_spent = attempt.tries >= _MOST_TRIES or self._means.is_over()
+        is_spent = attempt.tries >= _MAX_TRIES or self._means.is_over()
         return attempt.fleet.value < self._cost and not is_spent
 
     def _anneal(self, attempts: Sequence[_Attempt], moves: int) -> None:
@@ -245,7 +245,7 @@ class _FleetSearch:
             if other is None:
                 continue
             current, cost = other, self._look(other, price)
-            if cost < least - _LEAST_GAIN:
+            if cost < least - _MIN_GAIN:
                 best, least, failures = current, cost, 0
         return best, self._look(best)
 
@@ -273,6 +273,6 @@ class _FleetSearch:
 def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
     """(S,) USD per hour of one rps short: some times what the relaxation pays for one."""
     worth, wanted = duals.rps * demand.rate, demand.rate > 0.0
-    least = _LEAST_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0
+    least = _MIN_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0
     price: Reals = np.divide(np.maximum(worth, least), demand.rate, out=np.zeros_like(worth), where=wanted)
     return _SHORTAGE_OVER_DUAL * price

@@ -19,7 +19,7 @@ import numpy as np
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.types import Numbers, Reals
 
-MOST_DEPTH = 48
+MAX_DEPTH = 48
 """Choices on a branch; longer plans are not looked for."""
 _MET = 1e-9
 
@@ -110,7 +110,7 @@ def cover(task: CoverProblem, goal: float, nodes: int, discrepancies: int, best:
                         best[size] = branch.chosen[level]
                         size += 1
             continue
-        if depth + 1 < MOST_DEPTH and branch.bound[depth + 1] < goal:
+        if depth + 1 < MAX_DEPTH and branch.bound[depth + 1] < goal:
             depth += 1
             _open(task, branch, depth, goal, branch.slack[depth] + 1)
     return goal, size
@@ -118,7 +118,7 @@ def cover(task: CoverProblem, goal: float, nodes: int, discrepancies: int, best:
 
 @compiled
 def _root(task: CoverProblem, width: int) -> CoverPath:
-    deep, services = MOST_DEPTH + 1, task.need.shape[1]
+    deep, services = MAX_DEPTH + 1, task.need.shape[1]
     branch = CoverPath(
         np.zeros((deep, 2, services)),
         np.zeros((deep, services)),

@@ -18,7 +18,7 @@ State = npt.NDArray[np.uint64]
 Marks = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
-_MOST_OUT = 2
+_MAX_OUT = 2
 _SHORT = 0.6
 """Of the steps take out first a GPU that runs a service that is short."""
 _COMPARED = 4
@@ -49,11 +49,11 @@ class ExchangeState(NamedTuple):
 @compiled
 def exchange(stack: Stack, fleet: ExchangeState, steps: int, state: State) -> int:
     """How many of the steps made it better. state: (1,) of the random numbers, not 0."""
-    taken, put = np.zeros(_MOST_OUT, np.int64), np.zeros(_MOST_OUT, np.int32)
+    taken, put = np.zeros(_MAX_OUT, np.int64), np.zeros(_MAX_OUT, np.int32)
     touched, better = np.zeros(fleet.need.shape[0], np.bool_), 0
     for _ in range(steps):
         before, change = _shortage(fleet), 0.0
-        count = min(1 + int(_draw(state) * _MOST_OUT), fleet.gpus.shape[0])
+        count = min(1 + int(_draw(state) * _MAX_OUT), fleet.gpus.shape[0])
         touched[:] = False
         _begin(fleet, touched, state)
         for number in range(count):

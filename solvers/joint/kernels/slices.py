@@ -25,7 +25,7 @@ from solvers.joint.kernels.types import Numbers, PricingTask, Reals
 _NEVER = -1.0e300
 _BISECTIONS = 20
 """Of the charge per watt; what they leave open is searched."""
-_MOST_NODES = 200_000
+_MAX_NODES = 200_000
 """Of the search. Beyond, the bound is that of the best node that is still open."""
 _ROUNDING = 1.0e-12
 """Of a worth: what is better by less is passed over."""
@@ -148,7 +148,7 @@ def search_slices(
         upper = worth + charge * (choices.room_w - drawn) + program.table[at, left]
         if upper <= reached * (1.0 + _ROUNDING):
             continue
-        if nodes >= _MOST_NODES:
+        if nodes >= _MAX_NODES:
             bound = max(bound, upper)
             continue
         nodes += 1

@@ -16,7 +16,7 @@ _NOTHING = 1e-9
 _SHORTAGE_OVER_GPU = 8.0
 """A shortage of all that is wanted of a service costs at least so many of the dearest GPU; without that, the linear
 program leaves small rests unserved."""
-_HIGHEST_RAISE = 1e6
+_MAX_RAISE = 1e6
 """Limit to the raise of shortage prices, for the sake of the linear program's numbers."""
 
 
@@ -91,7 +91,7 @@ def _raise(demand: CoverDemand, tables: Tables, rate: Reals) -> float:
     if not wanted.any():
         return 1.0
     least = float((rate[wanted] * demand.shortage_price[wanted]).min())
-    return float(np.clip(_SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300), 1.0, _HIGHEST_RAISE))
+    return float(np.clip(_SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300), 1.0, _MAX_RAISE))
 
 
 def is_met(demand: CoverDemand) -> bool:

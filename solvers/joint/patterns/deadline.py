@@ -7,9 +7,9 @@ from solvers.types.outcome import Budget
 
 _CANDIDATES_PER_WORK = 400_000
 """Candidates that cheap pricing looks at in one unit of work, about a second of a quiet core."""
-_MOST_ROUNDS_PER_WORK = 200
+_MAX_ROUNDS_PER_WORK = 200
 """However small the problem: a round of the search for whole plans takes milliseconds at least."""
-_LEAST_ROUNDS = 10
+_MIN_ROUNDS = 10
 _USABLE = 0.95
 """Of the seconds; the rest is for what comes after the search."""
 
@@ -24,10 +24,10 @@ class Deadline:
 
     def __init__(self, budget: Budget, tables: Tables) -> None:
         candidates = max(1, sum(len(mode.service) for mode in tables.modes))
-        per_work = min(_MOST_ROUNDS_PER_WORK, _CANDIDATES_PER_WORK / candidates)
+        per_work = min(_MAX_ROUNDS_PER_WORK, _CANDIDATES_PER_WORK / candidates)
         self._budget = budget
         self._seconds = _USABLE * budget.seconds
-        self._rounds = max(_LEAST_ROUNDS, int(min(1e9, budget.work * per_work)))
+        self._rounds = max(_MIN_ROUNDS, int(min(1e9, budget.work * per_work)))
         self._asked = 0
 
     def elapsed_s(self) -> float:

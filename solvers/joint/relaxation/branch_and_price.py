@@ -39,7 +39,7 @@ _SLACK = 0.1
 """Of a node's distance to the cutoff: its relaxation need not be known more exactly than that before it is split."""
 _NOTHING = 1e-7
 """Relative to a rate, or in GPUs and replicas: rounding."""
-_MOST_OPEN = 20_000
+_MAX_OPEN = 20_000
 """Open nodes, some hundred bytes each."""
 _LIMIT_PRICE_OVER_COST = 2.0
 """A GPU that a limit asks for in vain costs this many times the incumbent."""
@@ -174,7 +174,7 @@ class _Tree:
             bound = max(bound, whole_gpus(self._tables, found.bound) if self._is_by_gpus else found.bound)
         if bound >= self._cutoff():
             return
-        if split is None or len(self.open) >= _MOST_OPEN:
+        if split is None or len(self.open) >= _MAX_OPEN:
             self._closed_bound = min(self._closed_bound, bound)
         else:
             heapq.heappush(self.open, _Node(bound, self._nodes, limits, split))

@@ -23,7 +23,7 @@ from solvers.joint.relaxation.pricing import Pricer
 
 _FORBIDDEN = 1.0e6
 """USD per hour against a kind of patterns that a limit rules out."""
-_LEAST_THRESHOLD = 1e-9
+_MIN_THRESHOLD = 1e-9
 """Of a GPU's price: pricing takes patterns that are worth less than nothing for worthless, so it asks no less."""
 
 
@@ -179,7 +179,7 @@ def price(
         thresholds += duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
     for row, value in duals.limits.items():
         _shift(row, -_forbidden(demand) if limits[row][1] <= 0.0 else value, thresholds, bonuses)
-    floors = np.array([_LEAST_THRESHOLD * mode.price for mode in tables.modes])
+    floors = np.array([_MIN_THRESHOLD * mode.price for mode in tables.modes])
     edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
     worth = [Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses]
     for number in np.flatnonzero(np.isinf(thresholds)):

@@ -14,7 +14,7 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master import Duals
 
 _GROWTH = 1024
-_LEAST_LOSS = 1e-6
+_MIN_LOSS = 1e-6
 """USD per hour: of columns that lose nothing, fewer are better."""
 
 
@@ -130,4 +130,4 @@ class LossPool(ColumnPool):
         duals, service = self._duals, column.service
         worth = float(duals.rps[service] @ column.capacity + duals.presence[service].sum())
         gpu_type = self._tables.modes[column.pattern.mode].gpu_type
-        return max(0.0, column.price - float(duals.stock[gpu_type]) - worth) + _LEAST_LOSS
+        return max(0.0, column.price - float(duals.stock[gpu_type]) - worth) + _MIN_LOSS

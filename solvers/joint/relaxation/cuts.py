@@ -32,7 +32,7 @@ _EPSILON = 1e-5
 """Above what plan checks tolerate: a replica that lacks less of the rate counts as carrying all."""
 EDGES: Final[Reals] = np.arange(1.0, PARTS + 1.0) / (PARTS * (1.0 + _EPSILON))
 """(B,) parts of the rate; a replica of w parts exceeds w − 1 of them."""
-_LEAST_VIOLATION = 1e-3
+_MIN_VIOLATION = 1e-3
 _WHOLE = 1e-7
 _BEFORE = np.maximum(0, np.arange(1, PARTS + 2) - np.arange(1, PARTS + 2)[:, None])
 """(w − 1, r − 1) what is left of r parts."""
@@ -74,7 +74,7 @@ def separate(replicas: Reals) -> Reals | None:
     if not is_solved(program):
         return None
     potential = np.array(program.getSolution().col_value)[len(used) :]
-    if potential[-1] - potential[0] <= 0.5 or replicas @ steps(potential) >= 1.0 - _LEAST_VIOLATION:
+    if potential[-1] - potential[0] <= 0.5 or replicas @ steps(potential) >= 1.0 - _MIN_VIOLATION:
         return None
     return potential
 

@@ -36,7 +36,7 @@ _LONG = 1000
 
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
-MOST_HALVINGS = 7
+MAX_HALVINGS = 7
 """Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
 
 
@@ -69,10 +69,10 @@ class Pricer:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
 
         watt_price: USD per hour of a replica's watt, beside what its energy costs.
-        Raises ValueError for an effort with more than MOST_HALVINGS.
+        Raises ValueError for an effort with more than MAX_HALVINGS.
         """
-        if effort.halvings > MOST_HALVINGS:
-            raise ValueError(f"cells can be halved {MOST_HALVINGS} times at most, not {effort.halvings}")
+        if effort.halvings > MAX_HALVINGS:
+            raise ValueError(f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}")
         tasks = [
             PricingTask(_at_watt_price(mode, watt_price), self._tables.law, worth[number], thresholds[number], effort)
             for number, mode in enumerate(self._tables.modes)
@@ -141,7 +141,7 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
         table=np.zeros((services + 2, most + 1, steps + 1)),
         solution=np.zeros(most, np.int32),
         # Of each cell on the way down those candidates that its halves begin with.
-        pool=np.zeros(candidates * (MOST_HALVINGS + 1), np.int32),
+        pool=np.zeros(candidates * (MAX_HALVINGS + 1), np.int32),
     )
 
 

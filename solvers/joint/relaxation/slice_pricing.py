@@ -7,7 +7,7 @@ from solvers.joint.kernels.types import GpuMode, Law, PricingTask, Reals
 from solvers.joint.patterns.columns import Pattern, Priced, alone
 from solvers.joint.patterns.slice_layouts import Slicing
 
-_MOST_PATTERNS = 40
+_MAX_PATTERNS = 40
 """Per call, besides the best one: the best of other multisets."""
 
 
@@ -32,7 +32,7 @@ class SliceCells:
         bound, worth, size = search_slices(choices, program, charge, items)
         goal = task.threshold * (1.0 + task.effort.tolerance)
         found = [(worth, items[:size].copy())] if worth > goal else []
-        for multiset in np.argsort(-program.table[-1])[:_MOST_PATTERNS]:
+        for multiset in np.argsort(-program.table[-1])[:_MAX_PATTERNS]:
             size = trace(choices, program, int(multiset), items)
             if program.table[-1, multiset] > -np.inf and choices.watts[items[:size]].sum() <= choices.room_w:
                 worth = float(choices.value[items[:size]].sum())

@@ -34,7 +34,7 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.running import NO_KIND, Candidates, ColumnKinds, Running, positions
 from solvers.joint.relaxation.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
 
-_LEAST_THRESHOLD = 1e-9
+_MIN_THRESHOLD = 1e-9
 """Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
 
 _WHOLE_NODES = 100
@@ -270,5 +270,5 @@ def price_moves(moves: MoveMaster, demand: CoverDemand, found: MoveSolution, eff
         Worth(demand.rate, found.rps, found.presence[mode.service] + starts[kinds] - moves.prices.company)
         for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
     ]
-    thresholds = [max(mode.price - stock[mode.gpu_type], _LEAST_THRESHOLD * mode.price) for mode in tables.modes]
+    thresholds = [max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price) for mode in tables.modes]
     return moves.kit.pricer.price(worth, thresholds, effort)

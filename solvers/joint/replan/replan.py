@@ -29,13 +29,13 @@ _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
 _KEEP_UP = 0.2
 """A fraction of a GPU that is worth keeping: it runs already, and pruning removes what turns out superfluous."""
-_LEAST_KEPT_USE = 0.8
+_MIN_KEPT_USE = 0.8
 """Of its worth: a GPU that others leave less to do is not kept for now."""
 _STEP = 0.35
 """Of the GPUs that are left, at most so many new ones are rounded up at a time."""
 _NEARLY_WHOLE = 0.9
 """Beside whole parts, new ones are only rounded up from here on."""
-_LEAST_USE = 0.95
+_MIN_USE = 0.95
 """Of its worth: a new GPU that those just rounded up leave less to do waits for the next step."""
 _COLUMNS = 300
 """Columns that a step begins with, beside those in use."""
@@ -49,7 +49,7 @@ _FEW_ROUNDS = 6
 _ROUNDS = 3
 """Of pricing in all other relaxations; one when it is late."""
 _WHOLE_COLUMNS = 300
-_LEAST_GAIN = 1e-6
+_MIN_GAIN = 1e-6
 """USD per hour."""
 _CHEAP = Effort(2, 0, 0, 2e-3)
 
@@ -160,7 +160,7 @@ def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
     found = program.solve()
     for _ in range(_POOL_ROUNDS):
         costs = program.reduced_costs(found)
-        if not program.use(moves.kit.pool.cheapest(costs, _MORE_COLUMNS, below=-_LEAST_GAIN)):
+        if not program.use(moves.kit.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)):
             break
         found = program.solve()
     return found
@@ -180,11 +180,11 @@ def _fixed(moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool
         if fraction <= _WHOLE:
             break
         if is_first and at < found.kept and fraction > _KEEP_UP:
-            if taking.use(number) >= _LEAST_KEPT_USE:
+            if taking.use(number) >= _MIN_KEPT_USE:
                 taking.take(number, 1)
             continue
         is_next = ups_left > 0 and (not has_whole or fraction >= _NEARLY_WHOLE)
-        if is_next and (not taking.plan or taking.use(number) >= _LEAST_USE):
+        if is_next and (not taking.plan or taking.use(number) >= _MIN_USE):
             taking.take(number, 1)
             ups_left -= 1
     return taking.plan

@@ -35,12 +35,12 @@ HEADROOM = 1.5
 WIDE_HEADROOM = 6.0
 """or by this one where that takes no more candidates than `_MORE_CANDIDATES` times as many."""
 _MORE_CANDIDATES = 1.1
-MOST_STATES = 4
+MAX_STATES = 4
 """Of one process: the control loop needs one, another one where GPUs are short, and previews leave theirs."""
 _CHEAPEST = 600
-MOST_COLUMNS = 60_000
+MAX_COLUMNS = 60_000
 _KEPT_COLUMNS = 30_000
-"""Of a state with more than MOST_COLUMNS, so many go on: those that are cheapest under the last duals."""
+"""Of a state with more than MAX_COLUMNS, so many go on: those that are cheapest under the last duals."""
 
 
 class WarmStart:
@@ -102,7 +102,7 @@ class WarmStart:
             return []
         return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), most)
 
-    def trim(self, problem: Problem, *, most: int = MOST_COLUMNS, kept: int = _KEPT_COLUMNS) -> None:
+    def trim(self, problem: Problem, *, most: int = MAX_COLUMNS, kept: int = _KEPT_COLUMNS) -> None:
         """Where there are too many, forget the columns that are dearest for the problem; others change their numbers.
 
         The best single replicas stay in any case.
@@ -201,6 +201,6 @@ def keep_warm(warm: WarmStart) -> str:
     warm.settle()
     token = f"{os.getpid()}-{next(_KEPT.numbers)}"
     _KEPT.states[token] = warm
-    while len(_KEPT.states) > MOST_STATES:
+    while len(_KEPT.states) > MAX_STATES:
         _KEPT.states.popitem(last=False)
     return token

@@ -95,7 +95,7 @@ def _features(replicas: Sequence[WaitingReplica]) -> Reals:
 
 Labels = npt.NDArray[np.int64]
 
-_MOST_ROUNDS = 100
+_MAX_ROUNDS = 100
 """Far beyond need: each round lowers the summed distance or ends, and small inputs settle within ten."""
 
 
@@ -110,7 +110,7 @@ def cluster(points: Reals, clusters: int) -> Labels:
         return np.zeros(0, dtype=np.int64)
     centres = _first_centres(points, clusters)
     labels = _nearest(points, centres)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         centres = np.array([np.median(points[labels == label], axis=0) for label in np.unique(labels)])
         moved = _nearest(points, centres)
         if np.array_equal(moved, labels):

@@ -44,7 +44,7 @@ CONSOLIDATION_HOLD_S = 60.0
 FRAGMENTATION_ROUNDS = 3
 """Times that the counts are decided again with the room that fragmentation took away."""
 
-MOST_SHARERS = 4
+MAX_SHARERS = 4
 """Configurations of at most so many on a GPU are tried where GPUs are short."""
 
 SOLVE_SHARE = 0.2
@@ -101,7 +101,7 @@ def _choose(
 def _fresh(problem: Problem, budget: Budget) -> _Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
     best = _fresh_of(problem, budget, sharers=1)
-    for sharers in range(2, min(MOST_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1):
+    for sharers in range(2, min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1):
         is_short = any(entry.reason in WANT_OF_GPUS for entry in best.plan.unserved)
         if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
             break

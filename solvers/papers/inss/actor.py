@@ -23,7 +23,7 @@ from solvers.types.state import GpuType, fingerprint_of
 HIDDEN = (512, 256)
 """Units of the hidden layers (section 6.1)."""
 _VERSION = 1
-_MOST_BYTES = 50_000_000
+_MAX_BYTES = 50_000_000
 
 Floats = npt.NDArray[np.float32]
 Layers = tuple[Floats, ...]
@@ -193,8 +193,8 @@ def actor_to_bytes(actor: Actor) -> bytes:
 
 def actor_from_bytes(data: bytes) -> Actor:
     """The actor that `actor_to_bytes` wrote. Raises BadActor for anything else."""
-    if len(data) > _MOST_BYTES:
-        raise BadActor(f"an actor has at most {_MOST_BYTES:,} bytes, not {len(data):,}")
+    if len(data) > _MAX_BYTES:
+        raise BadActor(f"an actor has at most {_MAX_BYTES:,} bytes, not {len(data):,}")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             facts = json.loads(file["facts"].tobytes())

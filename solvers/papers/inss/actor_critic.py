@@ -40,7 +40,7 @@ _DISCOUNT = 0.0
 _REPLAY_ROUNDS = 10_000
 _BATCH = 100
 _SOFT_UPDATE = 0.01
-_FIRST_TEMPERATURE, _LEAST_TEMPERATURE = 1.0, 1e-3
+_FIRST_TEMPERATURE, _MIN_TEMPERATURE = 1.0, 1e-3
 """The target entropy −log(1 + A) of Table 1 is below every entropy, so that τ falls with every update; to this one."""
 _ROUNDS_PER_UPDATE = 8
 _SIDE_BY_SIDE, _BY_RULE = 32, 8
@@ -302,7 +302,7 @@ class Training:
         (-self._temperature * surplus).backward()
         self._of_temperature.step()
         with torch.no_grad():
-            self._temperature.clamp_(min=_LEAST_TEMPERATURE)
+            self._temperature.clamp_(min=_MIN_TEMPERATURE)
             for ours, theirs in zip(self._targets.parameters(), self._critics.parameters(), strict=True):
                 ours.lerp_(theirs, _SOFT_UPDATE)
 

@@ -16,7 +16,7 @@ import numpy as np
 from solvers.papers.inss.world import Indices, ProvisioningWorld, Reals
 
 EVEN_WEIGHT = 0.3
-_ROOM_WEIGHT, _MOST_ROOM = 0.02, 2.0
+_ROOM_WEIGHT, _MAX_ROOM = 0.02, 2.0
 _PERCENT_WEIGHT = 1e-5
 _GAIN = 1e-9
 
@@ -82,7 +82,7 @@ def _scores(world: ProvisioningWorld, chosen: Indices, rates_rps: Reals, queued:
         return np.zeros(count)
     value = rates_rps * weights
     served = (np.minimum(room, 1.0) * value)[:, wanted].sum(axis=1) / value[wanted].sum()
-    least = np.minimum(room[:, wanted].min(axis=1), _MOST_ROOM)
+    least = np.minimum(room[:, wanted].min(axis=1), _MAX_ROOM)
     percents = world.option_percents[chosen].sum(axis=1)
     # A second replica of a service on the same GPU is never lawful.
     is_lawful = ~world.repeats_service(chosen)

@@ -28,7 +28,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from solvers.greedy.configure import MOST_REPLICAS, planning_clock_mhz
+from solvers.greedy.configure import MAX_REPLICAS, planning_clock_mhz
 from solvers.greedy.routing import Capacities, Carrier, reasons_short, route, true_capacities
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
@@ -59,7 +59,7 @@ _ROUNDS = 64
 """Proposals of the actor."""
 _STARTS, _PASSES = 16, 6
 """Of the local search: drawn starts, to which come as many of the actor's best proposals."""
-_MOST_GPUS, _MOST_SLOTS = 16, 24
+_MAX_GPUS, _MAX_SLOTS = 16, 24
 """Of a fleet that the local search is for."""
 _TRIFLE, _DIGITS = 1e-9, 9
 _MOVE = 0.1
@@ -156,7 +156,7 @@ def _searched(
     gpus = sum(gpu_type.count or 0 for gpu_type in settler.problem.gpu_types)
     has_stock = all(gpu_type.count is not None for gpu_type in settler.problem.gpu_types)
     services = [service for service in settler.problem.services if service.max_replicas != 0]
-    if not services or not has_stock or not 0 < gpus <= _MOST_GPUS or len(services) > _MOST_SLOTS:
+    if not services or not has_stock or not 0 < gpus <= _MAX_GPUS or len(services) > _MAX_SLOTS:
         return found
     settings: list[tuple[ActorSetting, Indices | None]] = [(_setting(settler), None)]
     if actor is not None:
@@ -204,7 +204,7 @@ def _setting(settler: BatchDecider) -> ActorSetting:
         for percent in settler.percents(service, gpu_type.name)
     }
     may_repeat = all(settler.most_replicas(problem.service(name)) >= 2 for name in services)
-    is_few = 2 * len(services) <= _MOST_SLOTS
+    is_few = 2 * len(services) <= _MAX_SLOTS
     return ActorSetting(
         gpus=tuple(gpus),
         services=tuple(services),
@@ -328,7 +328,7 @@ def _remembered(problem: Problem, memory: Json) -> Provision:
     return tuple(
         Provisioned(gpu.gpu_type, tuple(Share(replica.service, replica.sm_percent) for replica in gpu.replicas))
         for gpu in current
-        for _ in range(min(gpu.count, MOST_REPLICAS))
+        for _ in range(min(gpu.count, MAX_REPLICAS))
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
+from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, SM_PERCENT_TOLERANCE
 from solvers.papers.inss.batch_decision import BatchDecision, BatchHost, BatchTenant, decide_batches
@@ -142,7 +142,7 @@ class BatchDecider:
 
     def most_replicas(self, service: ServiceDemand) -> int:
         """How many replicas the service may have."""
-        most = 1 if self.belief.one_gpu_each else MOST_REPLICAS
+        most = 1 if self.belief.one_gpu_each else MAX_REPLICAS
         return most if service.max_replicas is None else min(most, service.max_replicas)
 
     def short(self, settled: Settled) -> list[ServiceDemand]:
@@ -248,7 +248,7 @@ class _Filling:
         left_rps = service.arrival_rate_rps
         most = self._settler.most_replicas(service)
         while left_rps > ROUNDING * service.arrival_rate_rps or self._replicas[service.name] < service.min_replicas:
-            if self._replicas[service.name] >= most or self._replicas.total() >= MOST_REPLICAS:
+            if self._replicas[service.name] >= most or self._replicas.total() >= MAX_REPLICAS:
                 break
             self._replicas[service.name] += 1
             options = list(self._options(service, left_rps))
@@ -298,7 +298,7 @@ class _Filling:
         before = Provisioned(gpu_type) if at is None else self._gpus[at]
         gpu = Provisioned(gpu_type, (*before.shares, share))
         batches = self._settler.settle_gpu(gpu, self._replicas)
-        if batches is None or batches[-1].carried_rps < LEAST_CAPACITY_RPS:
+        if batches is None or batches[-1].carried_rps < MIN_CAPACITY_RPS:
             return None
         needs = {} if at is None else self._needs[at]
         for other, batch in zip(before.shares, batches[:-1], strict=True):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.predict.data.samples import Reals, Samples
-from solvers.predict.regression.two_segments import LEAST_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
 from solvers.types.problem import OperatingPoint
 
 _TOLERANCE = 1e-6
@@ -29,7 +29,7 @@ def knee_percent(rows: Sequence[OperatingPoint]) -> float:
     With fewer than three shares no bend can be seen: then the widest is the knee.
     """
     shares, times_ms = np.array([row.sm_percent for row in rows]), np.array([row.solo_ms for row in rows])
-    if len(np.unique(shares)) < LEAST_SHARES:
+    if len(np.unique(shares)) < MIN_SHARES:
         return float(shares.max())
     return knee_point(shares, times_ms).sm_percent
 
@@ -77,8 +77,8 @@ def _next(wish: ShareRequest, place: int) -> float:
     return wish.shares[place + 1] if place + 1 < len(wish.shares) else float("inf")
 
 
-_LEAST_GAIN = 0.05  # Of the latency at the least share: the noise of one measurement, so not a gain.
-_LEAST_BEND = 0.05  # Of the first slope; a straight line fitted in floating point bends a little.
+_MIN_GAIN = 0.05  # Of the latency at the least share: the noise of one measurement, so not a gain.
+_MIN_BEND = 0.05  # Of the first slope; a straight line fitted in floating point bends a little.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +112,14 @@ def knee_points(samples: Samples) -> Mapping[float, Knee]:
     knees: dict[float, Knee] = {}
     for batch in np.unique(samples.at.batch):
         rows = np.flatnonzero(samples.at.batch == batch)
-        if len(np.unique(samples.at.sm_percent[rows])) >= LEAST_SHARES:
+        if len(np.unique(samples.at.sm_percent[rows])) >= MIN_SHARES:
             knees[float(batch)] = knee_point(samples.at.sm_percent[rows], samples.latency_ms[rows])
     return knees
 
 
 def _knee_percent(curve: TwoSegments, *, low: float, high: float) -> float:
     at_low, at_high = curve.latency_ms([low, high])
-    if at_low - at_high <= _LEAST_GAIN * at_low:
+    if at_low - at_high <= _MIN_GAIN * at_low:
         return low
     bend = curve.slope_after - curve.slope_before
-    return high if bend <= _LEAST_BEND * -curve.slope_before else curve.breakpoint_percent
+    return high if bend <= _MIN_BEND * -curve.slope_before else curve.breakpoint_percent

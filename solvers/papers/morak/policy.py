@@ -32,7 +32,7 @@ from functools import partial
 from solvers.baselines.half_slo import SoloProfile, most_replicas, replicas_for
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
-from solvers.greedy.configure import LEAST_CAPACITY_RPS
+from solvers.greedy.configure import MIN_CAPACITY_RPS
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, true_capacities
 from solvers.laws.colocation import beside
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
@@ -182,7 +182,7 @@ def _first_count(problem: Problem, stage: TypeStage, tenant: _Tenant) -> int:
     """Replicas that carry the rate at the knee without neighbours."""
     service = tenant.service
     alone_rps = beside(problem, stage.gpu_type, [(service.name, tenant.row)], 0).capacity_rps
-    needed = replicas_for(service.arrival_rate_rps, max(alone_rps, LEAST_CAPACITY_RPS))
+    needed = replicas_for(service.arrival_rate_rps, max(alone_rps, MIN_CAPACITY_RPS))
     return min(max(needed, service.min_replicas), _most(service, stage))
 
 
@@ -270,9 +270,9 @@ def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
     """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
     found = [beside(problem, stage.gpu_type, carrier.seats, at) for at in range(len(carrier.seats))]
     if len(found) == 1:
-        return found[0].capacity_rps >= LEAST_CAPACITY_RPS
+        return found[0].capacity_rps >= MIN_CAPACITY_RPS
     return all(
-        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms and each.capacity_rps >= LEAST_CAPACITY_RPS
+        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms and each.capacity_rps >= MIN_CAPACITY_RPS
         for seat, each in zip(carrier.seats, found, strict=True)
     )
 

@@ -36,9 +36,9 @@ LEFT_S = 60.0
 """What needs less until it is done is not started anew elsewhere."""
 RETUNE_S = 20.0
 """After so long swapped out a task is no longer the victim of a burst: the GPU is divided anew."""
-MOST_TRIES = 4
+MAX_TRIES = 4
 """GPUs that are tuned for one task before it waits for the next tick."""
-MOST_TUNINGS = 48
+MAX_TUNINGS = 48
 """Of one call: the rest waits for the next tick. One takes some milliseconds."""
 REUSED = 0.7
 """Of an even part: a share at least so large is taken as it was left, since then nobody starts anew."""
@@ -60,7 +60,7 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     """The bound plan's GPUs with their tasks and tuned replicas, and idle ones that tasks were given, by id.
 
     The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
-    O(tasks · sites) for slopes, at most MOST_TUNINGS tunings.
+    O(tasks · sites) for slopes, at most MAX_TUNINGS tunings.
     """
     filling = MudiFilling(wanted, limits or FillLimits())
     before = {task.name: (gpu, task) for gpu in filling.running for task in gpu.tasks}
@@ -200,14 +200,14 @@ class MudiFilling:
             key=lambda each: each[:3],
         )
         if empty:
-            any(self._moved(site, at, empty) for *_, at, site in slowest[:MOST_TRIES])
+            any(self._moved(site, at, empty) for *_, at, site in slowest[:MAX_TRIES])
 
     def _moved(self, site: _Site, at: int, empty: Sequence[_Site]) -> bool:
-        """Whether the resident at that place moves; not beyond MOST_TUNINGS."""
+        """Whether the resident at that place moves; not beyond MAX_TUNINGS."""
         host, (was, _) = site.host, site.host.residents[at]
         task = self._tasks[was.name]
         left_s = (task.iterations - task.done_iterations) * host.pace_ms(at) / 1000.0
-        if left_s < LEFT_S or len(self.tuner.searches) >= MOST_TUNINGS:
+        if left_s < LEFT_S or len(self.tuner.searches) >= MAX_TUNINGS:
             return False
         there = min(empty, key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id))
         rest = [each for each, _ in host.residents if each.name != was.name]
@@ -247,9 +247,9 @@ class MudiFilling:
             ]
             fitting = [each for each in demanded if each[0] != NOWHERE]
             ranked.extend(site for *_, site in sorted(fitting, key=lambda each: each[:2]))
-            if len(ranked) >= MOST_TRIES:
+            if len(ranked) >= MAX_TRIES:
                 break
-        return ranked[:MOST_TRIES]
+        return ranked[:MAX_TRIES]
 
     def _has_memory(self, host: Host, task: Task) -> bool:
         """Whether it is enough for one more beside the replica at the row that needs least."""
@@ -282,7 +282,7 @@ class MudiFilling:
         self, site: _Site, newcomer: Task | None = None, *, room: float | None = None, at_most: float = float("inf")
     ) -> bool:
         """Tune the site for all its tasks and the newcomer; whether that is possible, and good enough."""
-        if len(self.tuner.searches) >= MOST_TUNINGS:
+        if len(self.tuner.searches) >= MAX_TUNINGS:
             return False
         host = site.host
         was = [*(task for task, _ in host.residents), *host.swapped]

@@ -27,7 +27,7 @@ from solvers.types.errors import InvalidInput
 
 Reals = npt.NDArray[np.float64]
 
-MOST_TRIALS = 24
+MAX_TRIALS = 24
 """Mudi needs fewer than 25."""
 LENGTH = 1.0
 """Of the kernel, in doublings of the batch."""
@@ -67,7 +67,7 @@ def search_batch(
 ) -> LcbSearch:
     """Try batches until none can be expected to be better; `first`: where to begin, else in the middle.
 
-    Values must be ≥ 0. Raises InvalidInput for a batch below 1. At most MOST_TRIALS calls of `value_of`, each batch
+    Values must be ≥ 0. Raises InvalidInput for a batch below 1. At most MAX_TRIALS calls of `value_of`, each batch
     once; the order of `batches` changes nothing.
     """
     left = sorted(set(batches))
@@ -75,7 +75,7 @@ def search_batch(
         raise InvalidInput("batches", f"must be at least 1, not {left[0]}")
     trials: list[Trial] = []
     following = first if first in left else left[len(left) // 2] if left else None
-    while following is not None and len(trials) < MOST_TRIALS:
+    while following is not None and len(trials) < MAX_TRIALS:
         left.remove(following)
         trials.append(Trial(batch=following, value=value_of(following)))
         following = _next(left, trials)

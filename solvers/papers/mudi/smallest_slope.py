@@ -29,7 +29,7 @@ from solvers.backfill.residents import Seats
 from solvers.laws.colocation import Neighbours, executions_ms
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.predict.data.samples import Reals
-from solvers.predict.regression.two_segments import LEAST_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Task
 
@@ -51,7 +51,7 @@ class Demanded(NamedTuple):
     """Parts of the limit per SM percent."""
 
 
-_LEAST_MS = 1e-9
+_MIN_MS = 1e-9
 """A limit below it is one that nothing keeps."""
 NOWHERE = Demanded(float("inf"), float("inf"))
 """No row fits."""
@@ -69,7 +69,7 @@ class Stretched(NamedTuple):
     def demanded(self, limit_ms: float) -> Demanded:
         """Where the curve reaches the limit, and how steep it begins."""
         shares, times_ms = self.shares, self.times_ms
-        limit_ms = max(limit_ms, _LEAST_MS)
+        limit_ms = max(limit_ms, _MIN_MS)
         slope = (times_ms[0] - times_ms[1]) / (shares[1] - shares[0]) / limit_ms if len(shares) > 1 else 0.0
         within = np.flatnonzero(times_ms <= limit_ms)
         if not len(within):
@@ -146,7 +146,7 @@ class Slopes:
 def _solo_fit(curve: Sequence[OperatingPoint]) -> TwoSegments:
     """The two segments of a curve; of fewer rows than determine them a straight line that ends at the breakpoint."""
     shares, times_ms = tuple(row.sm_percent for row in curve), tuple(row.solo_ms for row in curve)
-    if len(shares) >= LEAST_SHARES:
+    if len(shares) >= MIN_SHARES:
         return _fitted(shares, times_ms)
     slope = (times_ms[-1] - times_ms[0]) / (shares[-1] - shares[0]) if len(shares) > 1 else 0.0
     return TwoSegments(

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.greedy.arrange import obeys, running_carriers
-from solvers.greedy.configure import LEAST_CAPACITY_RPS, MOST_REPLICAS, fitting_rows, planning_clock_mhz
+from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, reasons_short, route, total_capacity_rps
 from solvers.laws.colocation import ALONE, capacities_rps, executions_ms
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.oltunes.affinity import Character, sensitivity_ratio, suits
 from solvers.papers.oltunes.tuning_score import BASE_W, JobDemand, ScoredSettings, estimated_power_consumption, scores
-from solvers.papers.oltunes.types import MOST_JOBS
+from solvers.papers.oltunes.types import MAX_JOBS
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -40,7 +40,7 @@ NAME = "oltunes"
 SPARE = 1.2
 """A replica goes when the others carry so many times the rate: no new one is needed for the next little rise."""
 WEIGHT = 0.75
-MOST_HOSTS = 64
+MAX_HOSTS = 64
 """GPUs in use that are looked at for one replica, the fullest first."""
 
 
@@ -100,7 +100,7 @@ def _ranked(problem: Problem, service: ServiceDemand, load: float) -> tuple[_Cho
         memory_share=[choice.row.memory_mib / one.memory_mib for (choice, _), one in zip(rows, types, strict=True)],
         latency_s=latency_s,
     )
-    per_gpu_rps = np.array([rate for _, rate in rows]) * np.minimum(MOST_JOBS, 100.0 / percent)
+    per_gpu_rps = np.array([rate for _, rate in rows]) * np.minimum(MAX_JOBS, 100.0 / percent)
     wish = JobDemand(weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load)
     score = scores(wish, ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=epc))
     ordered = [rows[at][0] for at in np.argsort(-score, kind="stable").tolist()]
@@ -120,7 +120,7 @@ def _rows(problem: Problem, service: ServiceDemand, gpu_type: str) -> Iterator[t
     times_ms = executions_ms(rows, ALONE, sensitivity=points.sensitivity, gpu_type=kind)
     rates = capacities_rps(problem.capacity_law, rows, times_ms, percentile=service.percentile, slo_ms=service.slo_ms)
     for row, time_ms, rate in zip(rows, times_ms.tolist(), rates.tolist(), strict=True):
-        if rate >= LEAST_CAPACITY_RPS:
+        if rate >= MIN_CAPACITY_RPS:
             yield _Choice(gpu_type=gpu_type, row=row, execution_ms=time_ms), rate
 
 
@@ -149,7 +149,7 @@ def _without_surplus(problem: Problem, running: Sequence[Carrier]) -> list[Carri
 def _serve(problem: Problem, carriers: list[Carrier], service: ServiceDemand, choices: Sequence[_Choice]) -> None:
     """Add replicas of a service, in place, until its rate is carried or no row finds a place."""
     count = sum(seat.service == service.name for carrier in carriers for seat in carrier.seats)
-    room = MOST_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
+    room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
     most = room if service.max_replicas is None else min(room, service.max_replicas - count)
     for _ in range(max(0, most)):
         carried_rps = total_capacity_rps(problem, carriers, service.name)
@@ -162,7 +162,7 @@ def _serve(problem: Problem, carriers: list[Carrier], service: ServiceDemand, ch
 def _add(problem: Problem, carriers: list[Carrier], service: ServiceDemand, choices: Sequence[_Choice]) -> bool:
     """One more replica, at the best row that finds a place; whether there is any."""
     used = Counter(carrier.gpu_type for carrier in carriers)
-    order = sorted(range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at))[:MOST_HOSTS]
+    order = sorted(range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at))[:MAX_HOSTS]
     for choice in choices:
         seat = ArrangedReplica(service=service.name, row=choice.row)
         for at in order:
@@ -181,14 +181,14 @@ def _may_join(problem: Problem, carriers: Sequence[Carrier], at: int, seat: Arra
     """Whether the newcomer suits those on a GPU, keeps the rules there, and nobody's service loses what it carries."""
     host = carriers[at]
     joined = Carrier(gpu_type=host.gpu_type, seats=(*host.seats, seat))
-    if len(joined.seats) > MOST_JOBS or not obeys(problem, joined):
+    if len(joined.seats) > MAX_JOBS or not obeys(problem, joined):
         return False
     company, load = [_character(problem, host, each) for each in host.seats], _load(problem, len(carriers))
     if not suits(_character(problem, host, seat), company, load):
         return False
     after = [*carriers[:at], joined, *carriers[at + 1 :]]
     newcomer = total_capacity_rps(problem, [joined], seat.service)
-    return newcomer >= LEAST_CAPACITY_RPS and all(
+    return newcomer >= MIN_CAPACITY_RPS and all(
         total_capacity_rps(problem, after, each.service)
         >= min(
             problem.service(each.service).arrival_rate_rps * (1.0 + ROUNDING),

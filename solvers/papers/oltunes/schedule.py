@@ -31,7 +31,7 @@ from typing import NamedTuple
 from solvers.papers.oltunes.affinity import COMPUTE_FROM, Character, suits
 from solvers.papers.oltunes.queues import PATIENCE_S, Queues, by_urgency, enqueue, impatient, put_back, without
 from solvers.papers.oltunes.types import (
-    MOST_JOBS,
+    MAX_JOBS,
     ROUNDING,
     DispatchLimits,
     Job,
@@ -43,12 +43,12 @@ from solvers.papers.oltunes.types import (
     fleet_load,
 )
 
-LEAST_MIB = 256.0
+MIN_MIB = 256.0
 """min_mem: a batch that leaves less is full."""
-LEAST_PERCENT = 1.0
+MIN_PERCENT = 1.0
 """The same of the SMs."""
 
-LEAST_MS = 50.0
+MIN_MS = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class DispatchState:
     """What the scheduler remembers from round to round."""
 
     queues: Queues = field(default_factory=Queues)
-    window_ms: float = LEAST_MS
-    most_jobs: int = MOST_JOBS
+    window_ms: float = MIN_MS
+    most_jobs: int = MAX_JOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class DispatchRules:
     """Compute to memory by network (equation 1)."""
     patience_s: float = PATIENCE_S
     """After so long a job comes first of all."""
-    most_jobs: int = MOST_JOBS
+    most_jobs: int = MAX_JOBS
     """Of a GPU, and of a batch."""
 
 
@@ -217,7 +217,7 @@ class _Moment:
     load: float
 
     def takes_any_type(self, job: Job) -> bool:
-        return self.now_s - job.queued_s >= min(self.rules.patience_s, MOST_MS / 1000.0)
+        return self.now_s - job.queued_s >= min(self.rules.patience_s, MAX_MS / 1000.0)
 
     def suits(self, new: PlacedJob, members: Sequence[PlacedJob]) -> bool:
         return suits(self._character(new), [self._character(member) for member in members], self.load)
@@ -246,7 +246,7 @@ def _fits(setting: JobSetting, room: Room) -> bool:
 
 
 def _is_full(room: Room) -> bool:
-    return room.sm_percent < LEAST_PERCENT or room.memory_mib <= LEAST_MIB
+    return room.sm_percent < MIN_PERCENT or room.memory_mib <= MIN_MIB
 
 
 def _held_until_s(members: Sequence[PlacedJob], window_ms: float) -> float:
@@ -255,7 +255,7 @@ def _held_until_s(members: Sequence[PlacedJob], window_ms: float) -> float:
     return min(window_ends_s, *(member.job.deadline_s - member.setting.latency_s for member in members))
 
 
-MOST_MS = 1000.0
+MAX_MS = 1000.0
 STEP_MS = 10.0
 CRITICAL_SHARE = 0.7
 """Default of ρ_lc."""
@@ -267,12 +267,12 @@ def adjusted_ms(window_ms: float, critical_share: float | None) -> float:
         return window_ms
     if critical_share > CRITICAL_SHARE:
         return shorter_ms(window_ms)
-    return min(window_ms + STEP_MS, MOST_MS)
+    return min(window_ms + STEP_MS, MAX_MS)
 
 
 def shorter_ms(window_ms: float) -> float:
     """The window after a failed deployment, too: the failed jobs shall go soon."""
-    return max(window_ms - STEP_MS, LEAST_MS)
+    return max(window_ms - STEP_MS, MIN_MS)
 
 
 FREE_SHARE = 0.8
@@ -294,7 +294,7 @@ def is_available(gpu: JobGpu) -> bool:
     return gpu.has_early_end or all(each.done_share >= DONE_SHARE for each in gpu.residents)
 
 
-LEAST_GAIN = 1e-9
+MIN_GAIN = 1e-9
 """Of a latency: less is rounding."""
 
 
@@ -322,6 +322,6 @@ def _faster(member: PlacedJob, room: Room) -> JobSetting | None:
         and one.batch >= now.batch
         and one.sm_percent <= now.sm_percent + room.sm_percent
         and one.memory_mib <= now.memory_mib + room.memory_mib
-        and one.latency_s < now.latency_s * (1.0 - LEAST_GAIN)
+        and one.latency_s < now.latency_s * (1.0 - MIN_GAIN)
     )
     return min(fitting, key=lambda one: (one.latency_s, one.sm_percent, one.batch), default=None)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.papers.oltunes.types import MOST_JOBS, JobSetting
+from solvers.papers.oltunes.types import MAX_JOBS, JobSetting
 from solvers.predict.data.samples import Reals
 
 ALPHA = 0.5
@@ -96,7 +96,7 @@ def tune(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: J
     if not usable:
         return ()
     latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
-    jobs = np.minimum(MOST_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
+    jobs = np.minimum(MAX_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
     per_gpu_rps = jobs * wish.inputs / latency_s
     found = ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=_epc(usable, boards, latency_s))
     score = scores(wish, found) - GAMMA * (1.0 - wish.load) * _loss(usable)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from solvers.types.state import GpuId, Variant
 
-MOST_JOBS = 4
+MAX_JOBS = 4
 """Jobs of a batch, and of a GPU: batch_size_max."""
 ROUNDING = 1e-9
 """Of sums of SM percents and of memory."""
@@ -156,4 +156,4 @@ def fleet_load(gpus: Sequence[JobGpu], waiting: int) -> float:
     if not gpus:
         return 1.0
     used = sum(gpu.used_percent for gpu in gpus) / (100.0 * len(gpus))
-    return min(1.0, used + waiting / (MOST_JOBS * len(gpus)))
+    return min(1.0, used + waiting / (MAX_JOBS * len(gpus)))

@@ -6,12 +6,12 @@ import numpy.typing as npt
 from solvers.predict.data.interference_factor import pairs_of
 from solvers.predict.data.samples import Queries, Reals, Samples
 from solvers.types.errors import InvalidInput
-from solvers.types.strict_json import LARGEST_NUMBER, describe
+from solvers.types.strict_json import MAX_NUMBER, describe
 
 Flags = npt.NDArray[np.bool_]
 
-LARGEST_BATCH = 65536.0
-LONGEST_NAME = 253
+MAX_BATCH = 65536.0
+MAX_NAME = 253
 
 
 def check_samples(samples: Samples) -> None:
@@ -33,10 +33,10 @@ def check_queries(queries: Queries) -> None:
     for name, values in (("network", queries.network), ("gpu_type", queries.gpu_type)):
         for entry in sorted(set(values)):
             if not _is_name(entry):
-                problem = f"must have 1 to {LONGEST_NAME} characters, none of them a control character"
+                problem = f"must have 1 to {MAX_NAME} characters, none of them a control character"
                 raise InvalidInput(f"rows[{values.index(entry)}].{name}", f"{problem}, not {describe(entry)}")
     size = len(queries)
-    _check("batch", queries.batch, size, at_least=1.0, at_most=LARGEST_BATCH)
+    _check("batch", queries.batch, size, at_least=1.0, at_most=MAX_BATCH)
     _check("sm_percent", queries.sm_percent, size, above=0.0, at_most=100.0)
     _check("clock_mhz", queries.clock_mhz, size, above=0.0, may_lack=True)
     _check("time_quota_percent", queries.time_quota_percent, size, above=0.0, at_most=100.0)
@@ -48,20 +48,20 @@ def _check_neighbours(queries: Queries) -> None:
     pairs = pairs_of(queries)
     is_name = {network: _is_name(network) for network in set(pairs.network)}
     is_wrong: Flags = np.array([not is_name[network] for network in pairs.network], dtype=bool)
-    is_wrong |= ~((pairs.batch >= 1.0) & (pairs.batch <= LARGEST_BATCH))
+    is_wrong |= ~((pairs.batch >= 1.0) & (pairs.batch <= MAX_BATCH))
     is_wrong |= ~((pairs.sm_percent > 0.0) & (pairs.sm_percent <= 100.0))
     if is_wrong.any():
         pair = int(np.argmax(is_wrong))
         found = f"{pairs.network[pair]}:{pairs.batch[pair]:g}:{pairs.sm_percent[pair]:g}"
         raise InvalidInput(
             f"rows[{pairs.row[pair]}].neighbours",
-            f"a neighbour needs a name of 1 to {LONGEST_NAME} characters, a batch of at least 1 and at most "
-            f"{LARGEST_BATCH:g} and a share above 0 and at most 100 %, not {describe(found)}",
+            f"a neighbour needs a name of 1 to {MAX_NAME} characters, a batch of at least 1 and at most "
+            f"{MAX_BATCH:g} and a share above 0 and at most 100 %, not {describe(found)}",
         )
 
 
 def _is_name(text: str) -> bool:
-    return 1 <= len(text) <= LONGEST_NAME and text.isprintable()
+    return 1 <= len(text) <= MAX_NAME and text.isprintable()
 
 
 def _check(
@@ -71,7 +71,7 @@ def _check(
     *,
     at_least: float = -np.inf,
     above: float = -np.inf,
-    at_most: float = LARGEST_NUMBER,
+    at_most: float = MAX_NUMBER,
     may_lack: bool = False,
 ) -> None:
     _check_size(name, values.size, size)

@@ -18,7 +18,7 @@ EXTRAPOLATION = 3.0
 batches, intervals of 90 % so widened hold 89 % of the rows there, of igniter_v100 as of rapp_v100; unwidened 71 and
 48 % (`bench.predict`, "outside sampled range"). It was set on these rows. Where only one share was sampled, or hardly a
 range, they hold less: about 80 %."""
-LARGEST_LOG_RATIO = float(np.log(1e6))
+MAX_LOG_RATIO = float(np.log(1e6))
 """An end of an interval further out says no more than that nothing is known, and must remain a number."""
 
 
@@ -67,7 +67,7 @@ def widening(sampled: SampledRange, queries: Queries) -> Reals:
 
 def widen(ratios: Reals, factors: Reals) -> Reals:
     """(N,) ends of intervals, over what was predicted, moved out by factors on their logarithms, and still numbers."""
-    return np.exp(np.clip(factors * np.log(ratios), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+    return np.exp(np.clip(factors * np.log(ratios), -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def _span(values: Reals) -> SampledSpan | None:

@@ -23,7 +23,7 @@ from solvers.predict.data.sampled_range import widening
 from solvers.predict.data.samples import Group, LayerCounts, Queries, Reals
 from solvers.predict.data.techniques import predict_fit, ratio_quantile
 
-FEWEST_RELATIVES = 5
+MIN_RELATIVES = 5
 """Known networks without which layer counts tell nothing."""
 RATIO_SIGMA = 0.25
 """Of ln latency when a curve is moved by a published ratio of speeds: the shipped catalogue's own error, see
@@ -55,7 +55,7 @@ def estimate_from_layers(
     """Latencies of a network of which only the layers are known, for queries alone on one GPU type.
 
     `known`: layers of other networks; those that have a fit on the queries' GPU type count. Raises TooFewSamples when
-    there are less than FEWEST_RELATIVES. Time: O(relatives³ + relatives · N).
+    there are less than MIN_RELATIVES. Time: O(relatives³ + relatives · N).
     """
     gpu_type = queries.gpu_type[0] if len(queries) else ""
     relatives = [
@@ -63,10 +63,10 @@ def estimate_from_layers(
         for entry in sorted(known, key=lambda entry: entry.network)
         if entry.network != layers.network and fits.find("latency_ms", Group(entry.network, gpu_type)) is not None
     ]
-    if len(relatives) < FEWEST_RELATIVES:
+    if len(relatives) < MIN_RELATIVES:
         raise TooFewSamples(
             f"{len(relatives)} networks with known layers have a fit on {gpu_type}; an estimate from layer counts "
-            f"needs {FEWEST_RELATIVES}: measure {layers.network} itself, or more networks"
+            f"needs {MIN_RELATIVES}: measure {layers.network} itself, or more networks"
         )
     log_latency = np.array([_log_latency(fits, entry.network, queries) for entry in relatives])
     features = _features([*relatives, layers])

@@ -16,7 +16,7 @@ from solvers.types.errors import InvalidInput
 
 WIDEST_COVERAGE = 1.0 - 2.0 * LEVELS[0]
 """Of an interval whose ends are both known."""
-MOST_WIDER = 2.0
+MAX_WIDER = 2.0
 """Times an interference fit's interval up to which the interval alone is taken to be part of it, in logarithms: on
 V100 pairs it is 1.0 to 1.5, and both together would hold 97 % instead of 90 %; with four samples per network it is 10
 to 50, and the interference fit's own would hold half."""
@@ -47,7 +47,7 @@ def predict_latency(
         low_ratio, high_ratio = (ratio_quantile(fit.quality, level) for level in levels)
         # The fit's error is that of the whole chain at sampled conditions, for the networks that it saw next to others.
         # What is unsure of another network's latency alone, or far less sure, does not become surer next to neighbours.
-        is_near = np.log(high[rows] / low[rows]) <= MOST_WIDER * np.log(high_ratio / low_ratio)
+        is_near = np.log(high[rows] / low[rows]) <= MAX_WIDER * np.log(high_ratio / low_ratio)
         is_judged = _is_sampled(fit, company.network) & ~is_estimated[rows] & is_near
         low[rows] = np.where(is_judged, low_ratio, np.minimum(low[rows], low_ratio))
         high[rows] = np.where(is_judged, high_ratio, np.maximum(high[rows], high_ratio))

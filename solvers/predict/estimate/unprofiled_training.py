@@ -34,13 +34,13 @@ MARGIN = 2.0
 """Times the pressure that the layers foretell: left out, the heaviest of seven networks press about twice as much."""
 LEVEL_PERCENT = 60.0
 """Where factors are large enough to be told apart, and shares were profiled on both sides."""
-FEWEST_RELATIVES = 2
+MIN_RELATIVES = 2
 """With fewer the layers tell nothing: then it presses as the worst of all that were profiled."""
 _SHARES = (20.0, 60.0, 80.0)
 """SM percents at which pairs are looked at; as near as rows come."""
-_LEAST_PRESSURE = 1e-9
+_MIN_PRESSURE = 1e-9
 """A relative that presses less has no shape."""
-_LEAST_SENSITIVITY = 1e-3
+_MIN_SENSITIVITY = 1e-3
 """A service that hardly feels neighbours says nothing of them."""
 
 
@@ -96,13 +96,13 @@ class ProfiledNetworks:
         if foretold is None:
             worst: Reals = by_share.max(axis=1)
             return worst
-        shape: Reals = (by_share / np.maximum(by_share[at_level], _LEAST_PRESSURE)).max(axis=1)
+        shape: Reals = (by_share / np.maximum(by_share[at_level], _MIN_PRESSURE)).max(axis=1)
         return np.maximum.accumulate(MARGIN * foretold * shape)
 
     def _foretold(self, newcomer: UnprofiledNetwork, share: float) -> float | None:
         """The largest pressure that explains the factor of any service; None where the layers tell nothing."""
         known = {each.network: each for each in self.layers}
-        if sum(entry.network in known for entry in self.training) < FEWEST_RELATIVES:
+        if sum(entry.network in known for entry in self.training) < MIN_RELATIVES:
             return None
         pairs = list(self._pairs())
         at = make_queries(
@@ -137,7 +137,7 @@ class ProfiledNetworks:
         for service, training in itertools.product(self.services, self.training):
             rows = itertools.product(_spread(service, self.gpu_type), _spread(training, self.gpu_type))
             for row, beside in rows:
-                if row.sm_percent + beside.sm_percent <= 100.0 and service.sensitivity > _LEAST_SENSITIVITY:
+                if row.sm_percent + beside.sm_percent <= 100.0 and service.sensitivity > _MIN_SENSITIVITY:
                     yield service, row, training, beside
 
     def _beside_ms(self, service: OperatingPoints, row: OperatingPoint, pressure: float) -> float:
@@ -148,7 +148,7 @@ class ProfiledNetworks:
         """The pressure with which the laws give that factor; 0 where they give more without any."""
         launch_ms = row.launch_ms * launch_factor(self.gpu_type, 2)
         grown = (factor * row.solo_ms - row.transfer_ms - launch_ms) / row.run_ms - 1.0
-        return max(0.0, grown / max(service.sensitivity, _LEAST_SENSITIVITY))
+        return max(0.0, grown / max(service.sensitivity, _MIN_SENSITIVITY))
 
 
 def _spread(points: OperatingPoints, gpu_type: GpuType) -> list[OperatingPoint]:

@@ -40,7 +40,7 @@ from solvers.predict.data.samples import LayerCounts, Queries, Reals, Samples
 
 NO_LAYERS: Mapping[str, LayerCounts] = {}
 
-_LEAST_SAMPLES = 8
+_MIN_SAMPLES = 8
 _EXPLAINED_SPREAD = 0.05
 """Prior standard deviation, in log factor, of what all features together explain: as much as own or other may."""
 _OFFSET_SPREAD = 0.05
@@ -57,13 +57,13 @@ _FREE = 2
 def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = NO_LAYERS) -> Coefficients:
     """Coefficients, which hold the layer counts too; `layers` by network, also of such as were never sampled.
 
-    Raises TooFewSamples below _LEAST_SAMPLES samples, or where no neighbour among them has layer counts.
+    Raises TooFewSamples below _MIN_SAMPLES samples, or where no neighbour among them has layer counts.
     """
     rows = known_rows(samples, alone_ms)
     at = samples.at.take(rows)
     seen = networks_in(pairs_of(at).network)
-    if len(rows) < _LEAST_SAMPLES or not any(network in layers for network in seen):
-        raise TooFewSamples(f"{len(rows)} samples with neighbours, {_LEAST_SAMPLES} with layer counts are needed")
+    if len(rows) < _MIN_SAMPLES or not any(network in layers for network in seen):
+        raise TooFewSamples(f"{len(rows)} samples with neighbours, {_MIN_SAMPLES} with layer counts are needed")
     table = _with_box(_layer_table(layers, seen), at)
     features = _features(table, at)
     centre, scale = features.mean(axis=0), features.std(axis=0)

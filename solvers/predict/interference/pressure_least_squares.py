@@ -28,7 +28,7 @@ _LAUNCH_SPREAD = 2.0
 """Around 0. V100: 3.7 per neighbour from three replicas on."""
 _NOISE = 0.02
 """Relative standard deviation of a measured factor around the law."""
-_LARGEST_LOG = 3.0
+_MAX_LOG = 3.0
 _STEP_INSIDE = 1e-3
 """The search starts this far inside the bounds."""
 
@@ -96,7 +96,7 @@ def _prior(networks: int) -> tuple[Reals, Reals]:
 
 
 def _bounds(networks: int) -> tuple[Reals, Reals]:
-    largest_log = np.full(2 * networks, _LARGEST_LOG)
+    largest_log = np.full(2 * networks, _MAX_LOG)
     lowest = np.concatenate((np.zeros(2), -largest_log, np.zeros(4)))
     return lowest, np.concatenate((np.full(2, np.inf), largest_log, np.full(4, np.inf)))
 

@@ -31,9 +31,9 @@ from solvers.predict.data.interference_factor import (
 from solvers.predict.data.samples import Indices, Queries, Reals, Samples, even_choice
 from solvers.predict.interference import pressure
 
-_LEAST_SAMPLES = 8
+_MIN_SAMPLES = 8
 """With fewer the law alone says as much."""
-_MOST_SAMPLES = 1500
+_MAX_SAMPLES = 1500
 """Of more an even selection is learned: the work grows with their cube."""
 _WEIGHT_SPREAD = 0.02
 """Prior standard deviation of every weight, in log factor per standardised feature."""
@@ -48,10 +48,10 @@ _SCALE = np.array([2.0, 2.0, 1.0, 1.0])
 
 
 def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
-    """The law and the surfaces; raises TooFewSamples below _LEAST_SAMPLES samples with a known latency alone."""
+    """The law and the surfaces; raises TooFewSamples below _MIN_SAMPLES samples with a known latency alone."""
     rows = known_rows(samples, alone_ms)
-    if len(rows) < _LEAST_SAMPLES:
-        raise TooFewSamples(f"{len(rows)} samples with neighbours, a response surface needs {_LEAST_SAMPLES}")
+    if len(rows) < _MIN_SAMPLES:
+        raise TooFewSamples(f"{len(rows)} samples with neighbours, a response surface needs {_MIN_SAMPLES}")
     law = pressure.fit(samples, alone_ms)
     rows = _even_selection(rows, samples.latency_ms)
     at, known_ms = samples.at.take(rows), alone_ms[rows]
@@ -80,11 +80,11 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
 
 
 def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
-    """At most _MOST_SAMPLES of the rows, evenly over the measured latencies, whatever order they came in."""
-    if len(rows) <= _MOST_SAMPLES:
+    """At most _MAX_SAMPLES of the rows, evenly over the measured latencies, whatever order they came in."""
+    if len(rows) <= _MAX_SAMPLES:
         return rows
     ranked = rows[np.argsort(latency_ms[rows], kind="stable")]
-    return ranked[even_choice(len(rows), most=_MOST_SAMPLES)]
+    return ranked[even_choice(len(rows), most=_MAX_SAMPLES)]
 
 
 def _weights(residuals: Reals, at: Queries, pairs: Pairs, features: Reals, networks: tuple[str, ...]) -> Reals:

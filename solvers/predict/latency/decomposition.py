@@ -20,7 +20,7 @@ import numpy as np
 
 from solvers.predict.data.samples import LayerCounts, Queries, Reals
 
-LEAST_RUN_FRACTION = 0.1
+MIN_RUN_FRACTION = 0.1
 """Facts that would leave less run time than this fraction of the latency are too large; they are scaled down to it."""
 
 
@@ -74,7 +74,7 @@ def decompose(
     """The parts of these alone latencies (N,), all of one GPU type; they sum to `alone_ms`.
 
     A network without facts is taken as TYPICAL_NETWORK. Where transfer and launch would leave less than
-    LEAST_RUN_FRACTION of the latency to run, both are scaled down alike. Raises ValueError for a latency that is not
+    MIN_RUN_FRACTION of the latency to run, both are scaled down alike. Raises ValueError for a latency that is not
     a positive number.
     """
     facts = [networks.get(network, TYPICAL_NETWORK) for network in queries.network]
@@ -92,7 +92,7 @@ def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> LatencyPa
     if not np.all(np.isfinite(alone_ms) & (alone_ms > 0.0)):
         raise ValueError("an alone latency to decompose must be a positive number of milliseconds")
     overhead_ms = transfer_ms + launch_ms
-    allowed_ms = (1.0 - LEAST_RUN_FRACTION) * alone_ms
+    allowed_ms = (1.0 - MIN_RUN_FRACTION) * alone_ms
     scale = np.where(overhead_ms > allowed_ms, allowed_ms / np.maximum(overhead_ms, allowed_ms), 1.0)
     return LatencyParts(
         transfer_ms=transfer_ms * scale, launch_ms=launch_ms * scale, run_ms=alone_ms - overhead_ms * scale

@@ -37,11 +37,11 @@ from solvers.predict.latency.factorisation_features import (
 )
 from solvers.predict.latency.factorisation_learner import LATENCY, THROUGHPUT, FactorisationLearner
 
-LEAST_SAMPLES = 8
+MIN_SAMPLES = 8
 """Of all groups together."""
-_MOST_PASSES = 3
+_MAX_PASSES = 3
 """Over few samples; the paper's regime, and that of many samples, is one."""
-_MOST_UPDATES = 6000
+_MAX_UPDATES = 6000
 _BLOCK = 1024
 """Rows that are predicted at once: their columns stay in the processor's cache."""
 
@@ -51,11 +51,11 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 
     Up to three passes while that is at most 6,000 updates, else one. Raises TooFewSamples below eight samples.
     """
-    if len(samples) < LEAST_SAMPLES:
-        raise TooFewSamples(f"a factorisation machine needs {LEAST_SAMPLES} samples, not {len(samples)}")
+    if len(samples) < MIN_SAMPLES:
+        raise TooFewSamples(f"a factorisation machine needs {MIN_SAMPLES} samples, not {len(samples)}")
     learner = FactorisationLearner()
     ordered = samples.take(_order(samples))
-    for _ in range(max(1, min(_MOST_PASSES, _MOST_UPDATES // len(samples)))):
+    for _ in range(max(1, min(_MAX_PASSES, _MAX_UPDATES // len(samples)))):
         learner.forget_networks()
         learn_samples(learner, ordered)
     return {group: learner.group_coefficients(group) for group in ordered.at.groups()}

@@ -41,8 +41,8 @@ from solvers.predict.latency.conditions import (
 from solvers.predict.regression.mesh import interpolate, limit_nodes, make_nodes, mesh_points
 from solvers.predict.regression.posterior_mode import weigh
 
-_LEAST_CONDITIONS = 2
-_MOST_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.
+_MIN_CONDITIONS = 2
+_MAX_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.
 _JUDGED_SAMPLES = 128  # On which the grid is judged: 108 factorisations of 128² take 50 ms.
 
 _TREND_MEAN = np.array([0.0, 0.8, -0.8, 0.0, 0.0, 0.0, -0.7, -1.0])
@@ -60,8 +60,8 @@ _REWEIGHTINGS = 2  # More do not change the error on held-out rows.
 
 _TRUSTED = float(np.log(2.0))  # How far beyond the measured range the trend holds: twice as much, or half.
 _WIDEST_CELL = 0.35  # A factor 1.4; between nodes nearer than this the curve is as good as straight.
-_MOST_NODES = 4000  # Of the table: 40 kB of JSON.
-_MOST_VALUES = 40  # Measured values of one condition that become nodes.
+_MAX_NODES = 4000  # Of the table: 40 kB of JSON.
+_MAX_VALUES = 40  # Measured values of one condition that become nodes.
 _DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
 
 
@@ -90,13 +90,13 @@ def fit(samples: Samples) -> Coefficients:
     Raises TooFewSamples for fewer than two distinct conditions. 400 samples take 0.1 to 0.3 s.
     """
     samples = sorted_samples(samples)
-    if len(samples) > _MOST_SAMPLES:
-        samples = samples.take(even_choice(len(samples), most=_MOST_SAMPLES))
+    if len(samples) > _MAX_SAMPLES:
+        samples = samples.take(even_choice(len(samples), most=_MAX_SAMPLES))
     highest = highest_clock_mhz(samples.at)
     logs = log_conditions(samples.at, highest_clock_mhz=highest)
     distinct = len(np.unique(logs, axis=0))
-    if distinct < _LEAST_CONDITIONS:
-        raise TooFewSamples(f"{distinct} condition was measured; measure at least {_LEAST_CONDITIONS}")
+    if distinct < _MIN_CONDITIONS:
+        raise TooFewSamples(f"{distinct} condition was measured; measure at least {_MIN_CONDITIONS}")
     posterior = _learn(logs, np.log(samples.latency_ms))
     trusted = _trusted_range(logs)
     axes = _axes(logs, trusted)
@@ -221,11 +221,11 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, the range's ends, and some in wide gaps."""
     axes = []
     for column, ends in enumerate(np.stack(trusted, axis=1)):
-        values = make_nodes(logs[:, column], most=_MOST_VALUES)
-        values = make_nodes(np.append(values, ends), most=_MOST_VALUES + 2)
+        values = make_nodes(logs[:, column], most=_MAX_VALUES)
+        values = make_nodes(np.append(values, ends), most=_MAX_VALUES + 2)
         parts = [
             np.linspace(low, high, int(np.ceil((high - low) / _WIDEST_CELL)), endpoint=False)
             for low, high in pairwise(values)
         ]
         axes.append(np.concatenate([*parts, values[-1:]]))
-    return limit_nodes(tuple(axes), most=_MOST_NODES)
+    return limit_nodes(tuple(axes), most=_MAX_NODES)

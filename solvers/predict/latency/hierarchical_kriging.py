@@ -56,11 +56,11 @@ from solvers.predict.latency.launch_and_run import (
 )
 from solvers.predict.regression.posterior_mode import weigh
 
-_LEAST_CONDITIONS = 2
+_MIN_CONDITIONS = 2
 _ROUNDS = 3  # Of EM; the held-out error does not fall further after two.
 _SUPPOSED_WEIGHT = 10.0  # ν; 5 to 60 make no difference with 60 networks, and three alone must not decide K.
 _FIRST_NOISE = 0.04
-_LEAST_NOISE = 0.005  # A mean of thousands of batches repeats no better.
+_MIN_NOISE = 0.005  # A mean of thousands of batches repeats no better.
 _NOISE_WEIGHT = 20.0  # Samples' worth of the first noise: with few samples the surfaces would explain all of it away.
 _FEW = 40
 """Samples up to which the prior is a sum of Gaussians; from there on both are equally good, and one is less to keep."""
@@ -89,11 +89,9 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
     parts = {group: sorted_samples(samples.take(rows)) for group, rows in samples.at.groups().items()}
     clocks = {group: highest_clock_mhz(part.at) for group, part in parts.items()}
     logs = {group: log_conditions(part.at, highest_clock_mhz=clocks[group]) for group, part in parts.items()}
-    logs = {group: rows for group, rows in logs.items() if len(np.unique(rows, axis=0)) >= _LEAST_CONDITIONS}
+    logs = {group: rows for group, rows in logs.items() if len(np.unique(rows, axis=0)) >= _MIN_CONDITIONS}
     if not logs:
-        raise TooFewSamples(
-            f"no network was measured under {_LEAST_CONDITIONS} conditions on a GPU type; measure one so"
-        )
+        raise TooFewSamples(f"no network was measured under {_MIN_CONDITIONS} conditions on a GPU type; measure one so")
     measured = measured_range(np.concatenate(list(logs.values())))
     nodes = make_surface_nodes(np.concatenate(list(logs.values())))
     groups = [
@@ -153,7 +151,7 @@ def _describe(found: list[Posterior], groups: list[_Measured], supposed: Gaussia
     covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / (len(found) + _SUPPOSED_WEIGHT)
     squared = sum(posterior.squared_noise for posterior in found) + _NOISE_WEIGHT * _FIRST_NOISE**2
     count = sum(len(group.log_latency) for group in groups) + _NOISE_WEIGHT
-    return make_gaussian(mean, covariance), max(float(np.sqrt(squared / count)), _LEAST_NOISE)
+    return make_gaussian(mean, covariance), max(float(np.sqrt(squared / count)), _MIN_NOISE)
 
 
 def _with_sums(

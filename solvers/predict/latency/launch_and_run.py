@@ -29,7 +29,7 @@ from solvers.predict.regression.mesh import Corners, find_corners, make_nodes
 from solvers.predict.regression.posterior_mode import weigh
 
 _SHARPNESS = 8.0  # p: 9 % above either where both are equal, 0.5 % where one is 1.5 times the other.
-_MOST_BATCHES, _MOST_SHARES, _MOST_QUOTAS = 16, 20, 10
+_MAX_BATCHES, _MAX_SHARES, _MAX_QUOTAS = 16, 20, 10
 """Nodes; D is at most 537, and a step costs D³/3 operations: 50 million."""
 _STEPS = 12
 _FIRST_SHARPNESS, _SHARPENING = 2.0, 1.5  # A blunt maximum first: both surfaces then feel every sample.
@@ -98,9 +98,9 @@ class Posterior(NamedTuple):
 def make_surface_nodes(logs: Reals) -> Nodes:
     """Nodes at the conditions that occur among (N, 4) logarithms."""
     return Nodes(
-        batch=make_nodes(logs[:, BATCH], most=_MOST_BATCHES),
-        sm_percent=make_nodes(logs[:, SM_PERCENT], most=_MOST_SHARES),
-        time_quota_percent=make_nodes(logs[:, TIME_QUOTA_PERCENT], most=_MOST_QUOTAS),
+        batch=make_nodes(logs[:, BATCH], most=_MAX_BATCHES),
+        sm_percent=make_nodes(logs[:, SM_PERCENT], most=_MAX_SHARES),
+        time_quota_percent=make_nodes(logs[:, TIME_QUOTA_PERCENT], most=_MAX_QUOTAS),
     )
 
 

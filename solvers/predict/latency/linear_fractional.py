@@ -42,19 +42,19 @@ _SHARPNESS = 6.0
 """Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""
 _OFFSETS = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 """First guesses, in SM percent."""
-_MOST_QUOTAS = 10
+_MAX_QUOTAS = 10
 """Time quotas that get a host floor of their own; more are thinned out evenly."""
-_LEAST_CONDITIONS = 4
+_MIN_CONDITIONS = 4
 _OUTLIER = 0.05
 """Relative error from which on an error counts by its size: twice the noise of repeated measurements."""
 _RIDGE = 1e-3
 """Weight of a coefficient in its own unit against relative errors: it decides only what the samples leave open."""
-_LARGEST_EXPONENT = 1.5  # Twice the means about halve a time at most; the rest is room for noise.
+_MAX_EXPONENT = 1.5  # Twice the means about halve a time at most; the rest is room for noise.
 _FIRST_CLOCK_EXPONENT = 0.7
 _HOST_START = 0.9  # Of the least measured latency at a quota.
-_LEAST_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
-_LEAST_MS = 1e-9  # Keeps logarithms finite where a part is 0.
-_MOST_STEPS = 60
+_MIN_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
+_MIN_MS = 1e-9  # Keeps logarithms finite where a part is 0.
+_MAX_STEPS = 60
 _SETTLED = 1e-5  # Relative change of the loss, or of the parameters, after which the steps end.
 
 _WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST, _OFFSET, _CLOCK_EXPONENT, _QUOTA_EXPONENT = range(7)
@@ -85,7 +85,7 @@ def fit(samples: Samples) -> Coefficients:
     _refuse_too_few(logs, measured)
     terms = _make_terms(logs)
     log_quotas = np.unique(terms.log_quota)
-    log_quotas = log_quotas[even_choice(len(log_quotas), most=_MOST_QUOTAS)]
+    log_quotas = log_quotas[even_choice(len(log_quotas), most=_MAX_QUOTAS)]
     return Coefficients(
         arrays={
             "parameters": _solve(terms, ordered.latency_ms, log_quotas, is_varied=varies(measured)),
@@ -108,8 +108,8 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 
 def _refuse_too_few(logs: Reals, measured: MeasuredRange) -> None:
     count = len(np.unique(logs, axis=0))
-    if count < _LEAST_CONDITIONS:
-        raise TooFewSamples(f"linear-fractional needs {_LEAST_CONDITIONS} distinct conditions, not {count}")
+    if count < _MIN_CONDITIONS:
+        raise TooFewSamples(f"linear-fractional needs {_MIN_CONDITIONS} distinct conditions, not {count}")
     for column, name in ((BATCH, "batch"), (SM_PERCENT, "SM share")):
         if not varies(measured)[column]:
             raise TooFewSamples(f"linear-fractional needs samples at more than one {name}")
@@ -129,8 +129,8 @@ def _latency_ms(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     gpu_ms = _basis(parameters[_OFFSET:_HOST], terms) @ parameters[_LINEAR]
     # Falls along the quota by construction: each lower knot adds to the one above it.
     host_ms = np.cumsum(parameters[_HOST:])[::-1]
-    log_host = np.interp(terms.log_quota, log_quotas, np.log(host_ms + _LEAST_MS))
-    log_gpu = np.log(gpu_ms + _LEAST_MS)
+    log_host = np.interp(terms.log_quota, log_quotas, np.log(host_ms + _MIN_MS))
+    log_gpu = np.log(gpu_ms + _MIN_MS)
     latency_ms: Reals = np.exp(np.logaddexp(_SHARPNESS * log_gpu, _SHARPNESS * log_host) / _SHARPNESS)
     return latency_ms
 
@@ -144,13 +144,13 @@ def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     slopes[:, _OFFSET] = -by_share / (terms.sm_percent + parameters[_OFFSET])
     slopes[:, _CLOCK_EXPONENT] = -by_share * terms.log_clock
     slopes[:, _QUOTA_EXPONENT] = -gpu_ms * terms.log_quota
-    gpu_weight = (gpu_ms + _LEAST_MS) / _latency_ms(parameters, terms, log_quotas)
+    gpu_weight = (gpu_ms + _MIN_MS) / _latency_ms(parameters, terms, log_quotas)
     gpu_share = gpu_weight**_SHARPNESS
-    slopes[:, :_HOST] *= (gpu_share / (gpu_ms + _LEAST_MS))[:, None]
+    slopes[:, :_HOST] *= (gpu_share / (gpu_ms + _MIN_MS))[:, None]
     host_ms = np.cumsum(parameters[_HOST:])[::-1]
     between = np.stack([np.interp(terms.log_quota, log_quotas, knot) for knot in np.eye(len(log_quotas))], axis=1)
     # What one knot adds counts at its own quota and all lower ones.
-    by_knot = np.cumsum(between / (host_ms + _LEAST_MS), axis=1)[:, ::-1]
+    by_knot = np.cumsum(between / (host_ms + _MIN_MS), axis=1)[:, ::-1]
     slopes[:, _HOST:] = (1.0 - gpu_share)[:, None] * by_knot
     return slopes
 
@@ -169,7 +169,7 @@ def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Fl
     start = _start(terms, latency_ms, log_quotas)
     units = _units(terms, latency_ms, len(start))
     most = np.full(len(start), np.inf)
-    most[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = _LARGEST_EXPONENT
+    most[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = _MAX_EXPONENT
     is_free = np.ones(len(start), dtype=bool)
     is_free[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = is_varied[[CLOCK_MHZ, TIME_QUOTA_PERCENT]]
 
@@ -188,14 +188,14 @@ def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Fl
 
     solution = least_squares(
         residuals,
-        np.maximum(start / units, _LEAST_START)[is_free],
+        np.maximum(start / units, _MIN_START)[is_free],
         jac=slopes,
         bounds=(0.0, most[is_free]),
         loss="soft_l1",
         f_scale=_OUTLIER,
         ftol=_SETTLED,
         xtol=_SETTLED,
-        max_nfev=_MOST_STEPS,
+        max_nfev=_MAX_STEPS,
     )
     return parameters(solution.x)
 

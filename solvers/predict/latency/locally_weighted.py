@@ -42,12 +42,12 @@ _METRICS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Candidates for the weight of a condition's distance; the batch's is 1."""
 _ROUNDS = 2  # Of choosing one after the other; a third changes nothing that leave-one-out can tell.
 _RIDGE = 0.1  # The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
-_MOST_JUDGED = 150  # Samples that leave-one-out asks; more do not change the choice and cost their square.
-_MOST_NODES = 2000  # Of the table: 20 kB of JSON.
+_MAX_JUDGED = 150  # Samples that leave-one-out asks; more do not change the choice and cost their square.
+_MAX_NODES = 2000  # Of the table: 20 kB of JSON.
 _ENOUGH_NODES = 1000  # Up to so many, gaps between measured values are divided.
-_MOST_VALUES = 40  # Measured values of one condition that become nodes.
+_MAX_VALUES = 40  # Measured values of one condition that become nodes.
 _DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
-_MOST_WEIGHTS = 2_000_000  # At once: 16 MB.
+_MAX_WEIGHTS = 2_000_000  # At once: 16 MB.
 _SMALLEST = 1e-9  # Squared distances below are rounding: of conditions that differ in millionths.
 _TREND = "linear_fractional"
 """The technique whose coefficients are nested in these; `techniques.py` names it too."""
@@ -101,13 +101,13 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
 
 def _axes(points: Points, metric: Reals) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, and more where points are far apart by the metric."""
-    measured = tuple(make_nodes(values, most=_MOST_VALUES) for values in points.logs.T)
-    return refine(limit_nodes(measured, most=_MOST_NODES), scales=metric, most=_ENOUGH_NODES)
+    measured = tuple(make_nodes(values, most=_MAX_VALUES) for values in points.logs.T)
+    return refine(limit_nodes(measured, most=_MAX_NODES), scales=metric, most=_ENOUGH_NODES)
 
 
 def _tabulate(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
     """(M,) corrections at (M, D) conditions, within those seen."""
-    parts = np.array_split(at, -(-len(at) * len(points.count) // _MOST_WEIGHTS))
+    parts = np.array_split(at, -(-len(at) * len(points.count) // _MAX_WEIGHTS))
     corrections = np.concatenate([regress(points, part, metric, neighbours)[0] for part in parts])
     bounded: Reals = np.clip(corrections, points.residual.min(), points.residual.max()).round(_DIGITS)
     return bounded
@@ -122,7 +122,7 @@ def _merge(logs: Reals, residual: Reals) -> Points:
 
 def _choose(points: Points, *, is_batch: Flags) -> tuple[Reals, int]:
     """The metric (D,) and k with the least leave-one-out error, by turns from 1 and the middle k."""
-    judged = np.unique(np.linspace(0, len(points.count) - 1, _MOST_JUDGED).astype(np.intp))
+    judged = np.unique(np.linspace(0, len(points.count) - 1, _MAX_JUDGED).astype(np.intp))
 
     @cache
     def error(metric: tuple[float, ...], neighbours: int) -> float:

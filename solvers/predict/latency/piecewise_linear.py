@@ -35,13 +35,13 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.regression.two_segments import LEAST_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
 
 _NAMES = ("breakpoint_percent", "latency_ms_at_breakpoint", "slope_before", "slope_after")
 """Fields of TwoSegments, and the coefficient arrays (B,) over the batches."""
 _FILLED_WEIGHT = 0.5
 """Of a filled-in latency; a measured one weighs 1."""
-_LEAST_FRACTION = 0.5  # A line over noisy samples could reach 0; half of the least measured latency it never is.
+_MIN_FRACTION = 0.5  # A line over noisy samples could reach 0; half of the least measured latency it never is.
 
 
 _LatencyOverBatches = Mapping[float, tuple[Reals, Reals]]
@@ -57,7 +57,7 @@ def fit(samples: Samples) -> Coefficients:
     clock_mhz = highest_clock_mhz(ordered.at)
     measured = measured_range(log_conditions(ordered.at, highest_clock_mhz=clock_mhz))
     _refuse_other_conditions(measured)
-    least_ms = _LEAST_FRACTION * float(ordered.latency_ms.min())
+    least_ms = _MIN_FRACTION * float(ordered.latency_ms.min())
     return Coefficients(
         arrays={
             **_fit_batches(ordered, least_ms=least_ms),
@@ -96,9 +96,9 @@ def _fit_batches(samples: Samples, *, least_ms: float) -> Mapping[str, Reals]:
     """A curve at every measured batch, as the coefficient arrays."""
     batches = np.unique(samples.at.batch)
     parts = {float(batch): samples.take(np.flatnonzero(samples.at.batch == batch)) for batch in batches}
-    sparse = {batch for batch, part in parts.items() if len(np.unique(part.at.sm_percent)) < LEAST_SHARES}
+    sparse = {batch for batch, part in parts.items() if len(np.unique(part.at.sm_percent)) < MIN_SHARES}
     if len(sparse) == len(parts):
-        raise TooFewSamples(f"no batch is measured at {LEAST_SHARES} distinct SM shares, which two segments need")
+        raise TooFewSamples(f"no batch is measured at {MIN_SHARES} distinct SM shares, which two segments need")
     over_batches = _latency_over_batches(samples)
     full = _table({batch: _fit_batch(part, over_batches) for batch, part in parts.items() if batch not in sparse})
     return _table(

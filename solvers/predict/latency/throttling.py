@@ -22,7 +22,7 @@ from solvers.predict.data.samples import Queries, Reals, Samples
 from solvers.predict.regression.posterior_mode import Priors, posterior_mode
 from solvers.predict.regression.soft_minimum import soft_minimum
 
-LEAST_SAMPLES = 6
+MIN_SAMPLES = 6
 LATENCY_SIGMA = 0.03
 """Of ln latency: what an epoch's time and the form itself are off."""
 SHARPNESS = 8.0
@@ -33,8 +33,8 @@ _LOG_DEMAND_OF_HIGHEST_LIMIT = ((float(np.log(0.9)), 0.4), (0.0, 0.1))
 _BUSY_LOGIT = ((1.0, 1.5), (0.0, 0.5))
 _IDLE_OF_LEAST_LIMIT_LOGIT = (0.85, 0.7)
 _LOG_CLOCK_EXPONENT = (float(np.log(2.0)), 0.4)
-_LEAST_DYNAMIC_W = 1e-3
-_MOST_LOG_SLOWDOWN = 50.0
+_MIN_DYNAMIC_W = 1e-3
+_MAX_LOG_SLOWDOWN = 50.0
 """Keeps the search finite where it tries absurd exponents."""
 _TRUSTED = float(np.log(2.0))
 """How far beyond the batches of the samples, in logarithms, the curves over the batch are followed."""
@@ -45,9 +45,9 @@ def fit(samples: Samples) -> Coefficients:
     timed = samples.take(np.flatnonzero(np.isfinite(samples.at.power_limit_w)))
     limits = timed.at.power_limit_w
     distinct = len(set(limits.tolist()))
-    if len(timed) < LEAST_SAMPLES or distinct < 2:
+    if len(timed) < MIN_SAMPLES or distinct < 2:
         raise TooFewSamples(
-            f"throttling needs {LEAST_SAMPLES} samples with power_limit_w at two limits or more; "
+            f"throttling needs {MIN_SAMPLES} samples with power_limit_w at two limits or more; "
             f"{len(timed)} of {len(samples)} have one, at {distinct}"
         )
     log_batch = np.log(timed.at.batch)
@@ -87,9 +87,9 @@ def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
     busy = _share(powers[:, :2] @ parameters[6:8])
     idle = arrays["least_limit_w"] * _share(parameters[8])
     limit = np.where(np.isnan(queries.power_limit_w), arrays["highest_limit_w"], queries.power_limit_w)
-    allowed = np.maximum(limit - idle, _LEAST_DYNAMIC_W) / np.maximum(demand - idle, _LEAST_DYNAMIC_W)
+    allowed = np.maximum(limit - idle, _MIN_DYNAMIC_W) / np.maximum(demand - idle, _MIN_DYNAMIC_W)
     log_slowdown = -np.log(soft_minimum(1.0, allowed, sharpness=SHARPNESS)) * np.exp(-parameters[9])
-    slowdown = np.exp(np.minimum(log_slowdown, _MOST_LOG_SLOWDOWN))
+    slowdown = np.exp(np.minimum(log_slowdown, _MAX_LOG_SLOWDOWN))
     log_latency: Reals = log_time + np.log(1.0 - busy + busy * slowdown)
     return log_latency
 

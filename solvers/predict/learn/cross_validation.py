@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Quality
-from solvers.predict.data.sampled_range import LARGEST_LOG_RATIO
+from solvers.predict.data.sampled_range import MAX_LOG_RATIO
 from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.data.techniques import Family, TechniqueEntry, learn_family
 
@@ -102,9 +102,7 @@ def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
         cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
         cross_validated_error_p90=float(np.quantile(errors, 0.9)) if is_validated else float("inf"),
         sample_count=len(measured),
-        ratio_quantiles=tuple(
-            np.exp(np.clip(log_ratio_quantiles(log_ratios), -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)).tolist()
-        ),
+        ratio_quantiles=tuple(np.exp(np.clip(log_ratio_quantiles(log_ratios), -MAX_LOG_RATIO, MAX_LOG_RATIO)).tolist()),
     )
 
 

@@ -33,22 +33,22 @@ from solvers.predict.data.samples import Reals
 
 COMMON_SHARE = 0.5
 """Of a row's variance; the rest is its own."""
-LEAST_SIGMA = 0.06
+MIN_SIGMA = 0.06
 """The filter doubts also rows that are stated as exact, or it could not learn that they are not."""
 DRIFT_VARIANCE_PER_S = 0.02**2 / 60.0
 """GPUs and drivers change slowly: 2 % within a minute, 15 % within an hour, as a random walk; jumps raise the alarm."""
-LEAST_NOISE = 0.02
+MIN_NOISE = 0.02
 """Standard deviation of a period's reading however many batches it has: they share temperature, load and clock."""
 CLIP_SDS = 2.5
 BAND_SDS = 3.0
-LEAST_BAND = 0.06
+MIN_BAND = 0.06
 """Errors below 6 % never raise an alarm: twice what the best offline fits reach."""
 ALARM_PERIODS = 2
 CALM_PERIODS = 3
-MOST_ROWS = 24
+MAX_ROWS = 24
 ERROR_MEMORY = 0.7
 """Weight of the past in the error and the shortfall: about three periods."""
-LARGEST_LOG_RATIO = 3.0
+MAX_LOG_RATIO = 3.0
 """A factor of 20 either way: beyond it the reading is of something else."""
 
 
@@ -92,7 +92,7 @@ class FitState:
     """Mean |ln(observed / expected)| of the last few periods, expected by the belief before each."""
     shortfall: float = 0.0
     """The same, of those that took longer than expected; the others count as 0."""
-    band: float = LEAST_BAND
+    band: float = MIN_BAND
     """Where the error of one period is out of the ordinary."""
     streak: int = 0
     """Periods in a row out of the band; negative: inside it."""
@@ -199,7 +199,7 @@ class _Filter:
         clipped = min(max(surprise, -CLIP_SDS * expected), CLIP_SDS * expected)
         self.mean = self.mean + gained * (clipped / expected**2)
         self.covariance = self.covariance - np.outer(gained, gained) / expected**2
-        return surprise, max(LEAST_BAND, BAND_SDS * expected)
+        return surprise, max(MIN_BAND, BAND_SDS * expected)
 
     def belief(self) -> FilterState:
         """The state as data."""
@@ -210,7 +210,7 @@ class _Filter:
         """Index of a row in the state; the least known one makes room for a row too many."""
         if row in self.rows:
             return self.rows.index(row) + 1
-        if len(self.rows) >= MOST_ROWS:
+        if len(self.rows) >= MAX_ROWS:
             least_known = 1 + int(np.argmax(np.diag(self.covariance)[1:]))
             del self.rows[least_known - 1]
             self.mean = np.delete(self.mean, least_known)
@@ -222,7 +222,7 @@ class _Filter:
         return len(self.rows)
 
     def _own_prior(self, row: RowKey) -> float:
-        return (1.0 - COMMON_SHARE) * max(self._sigma_of.get(row, 0.0), LEAST_SIGMA) ** 2
+        return (1.0 - COMMON_SHARE) * max(self._sigma_of.get(row, 0.0), MIN_SIGMA) ** 2
 
 
 def _judge(health: FitState, surprises: Sequence[float], bands: Sequence[float], until_s: float) -> FitState:
@@ -255,7 +255,7 @@ def _combine(readings: Sequence[ExecutionReading]) -> dict[RowKey, tuple[float, 
     by_replica = {each.replica: each for each in sorted(readings, key=lambda each: (each.replica, each.log_ratio))}
     by_row: dict[RowKey, list[ExecutionReading]] = defaultdict(list)
     for each in by_replica.values():
-        if abs(each.log_ratio) <= LARGEST_LOG_RATIO:
+        if abs(each.log_ratio) <= MAX_LOG_RATIO:
             by_row[each.row].append(each)
     return {row: _robust_mean(entries) for row, entries in by_row.items()}
 
@@ -266,9 +266,9 @@ def _robust_mean(entries: Sequence[ExecutionReading]) -> tuple[float, float]:
     middle = _weighted_median([(value, weight) for value, weight, _ in weighed], total)
     clipped = 0.0
     for value, weight, variance in weighed:
-        reach = CLIP_SDS * hypot(LEAST_NOISE, sqrt(variance))
+        reach = CLIP_SDS * hypot(MIN_NOISE, sqrt(variance))
         clipped += weight * min(max(value, middle - reach), middle + reach)
-    return clipped / total, max(1.0 / total, LEAST_NOISE**2)
+    return clipped / total, max(1.0 / total, MIN_NOISE**2)
 
 
 def _weighted_median(weighed: Sequence[tuple[float, float]], total: float) -> float:
@@ -289,7 +289,7 @@ def _prior_common(sigma_of: Mapping[RowKey, float]) -> float:
 
 
 def _doubted(latency_sigma: Reals) -> Reals:
-    return np.maximum(latency_sigma, LEAST_SIGMA)
+    return np.maximum(latency_sigma, MIN_SIGMA)
 
 
 def _rows_of(matrix: Reals) -> tuple[tuple[float, ...], ...]:

@@ -3,7 +3,7 @@
 from solvers.predict.learn.online import FilterState, FitState, RowKey
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Json
-from solvers.types.strict_json import LARGEST_NUMBER, Fields, read_items, read_number, read_whole
+from solvers.types.strict_json import MAX_NUMBER, Fields, read_items, read_number, read_whole
 
 
 def health_to_document(health: FitState) -> dict[str, Json]:
@@ -36,7 +36,7 @@ def health_from_document(document: object) -> FitState:
         error=fields.number("error"),
         shortfall=fields.number("shortfall"),
         band=fields.number("band", above=0.0),
-        streak=int(fields.number("streak", at_least=-LARGEST_NUMBER)),
+        streak=int(fields.number("streak", at_least=-MAX_NUMBER)),
         alarm_since_s=fields.number("alarm_since_s") if fields.has("alarm_since_s") else None,
         readings=fields.whole("readings"),
     )
@@ -64,4 +64,4 @@ def _numbers(value: object, path: str) -> tuple[float, ...]:
 
 
 def _any_number(value: object, path: str) -> float:
-    return read_number(value, path, at_least=-LARGEST_NUMBER)
+    return read_number(value, path, at_least=-MAX_NUMBER)

@@ -12,9 +12,9 @@ from solvers.predict.data.samples import Queries, Reals
 from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, highest_clock_mhz, log_conditions
 from solvers.types.errors import InvalidInput
 
-MOST_POINTS = 16
+MAX_POINTS = 16
 """A network is worth that many minutes of a GPU, no more."""
-LARGEST_GRID = 2000
+MAX_GRID = 2000
 """The covariance of the grid is a dense matrix: 32 MB at this size."""
 
 _DEVIATION = 0.3
@@ -28,17 +28,17 @@ _LENGTHS = (1.4, 0.7, 0.3)
 the share (where the knee lies), and about a third of the clock's range."""
 
 
-def make_profiling_plan(grid: Queries, *, done: Queries, count: int = MOST_POINTS) -> Queries:
+def make_profiling_plan(grid: Queries, *, done: Queries, count: int = MAX_POINTS) -> Queries:
     """At most `count` rows of the grid, the most informative first, given the conditions that were measured already.
 
     Grid and `done` are of one network on one GPU type, alone. A row of the grid is proposed at most once; fewer rows
-    come back when the grid has no more. Raises InvalidInput for a count above MOST_POINTS and a grid above
-    LARGEST_GRID. Time: O(count · rows²).
+    come back when the grid has no more. Raises InvalidInput for a count above MAX_POINTS and a grid above
+    MAX_GRID. Time: O(count · rows²).
     """
-    if not 0 <= count <= MOST_POINTS:
-        raise InvalidInput("count", f"must be 0 to {MOST_POINTS}, not {count}")
-    if len(grid) > LARGEST_GRID:
-        raise InvalidInput("grid", f"has {len(grid)} conditions; thin it to at most {LARGEST_GRID}")
+    if not 0 <= count <= MAX_POINTS:
+        raise InvalidInput("count", f"must be 0 to {MAX_POINTS}, not {count}")
+    if len(grid) > MAX_GRID:
+        raise InvalidInput("grid", f"has {len(grid)} conditions; thin it to at most {MAX_GRID}")
     # Sorted, so that ties (the grid is often symmetric) do not depend on the caller's order.
     highest = max(highest_clock_mhz(grid), highest_clock_mhz(done))
     grid = grid.take(np.lexsort(_features(grid, highest).T))

@@ -16,7 +16,7 @@ from solvers.predict.data.samples import Reals
 
 OUTLIER_FROM = 3.0
 """Standard deviations from which a residual counts with its size only."""
-MOST_STEPS = 100
+MAX_STEPS = 100
 """Of one local search; three times what measured samples need, so that absurd ones cannot hold it up."""
 
 
@@ -51,7 +51,7 @@ def posterior_mode(
 
     jacobian: Callable[[Reals], Reals] | Literal["2-point"] = "2-point" if slopes is None else deviation_slopes
     searches = [
-        optimize.least_squares(deviations, start, jac=jacobian, max_nfev=MOST_STEPS) for start in (priors.mean, *starts)
+        optimize.least_squares(deviations, start, jac=jacobian, max_nfev=MAX_STEPS) for start in (priors.mean, *starts)
     ]
     best: Reals = min(searches, key=lambda search: float(search.cost)).x
     return best

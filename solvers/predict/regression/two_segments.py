@@ -22,7 +22,7 @@ from solvers.predict.data.fit import TooFewSamples
 
 Reals = npt.NDArray[np.float64]
 
-LEAST_SHARES = 3
+MIN_SHARES = 3
 """Distinct shares that determine the two lines: with three, the breakpoint is the one in the middle."""
 _BREAKPOINTS = 49  # Of the first, even grid: every second percent when shares run from 5 to 100.
 _BREAKPOINT_TOLERANCE = 1e-3  # In SM percent; the finest MPS step is a hundred times that.
@@ -49,8 +49,8 @@ def fit_two_segments(sm_percent: Reals, latency_ms: Reals, *, weight: Reals) -> 
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
     shares = np.unique(sm_percent)
-    if len(shares) < LEAST_SHARES:
-        raise TooFewSamples(f"two segments need {LEAST_SHARES} distinct SM shares, not {len(shares)}")
+    if len(shares) < MIN_SHARES:
+        raise TooFewSamples(f"two segments need {MIN_SHARES} distinct SM shares, not {len(shares)}")
 
     # Per share (N, 3) the functions that the module's docstring names; only the last depends on the breakpoint.
     basis = np.stack([weight, weight * (shares[-1] - sm_percent), weight], axis=1)

@@ -21,7 +21,7 @@ from solvers.predict.data.samples import Queries, Reals, Samples
 from solvers.predict.regression.posterior_mode import Priors, posterior_mode
 from solvers.predict.regression.soft_minimum import soft_minimum
 
-LEAST_SAMPLES = 4
+MIN_SAMPLES = 4
 POWER_SIGMA = 0.02
 """Of ln watts: what an epoch's average and the form itself are off."""
 
@@ -33,7 +33,7 @@ _BUSY_LOGIT = 3.0
 _KEEPING = (0.97, 0.05)
 _SHARPNESS = (8.0, 0.5)
 _IDLE_OF_LEAST = (0.5, 0.3)
-_LEAST_SPREAD = 0.5
+_MIN_SPREAD = 0.5
 """Of ln batch, so that parabolas through nearly equal batches do not bend sharply."""
 
 
@@ -42,13 +42,13 @@ def fit(samples: Samples) -> Coefficients:
     known = np.flatnonzero(np.isfinite(samples.power_w) & np.isfinite(samples.at.power_limit_w))
     measured = samples.take(known)
     limits = len(set(measured.at.power_limit_w.tolist()))
-    if len(known) < LEAST_SAMPLES or limits < 2:
+    if len(known) < MIN_SAMPLES or limits < 2:
         raise TooFewSamples(
-            f"duty_cycle needs {LEAST_SAMPLES} samples with power_w and power_limit_w at two limits or more; "
+            f"duty_cycle needs {MIN_SAMPLES} samples with power_w and power_limit_w at two limits or more; "
             f"{len(known)} of {len(samples)} have both, at {limits}"
         )
     log_batch = np.log(measured.at.batch)
-    scaling = np.array([log_batch.mean(), max(float(log_batch.std()), _LEAST_SPREAD)])
+    scaling = np.array([log_batch.mean(), max(float(log_batch.std()), _MIN_SPREAD)])
     highest = measured.at.power_limit_w.max()
 
     def residuals(parameters: Reals) -> Reals:

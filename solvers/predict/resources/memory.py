@@ -19,7 +19,7 @@ from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 
 UNKNOWN_MARGIN = 0.25
 """Of the predicted memory, where two samples leave nothing to judge the line by."""
-_MOST_SAMPLES = 400
+_MAX_SAMPLES = 400
 """Of more the line is drawn through an even choice: pairs grow with the square, 80,000 of them take 10 ms."""
 
 
@@ -34,7 +34,7 @@ def fit(samples: Samples) -> Coefficients:
             f"have it, at {len(batches)}"
         )
     order = np.lexsort((memory, batch))
-    chosen = order[even_choice(len(order), most=_MOST_SAMPLES)]
+    chosen = order[even_choice(len(order), most=_MAX_SAMPLES)]
     fixed, per_request = _line(batch[chosen], memory[chosen])
     highest = np.maximum.accumulate([memory[batch == value].max() for value in batches])
     arrays = {

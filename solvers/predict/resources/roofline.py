@@ -28,7 +28,7 @@ from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
 from solvers.predict.regression.posterior_mode import Priors, posterior_mode
 from solvers.predict.regression.soft_minimum import soft_minimum
 
-LEAST_CONDITIONS = 4
+MIN_CONDITIONS = 4
 """Different conditions with measured watts of which a GPU type needs to be learned."""
 POWER_SIGMA = 0.03
 """Of ln watts: what repeated measurements and the form itself are off."""
@@ -51,7 +51,7 @@ _BOARD, _NETWORK = 6, 2
 """Number of the parameters of a GPU type, and of each network."""
 _STEP = 1e-7
 """Of a logarithm, for differences: rounding and curvature both stay below 1e-6."""
-_MOST_LOG_WATTS = 25.0
+_MAX_LOG_WATTS = 25.0
 """Bound of ln(S · b^β), beyond which it is no ceiling to any board."""
 
 
@@ -74,11 +74,11 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
     learned: dict[Group, Coefficients] = {}
     for gpu_type in sorted(set(alone.at.gpu_type)):
         of_type = alone.take(np.flatnonzero(np.array(alone.at.gpu_type) == gpu_type))
-        if _count_conditions(of_type.take(_with_watts(of_type))) >= LEAST_CONDITIONS:
+        if _count_conditions(of_type.take(_with_watts(of_type))) >= MIN_CONDITIONS:
             learned |= _fit_gpu_type(of_type)
     if not learned:
         raise TooFewSamples(
-            f"roofline needs watts under {LEAST_CONDITIONS} different conditions on a GPU type; "
+            f"roofline needs watts under {MIN_CONDITIONS} different conditions on a GPU type; "
             f"{len(_with_watts(alone))} of {len(samples)} samples have power_w and no neighbours"
         )
     return learned
@@ -182,7 +182,7 @@ def _dynamic_watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     """(N,) watts above the base that the power limit would allow."""
     _, full_share, _, sharpness, _, clock_exponent = np.exp(board.log)
     log_parallel = networks[:, 0] + np.exp(networks[:, 1]) * np.log(queries.batch)
-    parallel = np.exp(np.minimum(log_parallel, _MOST_LOG_WATTS))
+    parallel = np.exp(np.minimum(log_parallel, _MAX_LOG_WATTS))
     ceiling = soft_minimum(full_share * queries.sm_percent / 100.0, parallel, sharpness=float(sharpness))
     clock = queries.clock_mhz / board.reference_mhz
     speed: Reals = np.where(np.isnan(clock), 1.0, clock) ** clock_exponent

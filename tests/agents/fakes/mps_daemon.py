@@ -35,7 +35,7 @@ from typing import Any
 import mps_commands
 
 MAX_CLIENTS = 48
-MOST_STARTS = 3
+MAX_STARTS = 3
 """Of a server for one client that waits."""
 NOT_READY, TOO_MANY, TERMINATED, BROKEN = 807, 808, 810, 719
 """CUDA's errors; 719 stands for the sticky error that a fatal fault leaves in every client."""
@@ -277,7 +277,7 @@ def _server_for(daemon: Daemon, wish: dict[str, Any], connection: socket.socket)
             daemon.end_server()
             server = None
         if server is None:
-            if starts == MOST_STARTS:
+            if starts == MAX_STARTS:
                 return None
             starts += 1
             daemon.start_server(uid)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base.device import DeviceError, LaunchFailed
-from agents.processes.template_file import LARGEST_FILE, BadTemplate, built_in, load_templates
+from agents.processes.template_file import MAX_FILE, BadTemplate, built_in, load_templates
 from agents.processes.templates import BUILT_IN, BUILT_IN_TASK, NAME, Parameters, Template, WarmUp
 
 VLLM = """
@@ -157,7 +157,7 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTemplate, match="cannot be read"):
         load_templates(tmp_path / "none.toml")
     with pytest.raises(BadTemplate, match="more than"):
-        load_templates(a_file(tmp_path, "#" * (LARGEST_FILE + 1)))
+        load_templates(a_file(tmp_path, "#" * (MAX_FILE + 1)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
 from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
 from agents.processes.process import Spawn, WorkerProcess, boot_id, exit_in_words, is_alive
-from agents.processes.records import MOST_OLD, Identity, Record, Records
+from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
 from tests.agents.fakes.replicas import FIRST_PORT, Node, a_launch, gone, in_loop, started, the, until
 from tests.ports import own_ports
@@ -260,7 +260,7 @@ def test_a_write_that_was_not_finished_is_not_a_record(tmp_path: Path) -> None:
 
 def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
-    for number in range(MOST_OLD + 3):
+    for number in range(MAX_OLD + 3):
         log = records.log(f"r{number}")
         log.write_text("x")
         os.utime(log, (number, number))
@@ -268,7 +268,7 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
     records.remove("r1")
     # 35 logs, one of a replica that is there; of the 34 others the two oldest go: r1 and r2.
     left = {each.name for each in (tmp_path / "logs").iterdir()}
-    assert len(left) == MOST_OLD + 1
+    assert len(left) == MAX_OLD + 1
     assert records.log("r0").name in left and records.log("r3").name in left
     records.close()
 

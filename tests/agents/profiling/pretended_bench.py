@@ -27,7 +27,7 @@ from agents.serving.engines.tensors import Tensors
 from tests.agents.fakes.mps_client import join
 
 SMS = 132
-MOST_ROWS = 64
+MAX_ROWS = 64
 
 
 class Clock:
@@ -63,7 +63,7 @@ class PretendedEngine:
 
     def run(self, inputs: Tensors) -> Tensors:
         self.rows = inputs[0].rows
-        if self.rows > MOST_ROWS:
+        if self.rows > MAX_ROWS:
             raise EngineFailed(f"{self.rows} rows do not fit into memory")
         if self.rows == 7 and (self.directory / "lost").exists():
             (self.directory / "lost").unlink()

@@ -13,7 +13,7 @@ from aiohttp import web
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Server, WarmUp
 from agents.replicas.adapters import (
-    LARGEST_ANSWER,
+    MAX_ANSWER,
     Adapter,
     Endpoint,
     ReplicaCounts,
@@ -227,7 +227,7 @@ async def test_metrics_are_read_and_what_is_not_told_is_none(
         assert await adapter.metrics(endpoint) == expected
 
 
-@pytest.mark.parametrize("page", ["}{ 5", "a" * (LARGEST_ANSWER + 10)])
+@pytest.mark.parametrize("page", ["}{ 5", "a" * (MAX_ANSWER + 10)])
 @in_loop
 async def test_metrics_that_are_none_are_refused(page: str) -> None:
     async with served(Fake(metrics=page), "vllm") as (adapter, endpoint):

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from agents.router.health import STRIKES
-from agents.router.router import LARGEST_BODY, Router
+from agents.router.router import MAX_BODY, Router
 from tests.agents.router_harness import a_route, raw_worker, read_request, served, tick_until, within_limit
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,7 @@ class Worker:
         self.hold: asyncio.Event | None = None
 
     def make_app(self) -> web.Application:
-        app = web.Application(client_max_size=LARGEST_BODY)
+        app = web.Application(client_max_size=MAX_BODY)
         app.router.add_post("/v2/models/chat/infer", self._infer)
         app.router.add_get("/v2/health/ready", self._ready)
         return app
@@ -368,7 +368,7 @@ def test_large_chunked_and_compressed_bodies_arrive_whole() -> None:
         packed = gzip.compress(b"z" * 5000)
         assert await front.post(packed, headers={"Content-Encoding": "gzip"}) == (200, "a:5000")
         assert "Content-Encoding" not in front.a.requests[-1]
-        assert (await front.post(io.BytesIO(b"x" * (LARGEST_BODY + 1))))[0] == 413
+        assert (await front.post(io.BytesIO(b"x" * (MAX_BODY + 1))))[0] == 413
 
     on_front(scenario)
 

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agents.base.device import ServiceRoute
 from agents.base.protocol import BUCKET_COUNT
 from agents.router.lane import Lane
-from agents.router.metrics import MOST_SERVICES, OTHERS, exposition, shown
+from agents.router.metrics import MAX_SERVICES, OTHERS, exposition, shown
 
 
 class Time:
@@ -79,12 +79,12 @@ def test_every_bucket_is_below_some_end() -> None:
 
 
 def test_services_beyond_the_bound_are_added_up() -> None:
-    lanes = [a_lane(f"s{number:04}") for number in range(MOST_SERVICES + 10)]
+    lanes = [a_lane(f"s{number:04}") for number in range(MAX_SERVICES + 10)]
     for lane in lanes:
         lane.arrive()
     found = samples(*lanes)
     assert found["arrivals_total", OTHERS] == 10
-    assert sum(key[0] == "arrivals_total" for key in found) == MOST_SERVICES + 1
+    assert sum(key[0] == "arrivals_total" for key in found) == MAX_SERVICES + 1
 
 
 def test_names_cannot_break_out_of_their_label() -> None:

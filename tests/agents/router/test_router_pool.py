@@ -17,7 +17,7 @@ from tests.agents.router_harness import Handler, raw_worker, read_request, tick_
 
 pytestmark = pytest.mark.integration
 
-LARGEST_READ = 256 * 1024
+MAX_READ = 256 * 1024
 """What asyncio takes from a socket at once."""
 
 
@@ -243,7 +243,7 @@ def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them() -> No
                 await asyncio.sleep(0.005)  # the worker could send megabytes
                 piece = await answer.piece()
                 assert set(piece) == {ord("x")}
-                assert len(piece) <= PIECES_LIMIT + LARGEST_READ
+                assert len(piece) <= PIECES_LIMIT + MAX_READ
                 taken += len(piece)
             answer.close()
             await tick_until(lambda: worker.ended == 1)

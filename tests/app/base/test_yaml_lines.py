@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.base.yaml_lines import MOST_DEPTH, MOST_DIGITS, line_of_alias, read_documents
+from app.base.yaml_lines import MAX_DEPTH, MAX_DIGITS, line_of_alias, read_documents
 
 
 def told(text: str) -> tuple[list[object], list[tuple[int, str]]]:
@@ -24,7 +24,7 @@ def test_a_value_that_is_not_what_its_tag_says_is_told(value: str) -> None:
     assert problem.startswith("not YAML: ")
 
 
-@pytest.mark.parametrize("number", ["9" * (MOST_DIGITS + 1), "0x" + "f" * MOST_DIGITS, "1:" * MOST_DIGITS + "30"])
+@pytest.mark.parametrize("number", ["9" * (MAX_DIGITS + 1), "0x" + "f" * MAX_DIGITS, "1:" * MAX_DIGITS + "30"])
 def test_a_number_that_cannot_be_written_down_is_told(number: str) -> None:
     assert told(f"a: 1\nb: {number}") == ([], [(2, f"not YAML: a number of {len(number):,} digits")])
 
@@ -33,7 +33,7 @@ def test_large_numbers_and_long_words_are_read() -> None:
     assert told(f"a: {'9' * 100}\nb: {'x' * 5000}") == ([{"a": int("9" * 100), "b": "x" * 5000}], [])
 
 
-@pytest.mark.parametrize("depth", [MOST_DEPTH + 2, 250, 1000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 250, 1000])
 def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(depth: int) -> None:
     values, ((line, problem),) = told("[" * depth + "]" * depth)
     assert (values, line) == ([], 1)
@@ -41,7 +41,7 @@ def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(depth: 
 
 
 def test_what_is_nested_less_is_read() -> None:
-    values, complaints = told("[" * MOST_DEPTH + "]" * MOST_DEPTH)
+    values, complaints = told("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     assert len(values) == 1
     assert complaints == []
 
@@ -53,6 +53,6 @@ def test_an_alias_is_found_by_its_line() -> None:
 
 def test_aliases_are_not_looked_for_below_the_depth_that_is_read() -> None:
     """Each bracket would cost the more the more there are."""
-    depth = MOST_DEPTH + 1
+    depth = MAX_DEPTH + 1
     assert line_of_alias("[&x 1, *x, " + "[" * depth) == 1
     assert line_of_alias("[&x 1, " + "[" * depth + "*x") is None

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from app.dispatch.check import MOST_TRIES
-from app.dispatch.jobs import MOST_WAITING
+from app.dispatch.check import MAX_TRIES
+from app.dispatch.jobs import MAX_WAITING
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.plan import BoundTask
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -49,7 +49,7 @@ def test_a_job_that_the_checker_refuses_everywhere_blocks_nobody_and_is_told_onc
 def test_more_refused_jobs_than_a_round_looks_at_block_nobody() -> None:
     place = beside_replicas("n1")
     place.store.put_points([refused_rows("hot", 25.0)])
-    place.submit(*(a_job(f"poison{at:03d}", network="hot") for at in range(MOST_WAITING)))
+    place.submit(*(a_job(f"poison{at:03d}", network="hot") for at in range(MAX_WAITING)))
     place.round()
     place.submit(a_job("small"))
     place.heard("n1")
@@ -71,7 +71,7 @@ def test_a_job_is_refused_at_one_setting_and_runs_at_another() -> None:
 
 def test_a_refused_job_looks_for_another_gpu_round_by_round() -> None:
     # More GPUs refuse it than a round tries; the last one has no replica.
-    nodes = [f"n{at:02d}" for at in range(MOST_TRIES + 3)]
+    nodes = [f"n{at:02d}" for at in range(MAX_TRIES + 3)]
     place = beside_replicas(*nodes)
     place.push(*(gpu for gpu in place.target.gpus if gpu.node != nodes[-1]))  # type: ignore[union-attr]
     place.store.put_points([refused_rows("hot", 25.0)])
@@ -118,7 +118,7 @@ def test_who_waits_for_too_long_gets_the_gpu_that_is_refused_only_beside_other_j
 
 def test_jobs_without_settings_take_nobodys_place_in_a_round() -> None:
     place = Place()
-    place.submit(*(a_job(f"odd{at:03d}", network="unknown") for at in range(MOST_WAITING)))
+    place.submit(*(a_job(f"odd{at:03d}", network="unknown") for at in range(MAX_WAITING)))
     place.clock.advance(1.0)
     place.submit(a_job("a"))
     assert place.round()

@@ -8,7 +8,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from app.learn.choose_forecasts import MOST_SERVICES, Case, choose_forecasts, judge, view_forecast
+from app.learn.choose_forecasts import MAX_SERVICES, Case, choose_forecasts, judge, view_forecast
 from app.loop.budgets import KEPT
 from app.loop.forecast import make_demands
 from solvers.forecast.choose_technique import Choice
@@ -102,14 +102,12 @@ class AHistory:
 
 
 def test_a_run_judges_a_bounded_number_of_services_and_saves_them() -> None:
-    cases = tuple(
-        replace(a_case(a_walk(100, seed=number)), service=f"s{number}") for number in range(MOST_SERVICES + 5)
-    )
+    cases = tuple(replace(a_case(a_walk(100, seed=number)), service=f"s{number}") for number in range(MAX_SERVICES + 5))
     history = AHistory(cases)
     chosen = asyncio.run(choose_forecasts(history, NOW))
-    assert history.asked == [MOST_SERVICES]
+    assert history.asked == [MAX_SERVICES]
     assert history.saved == dict(chosen)
-    assert len(chosen) == MOST_SERVICES
+    assert len(chosen) == MAX_SERVICES
 
 
 def test_the_tick_applies_the_choice_and_says_so() -> None:

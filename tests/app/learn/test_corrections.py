@@ -14,7 +14,7 @@ from app.base.clock import ManualControlClock
 from app.learn.corrections import (
     FALL_AFTER_S,
     FORGET_AFTER_S,
-    MOST_GPUS,
+    MAX_GPUS,
     PERIOD_S,
     LearnOutcome,
     OnlineLearner,
@@ -267,10 +267,10 @@ def test_of_two_leaders_the_one_that_read_further_is_believed() -> None:
 
 
 def test_a_large_fleet_is_looked_at_in_turn() -> None:
-    gpus = a_bound_plan(*([a_replica(f"r{number}")] for number in range(2 * MOST_GPUS + 1))).gpus
+    gpus = a_bound_plan(*([a_replica(f"r{number}")] for number in range(2 * MAX_GPUS + 1))).gpus
     for every in (1, 6):  # each round, and those in which samples are made
         rounds = [some_of(gpus, PERIOD_S * every * number) for number in range(30)]
-        assert max(map(len, rounds)) <= MOST_GPUS
+        assert max(map(len, rounds)) <= MAX_GPUS
         turns = Counter(gpu.id for seen in rounds for gpu in seen)
         assert len(turns) == len(gpus) and min(turns.values()) >= 8 and max(turns.values()) <= 12
     assert some_of(gpus[:7], 0.0) == list(gpus[:7])

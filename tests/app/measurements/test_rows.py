@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.rows import LONGEST_LINE, MOST_NOTES, Rows, open_rows
+from app.measurements.rows import MAX_LINE, MAX_NOTES, Rows, open_rows
 
 
 def opened(path: Path) -> Rows:
@@ -53,8 +53,8 @@ def test_a_file_that_cannot_be_unpacked_is_named(tmp_path: Path, content: bytes)
         ("# note\na,b\n", "no rows"),
         ("# note\na,a\n1,2\n", r"rows\.csv:2: column a: .*twice"),
         ("# note\na,b\n1\n", r"rows\.csv:3: .*1 cells"),
-        ("# n\n" * (MOST_NOTES + 1) + "a,b\n1,2\n", "lines of notes"),
-        ("a,b\n1," + "9" * LONGEST_LINE + "\n", r"rows\.csv:2: .*longer"),
+        ("# n\n" * (MAX_NOTES + 1) + "a,b\n1,2\n", "lines of notes"),
+        ("a,b\n1," + "9" * MAX_LINE + "\n", r"rows\.csv:2: .*longer"),
     ],
 )
 def test_what_is_refused_has_its_line(tmp_path: Path, text: str, problem: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.traces import MOST_STEPS, ArrivalTrace, make_history, read_trace
+from app.measurements.traces import MAX_STEPS, ArrivalTrace, make_history, read_trace
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries
 from tests.shared import SHARED, needs
@@ -71,7 +71,7 @@ def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) 
         ("second,rate_rps\n0,1\n\n0,2\n", ":4: column second:", "rise"),
         ("second,rate_rps\n0,1\n1,1\n2.5,2\n", ":4: column second:", "multiple of 1 s"),
         ("second,rate_rps\n0,1\n", ":2: column second:", "two"),
-        (f"second,rate_rps\n0,1\n1,1\n{MOST_STEPS + 5},2\n", ":4: column second:", "too many"),
+        (f"second,rate_rps\n0,1\n1,1\n{MAX_STEPS + 5},2\n", ":4: column second:", "too many"),
         ("timestamp,rate_rps\nnoon,1\n2026-01-31,1\n", ":2: column timestamp:", "'noon'"),
         ("timestamp,rate_rps\n1e300,1\n2e300,1\n", ":2: column timestamp:", "at most"),
         ("second,rate_rps\n0,1,1\n", ":2:", "3 cells"),

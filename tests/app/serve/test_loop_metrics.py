@@ -5,7 +5,7 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from app.loop.tick import TickOutcome
-from app.serve.loop_metrics import MOST_SOLVES, OTHERS, LoopMetrics
+from app.serve.loop_metrics import MAX_SOLVES, OTHERS, LoopMetrics
 from solvers.types.outcome import PlanReport, SolveReport, SolveStatus, Violation
 
 
@@ -65,7 +65,7 @@ def test_solves_are_timed_by_problem_solver_and_end_and_those_without_a_solution
 
 def test_however_many_solvers_there_are_the_series_are_bounded() -> None:
     step = SolveReport(technique="autoscale", method="", status=SolveStatus.OPTIMAL)
-    many = tuple(replace(step, method=f"m{number}") for number in range(MOST_SOLVES + 5))
+    many = tuple(replace(step, method=f"m{number}") for number in range(MAX_SOLVES + 5))
     registry = noted(outcome(steps=many))
     rest = {"problem": OTHERS, "solver": OTHERS, "status": "optimal"}
     assert registry.get_sample_value("plimsoll_solver_seconds_count", rest) == 5

@@ -6,7 +6,7 @@ import pytest
 
 from agents.base.protocol import Observation, ServiceReading
 from app.store.windows import (
-    MOST_WINDOWS,
+    MAX_WINDOWS,
     Sums,
     add_all,
     make_windows,
@@ -119,5 +119,5 @@ def test_a_reading_of_about_one_window_stays_whole(window_s: float) -> None:
 
 def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> None:
     parts = dict(parts_of(a_reading(3600.0, 7200), 3600.0, 1.0))
-    assert [number for _, number in parts] == list(range(3599, 3599 - MOST_WINDOWS, -1))
+    assert [number for _, number in parts] == list(range(3599, 3599 - MAX_WINDOWS, -1))
     assert {counts.arrivals for counts in parts.values()} == {2}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.papers.dispatch_foresight import LATEST, LEAST_SEEN, Foresight
+from bench.papers.dispatch_foresight import LATEST, MIN_SEEN, Foresight
 from solvers.predict.latency.factorisation_features import ServedConditions
 
 
@@ -57,8 +57,8 @@ def test_it_trains_anew_on_the_latest_rows_when_the_world_has_changed() -> None:
 def test_it_judges_its_error_on_some_rows_at_least() -> None:
     foresight = Foresight(theta=0.01)
     foresight.learn((row, true_ms(row)) for row in rows_of(50))
-    judged = [foresight.observe(row, true_ms(row, 3.0)) for row in rows_of(LEAST_SEEN, seed=4)]
-    assert judged == [False] * (LEAST_SEEN - 1) + [True]
+    judged = [foresight.observe(row, true_ms(row, 3.0)) for row in rows_of(MIN_SEEN, seed=4)]
+    assert judged == [False] * (MIN_SEEN - 1) + [True]
     assert foresight.error == 0.0
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_orion import OrionState, schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu
+from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 RATIOS = {"compute": 3.0, "memory": 0.5}
@@ -45,7 +45,7 @@ def test_best_effort_runs_beside_high_priority_of_the_other_class_only() -> None
 
 def test_best_effort_jobs_share_a_gpu_without_high_priority_whatever_their_class() -> None:
     batches, _ = round_of(*(a_job(f"e{at}", MEMORY, weight=0.1) for at in range(6)))
-    assert len(batches) == MOST_JOBS
+    assert len(batches) == MAX_JOBS
 
 
 def test_gpus_take_turns() -> None:

@@ -8,11 +8,11 @@ from bench.papers.plant import Surface, TableWorld, load_plant
 
 PLANT = load_plant()
 EVERYWHERE = [(network, board) for network in PLANT.networks for board in PLANT.gpu_types]
-HIGHEST_MHZ = {"A100-40GB": 1410.0, "RTX-3080-Ti": 1800.0, "RTX-2080-Ti": 1545.0}
+MAX_MHZ = {"A100-40GB": 1410.0, "RTX-3080-Ti": 1800.0, "RTX-2080-Ti": 1545.0}
 
 
 def placed(network: str, board: str, **changes: object) -> RunningPart:
-    facts = {"sm_percent": 100.0, "batch": 128, "clock_mhz": HIGHEST_MHZ[board], **changes}
+    facts = {"sm_percent": 100.0, "batch": 128, "clock_mhz": MAX_MHZ[board], **changes}
     return RunningPart(network=network, gpu_type=board, **facts)  # type: ignore[arg-type]
 
 
@@ -53,8 +53,8 @@ def test_watts_between_points_fall_to_nothing_without_sms() -> None:
 @pytest.mark.parametrize(("network", "board"), EVERYWHERE)
 def test_a_higher_clock_is_faster_and_draws_more(network: str, board: str) -> None:
     at = [0.4, 0.6, 0.8, 1.0]
-    times_ms = [PLANT.batch_ms(placed(network, board, clock_mhz=x * HIGHEST_MHZ[board]))[64] for x in at]
-    watts = [PLANT.busy_w(placed(network, board, clock_mhz=x * HIGHEST_MHZ[board]), 64) for x in at]
+    times_ms = [PLANT.batch_ms(placed(network, board, clock_mhz=x * MAX_MHZ[board]))[64] for x in at]
+    watts = [PLANT.busy_w(placed(network, board, clock_mhz=x * MAX_MHZ[board]), 64) for x in at]
     assert times_ms == sorted(times_ms, reverse=True)
     assert watts == sorted(watts)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.backfill import greedy
-from solvers.backfill.exact import MOST_TASKS, MOVE_S, FillProgram, fill
+from solvers.backfill.exact import MAX_TASKS, MOVE_S, FillProgram, fill
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.check import task_violations
 from solvers.policies.registry import fill_of
@@ -224,7 +224,7 @@ def test_who_runs_is_swapped_out_for_want_of_watts_and_not_ended() -> None:
 
 
 def test_beyond_its_limits_it_is_the_greedy() -> None:
-    tasks = [a_task(f"t{number:02}") for number in range(MOST_TASKS + 1)]
+    tasks = [a_task(f"t{number:02}") for number in range(MAX_TASKS + 1)]
     wanted = to_fill(a_plan(bound_gpu(GPU, rate_rps=60.0)), tasks, [GPU])
     assert fill(wanted) == greedy.fill(wanted)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, profiles, replicas_for
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import Neighbours
 from solvers.types.problem import OperatingPoint
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
@@ -64,7 +64,7 @@ def test_profiles_leave_out_what_a_type_cannot_serve() -> None:
 
 def test_a_remainder_that_is_rounding_needs_no_further_replica() -> None:
     counts = [replicas_for(rate, 50.0) for rate in (0.0, 50.0, 100.0 + 1e-9, 101.0, 1e300)]
-    assert counts == [0, 1, 2, 3, MOST_REPLICAS]
+    assert counts == [0, 1, 2, 3, MAX_REPLICAS]
 
 
 def test_a_service_may_have_as_many_replicas_as_its_limit_and_the_plans_room() -> None:

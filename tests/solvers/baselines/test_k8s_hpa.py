@@ -9,7 +9,7 @@ import pytest
 
 from solvers.baselines.k8s_hpa import make_plan
 from solvers.check import report_violations, violations
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
@@ -82,10 +82,10 @@ def types_of(plan: Plan) -> Counter[str]:
 
 def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
     (plan,) = run(a_problem(rate_rps=1e12, slow=0), rates_rps=[1e12])
-    assert types_of(plan) == {"fast": MOST_REPLICAS}
+    assert types_of(plan) == {"fast": MAX_REPLICAS}
     huge = replace(plan, gpus=tuple(replace(gpu, count=10**12) for gpu in plan.gpus))
     (later,) = run(replace(a_problem(rate_rps=10.0, slow=0), current=huge), rates_rps=[10.0])
-    assert types_of(later)["fast"] <= MOST_REPLICAS
+    assert types_of(later)["fast"] <= MAX_REPLICAS
 
 
 def test_each_replica_has_a_whole_gpu_at_its_best_batch() -> None:

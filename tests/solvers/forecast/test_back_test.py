@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.forecast.back_test import MOST_MARGIN, BackTestOrigin, ForecastScore, back_test
-from solvers.forecast.choose_technique import FEWEST_FORECASTS, HALF_LIFE_S, Choice, choose, margin_of, merge
+from solvers.forecast.back_test import MAX_MARGIN, BackTestOrigin, ForecastScore, back_test
+from solvers.forecast.choose_technique import HALF_LIFE_S, MIN_FORECASTS, Choice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
 from solvers.forecast.types import RequestSeries, Season
@@ -147,7 +147,7 @@ def test_a_choice_is_not_left_for_a_little_and_does_not_flap() -> None:
 
 
 def test_few_forecasts_choose_nothing() -> None:
-    few = {name: replace(score, forecasts=FEWEST_FORECASTS - 1.0) for name, score in scores(ewma=0.1).items()}
+    few = {name: replace(score, forecasts=MIN_FORECASTS - 1.0) for name, score in scores(ewma=0.1).items()}
     assert choose(few) == DEFAULT
     assert choose(few, "ewma") == "ewma"
     assert choose(scores(ewma=0.1), "gone") == "ewma"
@@ -187,14 +187,14 @@ def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
 def test_a_margin_is_never_less_than_the_technique_s_own_and_grows_with_trust() -> None:
     assert margin_of(None) == 1.0
     assert margin_of(replace(SCORE, margin=0.5)) == 1.0
-    assert margin_of(replace(SCORE, margin=2.0, forecasts=FEWEST_FORECASTS)) == 1.5
+    assert margin_of(replace(SCORE, margin=2.0, forecasts=MIN_FORECASTS)) == 1.5
     assert margin_of(replace(SCORE, margin=2.0, forecasts=0.0)) == 1.0
 
 
 def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -> None:
     assert {score.margin for score in back_test(a_series([0.0] * 50), NEXT).values()} == {1.0}
     explosion = back_test(a_series(10.0 ** np.arange(12)), NEXT)
-    assert max(score.margin for score in explosion.values()) == MOST_MARGIN
+    assert max(score.margin for score in explosion.values()) == MAX_MARGIN
 
 
 def test_what_was_judged_by_halves_is_as_what_was_judged_at_once() -> None:

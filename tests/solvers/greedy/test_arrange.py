@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.greedy.arrange import arrange, running_carriers, top_up
-from solvers.greedy.configure import MOST_REPLICAS, configure
+from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
@@ -41,7 +41,7 @@ def test_running_gpus_become_carriers_one_by_one() -> None:
 
 def test_of_a_running_plan_of_senseless_size_only_so_much_is_looked_at() -> None:
     problem = running(a_problem(A, rows=ROWS), replace(gpu(a=50.0), count=10**12))
-    assert len(running_carriers(problem)) == MOST_REPLICAS
+    assert len(running_carriers(problem)) == MAX_REPLICAS
 
 
 def test_a_row_is_found_within_the_contracts_tolerance() -> None:

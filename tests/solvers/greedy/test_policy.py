@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from solvers.check import report_violations, violations
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.policy import RULE, make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -292,13 +292,13 @@ def test_where_the_counted_replicas_find_no_place_other_types_make_up_for_them()
 
 def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
     plan, _, _ = tick(chat(1e12))
-    assert sizes([plan]) == [MOST_REPLICAS]
+    assert sizes([plan]) == [MAX_REPLICAS]
     assert [entry[2] for entry in unserved(plan)] == ["budget"]
     huge = running(chat(10.0), gpu("gpu", "chat", count=10**12), gpu("gpu", "chat", count=10**12))
-    assert sizes([tick(huge)[0]]) == [MOST_REPLICAS]
+    assert sizes([tick(huge)[0]]) == [MAX_REPLICAS]
     another = replace(huge, services=(*huge.services, a_service("late", rate_rps=100.0)))
-    nearly = running(another, gpu("gpu", "chat", count=MOST_REPLICAS - 1))
-    assert sizes([tick(nearly)[0]]) == [MOST_REPLICAS]
+    nearly = running(another, gpu("gpu", "chat", count=MAX_REPLICAS - 1))
+    assert sizes([tick(nearly)[0]]) == [MAX_REPLICAS]
 
 
 def test_a_problem_without_services_or_without_gpus_has_an_empty_plan() -> None:

@@ -22,8 +22,8 @@ SEEDS = 200
 BLOCKS = 4
 BUDGET = Budget(work=5.0)
 EXACT = 1e-6
-MOST_UNPROVEN = 1
-MOST_INEXACT = 1
+MAX_UNPROVEN = 1
+MAX_INEXACT = 1
 """Of a block: proven, but to the gap only."""
 
 
@@ -71,8 +71,8 @@ def test_least_cost_is_proven_for_what_can_be_served(block: int) -> None:
         is_exact = abs(case.cost - case.best.cost) <= EXACT * case.best.cost
         if not is_exact or case.weight < case.best.weight - 1e-5:
             inexact.append(case.seed)
-    assert len(unproven) <= MOST_UNPROVEN, unproven
-    assert len(inexact) <= MOST_INEXACT, inexact
+    assert len(unproven) <= MAX_UNPROVEN, unproven
+    assert len(inexact) <= MAX_INEXACT, inexact
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -10,7 +10,7 @@ import pytest
 from solvers.check import violations
 from solvers.joint.policy import make_plan
 from solvers.laws.cost import cost_usd_per_hour, started
-from solvers.types.outcome import LEAST_MOVES, Budget, PlanReport, Stability
+from solvers.types.outcome import MIN_MOVES, Budget, PlanReport, Stability
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
@@ -104,11 +104,11 @@ def test_a_rearrangement_must_save_the_price_of_its_starts_too() -> None:
 
 
 def test_no_more_replicas_start_to_save_cost_than_the_move_budget_allows() -> None:
-    problem = wasteful(services=2 * LEAST_MOVES)
+    problem = wasteful(services=2 * MIN_MOVES)
     plan, _, _ = tick(problem, stability=replace(STEADY, hysteresis=0.0))
-    assert started(problem, plan) <= LEAST_MOVES
+    assert started(problem, plan) <= MIN_MOVES
     free, _, _ = tick(problem, stability=replace(STEADY, hysteresis=0.0, move_budget=1.0))
-    assert gpus_of(free) == LEAST_MOVES
+    assert gpus_of(free) == MIN_MOVES
 
 
 def test_many_ticks_come_to_rest() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.laws.bulk_queue import miss_probability
-from solvers.laws.capacity_law import LARGEST_UTILISATION, make_capacity_law, max_utilisation
+from solvers.laws.capacity_law import MAX_UTILISATION, make_capacity_law, max_utilisation
 from solvers.types.problem import CapacityLaw
 
 PERCENTILES = (0.5, 0.98, 0.999)
@@ -67,7 +67,7 @@ def test_the_utilisation_keeps_the_promise_and_a_little_more_breaks_it(
     kept, broken = miss_probability(batch, utilisation=[utilisation + 1e-12, utilisation + 4e-6], slo_ratio=slo_ratio)
     assert kept <= 1.0 - percentile
     # Within the guard against rounding, 1e-9, a flat piece of the miss probability may count as broken.
-    assert broken > 1.0 - percentile - 2e-9 or utilisation == LARGEST_UTILISATION
+    assert broken > 1.0 - percentile - 2e-9 or utilisation == MAX_UTILISATION
 
 
 @given(
@@ -104,7 +104,7 @@ def test_interpolation_understates_by_0_01_at_most_but_at_the_step(
     ratios = _make_off_grid_ratios(law, percentile)
     ratios = ratios[np.abs(ratios - (1.0 + percentile)) > 1e-5]
     raised = _interpolate(law, percentile, batch, ratios) + 0.01
-    ratios, raised = ratios[raised < LARGEST_UTILISATION], raised[raised < LARGEST_UTILISATION]
+    ratios, raised = ratios[raised < MAX_UTILISATION], raised[raised < MAX_UTILISATION]
     miss = miss_probability(batch, utilisation=raised, slo_ratio=ratios)
     assert np.all(miss > 1.0 - percentile), ratios[miss <= 1.0 - percentile]
 
@@ -113,7 +113,7 @@ def test_interpolation_understates_by_0_01_at_most_but_at_the_step(
 def test_a_row_never_falls_and_ends_at_the_largest_utilisation(law: CapacityLaw, percentile: float, batch: int) -> None:
     row = law.max_utilisation[PERCENTILES.index(percentile)][BATCHES.index(batch)]
     assert np.all(np.diff(row) >= 0.0)
-    assert row[-1] == LARGEST_UTILISATION
+    assert row[-1] == MAX_UTILISATION
 
 
 def test_ratios_ascend_from_one(law: CapacityLaw) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import report_violations, violations
-from solvers.greedy.configure import MOST_REPLICAS
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
@@ -109,11 +109,11 @@ def test_a_service_that_left_is_forgotten(name: str) -> None:
 def test_figures_beyond_all_measure_end_at_the_most_replicas(name: str) -> None:
     problem = a_problem(a_service(rate_rps=1e12))
     plan, _, memory = decide(name, problem)
-    assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == MOST_REPLICAS
+    assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == MAX_REPLICAS
     assert [entry.reason for entry in plan.unserved] == ["budget"]
     huge = replace(plan, gpus=tuple(replace(gpu, count=10**12) for gpu in plan.gpus))
     later, _, _ = decide(name, replace(problem, current=huge), memory, at_s=60.0)
-    assert sum(gpu.count for gpu in later.gpus) <= MOST_REPLICAS
+    assert sum(gpu.count for gpu in later.gpus) <= MAX_REPLICAS
 
 
 @every_baseline

@@ -44,7 +44,7 @@ PROFILES = {
     },
 }
 """Number in NVML's list: name, id, sevenths of the SMs, SMs, MiB, memory slices, and the ones that it may begin at."""
-MOST_EVENTS = 64
+MAX_EVENTS = 64
 
 
 class Process(ctypes.Structure):
@@ -114,7 +114,7 @@ class State(ctypes.Structure):
         ("now_ns", c_uint64),
         ("driver_version", c_char * 80),
         ("faults", Fault * 16),
-        ("events", Event * MOST_EVENTS),
+        ("events", Event * MAX_EVENTS),
         ("gpus", Gpu * 16),
     )
 
@@ -170,7 +170,7 @@ class FakeGpus:
 
     def happens(self, xid: int, *, gpu: int = 0, kind: int = 0x8) -> None:
         """A critical error of the GPU; kind 0x8 is an Xid, 0x2 a double-bit ECC error."""
-        place = self.state.events[self.state.event_count % MOST_EVENTS]
+        place = self.state.events[self.state.event_count % MAX_EVENTS]
         place.gpu, place.instance, place.kind, place.data = gpu, 0xFFFFFFFF, kind, xid
         self.state.event_count += 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import DeviceError, NotPermitted, OutOfRange
-from agents.gpu.knobs.journal import MOST_LINES, NAME, Held, Knob, KnobJournal, KnobTurn, Setting
+from agents.gpu.knobs.journal import MAX_LINES, NAME, Held, Knob, KnobJournal, KnobTurn, Setting
 from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
@@ -91,12 +91,12 @@ class TestJournal:
         assert held.last.gpu_uuid == "B"
 
     def test_the_file_stays_small_however_often_a_knob_is_turned(self, journal: KnobJournal) -> None:
-        for turn in range(2 * MOST_LINES):
+        for turn in range(2 * MAX_LINES):
             journal.write(a_change((345.0, 1000.0 + turn)))
             journal.settle("G", "clock_mhz")
-            assert self.lines(journal) <= MOST_LINES
+            assert self.lines(journal) <= MAX_LINES
         (held,) = journal.held()
-        assert held.settings == ((345.0, 1000.0 + 2 * MOST_LINES - 1),)
+        assert held.settings == ((345.0, 1000.0 + 2 * MAX_LINES - 1),)
 
     @pytest.mark.parametrize("cut", [1, 20, 100])
     def test_a_torn_tail_is_ignored_and_said(self, tmp_path: Path, cut: int) -> None:

@@ -6,7 +6,7 @@ from math import factorial
 import pytest
 
 from agents.base.device import OutOfRange
-from agents.gpu.mig.layout import MOST_ORDERS, fits, names_of, orders, parse, what_fits
+from agents.gpu.mig.layout import MAX_ORDERS, fits, names_of, orders, parse, what_fits
 from agents.gpu.nvml.mig_types import MigProfile, Placement, most_clients, slice_index, slice_type, whole_index
 from tests.agents.fakes.nvml.fake_gpus import PROFILES
 
@@ -78,7 +78,7 @@ def test_every_order_comes_once_and_no_more_than_so_many() -> None:
     # 3! / 2! = 3.
     assert found == ["3g.71gb,1g.18gb,1g.18gb", "1g.18gb,3g.71gb,1g.18gb", "1g.18gb,1g.18gb,3g.71gb"]
     different = tuple(replace(H200[0], id=100 + number, name=f"p{number}") for number in range(7))
-    assert len(list(orders(different))) == MOST_ORDERS < factorial(7)
+    assert len(list(orders(different))) == MAX_ORDERS < factorial(7)
 
 
 def test_an_index_tells_the_gpu_and_clashes_with_none() -> None:

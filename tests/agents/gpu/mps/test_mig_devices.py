@@ -12,7 +12,7 @@ from agents.base.device import DeviceError, GpuLost, NotSupported
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.gpu.mps.directory import LONGEST_PIPE_PATH
+from agents.gpu.mps.directory import MAX_PIPE_PATH
 from agents.gpu.mps.sharing import ByTurns, UnderMps, make_slice_sharing, mps_folder
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.devices import Devices, SliceErrors, type_of
@@ -167,7 +167,7 @@ def test_mps_inside_a_slice_proves_shares_of_the_slice(nvml: Nvml, short_path: P
         await sharing.close()
 
     play(scenario)
-    assert len(f"/run/plimsoll-agent/{mps_folder(gpu)}/pipe") < LONGEST_PIPE_PATH
+    assert len(f"/run/plimsoll-agent/{mps_folder(gpu)}/pipe") < MAX_PIPE_PATH
 
 
 def _a_proof(sms: int) -> Proof:

@@ -9,7 +9,7 @@ import pytest
 
 from agents.base.device import DeviceError, GpuLost, LaunchFailed
 from agents.gpu.mps.sharing import ByTurns
-from agents.gpu.node.starts import FIRST_S, LONGEST_S, GpuStarts, StartedGpu
+from agents.gpu.node.starts import FIRST_S, MAX_S, GpuStarts, StartedGpu
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import GPUS, PretendedErrors
@@ -79,7 +79,7 @@ def test_it_is_tried_again_ever_less_often_until_it_starts() -> None:
         assert starter.tried == [0, 1] + [0] * 10
         assert isinstance(starts.sharings[0], ByTurns) and starts.capabilities[0].clocks_mhz == (510.0,)
         # 5, 10, 20, 40, 80, 160 and then 300 s, each between half and all of it.
-        bounds_s = [min(LONGEST_S, FIRST_S * 2.0**at) for at in range(10)]
+        bounds_s = [min(MAX_S, FIRST_S * 2.0**at) for at in range(10)]
         assert all(0.5 * most <= slept <= most for slept, most in zip(sleeps.slept_s, bounds_s, strict=True))
         starts.close()
 

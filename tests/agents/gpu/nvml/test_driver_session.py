@@ -7,7 +7,7 @@ import pytest
 from agents.base.device import GpuLost, NoDriver, UnknownPart
 from agents.gpu.nvml.driver_session import RESTART_PERIOD_S, DriverSession
 
-LONGEST_S = 30.0
+MAX_S = 30.0
 
 
 class Library:
@@ -109,14 +109,14 @@ def test_who_asks_beside_a_new_start_profits_by_it() -> None:
         except NoDriver:
             if not getattr(waited, "once", False):
                 waited.once = True
-                both_failed.wait(LONGEST_S)
+                both_failed.wait(MAX_S)
             raise
 
     threads = [threading.Thread(target=lambda: answers.append(library.session.ask(call))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LONGEST_S)
+        thread.join(MAX_S)
     assert answers == ["answer", "answer"]
     assert library.session.starts == 2
 
@@ -129,7 +129,7 @@ def test_a_library_is_not_stopped_under_who_waits() -> None:
         asking.start()
         asking.join(0.1)
         assert library.log == ["start"], "it must wait for us"
-    asking.join(LONGEST_S)
+    asking.join(MAX_S)
     assert library.log == ["start", "stop", "start"]
 
 

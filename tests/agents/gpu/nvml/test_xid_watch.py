@@ -7,7 +7,7 @@ import pytest
 
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import XidEvent
-from agents.gpu.nvml.xid_watch import MOST_EVENTS, XidWatch
+from agents.gpu.nvml.xid_watch import MAX_EVENTS, XidWatch
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -138,13 +138,13 @@ def test_events_that_nobody_takes_are_bounded_and_condemn_all_the_same(watch: Xi
     fake.happens(79)
     sent = 1
     # The driver's own ring holds 64: a few at a time.
-    while sent < MOST_EVENTS + 20:
+    while sent < MAX_EVENTS + 20:
         before = watch.seen
         for _ in range(25):
             fake.happens(31)
         sent += 25
         until(lambda before=before: watch.seen >= before + 25)  # type: ignore[misc]
     events = watch.take()
-    assert len(events) == MOST_EVENTS
+    assert len(events) == MAX_EVENTS
     assert {event.xid for event in events} == {31}, "the first was forgotten"
     assert set(watch.condemned()) == {"GPU-0"}

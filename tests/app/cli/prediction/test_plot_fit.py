@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.cli.prediction.plot_fit import MOST_CURVES, plot_text
+from app.cli.prediction.plot_fit import MAX_CURVES, plot_text
 from app.cli.prediction.svg import (
     BOTTOM,
     COLOURS,
@@ -122,7 +122,7 @@ def test_many_batches_get_few_curves_and_all_their_dots() -> None:
         batches * 2, [20.0] * 32 + [80.0] * 32, [4 * b + 1 for b in batches] + [b + 1 for b in batches]
     )
     panel = next(parse(plot_text(samples, make_fits(samples, technique="linear_fractional"))).iter(f"{SVG}g"))
-    assert len(panel.findall(f"{SVG}path[@class='curve']")) == len(panel.findall(f"{SVG}rect")) == MOST_CURVES
+    assert len(panel.findall(f"{SVG}path[@class='curve']")) == len(panel.findall(f"{SVG}rect")) == MAX_CURVES
     circles = panel.findall(f"{SVG}circle")
     assert (len(circles), {circle.get("fill") for circle in circles}) == (64, set(COLOURS))
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.simulate.report.html import report_to_html
-from app.simulate.report.html_services import MOST_CHARTED
+from app.simulate.report.html_services import MAX_CHARTED
 from app.simulate.report.report import make_report, report_from_json, report_to_json
-from app.simulate.report.timelines import MOST_POINTS
+from app.simulate.report.timelines import MAX_POINTS
 from app.simulate.run.results import FailedRun, RunResult, RunSeries, ServiceSeries
 from tests.app.runs import SERVICE, a_run, a_scenario, a_service_result, a_task_result
 
@@ -253,11 +253,11 @@ def a_long_run(policy: str, services: int, steps: int) -> RunResult:
 def test_a_hundred_services_and_ten_thousand_steps_give_a_small_page() -> None:
     page = a_page(*(a_long_run(policy, services=100, steps=10_000) for policy in ("one", "two", "three", "four")))
     assert len(page) < 1_500_000
-    assert max(path.count("L") for path in re.findall(r' d="([^"]*)"', page)) < MOST_POINTS
+    assert max(path.count("L") for path in re.findall(r' d="([^"]*)"', page)) < MAX_POINTS
     shown = re.findall(r"<h3>(s\d+)</h3>", page)
-    assert shown == [f"s{number:03}" for number in range(99, 99 - MOST_CHARTED, -1)]
+    assert shown == [f"s{number:03}" for number in range(99, 99 - MAX_CHARTED, -1)]
     rows = re.findall(r"<td>(s\d+)</td>", page)
-    assert rows == [f"s{number:03}" for number in range(99 - MOST_CHARTED, -1, -1)]
+    assert rows == [f"s{number:03}" for number in range(99 - MAX_CHARTED, -1, -1)]
 
 
 def test_without_tasks_nothing_is_said_of_them() -> None:

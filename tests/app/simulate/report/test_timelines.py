@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.simulate.report.timelines import MOST_POINTS, mean_course, mean_known, point_times_s, thinned
+from app.simulate.report.timelines import MAX_POINTS, mean_course, mean_known, point_times_s, thinned
 from tests.app.runs import a_run
 
 
@@ -15,12 +15,12 @@ def test_short_courses_stay_as_they_are() -> None:
     assert thinned([1.0, None, 3.0]) == [1.0, None, 3.0]
 
 
-@pytest.mark.parametrize("steps", [MOST_POINTS, MOST_POINTS + 1, 9_999, 10_000])
+@pytest.mark.parametrize("steps", [MAX_POINTS, MAX_POINTS + 1, 9_999, 10_000])
 def test_long_courses_become_means_of_neighbours(steps: int) -> None:
     values = [float(step) for step in range(steps)]
     found = thinned(values)
     times = point_times_s(steps, 10.0, first_s=60.0)
-    assert len(found) == len(times) <= MOST_POINTS
+    assert len(found) == len(times) <= MAX_POINTS
     # A straight line stays on itself: step k, of which the middle is at 60 + 10 (k + 0.5).
     assert [60.0 + 10.0 * (value + 0.5) for value in found if value is not None] == pytest.approx(times)
 

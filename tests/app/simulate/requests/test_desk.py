@@ -7,7 +7,7 @@ import pytest
 
 from app.api.decisions.simulation_views import SimulationRequest
 from app.base.errors import InvalidRequest
-from app.simulate.requests.desk import MOST_COMPLAINTS, ScenarioIntake
+from app.simulate.requests.desk import MAX_COMPLAINTS, ScenarioIntake
 from app.simulate.scenario.scenario import SimulationScenario
 from tests.integration.simulating import SCENARIO, scenario
 
@@ -134,7 +134,7 @@ def test_any_shape_is_refused_in_words(value: str) -> None:
 
 def test_of_very_many_complaints_the_first_ones_are_told() -> None:
     services = [{**SERVICE, "name": f"s{place}", "netwrk": 1} for place in range(90)]
-    assert len(wrong(scenario=scenario(services=services))) == MOST_COMPLAINTS
+    assert len(wrong(scenario=scenario(services=services))) == MAX_COMPLAINTS
 
 
 def test_an_object_may_be_as_long_as_a_text() -> None:

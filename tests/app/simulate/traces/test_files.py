@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.base.errors import InvalidRequest
 from app.cli.common.files import write_csv
-from app.measurements.traces import MOST_STEPS
+from app.measurements.traces import MAX_STEPS
 from app.measurements.traces import read_trace as read_one_series
 from app.simulate.traces.files import Missing, read_any, read_trace, trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
@@ -111,7 +111,7 @@ def test_gaps_are_nothing_or_what_was_before(tmp_path: Path, missing: Missing, a
         ("second,a\n0,1\n1,1\n1,1\n", ":4: column second:", "rise"),
         ("second,a\n0,1\n1,1\n5,1\n", ":4: column second:", "3 steps before this row are missing"),
         ("second,a\n0,1\n", ":2: column second:", "two"),
-        (f"second,a\n0,1\n1,1\n{MOST_STEPS + 5},2\n", ":4: column second:", "too many"),
+        (f"second,a\n0,1\n1,1\n{MAX_STEPS + 5},2\n", ":4: column second:", "too many"),
         ("second,a,a_rps\n0,1,1\n1,1,1\n", ":", "two series are called a"),
         ("second,a\n0,1,1\n", ":2:", "3 cells"),
     ],

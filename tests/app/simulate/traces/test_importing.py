@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.traces import MOST_STEPS
+from app.measurements.traces import MAX_STEPS
 from app.simulate.traces.files import Missing
 from app.simulate.traces.importing import FileKind, ImportOptions, import_file
 from app.simulate.traces.jobs import JobList
@@ -122,7 +122,7 @@ def test_a_published_set_is_named_unless_the_user_knows_better(tmp_path: Path) -
         (FileKind.AZURE_LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
         (FileKind.AZURE_LLM, "TIMESTAMP,a\nyesterday,2\n", ":2: column TIMESTAMP:", "'yesterday'"),
         (FileKind.AZURE_LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
-        (FileKind.AZURE_LLM, f"t_s,a\n1,2\n{MOST_STEPS + 2},2\n", ":3: column t_s:", "more than"),
+        (FileKind.AZURE_LLM, f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n", ":3: column t_s:", "more than"),
         (FileKind.AZURE_LLM, "t_s,a\n1,2\n1.5,2\n", ":", "at least two steps"),
         (FileKind.AZURE_FUNCTIONS, "HashFunction,Trigger,1,2\na,http,1,2\n", ":1:", "lacks 3"),
         (FileKind.AZURE_FUNCTIONS, functions_text(("f", "queue", {1: 1})), ": column Trigger:", "'http'"),

@@ -9,9 +9,9 @@ from hypothesis.extra.numpy import arrays
 from agents.sim.load import ArrivalProcess
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
-from app.measurements.traces import MOST_STEPS
+from app.measurements.traces import MAX_STEPS
 from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
-from app.simulate.traces.trace import MOST_VALUES, RateTrace, check_size
+from app.simulate.traces.trace import MAX_VALUES, RateTrace, check_size
 
 RATES = arrays(
     np.float64, st.tuples(st.integers(2, 40), st.integers(1, 3)), elements=st.just(0.0) | st.floats(1e-6, 1e6)
@@ -49,8 +49,8 @@ def test_what_cannot_be_a_trace_is_refused(change: dict[str, object], problem: s
 
 
 def test_sizes_are_bounded() -> None:
-    check_size(MOST_STEPS, 1)
-    for steps, series in ((MOST_STEPS + 1, 1), (MOST_STEPS, MOST_VALUES // MOST_STEPS + 1)):
+    check_size(MAX_STEPS, 1)
+    for steps, series in ((MAX_STEPS + 1, 1), (MAX_STEPS, MAX_VALUES // MAX_STEPS + 1)):
         with pytest.raises(InvalidRequest, match="too many"):
             check_size(steps, series)
 

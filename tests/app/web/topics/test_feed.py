@@ -11,7 +11,7 @@ import pytest
 from app.api.http.parts import ApiParts
 from app.base.errors import Unavailable
 from app.web.topics import feed as feed_module
-from app.web.topics.feed import MOST_PENDING, Items, Look, Topic, TopicFeed
+from app.web.topics.feed import MAX_PENDING, Items, Look, Topic, TopicFeed
 
 NOWHERE = cast(ApiParts, None)
 """These topics load nothing from the control plane."""
@@ -123,14 +123,14 @@ def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes()
         source = Source(items={"a": 0, "b": 0})
         stream = make_feed(source).stream({"fleet": LOOK})
         await next_event(stream)
-        for step in range(1, 2 * MOST_PENDING):
+        for step in range(1, 2 * MAX_PENDING):
             loads, source.items = source.loads, {"a": step, "b": 0}
             await source.loaded(loads + 2)
         seen = []
-        while not seen or seen[-1] != {"all": True, "set": {"a": 2 * MOST_PENDING - 1, "b": 0}}:
+        while not seen or seen[-1] != {"all": True, "set": {"a": 2 * MAX_PENDING - 1, "b": 0}}:
             due = await anext(stream)
             seen += [msgspec.json.decode(part.split(b"data: ")[1]) for part in due.split(b"\n\n") if b"data: " in part]
-        assert len(seen) <= MOST_PENDING + 1
+        assert len(seen) <= MAX_PENDING + 1
 
     run(body)
 
@@ -168,10 +168,10 @@ def test_streams_end_with_the_server() -> None:
 def test_too_many_are_refused_until_one_leaves() -> None:
     async def body() -> None:
         feed = make_feed(Source())
-        streams = [feed.stream({"fleet": LOOK}) for _ in range(feed_module.MOST_STREAMS)]
+        streams = [feed.stream({"fleet": LOOK}) for _ in range(feed_module.MAX_STREAMS)]
         for stream in streams:
             await anext(stream)
-        with pytest.raises(Unavailable, match=str(feed_module.MOST_STREAMS)):
+        with pytest.raises(Unavailable, match=str(feed_module.MAX_STREAMS)):
             feed.stream({"fleet": LOOK})
         await streams[0].aclose()  # type: ignore[attr-defined]
         await anext(feed.stream({"fleet": LOOK}))

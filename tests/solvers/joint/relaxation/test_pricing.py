@@ -9,7 +9,7 @@ import pytest
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.columns import Pattern, Priced
 from solvers.joint.patterns.tables import Tables, make_tables
-from solvers.joint.relaxation.pricing import MOST_HALVINGS, Pricer
+from solvers.joint.relaxation.pricing import MAX_HALVINGS, Pricer
 from solvers.types.problem import Problem
 from tests.solvers.joint.modes import (
     QUICK,
@@ -29,7 +29,7 @@ EFFORTS = (
     QUICK,
     Effort(steps=4, nodes=0, halvings=3, tolerance=5e-4),
     Effort(steps=0, nodes=3, halvings=1, tolerance=0.0),
-    Effort(steps=8, nodes=0, halvings=MOST_HALVINGS, tolerance=0.0),
+    Effort(steps=8, nodes=0, halvings=MAX_HALVINGS, tolerance=0.0),
     THOROUGH,
 )
 SEEDS = range(60)
@@ -148,7 +148,7 @@ def test_more_halvings_than_there_is_memory_for_are_refused() -> None:
     problem = random_problem(random.Random(7))
     tables, prices = make_tables(problem), random_prices(random.Random(8), problem)
     with pytest.raises(ValueError, match="7 times at most, not 8"):
-        price(tables, prices, THOROUGH._replace(halvings=MOST_HALVINGS + 1))
+        price(tables, prices, THOROUGH._replace(halvings=MAX_HALVINGS + 1))
 
 
 def test_where_nothing_earns_nothing_is_found() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.joint.patterns.formulation import priced_problem
 from solvers.joint.patterns.tables import make_tables
-from solvers.joint.replan.warm_start import HEADROOM, MOST_STATES, WIDE_HEADROOM, WarmStart, keep_warm, take_warm
+from solvers.joint.replan.warm_start import HEADROOM, MAX_STATES, WIDE_HEADROOM, WarmStart, keep_warm, take_warm
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget
@@ -114,6 +114,6 @@ def test_a_state_that_does_not_serve_the_problem_is_dropped() -> None:
 
 def test_only_a_few_states_are_kept_those_used_last() -> None:
     problem = a_problem(a_service("chat", rate_rps=10.0))
-    tokens = [keep_warm(WarmStart(problem)) for _ in range(MOST_STATES + 1)]
+    tokens = [keep_warm(WarmStart(problem)) for _ in range(MAX_STATES + 1)]
     assert take_warm(tokens[0], problem) is None
     assert all(take_warm(token, problem) is not None for token in tokens[1:])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from solvers.check import report_violations, violations
 from solvers.greedy.arrange import running_carriers, top_up
-from solvers.greedy.configure import MOST_REPLICAS, configure
+from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.policy import CONSOLIDATION_HOLD_S, make_plan
 from solvers.types.outcome import Budget, PlanReport
@@ -157,10 +157,10 @@ def test_a_plan_ends_at_the_most_replicas_and_says_that_the_budget_stopped_it() 
     # Each whole GPU carries 100 rps; the more important service gets all of them.
     chat = a_service("chat", rate_rps=1e9, priority=2.0)
     plan = plan_of(a_problem(chat, a_service("photo", rate_rps=100.0), rows=HALVES[1:]))
-    assert gpus_of(plan) == {"gpu": MOST_REPLICAS}
+    assert gpus_of(plan) == {"gpu": MAX_REPLICAS}
     unserved = {each.service: (each.rate_rps, each.reason) for each in plan.unserved}
     assert unserved == {
-        "chat": (pytest.approx(1e9 - 100.0 * MOST_REPLICAS), "budget"),
+        "chat": (pytest.approx(1e9 - 100.0 * MAX_REPLICAS), "budget"),
         "photo": (pytest.approx(100.0), "budget"),
     }
 

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.backfill.problem import FillLimits
 from solvers.check import task_violations, violations
-from solvers.papers.mudi.fill import MOST_TUNINGS, PATIENCE_S, RETUNE_S, fill
+from solvers.papers.mudi.fill import MAX_TUNINGS, PATIENCE_S, RETUNE_S, fill
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, anonymous
 from tests.solvers.training_beside import (
@@ -209,11 +209,11 @@ def test_a_task_of_an_unknown_network_waits() -> None:
 
 
 def test_tunings_of_one_call_are_limited_and_the_rest_follows() -> None:
-    gpus = [bound_gpu(number, service=f"s{number}") for number in range(MOST_TUNINGS + 4)]
+    gpus = [bound_gpu(number, service=f"s{number}") for number in range(MAX_TUNINGS + 4)]
     problem = a_problem(*(a_service(f"s{number}") for number in range(len(gpus))))
     tasks = [a_task(f"t{number:03}") for number in range(len(gpus))]
     first = fill(to_fill(a_plan(*gpus), tasks, gpus=len(gpus), problem=problem))
-    assert len(shares(first)) == MOST_TUNINGS
+    assert len(shares(first)) == MAX_TUNINGS
     bound = a_plan(*(replace(gpu, tasks=()) for gpu in first))
     second = fill(to_fill(bound, tasks, gpus=len(gpus), running=a_plan(*first), problem=problem))
     assert len(shares(second)) == len(tasks)

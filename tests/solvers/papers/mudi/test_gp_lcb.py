@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from solvers.papers.mudi.gp_lcb import (
     LENGTH,
-    MOST_TRIALS,
+    MAX_TRIALS,
     NOISE,
     LcbSearch,
     Trial,
@@ -76,7 +76,7 @@ def test_it_ends_early_where_nothing_better_can_be_expected() -> None:
 def test_a_bowl_over_many_batches_takes_few_of_them() -> None:
     found = search_batch(range(1, 129), lambda batch: 1.0 + (math.log2(batch) - 5.0) ** 2)
     assert found.best == 32
-    assert len(found.trials) <= MOST_TRIALS
+    assert len(found.trials) <= MAX_TRIALS
 
 
 @pytest.mark.parametrize("best", POWERS)

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_least_cost import schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
+from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 PRICES = {"fast": 3.0, "cheap": 1.0}
 PATIENCE_S = 5.0
 STREAM_S = 30
 """For so long jobs come."""
-LONGEST_S = 4.0
+MAX_S = 4.0
 """Of a job."""
 
 sizes = st.tuples(
     st.sampled_from((10.0, 25.0, 50.0, 100.0)),
     st.sampled_from((500.0, 4000.0, 12000.0)),
-    st.sampled_from((1.0, 2.0, LONGEST_S)),
+    st.sampled_from((1.0, 2.0, MAX_S)),
 )
 fleets = st.lists(
     st.builds(
@@ -59,7 +59,7 @@ class _Plant:
             view = a_gpu(name, *residents, gpu_type=gpu.gpu_type, sm_percent=gpu.sm_percent, memory_mib=gpu.memory_mib)
             assert view.free_percent >= -1e-6
             assert view.free_mib >= -1e-6
-            assert len(view.residents) <= MOST_JOBS
+            assert len(view.residents) <= MAX_JOBS
             views.append(view)
         return views
 
@@ -95,7 +95,7 @@ def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_dra
     """The first job, with no deadline, beside a stream of jobs that have one.
 
     From `PATIENCE_S` on it has waited for longest of all, so some GPU takes nothing until it starts. Which one changes
-    only to one with fewer jobs, or as many and an earlier id: at most MOST_JOBS · GPUs times, each after at most the
+    only to one with fewer jobs, or as many and an earlier id: at most MAX_JOBS · GPUs times, each after at most the
     longest run.
     """
     first = a_job_of("first", size, 0.0)
@@ -107,7 +107,7 @@ def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_dra
         for second in range(STREAM_S)
     ]
     coming[0].append(first)
-    bound_s = PATIENCE_S + MOST_JOBS * len(fleet) * LONGEST_S
+    bound_s = PATIENCE_S + MAX_JOBS * len(fleet) * MAX_S
     started, queues = play(fleet, coming, int(bound_s) + 2)
     if any(could_hold(gpu, first) for gpu in fleet):
         assert started["first"] <= bound_s
@@ -121,7 +121,7 @@ def test_all_jobs_that_some_gpu_could_hold_are_done_and_the_others_wait(
 ) -> None:
     jobs = [a_job_of(f"j{at}", size, 0.0, slack_s=2.0 + at % 3) for at, size in enumerate(own)]
     # At worst one after the other.
-    _, queues = play(fleet, [jobs], int(PATIENCE_S + len(jobs) * LONGEST_S) + 1)
+    _, queues = play(fleet, [jobs], int(PATIENCE_S + len(jobs) * MAX_S) + 1)
     never = {job.name for job in jobs if not any(could_hold(gpu, job) for gpu in fleet)}
     assert {job.name for job in queues.jobs} == never
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.oltunes.queues import Queues, by_urgency, enqueue, impatient, is_lost, put_back, urgency, without
-from solvers.papers.oltunes.schedule import LEAST_MS, MOST_MS, adjusted_ms, shorter_ms
+from solvers.papers.oltunes.schedule import MAX_MS, MIN_MS, adjusted_ms, shorter_ms
 from tests.solvers.jobs import a_job, a_setting
 
 
@@ -102,8 +102,8 @@ def test_the_window_moves_by_10_ms_between_50_and_1000(
     assert adjusted_ms(window_ms, share) == following_ms
 
 
-@given(st.floats(LEAST_MS, MOST_MS), st.lists(st.none() | st.floats(0.0, 1.0), max_size=200))
+@given(st.floats(MIN_MS, MAX_MS), st.lists(st.none() | st.floats(0.0, 1.0), max_size=200))
 def test_the_window_stays_within_its_limits(window_ms: float, shares: list[float | None]) -> None:
     for share in shares:
         window_ms = adjusted_ms(window_ms, share)
-        assert LEAST_MS <= shorter_ms(window_ms) <= window_ms <= MOST_MS
+        assert MIN_MS <= shorter_ms(window_ms) <= window_ms <= MAX_MS

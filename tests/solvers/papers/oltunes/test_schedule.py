@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, Round, deployment_failed, schedule, submitted
-from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu
+from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu
 from solvers.types.state import Variant
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
@@ -77,7 +77,7 @@ def test_a_full_batch_goes_at_once() -> None:
 def test_at_most_four_jobs_share_a_gpu_with_those_that_run_there() -> None:
     jobs = [a_job(f"j{at}", a_setting(name, sm_percent=5.0)) for at, name in enumerate(["compute", "memory"] * 3)]
     loose = replace(RULES, patience_s=0.5)  # affinity is not asked
-    assert len(round_of(*jobs, rules=loose).batches[0].members) == MOST_JOBS
+    assert len(round_of(*jobs, rules=loose).batches[0].members) == MAX_JOBS
     shared = (a_gpu("g", a_resident("x", sm_percent=10.0), a_resident("y", sm_percent=10.0)),)
     assert len(round_of(*jobs, gpus=shared, rules=loose).batches[0].members) == 2
 
@@ -147,12 +147,12 @@ def test_a_failed_batch_comes_back_in_front_with_a_smaller_window_and_one_job_le
     assert decided.state.window_ms == 210.0
     after = deployment_failed(decided.state, decided.batches[0])
     assert after.window_ms == 190.0  # 10 ms less than that of the round
-    assert after.most_jobs == MOST_JOBS - 1
+    assert after.most_jobs == MAX_JOBS - 1
     assert [job.name for job in after.queues.latency_critical] == ["t"]
     newcomer = submitted(after, [a_job("c", COMPUTE, deadline_s=2.5)])
     again = schedule(newcomer, [a_gpu()], 1.0, RULES)
     assert names(again.batches[0]) == ["t", "c"]
-    assert again.state.most_jobs == MOST_JOBS  # a round that deployed gives one back
+    assert again.state.most_jobs == MAX_JOBS  # a round that deployed gives one back
 
 
 @pytest.mark.parametrize("is_state_before", [False, True])
@@ -184,7 +184,7 @@ def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
     state = decided.state
     for batch in decided.batches:
         state = deployment_failed(state, batch)
-    assert state.most_jobs == MOST_JOBS - 1
+    assert state.most_jobs == MAX_JOBS - 1
     assert {job.name for job in state.queues.latency_critical} == {"a", "b"}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, schedule, submitted
-from solvers.papers.oltunes.types import MOST_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
+from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 STEP_S = 0.05
@@ -57,7 +57,7 @@ def check_limits(gpu: JobGpu, batch: JobBatch) -> None:
     used += [(each.sm_percent, each.memory_mib) for each in gpu.residents]
     assert sum(percent for percent, _ in used) <= gpu.sm_percent + 1e-6
     assert sum(mib for _, mib in used) <= gpu.memory_mib + 1e-6
-    assert len(used) <= MOST_JOBS
+    assert len(used) <= MAX_JOBS
     assert {member.setting.gpu_type for member in batch.members} == {gpu.gpu_type}
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from solvers.predict.data.samples import LayerCounts, Queries, make_queries
 from solvers.predict.latency.decomposition import (
-    LEAST_RUN_FRACTION,
+    MIN_RUN_FRACTION,
     TYPICAL_NETWORK,
     LinkFacts,
     NetworkFacts,
@@ -34,7 +34,7 @@ def test_the_parts_sum_to_the_latency_and_none_is_negative() -> None:
     times = decompose(queries("a", "a", "b", "b", "a"), alone_ms, FACTS, LINK)
     assert times.transfer_ms + times.launch_ms + times.run_ms == pytest.approx(alone_ms, rel=1e-12)
     assert min(times.transfer_ms.min(), times.launch_ms.min()) > 0.0
-    assert np.all(times.run_ms >= LEAST_RUN_FRACTION * alone_ms * (1.0 - 1e-12))
+    assert np.all(times.run_ms >= MIN_RUN_FRACTION * alone_ms * (1.0 - 1e-12))
 
 
 def test_facts_that_exceed_the_latency_keep_their_proportion() -> None:

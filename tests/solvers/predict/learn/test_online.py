@@ -9,8 +9,8 @@ import pytest
 
 from solvers.predict.data.samples import Reals
 from solvers.predict.learn.online import (
-    LEAST_BAND,
-    MOST_ROWS,
+    MAX_ROWS,
+    MIN_BAND,
     ExecutionReading,
     FitState,
     RowKey,
@@ -139,7 +139,7 @@ def test_drift_raises_the_alarm_and_following_it_clears_it() -> None:
     jump = math.log(1.4)
     health = after([0.0] * 10)
     health = after([jump], health=health)
-    assert not health.is_alarmed and health.error > LEAST_BAND
+    assert not health.is_alarmed and health.error > MIN_BAND
     health = after([jump], health=health)
     assert health.is_alarmed and health.alarm_since_s == 120.0
     assert factors(health)[0] > 1.4  # the guard covers what is not yet learned
@@ -172,9 +172,9 @@ def test_what_was_learned_grows_old() -> None:
 
 def test_the_number_of_rows_that_are_remembered_is_bounded() -> None:
     health = new_health(np.zeros(1), 0.0)
-    keys = [RowKey(1.0 + index, 1, 1500.0) for index in range(2 * MOST_ROWS)]
+    keys = [RowKey(1.0 + index, 1, 1500.0) for index in range(2 * MAX_ROWS)]
     for period, row in enumerate(keys, start=1):
         health = learn(health, [reading(0.1, row=row)], {}, PERIOD_S * period)
-    assert len(health.belief.rows) == MOST_ROWS
+    assert len(health.belief.rows) == MAX_ROWS
     assert np.linalg.eigvalsh(np.array(health.belief.covariance)).min() > 0.0
     assert health.belief.mean[0] == pytest.approx(0.1, abs=0.02)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.samples import Queries, make_queries
-from solvers.predict.learn.profiling_plan import LARGEST_GRID, MOST_POINTS, make_profiling_plan
+from solvers.predict.learn.profiling_plan import MAX_GRID, MAX_POINTS, make_profiling_plan
 from solvers.types.errors import InvalidInput
 
 BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -31,8 +31,8 @@ def conditions(queries: Queries) -> list[tuple[float, float, float]]:
 
 def test_at_most_sixteen_different_points_of_the_grid() -> None:
     plan = conditions(make_profiling_plan(make_grid(), done=NOTHING))
-    assert len(plan) == MOST_POINTS
-    assert len(set(plan)) == MOST_POINTS
+    assert len(plan) == MAX_POINTS
+    assert len(set(plan)) == MAX_POINTS
     assert set(plan) <= set(conditions(make_grid()))
 
 
@@ -86,13 +86,13 @@ def test_the_order_of_the_grid_does_not_matter() -> None:
     assert set(one) == set(other)
 
 
-@pytest.mark.parametrize("count", [-1, MOST_POINTS + 1])
+@pytest.mark.parametrize("count", [-1, MAX_POINTS + 1])
 def test_more_points_than_a_network_is_worth_are_refused(count: int) -> None:
     with pytest.raises(InvalidInput, match="count: must be 0 to 16"):
         make_profiling_plan(make_grid(), done=NOTHING, count=count)
 
 
 def test_a_grid_too_large_for_its_covariance_is_refused() -> None:
-    shares = tuple(np.linspace(1.0, 100.0, LARGEST_GRID // len(BATCHES) + 1).tolist())
+    shares = tuple(np.linspace(1.0, 100.0, MAX_GRID // len(BATCHES) + 1).tolist())
     with pytest.raises(InvalidInput, match="thin it"):
         make_profiling_plan(make_grid(shares=shares), done=NOTHING)
