@@ -1,7 +1,7 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon.build` does the rest, imported only when they are right.
 
-With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments `agents.gpu.knobs.restore`,
-`agents.doctor.doctor` or `agents.gpu.mig.command` reads.
+With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments
+`agents.gpu.knobs.restore`, `agents.doctor.doctor` or `agents.gpu.mig.command` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
 arguments.

@@ -2,8 +2,8 @@
 
 Run: `python -m bench.promise [--problems N] [--requests N] [--work W] [--jobs N]`. For random problems of 100 GPUs × 30
 services: plan, then serve Poisson arrivals at the whole planned rate in a world where everything takes exactly the
-planned time (`app.simulate.run.planned_world`). Requests that will be late are served all the same. The share in time of
-each service must not be below its SLO's percentile by more than 0.2 points.
+planned time (`app.simulate.run.planned_world`). Requests that will be late are served all the same. The share in time
+of each service must not be below its SLO's percentile by more than 0.2 points.
 
 Ten million requests of every service are not too many: a replica that is planned at 97 % utilisation forgets its queue
 only in about a thousand batches, so of two million requests the late ones still vary by a point.

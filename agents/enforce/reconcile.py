@@ -4,9 +4,9 @@
     await enforcing.enforce(in_force, now_s)   # once a second, and at once after a new command
     enforcing.ack                              # what became of it
 
-`agents.enforce.diff` says what is to be done; here it is done, and what fails is held back for a while. Starts come last and
-without `hands`: one may wait long for the MPS of its GPU, and governors and the guard of power caps act meanwhile.
-What is in force is asked anew in each round, so that what they have turned stays turned.
+`agents.enforce.diff` says what is to be done; here it is done, and what fails is held back for a while. Starts come
+last and without `hands`: one may wait long for the MPS of its GPU, and governors and the guard of power caps act
+meanwhile. What is in force is asked anew in each round, so that what they have turned stays turned.
 """
 
 import asyncio

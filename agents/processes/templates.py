@@ -2,7 +2,8 @@
 
 An operator writes them into one TOML file on the node. The control plane names a network, a template at most, and the
 parameters of a replica or task; never a word of a command line. A template is checked when it is read, its parameters
-when they are filled in; a command is a list of words and meets no shell. `agents.processes.template_file` reads the file.
+when they are filled in; a command is a list of words and meets no shell. `agents.processes.template_file` reads the
+file.
 
     Templates.find(network, template="")          -> Template
     Templates.find_task(network, kind)            -> Template of server "task"

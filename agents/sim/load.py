@@ -131,8 +131,8 @@ class ArrivalProcess:
 def burst_factors(service: str) -> FloatArray:
     """Measured rate over its own trend, per second, mean 1: (T,).
 
-    The Azure counts are only 3 to 6 per second, so a 15 s mean takes out their Poisson noise (which `ArrivalProcess` adds anew);
-    a 301 s mean is the trend (which the day curve stands for). Raises ValueError for an unknown service.
+    The Azure counts are only 3 to 6 per second, so a 15 s mean takes out their Poisson noise (which `ArrivalProcess`
+    adds anew); a 301 s mean is the trend (which the day curve stands for). Raises ValueError for an unknown service.
     """
     counts = np.array([float(row["requests"]) for row in read("azure_llm_per_second.csv") if row["service"] == service])
     if not len(counts):

@@ -1,4 +1,5 @@
-"""The API: routers, layers around them, and its OpenAPI document. `app.serve.api_process` gives it what it works with."""
+"""The API: routers, layers around them, and its OpenAPI document. `app.serve.api_process` gives it what it works
+with."""
 
 from typing import Any
 

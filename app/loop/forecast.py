@@ -1,7 +1,7 @@
 """Forecast: recent windows → the arrival rate that the next plan must serve, per service.
 
-Each service is forecast by the technique that was chosen for it (`app.learn.choose_forecasts`), at the planning horizon: the
-windows of the loop's next period. The rate follows the load up after `upscale_delay_s` and down after
+Each service is forecast by the technique that was chosen for it (`app.learn.choose_forecasts`), at the planning
+horizon: the windows of the loop's next period. The rate follows the load up after `upscale_delay_s` and down after
 `downscale_delay_s`, as Kubernetes' stabilisation windows do: it leaves the planned rate only when every forecast of the
 last delay agrees. It is never below the service's reserve, which is there for bursts that come too suddenly.
 """

@@ -1,4 +1,5 @@
-"""Variants: services that have several networks are given one before they are planned (`solvers.tick.choose_network`). Pure.
+"""Variants: services that have several networks are given one before they are planned (`solvers.tick.choose_network`).
+Pure.
 
 Only where `joint` plans them; other policies serve the network that the service names. The problem keeps the operating
 points of all variants, so that its record tells what each would have cost.

@@ -1,7 +1,8 @@
 """Manifests: the objects that users write, as YAML or JSON. Strict: unknown fields and wild values are refused.
 
 Every manifest has `apiVersion: plimsoll/v1`, a `kind`, `metadata` and a `spec`. The API adds `status` when it answers.
-The REST API and the CLI share these classes; `app.api.workloads.service_views` turns them into the solvers' nouns and back.
+The REST API and the CLI share these classes; `app.api.workloads.service_views` turns them into the solvers' nouns and
+back.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,4 +1,5 @@
-"""Metrics of the control loop. The API's own are in `app.api.caches.request_metrics`, the cluster's in `app.api.caches.cluster_metrics`.
+"""Metrics of the control loop. The API's own are in `app.api.caches.request_metrics`, the cluster's in
+`app.api.caches.cluster_metrics`.
 
 All names start with `plimsoll_`; docs/metrics.md lists them.
 """

@@ -4,8 +4,8 @@ Run: `python -m bench.papers.mudi [--quick] [--jobs N]`, or `make bench-papers`.
 `bench.papers.mudi_scenario`; all policies of one face the same requests and tasks, one service per GPU, in the
 production loop. Each policy fills with its own technique.
 
-Times of training under SM limits come from a script (agents/sim/truth/training.py), so that every row in which training runs
-is `synthetic` and reproduces nothing.
+Times of training under SM limits come from a script (agents/sim/truth/training.py), so that every row in which training
+runs is `synthetic` and reproduces nothing.
 """
 
 import argparse

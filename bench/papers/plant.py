@@ -1,10 +1,10 @@
 """A world whose clocks can be turned far: time and watts over batch × clock × SM percent, read off one table.
 
-`agents.sim.truth.truth` has a measured level and scaled clocks; what a governor does between 300 MHz and the highest clock,
-with batches up to 128, needs more. Nobody has published the three together, so the table is synthetic: measured levels,
-a shape over the clock that others have fitted, small deviations that no formula knows (bench/catalogue/make_plant.py,
-which says where each part comes from). Idle watts are those at the lowest clock; that a board draws more at a higher
-one counts as the replicas' own, by their SM percent.
+`agents.sim.truth.truth` has a measured level and scaled clocks; what a governor does between 300 MHz and the highest
+clock, with batches up to 128, needs more. Nobody has published the three together, so the table is synthetic: measured
+levels, a shape over the clock that others have fitted, small deviations that no formula knows
+(bench/catalogue/make_plant.py, which says where each part comes from). Idle watts are those at the lowest clock; that a
+board draws more at a higher one counts as the replicas' own, by their SM percent.
 
 Neighbours slow each other as the measured pairs on a V100 do (`Truth`), in the same proportion.
 """

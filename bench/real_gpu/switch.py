@@ -3,9 +3,9 @@
     start the new replica ── ready, share proven ── routes ── drain the old one ── stop it
     ├─────────────────────────────── "during" ──────────────────────────────────────────┤
 
-The device is the agent's (`agents.gpu.node.device`) with MPS, workers, router and enforcement; only its knobs are missing.
-Requests come at a fixed rate whether earlier ones were answered or not, so that a stall shows in p99 and not as fewer
-requests.
+The device is the agent's (`agents.gpu.node.device`) with MPS, workers, router and enforcement; only its knobs are
+missing. Requests come at a fixed rate whether earlier ones were answered or not, so that a stall shows in p99 and not
+as fewer requests.
 """
 
 import asyncio

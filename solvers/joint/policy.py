@@ -23,8 +23,8 @@ follow from the arguments alone. Simulations say that their calls are a series (
 state of the one before, so that plans follow from the first memory, which is none, and all arguments since.
 
 Under a power budget (`Problem.power_budget_w`) the third step plans within it (`solvers.joint.power_budget`); the
-others leave out what there are no watts for (`solvers.joint.trim_to_power`), and where that is more than before, the third step
-follows at once.
+others leave out what there are no watts for (`solvers.joint.trim_to_power`), and where that is more than before, the
+third step follows at once.
 """
 
 import gc

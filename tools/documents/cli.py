@@ -1,4 +1,5 @@
-"""Writes docs/cli.md from the commands' help: `python -m tools.documents.cli [--check]`; `--check` exits 1 when stale."""
+"""Writes docs/cli.md from the commands' help: `python -m tools.documents.cli [--check]`; `--check` exits 1 when
+stale."""
 
 import argparse
 import sys

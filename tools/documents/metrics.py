@@ -207,10 +207,10 @@ closed set of values."""
 TAIL = """
 ## Metrics of others
 
-`agents/replicas/server_metrics.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and new: agents
-read by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page of another
-program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started does, as below.
-Its histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
+`agents/replicas/server_metrics.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and
+new: agents read by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page
+of another program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started
+does, as below. Its histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
 
 ## Services that no agent serves
 

@@ -1,4 +1,5 @@
-"""Writes the OpenAPI document: `python -m tools.documents.openapi [--check]`; `--check` exits 1 when the file is stale."""
+"""Writes the OpenAPI document: `python -m tools.documents.openapi [--check]`; `--check` exits 1 when the file is
+stale."""
 
 import argparse
 import json

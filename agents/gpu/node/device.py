@@ -1,7 +1,8 @@
 """A machine with real GPUs as a Device: what a command says is in force here, or the node says why not.
 
     which GPUs there are, what they do        `ReadOnlyDevice` over agents.gpu.nvml.session
-    clocks and power limits                   agents.gpu.knobs.applied_knobs over agents.gpu.knobs.knobs, journalled and put back
+    clocks and power limits                   agents.gpu.knobs.applied_knobs over agents.gpu.knobs.knobs, journalled and
+                                              put back
     critical errors, peaks of power           agents.gpu.nvml.xid_watch, agents.gpu.nvml.power_watch
     faults of MPS                             agents.gpu.node.fault_watch
     SM percents, memory limits                agents.gpu.mps.sharing, one per GPU

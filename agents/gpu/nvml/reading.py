@@ -1,4 +1,5 @@
-"""NVML's calls about one GPU and what they answer, in our units: leaves of `agents.gpu.nvml.session`, which tells errors.
+"""NVML's calls about one GPU and what they answer, in our units: leaves of `agents.gpu.nvml.session`, which tells
+errors.
 
 Every function takes a handle, raises NVML's own errors, and keeps nothing. Bytes become MiB, mW become W, mJ become J.
 """

@@ -4,12 +4,13 @@
     agents.gpu.nvml.reading   the calls about one GPU and what they answer
     agents.gpu.nvml.slices       the calls about slices and what they answer
 
-These three are the only importers of pynvml. Writes of clocks and power limits come from `agents.gpu.knobs.knobs` alone,
-which keeps a journal of them: a locked clock cannot be read back. Slices are made by `agents.gpu.mig.change` alone.
+These three are the only importers of pynvml. Writes of clocks and power limits come from `agents.gpu.knobs.knobs`
+alone, which keeps a journal of them: a locked clock cannot be read back. Slices are made by `agents.gpu.mig.change`
+alone.
 
-NVML's errors are translated here, once, to those of `agents.base.device` (`agents.gpu.nvml.errors` has the table). Handles are
-looked up by UUID for each call; where the driver went away underneath, NVML is started again and the call made once
-more. Safe from several threads.
+NVML's errors are translated here, once, to those of `agents.base.device` (`agents.gpu.nvml.errors` has the table).
+Handles are looked up by UUID for each call; where the driver went away underneath, NVML is started again and the call
+made once more. Safe from several threads.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""NVML's calls about the slices of one GPU and what they answer: leaves of `agents.gpu.nvml.session`, which tells errors.
+"""NVML's calls about the slices of one GPU and what they answer: leaves of `agents.gpu.nvml.session`, which tells
+errors.
 
 Every function takes a GPU's handle, raises NVML's own errors, and keeps nothing. Listing instances, free room and
 placements takes the right to change them; where that is missing the slices themselves can still be read.

@@ -5,10 +5,11 @@
     await router.look(), router.in_flight(id), await router.read_services()
     await router.close(keep=…)
 
-The process is one as replicas are (`agents.processes.process`): it waits at a gate until its record is on disk, is found
-again by process id, start time and boot, and what carries its mark without a record is ended, so that none is left that
-nobody knows. `keep`: it goes on with its table for the next agent, which adopts it where it would write the same
-configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, after 1 s,
+The process is one as replicas are (`agents.processes.process`): it waits at a gate until its record is on disk, is
+found again by process id, start time and boot, and what carries its mark without a record is ended, so that none is
+left that nobody knows. `keep`: it goes on with its table for the next agent, which adopts it where it would write the
+same configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, after 1
+s,
 2 s, … 30 s, and gets the last table. HAProxy is asked in a thread, one question at a time: the agent goes on meanwhile.
 """
 

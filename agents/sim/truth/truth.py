@@ -3,8 +3,8 @@
 Measured: latency alone on a V100 (RaPP for the PyTorch networks, iGniter for those named `-trt`), the slowdown of
 pairs, the launch delay with 1 to 5 replicas, watts of the `-trt` networks. Scaled: every other GPU type and lower
 clocks. Synthetic: more than 5 replicas on a GPU, and watts of the PyTorch networks. `Truth.provenance` says which.
-Training networks, of which `agents.sim.truth.training` knows more, may stand wherever a network or a neighbour does; their
-batch's time is the time of one step.
+Training networks, of which `agents.sim.truth.training` knows more, may stand wherever a network or a neighbour does;
+their batch's time is the time of one step.
 This package never imports `solvers`: prediction and truth share no code, only the measurements.
 """
 

@@ -141,7 +141,8 @@ async def replace(
     conditions: Preconditions,
     response: Response,
 ) -> Seen:
-    """Create the object (201) or replace it (200), and write it in the audit. Raises what `ObjectKind` and `check` raise."""
+    """Create the object (201) or replace it (200), and write it in the audit. Raises what `ObjectKind` and `check`
+    raise."""
     async with context.transaction() as connection:
         await lock_object(connection, kind.name, name)
         before = await _find(context, kind, connection, name)

@@ -1,7 +1,8 @@
 """Errors of the command.
 
 CliError              something that the user should read: what went wrong, and what to do
-├── ManifestErrors    manifests that cannot be used, each with file, line, field and remedy     (app.cli.common.manifest_files)
+├── ManifestErrors    manifests that cannot be used, each with file, line, field and remedy
+                      (app.cli.common.manifest_files)
 ├── Unreachable       no control plane answers                                                  (app.cli.common.client)
 └── ApiProblem        the control plane answered with a problem (RFC 9457)                      (app.cli.common.client)
 

@@ -1,8 +1,9 @@
 """Overuse as it begins and ends: one line of the audit each, however many windows it lasts.
 
-Agents judge it over several windows (`agents.gpu.node.attribution`) and tell it as long as it goes on; the table `overuse`
-holds what goes on, so that only changes are written down. An observation without uses says nothing about it. What goes
-on at a node ends, too, when the node is removed or falls silent; it begins anew if it still goes on afterwards.
+Agents judge it over several windows (`agents.gpu.node.attribution`) and tell it as long as it goes on; the table
+`overuse` holds what goes on, so that only changes are written down. An observation without uses says nothing about it.
+What goes on at a node ends, too, when the node is removed or falls silent; it begins anew if it still goes on
+afterwards.
 """
 
 from collections.abc import Iterator, Sequence

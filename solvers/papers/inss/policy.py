@@ -7,8 +7,8 @@
    where its best proposal still falls short also by a local search that begins from its proposals
    (`solvers.papers.inss.local_search`). Without an actor, the greedy provisioner and that search propose.
 3. The best proposal is taken if it serves enough more than what runs for the replicas that it moves. New shares start
-   beside the old ones, which go when the new ones are ready, where memory allows it (`solvers.tick.transition`: the paper's
-   shadow instances).
+   beside the old ones, which go when the new ones are ready, where memory allows it (`solvers.tick.transition`: the
+   paper's shadow instances).
 
 Source: "InSS: An Intelligent Scheduling Orchestrator for Multi-GPU Inference with Spatio-Temporal Sharing", sections
 5.1 to 5.5. Changed: what a replica carries is what the capacity law leaves of its throughput, so that plans keep the

@@ -1,9 +1,10 @@
 """Provisions: which service holds which SM percent on which GPU, the batches that follow, and a greedy way to find one.
 
-A provision says nothing of batches or rates: those are decided for the rates of the moment (`solvers.papers.inss.batch_decision`).
-The greedy provisioner serves the service that needs most first. Each goes where the least money's worth of SM percent
-carries what is left of its rate and leaves the others what they need, else where most of it is carried. Where services
-fall short, it tries again with those first. What is free then widens whoever has least room.
+A provision says nothing of batches or rates: those are decided for the rates of the moment
+(`solvers.papers.inss.batch_decision`). The greedy provisioner serves the service that needs most first. Each goes where
+the least money's worth of SM percent carries what is left of its rate and leaves the others what they need, else where
+most of it is carried. Where services fall short, it tries again with those first. What is free then widens whoever has
+least room.
 
 Source: ours, for InSS (section 5.2 leaves that to its actor) where no actor is valid.
 """

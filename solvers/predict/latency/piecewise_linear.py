@@ -3,11 +3,11 @@
     latency_ms(b, p) = l0(b) + k(b) · (p - p0(b)),  k(b) = k1(b) for p <= p0(b), else k2(b),  k1 <= k2 <= 0
 
 At every measured batch with three shares or more, p0, l0, k1 and k2 are the least-squares fit of the relative errors
-(`solvers.predict.regression.two_segments`). Shares measured at other batches only are filled in from those, at half the weight: or
-else a batch that misses the least share would be extrapolated along a line, where latency grows as 1/p. A batch
-measured at fewer than three shares takes the curve that its neighbours give, scaled to its own samples. Between batches
-the four coefficients are interpolated, so the curve stays two segments at any batch; `curve` hands it out. Outside the
-measured range: `clip_to_measured`.
+(`solvers.predict.regression.two_segments`). Shares measured at other batches only are filled in from those, at half the
+weight: or else a batch that misses the least share would be extrapolated along a line, where latency grows as 1/p. A
+batch measured at fewer than three shares takes the curve that its neighbours give, scaled to its own samples. Between
+batches the four coefficients are interpolated, so the curve stays two segments at any batch; `curve` hands it out.
+Outside the measured range: `clip_to_measured`.
 
 Source: Mudi, "Inference latency quantification" (L = k1 or k2 · (Δ - Δ0) + l0). Ours are filling and interpolating over
 batches, where Mudi asks a small network, and k1 <= k2 <= 0: convex, as Mudi's choice of shares wants it. Wins where the

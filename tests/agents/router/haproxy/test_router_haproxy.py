@@ -38,8 +38,12 @@ def a_state(*places: BackendServer, **backends: str) -> ProxyState:
     """Two backends with three places each, of which some are taken."""
     taken = {(place.backend, place.name): place for place in places}
     names = [(backend, name) for backend in ("b1", "b2") for name in ("s1", "s2", "s3")]
-    parked = {each: BackendServer(backend=each[0], name=each[1], address=EMPTY, weight=1, is_ready=False, is_parked=True)
-              for each in names}  # fmt: skip
+    parked = {
+        (backend, name): BackendServer(
+            backend=backend, name=name, address=EMPTY, weight=1, is_ready=False, is_parked=True
+        )
+        for backend, name in names
+    }
     return ProxyState(backends=backends, places=tuple((parked | taken).values()))
 
 
