@@ -72,7 +72,7 @@ def igniter_rows(shared: Path, techniques: Sequence[Technique]) -> list[Figures]
 
 def stranger_rows(name: str, samples: Samples, alone_ms: Reals, techniques: Sequence[Technique]) -> list[Figures]:
     """Every network in turn is nobody's neighbour among the samples, and everybody's among the held-out ones."""
-    other = np.array([company[0].network for company in samples.at.neighbours])
+    other = np.array([neighbours[0].network for neighbours in samples.at.neighbours])
     splits = [(np.flatnonzero(other != held), np.flatnonzero(other == held)) for held in np.unique(other)]
     return [
         _figures(name, technique.name, [_errors(technique, samples, alone_ms, *split) for split in splits])
@@ -131,15 +131,15 @@ def load_inss(shared: Path) -> Samples:
     rows = []
     for row in read_rows(shared / "data/papers/inss_table2_latency_by_batch.csv"):
         names = [name.split("(")[0] for name in row["colocated_fixed_models"].split("+") if name]
-        company = tuple(Neighbour(name, 4.0, 30.0) for name in names)
-        rows.append(Row(row["measured_model"], float(row["batch"]), 30.0, company, float(row["observed_ms"])))
+        neighbours = tuple(Neighbour(name, 4.0, 30.0) for name in names)
+        rows.append(Row(row["measured_model"], float(row["batch"]), 30.0, neighbours, float(row["observed_ms"])))
     for row in read_rows(shared / "data/papers/inss_table3_latency_by_sm.csv"):
         names = [name.split("(")[0].split(" ")[0] for name in row["colocated_models"].split("+") if name]
         varied = float(row["sm_pct_varied"])
         is_fixed = "fixed" in row["measured_model"]
         own_share, other_share = (18.0, varied) if is_fixed else (varied, 18.0)
-        company = tuple(Neighbour(name, 4.0, other_share) for name in names)
-        rows.append(Row(row["measured_model"].split("(")[0], 4.0, own_share, company, float(row["observed_ms"])))
+        neighbours = tuple(Neighbour(name, 4.0, other_share) for name in names)
+        rows.append(Row(row["measured_model"].split("(")[0], 4.0, own_share, neighbours, float(row["observed_ms"])))
     return _samples(rows, "RTX2060")
 
 

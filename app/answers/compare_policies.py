@@ -129,11 +129,11 @@ def _cost_usd_per_hour(problem: Problem, answer: PlanAnswer) -> float:
 
 def worst_slack(problem: Problem, plan: Plan) -> tuple[float | None, str]:
     """The least room of all replicas in percent, and whose it is; see `PolicyPlan`. (None, "") where nothing runs."""
-    company = NeighbourReader(problem)
+    reader = NeighbourReader(problem)
     rooms = [
         (_slack_percent(seat.replica.arrival_rate_rps, seat.capacity_rps), seat.replica.service)
         for gpu in plan.gpus
-        for seat in company.seats(gpu) or ()
+        for seat in reader.seats(gpu) or ()
     ]
     return min(rooms) if rooms else (None, "")
 

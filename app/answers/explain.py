@@ -162,8 +162,8 @@ def explain(
     prices = report.prices if findings is None else findings.prices
     if problem is None:
         return replace(told, services=tuple(_service(name, _Sources(plan, demands)) for name in sorted(names)))
-    company = NeighbourReader(problem)
-    sources = _Sources(plan, demands, problem, company, prices)
+    reader = NeighbourReader(problem)
+    sources = _Sources(plan, demands, problem, reader, prices)
     told = replace(
         told,
         services=tuple(_service(name, sources) for name in sorted(names)),
@@ -172,7 +172,7 @@ def explain(
     )
     if prices is None:
         return told
-    found = quick_findings(company, plan, prices) if findings is None else findings
+    found = quick_findings(reader, plan, prices) if findings is None else findings
     return replace(
         told,
         price_unit=prices.unit,
@@ -223,14 +223,14 @@ class _Sources(NamedTuple):
     plan: Plan
     demands: Sequence[Demand]
     problem: Problem | None = None
-    company: NeighbourReader | None = None
+    reader: NeighbourReader | None = None
     """Of the problem."""
     prices: Prices | None = None
 
 
 def _service(name: str, sources: _Sources) -> ServiceExplanation:
-    plan, demands, problem, company, prices = sources
-    groups = tuple(_group(gpu, replica, company) for gpu, replica in replicas_of(plan, name))
+    plan, demands, problem, reader, prices = sources
+    groups = tuple(_group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name))
     unserved = tuple(entry for entry in plan.unserved if entry.service == name)
     known = [group.capacity_rps for group in groups]
     capacity = None if None in known else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
@@ -245,15 +245,15 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
         replicas=groups,
         unserved=unserved,
         limit=f"{_DEGRADED}; {limit}" if demand is not None and demand.method == DEGRADED else limit,
-        bindings=() if company is None else company.bindings(plan, name, prices),
+        bindings=() if reader is None else reader.bindings(plan, name, prices),
         worth_per_rps=None if price is None else price.per_rps,
         price_per_rps=None if price is None else price.per_rps_more,
         price_per_replica=None if price is None else price.per_replica,
     )
 
 
-def _group(gpu: GpuPlan, replica: ReplicaPlan, company: NeighbourReader | None) -> ReplicaGroup:
-    seat = None if company is None else company.seat(gpu, replica)
+def _group(gpu: GpuPlan, replica: ReplicaPlan, reader: NeighbourReader | None) -> ReplicaGroup:
+    seat = None if reader is None else reader.seat(gpu, replica)
     return ReplicaGroup(
         gpu_type=gpu.gpu_type,
         count=gpu.count,

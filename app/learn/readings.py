@@ -22,7 +22,7 @@ MIN_BATCHES = 5
 """Fewer batches in a period say nothing."""
 BATCH_CV = 0.15
 """Standard deviation of one batch's time over its mean; iGniter's co-located runs have 0.02 to 0.1."""
-COMPANY_SHARE = 0.25
+NEIGHBOUR_SHARE = 0.25
 """What neighbours add to ln(time) is known but for this share: how much they overlap depends on how busy they are.
 
 Faster next to neighbours than stated is put down to them first, up to this share; slower is put down to the row.
@@ -119,17 +119,17 @@ def _readings_of(
                 sensitivity=stated.points[group].sensitivity,
                 gpu_type=stated.gpu_types[gpu.gpu_type],
             )
-            company = COMPANY_SHARE * math.log(expected_ms / row.solo_ms)
+            neighbours = NEIGHBOUR_SHARE * math.log(expected_ms / row.solo_ms)
             log_ratio = math.log(execution.execution_ms / expected_ms)
             variance = (
-                BATCH_CV**2 / execution.batches + company**2 + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2
+                BATCH_CV**2 / execution.batches + neighbours**2 + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2
             )
             yield (
                 group,
                 ExecutionReading(
                     replica=replica.id,
                     row=key,
-                    log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + company),
+                    log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + neighbours),
                     variance=variance,
                 ),
             )

@@ -166,9 +166,9 @@ def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -
     facts = FitFacts(
         gpu_type=gpu_type,
         present=present,
-        # A network that was only ever measured in company is known where it had company.
+        # A network that was only ever measured beside neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,
-        company=_company(request.samples, fits, gpu_type.name),
+        neighbours=_neighbours_of(request.samples, fits, gpu_type.name),
         relatives=tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name),
     )
     return RefitCandidate(
@@ -199,12 +199,12 @@ def error_of(points: OperatingPoints, samples: Samples, gpu_type: GpuType) -> fl
 
 
 def _alone(samples: Samples) -> Samples:
-    rows = [row for row, company in enumerate(samples.at.neighbours) if not company]
+    rows = [row for row, neighbours in enumerate(samples.at.neighbours) if not neighbours]
     return samples.take(np.array(rows, dtype=np.intp))
 
 
-def _company(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients | None:
-    """The pressure law of a GPU type; None where nothing was sampled in company there."""
+def _neighbours_of(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients | None:
+    """The pressure law of a GPU type; None where nothing was sampled beside neighbours there."""
     rows = np.array([row for row, name in enumerate(samples.at.gpu_type) if name == gpu_type], dtype=np.intp)
     of_type = samples.take(rows)
     try:

@@ -7,7 +7,7 @@ from statistics import median_low
 
 from app.learn.readings import MIN_BATCHES, runs_as_planned
 from app.store.store import SERVED, Execution, SampleRow
-from solvers.predict.data.samples import Company, Group, Neighbour
+from solvers.predict.data.samples import Group, Neighbour, NeighbourSet
 from solvers.types.plan import BoundGpu, BoundReplica
 
 EVERY_S = 1200.0
@@ -16,10 +16,10 @@ EVERY_S = 1200.0
 BUSY_SHARE = 0.8
 """Of the period; next to neighbours that executed less a time says little of what they cost when they are busy.
 
-Such samples would teach that company costs nothing, and plans would put more of it together than holds under load.
+Such samples would teach that neighbours cost nothing, and plans would put more of it together than holds under load.
 """
 
-Condition = tuple[Group, float, int, float, Company]
+Condition = tuple[Group, float, int, float, NeighbourSet]
 """Network and GPU type, SM percent, batch, clock, neighbours."""
 
 
@@ -62,13 +62,13 @@ def _is_busy(execution: Execution, period_s: float) -> bool:
 
 def _condition(gpu: BoundGpu, replica: BoundReplica) -> Condition:
     others = [each for each in gpu.replicas if each.id != replica.id]
-    company = sorted(Neighbour(each.network, float(each.batch), each.sm_percent) for each in others)
+    neighbours = sorted(Neighbour(each.network, float(each.batch), each.sm_percent) for each in others)
     group = Group(replica.network, gpu.gpu_type)
-    return group, replica.sm_percent, replica.batch, gpu.clock_mhz, tuple(company)
+    return group, replica.sm_percent, replica.batch, gpu.clock_mhz, tuple(neighbours)
 
 
 def _sample(condition: Condition, executions: Sequence[Execution], until_s: float) -> SampleRow:
-    group, sm_percent, _, clock_mhz, company = condition
+    group, sm_percent, _, clock_mhz, neighbours = condition
     middle_ms = median_low(execution.execution_ms for execution in executions)
     middle = min(
         (execution for execution in executions if execution.execution_ms == middle_ms),
@@ -80,7 +80,7 @@ def _sample(condition: Condition, executions: Sequence[Execution], until_s: floa
         batch=middle.requests / middle.batches,
         sm_percent=sm_percent,
         clock_mhz=clock_mhz,
-        neighbours=company,
+        neighbours=neighbours,
         latency_ms=middle_ms,
         source=SERVED,
         measured_at=datetime.fromtimestamp(until_s, UTC),

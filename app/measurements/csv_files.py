@@ -17,7 +17,7 @@ from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import POSITIVE, CsvTable, NumberRange, Reals, parse_number, read_table
 from solvers.predict.data.fit import Predictions
 from solvers.predict.data.sample_checks import MAX_BATCH
-from solvers.predict.data.samples import Company, Neighbour, Queries, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Neighbour, NeighbourSet, Queries, Samples, make_queries, make_samples
 from solvers.types.errors import InvalidInput
 
 _PERCENT = NumberRange(above=0.0, at_most=100.0)
@@ -147,7 +147,7 @@ def _condition_columns(at: Queries) -> dict[str, Iterable[str]]:
         columns["time_quota_percent"] = _texts(at.time_quota_percent)
     columns |= _known({"clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w})
     if any(at.neighbours):
-        columns["neighbours"] = ["+".join(map(_neighbour_text, company)) for company in at.neighbours]
+        columns["neighbours"] = ["+".join(map(_neighbour_text, neighbours)) for neighbours in at.neighbours]
     return columns
 
 
@@ -217,11 +217,11 @@ def _joined(columns: Sequence[Reals]) -> Reals:
     return np.concatenate(columns)
 
 
-def _neighbours(table: CsvTable) -> Sequence[Company]:
+def _neighbours(table: CsvTable) -> Sequence[NeighbourSet]:
     if "neighbours" not in table.cells:
         return ((),) * len(table)
     cells = table.cells["neighbours"]
-    parsed: dict[str, Company] = {}
+    parsed: dict[str, NeighbourSet] = {}
     for row, cell in enumerate(cells):
         if cell not in parsed:
             try:

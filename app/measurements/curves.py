@@ -128,12 +128,12 @@ def _measured(samples: Samples, setting: CurveSetting, fits: Fits) -> Iterator[M
         zip(at.clock_mhz.tolist(), at.time_quota_percent.tolist(), at.power_limit_w.tolist(), strict=True),
         strict=True,
     )
-    for batch, sm_percent, latency_ms, fitted_ms, company, knobs in rows:
+    for batch, sm_percent, latency_ms, fitted_ms, neighbours, knobs in rows:
         is_same = all(isnan(knob) or knob == value for knob, value in zip(knobs, wanted, strict=True))
         yield Measured(
             batch=batch,
             sm_percent=sm_percent,
             latency_ms=latency_ms,
-            fitted_ms=None if company or isnan(fitted_ms) else fitted_ms,
-            is_on_curve=is_same and not company,
+            fitted_ms=None if neighbours or isnan(fitted_ms) else fitted_ms,
+            is_on_curve=is_same and not neighbours,
         )

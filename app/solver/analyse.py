@@ -34,7 +34,7 @@ def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> F
     def alternatives(gpu: GpuPlan) -> tuple[Alternative, ...]:
         return () if is_late() else search.alternatives(gpu, MAX_ALTERNATIVES)
 
-    company = NeighbourReader(problem)
-    gpus = explain_gpus(company, plan, prices, most=MAX_KINDS, alternatives=alternatives)
-    reliefs = solved_reliefs(company, plan, prices, base, is_over=over(1.0))
+    reader = NeighbourReader(problem)
+    gpus = explain_gpus(reader, plan, prices, most=MAX_KINDS, alternatives=alternatives)
+    reliefs = solved_reliefs(reader, plan, prices, base, is_over=over(1.0))
     return Findings(prices=prices, gpus=gpus, reliefs=reliefs[:MAX_RELIEFS])

@@ -36,10 +36,10 @@ class Findings:
     reliefs: tuple[Relief, ...] = ()
 
 
-def quick_findings(company: NeighbourReader, plan: Plan, prices: Prices) -> Findings:
+def quick_findings(neighbours: NeighbourReader, plan: Plan, prices: Prices) -> Findings:
     """What the prices say at once."""
     return Findings(
         prices=prices,
-        gpus=explain_gpus(company, plan, prices, most=MAX_KINDS),
-        reliefs=priced_reliefs(company, plan, prices)[:MAX_RELIEFS],
+        gpus=explain_gpus(neighbours, plan, prices, most=MAX_KINDS),
+        reliefs=priced_reliefs(neighbours, plan, prices)[:MAX_RELIEFS],
     )

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from agents.base.protocol import NodeCommand, Observation
 from solvers.forecast.choose_technique import Choice
-from solvers.predict.data.samples import Company, Group
+from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.plan import BoundPlan, Plan
@@ -184,7 +184,7 @@ class SampleRow:
     clock_mhz: float | None = None
     time_quota_percent: float = 100.0
     power_limit_w: float | None = None
-    neighbours: Company = ()
+    neighbours: NeighbourSet = ()
     latency_ms: float
     """Mean execution time of one whole batch."""
     power_w: float | None = None

@@ -18,7 +18,7 @@ from bench.catalogue.watts import CLOCK_EXPONENT, V100_IDLE_W, V100_LIMIT_W, bus
 PROFILED_SHARES = (10.0, 25.0, 50.0, 100.0)
 PROFILED_NEIGHBOURS = (20.0, 50.0, 100.0)
 """SM percents of the training neighbours beside which inference was profiled."""
-COMPANY_SHARES = (20.0, 40.0)
+NEIGHBOUR_SHARES = (20.0, 40.0)
 """SM percents of the neighbours beside which training was profiled."""
 _MIN_RUN = 0.01
 """Of a step, as for inference."""
@@ -90,10 +90,12 @@ def fit_growth(points: Points) -> Growth:
 
 
 def fit_sensitivity(by_inference: Points, by_training: Sequence[tuple[Points, Growth]]) -> float:
-    """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `COMPANY_SHARES`."""
-    company = [(PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share]) for share in COMPANY_SHARES]
-    company += [(growth.pressure(share), points[share]) for points, growth in by_training for share in COMPANY_SHARES]
-    pressures, slowdowns = np.array(company).T
+    """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `NEIGHBOUR_SHARES`."""
+    neighbours = [(PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share]) for share in NEIGHBOUR_SHARES]
+    neighbours += [
+        (growth.pressure(share), points[share]) for points, growth in by_training for share in NEIGHBOUR_SHARES
+    ]
+    pressures, slowdowns = np.array(neighbours).T
     return max(_MIN_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures)))
 
 

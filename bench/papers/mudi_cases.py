@@ -180,7 +180,7 @@ def _true_slowness(gpu: BoundGpu, tuned: Tuned, tasks: Sequence[Task]) -> float:
     beside = SimulatedNeighbour(replica.network, tuned.row.sm_percent, tuned.row.batch)
     total = 0.0
     for at, seat in enumerate(seats):
-        neighbours = (beside, *seats[:at], *seats[at + 1 :])
+        others = (beside, *seats[:at], *seats[at + 1 :])
         together_ms, alone_ms = (
             _truth().execution_ms(
                 RunningPart(
@@ -189,11 +189,11 @@ def _true_slowness(gpu: BoundGpu, tuned: Tuned, tasks: Sequence[Task]) -> float:
                     sm_percent=sm_percent,
                     batch=seat.batch,
                     clock_mhz=gpu.clock_mhz,
-                    neighbours=company,
+                    neighbours=neighbours,
                 ),
                 seat.batch,
             )
-            for sm_percent, company in ((seat.sm_percent, neighbours), (100.0, ()))
+            for sm_percent, neighbours in ((seat.sm_percent, others), (100.0, ()))
         )
         total += together_ms / alone_ms
     return total

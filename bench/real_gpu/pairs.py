@@ -42,10 +42,10 @@ async def measure(run: Run) -> bool:
 
 def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
     """The first three networks beside training, and the first beside the second."""
-    company = [((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH)) for network in networks[:3]]
-    company += [((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]]
+    neighbours = [((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH)) for network in networks[:3]]
+    neighbours += [((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]]
     found: dict[MeasurementCell, None] = {}
-    for (one, rows), (other, other_rows) in company:
+    for (one, rows), (other, other_rows) in neighbours:
         for share, rest in SPLITS:
             first = Member(network=one, batch=rows, sm_percent=share)
             second = Member(network=other, batch=other_rows, sm_percent=rest)

@@ -130,8 +130,8 @@ class Offers:
             return self._newcomer(standing, host)
         seat = self._seats.of_share(task, host, was.sm_percent)
         own = [TaskOption(standing=standing, seat=seat, is_new=False)] if seat is not None and host.fits(seat) else []
-        has_company = any(each.home == host.gpu.id for name, each in self.known.items() if name != task.name)
-        if host.gpu.id in self._wanted.cordoned or not own or task.name not in self._pace_ms or has_company:
+        has_neighbours = any(each.home == host.gpu.id for name, each in self.known.items() if name != task.name)
+        if host.gpu.id in self._wanted.cordoned or not own or task.name not in self._pace_ms or has_neighbours:
             return own
         most_ms = self._pace_ms[task.name] / WIDENS
         wider = (each for each in self._shares(standing, host) if each.row.sm_percent > was.sm_percent)

@@ -159,8 +159,10 @@ class _Partitioning:
         """The largest batches that keep half the SLO next to each other; None where one has none."""
         rows = []
         for let in gpu:
-            company = [self._stage.profiles[other.service].rows[other.sm_percent] for other in gpu if other is not let]
-            row = self._stage.profiles[let.service].largest_batch(let.sm_percent, _worst(company))
+            neighbours = [
+                self._stage.profiles[other.service].rows[other.sm_percent] for other in gpu if other is not let
+            ]
+            row = self._stage.profiles[let.service].largest_batch(let.sm_percent, _worst(neighbours))
             if row is None:
                 return None
             rows.append(row)
@@ -197,11 +199,11 @@ def _ideal_percent(profile: SoloProfile, left_rps: float, replicas: int) -> floa
     return max(profile.knee_percent, spread if spread is not None else max(profile.rates_rps))
 
 
-def _worst(company: Sequence[Sequence[OperatingPoint]]) -> Neighbours:
+def _worst(neighbours: Sequence[Sequence[OperatingPoint]]) -> Neighbours:
     """The neighbours at the batches that press most."""
-    if not company:
+    if not neighbours:
         return ALONE
-    return Neighbours(count=len(company), pressure=sum(max(row.pressure for row in rows) for rows in company))
+    return Neighbours(count=len(neighbours), pressure=sum(max(row.pressure for row in rows) for rows in neighbours))
 
 
 def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:

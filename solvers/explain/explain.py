@@ -38,7 +38,7 @@ def _none(gpu: GpuPlan) -> tuple[Alternative, ...]:  # noqa: ARG001
 
 
 def explain_gpus(
-    company: NeighbourReader,
+    reader: NeighbourReader,
     plan: Plan,
     prices: Prices,
     *,
@@ -49,12 +49,12 @@ def explain_gpus(
 
     GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
     """
-    kinds = _sorted_kinds(company, plan)
-    told = tuple(_explain_gpu(company, gpu, prices, alternatives(gpu)) for gpu in kinds[:most])
+    kinds = _sorted_kinds(reader, plan)
+    told = tuple(_explain_gpu(reader, gpu, prices, alternatives(gpu)) for gpu in kinds[:most])
     return GpuExplanations(kinds=told, left_out=len(kinds) - len(told))
 
 
-def _sorted_kinds(company: NeighbourReader, plan: Plan) -> list[GpuPlan]:
+def _sorted_kinds(reader: NeighbourReader, plan: Plan) -> list[GpuPlan]:
     """The GPUs that the problem has rows for, alike ones together, those that cost most first."""
     counts: dict[GpuPlan, int] = {}
     for gpu in plan.gpus:
@@ -63,20 +63,20 @@ def _sorted_kinds(company: NeighbourReader, plan: Plan) -> list[GpuPlan]:
     kinds = [
         GpuPlan(gpu_type=one.gpu_type, count=count, clock_mhz=one.clock_mhz, replicas=one.replicas)
         for one, count in counts.items()
-        if company.seats(one) is not None
+        if reader.seats(one) is not None
     ]
-    return sorted(kinds, key=lambda gpu: -gpu.count * company.problem.gpu_type(gpu.gpu_type).price_usd_per_hour)
+    return sorted(kinds, key=lambda gpu: -gpu.count * reader.problem.gpu_type(gpu.gpu_type).price_usd_per_hour)
 
 
 def _explain_gpu(
-    company: NeighbourReader, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
+    reader: NeighbourReader, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
 ) -> GpuExplanation:
-    problem = company.problem
+    problem = reader.problem
     gpu_type = problem.gpu_type(gpu.gpu_type)
     energy = problem.energy_price_usd_per_kwh * gpu_power_w(problem, gpu) / _W_PER_KW
     price = gpu_type.price_usd_per_hour + energy if prices.unit == "usd_per_hour" else 0.0
     stock_price = prices.of_gpu_type(gpu.gpu_type)
-    replicas = tuple(_earning(problem, seat, prices) for seat in company.seats(gpu) or ())
+    replicas = tuple(_earning(problem, seat, prices) for seat in reader.seats(gpu) or ())
     return GpuExplanation(
         gpu_type=gpu.gpu_type,
         count=gpu.count,
@@ -86,7 +86,7 @@ def _explain_gpu(
         stock_price=stock_price,
         replicas=replicas,
         loss=price + stock_price - math.fsum(replica.earns for replica in replicas),
-        uses=company.uses(gpu),
+        uses=reader.uses(gpu),
         alternatives=alternatives,
     )
 

@@ -1,7 +1,7 @@
 """Configurations: at which operating row a service would run on a GPU type, whatever its neighbours turn out to be.
 
 HetSev profiles each service once per GPU type (its T_g). Here the profile is one operating row whose capacity holds
-next to the *worst* company that the GPU may hold, so that counting replicas and placing them can be done one after
+next to the *worst* neighbours that the GPU may hold, so that counting replicas and placing them can be done one after
 the other without breaking a promise.
 """
 
@@ -20,14 +20,14 @@ KEEP_TOLERANCE = 1.15
 """A running row stays as long as its cost for the present rate is within this factor of the best row's: every other
 row would restart all of the service's replicas on that GPU type."""
 
-SEPARATE_COMPANY = 8
-"""Up to this many services each gets its own worst company, without itself. Beyond, one company per GPU type that
+SEPARATE_NEIGHBOURS = 8
+"""Up to this many services each gets its own worst neighbours, without itself. Beyond, one neighbours per GPU type that
 counts the service itself among its neighbours: a little more cautious, and linear instead of quadratic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One service on one GPU type: the row, and what it carries in the worst company."""
+    """One service on one GPU type: the row, and what it carries beside the worst neighbours."""
 
     service: str
     gpu_type: str
@@ -47,9 +47,9 @@ def configure(problem: Problem, *, keep_running: bool, sharers: int = 1) -> tupl
     """
     chosen = []
     for gpu_type in problem.gpu_types:
-        companies = TypeNeighbours(problem, gpu_type)
+        neighbour_sets = TypeNeighbours(problem, gpu_type)
         for service in problem.services:
-            candidates = companies.candidates(service)
+            candidates = neighbour_sets.candidates(service)
             narrow_usd = gpu_type.price_usd_per_hour / sharers * (1.0 + 1e-9)
             candidates = [each for each in candidates if each.cost_usd_per_hour <= narrow_usd] or candidates
             if candidates:
@@ -96,23 +96,23 @@ class TypeNeighbours:
             for service in problem.services
             if service.allows(gpu_type.name)
         }
-        self._all = self._company(tuple(self._rows.values())) if len(self._rows) > SEPARATE_COMPANY else None
+        self._all = self._neighbours_of(tuple(self._rows.values())) if len(self._rows) > SEPARATE_NEIGHBOURS else None
         # No two replicas of a service share a GPU, so that one that is alone in the world pays for whole GPUs.
         needy = sum(bool(self._rows.get(each.name)) and _is_needy(each) for each in problem.services)
         self._places = max(1, min(problem.max_replicas_per_gpu, needy))
 
     def of(self, service: str) -> WorstNeighbours:
-        """The worst company of a service."""
+        """The worst neighbours of a service."""
         if self._all is not None:
             return self._all
-        return self._company(tuple(rows for name, rows in self._rows.items() if name != service))
+        return self._neighbours_of(tuple(rows for name, rows in self._rows.items() if name != service))
 
     def rows(self, service: str) -> tuple[OperatingPoint, ...]:
         """The rows at the planning clock that fit on an empty GPU."""
         return self._rows.get(service, ())
 
     def candidates(self, service: ServiceDemand) -> list[Configuration]:
-        """Every row with which the service meets its SLO in the worst company."""
+        """Every row with which the service meets its SLO beside the worst neighbours."""
         rows = self.rows(service.name)
         points = self._points(service)
         if not rows or points is None:
@@ -132,7 +132,7 @@ class TypeNeighbours:
             if capacity >= MIN_CAPACITY_RPS
         ]
 
-    def _company(self, others: Sequence[Sequence[OperatingPoint]]) -> WorstNeighbours:
+    def _neighbours_of(self, others: Sequence[Sequence[OperatingPoint]]) -> WorstNeighbours:
         return worst_neighbours(others, gpu_type=self._gpu_type, max_replicas=self._problem.max_replicas_per_gpu)
 
     def _points(self, service: ServiceDemand) -> OperatingPoints | None:

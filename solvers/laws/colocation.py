@@ -23,7 +23,7 @@ _TIMES = slice(3, 6)
 _SAFE_STEP = 1e-12
 """Relative step back from a computed limit, far above the rounding of the few operations behind it."""
 _FINEST_STEP_PERCENT = 0.01
-"""Company is looked at on no finer a grid, however fine the GPU type's own is: it has one column per step."""
+"""Neighbours are looked at on no finer a grid, however fine the GPU type's own is: it has one column per step."""
 _STEPS_TOLERANCE = 1e-6
 """A multiple of the SM step that is this near to a whole number of steps counts as one (the contract's matching)."""
 
@@ -160,14 +160,15 @@ def _ratio_within_cell(ratios: Sequence[float], utilisations: Sequence[float], n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstNeighbours:
-    """The worst company that a replica can get on one GPU type, by SM percent that it leaves free."""
+    """The worst neighbours that a replica can get on one GPU type, by SM percent that it leaves free."""
 
     gpu_type: GpuType
     pressure: Reals
     """(K, U): the greatest summed pressure of exactly k neighbours within u SM steps; −inf where k do not fit."""
 
     def executions_ms(self, rows: Sequence[OperatingPoint], *, sensitivity: float) -> Reals:
-        """Upper bounds (N,) of the execution times of rows of one network; a bound is reached by some company."""
+        """Upper bounds (N,) of the execution times of rows of one network; a bound is reached by some set of
+        neighbours."""
         steps = self.pressure.shape[1] - 1
         used = np.array([row.sm_percent for row in rows]) / _grid_percent(self.gpu_type)
         free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps).astype(np.int64)
@@ -188,7 +189,7 @@ def worst_neighbours(
 
     `candidates` holds one sequence of rows per *other* service that may come to such a GPU: of each at most one row
     is there, since no two replicas of a service share a GPU. (For arbitrary neighbours repeat the same rows
-    `max_replicas` − 1 times.) Only SM percent limits the company; memory and power would only make it milder, and
+    `max_replicas` − 1 times.) Only SM percent limits the neighbours; memory and power would only make it milder, and
     clocks are not matched, so the answer is an upper bound. A multiple-choice knapsack by dynamic programming over
     (services, number of neighbours, SM steps): services × rows on their Pareto front × max_replicas numpy operations.
     """
@@ -207,7 +208,7 @@ def worst_neighbours(
 def _heaviest(rows: Sequence[OperatingPoint], step: float) -> list[tuple[int, float]]:
     """(SM steps, pressure) of the rows that no narrower row exceeds in pressure, ascending in both.
 
-    Rounded down where the grid is coarser than the GPU type's, so that no company is overlooked.
+    Rounded down where the grid is coarser than the GPU type's, so that no set of neighbours is overlooked.
     """
     front: list[tuple[int, float]] = []
     for width, pressure in sorted((int(row.sm_percent / step + _STEPS_TOLERANCE), -row.pressure) for row in rows):

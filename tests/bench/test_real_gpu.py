@@ -126,7 +126,7 @@ def test_the_set_says_where_it_comes_from_and_is_read_as_samples(measured: tuple
     samples = load_own(machine.set)
     # Alone at 50 and 100 %; of the pairs alone at three shares, and three times beside training.
     assert len(samples) == 8
-    assert sum(bool(company) for company in samples.at.neighbours) == 3
+    assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 3
 
 
 def test_what_is_measured_is_not_measured_again_and_nothing_is_left_running(measured: tuple[Machine, Answer]) -> None:

@@ -48,9 +48,9 @@ def planned_over_true(scene: Scene) -> Mapping[str, float]:
         rows = [_row(planned[each.network], each, gpu.clock_mhz) for each in gpu.replicas]
         for own, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
             others = [each for index, each in enumerate(rows) if index != own]
-            company = Neighbours(count=len(others), pressure=sum(each.pressure for each in others))
+            neighbours = Neighbours(count=len(others), pressure=sum(each.pressure for each in others))
             sensitivity = planned[replica.network].sensitivity
-            planned_ms = execution_ms(row, company, sensitivity=sensitivity, gpu_type=gpu_type)
+            planned_ms = execution_ms(row, neighbours, sensitivity=sensitivity, gpu_type=gpu_type)
             placed = RunningPart(
                 network=replica.network,
                 gpu_type=TYPE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.predict.data.samples import Company, Neighbour, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Neighbour, NeighbourSet, Reals, Samples, make_queries, make_samples
 
 BATCHES = (1.0, 2.0, 4.0, 8.0)
 SHARES = tuple(float(share) for share in range(10, 101, 10))
@@ -23,7 +23,7 @@ def grid_samples(
     noise: float = 0.0,
     seed: int = 0,
     scales: Sequence[float] | None = None,
-    neighbours: Company = (),
+    neighbours: NeighbourSet = (),
 ) -> Samples:
     """Every network at every batch and share; log-normal noise of that standard deviation."""
     batch, share = (axis.ravel() for axis in np.meshgrid(BATCHES, SHARES, indexing="ij"))
@@ -76,6 +76,6 @@ def shuffled(samples: Samples, *, seed: int = 0) -> Samples:
 
 def beside(network: str, neighbour: str, *, factor: float, gpu_type: str = "V100-16GB") -> Samples:
     """The grid of a network next to a neighbour that stretches every latency by the factor."""
-    company = (Neighbour(neighbour, 4.0, 50.0),)
-    samples = grid_samples((network,), gpu_type=gpu_type, neighbours=company)
+    neighbours = (Neighbour(neighbour, 4.0, 50.0),)
+    samples = grid_samples((network,), gpu_type=gpu_type, neighbours=neighbours)
     return replace(samples, latency_ms=factor * samples.latency_ms)

@@ -178,9 +178,9 @@ def _drawn(found: GroupCurves) -> dict[str, object]:
 
 
 def _row(network: str, source: str, sample: SampleIn) -> SampleRow:
-    company = sorted(Neighbour(entry.network, entry.batch, entry.sm_percent) for entry in sample.neighbours)
+    neighbours = sorted(Neighbour(entry.network, entry.batch, entry.sm_percent) for entry in sample.neighbours)
     return SampleRow(
-        **sample.model_dump(exclude={"neighbours"}), network=network, source=source, neighbours=tuple(company)
+        **sample.model_dump(exclude={"neighbours"}), network=network, source=source, neighbours=tuple(neighbours)
     )
 
 

@@ -106,11 +106,11 @@ def _planned(
             other_clock += 1
             continue
         own = Member(network=network, batch=round(float(at.batch[row])), sm_percent=float(at.sm_percent[row]))
-        company = (
+        neighbours = (
             Member(network=each.network, batch=round(each.batch), sm_percent=each.sm_percent)
             for each in at.neighbours[row]
         )
-        cells[make_cell((own, *company), float(at.clock_mhz[row]) if clocks else None)] = None
+        cells[make_cell((own, *neighbours), float(at.clock_mhz[row]) if clocks else None)] = None
     notes = []
     if other_type:
         notes.append(f"{count(other_type, 'point')} of {path} are of another GPU type than {wanted.gpu_type}")

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.base.columns import JSON
 from app.db.base.tables import AnyRow
 from app.store.store import SERVED, SampleRow
-from solvers.predict.data.samples import Company, Neighbour, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Neighbour, NeighbourSet, Samples, make_queries, make_samples
 
 SERVED_EACH = 3
 """Served samples of one condition that a fit works on, the newest: an hour of them."""
@@ -64,7 +64,7 @@ async def load(
         clock_mhz=_numbers([row.clock_mhz for row in rows]),
         time_quota_percent=[row.time_quota_percent for row in rows],
         power_limit_w=_numbers([row.power_limit_w for row in rows]),
-        neighbours=[_company(row) for row in rows],
+        neighbours=[_neighbours_of(row) for row in rows],
     )
     return make_samples(
         at,
@@ -127,7 +127,7 @@ def _document(row: SampleRow) -> Mapping[str, object]:
     }
 
 
-def _company(row: AnyRow) -> Company:
+def _neighbours_of(row: AnyRow) -> NeighbourSet:
     return tuple(Neighbour(network=name, batch=batch, sm_percent=share) for name, batch, share in row.neighbours)
 
 

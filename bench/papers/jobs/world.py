@@ -38,7 +38,7 @@ class Done:
     at_s: float
     ran_s: float
     batch_ms: float
-    """What one of its batches took, in the company that it had."""
+    """What one of its batches took, in the neighbours that it had."""
     epc: float
     """OLTunes' estimate of its power (equation 7), with the time that it ran."""
 
@@ -169,21 +169,21 @@ class JobWorld:
         active = [each for each in gpu.running if each.ready_s <= gpu.now_s]
         busy_w = 0.0
         for each in active:
-            company = [other.setting for other in active if other is not each]
-            each.full_s = each.batches * self._batch_ms(gpu, each, company) * each.noise / 1000.0
+            neighbours = [other.setting for other in active if other is not each]
+            each.full_s = each.batches * self._batch_ms(gpu, each, neighbours) * each.noise / 1000.0
             items = min(each.setting.batch, each.job.inputs)
             busy_w += self._truth.busy_w(_placed(gpu.spec, each.setting, ()), items)
         idle_w, tdp_w = self._truth.idle_w(gpu.spec.gpu_type), self._truth.tdp_w(gpu.spec.gpu_type)
         gpu.watts = min(tdp_w, idle_w + busy_w)
 
-    def _batch_ms(self, gpu: _Gpu, each: _Running, company: Sequence[JobSetting]) -> float:
+    def _batch_ms(self, gpu: _Gpu, each: _Running, neighbours: Sequence[JobSetting]) -> float:
         setting = each.setting
-        percent = sum(other.sm_percent for other in company)
+        percent = sum(other.sm_percent for other in neighbours)
         items = min(setting.batch, each.job.inputs)
-        key = (setting.network, gpu.spec.gpu_type, setting.sm_percent, items, len(company), percent)
+        key = (setting.network, gpu.spec.gpu_type, setting.sm_percent, items, len(neighbours), percent)
         if key not in self._times_ms:
-            neighbours = tuple(SimulatedNeighbour(one.network, one.sm_percent, one.batch) for one in company)
-            self._times_ms[key] = self._truth.execution_ms(_placed(gpu.spec, setting, neighbours), items)
+            placed = tuple(SimulatedNeighbour(one.network, one.sm_percent, one.batch) for one in neighbours)
+            self._times_ms[key] = self._truth.execution_ms(_placed(gpu.spec, setting, placed), items)
         return self._times_ms[key]
 
     def _takes_idle(self, gpu: _Gpu, setting: JobSetting) -> bool:

@@ -117,7 +117,7 @@ def solve_fluid(
 
 
 def _carried(tables: Tables, mode: GpuMode, rate: Reals) -> Reals:
-    """(C,) rps of its service's rate that each candidate carries, in any company."""
+    """(C,) rps of its service's rate that each candidate carries, beside any neighbours."""
     alone = capacities(mode, tables.law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
     return np.minimum(alone, rate[mode.service])
 

@@ -1,4 +1,5 @@
-"""Parts: per mode, which candidates carry all that is wanted of their service, in which company; and greedy packing."""
+"""Parts: per mode, which candidates carry all that is wanted of their service, beside which neighbours; and greedy
+packing."""
 
 from collections.abc import Callable, Sequence
 from itertools import repeat

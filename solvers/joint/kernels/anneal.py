@@ -2,16 +2,16 @@
 
 The state is, of every GPU, its clock and what runs on it. A move changes one GPU or two: another shape (SM steps and
 batch) for a replica, one more, one less, another service in its place, another clock, a replica carried over to another
-GPU. Mostly all replicas of the changed GPUs then take the batches that carry most in the new company, since a change of
-SM steps alone would rarely be good for the batches at hand. Moves that break a limit of the GPU are not made. What a
-state costs is
+GPU. Mostly all replicas of the changed GPUs then take the batches that carry most beside the new neighbours, since a
+change of SM steps alone would rarely be good for the batches at hand. Moves that break a limit of the GPU are not made.
+What a state costs is
 
     Σ rps price · rps short  +  Σ missing price · replicas missing  +  prices of watts  +  excess of replicas
 
-with true capacities in true company; only the changed GPUs are evaluated anew. A dearer state is taken with probability
-exp(−difference / temperature); the temperature falls geometrically. A move takes about a microsecond, so that a second
-sees as many of them as there are states near a plan of a few GPUs, where the linear relaxation, all of fractions, says
-little about whole plans.
+with true capacities in true neighbours; only the changed GPUs are evaluated anew. A dearer state is taken with
+probability exp(−difference / temperature); the temperature falls geometrically. A move takes about a microsecond, so
+that a second sees as many of them as there are states near a plan of a few GPUs, where the linear relaxation, all of
+fractions, says little about whole plans.
 """
 
 import numpy as np

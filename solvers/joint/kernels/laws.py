@@ -119,7 +119,7 @@ def find_dominated(first: npt.NDArray[np.int64], needs: Reals, least: Reals, mos
     """(C,) whether another candidate of the service needs no more of anything and its least is no less than the most.
 
     first: (S + 1,) where each service begins; needs: (C, L), within a service ascending in the first of them;
-    least, most: (C, M) what a candidate carries at the worse and at the better end of M intervals of company.
+    least, most: (C, M) what a candidate carries at the worse and at the better end of M intervals of neighbours.
     Of candidates that dominate each other the first stays.
     """
     dominated = np.zeros(needs.shape[0], np.bool_)

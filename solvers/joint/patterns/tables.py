@@ -38,7 +38,8 @@ _W_PER_KW = 1000.0
 _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
-"""Candidates that are compared at a time, of whole services: what they carry in every company takes memory."""
+"""Candidates that are compared at a time, of whole services: what they carry beside every set of neighbours takes
+memory."""
 
 
 class Tables(NamedTuple):
@@ -149,8 +150,8 @@ def _undominated(problem: Problem, rows: Rows, mode: GpuMode, law: Law, rate: Re
     """The mode without dominated candidates, but with all that run now: staying costs no migration."""
     if len(mode.service) == 0:
         return mode
-    companies = _companies(mode)
-    kept = [~_is_dominated(take(mode, block), law, rate, *companies) for block in _blocks(mode)]
+    neighbour_sets = _neighbour_sets(mode)
+    kept = [~_is_dominated(take(mode, block), law, rate, *neighbour_sets) for block in _blocks(mode)]
     return take(mode, np.concatenate(kept) | _is_running(problem, rows, mode))
 
 
@@ -167,7 +168,7 @@ def _blocks(mode: GpuMode) -> list[slice]:
 
 
 def _is_dominated(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Flags:
-    """(C,); companies as in `_carried`."""
+    """(C,); sets of neighbours as in `_carried`."""
     carried, count = _carried(mode, law, rate, launch_factor, pressure), len(mode.service)
     return find_dominated(
         np.searchsorted(mode.service, np.arange(len(rate) + 1)),
@@ -178,8 +179,9 @@ def _is_dominated(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pr
     )
 
 
-def _companies(mode: GpuMode) -> tuple[Reals, Reals]:
-    """(N,) launch factors and (N, K) knots of pressure of every company that can be told from others: none first."""
+def _neighbour_sets(mode: GpuMode) -> tuple[Reals, Reals]:
+    """(N,) launch factors and (N, K) knots of pressure of every set of neighbours that can be told from others: none
+    first."""
     pressure = _most_pressure(mode)
     knots = np.linspace(0.0, pressure, _KNOTS if pressure > 0.0 else 2)
     alone, others = mode.launch_factor[1], np.unique(mode.launch_factor[2:])
@@ -197,7 +199,7 @@ def _most_pressure(mode: GpuMode) -> float:
 
 
 def _carried(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Reals:
-    """(C, N, K) rps of its service's rate that each candidate carries in N companies.
+    """(C, N, K) rps of its service's rate that each candidate carries beside N sets of neighbours.
 
     launch_factor: (N,), pressure: (N, K).
     """

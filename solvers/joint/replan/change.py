@@ -25,7 +25,7 @@ _NAME = "joint"
 _START_OVER_REPLICA = 1.5
 """A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
 that a plan with few starts is found sooner and is often cheaper too."""
-_COMPANY = 0.1
+_NEIGHBOURS = 0.1
 """Of the price of a start: what a replica costs on a GPU that does not go on as it is."""
 _SHORTAGE = 20.0
 """Shortage prices rise by that factor: to serve comes before to save starts."""
@@ -75,7 +75,7 @@ def change(
     changed = None
     if is_short.any() or may_rearrange:
         price = _start_price(problem, kit, allowed) if start_usd_per_hour is None else start_usd_per_hour
-        task = _Task(warm, kit, demand, MovePrices(start=price, company=_COMPANY * price), is_over, is_late)
+        task = _Task(warm, kit, demand, MovePrices(start=price, neighbours=_NEIGHBOURS * price), is_over, is_late)
         cheap = warm.cheapest(rest) if is_near else _cheapest(problem, task)
         changed = _changed(problem, task, allowed, _near(kit, rest, allowed) if is_near else allowed, cheap)
     # Why a plan falls short takes long to say: not of one that the other makes good.

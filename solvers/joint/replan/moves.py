@@ -2,7 +2,7 @@
 
 Sets: columns p (patterns of one GPU), services s, GPU types g, kinds r of replicas (`candidates`) that run now.
 Parameters: what a replica carries a_sp, cost C_p, replicas n_p, wanted rate w_s, stock N_g, GPUs that run the pattern
-k_p, replicas that run of each kind h_r, m_rp of them in a column, price of a start κ, price of other company ρ.
+k_p, replicas that run of each kind h_r, m_rp of them in a column, price of a start κ, price of other neighbours ρ.
 Variables: GPUs that keep their pattern x_p, GPUs with a new one y_p, starts t_r, shortages u_s, missing replicas v_s.
 
     min  Σ C_p x_p + Σ (C_p + κ f_p + ρ n_p) y_p + κ Σ t_r + shortages at their prices
@@ -14,7 +14,7 @@ Variables: GPUs that keep their pattern x_p, GPUs with a new one y_p, starts t_r
 
 f_p counts the replicas of kinds of which none runs. So the starts are those that the contract charges for: a batch, a
 clock or a neighbour changes for nothing. Because a replica that moves to another GPU does start there, ρ makes a GPU
-that goes on as it is a little cheaper than the same replicas in other company.
+that goes on as it is a little cheaper than the same replicas in other neighbours.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ class MovePrices(NamedTuple):
 
     start: float
     """κ, of a replica beyond those that run of its kind."""
-    company: float
+    neighbours: float
     """ρ, of a replica on a GPU that does not go on as it is."""
 
 
@@ -103,7 +103,7 @@ class MoveMaster:
     def _start_prices(self, first: int) -> Reals:
         is_there = self.kit.pool.service[first:] < len(self.kit.tables.rate)
         fresh = (is_there & (self.kinds[first:] == NO_KIND)).sum(axis=1)
-        prices: Reals = self.prices.start * fresh + self.prices.company * is_there.sum(axis=1)
+        prices: Reals = self.prices.start * fresh + self.prices.neighbours * is_there.sum(axis=1)
         return prices
 
 
@@ -267,7 +267,7 @@ def price_moves(moves: MoveMaster, demand: CoverDemand, found: MoveSolution, eff
     stock = np.where(demand.stock < 1.0, -np.inf, found.stock)
     starts = np.append(found.kinds, -moves.prices.start)  # The last is for NO_KIND, which is -1.
     worth = [
-        Worth(demand.rate, found.rps, found.presence[mode.service] + starts[kinds] - moves.prices.company)
+        Worth(demand.rate, found.rps, found.presence[mode.service] + starts[kinds] - moves.prices.neighbours)
         for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
     ]
     thresholds = [max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price) for mode in tables.modes]

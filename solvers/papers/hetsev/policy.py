@@ -1,6 +1,6 @@
 """Policy `hetsev`: count replicas per GPU type by HetSev's program, share GPUs, place with anti-affinity.
 
-    1. configure   one operating row per (service, GPU type), whose capacity holds in any company
+    1. configure   one operating row per (service, GPU type), whose capacity holds beside any neighbours
     2. autoscale   replicas per (service, GPU type), all services together (CP-SAT, else greedy)
     3. sharing     the smallest SM percent with which each new replica carries its part (CVXPY, else closed form)
     4. placement   who shares a GPU with whom (bounds, CP-SAT, else HetSev's worst fit over fair queues)
@@ -196,33 +196,33 @@ def _count(
 def _shrink(
     problem: Problem, configurations: Mapping[Key, Configuration], counts: Mapping[Key, int], budget: Budget
 ) -> tuple[dict[Key, OperatingPoint], SolveReport]:
-    """The smallest row per key with which its replicas carry their part of the rate in the worst company."""
-    companies = {gpu_type.name: TypeNeighbours(problem, gpu_type) for gpu_type in problem.gpu_types}
+    """The smallest row per key with which its replicas carry their part of the rate beside the worst neighbours."""
+    neighbour_sets = {gpu_type.name: TypeNeighbours(problem, gpu_type) for gpu_type in problem.gpu_types}
     capacity: dict[str, float] = defaultdict(float)
     for (service, gpu_type), count in counts.items():
         capacity[service] += configurations[service, gpu_type].capacity_rps * count
     keys = sorted(counts)
-    limited = tuple(_limited(problem, companies[key[1]], configurations[key], capacity[key[0]]) for key in keys)
+    limited = tuple(_limited(problem, neighbour_sets[key[1]], configurations[key], capacity[key[0]]) for key in keys)
     solution, report = solve_sharing(SharingProblem(replicas=limited), budget)
     rows = {}
     for key, sm_percent in zip(keys, solution.sm_percent, strict=True):
         chosen = configurations[key].row
         if sm_percent is not None and sm_percent < chosen.sm_percent:
             wanted = (sm_percent, chosen.batch, chosen.clock_mhz)
-            chosen = next(row for row in companies[key[1]].rows(key[0]) if row[:3] == wanted)
+            chosen = next(row for row in neighbour_sets[key[1]].rows(key[0]) if row[:3] == wanted)
         rows[key] = chosen
     return rows, report
 
 
 def _limited(
-    problem: Problem, companies: TypeNeighbours, configuration: Configuration, capacity_rps: float
+    problem: Problem, neighbour_sets: TypeNeighbours, configuration: Configuration, capacity_rps: float
 ) -> LimitedCurve:
-    """The worst-company curve at the configuration's batch, with the longest time that still carries its part."""
+    """The worst-neighbours curve at the configuration's batch, with the longest time that still carries its part."""
     service = problem.service(configuration.service)
     points = problem.points_of(service.network, configuration.gpu_type)
     assert points is not None, "a configuration has operating points"
-    rows = sorted(row for row in companies.rows(service.name) if row.batch == configuration.row.batch)
-    executions = companies.of(service.name).executions_ms(rows, sensitivity=points.sensitivity)
+    rows = sorted(row for row in neighbour_sets.rows(service.name) if row.batch == configuration.row.batch)
+    executions = neighbour_sets.of(service.name).executions_ms(rows, sensitivity=points.sensitivity)
     load = min(1.0, service.arrival_rate_rps / capacity_rps)
     limit_ms = max_execution_ms(
         problem.capacity_law,

@@ -110,19 +110,19 @@ def decide_batches(host: BatchHost, tenants: Sequence[BatchTenant]) -> tuple[Bat
     room_w = gpu_type.power_cap_w * (1.0 + _ROUNDING) - gpu_type.idle_w - sum(row.power_w for row in first)
     if room_mib < 0.0 or room_w < 0.0:
         return None
-    company = neighbours_of_all(host, tenants)
+    neighbours = neighbours_of_all(host, tenants)
     decided = []
-    for tenant, neighbours in zip(tenants, company, strict=True):
+    for tenant, others in zip(tenants, neighbours, strict=True):
         smallest = tenant.rows[0]
         rows = [
             row
             for row in tenant.rows
             if row.memory_mib - smallest.memory_mib <= room_mib and row.power_w - smallest.power_w <= room_w
         ]
-        best = _best(host, tenant, rows, neighbours)
+        best = _best(host, tenant, rows, others)
         if best.carried_rps == 0.0 and tenant.queued > 0.0:
             # The queue is too long for every batch: the one that carries most ends it soonest.
-            best = _best(host, replace(tenant, queued=0.0), rows, neighbours)
+            best = _best(host, replace(tenant, queued=0.0), rows, others)
         room_mib -= best.row.memory_mib - smallest.memory_mib
         room_w -= max(0.0, best.row.power_w - smallest.power_w)
         decided.append(best)

@@ -302,11 +302,11 @@ class ProvisioningWorld:
             summed[rows, gpu[:, slot]] += pressure[:, slot]
             counts[rows, gpu[:, slot]] += is_placed[:, slot]
         others = summed[rows[:, None], gpu] - pressure
-        company = np.maximum(counts[rows[:, None], gpu].astype(np.intp) - 1, 0)
+        neighbours = np.maximum(counts[rows[:, None], gpu].astype(np.intp) - 1, 0)
         stretch = 1.0 + self._sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
         return np.asarray(
             self._rows.transfer_ms[at]
-            + self._rows.launch_ms[at] * self._factors[kind, company][:, :, None]
+            + self._rows.launch_ms[at] * self._factors[kind, neighbours][:, :, None]
             + self._rows.run_ms[at] * stretch[:, :, None]
         )
 

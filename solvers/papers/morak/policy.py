@@ -93,7 +93,7 @@ class _Tenant:
         return next((row for row in rows if 2.0 * row.solo_ms <= self.service.slo_ms), rows[-1] if rows else None)
 
 
-Company = tuple[str, ...]
+NeighbourSet = tuple[str, ...]
 """Services that share a GPU, sorted."""
 
 
@@ -217,23 +217,23 @@ def _packed(
     problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]
 ) -> list[Carrier]:
     """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
-    gpus: Counter[Company] = Counter()
-    carriers: dict[Company, Carrier | None] = {(): None}
+    gpus: Counter[NeighbourSet] = Counter()
+    carriers: dict[NeighbourSet, Carrier | None] = {(): None}
     room, stock = stage.room, stage.gpu_type.count
 
-    def carrier_of(company: Company) -> Carrier | None:
-        if company not in carriers:
-            carriers[company] = _partitioned(problem, stage, [tenants[name] for name in company])
-        return carriers[company]
+    def carrier_of(neighbours: NeighbourSet) -> Carrier | None:
+        if neighbours not in carriers:
+            carriers[neighbours] = _partitioned(problem, stage, [tenants[name] for name in neighbours])
+        return carriers[neighbours]
 
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
         left = min(wanted[name], room)
-        hosts = [company for company in gpus if name not in company and _has_room(tenants, company, name)]
-        for company in sorted(hosts, key=lambda company: (-_knees(tenants, company), company)):
-            grown = tuple(sorted((*company, name)))
-            count = min(left, gpus[company])
+        hosts = [neighbours for neighbours in gpus if name not in neighbours and _has_room(tenants, neighbours, name)]
+        for neighbours in sorted(hosts, key=lambda neighbours: (-_knees(tenants, neighbours), neighbours)):
+            grown = tuple(sorted((*neighbours, name)))
+            count = min(left, gpus[neighbours])
             if count and carrier_of(grown) is not None:
-                gpus[company] -= count
+                gpus[neighbours] -= count
                 gpus[grown] += count
                 left, room = left - count, room - count
         fresh = left if stock is None else min(left, stock - gpus.total())
@@ -241,26 +241,28 @@ def _packed(
             gpus[(name,)] += fresh
             room -= fresh
         gpus = +gpus
-    return [carrier for company, count in sorted(gpus.items()) if (carrier := carriers[company]) for _ in range(count)]
+    return [
+        carrier for neighbours, count in sorted(gpus.items()) if (carrier := carriers[neighbours]) for _ in range(count)
+    ]
 
 
-def _knees(tenants: Mapping[str, _Tenant], company: Company) -> float:
-    return sum(tenants[name].knee_percent for name in company)
+def _knees(tenants: Mapping[str, _Tenant], neighbours: NeighbourSet) -> float:
+    return sum(tenants[name].knee_percent for name in neighbours)
 
 
-def _has_room(tenants: Mapping[str, _Tenant], company: Company, name: str) -> bool:
-    return _knees(tenants, company) + tenants[name].knee_percent <= 100.0 + SM_PERCENT_TOLERANCE
+def _has_room(tenants: Mapping[str, _Tenant], neighbours: NeighbourSet, name: str) -> bool:
+    return _knees(tenants, neighbours) + tenants[name].knee_percent <= 100.0 + SM_PERCENT_TOLERANCE
 
 
-def _partitioned(problem: Problem, stage: TypeStage, company: Sequence[_Tenant]) -> Carrier | None:
+def _partitioned(problem: Problem, stage: TypeStage, neighbours: Sequence[_Tenant]) -> Carrier | None:
     """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
 
     Where no clock keeps the cap with all SMs given away, each has its knee alone.
     """
-    whole = partition([tenant.wish for tenant in company]) or ()
-    for shares in (whole, tuple(tenant.row.sm_percent for tenant in company)):
+    whole = partition([tenant.wish for tenant in neighbours]) or ()
+    for shares in (whole, tuple(tenant.row.sm_percent for tenant in neighbours)):
         for clock_mhz in reversed(stage.gpu_type.clocks_mhz) if shares else ():
-            carrier = _carrier(stage, company, shares, clock_mhz)
+            carrier = _carrier(stage, neighbours, shares, clock_mhz)
             if carrier is not None and obeys(problem, carrier):
                 return carrier if _keeps(problem, stage, carrier) else None
     return None
@@ -277,12 +279,16 @@ def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
     )
 
 
-def _carrier(stage: TypeStage, company: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float) -> Carrier | None:
-    rows = [tenant.at(share, clock_mhz) for tenant, share in zip(company, shares, strict=True)]
+def _carrier(
+    stage: TypeStage, neighbours: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float
+) -> Carrier | None:
+    rows = [tenant.at(share, clock_mhz) for tenant, share in zip(neighbours, shares, strict=True)]
     seats = [
-        ArrangedReplica(tenant.service.name, row) for tenant, row in zip(company, rows, strict=True) if row is not None
+        ArrangedReplica(tenant.service.name, row)
+        for tenant, row in zip(neighbours, rows, strict=True)
+        if row is not None
     ]
-    return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats)) if len(seats) == len(company) else None
+    return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats)) if len(seats) == len(neighbours) else None
 
 
 def _remembered(memory: Json, services: set[str], now_s: float) -> tuple[dict[str, int], float | None]:

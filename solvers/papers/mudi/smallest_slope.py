@@ -92,8 +92,8 @@ class Slopes:
     def of(self, host: Host, tasks: Sequence[Task]) -> Demanded:
         """What the host's one service asks for beside these tasks; NOWHERE where one of them finds no row there."""
         (replica,) = host.gpu.replicas
-        company = tuple(sorted((task.network, task.batch) for task in tasks))
-        place = (host.gpu.gpu_type, host.gpu.clock_mhz, company)
+        neighbours = tuple(sorted((task.network, task.batch) for task in tasks))
+        place = (host.gpu.gpu_type, host.gpu.clock_mhz, neighbours)
         key = (replica.service, replica.arrival_rate_rps, *place)
         if key not in self._demanded:
             service = self._problem.service(replica.service)

@@ -130,7 +130,8 @@ def _urgency(service: ServiceDemand, choices: Mapping[str, Sequence[_Choice]]) -
 
 
 def _without_surplus(problem: Problem, running: Sequence[Carrier]) -> list[Carrier]:
-    """What runs, without replicas that their services do without; of each service the ones in most company go first."""
+    """What runs, without replicas that their services do without; of each service the ones beside most neighbours go
+    first."""
     carriers = list(running)
     for service in problem.services:
         holders = [at for at, one in enumerate(carriers) if any(seat.service == service.name for seat in one.seats)]
@@ -183,8 +184,8 @@ def _may_join(problem: Problem, carriers: Sequence[Carrier], at: int, seat: Arra
     joined = Carrier(gpu_type=host.gpu_type, seats=(*host.seats, seat))
     if len(joined.seats) > MAX_JOBS or not obeys(problem, joined):
         return False
-    company, load = [_character(problem, host, each) for each in host.seats], _load(problem, len(carriers))
-    if not suits(_character(problem, host, seat), company, load):
+    neighbours, load = [_character(problem, host, each) for each in host.seats], _load(problem, len(carriers))
+    if not suits(_character(problem, host, seat), neighbours, load):
         return False
     after = [*carriers[:at], joined, *carriers[at + 1 :]]
     newcomer = total_capacity_rps(problem, [joined], seat.service)

@@ -31,7 +31,7 @@ class Neighbour(NamedTuple):
     sm_percent: float
 
 
-Company = tuple[Neighbour, ...]
+NeighbourSet = tuple[Neighbour, ...]
 """The other replicas on the GPU, sorted; empty = alone."""
 
 
@@ -51,7 +51,7 @@ class Queries:
     """(N,) share of time in which the replica may launch kernels; 100 = always."""
     power_limit_w: Reals
     """(N,) limit set on the board; NaN = its own highest, or not known."""
-    neighbours: tuple[Company, ...]
+    neighbours: tuple[NeighbourSet, ...]
 
     def __len__(self) -> int:
         return len(self.network)
@@ -124,7 +124,7 @@ def make_queries(
     clock_mhz: Sequence[float] | Reals | None = None,
     time_quota_percent: Sequence[float] | Reals | None = None,
     power_limit_w: Sequence[float] | Reals | None = None,
-    neighbours: Sequence[Company] | None = None,
+    neighbours: Sequence[NeighbourSet] | None = None,
 ) -> Queries:
     """Queries from columns; absent ones mean: clock not known, no quota, no limit, alone."""
     size = len(network)

@@ -117,11 +117,11 @@ STRANGERS = ("layer_counts", "pressure", "constant")
 
 def technique_names(quantity: Quantity) -> tuple[str, ...]:
     """Of all techniques for a quantity."""
-    of_company: Mapping[Quantity, tuple[str, ...]] = {
+    of_neighbours: Mapping[Quantity, tuple[str, ...]] = {
         "interference": INTERFERENCE,
         "stranger_interference": STRANGERS,
     }
-    return of_company.get(quantity) or tuple(learner.name for learner in LEARNERS[quantity])
+    return of_neighbours.get(quantity) or tuple(learner.name for learner in LEARNERS[quantity])
 
 
 def find_interference(name: str) -> InterferenceTechnique:

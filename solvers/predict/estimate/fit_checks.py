@@ -40,17 +40,19 @@ def _ask(fit: Fit) -> Reals:
     if fit.quantity not in ("interference", "stranger_interference"):
         return predict_fit(fit, _queries(fit, fit.group.network))
     network = fit.coefficients.labels.get("networks", ("",))[0]
-    company = (Neighbour(network, 8.0, 50.0),)
+    neighbours = (Neighbour(network, 8.0, 50.0),)
     alone_ms = np.full(len(_BATCHES), _ALONE_MS)
-    return find_interference(fit.technique).predict(fit.coefficients, _queries(fit, network, company=company), alone_ms)
+    return find_interference(fit.technique).predict(
+        fit.coefficients, _queries(fit, network, neighbours=neighbours), alone_ms
+    )
 
 
-def _queries(fit: Fit, network: str, *, company: tuple[Neighbour, ...] = ()) -> Queries:
+def _queries(fit: Fit, network: str, *, neighbours: tuple[Neighbour, ...] = ()) -> Queries:
     size = len(_BATCHES)
     return make_queries(
         [network] * size,
         [fit.group.gpu_type] * size,
         batch=_BATCHES,
         sm_percent=_SM_PERCENTS,
-        neighbours=[company] * size,
+        neighbours=[neighbours] * size,
     )

@@ -55,7 +55,7 @@ class FitFacts:
     """The profile in force."""
     sampled: Queries | None = None
     """The network's own samples on the GPU type, alone; None = there are none."""
-    company: Coefficients | None = None
+    neighbours: Coefficients | None = None
     """The pressure law of the GPU type."""
     layers: Mapping[str, LayerCounts] = field(default_factory=dict)
     relatives: tuple[OperatingPoints, ...] = ()
@@ -237,8 +237,8 @@ def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: F
 
 
 def _pressures(group: Group, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
-    if facts.company is not None:
-        law = pressure.pressures(facts.company, group.network, batch=queries.batch, sm_percent=queries.sm_percent)
+    if facts.neighbours is not None:
+        law = pressure.pressures(facts.neighbours, group.network, batch=queries.batch, sm_percent=queries.sm_percent)
         return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
     present = _present_rows(conditions, facts)
     if present is not None:
@@ -248,6 +248,6 @@ def _pressures(group: Group, queries: Queries, conditions: list[Condition], fact
 
 
 def _sensitivity(group: Group, facts: FitFacts) -> float:
-    if facts.company is not None:
-        return TYPICAL_SENSITIVITY * pressure.sensitivity(facts.company, group.network)
+    if facts.neighbours is not None:
+        return TYPICAL_SENSITIVITY * pressure.sensitivity(facts.neighbours, group.network)
     return TYPICAL_SENSITIVITY if facts.present is None else facts.present.sensitivity

@@ -41,14 +41,14 @@ def predict_latency(
         latency_ms[rows], low[rows], high[rows] = alone.latency_ms, alone.low_ratio, alone.high_ratio
         wider[rows] = alone.widening
         technique[rows], is_estimated[rows] = alone.technique, alone.technique in ESTIMATES
-    for fit, rows in _companies(fits, queries):
-        company = queries.take(rows)
-        latency_ms[rows] *= find_interference(fit.technique).predict(fit.coefficients, company, latency_ms[rows])
+    for fit, rows in _neighbour_sets(fits, queries):
+        neighbours = queries.take(rows)
+        latency_ms[rows] *= find_interference(fit.technique).predict(fit.coefficients, neighbours, latency_ms[rows])
         low_ratio, high_ratio = (ratio_quantile(fit.quality, level) for level in levels)
         # The fit's error is that of the whole chain at sampled conditions, for the networks that it saw next to others.
         # What is unsure of another network's latency alone, or far less sure, does not become surer next to neighbours.
         is_near = np.log(high[rows] / low[rows]) <= MAX_WIDER * np.log(high_ratio / low_ratio)
-        is_judged = _is_sampled(fit, company.network) & ~is_estimated[rows] & is_near
+        is_judged = _is_sampled(fit, neighbours.network) & ~is_estimated[rows] & is_near
         low[rows] = np.where(is_judged, low_ratio, np.minimum(low[rows], low_ratio))
         high[rows] = np.where(is_judged, high_ratio, np.maximum(high[rows], high_ratio))
         technique[rows] += f"+{fit.technique}"
@@ -93,7 +93,7 @@ def _alone(
         raise InvalidInput(f"rows[{rows[0]}].network", _unknown(fits, group)) from error
 
 
-def _companies(fits: Fits, queries: Queries) -> Iterator[tuple[Fit, Indices]]:
+def _neighbour_sets(fits: Fits, queries: Queries) -> Iterator[tuple[Fit, Indices]]:
     """The rows with neighbours, by the interference fit that speaks for them."""
     colocated = np.flatnonzero(neighbour_counts(queries) > 0)
     gpu_types = np.array([queries.gpu_type[row] for row in colocated.tolist()], dtype=object)

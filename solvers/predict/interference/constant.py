@@ -27,7 +27,7 @@ def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
     )
 
 
-def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:  # noqa: ARG001  the same for any company
+def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:  # noqa: ARG001  the same for any neighbours
     """(N,) factors; `alone_ms` does not matter here."""
     counts = neighbour_counts(queries).astype(np.float64)
     seen = np.concatenate(([0.0], coefficients.arrays["counts"]))

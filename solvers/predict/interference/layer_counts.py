@@ -120,7 +120,7 @@ def _layer_table(layers: Mapping[str, LayerCounts], seen: tuple[str, ...]) -> Co
 
 
 def _with_box(table: Coefficients, at: Queries) -> Coefficients:
-    """The table with (2, C) the least and the largest ψ of a single neighbour, averaged over each row's company."""
+    """The table with (2, C) the least and the largest ψ of a single neighbour, averaged over each row's neighbours."""
     psi, log_count = _psi(table, at)
     single = psi - log_count
     return replace(table, arrays={**table.arrays, "box": np.stack((single.min(axis=0), single.max(axis=0)))})

@@ -78,14 +78,14 @@ def make_folds(queries: Queries, *, seed: int, singly: bool = False) -> Folds:
 
 def _conditions(queries: Queries) -> Indices:
     """(N,) number of each row's condition, counted in sorted order."""
-    _, company = np.unique(np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True)
+    _, neighbours = np.unique(np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True)
     numbers = (
         queries.batch,
         queries.sm_percent,
         queries.clock_mhz,
         queries.time_quota_percent,
         queries.power_limit_w,
-        company.astype(np.float64),
+        neighbours.astype(np.float64),
     )
     _, condition = np.unique(np.nan_to_num(np.column_stack(numbers), nan=-1.0), axis=0, return_inverse=True)
     numbered: Indices = condition.reshape(-1).astype(np.intp)

@@ -81,10 +81,10 @@ def _splits_at_random(samples: Samples, known: Indices, *, seed: int) -> list[Sp
 
 def _splits_by_neighbour(samples: Samples, known: Indices) -> list[Split]:
     """For each network, the rows next to it against all others."""
-    companies = [{neighbour.network for neighbour in company} for company in samples.at.neighbours]
+    neighbour_sets = [{neighbour.network for neighbour in neighbours} for neighbours in samples.at.neighbours]
     splits = []
-    for network in sorted(set().union(*companies)):
-        beside = np.array([network in company for company in companies], dtype=bool)
+    for network in sorted(set().union(*neighbour_sets)):
+        beside = np.array([network in neighbours for neighbours in neighbour_sets], dtype=bool)
         splits.append((np.intersect1d(np.flatnonzero(beside), known), np.flatnonzero(~beside)))
     return splits
 

@@ -42,7 +42,7 @@ def make_fits(
     alone = samples.take(np.flatnonzero(neighbour_counts(samples.at) == 0))
     fits = [*maker.fit_latency(alone), *maker.fit_others(alone)]
     for rows in _colocated_types(samples):
-        fits += maker.fit_company(samples.take(rows), Fits(fits=tuple(fits)))
+        fits += maker.fit_interference(samples.take(rows), Fits(fits=tuple(fits)))
     return Fits(fits=tuple(sorted(fits, key=lambda fit: (fit.quantity, fit.group))))
 
 
@@ -74,8 +74,8 @@ class _Maker:
         yield from self._fit("power_w", LEARNERS["power_w"], alone, alone.power_w)
         yield from self._fit("memory_mib", LEARNERS["memory_mib"], alone, alone.memory_mib)
 
-    def fit_company(self, samples: Samples, known: Fits) -> Iterator[Fit]:
-        """Interference on one GPU type, and the latency alone of networks that were only measured in company."""
+    def fit_interference(self, samples: Samples, known: Fits) -> Iterator[Fit]:
+        """Interference on one GPU type, and the latency alone of networks that were only measured beside neighbours."""
         lent = lend_alone(samples, _alone_ms(known, samples))
         added = self.fit_latency(lent, known=known)
         yield from added
@@ -110,9 +110,9 @@ class _Maker:
 
 
 def _colocated_types(samples: Samples) -> Iterator[Indices]:
-    """The rows of every GPU type on which something was measured in company."""
-    gpu_type, has_company = np.array(samples.at.gpu_type), neighbour_counts(samples.at) > 0
-    for name in sorted(set(gpu_type[has_company].tolist())):
+    """The rows of every GPU type on which something was measured beside neighbours."""
+    gpu_type, has_neighbours = np.array(samples.at.gpu_type), neighbour_counts(samples.at) > 0
+    for name in sorted(set(gpu_type[has_neighbours].tolist())):
         yield np.flatnonzero(gpu_type == name)
 
 

@@ -70,7 +70,9 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 
     Rows with neighbours are not looked at. Raises TooFewSamples where no GPU type has enough watts.
     """
-    alone = samples.take(np.array([row for row, company in enumerate(samples.at.neighbours) if not company], np.intp))
+    alone = samples.take(
+        np.array([row for row, neighbours in enumerate(samples.at.neighbours) if not neighbours], np.intp)
+    )
     learned: dict[Group, Coefficients] = {}
     for gpu_type in sorted(set(alone.at.gpu_type)):
         of_type = alone.take(np.flatnonzero(np.array(alone.at.gpu_type) == gpu_type))

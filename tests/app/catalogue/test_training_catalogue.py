@@ -81,8 +81,8 @@ def test_inference_seldom_suffers_more_from_training_than_the_planner_believes(
         for service in list_networks("inference"):
             entry, rows = top_rows(service, gpu_type.name, 100.0 - task_percent)
             for row in rows:
-                company = Neighbours(count=1, pressure=task.pressure)
-                believed = execution_ms(row, company, sensitivity=entry.sensitivity, gpu_type=gpu_type) / row.solo_ms
+                neighbours = Neighbours(count=1, pressure=task.pressure)
+                believed = execution_ms(row, neighbours, sensitivity=entry.sensitivity, gpu_type=gpu_type) / row.solo_ms
                 neighbour = SimulatedNeighbour(network, task.sm_percent, task.batch)
                 alone_ms = truth.execution_ms(placed(entry, row), row.batch)
                 over += truth.execution_ms(placed(entry, row, neighbour), row.batch) > 1.05 * believed * alone_ms

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.learn.readings import BATCH_CV, COMPANY_SHARE, FILL_SIGMA, StatedTimes, make_readings
+from app.learn.readings import BATCH_CV, FILL_SIGMA, NEIGHBOUR_SHARE, StatedTimes, make_readings
 from app.store.store import Execution
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import ExecutionReading, RowKey
@@ -67,15 +67,15 @@ def test_neighbours_are_reckoned_with_by_the_contracts_law() -> None:
     # Two replicas: 8 + 4 · (1 + 0.5 · 2 + 0.25) + 28 · (1 + 0.5 · 0.2) = 47.8 ms.
     both = readings_of(a_gpu("r1", "r2"), an_execution(execution_ms=47.8), an_execution("r2", execution_ms=95.6))
     assert [reading.log_ratio for reading in both] == pytest.approx([0.0, math.log(2.0)])
-    assert both[0].variance == pytest.approx(BATCH_CV**2 / 100 + (COMPANY_SHARE * math.log(47.8 / 40.0)) ** 2)
+    assert both[0].variance == pytest.approx(BATCH_CV**2 / 100 + (NEIGHBOUR_SHARE * math.log(47.8 / 40.0)) ** 2)
 
 
 def test_what_is_faster_next_to_neighbours_is_put_down_to_them_first() -> None:
     # The neighbour adds ln(47.8 / 40) = 0.178, of which a quarter, 0.045, may be too much.
-    company = COMPANY_SHARE * math.log(47.8 / 40.0)
+    neighbours = NEIGHBOUR_SHARE * math.log(47.8 / 40.0)
     seen = an_execution(execution_ms=47.8 * 0.98), an_execution("r2", execution_ms=47.8 * 0.8)
     ratios = [reading.log_ratio for reading in readings_of(a_gpu("r1", "r2"), *seen)]
-    assert ratios == pytest.approx([0.0, math.log(0.8) + company])
+    assert ratios == pytest.approx([0.0, math.log(0.8) + neighbours])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_is_faster_next_to_neighbours_is_put_down_to_them_first() -> None:
         (an_execution(requests=0),),
         (an_execution(batches=100, requests=900),),
     ],
-    ids=["silent", "unsteady", "batch", "share", "company", "few", "no time", "empty", "more than the batch"],
+    ids=["silent", "unsteady", "batch", "share", "neighbours", "few", "no time", "empty", "more than the batch"],
 )
 def test_what_did_not_run_as_planned_says_nothing(executions: tuple[Execution, ...]) -> None:
     assert readings_of(a_gpu("r1"), *executions) == []

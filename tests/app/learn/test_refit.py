@@ -98,7 +98,7 @@ def test_errors_are_compared_at_the_same_conditions_only() -> None:
     assert error_of(POINTS, samples().take(np.arange(2)), FAST) is None
 
 
-def test_a_network_that_was_only_measured_in_company_needs_its_memory_known() -> None:
+def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_known() -> None:
     found = samples()
     at = replace(found.at, neighbours=((Neighbour("net", 1.0, 50.0),),) * len(found))
     ((gpu_type, why),) = run_refit(request_of(replace(found, at=at))).problems

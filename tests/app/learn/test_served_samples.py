@@ -55,15 +55,15 @@ def test_equal_replicas_give_one_sample_that_a_straggler_does_not_move() -> None
 def test_neighbours_are_told_of_and_make_another_condition() -> None:
     together = samples_of(*TOGETHER, *ALONE)
     assert len(together) == 3
-    companies = {sample.neighbours: sample.latency_ms for sample in together}
-    assert companies == {
+    neighbour_sets = {sample.neighbours: sample.latency_ms for sample in together}
+    assert neighbour_sets == {
         (): 42.0,
         (Neighbour("net", 1.0, 30.0),): 50.0,
         (Neighbour("net", 8.0, 50.0),): 20.0,
     }
 
 
-def test_next_to_neighbours_that_hardly_run_nothing_is_learned_of_what_company_costs() -> None:
+def test_next_to_neighbours_that_hardly_run_nothing_is_learned_of_what_neighbours_cost() -> None:
     idle = replace(TOGETHER[1], batches=300, requests=300)
     (sample,) = samples_of(TOGETHER[0], idle)
     assert sample.latency_ms == 20.0

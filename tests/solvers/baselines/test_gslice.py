@@ -122,8 +122,8 @@ def test_slack_takes_an_extra_replica_back() -> None:
 def test_a_replica_that_outgrows_its_gpu_goes_to_another_and_its_neighbour_stays() -> None:
     problem = problem_of(a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0))
     plans = run(problem, late(2))
-    companies = [[{one.service: one.sm_percent for one in gpu.replicas} for gpu in plan.gpus] for plan in plans]
-    assert companies == [
+    neighbour_sets = [[{one.service: one.sm_percent for one in gpu.replicas} for gpu in plan.gpus] for plan in plans]
+    assert neighbour_sets == [
         [{"chat": 40.0, "photo": 40.0}],
         [{"chat": 60.0, "photo": 40.0}],
         [{"chat": 100.0}, {"photo": 40.0}],

@@ -42,7 +42,7 @@ def a_problem(
     )
 
 
-def companies(plan: Plan) -> list[dict[str, float]]:
+def neighbour_sets(plan: Plan) -> list[dict[str, float]]:
     """SM percent by service, one entry per GPU."""
     return [
         {replica.service: replica.sm_percent for replica in gpu.replicas} for gpu in plan.gpus for _ in range(gpu.count)
@@ -70,7 +70,7 @@ def test_neighbours_are_widened_until_both_keep_their_rule() -> None:
     # 15 · 1.1 = 16.5 ms.
     rows = tuple(row._replace(pressure=0.1) for row in QUIET)
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
-    assert companies(plan_of(a_problem(*services, networks={"net": rows}))) == [{"a": 30.0, "b": 30.0}]
+    assert neighbour_sets(plan_of(a_problem(*services, networks={"net": rows}))) == [{"a": 30.0, "b": 30.0}]
 
 
 def test_a_service_goes_where_it_needs_the_least_extra_share() -> None:
@@ -85,10 +85,10 @@ def test_a_service_goes_where_it_needs_the_least_extra_share() -> None:
         a_service("b-calm", network="calm", rate_rps=30.0),
         a_service("c-small", network="small", rate_rps=40.0),
     )
-    found = companies(plan_of(a_problem(*services, networks=networks)))
+    found = neighbour_sets(plan_of(a_problem(*services, networks=networks)))
     assert found == [{"a-loud": 60.0}, {"b-calm": 60.0, "c-small": 20.0}]
     # Where the calm one is not there, it takes the extra share rather than a GPU of its own.
-    found = companies(plan_of(a_problem(services[0], services[2], networks=networks)))
+    found = neighbour_sets(plan_of(a_problem(services[0], services[2], networks=networks)))
     assert found == [{"a-loud": 60.0, "c-small": 30.0}]
 
 
@@ -98,7 +98,7 @@ def test_a_gpu_of_its_own_is_taken_where_the_extra_shares_do_not_fit() -> None:
         a_service("a-loud", network="loud", rate_rps=30.0),
         a_service("c-small", network="small", rate_rps=40.0),
     )
-    found = companies(plan_of(a_problem(*services, networks=networks)))
+    found = neighbour_sets(plan_of(a_problem(*services, networks=networks)))
     assert sorted(found, key=str) == [{"a-loud": 75.0}, {"c-small": 20.0}]
 
 
@@ -133,9 +133,9 @@ def test_what_cannot_be_served_names_its_rule(
 def test_memory_and_watts_are_kept_though_igniter_does_not_know_them() -> None:
     rows = tuple(row._replace(memory_mib=9000.0) for row in QUIET)
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
-    assert len(companies(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+    assert len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
     rows = tuple(row._replace(power_w=101.0) for row in QUIET)
-    assert len(companies(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+    assert len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
 
 
 @pytest.mark.skipif(not (FOLDER.is_dir() and SERVICES.is_dir()), reason="needs the shared problems")

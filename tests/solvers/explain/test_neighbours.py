@@ -93,8 +93,8 @@ def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
 
 
 def test_a_replica_without_a_row_has_no_seat() -> None:
-    company = NeighbourReader(a_problem(a_service(rate_rps=40.0)))
+    reader = NeighbourReader(a_problem(a_service(rate_rps=40.0)))
     (odd,) = a_plan(a_replica(sm_percent=33.0)).gpus
     (foreign,) = a_plan(a_replica("nobody")).gpus
-    assert company.seats(odd) is None and company.seats(foreign) is None
-    assert company.bindings(Plan(policy="test", gpus=(odd,)), "chat") == ()
+    assert reader.seats(odd) is None and reader.seats(foreign) is None
+    assert reader.bindings(Plan(policy="test", gpus=(odd,)), "chat") == ()

@@ -121,8 +121,8 @@ def shared_gpu(rates_rps: tuple[float, float]) -> tuple[Problem, Plan]:
 def test_capacities_next_to_neighbours_are_those_of_the_checker() -> None:
     capacities = []
     for own, other in ((0.3, 0.1), (0.1, 0.3)):
-        company = Neighbours(count=1, pressure=other)
-        execution = execution_ms(row(50.0, pressure=own), company, sensitivity=0.8, gpu_type=gpu_type())
+        neighbours = Neighbours(count=1, pressure=other)
+        execution = execution_ms(row(50.0, pressure=own), neighbours, sensitivity=0.8, gpu_type=gpu_type())
         capacities.append(capacity_rps(LAW, percentile=0.98, batch=4, slo_ms=80.0, execution_ms=execution))
     assert violations(*shared_gpu((capacities[0], capacities[1]))) == ()
     broken = violations(*shared_gpu((capacities[0] * 1.00001, capacities[1] * 1.00001)))
@@ -131,10 +131,10 @@ def test_capacities_next_to_neighbours_are_those_of_the_checker() -> None:
 
 def test_many_rows_at_once_agree_with_one_by_one() -> None:
     rows = [row(sm, batch=batch, run_ms=400.0 / sm + batch) for sm in (10.0, 30.0, 80.0) for batch in (1, 4)]
-    company = Neighbours(count=3, pressure=0.7)
-    executions = executions_ms(rows, company, sensitivity=0.5, gpu_type=gpu_type())
+    neighbours = Neighbours(count=3, pressure=0.7)
+    executions = executions_ms(rows, neighbours, sensitivity=0.5, gpu_type=gpu_type())
     assert executions == pytest.approx(
-        [execution_ms(one, company, sensitivity=0.5, gpu_type=gpu_type()) for one in rows], rel=1e-14
+        [execution_ms(one, neighbours, sensitivity=0.5, gpu_type=gpu_type()) for one in rows], rel=1e-14
     )
     expected = [
         capacity_rps(LAW, percentile=0.98, batch=one.batch, slo_ms=60.0, execution_ms=float(execution))
@@ -176,7 +176,7 @@ def test_a_percentile_that_the_law_lacks_is_refused() -> None:
         max_execution_ms(LAW, percentile=0.9, batch=1, slo_ms=50.0, rate_rps=1.0)
 
 
-def all_companies(candidates: list[list[OperatingPoint]], free: float, most: int) -> list[Neighbours]:
+def all_neighbour_sets(candidates: list[list[OperatingPoint]], free: float, most: int) -> list[Neighbours]:
     """Every set of neighbours, at most one row per candidate, within the free SM percent."""
     options: list[list[OperatingPoint | None]] = [[None, *rows] for rows in candidates]
     chosen = [[one for one in choice if one is not None] for choice in itertools.product(*options)]
@@ -188,7 +188,7 @@ def all_companies(candidates: list[list[OperatingPoint]], free: float, most: int
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_worst_company_is_the_worst_of_all_companies(seed: int) -> None:
+def test_the_worst_neighbours_are_the_worst_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     kind = gpu_type(sm_percent_step=draw.choice((5.0, 10.0, 20.0)))
     widths = [kind.sm_percent_step * step for step in range(1, int(100 / kind.sm_percent_step) + 1)]
@@ -200,8 +200,8 @@ def test_the_worst_company_is_the_worst_of_all_companies(seed: int) -> None:
     rows = [row(width, run_ms=draw.uniform(1, 50)) for width in widths]
     bounds = worst_neighbours(candidates, gpu_type=kind, max_replicas=max_replicas).executions_ms(rows, sensitivity=0.9)
     for one, bound in zip(rows, bounds, strict=True):
-        companies = all_companies(candidates, 100.0 - one.sm_percent, max_replicas - 1)
-        worst = max(execution_ms(one, company, sensitivity=0.9, gpu_type=kind) for company in companies)
+        neighbour_sets = all_neighbour_sets(candidates, 100.0 - one.sm_percent, max_replicas - 1)
+        worst = max(execution_ms(one, neighbours, sensitivity=0.9, gpu_type=kind) for neighbours in neighbour_sets)
         assert bound == pytest.approx(worst, rel=1e-12)
 
 
@@ -213,7 +213,7 @@ def test_a_service_sends_at_most_one_neighbour() -> None:
     assert worst.executions_ms([row(20.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67 * (1 + 0.8 * 1.0)])
 
 
-def test_a_step_finer_than_any_gpu_needs_costs_no_memory_and_overlooks_no_company() -> None:
+def test_a_step_finer_than_any_gpu_needs_costs_no_memory_and_overlooks_no_neighbours() -> None:
     # 66.667 % are free: both neighbours of 33.3335 % just fit in, and 2 · 1.0 is the worst.
     kind = gpu_type(sm_percent_step=1e-9, launch_per_neighbour=0.0, launch_base=0.0)
     worst = worst_neighbours([[row(33.3335, pressure=1.0)]] * 2, gpu_type=kind, max_replicas=3)

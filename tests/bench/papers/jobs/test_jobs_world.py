@@ -1,4 +1,4 @@
-"""Jobs on simulated GPUs: times, company, containers, energy; worked by the truth's own figures."""
+"""Jobs on simulated GPUs: times, neighbours, containers, energy; worked by the truth's own figures."""
 
 from functools import lru_cache
 

@@ -23,7 +23,7 @@ def plan_of(problem: Problem) -> Plan:
     return plan
 
 
-def companies(plan: Plan) -> list[set[str]]:
+def neighbour_sets(plan: Plan) -> list[set[str]]:
     """Services by GPU."""
     return [{replica.service for replica in gpu.replicas} for gpu in plan.gpus for _ in range(gpu.count)]
 
@@ -59,14 +59,14 @@ def test_a_rate_beyond_one_gpu_takes_more_of_them() -> None:
 def test_equal_networks_share_only_where_the_fleet_is_full() -> None:
     # Equal sensitivities have affinity (50 + 50) / 2 = 50: below 70, and enough once no GPU is idle.
     one, other = a_service("one", network="a", rate_rps=20.0), a_service("other", network="a", rate_rps=20.0)
-    assert companies(plan_of(two_networks(1.0, one, other))) == [{"one"}, {"other"}]
-    assert companies(plan_of(two_networks(1.0, one, other, count=1))) == [{"one", "other"}]
+    assert neighbour_sets(plan_of(two_networks(1.0, one, other))) == [{"one"}, {"other"}]
+    assert neighbour_sets(plan_of(two_networks(1.0, one, other, count=1))) == [{"one", "other"}]
 
 
 def test_unlike_networks_share_a_gpu() -> None:
     # The median of 0.2 and 1 is 1: ratios 1.2 and 1.2 / 0.2 = 6, 4.8 apart: 99.2, with 50 for two low ones 74.6.
     one, other = a_service("one", network="a", rate_rps=20.0), a_service("other", network="b", rate_rps=20.0)
-    assert companies(plan_of(two_networks(0.2, one, other))) == [{"one", "other"}]
+    assert neighbour_sets(plan_of(two_networks(0.2, one, other))) == [{"one", "other"}]
 
 
 def test_nobody_loses_what_he_carries_to_a_newcomer() -> None:
@@ -79,7 +79,7 @@ def test_nobody_loses_what_he_carries_to_a_newcomer() -> None:
     other = a_service("other", network="b", rate_rps=20.0)
     for rate_rps, gpus in ((40.0, 2), (20.0, 1)):
         services = (a_service("one", network="a", rate_rps=rate_rps), other)
-        assert len(companies(plan_of(replace(problem, points=loud, services=services)))) == gpus
+        assert len(neighbour_sets(plan_of(replace(problem, points=loud, services=services)))) == gpus
 
 
 def running(*counts: tuple[str, int]) -> Plan:
@@ -105,9 +105,9 @@ def test_a_replica_goes_when_the_others_carry_more_than_enough(rate_rps: float, 
 
 def test_limits_of_replicas_hold() -> None:
     few = plan_of(a_problem(a_service(rate_rps=1.0, min_replicas=3)))
-    assert len(companies(few)) == 3
+    assert len(neighbour_sets(few)) == 3
     most = plan_of(a_problem(a_service(rate_rps=500.0, max_replicas=2), current=running(("chat", 4))))
-    assert len(companies(most)) == 2
+    assert len(neighbour_sets(most)) == 2
     assert [(entry.service, entry.reason) for entry in most.unserved] == [("chat", "replicas")]
 
 

@@ -79,7 +79,7 @@ def learned() -> Fits:
     """A fit of each kind: latency by the best technique, interference, power and memory."""
     samples = joined(grid_samples(("a", "b"), noise=0.02), beside("a", "b", factor=1.1), beside("b", "a", factor=1.2))
     at = samples.at
-    alone = np.array([not company for company in at.neighbours])
+    alone = np.array([not neighbours for neighbours in at.neighbours])
     measured = type(samples)(
         at=at,
         latency_ms=samples.latency_ms,

@@ -4,7 +4,7 @@ import numpy as np
 
 from solvers.predict.data.interference_factor import networks_in, pairs_of, positions
 from solvers.predict.data.samples import Neighbour
-from tests.solvers.predict.companies import colocated
+from tests.solvers.predict.neighbour_sets import colocated
 
 B, C = Neighbour("b", 2.0, 20.0), Neighbour("c", 4.0, 30.0)
 

@@ -75,9 +75,9 @@ def test_a_name_that_no_document_can_hold_is_refused(name: str) -> None:
 @pytest.mark.parametrize(("batch", "share"), [(0.5, 50.0), (NAN, 50.0), (INF, 50.0), (4.0, 0.0), (4.0, 101.0)])
 def test_a_neighbour_that_cannot_be_is_refused(batch: float, share: float) -> None:
     at = grid_samples().at
-    company = (Neighbour("b", 2.0, 10.0), Neighbour("vgg19", batch, share))
+    neighbours = (Neighbour("b", 2.0, 10.0), Neighbour("vgg19", batch, share))
     with pytest.raises(InvalidInput, match=r"rows\[9\]\.neighbours: .*vgg19"):
-        check_queries(replace(at, neighbours=(*((),) * 9, company, *((),) * 30)))
+        check_queries(replace(at, neighbours=(*((),) * 9, neighbours, *((),) * 30)))
 
 
 @pytest.mark.parametrize("column", ["batch", "clock_mhz"])

@@ -215,10 +215,11 @@ def test_an_estimate_next_to_neighbours_stays_as_unsure_as_alone() -> None:
         joined(family(), beside(NAMES[4], NAMES[5], factor=1.2), beside(NAMES[5], NAMES[4], factor=1.2)),
         technique="linear_fractional",
     )
-    company = (Neighbour(NAMES[4], 4.0, 50.0),)
+    neighbours = (Neighbour(NAMES[4], 4.0, 50.0),)
     layers = {**LAYERS, "new": layers_of("new", 100)}
     alone, together = (
-        predict_latency(fits, replace(new_on(V100), neighbours=(each,) * 40), layers=layers) for each in ((), company)
+        predict_latency(fits, replace(new_on(V100), neighbours=(each,) * 40), layers=layers)
+        for each in ((), neighbours)
     )
     assert all(name.startswith("layer_counts+") for name in together.technique)
     widths = [each.latency_ms_high / each.latency_ms_low for each in (alone, together)]

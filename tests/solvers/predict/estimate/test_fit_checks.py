@@ -18,7 +18,7 @@ from tests.solvers.synthetic_samples import beside, grid_samples, joined
 def learned() -> Fits:
     """A fit of every quantity."""
     samples = joined(grid_samples(("a", "b"), noise=0.02), beside("a", "b", factor=1.1), beside("b", "a", factor=1.2))
-    is_alone = np.array([not company for company in samples.at.neighbours])
+    is_alone = np.array([not neighbours for neighbours in samples.at.neighbours])
     power_w = np.where(is_alone, 60.0 + 1.5 * samples.at.sm_percent, np.nan)
     memory_mib = np.where(is_alone, 900.0 + 30.0 * samples.at.batch, np.nan)
     return make_fits(replace(samples, power_w=power_w, memory_mib=memory_mib))

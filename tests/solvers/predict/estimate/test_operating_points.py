@@ -144,7 +144,7 @@ def test_memory_at_a_batch_that_was_not_measured_has_the_margin_of_its_fit() -> 
 
 def test_the_pressure_law_gives_pressures_whose_product_with_the_sensitivity_it_keeps() -> None:
     law = pressure.prior((GROUP.network,))
-    made = performance(samples(), company=law)
+    made = performance(samples(), neighbours=law)
     row = rows_by_key(made)[50.0, 4, 1500.0]
     raw = pressure.pressures(law, GROUP.network, batch=np.array([4.0]), sm_percent=np.array([50.0]))[0]
     assert made.points.sensitivity * row.pressure == pytest.approx(raw * pressure.sensitivity(law, GROUP.network))
@@ -152,12 +152,12 @@ def test_the_pressure_law_gives_pressures_whose_product_with_the_sensitivity_it_
 
 def test_samples_next_to_neighbours_do_not_pass_for_alone() -> None:
     alone = samples()
-    company = alone.take(np.arange(4))
+    neighbours = alone.take(np.arange(4))
     at = make_queries(
-        company.at.network,
-        company.at.gpu_type,
-        batch=company.at.batch,
-        sm_percent=company.at.sm_percent,
+        neighbours.at.network,
+        neighbours.at.gpu_type,
+        batch=neighbours.at.batch,
+        sm_percent=neighbours.at.sm_percent,
         neighbours=[(Neighbour("vgg16", 4.0, 20.0),)] * 4,
     )
     joined = make_samples(
@@ -168,7 +168,7 @@ def test_samples_next_to_neighbours_do_not_pass_for_alone() -> None:
             sm_percent=np.concatenate((alone.at.sm_percent, at.sm_percent)),
             neighbours=alone.at.neighbours + at.neighbours,
         ),
-        np.concatenate((alone.latency_ms, 2.0 * company.latency_ms)),
+        np.concatenate((alone.latency_ms, 2.0 * neighbours.latency_ms)),
         memory_mib=np.full(len(alone) + 4, 1000.0),
     )
     row = rows_by_key(performance(joined))[60.0, 4, 1500.0]

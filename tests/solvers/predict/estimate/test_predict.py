@@ -19,10 +19,10 @@ V100 = "V100-16GB"
 BESIDE_B = (Neighbour("b", 4.0, 50.0),)
 
 
-def queries_of(network: str, *companies: tuple[Neighbour, ...]) -> Queries:
-    size = len(companies)
+def queries_of(network: str, *neighbour_sets: tuple[Neighbour, ...]) -> Queries:
+    size = len(neighbour_sets)
     return make_queries(
-        [network] * size, [V100] * size, batch=[2.0] * size, sm_percent=[30.0] * size, neighbours=companies
+        [network] * size, [V100] * size, batch=[2.0] * size, sm_percent=[30.0] * size, neighbours=neighbour_sets
     )
 
 
@@ -80,10 +80,10 @@ def test_the_interval_is_the_fits_own_and_holds_its_middle(fits: Fits) -> None:
 
 
 @pytest.mark.parametrize("network", ["a", "b", "c"])
-@pytest.mark.parametrize("company", [(), BESIDE_B, (Neighbour("never", 1.0, 9.0),)])
-def test_low_middle_high_stand_in_that_order(fits: Fits, network: str, company: tuple[Neighbour, ...]) -> None:
+@pytest.mark.parametrize("neighbours", [(), BESIDE_B, (Neighbour("never", 1.0, 9.0),)])
+def test_low_middle_high_stand_in_that_order(fits: Fits, network: str, neighbours: tuple[Neighbour, ...]) -> None:
     for coverage in (0.1, 0.5, 0.9):
-        predicted = predict_latency(fits, queries_of(network, company), coverage=coverage)
+        predicted = predict_latency(fits, queries_of(network, neighbours), coverage=coverage)
         assert (predicted.latency_ms_low <= predicted.latency_ms).all()
         assert (predicted.latency_ms <= predicted.latency_ms_high).all()
 
@@ -112,8 +112,8 @@ def test_a_coverage_whose_ends_nobody_knows_is_refused(fits: Fits, coverage: flo
         predict_latency(fits, queries_of("a", ()), coverage=coverage)
 
 
-def test_who_was_never_seen_in_company_is_no_surer_there_than_alone(fits: Fits) -> None:
-    predictions = [predict_latency(fits, queries_of("c", company)) for company in ((), BESIDE_B)]
+def test_who_was_never_seen_beside_neighbours_is_no_surer_there_than_alone(fits: Fits) -> None:
+    predictions = [predict_latency(fits, queries_of("c", neighbours)) for neighbours in ((), BESIDE_B)]
     alone, together = ((each.latency_ms_low[0], each.latency_ms_high[0]) / each.latency_ms for each in predictions)
     assert together[0] <= alone[0] + 1e-9
     assert together[1] >= alone[1] - 1e-9
@@ -123,7 +123,7 @@ def test_who_was_never_seen_in_company_is_no_surer_there_than_alone(fits: Fits) 
 
 
 @pytest.mark.parametrize(("wider", "is_kept"), [(1.5, False), (3.0, True)])
-def test_who_is_far_less_sure_alone_stays_so_in_company(fits: Fits, wider: float, is_kept: bool) -> None:
+def test_who_is_far_less_sure_alone_stays_so_beside_neighbours(fits: Fits, wider: float, is_kept: bool) -> None:
     interference, of_a = fits.interference(V100), fit_of(fits, "a")
     assert interference is not None
     quantiles = tuple(quantile**wider for quantile in interference.quality.ratio_quantiles)
@@ -193,8 +193,8 @@ class _CallCounter:
         self.calls += event == "call"
 
 
-@pytest.mark.parametrize("company", [(), BESIDE_B], ids=["alone", "with a neighbour"])
-def test_a_hundred_thousand_queries_are_computed_in_columns(fits: Fits, company: tuple[Neighbour, ...]) -> None:
+@pytest.mark.parametrize("neighbours", [(), BESIDE_B], ids=["alone", "with a neighbour"])
+def test_a_hundred_thousand_queries_are_computed_in_columns(fits: Fits, neighbours: tuple[Neighbour, ...]) -> None:
     def count(size: int) -> int:
         random = np.random.default_rng(0)
         queries = make_queries(
@@ -202,7 +202,7 @@ def test_a_hundred_thousand_queries_are_computed_in_columns(fits: Fits, company:
             [V100] * size,
             batch=random.integers(1, 9, size).astype(np.float64),
             sm_percent=random.uniform(10.0, 100.0, size),
-            neighbours=[company] * size,
+            neighbours=[neighbours] * size,
         )
         counter = _CallCounter()
         before = sys.getprofile()

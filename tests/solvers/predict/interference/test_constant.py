@@ -6,7 +6,7 @@ import pytest
 from solvers.predict.data.fit import TooFewSamples
 from solvers.predict.data.samples import Neighbour, make_queries, make_samples
 from solvers.predict.interference import constant
-from tests.solvers.predict.companies import colocated
+from tests.solvers.predict.neighbour_sets import colocated
 
 ONE = [Neighbour("b", 1.0, 20.0)]
 

@@ -9,7 +9,7 @@ from solvers.predict.data.fit import Coefficients
 from solvers.predict.data.samples import Neighbour, make_samples
 from solvers.predict.interference import constant, pressure
 from solvers.predict.interference.deflate import alone_samples, deflated_ms
-from tests.solvers.predict.companies import Law, colocated, samples_by
+from tests.solvers.predict.neighbour_sets import Law, colocated, samples_by
 
 B = Neighbour("b", 4.0, 30.0)
 TWENTY_PERCENT = Coefficients(arrays={"counts": np.array([1.0]), "factors": np.array([1.2])})

@@ -6,7 +6,7 @@ import pytest
 from solvers.predict.data.fit import TooFewSamples
 from solvers.predict.data.samples import LayerCounts, Neighbour, Reals, Samples
 from solvers.predict.interference import constant, layer_counts
-from tests.solvers.predict.companies import Law, colocated, random_company, samples_by
+from tests.solvers.predict.neighbour_sets import Law, colocated, random_neighbours, samples_by
 
 CONVOLUTIONS = {"n5": 5, "n10": 10, "n20": 20, "n40": 40, "n60": 60, "n80": 80}
 LAYERS = {
@@ -20,7 +20,7 @@ TRUTH = Law(
 
 
 def learned(*networks: str, seed: int = 1) -> tuple[Samples, Reals]:
-    queries = random_company(networks, rows=200, most_neighbours=1, seed=seed)
+    queries = random_neighbours(networks, rows=200, most_neighbours=1, seed=seed)
     return samples_by(TRUTH, queries, np.full(200, 10.0)), np.full(200, 10.0)
 
 
@@ -31,7 +31,7 @@ def next_to(network: str, *, neighbours: int = 1, own: str = "n5") -> tuple[str,
 def test_a_never_seen_neighbour_is_foretold_better_than_by_a_constant() -> None:
     samples, alone_ms = learned("n5", "n20", "n40", "n80")
     unseen = colocated([next_to("n10"), next_to("n60")])
-    truth = np.array([TRUTH.factor("n5", company) for company in unseen.neighbours])
+    truth = np.array([TRUTH.factor("n5", neighbours) for neighbours in unseen.neighbours])
     by_layers = layer_counts.predict(layer_counts.fit(samples, alone_ms, LAYERS), unseen, np.full(2, 10.0))
     by_constant = constant.predict(constant.fit(samples, alone_ms), unseen, np.full(2, 10.0))
     assert by_layers[0] < by_layers[1]
@@ -64,7 +64,7 @@ def test_what_an_unlike_network_did_beyond_its_counts_is_not_blamed_on_them() ->
     # Two networks of one size, one four times as heavy: next to a third of that size their mean is the best guess.
     twins = {name: LayerCounts(network=name, counts={"convolution": 20}, parameters_millions=20.0) for name in "abc"}
     law = Law(sensitivity=dict.fromkeys("abc", 1.0), weight={"a": 0.5, "b": 2.0})
-    queries = random_company(("a", "b"), rows=100, most_neighbours=1, seed=3)
+    queries = random_neighbours(("a", "b"), rows=100, most_neighbours=1, seed=3)
     fit = layer_counts.fit(samples_by(law, queries, np.full(100, 10.0)), np.full(100, 10.0), twins)
     light, middle, heavy = layer_counts.predict(
         fit, colocated([next_to(network, own="c") for network in "acb"]), np.full(3, 10.0)

@@ -12,12 +12,12 @@ from solvers.predict.interference import constant, pressure
 from solvers.predict.latency.decomposition import LinkFacts, NetworkFacts
 from solvers.types.problem import OperatingPoint
 from solvers.types.state import GpuType
-from tests.solvers.predict.companies import (
+from tests.solvers.predict.neighbour_sets import (
     MEASURED,
     Law,
     colocated,
     measured_pairs,
-    random_company,
+    random_neighbours,
     samples_by,
 )
 
@@ -27,7 +27,7 @@ NOTHING_BUT_RUN = {network: NetworkFacts(kernels=0.0, input_bytes=0.0, output_by
 
 
 def learned(rows: int = 200, *, most_neighbours: int = 3, seed: int = 1) -> tuple[Samples, np.ndarray]:
-    queries = random_company(NETWORKS, rows=rows, most_neighbours=most_neighbours, seed=seed)
+    queries = random_neighbours(NETWORKS, rows=rows, most_neighbours=most_neighbours, seed=seed)
     alone_ms = np.random.default_rng(seed).uniform(2.0, 50.0, rows)
     return samples_by(TRUTH, queries, alone_ms), alone_ms
 
@@ -42,7 +42,7 @@ def test_a_known_law_is_recovered_from_its_samples() -> None:
     assert ratio == pytest.approx(1.6 / 0.6, rel=0.05)
 
 
-def test_pairs_foretell_larger_companies() -> None:
+def test_pairs_foretell_larger_groups() -> None:
     samples, alone_ms = learned(most_neighbours=1)
     fit = pressure.fit(samples, alone_ms, NOTHING_BUT_RUN)
     unseen, unseen_ms = learned(seed=2, most_neighbours=3)
@@ -80,17 +80,17 @@ def test_latencies_are_those_of_the_contract() -> None:
     )
     times = pressure.times(fit, samples.at, alone_ms)
     expected = []
-    for i, company in enumerate(samples.at.neighbours):
+    for i, neighbours in enumerate(samples.at.neighbours):
         row = OperatingPoint(
             20.0, 1, 1410.0, times.transfer_ms[i], times.launch_ms[i], times.run_ms[i], 1000.0, 50.0, 0.0
         )
         heavy = [
             pressure.pressures(fit, n.network, batch=np.array([n.batch]), sm_percent=np.array([n.sm_percent]))[0]
-            for n in company
+            for n in neighbours
         ]
-        neighbours = Neighbours(count=len(company), pressure=sum(heavy))
+        others = Neighbours(count=len(neighbours), pressure=sum(heavy))
         sensitivity = pressure.sensitivity(fit, samples.at.network[i])
-        expected.append(execution_ms(row, neighbours, sensitivity=sensitivity, gpu_type=gpu_type))
+        expected.append(execution_ms(row, others, sensitivity=sensitivity, gpu_type=gpu_type))
     assert pressure.predict(fit, samples.at, alone_ms) * alone_ms == pytest.approx(expected, rel=1e-12)
 
 
@@ -105,7 +105,7 @@ def test_more_wider_and_larger_neighbours_never_help() -> None:
         [Neighbour("a", 8.0, 30.0), Neighbour("b", 1.0, 10.0)],
         [Neighbour("a", 8.0, 30.0), Neighbour("b", 1.0, 10.0), Neighbour("new", 1.0, 10.0)],
     ]
-    factors = pressure.predict(fit, colocated([("c", 4.0, 20.0, company) for company in grid]), np.full(5, 9.0))
+    factors = pressure.predict(fit, colocated([("c", 4.0, 20.0, neighbours) for neighbours in grid]), np.full(5, 9.0))
     assert np.all(np.diff(factors) >= 0.0) and factors[0] >= 1.0
 
 
@@ -114,7 +114,7 @@ def test_the_order_of_neighbours_and_of_samples_changes_nothing() -> None:
     fit = pressure.fit(samples, alone_ms)
     order = np.random.default_rng(4).permutation(50)
     shuffled = pressure.fit(samples.take(order), alone_ms[order])
-    turned = replace(samples.at, neighbours=tuple(company[::-1] for company in samples.at.neighbours))
+    turned = replace(samples.at, neighbours=tuple(neighbours[::-1] for neighbours in samples.at.neighbours))
     expected = pressure.predict(fit, samples.at, alone_ms)
     assert pressure.predict(fit, turned, alone_ms) == pytest.approx(expected, rel=1e-12)
     assert pressure.predict(shuffled, samples.at, alone_ms) == pytest.approx(expected, rel=1e-6)
@@ -124,8 +124,8 @@ def test_an_unknown_network_is_the_pooled_mean() -> None:
     samples, alone_ms = learned()
     fit = pressure.fit(samples, alone_ms)
     assert pressure.sensitivity(fit, "new") == 1.0
-    company = [[Neighbour(network, 4.0, 20.0)] for network in (*NETWORKS, "new")]
-    *known, new = pressure.predict(fit, colocated([("new", 4.0, 20.0, c) for c in company]), np.full(5, 9.0))
+    neighbours = [[Neighbour(network, 4.0, 20.0)] for network in (*NETWORKS, "new")]
+    *known, new = pressure.predict(fit, colocated([("new", 4.0, 20.0, c) for c in neighbours]), np.full(5, 9.0))
     assert min(known) < new < max(known)
 
 

@@ -8,12 +8,12 @@ import pytest
 from solvers.predict.data.fit import TooFewSamples
 from solvers.predict.data.samples import Neighbour, Queries, Reals, Samples
 from solvers.predict.interference import pressure, response_surface
-from tests.solvers.predict.companies import (
+from tests.solvers.predict.neighbour_sets import (
     MEASURED,
     Law,
     colocated,
     measured_pairs,
-    random_company,
+    random_neighbours,
     samples_by,
 )
 
@@ -27,7 +27,7 @@ def bent(queries: Queries) -> Reals:
 
 
 def learned(rows: int, seed: int, *, most_neighbours: int = 1) -> tuple[Samples, Reals]:
-    queries = random_company(NETWORKS, rows=rows, most_neighbours=most_neighbours, seed=seed)
+    queries = random_neighbours(NETWORKS, rows=rows, most_neighbours=most_neighbours, seed=seed)
     alone_ms = np.random.default_rng(seed).uniform(2.0, 50.0, rows)
     samples = samples_by(TRUTH, queries, alone_ms)
     return replace(samples, latency_ms=samples.latency_ms * bent(queries)), alone_ms
@@ -50,8 +50,8 @@ def test_a_pair_that_was_never_sampled_is_foretold_from_its_networks() -> None:
     samples, alone_ms = learned(300, seed=1)
     is_pair = np.array(
         [
-            network == "a" and company[0].network == "c"
-            for network, company in zip(samples.at.network, samples.at.neighbours, strict=True)
+            network == "a" and neighbours[0].network == "c"
+            for network, neighbours in zip(samples.at.network, samples.at.neighbours, strict=True)
         ]
     )
     train, test = np.flatnonzero(~is_pair), np.flatnonzero(is_pair)
@@ -82,7 +82,7 @@ def test_the_order_of_neighbours_and_of_samples_changes_nothing() -> None:
     fit = response_surface.fit(samples, alone_ms)
     order = np.random.default_rng(4).permutation(60)
     shuffled = response_surface.fit(samples.take(order), alone_ms[order])
-    turned = replace(samples.at, neighbours=tuple(company[::-1] for company in samples.at.neighbours))
+    turned = replace(samples.at, neighbours=tuple(neighbours[::-1] for neighbours in samples.at.neighbours))
     expected = response_surface.predict(fit, samples.at, alone_ms)
     assert response_surface.predict(fit, turned, alone_ms) == pytest.approx(expected, rel=1e-12)
     assert response_surface.predict(shuffled, samples.at, alone_ms) == pytest.approx(expected, rel=1e-5)

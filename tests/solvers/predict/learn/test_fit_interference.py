@@ -11,7 +11,7 @@ from tests.solvers.synthetic_samples import beside, grid_samples, joined, known_
 UNKNOWN = float("nan")
 
 
-def company() -> Samples:
+def neighbours() -> Samples:
     """a alone and next to two neighbours, one mild and one harsh; c only next to others."""
     return joined(
         grid_samples(("a",)),
@@ -29,7 +29,7 @@ def alone_ms(samples: Samples, *known: str) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def test_a_network_never_alone_lends_its_samples_as_if_alone() -> None:
-    samples = company()
+    samples = neighbours()
     lent = lend_alone(samples, alone_ms(samples, "a"))
     assert lent.at.neighbours == ((),) * len(lent)
     is_c = np.array(lent.at.network) == "c"
@@ -40,15 +40,15 @@ def test_a_network_never_alone_lends_its_samples_as_if_alone() -> None:
     assert lent.latency_ms[is_c] == pytest.approx(truth, rel=0.03)
 
 
-def test_nothing_is_lent_when_every_latency_alone_is_known_or_nobody_has_company() -> None:
-    samples = company()
+def test_nothing_is_lent_when_every_latency_alone_is_known_or_nobody_has_neighbours() -> None:
+    samples = neighbours()
     assert len(lend_alone(samples, alone_ms(samples, "a", "c"))) == 0
     alone = grid_samples(("a",))
     assert len(lend_alone(alone, alone_ms(alone))) == 0
 
 
 def colocated(*known: str) -> Colocated:
-    samples = company()
+    samples = neighbours()
     return Colocated(samples=samples, alone_ms=alone_ms(samples, *known), layers=NO_LAYERS)
 
 
@@ -67,7 +67,7 @@ def test_rows_whose_latency_alone_is_not_known_do_not_count_as_samples() -> None
     assert known.quality.sample_count == 80
 
 
-def test_without_company_or_latencies_alone_there_is_nothing_to_fit() -> None:
+def test_without_neighbours_or_latencies_alone_there_is_nothing_to_fit() -> None:
     assert fit_interference(colocated(), seed=0, source="") == ()
     alone = grid_samples()
     nobody = Colocated(samples=alone, alone_ms=alone_ms(alone, "a"), layers=NO_LAYERS)

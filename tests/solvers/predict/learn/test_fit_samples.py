@@ -58,7 +58,7 @@ def test_an_unknown_technique_is_answered_with_the_known_ones() -> None:
 
 
 def everything() -> Samples:
-    """Two networks alone and next to each other, one only in company; watts and MiB of one of them."""
+    """Two networks alone and next to each other, one only beside neighbours; watts and MiB of one of them."""
     alone = grid_samples(("a", "b"), noise=0.03)
     is_a = np.array(alone.at.network) == "a"
     alone = replace(
@@ -112,13 +112,13 @@ def test_without_watts_and_mib_only_latency_is_learned() -> None:
     assert {fit.quantity for fit in make_fits(grid_samples()).fits} == {"latency_ms"}
 
 
-def test_rows_in_company_do_not_blur_the_latency_alone(learned: Fits) -> None:
+def test_rows_beside_neighbours_do_not_blur_the_latency_alone(learned: Fits) -> None:
     fit = learned.find("latency_ms", Group("a", V100))
     assert fit is not None
     assert fit.quality.sample_count == 40
 
 
-def test_a_network_seen_only_in_company_is_learned_as_if_alone(learned: Fits) -> None:
+def test_a_network_seen_only_beside_neighbours_is_learned_as_if_alone(learned: Fits) -> None:
     at = grid_samples(("only_beside",)).at
     truth = known_latency_ms(at.batch, at.sm_percent)
     errors = np.abs(predict_latency(learned, at).latency_ms / truth - 1.0)
@@ -126,7 +126,7 @@ def test_a_network_seen_only_in_company_is_learned_as_if_alone(learned: Fits) ->
     assert errors.max() < 0.1
 
 
-def test_company_helps_a_network_with_too_few_samples_alone() -> None:
+def test_neighbours_help_a_network_with_too_few_samples_alone() -> None:
     single = samples_at([4.0], [50.0], [float(known_latency_ms(np.array([4.0]), np.array([50.0]))[0])], network="c")
     rest = joined(grid_samples(("a", "b")), beside("a", "b", factor=1.1), beside("b", "a", factor=1.1))
     alone = make_fits(joined(single, rest), technique="linear_fractional")

@@ -43,7 +43,7 @@ def colocated(rows: Sequence[tuple[str, float, float, Sequence[Neighbour]]]) -> 
     )
 
 
-def random_company(networks: Sequence[str], *, rows: int, most_neighbours: int, seed: int) -> Queries:
+def random_neighbours(networks: Sequence[str], *, rows: int, most_neighbours: int, seed: int) -> Queries:
     """Random conditions next to 1 to `most_neighbours` random neighbours."""
     draw = np.random.default_rng(seed)
 
@@ -51,16 +51,16 @@ def random_company(networks: Sequence[str], *, rows: int, most_neighbours: int, 
         batch = float(draw.choice([1, 2, 4, 8, 16, 32]))
         return str(draw.choice(networks)), batch, float(draw.choice([10, 20, 30, 40]))
 
-    companies = [
+    neighbour_sets = [
         [Neighbour(*condition()) for _ in range(draw.integers(1, most_neighbours, endpoint=True))] for _ in range(rows)
     ]
-    return colocated([(*condition(), company) for company in companies])
+    return colocated([(*condition(), neighbours) for neighbours in neighbour_sets])
 
 
 def samples_by(law: Law, queries: Queries, alone_ms: Reals) -> Samples:
     """What the law measures under these conditions."""
     factors = [
-        law.factor(network, company) for network, company in zip(queries.network, queries.neighbours, strict=True)
+        law.factor(network, neighbours) for network, neighbours in zip(queries.network, queries.neighbours, strict=True)
     ]
     return make_samples(queries, alone_ms * np.array(factors))
 
