@@ -27,7 +27,7 @@ PARTS = 4
 ROOFLINE = TechniqueEntry(name="roofline", package="solvers.predict.resources", is_pooled=True)
 DUTY_CYCLE = TechniqueEntry(name="duty_cycle", package="solvers.predict.resources")
 THROTTLING = TechniqueEntry(name="throttling", package="solvers.predict.latency")
-MEMORY = TechniqueEntry(name="memory", package="solvers.predict")
+MEMORY = TechniqueEntry(name="memory", package="solvers.predict.resources")
 
 Hide = Callable[[Samples, Indices], Samples]
 """Samples without what is held out of these rows."""

@@ -76,7 +76,7 @@ async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> No
 
 
 class PostgresForecasts:
-    """What `app.control.forecasts.choose_forecasts` reads and writes, in PostgreSQL."""
+    """What `app.learn.choose_forecasts` reads and writes, in PostgreSQL."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -166,7 +166,7 @@ def test_what_is_handed_over_must_be_an_open_port(make: str, words: str) -> None
     # In a process of its own, whose descriptor 3 may be taken.
     code = f"""
 import os, socket
-from agents.router.front import handed_over_socket, BadSocket
+from agents.daemon.request_port import BadSocket, handed_over_socket
 os.dup2({make}, 3)
 try:
     found = handed_over_socket({{"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}})

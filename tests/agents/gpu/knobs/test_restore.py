@@ -22,12 +22,13 @@ ROOT = Path(__file__).parents[4]
 TURN = """
 import signal, sys
 from pathlib import Path
-from agents.knobs.journal import KnobJournal
-from agents.knobs.knobs import Knobs, read_boot_id
-from agents.nvml.session import Nvml
+from agents.gpu.knobs.journal import KnobJournal
+from agents.base.durable_files import read_boot_id
+from agents.gpu.knobs.knobs import KnobWriter
+from agents.gpu.nvml.session import Nvml
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-with Nvml() as nvml, Knobs(nvml, KnobJournal(Path(sys.argv[1])), boot_id=read_boot_id()) as knobs:
+with Nvml() as nvml, KnobWriter(nvml, KnobJournal(Path(sys.argv[1])), boot_id=read_boot_id()) as knobs:
     gpu = nvml.gpus()[0]
     for clock_mhz, limit_w in ((1200.0, 400.0), (900.0, 300.0), (1500.0, 500.0)):
         knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=clock_mhz)

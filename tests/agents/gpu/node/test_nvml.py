@@ -51,8 +51,8 @@ int nvmlDeviceGetUtilizationRates(void *device, utilization *u) {
 
 PROBE = """
 import dataclasses, json
-from agents.device import DeviceError
-from agents.nvml.session import Nvml
+from agents.base.device import DeviceError
+from agents.gpu.nvml.session import Nvml
 try:
     with Nvml() as nvml:
         gpus = nvml.gpus()
