@@ -85,7 +85,7 @@ def _replaced(series: RequestSeries, arrivals: np.ndarray[tuple[int], np.dtype[n
 def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
     """A row for each technique as it is, and one for what the loop makes of them."""
     raw = back_test(
-        series, BackTestOrigin(horizon_s=_horizon_s(series), most_origins=len(series.arrivals)), _seasons_of(series)
+        series, BackTestOrigin(horizon_s=_horizon_s(series), max_origins=len(series.arrivals)), _seasons_of(series)
     )
     every: dict[str, ForecastScore] = {}
     chosen: dict[str, ForecastScore] = {}
@@ -93,7 +93,7 @@ def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
     switches = 0
     for first, end in _stretches(series):
         margins = {technique: margin_of(score) for technique, score in every.items()}
-        question = BackTestOrigin(horizon_s=_horizon_s(series), most_origins=end - first)
+        question = BackTestOrigin(horizon_s=_horizon_s(series), max_origins=end - first)
         since = max(1, first - windows_ahead(series, question.horizon_s) + 1)
         scores = back_test(series.part(0, end), question, _seasons_of(series), margins=margins, since=since)
         if not scores:
@@ -121,7 +121,7 @@ def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
 
 def _settled_over_best_percent(series: RequestSeries) -> float:
     middle, windows = len(series.arrivals) // 2, len(series.arrivals)
-    question, seasons = BackTestOrigin(horizon_s=_horizon_s(series), most_origins=windows), _seasons_of(series)
+    question, seasons = BackTestOrigin(horizon_s=_horizon_s(series), max_origins=windows), _seasons_of(series)
     first = back_test(series.part(0, middle), question, seasons)
     margins = {technique: margin_of(score) for technique, score in first.items()}
     second = back_test(series, question, seasons, margins=margins, since=middle)

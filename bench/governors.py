@@ -61,8 +61,8 @@ def against_cap(watts: Sequence[float]) -> Figures:
     return {
         "first_percent": max(shares[:SETTLED_S]),
         "mean_percent": fmean(settled),
-        "least_percent": min(settled),
-        "most_percent": max(settled),
+        "min_percent": min(settled),
+        "max_percent": max(settled),
         "above_s": sum(each > 100.0 for each in settled),
         "settled_s": len(settled),
     }

@@ -3,7 +3,7 @@
     python -m bench.load_http --node http://127.0.0.1:8000 --load chat=20 --duration-s 60
 
 Arrivals are seeded (Poisson along a day curve with measured bursts). Latency counts from the moment a request was
-due, so that a slow sender cannot hide a queue. At most `--most-in-flight` requests wait for an answer; one more is not
+due, so that a slow sender cannot hide a queue. At most `--max-in-flight` requests wait for an answer; one more is not
 sent and counts as missed. A service's requests go to the nodes that have a ready replica of it, as a load balancer's
 health check would send them; while there is none they go to any node, so that its router counts the demand.
 """
@@ -89,7 +89,7 @@ class Sender:
             await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
 
     def _start(self, service: str, due_s: float) -> None:
-        if len(self._in_flight) >= self._options.most_in_flight:
+        if len(self._in_flight) >= self._options.max_in_flight:
             self._tallies[service].answers["missed"] += 1
             return
         node = self._random.choice(self._ready.get(service) or self._nodes)
@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--day-s", type=float, default=600.0, help="period of the day curve (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report-s", type=float, default=30.0)
-    parser.add_argument("--most-in-flight", type=int, default=1000)
+    parser.add_argument("--max-in-flight", type=int, default=1000)
     return parser
 
 
@@ -174,7 +174,7 @@ def _service_rate(text: str) -> tuple[str, float]:
 
 async def generate(options: argparse.Namespace) -> int:
     """Run to the end; the number of requests that were answered with 200."""
-    connector = aiohttp.TCPConnector(limit=options.most_in_flight)
+    connector = aiohttp.TCPConnector(limit=options.max_in_flight)
     timeout = aiohttp.ClientTimeout(total=90.0, connect=5.0)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         sender = Sender(session, options)

@@ -24,7 +24,7 @@ Row = dict[str, float | int | str]
 def random_problem(gpus: int, replicas: int, load: str, seed: int) -> PlacementProblem:
     """Two GPU types, replicas of services with several replicas each, SM percents in steps of 5."""
     draw, size_factor = random.Random(f"{gpus} {replicas} {seed}"), SIZE_FACTORS[load]
-    most_copies = 1 if load == "distinct" else max(1, gpus // 4)
+    max_copies = 1 if load == "distinct" else max(1, gpus // 4)
     stocks = tuple(
         GpuStock(
             gpu_type=name,
@@ -43,7 +43,7 @@ def random_problem(gpus: int, replicas: int, load: str, seed: int) -> PlacementP
         sm_percent = 5.0 * max(1, round(size_factor * draw.randint(2, 12)))
         memory, power = size_factor * draw.uniform(0.05, 0.4), size_factor * draw.uniform(0.1, 0.5)
         rate = draw.uniform(10.0, 300.0)
-        for copy in range(draw.randint(1, most_copies)):
+        for copy in range(draw.randint(1, max_copies)):
             pending.append(
                 PendingReplica(
                     name=f"service-{service:03}/{copy}",

@@ -190,8 +190,8 @@ def outside_sampled_range(shared: Path, layers: Layers) -> Iterator[Result]:
     sixth = rapp.take(np.flatnonzero(np.isin(rapp.at.network, sorted(set(rapp.at.network))[::6])))
     for name, samples, limits in (("igniter", solo, IGNITER_LIMITS), ("rapp", sixth, RAPP_LIMITS)):
         outcomes = []
-        for least_share, largest_batch in limits:
-            is_known = (samples.at.sm_percent >= least_share) & (samples.at.batch <= largest_batch)
+        for min_share, largest_batch in limits:
+            is_known = (samples.at.sm_percent >= min_share) & (samples.at.batch <= largest_batch)
             known, held = (samples.take(np.flatnonzero(rows)) for rows in (is_known, ~is_known))
             outcomes.append(forecast(make_fits(known, layers=layers), held, learned=len(known), layers=layers))
         yield Result(Task(f"{name} outside sampled range", "covered 85", "-"), pooled(outcomes))

@@ -48,7 +48,7 @@ class _Kind(NamedTuple):
 
     gpu_type: GpuType
     fleet_share: float
-    most_w: float
+    max_w: float
     """Of a GPU that is busy and not capped."""
     slowness: float
     """Run time over the A100's, of a typical network."""
@@ -170,7 +170,7 @@ def _points(network: _Network, kind: _Kind, draw: random.Random) -> OperatingPoi
                 knee = slowness * (network.knee_percent + network.knee_percent_per_item * batch)
                 speed = min(percent, knee) + _SLOPE_BEYOND_KNEE * max(0.0, percent - knee)
                 work_ms = slowness * (network.fixed_ms + network.per_item_ms * batch)
-                watts = (kind.most_w - gpu_type.idle_w) * network.activity * (0.7 + 0.3 * batch / (batch + 3.0))
+                watts = (kind.max_w - gpu_type.idle_w) * network.activity * (0.7 + 0.3 * batch / (batch + 3.0))
                 rows.append(
                     OperatingPoint(
                         sm_percent=percent,
@@ -213,7 +213,7 @@ def rate_factor(problem: Problem, usd_per_hour: float) -> float:
     gpus, usd = np.full((2, len(services), len(types)), np.inf)
     for row, service in enumerate(services):
         for kind, gpu_type in enumerate(types):
-            gpus[row, kind], usd[row, kind] = _least_per_rps(problem, service, gpu_type)
+            gpus[row, kind], usd[row, kind] = _min_per_rps(problem, service, gpu_type)
     at, column = np.nonzero(np.isfinite(gpus))
     flows, taken, costs = len(at), gpus[at, column], usd[at, column]
     rates = np.array([service.arrival_rate_rps for service in services])
@@ -236,7 +236,7 @@ def rate_factor(problem: Problem, usd_per_hour: float) -> float:
     return np.inf if found.x is None else float(found.x[-1])
 
 
-def _least_per_rps(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> tuple[float, float]:
+def _min_per_rps(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> tuple[float, float]:
     """GPUs, and USD per hour with energy, that one rps of the service takes on the type; infinite where none can be."""
     points = problem.points_of(service.network, gpu_type.name)
     if points is None or not service.allows(gpu_type.name):

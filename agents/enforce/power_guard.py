@@ -113,7 +113,7 @@ class PowerGuard:
             _say(hold, f"{over}: its board's limit was set to the cap, since its clock cannot be locked")
 
     async def _speed_up(self, gpu: GpuState, hold: _Hold, peak_w: float) -> None:
-        clock_mhz = faster(gpu.clocks_mhz, hold.clock_mhz, most_mhz=hold.commanded_mhz)
+        clock_mhz = faster(gpu.clocks_mhz, hold.clock_mhz, max_mhz=hold.commanded_mhz)
         fits = peak_w * (clock_mhz / hold.clock_mhz) ** 3 <= hold.cap_w
         hold.calm = hold.calm + 1 if fits else 0
         if hold.calm < CALM_PERIODS:
@@ -141,9 +141,9 @@ def slower(clocks_mhz: tuple[float, ...], clock_mhz: float, *, share: float) -> 
     return max((each for each in below if each <= clock_mhz * share), default=min(below, default=clock_mhz))
 
 
-def faster(clocks_mhz: tuple[float, ...], clock_mhz: float, *, most_mhz: float) -> float:
-    """The next clock up, at most `most_mhz`."""
-    return min((each for each in clocks_mhz if clock_mhz < each < most_mhz), default=most_mhz)
+def faster(clocks_mhz: tuple[float, ...], clock_mhz: float, *, max_mhz: float) -> float:
+    """The next clock up, at most `max_mhz`."""
+    return min((each for each in clocks_mhz if clock_mhz < each < max_mhz), default=max_mhz)
 
 
 def _is_guarded(gpu: GpuCommand, spared: Collection[int]) -> bool:

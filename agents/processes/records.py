@@ -112,10 +112,10 @@ class Records(Generic[R]):
         kind: type[R],
         *,
         lock_wait_s: float = LOCK_WAIT_S,
-        most_old_bytes: int = MAX_OLD_BYTES,
+        max_old_bytes: int = MAX_OLD_BYTES,
     ) -> None:
         """Take the directory. Raises DeviceError when another agent has it or it cannot be written."""
-        self._most_old_bytes = most_old_bytes
+        self._max_old_bytes = max_old_bytes
         self.problems: tuple[str, ...] = ()
         self._directory, self._kind = directory, kind
         self._lock = -1
@@ -186,7 +186,7 @@ class Records(Generic[R]):
 
     def _too_old(self, paths: Iterable[Path]) -> Iterator[Path]:
         """Those for which there is no room behind newer ones."""
-        left_bytes = self._most_old_bytes
+        left_bytes = self._max_old_bytes
         newest_first = sorted(paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
         for place, path in enumerate(newest_first):
             if place < MAX_OLD and left_bytes >= 0:

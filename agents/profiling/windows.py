@@ -52,12 +52,12 @@ class Rules:
     """What a good measurement is."""
 
     window_s: float = 2.0
-    """At least; longer where `least_batches` take longer."""
+    """At least; longer where `min_batches` take longer."""
     skip: float = 0.2
     """Share of the window at its beginning that does not count."""
     warm_up: int = 8
     """Batches."""
-    least_batches: int = 10
+    min_batches: int = 10
     longest_window_s: float = 60.0
     agreeing: int = 3
     most: int = 12
@@ -112,7 +112,7 @@ async def measure(
 
 def _window_s(rules: Rules, batch_ms: float) -> float:
     """Long enough for so many batches behind its skipped part."""
-    needed_s = rules.least_batches * batch_ms / 1000.0 / (1.0 - rules.skip)
+    needed_s = rules.min_batches * batch_ms / 1000.0 / (1.0 - rules.skip)
     return min(rules.longest_window_s, max(rules.window_s, needed_s))
 
 

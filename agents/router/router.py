@@ -77,13 +77,13 @@ class Router:
         *,
         queue_limit: int = QUEUE_LIMIT,
         replica_limit: int = REPLICA_LIMIT,
-        most_held_bytes: int = MAX_HELD_BYTES,
+        max_held_bytes: int = MAX_HELD_BYTES,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue_limit = queue_limit
         self._replica_limit = replica_limit
-        self._most_held_bytes = most_held_bytes
+        self._max_held_bytes = max_held_bytes
         self._answer_timeout_s = answer_timeout_s
         self._now_s = now_s
         self._lanes: dict[str, Lane] = {}
@@ -200,7 +200,7 @@ class Router:
         except ValueError as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
         held_bytes = request.content_length if request.content_length is not None else MAX_BODY
-        if self._held_bytes + held_bytes > self._most_held_bytes and self._held_bytes:
+        if self._held_bytes + held_bytes > self._max_held_bytes and self._held_bytes:
             lane.arrive()
             lane.reject("full")
             return _come_again(lane, f"requests of {self._held_bytes} bytes wait already on this node")

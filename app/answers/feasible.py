@@ -37,12 +37,12 @@ def infeasibility(
     allowed = [gpu_type for gpu_type in gpu_types if may_use(service, gpu_type.name)]
     if not allowed:
         return "no GPU type is left: each one is excluded or not allowed"
-    least = least_slo(service, allowed, points)
+    least = min_slo(service, allowed, points)
     if least is not None and least.latency_ms <= service.slo.latency_ms:
         return None
     shown = [gpu_type for gpu_type in allowed if gpu_type.name in present] or allowed
     names = ", ".join(gpu_type.name for gpu_type in shown)
-    least = least_slo(service, shown, points)
+    least = min_slo(service, shown, points)
     if least is None:
         return f"network {service.network!r} has no operating point on {names}; apply a Profile first"
     return (
@@ -58,14 +58,14 @@ def may_use(service: Service, gpu_type: str) -> bool:
     return allowed and gpu_type not in service.excluded_gpu_types
 
 
-def least_slo(service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints]) -> LeastSlo | None:
+def min_slo(service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints]) -> LeastSlo | None:
     """The least latency, rounded up to 1 µs, that the service's percentile can get on these GPU types; None: no row."""
     candidates = [
         LeastSlo(
             latency_ms=_round_up(ratio * row.solo_ms), gpu_type=gpu_type, sm_percent=row.sm_percent, batch=row.batch
         )
         for gpu_type, row in _usable_rows(service.network, gpu_types, points)
-        if (ratio := _least_ratio(row.batch, service.slo.percentile)) is not None
+        if (ratio := _min_ratio(row.batch, service.slo.percentile)) is not None
     ]
     return min(candidates, key=lambda entry: (entry.latency_ms, entry.gpu_type, entry.sm_percent), default=None)
 
@@ -85,7 +85,7 @@ def _usable_rows(
 
 
 @lru_cache(maxsize=4096)
-def _least_ratio(batch: int, percentile: float) -> float | None:
+def _min_ratio(batch: int, percentile: float) -> float | None:
     return next((r for r in RATIOS if max_utilisation(batch, percentile=percentile, slo_ratio=r) > 0.0), None)
 
 

@@ -88,7 +88,7 @@ def suggested(problem: Problem, plan: Plan, prices: Prices | None) -> tuple[What
     return tuple(asked)
 
 
-def most_suggested(problem: Problem) -> int:
+def max_suggested(problem: Problem) -> int:
     """`suggested` has no more than so many."""
     return 1 + 2 * sum(gpu_type.count is not None for gpu_type in problem.gpu_types) + _SUGGESTED_SERVICES
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.answers.scenario import WhatIfScenario, changed, most_suggested, suggested, words
+from app.answers.scenario import WhatIfScenario, changed, max_suggested, suggested, words
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.errors import InvalidInput
@@ -94,7 +94,7 @@ async def ask(
     what runs for a beginning only, where moves cost nothing; then scenarios begin with today's plan.
     """
     ends_s = now_s() + seconds
-    left = 1 + len(asked) + (most_suggested(problem) if suggest else 0)
+    left = 1 + len(asked) + (max_suggested(problem) if suggest else 0)
 
     async def plan(scenario: WhatIfScenario, of: Problem, left: int) -> Planned:
         made, report = await make_plan(of, max(MIN_PLAN_S, (ends_s - now_s()) / left))

@@ -161,7 +161,7 @@ def _schedule(attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, s
         left = without(left, {member.job.name for batch in rounds[-1].batches for member in batch.members})
     return Round(
         batches=tuple(batch for each in rounds for batch in each.batches),
-        state=replace(rounds[0].state, queues=left, most_jobs=max(each.state.most_jobs for each in rounds)),
+        state=replace(rounds[0].state, queues=left, max_jobs=max(each.state.max_jobs for each in rounds)),
         held_until_s=min((each.held_until_s for each in rounds if each.held_until_s is not None), default=None),
     )
 

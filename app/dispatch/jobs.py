@@ -34,7 +34,7 @@ SOLE = 1.0
 class DispatchMemory:
     """What the dispatcher remembers between rounds; a new leader begins without."""
 
-    state: DispatchState = field(default_factory=lambda: DispatchState(most_jobs=MAX_PER_GPU))
+    state: DispatchState = field(default_factory=lambda: DispatchState(max_jobs=MAX_PER_GPU))
     """Without queues: who waits is in the store."""
     failures: dict[str, int] = field(default_factory=dict)
     """Deployments that failed, by job."""

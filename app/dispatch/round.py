@@ -80,7 +80,7 @@ def dispatch(
     )
     rules = DispatchRules(
         ratios=ratios_of(kernel_ratios, {entry.network: entry.sensitivity for entry in points}),
-        most_jobs=MAX_PER_GPU,
+        max_jobs=MAX_PER_GPU,
     )
     attempt = Attempt(state=memory.state, views=views, now_s=snapshot.at.timestamp(), rules=rules, standing=standing)
     decided = schedule_checked(attempt, memory.refusals)

@@ -90,7 +90,7 @@ def judge(case: Case) -> Choice:
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
     first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
-    question = BackTestOrigin(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, most_origins=MAX_ORIGINS)
+    question = BackTestOrigin(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, max_origins=MAX_ORIGINS)
     margins = {name: margin_of(score) for name, score in old.scores.items()}
     new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)

@@ -84,7 +84,7 @@ def next_step(spending: Spending, most: int) -> int:
     return max(0, step - 1) if has_room and settled_s >= RESTORE_S else step
 
 
-def most_steps(services: Iterable[Service], degradation: Degradation) -> int:
+def max_steps(services: Iterable[Service], degradation: Degradation) -> int:
     """The step from which nothing is left to take."""
     return (len(SHARES) - 1) * len(_ladder(services, degradation))
 

@@ -41,11 +41,11 @@ def with_caps(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> Boun
     watts = fill(takers, budget_w=budget_w, node_caps_w={str(node): cap_w for node, cap_w in caps.items()})
     if watts is None:
         return None
-    least_w = {taker.id: taker.least_w for taker in takers}
+    min_w = {taker.id: taker.min_w for taker in takers}
     return replace(
         bound,
         gpus=tuple(
-            replace(gpu, power_cap_w=max(float(math.floor(watts[gpu.id])), least_w[gpu.id])) for gpu in bound.gpus
+            replace(gpu, power_cap_w=max(float(math.floor(watts[gpu.id])), min_w[gpu.id])) for gpu in bound.gpus
         ),
     )
 
@@ -53,7 +53,7 @@ def with_caps(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> Boun
 def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str:
     """Why a plan has no caps, in words, with the remedy."""
     rows, governed = OperatingRows(problem), holds_power(bound.governor)
-    drawn_w = {gpu.id: _taker(problem, rows, gpu, governed=governed).least_w for gpu in bound.gpus}
+    drawn_w = {gpu.id: _taker(problem, rows, gpu, governed=governed).min_w for gpu in bound.gpus}
     remedy = "" if governed else ", or set the policy's governor to power_latency, which holds a share of it"
     for node in sorted(nodes, key=lambda node: node.id):
         on_node_w = sum(drawn_w[gpu.id] for gpu in bound.gpus if gpu.node == node.id)
@@ -67,16 +67,16 @@ def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str
 def _taker(problem: Problem, rows: OperatingRows, gpu: BoundGpu, *, governed: bool) -> Taker:
     gpu_type = problem.gpu_type(gpu.gpu_type)
     planned = _rows_at(rows, gpu, gpu.clock_mhz)
-    least_w = gpu_type.idle_w + sum(row.power_w for row in planned)
+    min_w = gpu_type.idle_w + sum(row.power_w for row in planned)
     if not governed:
-        return Taker(id=gpu.id, node=gpu.node, least_w=least_w, most_w=max(least_w, gpu_type.power_cap_w))
+        return Taker(id=gpu.id, node=gpu.node, min_w=min_w, max_w=max(min_w, gpu_type.power_cap_w))
     points = list(_points(rows, gpu, gpu_type.clocks_mhz, idle_w=gpu_type.idle_w))
-    least_w = min([least_w, gpu_type.power_cap_w, *(watts for watts, _ in points)])
+    min_w = min([min_w, gpu_type.power_cap_w, *(watts for watts, _ in points)])
     return Taker(
         id=gpu.id,
         node=gpu.node,
-        least_w=least_w,
-        most_w=gpu_type.power_cap_w,
+        min_w=min_w,
+        max_w=gpu_type.power_cap_w,
         curve=throughput_curve(points),
     )
 

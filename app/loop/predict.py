@@ -180,7 +180,7 @@ def _service_demands(
             percentile=service.slo.percentile,
             arrival_rate_rps=rates.get(service.name, 0.0),
             priority=service.priority,
-            min_replicas=_least_replicas(service.scaling),
+            min_replicas=_min_replicas(service.scaling),
             max_replicas=service.scaling.max_replicas,
             allowed_gpu_types=_allowed(service, gpu_types),
         )
@@ -189,7 +189,7 @@ def _service_demands(
     )
 
 
-def _least_replicas(scaling: Scaling) -> int:
+def _min_replicas(scaling: Scaling) -> int:
     wanted = scaling.min_replicas + scaling.buffer_replicas
     return wanted if scaling.max_replicas is None else min(wanted, scaling.max_replicas)
 

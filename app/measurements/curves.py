@@ -56,10 +56,10 @@ class GroupCurves:
     """In the samples' order."""
 
 
-def curves_of(group: Group, samples: Samples, fits: Fits, *, most_curves: int) -> GroupCurves:
+def curves_of(group: Group, samples: Samples, fits: Fits, *, max_curves: int) -> GroupCurves:
     """The curves of a group through its samples, at least one; without a fit of its latency there are no curves."""
     setting = _setting(samples)
-    drawn = _spread(sorted(set(samples.at.batch.tolist())), most_curves)
+    drawn = _spread(sorted(set(samples.at.batch.tolist())), max_curves)
     is_fitted = fits.find("latency_ms", group) is not None
     return GroupCurves(
         setting=setting,

@@ -67,7 +67,7 @@ class MemoryStore:
     acknowledgements: dict[tuple[str, int], Ack] = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
     """How services are forecast."""
-    most_plans: int | None = None
+    max_plans: int | None = None
     """So many plans are kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
     tasks: TaskBook = field(default_factory=TaskBook)
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class MemoryStore:
         """Write a decision down; returns its plan id."""
         self._newest_plan_id += 1
         self.plans[self._newest_plan_id] = record
-        if self.most_plans is not None and len(self.plans) > self.most_plans:
+        if self.max_plans is not None and len(self.plans) > self.max_plans:
             self._forget_a_plan()
         return self._newest_plan_id
 

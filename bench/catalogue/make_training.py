@@ -144,12 +144,12 @@ def _network_line(sources: TrainingSources, each: Trained) -> Line:
 def _step_lines(sources: TrainingSources, each: Trained, speeds: dict[str, RelativeSpeed]) -> Iterator[Line]:
     true_speeds = {name: float(speed_line(each.network, speed)[2]) for name, speed in speeds.items()}
     for gpu_type, speed in true_speeds.items():
-        least_ms = 0.0  # scaled apart, a larger batch could come out below a smaller one
+        min_ms = 0.0  # scaled apart, a larger batch could come out below a smaller one
         for batch in each.whole_ms:
             step_ms, known = _whole_step(sources, each, batch, gpu_type, true_speeds)
             provenance = speeds[gpu_type].provenance if known == "scaled" else known
-            least_ms = max(least_ms, step_ms)
-            yield each.network.name, gpu_type, batch, least_ms, speed, provenance
+            min_ms = max(min_ms, step_ms)
+            yield each.network.name, gpu_type, batch, min_ms, speed, provenance
 
 
 def _whole_step(

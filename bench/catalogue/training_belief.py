@@ -110,10 +110,10 @@ def profile_lines(
         slowing = clock_mhz / gpu_type.clocks_mhz[-1]
         for sm_percent in SM_PERCENTS:
             share = sm_percent * speed.speed_low * slowing
-            least_ms = 0.0
+            min_ms = 0.0
             for batch, fit in believed.steps.items():
-                step_ms = max(least_ms, fit.at(share) * _level(believed, batch, anchor))
-                least_ms = step_ms
+                step_ms = max(min_ms, fit.at(share) * _level(believed, batch, anchor))
+                min_ms = step_ms
                 transfer_ms = batch * believed.bytes_per_item / (gpu_type.pcie_gb_per_s * 1e6)
                 launch_ms = believed.network.kernels * LAUNCH_MS_PER_KERNEL
                 yield (

@@ -71,8 +71,8 @@ def step_shapes(whole_ms: Mapping[int, float], exponent: float) -> dict[int, Ste
     floor_ms = 0.0
     for batch, step_ms in whole_ms.items():
         work_ms = batch * per_item_ms
-        least_ms = work_ms * _host_over_work(floor_ms / step_ms)
-        shapes[batch] = StepShape(host=max(host_ms, least_ms), work=work_ms, exponent=exponent)
+        min_ms = work_ms * _host_over_work(floor_ms / step_ms)
+        shapes[batch] = StepShape(host=max(host_ms, min_ms), work=work_ms, exponent=exponent)
         floor_ms = max(floor_ms, step_ms * shapes[batch].floor)
     return shapes
 

@@ -69,7 +69,7 @@ class Result:
     joule_per_request: tuple[float, ...]
     joule_per_work: tuple[float, ...]
     """Per second of work of a whole GPU, so that networks of all sizes count alike."""
-    most_w: tuple[float, ...]
+    max_w: tuple[float, ...]
     batch_ms: tuple[float, ...]
     """Mean of the longest batch of each GPU."""
 
@@ -243,7 +243,7 @@ def _cap_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
             found = result(stage, name, Setting(cap_w=cap_w, latency_ms=TIGHT.latency_ms), seeds)
             demanded = cap_w if name == "morak" else None
             figure = f"most power at a cap of {cap_w:g} W, W"
-            rows.append(_upper(figure, name, found.most_w, demanded, stage))
+            rows.append(_upper(figure, name, found.max_w, demanded, stage))
             figure = f"throughput within both limits at {cap_w:g} W, rps"
             rows.append(Row(figure=figure, policy=name, paper=None, values=found.kept_rps, truth=stage.truth))
     return _table(stage, "caps from 100 to 200 W at 100 ms (figure 7a)", seeds, rows)
@@ -316,7 +316,7 @@ def measured(stage: Stage, courses: Sequence[Course]) -> Result:
         over_percent=tuple(100.0 * fmean(not each.keeps_cap for each in of) for of in flat),
         joule_per_request=tuple(sum(each.power_w for each in of) / sum(each.rate_rps for each in of) for of in flat),
         joule_per_work=tuple(sum(each.power_w for each in of) / _work_s(stage, of) for of in flat),
-        most_w=tuple(max(each.power_w for each in of) for of in flat),
+        max_w=tuple(max(each.power_w for each in of) for of in flat),
         batch_ms=tuple(fmean(each.longest_ms for each in of) for of in flat),
     )
 

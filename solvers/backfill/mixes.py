@@ -17,7 +17,7 @@ class TaskOption:
     seat: HostTenant
     is_new: bool
     """Whether it must be started for that."""
-    most_ms: float = float("inf")
+    max_ms: float = float("inf")
     """With longer iterations than that it does not come: to move must pay."""
 
 
@@ -88,7 +88,7 @@ def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | Non
     """None where a task would run too slowly for its move to pay."""
     trial = seated(host, options)
     paces_ms = [trial.pace_ms(at) for at in range(len(options))]
-    if any(pace_ms > option.most_ms for pace_ms, option in zip(paces_ms, options, strict=True)):
+    if any(pace_ms > option.max_ms for pace_ms, option in zip(paces_ms, options, strict=True)):
         return None
     pairs = list(zip(options, paces_ms, strict=True))
     worth = sum(of_running(option.standing, pace_ms, is_new=option.is_new) for option, pace_ms in pairs)

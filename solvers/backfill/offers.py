@@ -133,22 +133,22 @@ class Offers:
         has_neighbours = any(each.home == host.gpu.id for name, each in self.known.items() if name != task.name)
         if host.gpu.id in self._wanted.cordoned or not own or task.name not in self._pace_ms or has_neighbours:
             return own
-        most_ms = self._pace_ms[task.name] / WIDENS
+        max_ms = self._pace_ms[task.name] / WIDENS
         wider = (each for each in self._shares(standing, host) if each.row.sm_percent > was.sm_percent)
-        return own + [TaskOption(standing=standing, seat=each, is_new=True, most_ms=most_ms) for each in wider]
+        return own + [TaskOption(standing=standing, seat=each, is_new=True, max_ms=max_ms) for each in wider]
 
     def _newcomer(self, standing: FixedWorth, host: Host) -> list[TaskOption]:
         """Where a task may be started on a host; none where it has no right or reason to come."""
-        most_ms = self._most_ms(standing, host)
-        if most_ms <= 0.0 or host.gpu.id in self._wanted.cordoned:
+        max_ms = self._max_ms(standing, host)
+        if max_ms <= 0.0 or host.gpu.id in self._wanted.cordoned:
             return []
         return [
-            TaskOption(standing=standing, seat=seat, is_new=True, most_ms=most_ms)
+            TaskOption(standing=standing, seat=seat, is_new=True, max_ms=max_ms)
             for seat in self._shares(standing, host)
-            if host.iteration_ms(seat) <= most_ms
+            if host.iteration_ms(seat) <= max_ms
         ]
 
-    def _most_ms(self, standing: FixedWorth, host: Host) -> float:
+    def _max_ms(self, standing: FixedWorth, host: Host) -> float:
         """The longest iteration for which it comes to a host; 0 where it stays away."""
         task, pace_ms = standing.task, self._pace_ms.get(standing.task.name)
         home = self.hosts.get(standing.home) if standing.home is not None else None

@@ -110,14 +110,14 @@ class Rents:
     def __init__(self, wanted: FillProblem, known: Mapping[str, FixedWorth]) -> None:
         dearest = max((each.price_usd_per_hour for each in wanted.problem.gpu_types), default=0.0)
         longest_ms = max((each.remaining_ms(each.alone_ms) for each in known.values()), default=0.0)
-        self._most_usd = dearest * longest_ms / _MS_PER_HOUR
+        self._max_usd = dearest * longest_ms / _MS_PER_HOUR
 
     def of(self, host: Host, remaining_ms: Iterable[float]) -> float:
         """Until the last task ends, which take so long each; 0 beside replicas or without tasks."""
-        if host.replicas or self._most_usd <= 0.0:
+        if host.replicas or self._max_usd <= 0.0:
             return 0.0
         usd = host.gpu_type.price_usd_per_hour * max(remaining_ms, default=0.0) / _MS_PER_HOUR
-        return usd / self._most_usd
+        return usd / self._max_usd
 
 
 def of_filling(hosts: Sequence[Host], known: Mapping[str, FixedWorth], rents: Rents, limits: FillLimits) -> float:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solvers.backfill.problem import FillProblem
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas
 from solvers.baselines.leftover_fill import best_fit, fill_left_over
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
@@ -97,7 +97,7 @@ class _Partitioning:
         """Give the service gpu-lets until its rate is served or none is left."""
         profile = self._stage.profiles[service.name]
         left_rps, replicas = service.arrival_rate_rps, 0
-        most = most_replicas(service, self._room)
+        most = max_replicas(service, self._room)
         while left_rps > ROUNDING * service.arrival_rate_rps or replicas < service.min_replicas:
             ideal = _ideal_percent(profile, left_rps, most - replicas) if replicas < most else None
             found = self._best_fit(service.name, ideal, left_rps) if ideal is not None else None
@@ -121,20 +121,20 @@ class _Partitioning:
 
     def _best_fit(self, service: str, ideal: float, left_rps: float) -> tuple[Gpu, Gpu] | None:
         """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
-        least_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
+        min_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
         halves = sorted((gpu for gpu in self._gpus if len(gpu) == 1), key=_free_percent)
         for gpu in halves:
             grown = self._beside(gpu, service, left_rps) if _free_percent(gpu) >= ideal else None
-            if grown is not None and _gain_rps(gpu, grown, service) >= least_rps * (1.0 - ROUNDING):
+            if grown is not None and _gain_rps(gpu, grown, service) >= min_rps * (1.0 - ROUNDING):
                 return gpu, grown
         stock = self._stage.gpu_type.count
         if stock is None or self._gpus.total() < stock:
-            return (), (_GpuLet(service=service, sm_percent=ideal, rate_rps=least_rps),)
+            return (), (_GpuLet(service=service, sm_percent=ideal, rate_rps=min_rps),)
         # No GPU is left: whatever carries most is better than nothing.
         changes = [(gpu, grown) for gpu in halves if (grown := self._beside(gpu, service, left_rps)) is not None]
         gains_rps = [_gain_rps(gpu, grown, service) for gpu, grown in changes]
-        most_rps = max(gains_rps, default=0.0)
-        return changes[gains_rps.index(most_rps)] if most_rps > 0.0 else None
+        max_rps = max(gains_rps, default=0.0)
+        return changes[gains_rps.index(max_rps)] if max_rps > 0.0 else None
 
     def _beside(self, gpu: Gpu, service: str, left_rps: float) -> Gpu | None:
         """The GPU with its free half given to the service; None where they may not share, or nothing is won."""
@@ -192,10 +192,10 @@ def _gain_rps(old: Gpu, new: Gpu, service: str) -> float:
 
 def _ideal_percent(profile: SoloProfile, left_rps: float, replicas: int) -> float:
     """The paper's ideal size; larger where so many replicas could not carry what is left at the most efficient one."""
-    required = profile.least_percent(left_rps)
+    required = profile.min_percent(left_rps)
     if required is not None and required <= profile.knee_percent:
         return required
-    spread = profile.least_percent(left_rps / replicas)
+    spread = profile.min_percent(left_rps / replicas)
     return max(profile.knee_percent, spread if spread is not None else max(profile.rates_rps))
 
 

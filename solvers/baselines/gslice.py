@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from solvers.backfill.problem import FillProblem
 from solvers.baselines.gslice_tuning import StepRange, Tuning, tune, tuning_from_json, tuning_to_json
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, profiles, replicas_for
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas, profiles, replicas_for
 from solvers.baselines.leftover_fill import fill_left_over, widest
 from solvers.greedy.arrange import Key, add, arrange, obeys, running_carriers, without
 from solvers.greedy.configure import MAX_REPLICAS
@@ -275,7 +275,7 @@ def _want(one: _Slices) -> _Want:
         left_rps=service.arrival_rate_rps,
         extra=one.extra_replicas if one.ways else 0,
         least=service.min_replicas,
-        most=most_replicas(service, MAX_REPLICAS),
+        most=max_replicas(service, MAX_REPLICAS),
     )
 
 

@@ -69,7 +69,7 @@ class SoloProfile:
         """What one replica serves at most."""
         return max(self.rates_rps.values())
 
-    def least_percent(self, rate_rps: float) -> float | None:
+    def min_percent(self, rate_rps: float) -> float | None:
         """The smallest SM percent that serves the rate; None where none does."""
         return next((percent for percent, rate in self.rates_rps.items() if rate >= rate_rps), None)
 
@@ -114,7 +114,7 @@ def replicas_for(left_rps: float, rate_rps: float) -> int:
     return math.ceil(max(0.0, min(float(MAX_REPLICAS), left_rps / rate_rps - _GUARD)))
 
 
-def most_replicas(service: ServiceDemand, limit: int) -> int:
+def max_replicas(service: ServiceDemand, limit: int) -> int:
     """How many replicas a service may have where a plan has room for so many."""
     return limit if service.max_replicas is None else min(limit, service.max_replicas)
 

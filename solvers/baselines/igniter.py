@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, replicas_for
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas, replicas_for
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ArrangedReplica, Carrier
@@ -107,7 +107,7 @@ def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
 
 def _workload(service: ServiceDemand, profile: SoloProfile, room: int) -> _Workload:
     needed = replicas_for(service.arrival_rate_rps, profile.highest_rps)
-    replicas = min(max(needed, service.min_replicas), most_replicas(service, room))
+    replicas = min(max(needed, service.min_replicas), max_replicas(service, room))
     rate_rps = min(service.arrival_rate_rps / max(1, replicas), profile.highest_rps)
     row = min(_sufficient(profile, rate_rps), key=lambda row: (row.sm_percent, -_spare(profile, row, rate_rps), row))
     return _Workload(service=service.name, replicas=replicas, rate_rps=rate_rps, row=row)

@@ -102,7 +102,7 @@ def _pair(problem: Problem, left: LeftOver, host: Host, task: Task) -> tuple[Ope
     return None
 
 
-def _widest_row(problem: Problem, host: Host, most_percent: float) -> OperatingPoint | None:
+def _widest_row(problem: Problem, host: Host, max_percent: float) -> OperatingPoint | None:
     """The replica's row with the largest share up to that, at its batch and clock."""
     (replica,) = host.gpu.replicas
     points = problem.points_of(replica.network, host.gpu.gpu_type)
@@ -111,7 +111,7 @@ def _widest_row(problem: Problem, host: Host, most_percent: float) -> OperatingP
         for row in (points.rows if points else ())
         if row.batch == replica.batch
         and abs(row.clock_mhz - host.gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
-        and row.sm_percent <= most_percent + SM_PERCENT_TOLERANCE
+        and row.sm_percent <= max_percent + SM_PERCENT_TOLERANCE
     ]
     return max(rows, default=None)
 

@@ -168,7 +168,7 @@ def _worth_beside(tables: Tables, mode: GpuMode, rest: Sequence[int], valuation:
     """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
     worth = np.full(len(mode.service), -np.inf)
     members = np.array(rest, dtype=np.int32)
-    if len(rest) >= mode.most_replicas:
+    if len(rest) >= mode.max_replicas:
         return worth
     free = np.flatnonzero(
         ~np.isin(mode.service, mode.service[members])

@@ -71,7 +71,7 @@ class BackTestOrigin:
     """Above 0.5, so that a wider spread is more."""
     lookback: int = 60
     """Windows that a technique sees."""
-    most_origins: int = 120
+    max_origins: int = 120
     """The cost is bounded by it; origins are spread evenly over the history."""
 
 
@@ -92,8 +92,8 @@ def back_test(
     last = len(series.arrivals) - ahead
     origins = np.arange(max(1, since), last + 1)
     origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
-    if len(origins) > question.most_origins:
-        places = np.linspace(0, len(origins) - 1, question.most_origins).round().astype(int)
+    if len(origins) > question.max_origins:
+        places = np.linspace(0, len(origins) - 1, question.max_origins).round().astype(int)
         origins = origins[places]
     made = [
         _forecasts(series, int(origin), question, seasons)

@@ -50,7 +50,7 @@ def reserve_rps(series: RequestSeries, *, percentile: float, hold_s: float, reac
     forgiven_rps = (1.0 - percentile) * float(rates.sum())
     if forgiven_rps * coarse.window_s < MIN_MISSES:
         return 0.0
-    return _least_level(rates, followed, forgiven_rps)
+    return _min_level(rates, followed, forgiven_rps)
 
 
 def _followed(rates: Reals, held: int, lag: int, window_s: float) -> Reals:
@@ -78,7 +78,7 @@ def _without_worst(beyond: Reals, width: int) -> Flags:
     return kept
 
 
-def _least_level(rates: Reals, followed: Reals, forgiven_rps: float) -> float:
+def _min_level(rates: Reals, followed: Reals, forgiven_rps: float) -> float:
     """The least level above which no more comes than is forgiven, by bisection; from above."""
     low, high = 0.0, float(rates.max())
     if np.maximum(0.0, rates - followed).sum() <= forgiven_rps:

@@ -65,7 +65,7 @@ _DECIMALS = 6
 """Of USD per hour, below which two shortages are the same."""
 
 
-def most_gpus(tables: Tables, watts: float) -> Reals:
+def max_gpus(tables: Tables, watts: float) -> Reals:
     """(G,) GPUs of each type that so many watts feed at most; 0 for types that can run nothing."""
     least = np.full(len(tables.stock), np.inf)
     for mode in tables.modes:
@@ -103,7 +103,7 @@ class WattSearch(JointSearch):
         """
         self._rng = np.random.default_rng(seed)
         self._pool = ColumnPool(self._tables, self._columns)
-        stock = np.minimum(self._demand.stock, most_gpus(self._tables, self._demand.watts))
+        stock = np.minimum(self._demand.stock, max_gpus(self._tables, self._demand.watts))
         self._demand = replace(self._demand, stock=stock)
         # No plan costs more than the GPUs that can be fed, however many there are.
         self._proofs = Proofs(self._tables._replace(stock=stock), self._demand)

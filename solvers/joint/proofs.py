@@ -59,9 +59,9 @@ class Proofs:
 
     def served_bound(self) -> float:
         """Σ priority · rps that no plan serves more than."""
-        return self._everything - max((self._least_short(proof) for proof in self._proofs), default=0.0)
+        return self._everything - max((self._min_short(proof) for proof in self._proofs), default=0.0)
 
-    def _least_short(self, proof: _Proof) -> float:
+    def _min_short(self, proof: _Proof) -> float:
         """Σ priority · rps that every plan leaves short."""
         demand, wanted = proof.demand, proof.demand.shortage_price > 0.0
         if proof.is_of_full or not wanted.any():

@@ -17,7 +17,7 @@ from solvers.joint.patterns.decode import decode
 from solvers.joint.patterns.formulation import RAISE, RAISES, CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.proofs import Proofs, free_for, short_cost
-from solvers.joint.relaxation.bounds import least_to_reach
+from solvers.joint.relaxation.bounds import min_to_reach
 from solvers.joint.relaxation.branch_and_price import Incumbent, branch
 from solvers.joint.relaxation.column_generation import PHASES, Phase, Relaxation, generate, ignore
 from solvers.joint.relaxation.column_pool import ColumnPool
@@ -269,7 +269,7 @@ class JointSearch:
         """The bound that proves a plan to be optimal; infinite where there is none, or it leaves something over."""
         plan = state_plan(self._tables, self._columns, self._demand, packed)
         is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
-        return np.inf if is_short else least_to_reach(self._tables, plan.cost_usd_per_hour)
+        return np.inf if is_short else min_to_reach(self._tables, plan.cost_usd_per_hour)
 
     def _relax(
         self,

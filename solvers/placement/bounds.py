@@ -14,7 +14,7 @@ _MEAN_PARTS = 1 << 30
 """Whole parts of the mean dimension's room; its sizes are rounded down, so that the bound stays one."""
 
 
-def fewest_gpus(packing: TypePacking) -> int:
+def min_gpus(packing: TypePacking) -> int:
     """A lower bound of the GPUs that carry all replicas: by volume in each dimension, and by label."""
     volumes = [_volume_bound(packing.sizes[:, d], int(room)) for d, room in enumerate(packing.rooms)]
     bearers = Counter(label for labels in packing.labels for label in labels)
@@ -30,7 +30,7 @@ def lowest_peak(packing: TypePacking, used: int) -> int:
     return max(int(sizes.max()), -(-int(sizes.sum()) // used), paired)
 
 
-def most_value(packing: TypePacking) -> int:
+def max_value(packing: TypePacking) -> int:
     """An upper bound of the value placed: all replicas cut to pieces and poured into one GPU of all the room.
 
     Beforehand each label's replicas beyond one per GPU are dropped, the least valuable first, when labels do not mix.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 from solvers.placement import assignment, covering
-from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
+from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.formulation import PlacementProgram, classes_of
 from solvers.placement.integer_problem import SM, Groups, TypePacking, canonical, has_all, peak, score
 from solvers.types.outcome import SolveStatus
@@ -55,7 +55,7 @@ def place_better(packing: TypePacking, start: Groups, limits: SolveLimits) -> Im
 
 
 def _use_fewer_gpus(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
-    value, least = score(packing, start).value, fewest_gpus(packing)
+    value, least = score(packing, start).value, min_gpus(packing)
     if len(start) <= least:
         return Improvement(groups=start, status=SolveStatus.OPTIMAL, value_bound=value, gpus_bound=len(start))
     formulation = build(packing, len(start) - 1, needs_all=True, start=start)
@@ -70,7 +70,7 @@ def _use_fewer_gpus(packing: TypePacking, start: Groups, limits: SolveLimits) ->
 
 
 def _place_more_value(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
-    most = most_value(packing)
+    most = max_value(packing)
     formulation = build(packing, packing.gpus, needs_all=False, start=start)
     formulation.sat.add(formulation.value >= score(packing, start).value)
     formulation.sat.add(formulation.value <= most)

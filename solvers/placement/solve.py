@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
+from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.greedy import place_greedily
 from solvers.placement.integer_problem import Groups, TypePacking, has_all, peak, score, split
 from solvers.placement.load_balance import even_out
@@ -68,9 +68,9 @@ def solve(problem: PlacementProblem, budget: Budget) -> tuple[PlacementSolution,
 def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
     groups = place_greedily(packing, order)
     if has_all(packing, groups):
-        value_bound, gpus_bound = score(packing, groups).value, fewest_gpus(packing)
+        value_bound, gpus_bound = score(packing, groups).value, min_gpus(packing)
     else:
-        value_bound, gpus_bound = most_value(packing), 1
+        value_bound, gpus_bound = max_value(packing), 1
     return _Answer(packing=packing, groups=groups, value_bound=value_bound, gpus_bound=gpus_bound)
 
 

@@ -53,15 +53,15 @@ class LimitedCurve:
     curve: ShareCurve
     limit_ms: float
     """Longest execution time allowed; ≤ 0 when nothing is fast enough, infinite when everything is."""
-    least_sm_percent: float = 0.0
-    most_sm_percent: float = 100.0
+    min_sm_percent: float = 0.0
+    max_sm_percent: float = 100.0
 
     def rows_in_range(self) -> ShareCurve:
         """The part of the curve within least and most SM percent; may be empty."""
         rows = [
             (sm, execution)
             for sm, execution in zip(self.curve.sm_percent, self.curve.execution_ms, strict=True)
-            if self.least_sm_percent <= sm <= self.most_sm_percent
+            if self.min_sm_percent <= sm <= self.max_sm_percent
         ]
         return ShareCurve(
             sm_percent=tuple(sm for sm, _ in rows), execution_ms=tuple(execution for _, execution in rows)

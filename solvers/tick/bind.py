@@ -208,12 +208,12 @@ def _costs(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -
     drains = (starts > 0) & (stops > 0) & ~_overlap_fits(problem, slots, places, kept + starts + stops)
 
     pairs = min(len(slots), len(places))
-    most_replicas = max(len(slot.replicas) for slot in slots)
-    drain_unit = pairs * (most_replicas + 1) + 1
+    max_replicas = max(len(slot.replicas) for slot in slots)
+    drain_unit = pairs * (max_replicas + 1) + 1
     start_unit = drain_unit * (pairs + 1)
-    forbidden_unit = start_unit * (pairs * most_replicas + 1)
+    forbidden_unit = start_unit * (pairs * max_replicas + 1)
     changes = _changes(slots, places, kept)
-    cost = changes + drain_unit * drains + start_unit * (most_replicas - kept) + forbidden_unit * forbidden
+    cost = changes + drain_unit * drains + start_unit * (max_replicas - kept) + forbidden_unit * forbidden
     return cost, forbidden
 
 

@@ -16,7 +16,7 @@ Constraints             Σ_v y_sv = 1 for every s
 It falls into one choice per service. What is not in it (whole GPUs, neighbours' pressure, stock) is the planner's, who
 then gets one network per service: to choose inside the planner would let a service be served by two networks at once.
 
-So that choices do not flap with the rate, the network that serves goes on unless another saves more than `least_saving`
+So that choices do not flap with the rate, the network that serves goes on unless another saves more than `min_saving`
 of its cost, or it cannot serve within the SLO any more. Equal costs go to the more accurate.
 """
 
@@ -52,7 +52,7 @@ class VariantChoice:
 
 
 def choose_variant(
-    problem: Problem, service: Service, *, running: str | None = None, least_saving: float = MIN_SAVING
+    problem: Problem, service: Service, *, running: str | None = None, min_saving: float = MIN_SAVING
 ) -> VariantChoice:
     """The choice for one service. O(rows of its variants).
 
@@ -67,7 +67,7 @@ def choose_variant(
         kept = running if running in costs else None
         return VariantChoice(service=service.name, network=kept or service.network, costs=found)
     now, least = costs.get(running or ""), best.usd_per_hour
-    stays = now is not None and least is not None and least >= now * (1.0 - least_saving)
+    stays = now is not None and least is not None and least >= now * (1.0 - min_saving)
     network = running if stays and running is not None else best.variant.network
     return VariantChoice(service=service.name, network=network, costs=found)
 

@@ -34,10 +34,10 @@ class Taker:
 
     id: str
     node: str
-    least_w: float
-    most_w: float
+    min_w: float
+    max_w: float
     curve: tuple[tuple[float, float], ...] = ()
-    """(watts, throughput): ascending and concave, from `least_w` on; empty = nothing is known."""
+    """(watts, throughput): ascending and concave, from `min_w` on; empty = nothing is known."""
 
 
 def fill(
@@ -48,11 +48,11 @@ def fill(
     O(s log s) in all segments.
     """
     ordered = sorted(takers, key=lambda taker: taker.id)
-    given = {taker.id: taker.least_w for taker in ordered}
+    given = {taker.id: taker.min_w for taker in ordered}
     nodes = {taker.node for taker in ordered}
     left = {node: (node_caps_w or {}).get(node, math.inf) for node in sorted(nodes)}
     for taker in ordered:
-        left[taker.node] -= taker.least_w
+        left[taker.node] -= taker.min_w
     total_w = budget_w - sum(given.values())
     # Rounding: a plan that was found to fit draws the whole budget and a little less, or a little more.
     slack_w = 1e-6 * sum(given.values())
@@ -70,7 +70,7 @@ def _segments(takers: Iterable[Taker]) -> list[tuple[float, str, str, float]]:
     found = []
     for taker in takers:
         for (start_w, start), (end_w, end) in zip(taker.curve, taker.curve[1:], strict=False):
-            watts = min(end_w, taker.most_w) - max(start_w, taker.least_w)
+            watts = min(end_w, taker.max_w) - max(start_w, taker.min_w)
             if watts > _MIN_W and end > start:
                 found.append(((end - start) / (end_w - start_w), taker.id, taker.node, watts))
     return found
@@ -78,12 +78,12 @@ def _segments(takers: Iterable[Taker]) -> list[tuple[float, str, str, float]]:
 
 def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str, float], total_w: float) -> None:
     """Raise all alike until they are full, or their node, or the cluster is; changes `given`."""
-    open_takers = [taker for taker in takers if taker.most_w - given[taker.id] > _MIN_W]
+    open_takers = [taker for taker in takers if taker.max_w - given[taker.id] > _MIN_W]
     while open_takers and total_w > _MIN_W:
         counts = {node: sum(taker.node == node for taker in open_takers) for node in left}
         step_w = min(
             total_w / len(open_takers),
-            *(taker.most_w - given[taker.id] for taker in open_takers),
+            *(taker.max_w - given[taker.id] for taker in open_takers),
             *(left[node] / count for node, count in counts.items() if count),
         )
         step_w = max(0.0, step_w)
@@ -92,7 +92,7 @@ def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str
             left[taker.node] -= step_w
         total_w -= step_w * len(open_takers)
         open_takers = [
-            taker for taker in open_takers if taker.most_w - given[taker.id] > _MIN_W and left[taker.node] > _MIN_W
+            taker for taker in open_takers if taker.max_w - given[taker.id] > _MIN_W and left[taker.node] > _MIN_W
         ]
 
 

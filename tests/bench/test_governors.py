@@ -10,8 +10,8 @@ def test_the_beginning_and_the_settled_seconds_are_read_apart() -> None:
     assert against_cap(watts) == {
         "first_percent": pytest.approx(120.0),
         "mean_percent": pytest.approx(90.0),  # (90 + 110 + 70) / 3
-        "least_percent": pytest.approx(70.0),
-        "most_percent": pytest.approx(110.0),
+        "min_percent": pytest.approx(70.0),
+        "max_percent": pytest.approx(110.0),
         "above_s": 1,
         "settled_s": 3,
     }

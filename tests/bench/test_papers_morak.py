@@ -37,7 +37,7 @@ def test_what_comes_before_settling_does_not_count() -> None:
     assert found.kept_rps == (225.0,)
     assert found.over_percent == (25.0,)
     assert found.joule_per_request == (500.0 / 1600.0,)
-    assert found.most_w == (200.0,)
+    assert found.max_w == (200.0,)
     assert found.batch_ms == (80.0,)
     assert found.kept_by_network[0] == {"googlenet": 225.0}
 

@@ -58,8 +58,8 @@ def served(scene: Scene) -> int:
 
 def test_under_a_governor_the_fleet_stays_within_a_budget_that_its_plan_would_break() -> None:
     free = a_fleet(None)
-    most_w = max(watts_of(free, 16)[SETTLED_S:])
-    budget_w = 0.85 * most_w
+    max_w = max(watts_of(free, 16)[SETTLED_S:])
+    budget_w = 0.85 * max_w
     scene = a_fleet(budget_w, governor="power_latency")
     watts = watts_of(scene, 16)
     assert max(watts[SETTLED_S:]) <= 1.01 * budget_w

@@ -52,7 +52,7 @@ def _is_needed(tables: Tables, column: Column) -> bool:
 
 
 def _sets(mode: GpuMode) -> Iterator[tuple[int, ...]]:
-    for size in range(1, mode.most_replicas + 1):
+    for size in range(1, mode.max_replicas + 1):
         for items in itertools.combinations(range(len(mode.service)), size):
             at = list(items)
             if (

@@ -6,7 +6,7 @@ from typing import Protocol
 from agents.base.clock import Clock
 from agents.base.device import DeviceError, DeviceReadings, GpuPoll, GpuState, NodeState, NotSupported, ServiceRoute
 from agents.base.protocol import GpuReading, ReplicaCommand, TaskCommand
-from agents.gpu.nvml.mig_types import most_clients
+from agents.gpu.nvml.mig_types import max_clients
 from agents.gpu.nvml.types import GpuIdentity, GpuSample
 
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"
@@ -49,7 +49,7 @@ class ReadOnlyDevice:
                     gpu_type=self._types[gpu.index],
                     memory_mib=gpu.memory_mib,
                     healthy=gpu.index not in self._problems,
-                    max_replicas=most_clients("" if gpu.part is None else gpu.part.profile),
+                    max_replicas=max_clients("" if gpu.part is None else gpu.part.profile),
                 )
                 for gpu in self._gpus
             )

@@ -105,7 +105,7 @@ def slice_type(gpu_type: str, profile: str) -> str:
     return f"{gpu_type}-MIG-{profile.replace('+', '.')}"
 
 
-def most_clients(profile: str) -> int:
+def max_clients(profile: str) -> int:
     """Clients that one MPS server takes on a slice of that profile: of the whole GPU's as many sevenths as it has.
 
     Empty: a whole GPU.

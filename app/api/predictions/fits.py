@@ -154,7 +154,7 @@ async def get_curves(
     if not len(measured):
         return view
     in_force = Fits(fits=() if fit is None else (fit,))
-    found = await asyncio.to_thread(curves_of, Group(name, gpu_type), measured, in_force, most_curves=MAX_CURVES)
+    found = await asyncio.to_thread(curves_of, Group(name, gpu_type), measured, in_force, max_curves=MAX_CURVES)
     return view.model_copy(update=_drawn(found))
 
 

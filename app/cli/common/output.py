@@ -58,14 +58,14 @@ class Heading:
     """Figures are aligned at the right."""
 
 
-def console(stream: TextIO | None = None, *, least_width: int = 0) -> Console:
+def console(stream: TextIO | None = None, *, min_width: int = 0) -> Console:
     """A console on stdout, or on another stream; colours only on a terminal without NO_COLOR."""
     file = stream or sys.stdout
     found = Console(file=file, highlight=False, emoji=False, markup=False)
     if not found.is_terminal:
         return Console(file=file, highlight=False, emoji=False, markup=False, width=PIPE_WIDTH, no_color=True)
-    if found.width < least_width:
-        return Console(file=file, highlight=False, emoji=False, markup=False, width=least_width)
+    if found.width < min_width:
+        return Console(file=file, highlight=False, emoji=False, markup=False, width=min_width)
     return found
 
 
@@ -81,7 +81,7 @@ def show_table(headings: Sequence[Heading], rows: Sequence[Cells], *, stream: Te
     columns = [[Text(heading.title), *cells] for heading, *cells in zip(headings, *texts, strict=True)]
     # A terminal too narrow for the other columns wraps whole lines, which beats cells that end in dots.
     fixed = sum(max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1])
-    _print_without_trailing_blanks(table, console(stream, least_width=fixed + NARROWEST_TEXT))
+    _print_without_trailing_blanks(table, console(stream, min_width=fixed + NARROWEST_TEXT))
 
 
 def show_line(*cells: str | ColouredCell, stream: TextIO | None = None) -> None:

@@ -158,7 +158,7 @@ def warm_up(
 
 def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]:
     coarse = coarsen(series, COARSE_S)
-    question = BackTestOrigin(horizon_s=horizon_s, most_origins=MAX_ORIGINS)
+    question = BackTestOrigin(horizon_s=horizon_s, max_origins=MAX_ORIGINS)
     found = back_test(
         series,
         question,

@@ -19,7 +19,7 @@ def plot_text(samples: Samples, fits: Fits) -> str:
 
 def _panel(group: Group, samples: Samples, fits: Fits) -> Panel:
     """The chart of one group's samples."""
-    found = curves_of(group, samples, fits, most_curves=MAX_CURVES)
+    found = curves_of(group, samples, fits, max_curves=MAX_CURVES)
     fit = fits.find("latency_ms", group)
     curves = {curve.batch: curve.points for curve in found.curves}
     dots, rings = _points(found, is_on_curve=True), _points(found, is_on_curve=False)

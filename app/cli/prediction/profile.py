@@ -31,12 +31,12 @@ Plan = Annotated[
 ]
 Pairs = Annotated[bool, typer.Option("--pairs", help="Measure networks side by side, too")]
 PairShares = Annotated[str, typer.Option(metavar="PERCENT:PERCENT,...", help="Shares of the two of a pair")]
-MostPairs = Annotated[int, typer.Option(min=1, help="Of more pairs so many are drawn, by the seed")]
+MaxPairs = Annotated[int, typer.Option(min=1, help="Of more pairs so many are drawn, by the seed")]
 Clocks = Annotated[
     str, typer.Option(metavar="MHZ,...", help="Lock the graphics clock at each of these [default: touch no clock]")
 ]
 WindowS = Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds of one window, at least")]
-MostWindows = Annotated[int, typer.Option(min=3, max=100, help="Windows of a cell before it is given up")]
+MaxWindows = Annotated[int, typer.Option(min=3, max=100, help="Windows of a cell before it is given up")]
 Spread = Annotated[
     float, typer.Option(min=0.1, max=100.0, metavar="PERCENT", help="How far medians of three windows may lie apart")
 ]
@@ -66,10 +66,10 @@ def run(
     plan: Plan = None,
     pairs: Pairs = False,
     pair_shares: PairShares = "25:75,50:50,75:25",
-    most_pairs: MostPairs = 60,
+    max_pairs: MaxPairs = 60,
     clocks: Clocks = "",
     window_s: WindowS = 2.0,
-    most_windows: MostWindows = 12,
+    max_windows: MaxWindows = 12,
     spread: Spread = 3.0,
     budget: Budget = "",
     seed: Seed = 0,
@@ -97,12 +97,12 @@ def run(
         clocks=clocks,
         plan=plan,
         splits=pair_shares if pairs else "",
-        most_pairs=most_pairs,
+        max_pairs=max_pairs,
         seed=seed,
     )
     cells, notes = make_cells(wanted)
     sys.stderr.writelines(f"Note: {note}\n" for note in notes)
-    rules = Rules(window_s=window_s, most=most_windows, spread_limit=spread / 100.0)
+    rules = Rules(window_s=window_s, most=max_windows, spread_limit=spread / 100.0)
     place = ProfileTarget(gpu=gpu, templates=templates, template=template, rules=rules, budget_s=_seconds(budget))
     is_whole = run_profile(wanted, cells, place, output, resumes=resume)
     if send and output.exists():

@@ -25,7 +25,7 @@ class ProfileOptions:
     plan: Path | None
     splits: str
     """Empty: no pairs."""
-    most_pairs: int
+    max_pairs: int
     seed: int
 
 
@@ -39,9 +39,9 @@ def make_cells(wanted: ProfileOptions) -> tuple[tuple[MeasurementCell, ...], tup
         beside = _pairs(wanted, clocks, sorted({member.network for cell in alone for member in cell.members}))
     except OutOfRange as error:
         raise typer.BadParameter(str(error)) from error
-    chosen = at_most(beside, wanted.most_pairs, seed=wanted.seed)
+    chosen = at_most(beside, wanted.max_pairs, seed=wanted.seed)
     if len(chosen) < len(beside):
-        notes += (f"{len(chosen)} of {count(len(beside), 'pair')} were drawn; --most-pairs takes more",)
+        notes += (f"{len(chosen)} of {count(len(beside), 'pair')} were drawn; --max-pairs takes more",)
     cells = tuple(dict.fromkeys((*alone, *chosen)))
     if not cells:
         raise typer.BadParameter("there is nothing to measure")

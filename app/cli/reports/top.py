@@ -90,12 +90,10 @@ def frame(board: TopicTables, screen: Console, *, is_whole: bool = False) -> Gro
     room = math.inf if is_whole else max(6, screen.height - HEADER_LINES)
     services = board.tables.get("services", {})
     gpus = board.tables.get("fleet", {})
-    most_services = room if is_whole or not gpus else max(3, room // 2 - 2)
-    parts: list[Text | Table] = [_headline(board), _services(services, most_services)]
+    max_services = room if is_whole or not gpus else max(3, room // 2 - 2)
+    parts: list[Text | Table] = [_headline(board), _services(services, max_services)]
     if gpus:
-        parts.append(
-            _gpus(gpus, board.tables.get("gauges", {}), services, room - min(len(services), most_services) - 4)
-        )
+        parts.append(_gpus(gpus, board.tables.get("gauges", {}), services, room - min(len(services), max_services) - 4))
     return Group(*parts)
 
 

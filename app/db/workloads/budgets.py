@@ -16,7 +16,7 @@ from app.db.workloads import services
 from app.loop.budgets import (
     BudgetState,
     level_of,
-    most_steps,
+    max_steps,
     next_step,
     shares_of,
     spending_of,
@@ -134,7 +134,7 @@ async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
         return 0
     known, count = await services.load_all(connection), 0
     for state in [row.state for row in await list_rows(connection)]:
-        most = most_steps(known, state.degradation) if state.action == "degrade" else 0
+        most = max_steps(known, state.degradation) if state.action == "degrade" else 0
         step = next_step(spending_of(state, at), most)
         if step == state.degrade_step:
             continue

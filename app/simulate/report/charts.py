@@ -72,7 +72,7 @@ class LineChart:
     from_zero: bool = True
     highest: float = math.inf
     """The axis never goes beyond."""
-    least_step: float = 0.0
+    min_step: float = 0.0
     """Between ticks: 1 for what comes in whole numbers."""
 
 
@@ -101,9 +101,7 @@ def colour_of(place: int) -> str:
 
 def line_chart(chart: LineChart) -> str:
     """One chart as an `svg` element."""
-    low, high, ticks = axis(
-        _values(chart), from_zero=chart.from_zero, highest=chart.highest, least_step=chart.least_step
-    )
+    low, high, ticks = axis(_values(chart), from_zero=chart.from_zero, highest=chart.highest, min_step=chart.min_step)
     return "".join(
         [
             f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(chart.title)}">',
@@ -129,14 +127,14 @@ def bar_chart(title: str, bars: Sequence[ChartBar]) -> str:
 
 
 def axis(
-    values: Sequence[float], *, from_zero: bool, highest: float = math.inf, least_step: float = 0.0
+    values: Sequence[float], *, from_zero: bool, highest: float = math.inf, min_step: float = 0.0
 ) -> tuple[float, float, list[float]]:
     """Least and greatest value of an axis that holds these, and its ticks at round steps (1, 2, 5 times 10^n)."""
     low = 0.0 if from_zero else min(values, default=0.0)
     high = max(values, default=1.0)
     if high - low <= 1e-9 * max(1.0, abs(high)):
         low, high = (low, low + (abs(low) or 1.0)) if from_zero else (low - 1.0, high + 1.0)
-    step = round_step(max((high - low) / _TICKS, least_step))
+    step = round_step(max((high - low) / _TICKS, min_step))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = [round(number * step, 10) for number in range(first, last + 1) if number * step <= highest * (1 + 1e-9)]
     return ticks[0], min(last * step, highest), ticks

@@ -33,7 +33,7 @@ def policy_lines(runs: Runs, values: Values) -> list[Line]:
 
 def policy_chart(title: str, times: TimeAxis, lines: Sequence[Line], *, is_count: bool = False) -> str:
     """A chart under its title, from 0 on."""
-    chart = LineChart(title=title, times=times, lines=lines, least_step=1.0 if is_count else 0.0)
+    chart = LineChart(title=title, times=times, lines=lines, min_step=1.0 if is_count else 0.0)
     return figure(title, line_chart(chart))
 
 

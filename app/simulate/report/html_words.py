@@ -160,8 +160,8 @@ def _success(report: SimulationReport, summary: PolicySummary) -> str:
     others = [each for each in report.policies if each != summary and not missed(report, each)]
     if not others:
         return f"{summary.policy} kept the SLO of every service"
-    least_usd = summary.cost_usd.mean
-    tied = [each.policy for each in others if abs(each.cost_usd.mean - least_usd) <= ROUNDING * least_usd]
+    min_usd = summary.cost_usd.mean
+    tied = [each.policy for each in others if abs(each.cost_usd.mean - min_usd) <= ROUNDING * min_usd]
     if tied:
         return f"{summary.policy} kept the SLO of every service, at the same cost as {' and '.join(tied)}"
     return f"{summary.policy} is the cheapest that kept the SLO of every service"

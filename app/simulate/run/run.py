@@ -86,7 +86,7 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         solver=SeriesSolver(),
         promises_may_break=True,
     )
-    closed.store.most_plans = _PLANS_KEPT
+    closed.store.max_plans = _PLANS_KEPT
     if job.run.clairvoyant:
         closed.loop.forecast = foreseen(plan, clock.now_s(), job.run.foresight_s)
     submissions = Submissions(make_submissions(spec, job.catalogue.points, job.folder), closed.store, clock.now())

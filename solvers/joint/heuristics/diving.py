@@ -32,7 +32,7 @@ class DiveEffort(NamedTuple):
 
     rounds: int
     """Of pricing in each step, at most."""
-    least_gain: float
+    min_gain: float
     """Of what is left to pay: rounds go on while each saves as much."""
     columns: int
     """To begin each step with."""
@@ -124,7 +124,7 @@ def dive(
             rest,
             [*start, *cheap],
             pace.rounds,
-            least_gain=pace.least_gain,
+            min_gain=pace.min_gain,
             is_over=search.is_over if is_hasty else is_late,
         )
         duals = part.solution.duals

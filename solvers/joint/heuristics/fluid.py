@@ -76,7 +76,7 @@ def is_fluid(tables: Tables, demand: CoverDemand) -> bool:
 
 def is_too_fine(tables: Tables) -> bool:
     """Whether shares come in steps so small that the general search gets nowhere."""
-    return sum(mode.steps * mode.most_replicas * len(mode.service) for mode in tables.modes) > _FINEST
+    return sum(mode.steps * mode.max_replicas * len(mode.service) for mode in tables.modes) > _FINEST
 
 
 def _is_fluid(mode: GpuMode, services: int) -> bool:
@@ -84,7 +84,7 @@ def _is_fluid(mode: GpuMode, services: int) -> bool:
     has_free_launch = not mode.launch_ms.any() or bool((mode.launch_factor == mode.launch_factor[1]).all())
     return (
         len(mode.service) > 0
-        and mode.most_replicas >= crowd
+        and mode.max_replicas >= crowd
         and has_free_launch
         and not (mode.growth_ms.any() and mode.pressure.any())
         and crowd * float(mode.memory.max()) <= mode.memory_mib
@@ -239,8 +239,8 @@ class _Pouring:
         """
         found_rps = 0.0
         while (left_rps := wanted_rps - found_rps) > _NOTHING * self._rate[service]:
-            most_rps = left_rps + too_much * wanted_rps
-            offers = [self._offer(vessel, service, left_rps, most_rps) for vessel in vessels]
+            max_rps = left_rps + too_much * wanted_rps
+            offers = [self._offer(vessel, service, left_rps, max_rps) for vessel in vessels]
             known = [offer for offer in offers if offer is not None]
             if not known:
                 break
@@ -251,7 +251,7 @@ class _Pouring:
             found_rps += best.rps
         return found_rps
 
-    def _offer(self, vessel: _Vessel, service: int, wanted_rps: float, most_rps: float) -> "_Offer | None":
+    def _offer(self, vessel: _Vessel, service: int, wanted_rps: float, max_rps: float) -> "_Offer | None":
         """The narrowest row that carries all that is wanted, else the one that carries most; the one there may grow."""
         mode, carried = self._tables.modes[vessel.mode], self._carried[vessel.mode]
         now = vessel.items.get(service)
@@ -260,7 +260,7 @@ class _Pouring:
             room, has_rps = room + int(mode.width[now]), float(carried[now])
         first, last = np.searchsorted(mode.service, (service, service + 1))
         more_rps = carried[first:last] - has_rps
-        fits = np.flatnonzero((mode.width[first:last] <= room) & (more_rps > 0.0) & (more_rps <= most_rps))
+        fits = np.flatnonzero((mode.width[first:last] <= room) & (more_rps > 0.0) & (more_rps <= max_rps))
         if len(fits) == 0:
             return None
         does_all = fits[more_rps[fits] >= wanted_rps * (1.0 - _NOTHING)]

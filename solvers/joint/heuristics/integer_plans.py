@@ -20,8 +20,8 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import Relaxation
 
-_PACE = DiveEffort(rounds=8, least_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
-_THOROUGH = _PACE._replace(rounds=16, least_gain=0.0)
+_PACE = DiveEffort(rounds=8, min_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
+_THOROUGH = _PACE._replace(rounds=16, min_gain=0.0)
 _SOME_GPUS = 40
 """Up to so many, the solved relaxation is dived from too: it takes little time then, and single GPUs count."""
 _BETTER = 1.5e-3

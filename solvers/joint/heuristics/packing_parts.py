@@ -85,8 +85,8 @@ class PartTables:
 def _ceilings(mode: GpuMode) -> Reals:
     """(N + 1, L) ladders of pressure; a number of replicas that cannot be has one below any pressure."""
     least, most = pressure_range(mode)
-    ceiling = np.full((mode.most_replicas + 1, _LEVELS), -1.0)
-    for replicas in range(1, mode.most_replicas + 1):
+    ceiling = np.full((mode.max_replicas + 1, _LEVELS), -1.0)
+    for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
             ceiling[replicas] = np.linspace(least[replicas], most[replicas], _LEVELS + 1)[1:]
     return ceiling
@@ -96,8 +96,8 @@ class _Cells:
     """What one mode's kernel works with; multipliers and ceilings stay warm from one packing to the next."""
 
     def __init__(self, mode: GpuMode, services: int) -> None:
-        self.start = np.full(mode.most_replicas + 1, _LEVELS // 2, np.int32)
-        self.multipliers = np.zeros((mode.most_replicas + 1, _LEVELS, 3))
+        self.start = np.full(mode.max_replicas + 1, _LEVELS // 2, np.int32)
+        self.multipliers = np.zeros((mode.max_replicas + 1, _LEVELS, 3))
         self.scratch: Scratch = make_scratch(mode, services)
 
 
@@ -144,7 +144,7 @@ class Packer:
         return PricingTask(mode, self._tables.law, worth, threshold, _EFFORT)
 
     def _price(self, at: int, task: PricingTask, threshold: float) -> PricedPatterns:
-        slots, cells = task.mode.most_replicas + 1, self._cells[at]
+        slots, cells = task.mode.max_replicas + 1, self._cells[at]
         found = PricedPatterns(np.zeros((slots, slots - 1), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
         higher = task._replace(threshold=threshold)
         price_parts(higher, self._parts.parts[at], cells.start, cells.multipliers, cells.scratch, found)

@@ -52,12 +52,12 @@ def relax_rest(
     start: Iterable[int],
     rounds: int,
     *,
-    least_gain: float = 0.0,
+    min_gain: float = 0.0,
     is_over: Callable[[], bool] = never,
 ) -> ResidualRelaxation:
     """Column generation for a residual demand: from the pool while it has any to give, then by pricing, in rounds.
 
-    A round that lowers the objective by less than `least_gain` of it is the last one.
+    A round that lowers the objective by less than `min_gain` of it is the last one.
     """
     master = Master(kit.tables, rest)
     used: dict[int, None] = {}
@@ -80,7 +80,7 @@ def relax_rest(
         if is_over() or not use(_priced(kit, rest, kit.pool.pricing_duals(solution.duals))):
             break
         solution = master.solve()
-        if before - solution.objective < least_gain * solution.objective:
+        if before - solution.objective < min_gain * solution.objective:
             break
     return ResidualRelaxation(solution=solution, columns=tuple(used))
 

@@ -57,7 +57,7 @@ def _task(pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Numbers)
         most=np.append(demand.most, np.inf),
         stock=demand.stock.copy(),
         worth=_padded(duals.rps, np.maximum(duals.presence, 0.0)),
-        most_price=np.append(np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0), 0.0),
+        max_price=np.append(np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0), 0.0),
         stock_price=np.where(np.isfinite(demand.stock), duals.stock, 0.0),
     )
 

@@ -10,7 +10,7 @@ from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.carried import Carried, carried, rest_of
 from solvers.joint.patterns.formulation import CoverDemand
 
-_PACE = DiveEffort(rounds=4, least_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
+_PACE = DiveEffort(rounds=4, min_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
 _DIVES = 0.3
 """Of the neighbourhoods: there new columns are priced at every step; in the others, which take far less time, only at
 the root. Either alone finds less."""

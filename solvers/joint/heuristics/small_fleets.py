@@ -38,7 +38,7 @@ from solvers.joint.relaxation.master import Duals, Master
 _MAX_FLEETS = 12
 _MAX_PROGRAMS = 2_000
 """Linear programs, a millisecond or two each, to list them with."""
-_PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=1e-3))
+_PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), min_gain=1e-3))
 """Of relaxations that are to give prices and columns, not bounds."""
 _NOTHING = 1e-6
 """GPUs."""

@@ -48,7 +48,7 @@ class CoverProblem(NamedTuple):
     """(G,)"""
     worth: Reals
     """(2, S + 1) duals of what is wanted, ≥ 0; 0 at S."""
-    most_price: Reals
+    max_price: Reals
     """(S + 1,) duals of `most`, ≤ 0; 0 at S."""
     stock_price: Reals
     """(G,) duals of the stock, ≤ 0."""
@@ -145,8 +145,8 @@ def _bound(task: CoverProblem, branch: CoverPath, depth: int) -> float:
     for service in range(task.need.shape[1]):
         for kind in range(2):
             total += task.worth[kind, service] * branch.need[depth, kind, service]
-        if task.most_price[service] < 0.0:
-            total += task.most_price[service] * branch.room[depth, service]
+        if task.max_price[service] < 0.0:
+            total += task.max_price[service] * branch.room[depth, service]
     for gpu_type in range(task.stock.shape[0]):
         if task.stock_price[gpu_type] < 0.0:
             total += task.stock_price[gpu_type] * branch.stock[depth, gpu_type]
@@ -200,7 +200,7 @@ def _loss(task: CoverProblem, branch: CoverPath, depth: int, column: int) -> flo
         if branch.room[depth, service] < 1.0:
             loss = np.inf
         loss -= task.worth[0, service] * min(task.capacity[column, at], branch.need[depth, 0, service])
-        loss -= task.worth[1, service] * min(1.0, branch.need[depth, 1, service]) + task.most_price[service]
+        loss -= task.worth[1, service] * min(1.0, branch.need[depth, 1, service]) + task.max_price[service]
     return loss
 
 

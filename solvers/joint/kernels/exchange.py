@@ -57,7 +57,7 @@ def exchange(stack: Stack, fleet: ExchangeState, steps: int, state: State) -> in
         touched[:] = False
         _begin(fleet, touched, state)
         for number in range(count):
-            at = taken[number] = _least_useful(stack, fleet, touched, taken[:number], state)
+            at = taken[number] = _min_useful(stack, fleet, touched, taken[:number], state)
             column = fleet.gpus[at]
             change -= stack.price[column]
             _put(stack, fleet, column, -1.0)
@@ -116,7 +116,7 @@ def _begin(
 
 
 @compiled
-def _least_useful(
+def _min_useful(
     stack: Stack,
     fleet: ExchangeState,
     touched: Marks,

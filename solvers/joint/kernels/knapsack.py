@@ -110,12 +110,12 @@ def read_solution(task: PricingTask, scratch: Scratch, short: Numbers, replicas:
 
 
 @compiled
-def most_pressure(mode: GpuMode) -> Reals:
+def max_pressure(mode: GpuMode) -> Reals:
     """(N + 1,) the greatest summed pressure of so many replicas of different services within the SM steps.
 
     The same program with pressures as values; −inf where so many do not fit.
     """
-    reached = np.full((mode.most_replicas + 1, mode.steps + 1), -np.inf)
+    reached = np.full((mode.max_replicas + 1, mode.steps + 1), -np.inf)
     reached[0] = 0.0
     at, size = 0, mode.service.shape[0]
     while at < size:

@@ -73,10 +73,10 @@ def _price_cell(
     goal = task.threshold * (1.0 + task.effort.tolerance)
     bound = best = goal
     # On each level one half waits while the other is at hand.
-    most_open = task.effort.halvings + 2
-    low, high = np.full(most_open, cell.low), np.full(most_open, cell.high)
-    depth, offset, sizes = np.zeros((3, most_open), np.int64)
-    theta = np.zeros((most_open, 3))
+    max_open = task.effort.halvings + 2
+    low, high = np.full(max_open, cell.low), np.full(max_open, cell.high)
+    depth, offset, sizes = np.zeros((3, max_open), np.int64)
+    theta = np.zeros((max_open, 3))
     theta[0], sizes[0], waiting = multipliers, size, 1
     pattern = np.zeros(cell.replicas, np.int32)
     while waiting > 0:

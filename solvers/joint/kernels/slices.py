@@ -99,7 +99,7 @@ def trace(choices: Choices, program: SliceProgram, multiset: int, items: npt.NDA
 
 
 @compiled
-def least_charge(choices: Choices) -> float:
+def min_charge(choices: Choices) -> float:
     """The charge per watt with nearly the least bound; 0 where watts do not bind."""
     low, high, charge = 0.0, 0.0, 0.0
     items = np.zeros(choices.size.max() + 1, np.int64)
@@ -130,9 +130,9 @@ def search_slices(
     services = choices.first.shape[0] - 1
     widest = np.max(choices.first[1:] - choices.first[:-1]) + 1
     # A node waits beside its siblings on each level, and all multisets wait at first.
-    most_open = choices.less.shape[0] + (services + 1) * widest
-    service, multiset, taken, items = np.zeros((4, most_open), np.int64)
-    value, watts = np.zeros((2, most_open))
+    max_open = choices.less.shape[0] + (services + 1) * widest
+    service, multiset, taken, items = np.zeros((4, max_open), np.int64)
+    value, watts = np.zeros((2, max_open))
     path = np.zeros(choices.size.max() + 1, np.int64)
     waiting = 0
     for last in np.argsort(program.table[services]):

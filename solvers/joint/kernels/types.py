@@ -27,7 +27,7 @@ class GpuMode(NamedTuple):
     clock_mhz: float
     steps: int
     """SM steps of a whole GPU: the coarsest that every candidate takes a whole number of."""
-    most_replicas: int
+    max_replicas: int
     memory_mib: float
     power_w: float
     """What replicas may draw: the cap less idle watts."""
@@ -36,7 +36,7 @@ class GpuMode(NamedTuple):
     watt_price: float
     """USD per hour of one watt."""
     launch_factor: Reals
-    """(most_replicas + 1,) growth of the launch term by the number of replicas on the GPU."""
+    """(max_replicas + 1,) growth of the launch term by the number of replicas on the GPU."""
     service: Numbers
     row: Numbers
     """(C,) position among the network's operating rows on the type."""

@@ -63,11 +63,11 @@ def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
     return boxes
 
 
-def least_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
+def min_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
     """The least Σ costs_m · n_m over counts n within the boxes; infinite where there are none. costs: (M,)."""
     types = np.array([mode.gpu_type for mode in tables.modes], dtype=np.int32)
     return sum(
-        _least_cost_of_type(
+        _min_cost_of_type(
             costs[types == one], boxes.mode_low[types == one], boxes.mode_high[types == one], *_pair(boxes, one)
         )
         for one in range(len(boxes.type_low))
@@ -78,7 +78,7 @@ def _pair(boxes: Boxes, gpu_type: int) -> tuple[float, float]:
     return float(boxes.type_low[gpu_type]), float(boxes.type_high[gpu_type])
 
 
-def _least_cost_of_type(costs: Reals, low: Reals, high: Reals, fewest: float, most: float) -> float:
+def _min_cost_of_type(costs: Reals, low: Reals, high: Reals, fewest: float, most: float) -> float:
     """Greedy, which is exact: the cheapest modes first, as many as pay for themselves or must be."""
     count, total = float(low.sum()), float(costs @ low)
     if count > most or high.sum() < fewest or (low > high).any():

@@ -137,10 +137,10 @@ class _Reasons:
             return False
         drawn_w = sum(count * power_w(self._tables, column.pattern) for column, count in self._used)
         left = [one for one in able if self._taken[one] < self._tables.stock[one]]
-        least_w = min((self._least_w(gpu_type) for gpu_type in left), default=0.0)
-        return drawn_w + least_w > self._problem.power_budget_w
+        min_w = min((self._min_w(gpu_type) for gpu_type in left), default=0.0)
+        return drawn_w + min_w > self._problem.power_budget_w
 
-    def _least_w(self, gpu_type: int) -> float:
+    def _min_w(self, gpu_type: int) -> float:
         """What a GPU of a type draws with its least replica."""
         rows = [float(mode.power.min()) for mode in self._tables.modes if mode.gpu_type == gpu_type]
         return float(self._tables.idle_w[gpu_type]) + min(rows, default=0.0)
@@ -167,7 +167,7 @@ class _Reasons:
         own = np.flatnonzero(mode.service == service)
         if not len(own) or service in column.service or not self._has_free_sms(column):
             return "stock"
-        if len(there) >= mode.most_replicas:
+        if len(there) >= mode.max_replicas:
             return "replicas"
         own = own[mode.width[own] + mode.width[there].sum() <= mode.steps]
         if not len(own):

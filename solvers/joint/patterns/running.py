@@ -116,7 +116,7 @@ class ColumnKinds:
 
     def __init__(self, candidates: Candidates, tables: Tables) -> None:
         self._of_modes: tuple[Kinds, ...] = candidates.kinds
-        self._kinds = np.zeros((0, max((mode.most_replicas for mode in tables.modes), default=1)), np.int64)
+        self._kinds = np.zeros((0, max((mode.max_replicas for mode in tables.modes), default=1)), np.int64)
 
     def taken(self, numbers: Sequence[int]) -> "ColumnKinds":
         """Those of some columns, in that order, to grow on their own."""
@@ -169,7 +169,7 @@ def _is_lawful(mode: GpuMode, items: Sequence[int], replicas: int) -> bool:
     """Whether all replicas are candidates, each of another service, that fit the GPU together."""
     own = list(items)
     return (
-        0 < len(own) == replicas <= mode.most_replicas
+        0 < len(own) == replicas <= mode.max_replicas
         and len(set(mode.service[own].tolist())) == replicas
         and mode.width[own].sum() <= mode.steps
         and mode.memory[own].sum() <= mode.memory_mib

@@ -91,7 +91,7 @@ A100_80GB = H100_80GB = _profiles((9.5, 19.5, 39.25, 78.75), _80GB)
 
 
 @cache
-def make_layouts(profiles: tuple[SliceProfile, ...], most_slices: int) -> Layouts:
+def make_layouts(profiles: tuple[SliceProfile, ...], max_slices: int) -> Layouts:
     """All possible multisets of at most so many slices."""
     found: list[set[tuple[int, ...]]] = [set() for _ in range(MEMORY_SLICES + 1)]
     found[0].add((0,) * len(profiles))
@@ -102,7 +102,7 @@ def make_layouts(profiles: tuple[SliceProfile, ...], most_slices: int) -> Layout
                 if start in profile.starts and counts[number] < profile.most:
                     grown = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
                     found[start + profile.memory_slices].add(grown)
-    ordered = sorted((one for one in found[-1] if sum(one) <= most_slices), key=lambda one: (sum(one), one))
+    ordered = sorted((one for one in found[-1] if sum(one) <= max_slices), key=lambda one: (sum(one), one))
     position = {counts: at for at, counts in enumerate(ordered)}
     less = [[position.get(_one_less(counts, number), -1) for number in range(len(profiles))] for counts in ordered]
     return Layouts(counts=np.array(ordered, dtype=np.int32), less=np.array(less, dtype=np.int32))

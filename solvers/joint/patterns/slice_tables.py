@@ -82,7 +82,7 @@ def _mode(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: flo
         gpu_type=problem.gpu_types.index(gpu_type),
         clock_mhz=float(clock_mhz),
         steps=MEMORY_SLICES,
-        most_replicas=most,
+        max_replicas=most,
         memory_mib=float(gpu_type.memory_mib),
         power_w=float(gpu_type.power_cap_w - gpu_type.idle_w),
         price=float(gpu_type.price_usd_per_hour + watt_price * gpu_type.idle_w),

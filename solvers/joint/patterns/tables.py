@@ -119,7 +119,7 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
         gpu_type=index,
         clock_mhz=float(clock_mhz),
         steps=steps // unit,
-        most_replicas=problem.max_replicas_per_gpu,
+        max_replicas=problem.max_replicas_per_gpu,
         # Whole numbers are floats too, but not to compiled kernels.
         memory_mib=float(gpu_type.memory_mib),
         power_w=float(room_w),
@@ -182,7 +182,7 @@ def _is_dominated(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pr
 def _neighbour_sets(mode: GpuMode) -> tuple[Reals, Reals]:
     """(N,) launch factors and (N, K) knots of pressure of every set of neighbours that can be told from others: none
     first."""
-    pressure = _most_pressure(mode)
+    pressure = _max_pressure(mode)
     knots = np.linspace(0.0, pressure, _KNOTS if pressure > 0.0 else 2)
     alone, others = mode.launch_factor[1], np.unique(mode.launch_factor[2:])
     if pressure <= 0.0:
@@ -190,11 +190,11 @@ def _neighbour_sets(mode: GpuMode) -> tuple[Reals, Reals]:
     return np.append(alone, others), np.vstack((np.zeros(len(knots)), np.tile(knots, (len(others), 1))))
 
 
-def _most_pressure(mode: GpuMode) -> float:
+def _max_pressure(mode: GpuMode) -> float:
     """What no neighbours exceed: by the number of replicas and by SM steps."""
     heaviest = np.zeros(int(mode.service[-1]) + 1)
     np.maximum.at(heaviest, mode.service, mode.pressure)
-    by_count = np.sort(heaviest)[::-1][: mode.most_replicas - 1].sum()
+    by_count = np.sort(heaviest)[::-1][: mode.max_replicas - 1].sum()
     return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
 
 

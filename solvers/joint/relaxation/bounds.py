@@ -26,7 +26,7 @@ and adds −τ · F: a bound on the cost alone of all plans that leave no more t
 import numpy as np
 
 from solvers.joint.kernels.types import Reals
-from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits, least_cost, make_boxes
+from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits, make_boxes, min_cost
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master import Duals
@@ -55,7 +55,7 @@ def lower_bound(tables: Tables, demand: CoverDemand, duals: Duals, worths: Reals
         costs = prices - worths * scale
         # No endless mode is worth more than it costs at these scales, but for rounding.
         costs[endless] = np.maximum(costs[endless], 0.0)
-        best = max(best, value * scale + least_cost(tables, boxes, costs))
+        best = max(best, value * scale + min_cost(tables, boxes, costs))
     return best
 
 
@@ -75,7 +75,7 @@ def whole_gpus(tables: Tables, bound: float) -> float:
     return bound if price is None else float(np.ceil(bound / price - _WHOLE_TOLERANCE) * price)
 
 
-def least_to_reach(tables: Tables, cutoff: float) -> float:
+def min_to_reach(tables: Tables, cutoff: float) -> float:
     """The least bound that `whole_gpus` lifts to the cutoff."""
     price = _one_price(tables)
     if price is None or np.isinf(cutoff):

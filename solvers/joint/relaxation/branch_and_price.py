@@ -21,15 +21,15 @@ from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.bounds import least_to_reach, whole_gpus
+from solvers.joint.relaxation.bounds import min_to_reach, whole_gpus
 from solvers.joint.relaxation.branching import Split, find_split, is_whole
 from solvers.joint.relaxation.column_generation import Generation, Phase, Relaxation
 from solvers.joint.relaxation.master import Master, Solution
 from solvers.joint.relaxation.pricing import Pricer
 
 _PHASES = (
-    Phase(effort=Effort(4, 0, 3, 5e-4), least_gain=2e-3),
-    Phase(effort=Effort(8, 3000, 4, 5e-5), least_gain=1e-3),
+    Phase(effort=Effort(4, 0, 3, 5e-4), min_gain=2e-3),
+    Phase(effort=Effort(8, 3000, 4, 5e-5), min_gain=1e-3),
 )
 """Of a node: its columns come from its parent, so that there is little to find and most of the work is proof."""
 _LAST_EFFORT = Effort(16, 100_000, 5, 0.0)
@@ -124,7 +124,7 @@ class _Tree:
         over_cost = _LIMIT_PRICE_OVER_COST * (1.0 if np.isinf(demand.watts) else _LIMIT_PRICE_UNDER_WATTS)
         limit_price = over_cost * (most + tables.price.max())
         self._master = Master(tables, demand, limit_price=limit_price, has_cuts=has_cuts)
-        last = Phase(effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap), least_gain=0.0)
+        last = Phase(effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap), min_gain=0.0)
         self._phases = (*_PHASES, last)
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
@@ -182,7 +182,7 @@ class _Tree:
     def _relax(self, limits: Limits, is_over: Callable[[], bool]) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):
-            cutoff = least_to_reach(self._tables, self._cutoff()) if self._is_by_gpus else self._cutoff()
+            cutoff = min_to_reach(self._tables, self._cutoff()) if self._is_by_gpus else self._cutoff()
             found = self._generation.relax(
                 limits=limits, phases=self._phases, cutoff=cutoff, slack=slack, is_over=is_over
             )

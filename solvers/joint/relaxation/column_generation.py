@@ -32,15 +32,15 @@ class Phase:
     """How hard pricing tries, and when to try harder."""
 
     effort: Effort
-    least_gain: float
+    min_gain: float
     """Relative fall of the objective over three rounds below which the next phase begins."""
 
 
 PHASES = (
-    Phase(effort=Effort(2, 0, 0, 2e-3), least_gain=2e-3),
-    Phase(effort=Effort(2, 500, 0, 2e-3), least_gain=1e-3),
-    Phase(effort=Effort(8, 500, 3, 5e-4), least_gain=5e-4),
-    Phase(effort=Effort(8, 30000, 4, 5e-4), least_gain=0.0),
+    Phase(effort=Effort(2, 0, 0, 2e-3), min_gain=2e-3),
+    Phase(effort=Effort(2, 500, 0, 2e-3), min_gain=1e-3),
+    Phase(effort=Effort(8, 500, 3, 5e-4), min_gain=5e-4),
+    Phase(effort=Effort(8, 30000, 4, 5e-4), min_gain=0.0),
 )
 """The last phase proves within twice its tolerance; the earlier ones find most columns with far less work."""
 
@@ -156,7 +156,7 @@ class Generation:
             on_round(found)
             if not new and self._master.strengthen(solution) > 0:
                 continue
-            if not is_last and (not new or _gain(history) < phases[phase].least_gain):
+            if not is_last and (not new or _gain(history) < phases[phase].min_gain):
                 phase, history = phase + 1, [np.inf]
 
     def _price(self, duals: Duals, effort: Effort, limits: Limits) -> list[Priced]:

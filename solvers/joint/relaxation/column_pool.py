@@ -23,7 +23,7 @@ class ColumnPool:
 
     def __init__(self, tables: Tables, columns: Columns) -> None:
         self._tables, self._columns = tables, columns
-        self._most = max((mode.most_replicas for mode in tables.modes), default=1)
+        self._most = max((mode.max_replicas for mode in tables.modes), default=1)
         self._service = np.zeros((0, self._most), np.int32)
         self._capacity = np.zeros((0, self._most))
         self._price = np.zeros(0)

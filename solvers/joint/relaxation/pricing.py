@@ -11,7 +11,7 @@ from copy import copy
 
 import numpy as np
 
-from solvers.joint.kernels.knapsack import most_pressure
+from solvers.joint.kernels.knapsack import max_pressure
 from solvers.joint.kernels.laws import root_capacities
 from solvers.joint.kernels.price import price_mode
 from solvers.joint.kernels.types import (
@@ -106,7 +106,7 @@ class _ModeCells:
     def price(self, number: int, task: PricingTask, is_late: Callable[[], bool]) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
-        most = task.mode.most_replicas
+        most = task.mode.max_replicas
         found = PricedPatterns(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
         bound, cells = 0.0, PricingCells(self._edges, self._capacities, self._multipliers)
         # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
@@ -129,7 +129,7 @@ def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
 
 def make_scratch(mode: GpuMode, services: int) -> Scratch:
     """Working memory for the cells of one mode."""
-    candidates, most, steps = len(mode.service), mode.most_replicas, mode.steps
+    candidates, most, steps = len(mode.service), mode.max_replicas, mode.steps
     return Scratch(
         ids=np.zeros(candidates, np.int32),
         value=np.zeros(candidates),
@@ -148,9 +148,9 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
 def _edges(mode: GpuMode) -> Reals:
     """(N + 1, K + 1) edges of the root cells; a number of replicas that cannot be has its last edge below the first."""
     least, most = pressure_range(mode)
-    edges = np.zeros((mode.most_replicas + 1, ROOT_CELLS + 1))
+    edges = np.zeros((mode.max_replicas + 1, ROOT_CELLS + 1))
     edges[:, 1:] = -1.0
-    for replicas in range(1, mode.most_replicas + 1):
+    for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
             edges[replicas] = np.linspace(least[replicas], most[replicas], ROOT_CELLS + 1)
     return edges
@@ -162,9 +162,9 @@ def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
     lightest = np.full(len(services), np.inf)
     np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
     lightest.sort()
-    least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.most_replicas + 1]
-    least = np.pad(least, (0, mode.most_replicas + 1 - len(least)), constant_values=np.inf)
-    return least, most_pressure(mode)
+    least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
+    least = np.pad(least, (0, mode.max_replicas + 1 - len(least)), constant_values=np.inf)
+    return least, max_pressure(mode)
 
 
 class NarrowPricer(Pricer):

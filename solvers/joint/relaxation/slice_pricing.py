@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from solvers.joint.kernels.slices import Choices, fill, least_charge, search_slices, slice_values, trace
+from solvers.joint.kernels.slices import Choices, fill, min_charge, search_slices, slice_values, trace
 from solvers.joint.kernels.types import GpuMode, Law, PricingTask, Reals
 from solvers.joint.patterns.columns import Pattern, Priced, alone
 from solvers.joint.patterns.slice_layouts import Slicing
@@ -26,7 +26,7 @@ class SliceCells:
         if len(kept) == 0:
             return Priced(bound=0.0, patterns=())
         choices = self._choices(task.mode, value, kept)
-        charge = least_charge(choices)
+        charge = min_charge(choices)
         program = fill(choices, charge)
         items = np.zeros(int(self._size.max()) + 1, np.int64)
         bound, worth, size = search_slices(choices, program, charge, items)

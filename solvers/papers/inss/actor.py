@@ -122,8 +122,8 @@ def setting_to_train(problem: Problem, *, clocks_mhz: Sequence[float], slots: in
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
-    most_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).most_rps
-    order = sorted(range(len(most_rps)), key=lambda place: (most_rps[place], setting.services[place]))
+    max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
+    order = sorted(range(len(max_rps)), key=lambda place: (max_rps[place], setting.services[place]))
     return replace(setting, services=tuple(setting.services[place] for place in order))
 
 

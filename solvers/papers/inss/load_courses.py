@@ -64,4 +64,4 @@ class Courses:
         loads = self._random.uniform(*_LOADS, (count, 1)) * len(self._world.setting.gpus)
         shares = parts / parts.sum(axis=1, keepdims=True) * loads
         # More than a whole GPU carries cannot be served in one place: the rest is left out.
-        return np.asarray(np.minimum(shares, 1.0) * self._world.most_rps)
+        return np.asarray(np.minimum(shares, 1.0) * self._world.max_rps)

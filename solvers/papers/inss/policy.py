@@ -203,7 +203,7 @@ def _setting(settler: BatchDecider) -> ActorSetting:
         for gpu_type in problem.gpu_types
         for percent in settler.percents(service, gpu_type.name)
     }
-    may_repeat = all(settler.most_replicas(problem.service(name)) >= 2 for name in services)
+    may_repeat = all(settler.max_replicas(problem.service(name)) >= 2 for name in services)
     is_few = 2 * len(services) <= _MAX_SLOTS
     return ActorSetting(
         gpus=tuple(gpus),
@@ -236,7 +236,7 @@ def _figures(settler: BatchDecider, world: ProvisioningWorld) -> tuple[Reals, Re
     least = np.array([1e-6 if name in services and services[name].min_replicas > 0 else 0.0 for name in names])
     queued = np.array([settler.queued.get(name, 0.0) if name in services else 0.0 for name in names])
     weights = np.array([services[name].priority if name in services else 0.0 for name in names])
-    return np.maximum(rates, least * world.most_rps), queued, weights
+    return np.maximum(rates, least * world.max_rps), queued, weights
 
 
 def _merit(settler: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:

@@ -141,7 +141,7 @@ class BatchDecider:
             carried_rps={name: math.fsum(values) for name, values in carried.items()},
         )
 
-    def most_replicas(self, service: ServiceDemand) -> int:
+    def max_replicas(self, service: ServiceDemand) -> int:
         """How many replicas the service may have."""
         most = 1 if self.belief.one_gpu_each else MAX_REPLICAS
         return most if service.max_replicas is None else min(most, service.max_replicas)
@@ -247,7 +247,7 @@ class _Filling:
 
     def _serve(self, service: ServiceDemand) -> None:
         left_rps = service.arrival_rate_rps
-        most = self._settler.most_replicas(service)
+        most = self._settler.max_replicas(service)
         while left_rps > ROUNDING * service.arrival_rate_rps or self._replicas[service.name] < service.min_replicas:
             if self._replicas[service.name] >= most or self._replicas.total() >= MAX_REPLICAS:
                 break
@@ -326,14 +326,14 @@ def _hardest_first(settler: BatchDecider) -> list[ServiceDemand]:
     """By the part of a whole GPU that the rate takes, the greatest first."""
 
     def part(service: ServiceDemand) -> float:
-        most_rps = 0.0
+        max_rps = 0.0
         for gpu_type in settler.problem.gpu_types:
             percents = settler.percents(service.name, gpu_type.name)
             if percents:
                 alone = Provisioned(gpu_type.name, (Share(service.name, percents[-1]),))
                 batches = settler.settle_gpu(alone, {})
-                most_rps = max(most_rps, batches[0].carried_rps if batches else 0.0)
-        return service.arrival_rate_rps / most_rps if most_rps > 0.0 else 0.0
+                max_rps = max(max_rps, batches[0].carried_rps if batches else 0.0)
+        return service.arrival_rate_rps / max_rps if max_rps > 0.0 else 0.0
 
     parts = {service.name: part(service) for service in settler.problem.services}
     return sorted(settler.problem.services, key=lambda service: (-service.priority, -parts[service.name], service.name))

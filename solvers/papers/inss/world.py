@@ -70,9 +70,9 @@ class _Rows:
     run_ms: Reals
     memory_mib: Reals
     power_w: Reals
-    least_mib: Reals
+    min_mib: Reals
     """(J, G, P): over the batches, as are the next two."""
-    least_w: Reals
+    min_w: Reals
     worst_pressure: Reals
 
 
@@ -112,7 +112,7 @@ class ProvisioningWorld:
             self._factors[:] = 1.0
             self._sensitivity[:] = 0.0
         self.whole_rps = self._whole_rps()
-        self.most_rps = self._most_rps()
+        self.max_rps = self._max_rps()
 
     def place(self, option: int) -> tuple[int, float]:
         """GPU and SM percent of an option but the last."""
@@ -142,8 +142,8 @@ class ProvisioningWorld:
         free, room_mib, room_w, counts = self._room(chosen[:, :slot])
         fits = (
             (self._percents <= free[:, :, None] + _TOLERANCE)
-            & (self._rows.least_mib[slot, self.type_of] <= room_mib[:, :, None])
-            & (self._rows.least_w[slot, self.type_of] <= room_w[:, :, None])
+            & (self._rows.min_mib[slot, self.type_of] <= room_mib[:, :, None])
+            & (self._rows.min_w[slot, self.type_of] <= room_w[:, :, None])
             & (counts < self._most)[:, :, None]
         )
         for other in np.flatnonzero(self.service_of[:slot] == service):
@@ -173,14 +173,12 @@ class ProvisioningWorld:
         obeys: Flags = (free >= -_TOLERANCE) & (room_mib >= 0.0) & (room_w >= 0.0) & (counts <= self._most)
         is_lawful = obeys[np.arange(len(chosen))[:, None], gpu] & is_placed
         carried[~is_lawful] = 0.0
-        more_mib = self._rows.memory_mib[at] - self._rows.least_mib[at][:, :, None]
-        more_w = self._rows.power_w[at] - self._rows.least_w[at][:, :, None]
+        more_mib = self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None]
+        more_w = self._rows.power_w[at] - self._rows.min_w[at][:, :, None]
         batch = self._take_batches(gpu, carried, more_mib, more_w, room_mib, room_w)
         place = np.maximum(batch, 0)[:, :, None]
         found = np.take_along_axis(carried, place, axis=2)[:, :, 0]
-        used = self._rows.least_mib[at] + np.where(
-            batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0
-        )
+        used = self._rows.min_mib[at] + np.where(batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0)
         return DecidedBatches(
             batch=batch, carried_rps=np.where(batch >= 0, found, 0.0), memory_mib=np.where(is_lawful, used, 0.0)
         )
@@ -239,10 +237,10 @@ class ProvisioningWorld:
                 is_placed[:, before], self._percents[share[:, before]] / 100.0, 0.0
             )
         free, room_mib, _, _ = self._room(chosen[:, :slot])
-        queue = np.minimum(1.0, 1000.0 * queued / (self.most_rps * self.slo_ms))
+        queue = np.minimum(1.0, 1000.0 * queued / (self.max_rps * self.slo_ms))
         parts = (
             used_mib / self._memory_mib,
-            rates_rps / self.most_rps,
+            rates_rps / self.max_rps,
             queue,
             free / 100.0,
             room_mib / self._memory_mib,
@@ -287,8 +285,8 @@ class ProvisioningWorld:
             on, at, here = gpu[:, slot], share[:, slot], is_placed[:, slot]
             kind = self.type_of[on]
             free[rows, on] -= np.where(here, self._percents[at], 0.0)
-            room_mib[rows, on] -= np.where(here, self._rows.least_mib[slot, kind, at], 0.0)
-            room_w[rows, on] -= np.where(here, self._rows.least_w[slot, kind, at], 0.0)
+            room_mib[rows, on] -= np.where(here, self._rows.min_mib[slot, kind, at], 0.0)
+            room_w[rows, on] -= np.where(here, self._rows.min_w[slot, kind, at], 0.0)
             counts[rows, on] += here
         return free, room_mib, room_w, counts
 
@@ -356,8 +354,8 @@ class ProvisioningWorld:
         rows = _Rows(
             **figures,
             power_w=power_w,
-            least_mib=figures["memory_mib"].min(axis=3),
-            least_w=power_w.min(axis=3),
+            min_mib=figures["memory_mib"].min(axis=3),
+            min_w=power_w.min(axis=3),
             worst_pressure=pressure.max(axis=3),
         )
         return rows, sensitivity
@@ -386,7 +384,7 @@ class ProvisioningWorld:
         rates = 1000.0 * self.batches[smallest] / alone[np.arange(self.slots), smallest]
         return np.asarray(np.maximum(rates[:: self.setting.slots], 1e-9))
 
-    def _most_rps(self) -> Reals:
+    def _max_rps(self) -> Reals:
         """(S,) what one replica alone carries at most, at the best SM percent of the best type; at least a trifle."""
         alone = self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms
         flat = alone.reshape(self.slots, -1, len(self.batches))

@@ -18,9 +18,7 @@ Predict: TypeAlias = Callable[[Queries], Reals]
 """Queries (N rows) to (N,) values, e.g. functools.partial(technique.predict, coefficients)."""
 
 
-def least_clock(
-    latency_ms: Predict, queries: Queries, *, clocks_mhz: Sequence[float], limit_ms: npt.ArrayLike
-) -> Reals:
+def min_clock(latency_ms: Predict, queries: Queries, *, clocks_mhz: Sequence[float], limit_ms: npt.ArrayLike) -> Reals:
     """(N,) the least of the clocks at which the predicted latency is at most the limit; NaN where none is enough.
 
     The queries' own clocks are not looked at. `limit_ms`: one, or (N,). Clocks in any order. The latency is predicted
@@ -34,7 +32,7 @@ def least_clock(
 def highest_clock(power_w: Predict, queries: Queries, *, clocks_mhz: Sequence[float], cap_w: npt.ArrayLike) -> Reals:
     """(N,) the highest of the clocks at which the predicted watts are at most the cap; NaN where all exceed it.
 
-    As `least_clock`; `cap_w` is one, or (N,).
+    As `min_clock`; `cap_w` is one, or (N,).
     """
     clocks = _ascending(clocks_mhz)[::-1]
     keeps = _at_clocks(power_w, queries, clocks) <= _column(cap_w)

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solvers.baselines.half_slo import SoloProfile, most_replicas, replicas_for
+from solvers.baselines.half_slo import SoloProfile, max_replicas, replicas_for
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
 from solvers.greedy.configure import MIN_CAPACITY_RPS
@@ -189,7 +189,7 @@ def _first_count(problem: Problem, stage: TypeStage, tenant: _Tenant) -> int:
 def _most(service: ServiceDemand, stage: TypeStage) -> int:
     """No GPU carries two replicas of a service."""
     stock = stage.gpu_type.count
-    return most_replicas(service, stage.room if stock is None else min(stage.room, stock))
+    return max_replicas(service, stage.room if stock is None else min(stage.room, stock))
 
 
 def _more(

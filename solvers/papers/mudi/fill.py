@@ -254,10 +254,10 @@ class MudiFilling:
     def _has_memory(self, host: Host, task: Task) -> bool:
         """Whether it is enough for one more beside the replica at the row that needs least."""
         points = self.wanted.problem.points_of(host.gpu.replicas[0].network, host.gpu.gpu_type)
-        least_mib = min((row.memory_mib for row in (points.rows if points else ())), default=0.0)
+        min_mib = min((row.memory_mib for row in (points.rows if points else ())), default=0.0)
         own_mib = min((seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0)
         residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
-        return least_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (1.0 + TOLERANCE)
+        return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (1.0 + TOLERANCE)
 
     def _reuse(self, site: _Site, task: Task) -> bool:
         """Seat a task in the share that is free, if that is worth as much as a part of an even division."""

@@ -197,18 +197,18 @@ class _Bench:
             name=self._service.name,
             curve=curve,
             limit_ms=self._longest_ms(batch),
-            most_sm_percent=100.0 - sum(seat.row.sm_percent for seat in seats) + SM_PERCENT_TOLERANCE,
+            max_sm_percent=100.0 - sum(seat.row.sm_percent for seat in seats) + SM_PERCENT_TOLERANCE,
         )
 
     def _even_seats(self) -> list[tuple[HostTenant, ...]]:
         """Seats of one share for all tasks, largest first, as far as some share is left for the replica."""
-        least_percent = min((row.sm_percent for row in self.rows), default=100.0)
-        most_percent = (100.0 - least_percent) / max(1, len(self._tasks)) + SM_PERCENT_TOLERANCE
+        min_percent = min((row.sm_percent for row in self.rows), default=100.0)
+        max_percent = (100.0 - min_percent) / max(1, len(self._tasks)) + SM_PERCENT_TOLERANCE
         by_share = [
             {seat.row.sm_percent: seat for seat in self._tuner.seats.on(task, self.host)} for task in self._tasks
         ]
         common = set.intersection(*map(set, by_share)) if by_share else set()
-        shares = sorted((share for share in common if share <= most_percent), reverse=True)
+        shares = sorted((share for share in common if share <= max_percent), reverse=True)
         return [tuple(seats[share] for seats in by_share) for share in shares]
 
 

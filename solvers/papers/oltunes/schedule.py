@@ -57,7 +57,7 @@ class DispatchState:
 
     queues: Queues = field(default_factory=Queues)
     window_ms: float = MIN_MS
-    most_jobs: int = MAX_JOBS
+    max_jobs: int = MAX_JOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class DispatchRules:
     """Compute to memory by network (equation 1)."""
     patience_s: float = PATIENCE_S
     """After so long a job comes first of all."""
-    most_jobs: int = MAX_JOBS
+    max_jobs: int = MAX_JOBS
     """Of a GPU, and of a batch."""
 
 
@@ -85,8 +85,8 @@ class Round:
 def schedule(state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: DispatchRules) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
-    limits = DispatchLimits(window_ms=state.window_ms, most_jobs=min(state.most_jobs, rules.most_jobs))
-    loads = [_Load(gpu, limits.most_jobs) for gpu in available(gpus)]
+    limits = DispatchLimits(window_ms=state.window_ms, max_jobs=min(state.max_jobs, rules.max_jobs))
+    loads = [_Load(gpu, limits.max_jobs) for gpu in available(gpus)]
     first = impatient(state.queues.jobs, now_s, rules.patience_s)
     for job in first:
         _seat(job, loads)
@@ -108,7 +108,7 @@ def schedule(state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: 
     following = DispatchState(
         queues=without(state.queues, started),
         window_ms=adjusted_ms(state.window_ms, state.queues.critical_share),
-        most_jobs=min(rules.most_jobs, state.most_jobs + 1) if batches else state.most_jobs,
+        max_jobs=min(rules.max_jobs, state.max_jobs + 1) if batches else state.max_jobs,
     )
     return Round(batches=tuple(batches), state=following, held_until_s=min(held, default=None))
 
@@ -124,31 +124,31 @@ def deployment_failed(state: DispatchState, batch: JobBatch) -> DispatchState:
     `state`: that before the batch's round, or that after it. "Smaller" is meant of the limits under which the batch was
     formed: they fall from round to round while failures go on, and a second batch of one round takes nothing more.
     """
-    formed = batch.limits or DispatchLimits(window_ms=state.window_ms, most_jobs=state.most_jobs)
+    formed = batch.limits or DispatchLimits(window_ms=state.window_ms, max_jobs=state.max_jobs)
     return replace(
         state,
         queues=put_back(state.queues, (member.job for member in batch.members)),
         window_ms=min(state.window_ms, shorter_ms(formed.window_ms)),
-        most_jobs=max(1, min(state.most_jobs, formed.most_jobs - 1)),
+        max_jobs=max(1, min(state.max_jobs, formed.max_jobs - 1)),
     )
 
 
 class _Load:
     """A GPU as its batch forms."""
 
-    def __init__(self, gpu: JobGpu, most_jobs: int) -> None:
+    def __init__(self, gpu: JobGpu, max_jobs: int) -> None:
         self.gpu = gpu
         self.members: list[PlacedJob] = []
         """In the order in which they were taken."""
         self.room = _room(gpu, ())
         self.is_kept = False
         """Whether it takes nothing, for one that has waited for long."""
-        self._most_jobs = most_jobs
+        self._max_jobs = max_jobs
 
     @property
     def is_open(self) -> bool:
         """Whether it may take one more."""
-        has_place = len(self.members) + len(self.gpu.residents) < self._most_jobs
+        has_place = len(self.members) + len(self.gpu.residents) < self._max_jobs
         return not self.is_kept and has_place and not _is_full(self.room)
 
     def could_take(self, job: Job) -> bool:

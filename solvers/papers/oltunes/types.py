@@ -113,7 +113,7 @@ class DispatchLimits(NamedTuple):
     """Between what OLTunes' scheduler forms the batches of one round."""
 
     window_ms: float
-    most_jobs: int
+    max_jobs: int
     """Of a GPU, and of a batch."""
 
 

@@ -33,7 +33,7 @@ class TechniqueEntry:
     """Of the technique; its module is called so."""
     package: str
     is_pooled: bool = False
-    least_groups: int = 1
+    min_groups: int = 1
     """Below so many groups the automatic choice does not try it."""
     within: str = ""
     """The technique in whose coefficients this one's are nested, under its name: both are learned at once."""
@@ -103,7 +103,7 @@ LEARNERS: Mapping[Quantity, tuple[TechniqueEntry, ...]] = {
         TechniqueEntry(name="linear_fractional", package=_LATENCY, within="locally_weighted"),
         *_learners(_LATENCY, "locally_weighted", "piecewise_linear", "throttling"),
         # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
-        TechniqueEntry(name="factorisation_machine", package=_LATENCY, is_pooled=True, least_groups=10),
+        TechniqueEntry(name="factorisation_machine", package=_LATENCY, is_pooled=True, min_groups=10),
     ),
     "power_w": _learners("solvers.predict.resources", "roofline", "duty_cycle", pooled=("roofline",)),
     "memory_mib": _learners("solvers.predict.resources", "memory"),

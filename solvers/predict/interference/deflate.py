@@ -23,17 +23,17 @@ _TOLERANCE = 1e-12
 
 
 def alone_samples(
-    samples: Samples, technique: InterferenceTechnique, coefficients: Coefficients, *, least_alone: int = 1
+    samples: Samples, technique: InterferenceTechnique, coefficients: Coefficients, *, min_alone: int = 1
 ) -> Samples:
     """The samples (of one GPU type) without neighbours, plus deflated ones of groups with too few of them.
 
-    A group with fewer than `least_alone` samples alone lends all its co-located ones: as if alone, with the latency
+    A group with fewer than `min_alone` samples alone lends all its co-located ones: as if alone, with the latency
     that the factor stretches to the measured one, and with power, memory and counters unknown. Order is kept.
     """
     is_alone = neighbour_counts(samples.at) == 0
     is_lent = np.zeros(len(samples), dtype=bool)
     for rows in samples.at.groups().values():
-        is_lent[rows] = np.count_nonzero(is_alone[rows]) < least_alone
+        is_lent[rows] = np.count_nonzero(is_alone[rows]) < min_alone
     kept = np.flatnonzero(is_alone | is_lent)
     chosen = samples.take(kept)
     unknown = np.where(is_alone[kept], 0.0, np.nan)

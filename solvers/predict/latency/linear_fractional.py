@@ -219,7 +219,7 @@ def _start(terms: _Terms, latency_ms: Reals, log_quotas: Reals) -> Reals:
 
     offset = min(_OFFSETS, key=lambda candidate: solve(candidate)[1])
     nearest = np.argmin(np.abs(terms.log_quota[:, None] - log_quotas), axis=1)
-    least_ms = np.array([latency_ms[nearest == knot].min() for knot in range(len(log_quotas))])
-    host_ms = _HOST_START * np.maximum.accumulate(least_ms[::-1])
+    min_ms = np.array([latency_ms[nearest == knot].min() for knot in range(len(log_quotas))])
+    host_ms = _HOST_START * np.maximum.accumulate(min_ms[::-1])
     shape = (offset, _FIRST_CLOCK_EXPONENT, 0.0)
     return np.concatenate([solve(offset)[0], shape, np.diff(host_ms, prepend=0.0)])

@@ -57,13 +57,13 @@ def fit(samples: Samples) -> Coefficients:
     clock_mhz = highest_clock_mhz(ordered.at)
     measured = measured_range(log_conditions(ordered.at, highest_clock_mhz=clock_mhz))
     _refuse_other_conditions(measured)
-    least_ms = _MIN_FRACTION * float(ordered.latency_ms.min())
+    min_ms = _MIN_FRACTION * float(ordered.latency_ms.min())
     return Coefficients(
         arrays={
-            **_fit_batches(ordered, least_ms=least_ms),
+            **_fit_batches(ordered, min_ms=min_ms),
             "measured_range": np.stack(measured),
             "highest_clock_mhz": np.array(clock_mhz),
-            "least_latency_ms": np.array(least_ms),
+            "least_latency_ms": np.array(min_ms),
         }
     )
 
@@ -92,7 +92,7 @@ def _refuse_other_conditions(measured: MeasuredRange) -> None:
             raise TooFewSamples(f"piecewise-linear curves hold for one setting; the samples have several {name}")
 
 
-def _fit_batches(samples: Samples, *, least_ms: float) -> Mapping[str, Reals]:
+def _fit_batches(samples: Samples, *, min_ms: float) -> Mapping[str, Reals]:
     """A curve at every measured batch, as the coefficient arrays."""
     batches = np.unique(samples.at.batch)
     parts = {float(batch): samples.take(np.flatnonzero(samples.at.batch == batch)) for batch in batches}
@@ -103,9 +103,7 @@ def _fit_batches(samples: Samples, *, least_ms: float) -> Mapping[str, Reals]:
     full = _table({batch: _fit_batch(part, over_batches) for batch, part in parts.items() if batch not in sparse})
     return _table(
         {
-            batch: _scale(_curve_at(full, batch), part, least_ms=least_ms)
-            if batch in sparse
-            else _curve_at(full, batch)
+            batch: _scale(_curve_at(full, batch), part, min_ms=min_ms) if batch in sparse else _curve_at(full, batch)
             for batch, part in parts.items()
         }
     )
@@ -143,9 +141,9 @@ def _along_nearest(x: float, known_x: Reals, known_y: Reals) -> float:
     return float(known_y[base] + np.clip(slope, 0.0, 1.0) * (x - known_x[base]))
 
 
-def _scale(neighbours: TwoSegments, samples: Samples, *, least_ms: float) -> TwoSegments:
+def _scale(neighbours: TwoSegments, samples: Samples, *, min_ms: float) -> TwoSegments:
     """The neighbours' curve, multiplied by the geometric mean of measured over that curve."""
-    expected = np.maximum(neighbours.latency_ms(samples.at.sm_percent), least_ms)
+    expected = np.maximum(neighbours.latency_ms(samples.at.sm_percent), min_ms)
     factor = float(np.exp(np.mean(np.log(samples.latency_ms / expected))))
     return TwoSegments(
         breakpoint_percent=neighbours.breakpoint_percent,

@@ -69,7 +69,7 @@ def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
     except TooFewSamples:
         return samples.take(np.zeros(0, dtype=np.intp))
     is_alone = neighbour_counts(samples.at) == 0
-    every_row = alone_samples(samples, pressure, coefficients, least_alone=len(samples) + 1)
+    every_row = alone_samples(samples, pressure, coefficients, min_alone=len(samples) + 1)
     return every_row.take(np.flatnonzero(is_alone | is_unknown))
 
 

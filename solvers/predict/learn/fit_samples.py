@@ -99,7 +99,7 @@ class _Maker:
         judged = own[np.isfinite(measured[own])]
         candidates: dict[Group, list[TechniqueCandidate]] = {}
         # One that was asked for by name is tried all the same.
-        tried = tuple(learner for learner in learners if len(groups) >= learner.least_groups) or learners
+        tried = tuple(learner for learner in learners if len(groups) >= learner.min_groups) or learners
         for family in families(tried) if len(judged) else ():
             rows = np.arange(len(samples)) if family[-1].is_pooled else own
             part, judged_there = samples.take(rows), np.searchsorted(rows, judged)

@@ -211,10 +211,10 @@ class _Filter:
         if row in self.rows:
             return self.rows.index(row) + 1
         if len(self.rows) >= MAX_ROWS:
-            least_known = 1 + int(np.argmax(np.diag(self.covariance)[1:]))
-            del self.rows[least_known - 1]
-            self.mean = np.delete(self.mean, least_known)
-            self.covariance = np.delete(np.delete(self.covariance, least_known, 0), least_known, 1)
+            min_known = 1 + int(np.argmax(np.diag(self.covariance)[1:]))
+            del self.rows[min_known - 1]
+            self.mean = np.delete(self.mean, min_known)
+            self.covariance = np.delete(np.delete(self.covariance, min_known, 0), min_known, 1)
         self.rows.append(row)
         self.mean = np.append(self.mean, 0.0)
         self.covariance = np.pad(self.covariance, (0, 1))

@@ -200,12 +200,12 @@ def test_slower_is_one_of_the_clocks_and_below_unless_it_is_the_lowest(clock_mhz
 
 
 @pytest.mark.parametrize(
-    ("clock_mhz", "most_mhz", "found_mhz"), [(510.0, 1500.0, 525.0), (1005.0, 1010.0, 1010.0), (1500.0, 1500.0, 1500.0)]
+    ("clock_mhz", "max_mhz", "found_mhz"), [(510.0, 1500.0, 525.0), (1005.0, 1010.0, 1010.0), (1500.0, 1500.0, 1500.0)]
 )
 def test_faster_is_the_next_clock_and_never_above_the_commanded(
-    clock_mhz: float, most_mhz: float, found_mhz: float
+    clock_mhz: float, max_mhz: float, found_mhz: float
 ) -> None:
-    assert faster(CLOCKS_MHZ, clock_mhz, most_mhz=most_mhz) == found_mhz
+    assert faster(CLOCKS_MHZ, clock_mhz, max_mhz=max_mhz) == found_mhz
 
 
 def test_an_agent_guards_tells_and_keeps_enforcing_the_rest() -> None:

@@ -274,7 +274,7 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
 
 
 def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept_anyway(tmp_path: Path) -> None:
-    records, seen = Records(tmp_path, Record, most_old_bytes=100_000), list[str]()
+    records, seen = Records(tmp_path, Record, max_old_bytes=100_000), list[str]()
 
     def finish(name: str, size_bytes: int) -> set[str]:
         (records.folder(name) / "deep").mkdir(parents=True)

@@ -242,7 +242,7 @@ def test_bodies_that_wait_are_bounded_in_bytes() -> None:
         assert (await waiting, await small) == ((200, "a:900"), (200, "a:100"))
         assert (await front.post(b"x" * 5000))[0] == 200  # alone it may be of any size
 
-    on_front(scenario, Router(most_held_bytes=1000))
+    on_front(scenario, Router(max_held_bytes=1000))
 
 
 def test_a_client_that_leaves_the_queue_costs_no_replica_anything() -> None:

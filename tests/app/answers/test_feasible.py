@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.feasible import infeasibility, least_slo
+from app.answers.feasible import infeasibility, min_slo
 from solvers.laws.capacity_law import max_utilisation
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Slo
@@ -22,7 +22,7 @@ CHAT = a_service()
 
 def test_the_least_slo_is_the_execution_time_of_the_fastest_point_alone() -> None:
     # The whole GPU runs a batch of one in 5 ms; at ratio 1 a request that meets an idle server is in time.
-    least = least_slo(CHAT, [FAST, SLOW], [POINTS, SLOW_POINTS])
+    least = min_slo(CHAT, [FAST, SLOW], [POINTS, SLOW_POINTS])
     assert least is not None
     assert (least.latency_ms, least.gpu_type, least.sm_percent, least.batch) == (5.0, "fast", 100.0, 1)
 
@@ -31,7 +31,7 @@ def test_the_least_slo_is_the_execution_time_of_the_fastest_point_alone() -> Non
 @pytest.mark.parametrize("batch", [1, 4, 64])
 def test_at_the_least_slo_the_law_lets_something_through_and_below_it_nothing(percentile: float, batch: int) -> None:
     points = replace(POINTS, rows=(POINTS.rows[0]._replace(batch=batch),))
-    least = least_slo(replace(CHAT, slo=Slo(latency_ms=1.0, percentile=percentile)), [FAST], [points])
+    least = min_slo(replace(CHAT, slo=Slo(latency_ms=1.0, percentile=percentile)), [FAST], [points])
     assert least is not None
     ratio = least.latency_ms / points.rows[0].solo_ms
     assert max_utilisation(batch, percentile=percentile, slo_ratio=ratio) > 0.0
@@ -48,7 +48,7 @@ def test_an_excluded_type_does_not_help() -> None:
 def test_the_least_slo_itself_is_feasible_also_when_it_was_rounded() -> None:
     row = POINTS.rows[1]._replace(run_ms=10.0 / 3.0)
     points = [replace(POINTS, rows=(row,))]
-    least = least_slo(CHAT, [FAST], points)
+    least = min_slo(CHAT, [FAST], points)
     assert least is not None and least.latency_ms == 3.334
     asked = replace(CHAT, slo=Slo(latency_ms=least.latency_ms, percentile=0.98))
     assert infeasibility(asked, [FAST], points) is None
@@ -57,7 +57,7 @@ def test_the_least_slo_itself_is_feasible_also_when_it_was_rounded() -> None:
 @pytest.mark.parametrize("row", [{"memory_mib": 20_000.0}, {"power_w": 201.0}])
 def test_points_that_do_not_fit_the_gpu_do_not_count(row: dict[str, float]) -> None:
     points = replace(POINTS, rows=tuple(entry._replace(**row) for entry in POINTS.rows))
-    assert least_slo(CHAT, [FAST], [points]) is None
+    assert min_slo(CHAT, [FAST], [points]) is None
     reason = infeasibility(CHAT, [FAST], [points])
     assert reason is not None and "no operating point on fast" in reason
 

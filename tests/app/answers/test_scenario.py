@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.scenario import WhatIfScenario, changed, most_suggested, suggested, words
+from app.answers.scenario import WhatIfScenario, changed, max_suggested, suggested, words
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Prices, ServicePrice
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -104,7 +104,7 @@ def test_the_usual_questions_are_growth_stock_and_the_slos_of_the_dearest_servic
         "SLO of chat +10 % (110 ms)",
         "SLO of search +10 % (110 ms)",
     ]
-    assert len(asked) <= most_suggested(PROBLEM)
+    assert len(asked) <= max_suggested(PROBLEM)
 
 
 def test_without_prices_the_dearest_services_are_those_with_most_of_the_gpus() -> None:

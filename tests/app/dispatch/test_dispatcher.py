@@ -64,7 +64,7 @@ def test_a_lost_push_loses_no_job() -> None:
     assert place.tasks == {}
     assert place.dispatcher.next_s == 0.0
     assert place.dispatcher.memory.failures == {"a": 1}
-    assert place.dispatcher.memory.state.most_jobs == 2
+    assert place.dispatcher.memory.state.max_jobs == 2
     assert place.round(after_s=0.05)
     assert set(place.tasks) == {"a"}
     assert place.target is not None

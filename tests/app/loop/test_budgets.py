@@ -17,7 +17,7 @@ from app.loop.budgets import (
     BudgetState,
     Spending,
     degraded,
-    most_steps,
+    max_steps,
     next_step,
     shares_of,
     spending_of,
@@ -57,7 +57,7 @@ SERVICES = (of("batch", 1.0), of("chat", 10.0), of("search", 10.0), of("core", 1
 )
 def test_the_least_priority_goes_down_first_and_whole(step: int, shares: dict[str, float]) -> None:
     assert shares_of(SERVICES, [down(step)]) == shares
-    assert most_steps(SERVICES, down(step)) == 4
+    assert max_steps(SERVICES, down(step)) == 4
 
 
 def test_the_cluster_s_budget_touches_every_project_and_the_least_share_counts() -> None:
@@ -67,7 +67,7 @@ def test_the_cluster_s_budget_touches_every_project_and_the_least_share_counts()
 def test_services_that_are_off_and_those_from_the_protected_priority_on_are_no_rungs() -> None:
     services = (replace(SERVICES[0], mode=Mode.OFF), *SERVICES[1:])
     assert shares_of(services, [down(1)]) == {"chat": 0.5, "search": 0.5}
-    assert most_steps(services, down(1, protected=10.0)) == 0
+    assert max_steps(services, down(1, protected=10.0)) == 0
     assert shares_of(services, [down(7, protected=10.0)]) == {}
 
 

@@ -121,7 +121,7 @@ def test_a_replayed_observation_counts_once_and_a_failed_gpu_moves_the_revision(
 
 def test_a_store_with_a_bound_forgets_old_plans_but_no_target_and_no_number() -> None:
     store = make_store()
-    store.most_plans = 2
+    store.max_plans = 2
     numbers = []
     for generation in range(4):
         plan_id, bound = record(store, generation)

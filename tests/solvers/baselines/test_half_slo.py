@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, most_replicas, profiles, replicas_for
+from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas, profiles, replicas_for
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import Neighbours
 from solvers.types.problem import OperatingPoint
@@ -32,8 +32,8 @@ def test_the_largest_batch_is_the_largest_that_runs_within_half_the_slo_next_to_
     assert profile.largest_batch(50.0, Neighbours(count=1, pressure=2.0)) is None
     assert profile.largest_batch(75.0) is None
     assert profile.rates_rps == pytest.approx({50.0: 1000 * 4 / 45, 100.0: 1000 * 4 / 30})
-    assert profile.least_percent(100.0) == 100.0
-    assert profile.least_percent(200.0) is None
+    assert profile.min_percent(100.0) == 100.0
+    assert profile.min_percent(200.0) is None
 
 
 def test_the_knee_is_where_the_rate_lies_farthest_above_the_chord() -> None:
@@ -68,4 +68,4 @@ def test_a_remainder_that_is_rounding_needs_no_further_replica() -> None:
 
 
 def test_a_service_may_have_as_many_replicas_as_its_limit_and_the_plans_room() -> None:
-    assert [most_replicas(a_service(max_replicas=most), 5) for most in (None, 3, 9)] == [5, 3, 5]
+    assert [max_replicas(a_service(max_replicas=most), 5) for most in (None, 3, 9)] == [5, 3, 5]

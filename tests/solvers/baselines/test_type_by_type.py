@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.baselines.half_slo import most_replicas
+from solvers.baselines.half_slo import max_replicas
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.routing import ArrangedReplica, Carrier, true_capacities
 from solvers.types.outcome import Budget, PlanReport
@@ -23,7 +23,7 @@ def whole_gpus(problem: Problem, stage: TypeStage) -> Sequence[Carrier]:
         if service.name in stage.profiles:
             needed = max(service.min_replicas, round(service.arrival_rate_rps / 100.0 + 0.49))
             carrier = Carrier(gpu_type=stage.gpu_type.name, seats=(ArrangedReplica(service=service.name, row=WHOLE),))
-            carriers.extend([carrier] * min(needed, most_replicas(service, stage.room)))
+            carriers.extend([carrier] * min(needed, max_replicas(service, stage.room)))
     return carriers[: stage.gpu_type.count]
 
 

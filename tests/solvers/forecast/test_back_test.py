@@ -63,17 +63,17 @@ def test_missing_windows_judge_nobody_and_silence_does() -> None:
 
 def test_the_right_technique_wins_on_each_signal() -> None:
     draw = np.random.default_rng(6)
-    steady = back_test(noise([200.0] * 600), BackTestOrigin(horizon_s=5.0, most_origins=500))
+    steady = back_test(noise([200.0] * 600), BackTestOrigin(horizon_s=5.0, max_origins=500))
     assert best(steady) in {"ewma", DEFAULT}
     assert steady["last_value"].pinball_rps > 1.2 * steady["ewma"].pinball_rps
     wandering = 2000.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=600)))
-    assert best(back_test(noise(wandering), BackTestOrigin(horizon_s=1.0, most_origins=500))) in {
+    assert best(back_test(noise(wandering), BackTestOrigin(horizon_s=1.0, max_origins=500))) in {
         "last_value",
         "ewma_fast",
     }
     ramps = noise(500.0 + 4.0 * np.abs(np.arange(600) % 400 - 200))
     errors = {
-        name: one.error_rps for name, one in back_test(ramps, BackTestOrigin(horizon_s=10.0, most_origins=500)).items()
+        name: one.error_rps for name, one in back_test(ramps, BackTestOrigin(horizon_s=10.0, max_origins=500)).items()
     }
     assert min(errors, key=lambda name: errors[name]) in {"holt", "holt_fast"}
 
@@ -81,7 +81,7 @@ def test_the_right_technique_wins_on_each_signal() -> None:
 def test_on_a_daily_season_the_seasonal_technique_wins_minutes_ahead() -> None:
     means = daily_means(9, COARSE_S)
     series = a_series(poisson_rates(np.random.default_rng(8), means, COARSE_S), window_s=COARSE_S)
-    question = BackTestOrigin(horizon_s=6 * COARSE_S, most_origins=600)
+    question = BackTestOrigin(horizon_s=6 * COARSE_S, max_origins=600)
 
     def seasons_before(until_s: float) -> tuple[Season, ...]:
         return make_seasons(series.part(0, int((until_s - series.start_s) // COARSE_S)))
@@ -96,7 +96,7 @@ def test_no_forecast_sees_what_it_is_judged_by() -> None:
     rates = np.random.default_rng(10).uniform(1.0, 100.0, size=300)
     changed = rates.copy()
     changed[-1] = 1e6
-    question = BackTestOrigin(horizon_s=5.0, most_origins=1000)
+    question = BackTestOrigin(horizon_s=5.0, max_origins=1000)
     before = back_test(a_series(rates[:-1]), question)
     after = back_test(a_series(changed), question)
     for name, score in after.items():
@@ -111,7 +111,7 @@ def test_seasons_are_made_a_few_times_and_origins_are_bounded() -> None:
         asked.append(until_s)
         return ()
 
-    found = back_test(a_series(np.ones(5000)), BackTestOrigin(horizon_s=1.0, most_origins=100), seasons_before)
+    found = back_test(a_series(np.ones(5000)), BackTestOrigin(horizon_s=1.0, max_origins=100), seasons_before)
     assert {score.forecasts for score in found.values()} == {100.0}
     assert len(asked) <= 13
     assert asked == sorted(asked)
@@ -173,7 +173,7 @@ def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
     # Bursts that no technique foresees: a twelfth of the windows has twice the rate.
     draw = np.random.default_rng(13)
     series = noise(np.where(draw.random(2400) < 1.0 / 12.0, 200.0, 100.0), seed=14)
-    question = BackTestOrigin(horizon_s=1.0, most_origins=2000)
+    question = BackTestOrigin(horizon_s=1.0, max_origins=2000)
     before = back_test(series.part(0, 1200), question)
     margins = {name: margin_of(score) for name, score in before.items()}
     bare, wide = (back_test(series, question, margins=given, since=1200) for given in ({}, margins))
@@ -198,7 +198,7 @@ def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -
 
 
 def test_what_was_judged_by_halves_is_as_what_was_judged_at_once() -> None:
-    series, question = noise([50.0] * 400), BackTestOrigin(horizon_s=1.0, most_origins=1000)
+    series, question = noise([50.0] * 400), BackTestOrigin(horizon_s=1.0, max_origins=1000)
     whole = back_test(series, question)
     first = back_test(series.part(0, 200), question)
     second = back_test(series, question, since=200)

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.check import violations
 from solvers.joint.patterns.tables import make_tables
-from solvers.joint.power_budget import most_gpus
+from solvers.joint.power_budget import max_gpus
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import solve
 from solvers.joint.trim_to_power import draws_w
@@ -93,9 +93,9 @@ def test_a_slower_row_of_fewer_watts_is_taken_where_it_is_enough() -> None:
 def test_how_many_gpus_watts_feed() -> None:
     # The least GPU draws 50 + 50 W: 2 of 299 W; the frugal one 20 + 50: 4.
     tables = make_tables(a_problem(a_service("chat", rate_rps=9.0), types=(CHEAP, FRUGAL)))
-    assert most_gpus(tables, 299.0).tolist() == [2.0, 4.0]
-    assert most_gpus(tables, 300.0).tolist() == [3.0, 4.0]
-    assert most_gpus(tables, 0.0).tolist() == [0.0, 0.0]
+    assert max_gpus(tables, 299.0).tolist() == [2.0, 4.0]
+    assert max_gpus(tables, 300.0).tolist() == [3.0, 4.0]
+    assert max_gpus(tables, 0.0).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("objective", ["min_cost", "max_goodput"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from solvers.placement import assignment, covering
-from solvers.placement.bounds import fewest_gpus, lowest_peak, most_value
+from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.exact import SolveLimits, place_better, place_more_evenly
 from solvers.placement.formulation import classes_of
 from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
@@ -198,9 +198,9 @@ def test_bounds_hold_for_every_placement_found(seed: int) -> None:
     problem = random_problem(seed, replicas=7, gpus=2 + seed % 5)
     packing = only_packing(problem)
     best = place_better(packing, place_greedily(packing, ()), LIMITS).groups
-    assert most_value(packing) >= score(packing, best).value
+    assert max_value(packing) >= score(packing, best).value
     if has_all(packing, best):
-        assert fewest_gpus(packing) <= len(best)
+        assert min_gpus(packing) <= len(best)
         evened, _ = place_more_evenly(packing, best, LIMITS)
         assert lowest_peak(packing, len(best)) <= peak(packing, evened)
 
@@ -208,7 +208,7 @@ def test_bounds_hold_for_every_placement_found(seed: int) -> None:
 def test_the_volume_bound_sees_that_wide_replicas_do_not_meet() -> None:
     # Four of 51 % sum up to 204 %, three GPUs' worth, but no two fit together: four GPUs.
     replicas = tuple(replica(f"{name}/0", 51.0) for name in "abcd")
-    assert fewest_gpus(only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),)))) == 4
+    assert min_gpus(only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),)))) == 4
 
 
 def test_worst_fit_spreads_over_open_gpus_and_best_fit_fills_them() -> None:

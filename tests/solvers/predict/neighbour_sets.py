@@ -43,8 +43,8 @@ def colocated(rows: Sequence[tuple[str, float, float, Sequence[Neighbour]]]) -> 
     )
 
 
-def random_neighbours(networks: Sequence[str], *, rows: int, most_neighbours: int, seed: int) -> Queries:
-    """Random conditions next to 1 to `most_neighbours` random neighbours."""
+def random_neighbours(networks: Sequence[str], *, rows: int, max_neighbours: int, seed: int) -> Queries:
+    """Random conditions next to 1 to `max_neighbours` random neighbours."""
     draw = np.random.default_rng(seed)
 
     def condition() -> tuple[str, float, float]:
@@ -52,7 +52,7 @@ def random_neighbours(networks: Sequence[str], *, rows: int, most_neighbours: in
         return str(draw.choice(networks)), batch, float(draw.choice([10, 20, 30, 40]))
 
     neighbour_sets = [
-        [Neighbour(*condition()) for _ in range(draw.integers(1, most_neighbours, endpoint=True))] for _ in range(rows)
+        [Neighbour(*condition()) for _ in range(draw.integers(1, max_neighbours, endpoint=True))] for _ in range(rows)
     ]
     return colocated([(*condition(), neighbours) for neighbours in neighbour_sets])
 

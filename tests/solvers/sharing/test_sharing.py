@@ -26,7 +26,7 @@ STEPPED = ShareCurve(sm_percent=(10.0, 20.0, 30.0, 40.0, 50.0), execution_ms=(40
 def limited(
     curve: ShareCurve, limit_ms: float, name: str = "chat", least: float = 0.0, most: float = 100.0
 ) -> LimitedCurve:
-    return LimitedCurve(name=name, curve=curve, limit_ms=limit_ms, least_sm_percent=least, most_sm_percent=most)
+    return LimitedCurve(name=name, curve=curve, limit_ms=limit_ms, min_sm_percent=least, max_sm_percent=most)
 
 
 def exact_rows(*replicas: LimitedCurve) -> tuple[float | None, ...]:

@@ -14,13 +14,11 @@ def a_taker(
     name: str,
     *points: tuple[float, float],
     node: str = "n1",
-    least_w: float | None = None,
-    most_w: float = 300.0,
+    min_w: float | None = None,
+    max_w: float = 300.0,
 ) -> Taker:
     curve = points or ((50.0, 0.0),)
-    return Taker(
-        id=name, node=node, least_w=curve[0][0] if least_w is None else least_w, most_w=most_w, curve=tuple(curve)
-    )
+    return Taker(id=name, node=node, min_w=curve[0][0] if min_w is None else min_w, max_w=max_w, curve=tuple(curve))
 
 
 STEEP = ((50.0, 0.0), (100.0, 100.0), (200.0, 150.0))
@@ -55,7 +53,7 @@ def test_a_node_that_is_full_leaves_the_rest_to_others() -> None:
 
 
 def test_nobody_gets_more_than_it_may_draw_or_less_than_it_needs() -> None:
-    takers = (a_taker("a", *STEEP, least_w=90.0, most_w=120.0), a_taker("b", *FLAT))
+    takers = (a_taker("a", *STEEP, min_w=90.0, max_w=120.0), a_taker("b", *FLAT))
     assert fill(takers, budget_w=140.0) == pytest.approx({"a": 90.0, "b": 50.0})
     assert fill(takers, budget_w=1000.0) == pytest.approx({"a": 120.0, "b": 300.0})
 
@@ -86,10 +84,10 @@ def a_random_case(seed: int) -> tuple[list[Taker], float, dict[str, float]]:
         for slope in sorted((draw.uniform(0.1, 3.0) for _ in range(draw.randint(1, 4))), reverse=True):
             length_w = draw.uniform(10.0, 80.0)
             points.append((points[-1][0] + length_w, points[-1][1] + slope * length_w))
-        takers.append(a_taker(f"g{number}", *points, node=f"n{draw.randint(1, 2)}", most_w=draw.uniform(80.0, 250.0)))
-    least_w = sum(taker.least_w for taker in takers)
-    caps_w = {node: least_w * draw.uniform(1.0, 3.0) for node in ("n1", "n2")}
-    return takers, least_w * draw.uniform(1.0, 4.0), caps_w
+        takers.append(a_taker(f"g{number}", *points, node=f"n{draw.randint(1, 2)}", max_w=draw.uniform(80.0, 250.0)))
+    min_w = sum(taker.min_w for taker in takers)
+    caps_w = {node: min_w * draw.uniform(1.0, 3.0) for node in ("n1", "n2")}
+    return takers, min_w * draw.uniform(1.0, 4.0), caps_w
 
 
 def best_of(takers: list[Taker], budget_w: float, caps_w: dict[str, float]) -> float:
@@ -106,7 +104,7 @@ def best_of(takers: list[Taker], budget_w: float, caps_w: dict[str, float]) -> f
     for node, cap_w in caps_w.items():
         rows.append([float(taker.node == node) for taker in takers] + [0.0] * n)
         limits.append(cap_w)
-    bounds = [(taker.least_w, taker.most_w) for taker in takers] + [(None, taker.curve[-1][1]) for taker in takers]
+    bounds = [(taker.min_w, taker.max_w) for taker in takers] + [(None, taker.curve[-1][1]) for taker in takers]
     solved = linprog([0.0] * n + [-1.0] * n, A_ub=rows, b_ub=limits, bounds=bounds)
     assert solved.status == 0
     return -float(solved.fun)
@@ -121,7 +119,7 @@ def test_it_is_as_good_as_the_linear_programme_keeps_every_limit_and_no_order_ma
     for node, cap_w in caps_w.items():
         assert sum(found[taker.id] for taker in takers if taker.node == node) <= cap_w + 1e-6
     for taker in takers:
-        assert taker.least_w - 1e-9 <= found[taker.id] <= taker.most_w + 1e-9
+        assert taker.min_w - 1e-9 <= found[taker.id] <= taker.max_w + 1e-9
     value = sum(float(np.interp(found[taker.id], *zip(*taker.curve, strict=True))) for taker in takers)
     assert value == pytest.approx(best_of(takers, budget_w, caps_w), rel=1e-6)
     assert fill(takers[::-1], budget_w=budget_w, node_caps_w=caps_w) == found

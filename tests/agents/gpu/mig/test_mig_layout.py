@@ -7,7 +7,7 @@ import pytest
 
 from agents.base.device import OutOfRange
 from agents.gpu.mig.layout import MAX_ORDERS, fits, names_of, orders, parse, what_fits
-from agents.gpu.nvml.mig_types import MigProfile, Placement, most_clients, slice_index, slice_type, whole_index
+from agents.gpu.nvml.mig_types import MigProfile, Placement, max_clients, slice_index, slice_type, whole_index
 from tests.agents.fakes.nvml.fake_gpus import PROFILES
 
 H200 = tuple(
@@ -99,7 +99,7 @@ def test_types_are_names_that_the_catalogue_takes() -> None:
 
 def test_fewer_clients_share_a_smaller_slice() -> None:
     # Of 48: 1/7 are 6.86, 3/7 are 20.6.
-    assert [most_clients(profile) for profile in ("", "7g.141gb", "3g.71gb", "1g.18gb", "1c.3g.71gb")] == [
+    assert [max_clients(profile) for profile in ("", "7g.141gb", "3g.71gb", "1g.18gb", "1c.3g.71gb")] == [
         48,
         48,
         20,

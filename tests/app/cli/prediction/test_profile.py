@@ -18,7 +18,7 @@ def wanted(**changed: object) -> ProfileOptions:
         "clocks": "",
         "plan": None,
         "splits": "",
-        "most_pairs": 60,
+        "max_pairs": 60,
         "seed": 0,
     }
     return ProfileOptions(**{**words, **changed})  # type: ignore[arg-type]
@@ -41,9 +41,9 @@ def test_pairs_come_on_top_and_are_drawn_where_they_are_too_many() -> None:
     # (a, a), (a, b), (b, b) · 4 pairs of batches; of a network beside itself at 50:50 two of the four are the same.
     both, notes = make_cells(wanted(splits="50:50"))
     assert (len(both) - len(alone), notes) == (3 + 4 + 3, ())
-    drawn, notes = make_cells(wanted(splits="50:50", most_pairs=4))
+    drawn, notes = make_cells(wanted(splits="50:50", max_pairs=4))
     assert len(drawn) - len(alone) == 4
-    assert notes == ("4 of 10 pairs were drawn; --most-pairs takes more",)
+    assert notes == ("4 of 10 pairs were drawn; --max-pairs takes more",)
 
 
 def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_an_axis_of_percents_ends_at_a_hundred_and_shows_what_differs() -> None:
 
 
 def test_whole_numbers_get_whole_ticks() -> None:
-    assert axis([1.0, 2.0], from_zero=True, least_step=1.0) == (0.0, 2.0, [0, 1, 2])
+    assert axis([1.0, 2.0], from_zero=True, min_step=1.0) == (0.0, 2.0, [0, 1, 2])
 
 
 def test_the_unit_of_time_grows_with_the_run() -> None:

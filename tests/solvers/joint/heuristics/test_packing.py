@@ -110,7 +110,7 @@ def carries_all(setting: Setting, pattern: Pattern) -> bool:
     return bool((column.capacity >= setting.demand.rate[column.service] * (1.0 - 1e-9)).all())
 
 
-def least_cost(setting: Setting) -> float:
+def min_cost(setting: Setting) -> float:
     """Of all plans of patterns whose replicas all carry everything, by an integer program; infinite without any."""
     tables, demand = setting.tables, setting.demand
     columns = [column for column in all_columns(tables) if carries_all(setting, column.pattern)]
@@ -142,9 +142,9 @@ def cost(setting: Setting, plan: Counter[Pattern]) -> float:
 @pytest.mark.parametrize("stock", [None, 3])
 def test_packings_of_few_services_are_hardly_ever_dearer_than_the_best(stock: int | None) -> None:
     settings = [set_up(parts_problem(seed, services=4 if stock else 5, stock=stock)) for seed in range(25)]
-    settings = [setting for setting in settings if np.isfinite(least_cost(setting))]
+    settings = [setting for setting in settings if np.isfinite(min_cost(setting))]
     costs = np.array([cost(setting, packed(setting).plan) for setting in settings])
-    least = np.array([least_cost(setting) for setting in settings])
+    least = np.array([min_cost(setting) for setting in settings])
     assert len(settings) > 20
     assert (costs >= least - 1e-6).all()
     assert (costs <= least + 1e-6).mean() >= 0.8

@@ -88,7 +88,7 @@ def test_prune_keeps_all_that_serves_though_it_is_not_enough() -> None:
 def test_the_relaxation_of_a_whole_demand_is_that_of_column_generation() -> None:
     setting = set_up(random_problem(3))
     kit = kit_of(setting)
-    phases = (Phase(effort=CHEAP, least_gain=0.0),)
+    phases = (Phase(effort=CHEAP, min_gain=0.0),)
     found = generate(setting.tables, setting.demand, setting.pricer(), Columns(setting.tables), phases=phases)
     part = relax_rest(kit, setting.demand, range(len(setting.columns)), rounds=200)
     assert part.solution.objective == pytest.approx(found.solution.objective, rel=5e-3)

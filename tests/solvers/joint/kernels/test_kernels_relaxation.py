@@ -27,7 +27,7 @@ def random_task(draw: random.Random) -> PricingTask:
         gpu_type=0,
         clock_mhz=1000.0,
         steps=steps,
-        most_replicas=most,
+        max_replicas=most,
         memory_mib=draw.choice((6.0, 20.0)),
         power_w=draw.choice((6.0, 20.0)),
         price=1.0,
@@ -75,7 +75,7 @@ def test_the_shortlist_holds_an_optimum_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     task = random_task(draw)
     multipliers = np.array([draw.uniform(0.0, 0.3), draw.uniform(0.0, 0.3), draw.uniform(-0.5, 0.5)])
-    for replicas in range(1, task.mode.most_replicas + 1):
+    for replicas in range(1, task.mode.max_replicas + 1):
         cell = PricingCell(replicas, 0.3, 0.8)
         scratch, short, reached = solve(task, cell, multipliers)
         adjusted = dict(zip(scratch.ids.tolist(), scratch.adjusted.tolist(), strict=True))
@@ -96,7 +96,7 @@ def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
     draw = random.Random(500 + seed)
     task = random_task(draw)
     low = draw.uniform(0.0, 2.0)
-    for replicas in range(1, task.mode.most_replicas + 1):
+    for replicas in range(1, task.mode.max_replicas + 1):
         cell = PricingCell(replicas, low, low + draw.uniform(0.0, 1.5))
         best = max(
             (worth for worth, pressure in lawful(task, replicas) if cell.low <= pressure <= cell.high), default=0.0
@@ -122,6 +122,6 @@ def lawful(task: PricingTask, replicas: int) -> Iterator[tuple[float, float]]:
 def test_a_set_of_exactly_so_many_may_not_exist() -> None:
     """All candidates of one service: no two of them together."""
     task = random_task(random.Random(3))
-    mode = task.mode._replace(service=np.zeros(12, np.int32), most_replicas=2)
+    mode = task.mode._replace(service=np.zeros(12, np.int32), max_replicas=2)
     _, _, reached = solve(task._replace(mode=mode), PricingCell(2, 0.0, 1.0), np.zeros(3))
     assert reached == NONE

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from solvers.joint.kernels.types import Effort
-from solvers.joint.patterns.branching_rows import Boxes, BranchingRow, least_cost
+from solvers.joint.patterns.branching_rows import Boxes, BranchingRow, min_cost
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.tables import Tables, make_tables
-from solvers.joint.relaxation.bounds import least_to_reach, lower_bound, whole_gpus
+from solvers.joint.relaxation.bounds import lower_bound, min_to_reach, whole_gpus
 from solvers.joint.relaxation.column_generation import generate, price
 from solvers.joint.relaxation.master import Duals
 from tests.solvers.instances import a_problem, a_service
@@ -113,7 +113,7 @@ def test_counts_within_limits_cost_what_the_best_of_all_counts_does() -> None:
         type_low = draw.integers(0, 4, 2).astype(float)
         boxes = Boxes(low, high, type_low, type_low + draw.integers(0, 3, 2).astype(float))
         costs = draw.uniform(-1.0, 1.0, 4)
-        assert least_cost(tables, boxes, costs) == pytest.approx(_least_by_trying(boxes, costs))
+        assert min_cost(tables, boxes, costs) == pytest.approx(_min_by_trying(boxes, costs))
 
 
 def _two_types_of_two_modes() -> Tables:
@@ -122,7 +122,7 @@ def _two_types_of_two_modes() -> Tables:
     return make_tables(a_problem(a_service(rate_rps=1.0)))._replace(modes=modes)
 
 
-def _least_by_trying(boxes: Boxes, costs: np.ndarray) -> float:
+def _min_by_trying(boxes: Boxes, costs: np.ndarray) -> float:
     best = np.inf
     for counts in np.ndindex(5, 5, 5, 5):
         of_type = np.array([counts[0] + counts[1], counts[2] + counts[3]])
@@ -142,11 +142,11 @@ def test_bounds_are_rounded_up_to_whole_gpus_where_all_cost_the_same() -> None:
 
 def test_a_bound_just_above_whole_gpus_reaches_the_next_number_of_them() -> None:
     tables = make_tables(a_problem(a_service(rate_rps=1.0)))
-    least = least_to_reach(tables, 3.0)
+    least = min_to_reach(tables, 3.0)
     assert 2.0 < least < 2.001
     assert whole_gpus(tables, least) == pytest.approx(3.0)
     with_energy = make_tables(a_problem(a_service(rate_rps=1.0), energy_price_usd_per_kwh=0.1))
-    assert least_to_reach(with_energy, 3.0) == 3.0
+    assert min_to_reach(with_energy, 3.0) == 3.0
 
 
 def test_no_pattern_is_missing_from_the_tables_of_the_comparison() -> None:

@@ -12,7 +12,7 @@ from tests.solvers.whole_program import Setting, optimum, set_up
 GAP = 1e-6
 
 
-def _branch(setting: Setting, incumbent: Incumbent | None = None, *, most_asked: int = 20_000) -> BranchResult:
+def _branch(setting: Setting, incumbent: Incumbent | None = None, *, max_asked: int = 20_000) -> BranchResult:
     """Time is over when it was asked for so many times."""
     asked = count(1)
     pricer = setting.pricer()
@@ -25,7 +25,7 @@ def _branch(setting: Setting, incumbent: Incumbent | None = None, *, most_asked:
         relaxation,
         incumbent=incumbent,
         gap=GAP,
-        is_over=lambda: next(asked) > most_asked,
+        is_over=lambda: next(asked) > max_asked,
     )
 
 
@@ -93,7 +93,7 @@ def test_bound_never_falls_with_more_time_and_never_passes_the_optimum() -> None
     for seed in range(12):
         problem = tiny_problem(seed, services=4)
         best = optimum(set_up(problem))
-        bounds = [_branch(set_up(problem), most_asked=asked).bound for asked in (1, 4, 16, 64, 20_000)]
+        bounds = [_branch(set_up(problem), max_asked=asked).bound for asked in (1, 4, 16, 64, 20_000)]
         assert bounds == sorted(bounds), seed
         assert bounds[-1] <= best * (1 + 1e-6) + 1e-9, seed
 

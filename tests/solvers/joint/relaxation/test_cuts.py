@@ -13,7 +13,7 @@ def _random_potential(rng: np.random.Generator) -> Reals:
     )
 
 
-def _least_cover(steps: Reals) -> float:
+def _min_cover(steps: Reals) -> float:
     """The least sum of coefficients over sets of replicas that serve the rate, by dynamic programming over parts."""
     least = np.full(cuts.PARTS + 2, np.inf)
     least[0] = 0.0
@@ -26,7 +26,7 @@ def _least_cover(steps: Reals) -> float:
 def test_every_potential_makes_a_cut_that_holds_for_all_sets_of_replicas_that_serve_the_rate(seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps = cuts.steps(_random_potential(rng))
-    assert _least_cover(steps) >= 1.0 - 1e-12
+    assert _min_cover(steps) >= 1.0 - 1e-12
     assert (np.diff(steps) >= 0.0).all()
     assert steps[-1] == pytest.approx(1.0)
 

@@ -29,11 +29,11 @@ def payable(seed: int) -> Problem | None:
     """A tiny problem in which fractions of GPUs serve everything."""
     problem = tiny_problem(seed)
     found = relax(problem)
-    is_paid = found is not None and found.prices().unit == "usd_per_hour" and np.isfinite(least_cost(problem))
+    is_paid = found is not None and found.prices().unit == "usd_per_hour" and np.isfinite(min_cost(problem))
     return problem if is_paid else None
 
 
-def least_cost(problem: Problem) -> float:
+def min_cost(problem: Problem) -> float:
     """Of fractions of GPUs that serve everything; infinite where none can."""
     return optimum(set_up(problem), is_whole=False, serves_all=True)
 
@@ -57,13 +57,13 @@ def test_one_more_request_costs_what_the_linear_program_says() -> None:
         if problem is None:
             continue
         prices = relaxed(problem).prices()
-        here = least_cost(problem)
+        here = min_cost(problem)
         for number, service in enumerate(problem.services):
             if service.arrival_rate_rps == 0.0:
                 continue
             step = STEP * service.arrival_rate_rps
-            up = (least_cost(with_rate(problem, number, service.arrival_rate_rps + step)) - here) / step
-            down = (here - least_cost(with_rate(problem, number, service.arrival_rate_rps - step))) / step
+            up = (min_cost(with_rate(problem, number, service.arrival_rate_rps + step)) - here) / step
+            down = (here - min_cost(with_rate(problem, number, service.arrival_rate_rps - step))) / step
             price = prices.of_service(service.name)
             assert price is not None
             # At a kink any price between the two slopes is a right one.
@@ -79,11 +79,11 @@ def test_further_gpus_save_at_most_their_price_and_fewer_cost_at_least_it() -> N
         problem = payable(seed)
         if problem is None:
             continue
-        prices, here = relaxed(problem).prices(), least_cost(problem)
+        prices, here = relaxed(problem).prices(), min_cost(problem)
         for number, gpu_type in enumerate(problem.gpu_types):
             worth = prices.of_gpu_type(gpu_type.name)
-            assert here - least_cost(with_count(problem, number, 1)) <= worth + 1e-3 * here, (seed, gpu_type.name)
-            assert least_cost(with_count(problem, number, -1)) - here >= worth - 1e-3 * here, (seed, gpu_type.name)
+            assert here - min_cost(with_count(problem, number, 1)) <= worth + 1e-3 * here, (seed, gpu_type.name)
+            assert min_cost(with_count(problem, number, -1)) - here >= worth - 1e-3 * here, (seed, gpu_type.name)
             scarce += worth > 0.0
     assert scarce > 3
 

@@ -370,12 +370,12 @@ def _tiny(seed: int) -> Problem:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_plan_beats_the_best_of_all_plans_and_none_is_far_from_it(seed: int) -> None:
     problem = _tiny(seed)
-    best_weight, least_cost = optimum(problem)
+    best_weight, min_cost = optimum(problem)
     plan = plan_of(problem)
     weight, cost = served_weight(problem, plan), cost_usd_per_hour(problem, plan)
     assert 0.8 * best_weight <= weight <= best_weight + 1e-5
     if weight > best_weight - 1e-5:
-        assert least_cost - 1e-9 <= cost <= 2.7 * least_cost
+        assert min_cost - 1e-9 <= cost <= 2.7 * min_cost
 
 
 def _exclusive_weight(problem: Problem) -> float:

@@ -26,7 +26,7 @@ def small() -> Problem:
 
 def situation(world: ProvisioningWorld) -> Situation:
     services = len(world.setting.services)
-    return Situation(rates_rps=0.3 * world.most_rps, queued=np.zeros(services), used_mib=np.zeros(2))
+    return Situation(rates_rps=0.3 * world.max_rps, queued=np.zeros(services), used_mib=np.zeros(2))
 
 
 def test_an_actor_survives_its_bytes() -> None:

@@ -129,4 +129,4 @@ def test_courses_stay_in_bounds_and_follow_their_seed() -> None:
     assert (courses.rates_rps == twins.rates_rps).all()
     assert (courses.queued >= 0.0).all()
     assert (courses.rates_rps >= 0.0).all()
-    assert (courses.rates_rps <= 3.0 * world.most_rps).all()
+    assert (courses.rates_rps <= 3.0 * world.max_rps).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from solvers.papers.morak.clock_bounds import Predict, highest_clock, least_clock
+from solvers.papers.morak.clock_bounds import Predict, highest_clock, min_clock
 from solvers.predict.data.samples import Queries, Reals, make_queries
 
 CLOCKS_MHZ = tuple(range(300, 1600, 75))
@@ -39,7 +39,7 @@ def _search(predict: Predict, at: Queries, row: int, limit: float) -> list[float
 def test_the_least_clock_is_the_least_of_those_that_meet_the_latency(seed: int) -> None:
     at = _random_queries(seed)
     limits = np.random.default_rng(seed).uniform(5.0, 200.0, len(at))
-    chosen = least_clock(_latency_ms, at, clocks_mhz=CLOCKS_MHZ, limit_ms=limits)
+    chosen = min_clock(_latency_ms, at, clocks_mhz=CLOCKS_MHZ, limit_ms=limits)
     expected = [min(_search(_latency_ms, at, row, limits[row]), default=np.nan) for row in range(len(at))]
     np.testing.assert_array_equal(chosen, expected)
     assert np.isnan(chosen).any()
@@ -60,14 +60,14 @@ def test_the_highest_clock_is_the_highest_of_those_within_the_cap(seed: int) -> 
 def test_a_limit_just_reached_is_met() -> None:
     at = make_queries(["net"], ["T4"], batch=[8], sm_percent=[50])
     # 1 + 4e5 · 8 / (50 · 1000) = 65 ms.
-    assert least_clock(_latency_ms, at, clocks_mhz=(500, 1000, 1500), limit_ms=65.0)[0] == 1000.0
+    assert min_clock(_latency_ms, at, clocks_mhz=(500, 1000, 1500), limit_ms=65.0)[0] == 1000.0
     assert highest_clock(_latency_ms, at, clocks_mhz=(500, 1000, 1500), cap_w=64.99)[0] == 1500.0
 
 
 def test_one_limit_serves_all_rows_and_the_clocks_come_in_any_order() -> None:
     at = _random_queries(5)
-    ascending = least_clock(_latency_ms, at, clocks_mhz=CLOCKS_MHZ, limit_ms=40.0)
-    shuffled = least_clock(
+    ascending = min_clock(_latency_ms, at, clocks_mhz=CLOCKS_MHZ, limit_ms=40.0)
+    shuffled = min_clock(
         _latency_ms, at, clocks_mhz=CLOCKS_MHZ[::2] + CLOCKS_MHZ[1::2], limit_ms=np.full(len(at), 40.0)
     )
     np.testing.assert_array_equal(ascending, shuffled)
@@ -75,12 +75,12 @@ def test_one_limit_serves_all_rows_and_the_clocks_come_in_any_order() -> None:
 
 def test_a_prediction_that_is_not_known_meets_no_limit() -> None:
     at = _random_queries(5, size=2)
-    chosen = least_clock(lambda queries: np.full(len(queries), np.nan), at, clocks_mhz=CLOCKS_MHZ, limit_ms=1e9)
+    chosen = min_clock(lambda queries: np.full(len(queries), np.nan), at, clocks_mhz=CLOCKS_MHZ, limit_ms=1e9)
     assert np.isnan(chosen).all()
 
 
 def test_no_queries_give_no_clocks_and_no_clocks_are_an_error() -> None:
     none = _random_queries(0, size=0)
-    assert least_clock(_latency_ms, none, clocks_mhz=CLOCKS_MHZ, limit_ms=10.0).shape == (0,)
+    assert min_clock(_latency_ms, none, clocks_mhz=CLOCKS_MHZ, limit_ms=10.0).shape == (0,)
     with pytest.raises(ValueError, match="no clocks to choose from"):
         highest_clock(_power_w, none, clocks_mhz=(), cap_w=10.0)

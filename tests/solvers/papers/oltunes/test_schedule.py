@@ -84,9 +84,9 @@ def test_at_most_four_jobs_share_a_gpu_with_those_that_run_there() -> None:
 
 def test_fewer_jobs_may_share_where_the_rules_say_so() -> None:
     jobs = [a_job(f"j{at}", a_setting(name, sm_percent=5.0)) for at, name in enumerate(["compute", "memory"] * 3)]
-    decided = round_of(*jobs, rules=replace(RULES, patience_s=0.5, most_jobs=3))
+    decided = round_of(*jobs, rules=replace(RULES, patience_s=0.5, max_jobs=3))
     assert len(decided.batches[0].members) == 3
-    assert decided.state.most_jobs == 3
+    assert decided.state.max_jobs == 3
 
 
 def test_trap_a_first_job_that_does_not_fit_holds_nobody_up() -> None:
@@ -147,12 +147,12 @@ def test_a_failed_batch_comes_back_in_front_with_a_smaller_window_and_one_job_le
     assert decided.state.window_ms == 210.0
     after = deployment_failed(decided.state, decided.batches[0])
     assert after.window_ms == 190.0  # 10 ms less than that of the round
-    assert after.most_jobs == MAX_JOBS - 1
+    assert after.max_jobs == MAX_JOBS - 1
     assert [job.name for job in after.queues.latency_critical] == ["t"]
     newcomer = submitted(after, [a_job("c", COMPUTE, deadline_s=2.5)])
     again = schedule(newcomer, [a_gpu()], 1.0, RULES)
     assert names(again.batches[0]) == ["t", "c"]
-    assert again.state.most_jobs == MAX_JOBS  # a round that deployed gives one back
+    assert again.state.max_jobs == MAX_JOBS  # a round that deployed gives one back
 
 
 @pytest.mark.parametrize("is_state_before", [False, True])
@@ -168,7 +168,7 @@ def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(is_state_before:
         state = deployment_failed(state if is_state_before else decided.state, decided.batches[0])
         assert len(state.queues) == len(jobs)
     assert sizes == [4, 3, 2, 1, 1]
-    assert (state.most_jobs, state.window_ms) == (1, 50.0)
+    assert (state.max_jobs, state.window_ms) == (1, 50.0)
     sizes = []
     for _ in range(3):
         decided = schedule(state, [a_gpu()], 1.0, rules)
@@ -184,14 +184,14 @@ def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
     state = decided.state
     for batch in decided.batches:
         state = deployment_failed(state, batch)
-    assert state.most_jobs == MAX_JOBS - 1
+    assert state.max_jobs == MAX_JOBS - 1
     assert {job.name for job in state.queues.latency_critical} == {"a", "b"}
 
 
 def test_a_batch_of_unknown_limits_is_taken_as_formed_under_those_of_the_state() -> None:
     batch = replace(round_of(a_job("a", COMPUTE)).batches[0], limits=None)
-    state = deployment_failed(DispatchState(most_jobs=3, window_ms=200.0), batch)
-    assert (state.most_jobs, state.window_ms) == (2, 190.0)
+    state = deployment_failed(DispatchState(max_jobs=3, window_ms=200.0), batch)
+    assert (state.max_jobs, state.window_ms) == (2, 190.0)
 
 
 def test_empty_queues_and_no_gpus_change_nothing() -> None:

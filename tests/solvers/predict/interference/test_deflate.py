@@ -29,7 +29,7 @@ def test_a_group_without_samples_alone_lends_its_colocated_ones() -> None:
 
 def test_a_group_with_too_few_samples_alone_keeps_them_and_lends_the_rest() -> None:
     queries = colocated([("b", 1.0, 30.0, []), ("b", 1.0, 30.0, [B])])
-    alone = alone_samples(make_samples(queries, [10.0, 12.0]), constant, TWENTY_PERCENT, least_alone=2)
+    alone = alone_samples(make_samples(queries, [10.0, 12.0]), constant, TWENTY_PERCENT, min_alone=2)
     assert alone.latency_ms == pytest.approx([10.0, 10.0])
 
 

@@ -20,7 +20,7 @@ TRUTH = Law(
 
 
 def learned(*networks: str, seed: int = 1) -> tuple[Samples, Reals]:
-    queries = random_neighbours(networks, rows=200, most_neighbours=1, seed=seed)
+    queries = random_neighbours(networks, rows=200, max_neighbours=1, seed=seed)
     return samples_by(TRUTH, queries, np.full(200, 10.0)), np.full(200, 10.0)
 
 
@@ -64,7 +64,7 @@ def test_what_an_unlike_network_did_beyond_its_counts_is_not_blamed_on_them() ->
     # Two networks of one size, one four times as heavy: next to a third of that size their mean is the best guess.
     twins = {name: LayerCounts(network=name, counts={"convolution": 20}, parameters_millions=20.0) for name in "abc"}
     law = Law(sensitivity=dict.fromkeys("abc", 1.0), weight={"a": 0.5, "b": 2.0})
-    queries = random_neighbours(("a", "b"), rows=100, most_neighbours=1, seed=3)
+    queries = random_neighbours(("a", "b"), rows=100, max_neighbours=1, seed=3)
     fit = layer_counts.fit(samples_by(law, queries, np.full(100, 10.0)), np.full(100, 10.0), twins)
     light, middle, heavy = layer_counts.predict(
         fit, colocated([next_to(network, own="c") for network in "acb"]), np.full(3, 10.0)

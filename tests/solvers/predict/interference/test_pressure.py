@@ -26,8 +26,8 @@ TRUTH = Law(sensitivity={"a": 0.6, "b": 0.9, "c": 1.2, "d": 1.6}, weight={"a": 1
 NOTHING_BUT_RUN = {network: NetworkFacts(kernels=0.0, input_bytes=0.0, output_bytes=0.0) for network in NETWORKS}
 
 
-def learned(rows: int = 200, *, most_neighbours: int = 3, seed: int = 1) -> tuple[Samples, np.ndarray]:
-    queries = random_neighbours(NETWORKS, rows=rows, most_neighbours=most_neighbours, seed=seed)
+def learned(rows: int = 200, *, max_neighbours: int = 3, seed: int = 1) -> tuple[Samples, np.ndarray]:
+    queries = random_neighbours(NETWORKS, rows=rows, max_neighbours=max_neighbours, seed=seed)
     alone_ms = np.random.default_rng(seed).uniform(2.0, 50.0, rows)
     return samples_by(TRUTH, queries, alone_ms), alone_ms
 
@@ -43,9 +43,9 @@ def test_a_known_law_is_recovered_from_its_samples() -> None:
 
 
 def test_pairs_foretell_larger_groups() -> None:
-    samples, alone_ms = learned(most_neighbours=1)
+    samples, alone_ms = learned(max_neighbours=1)
     fit = pressure.fit(samples, alone_ms, NOTHING_BUT_RUN)
-    unseen, unseen_ms = learned(seed=2, most_neighbours=3)
+    unseen, unseen_ms = learned(seed=2, max_neighbours=3)
     assert pressure.predict(fit, unseen.at, unseen_ms) * unseen_ms == pytest.approx(unseen.latency_ms, rel=0.03)
 
 

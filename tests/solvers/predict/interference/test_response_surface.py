@@ -26,8 +26,8 @@ def bent(queries: Queries) -> Reals:
     return 1.0 + 0.03 * np.log2(queries.batch) / 5.0
 
 
-def learned(rows: int, seed: int, *, most_neighbours: int = 1) -> tuple[Samples, Reals]:
-    queries = random_neighbours(NETWORKS, rows=rows, most_neighbours=most_neighbours, seed=seed)
+def learned(rows: int, seed: int, *, max_neighbours: int = 1) -> tuple[Samples, Reals]:
+    queries = random_neighbours(NETWORKS, rows=rows, max_neighbours=max_neighbours, seed=seed)
     alone_ms = np.random.default_rng(seed).uniform(2.0, 50.0, rows)
     samples = samples_by(TRUTH, queries, alone_ms)
     return replace(samples, latency_ms=samples.latency_ms * bent(queries)), alone_ms
@@ -78,7 +78,7 @@ def test_beyond_the_samples_the_correction_stays_what_it_is_at_their_edge() -> N
 
 
 def test_the_order_of_neighbours_and_of_samples_changes_nothing() -> None:
-    samples, alone_ms = learned(60, seed=1, most_neighbours=3)
+    samples, alone_ms = learned(60, seed=1, max_neighbours=3)
     fit = response_surface.fit(samples, alone_ms)
     order = np.random.default_rng(4).permutation(60)
     shuffled = response_surface.fit(samples.take(order), alone_ms[order])
