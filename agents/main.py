@@ -3,7 +3,7 @@
 With `restore`, `doctor` or `mig` as the first argument it is another command, whose arguments
 `agents.gpu.knobs.restore`, `agents.doctor.doctor` or `agents.gpu.mig.command` reads.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 when the surroundings fail (no driver, no state directory), 2 for wrong
+Exit codes: 0 after SIGTERM or SIGINT, 1 when the environment fails (no driver, no state directory), 2 for wrong
 arguments.
 """
 
@@ -21,7 +21,7 @@ NODE_PATTERN = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
 
 DEVICES = (
-    "simulated: GPUs and requests in trace time (default); standin: real HTTP on CPU workers, no GPU; "
+    "simulated: GPUs and requests in trace time (default); fake: real HTTP on CPU workers, no GPU; "
     "nvml: watch real GPUs, change nothing; gpu: real GPUs, with clocks, power limits, SM percents, and replicas as "
     "processes"
 )
@@ -87,15 +87,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     device = parser.add_argument_group("device")
-    device.add_argument("--device", choices=("simulated", "standin", "nvml", "gpu"), default="simulated", help=DEVICES)
+    device.add_argument("--device", choices=("simulated", "fake", "nvml", "gpu"), default="simulated", help=DEVICES)
     device.add_argument(
         "--gpu-type", help="GPU type by its catalogue name, e.g. V100-32GB; nvml, gpu: default the driver's name"
     )
-    pretended = "simulated, standin"
-    device.add_argument("--gpus", type=_count, default=1, help=f"{pretended}: number of GPUs (default: %(default)s)")
-    device.add_argument("--gpu-memory-mib", type=_positive, help=f"{pretended}: default from the type's name (…-32GB)")
+    fake = "simulated, fake"
+    device.add_argument("--gpus", type=_count, default=1, help=f"{fake}: number of GPUs (default: %(default)s)")
+    device.add_argument("--gpu-memory-mib", type=_positive, help=f"{fake}: default from the type's name (…-32GB)")
     device.add_argument(
-        "--launch-s", type=_positive, default=5.0, help=f"{pretended}: start of a replica (default: %(default)s)"
+        "--launch-s", type=_positive, default=5.0, help=f"{fake}: start of a replica (default: %(default)s)"
     )
     device.add_argument(
         "--load", type=_load, action="append", default=[], metavar="SERVICE=RPS", help="simulated: requests"
@@ -104,7 +104,7 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="simulated: of the load and the noise (default: %(default)s)"
     )
     device.add_argument(
-        "--router-port", type=_port, default=0, help="standin, gpu: port for requests (default: any free one)"
+        "--router-port", type=_port, default=0, help="fake, gpu: port for requests (default: any free one)"
     )
 
 
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--device gpu needs --state-dir: what it turns and starts must be found again after a crash")
     if options.router == "haproxy" and (options.device != "gpu" or not options.router_port):
         parser.error("--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at")
-    if options.device in ("simulated", "standin") and not options.gpu_type:
+    if options.device in ("simulated", "fake") and not options.gpu_type:
         parser.error(f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB")
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent

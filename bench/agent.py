@@ -2,8 +2,8 @@
 
     python -m bench.agent
 
-The agent runs as a process with the real NVML binding on a pretended driver; replicas are tiny servers that answer as
-ours do. With `mps` the control program is pretended, in Python, so that its own time says little of the real one's.
+The agent runs as a process with the real NVML binding on a fake driver; replicas are tiny servers that answer as
+ours do. With `mps` the control program is a fake in Python, so that its own time says little of the real one's.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tests.integration.test_gpu_agent import GPU_TYPE, ControlPlane, Machine, ma
 GPUS, REPLICAS = 8, 8
 SETTLE_S, MEASURED_S = 5.0, 30.0
 SMS = 12
-"""Of 132 at 10 %, in steps of 2: what the pretended servers report."""
+"""Of 132 at 10 %, in steps of 2: what the fake servers report."""
 
 
 def a_full_node() -> NodeCommand:

@@ -2,7 +2,7 @@
 
     python -m bench.command
 
-The agent, its workers (`plimsoll worker`, stand-in engine, on the CPU) and the pretended MPS are real processes; the
+The agent, its workers (`plimsoll worker`, timed engine, on the CPU) and the fake MPS are real processes; the
 control plane answers in this one. A switch takes the start of a worker and what the agent adds; both are told.
 """
 

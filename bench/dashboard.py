@@ -37,7 +37,7 @@ from solvers.types.state import Mode
 FLEET = Fleet(nodes=125, gpus_per_node=8, services=200)
 REPLICAS_PER_GPU = 3
 PERIOD_S = 1.0
-TOPICS = "/live?topic=pulse&topic=fleet&topic=gauges&topic=services"
+TOPICS = "/live?topic=header&topic=fleet&topic=gauges&topic=services"
 MARKS = 20
 CHROMIUM = shutil.which("chromium")
 

@@ -2,7 +2,7 @@
 
     python -m bench.kills --kills 1000
 
-The agent is a process with the real NVML binding on a pretended driver and the pretended MPS; its replicas are
+The agent is a process with the real NVML binding on a fake driver and the fake MPS; its replicas are
 processes, which go on when it dies. Some kills come while it starts, the others within 1.5 s of a command for another
 share and clock. Wrong is: a worker that lives without a record (an orphan, or one of two), a replica told twice, a
 clock or power limit that is turned and not in the journal. `restored` says whether `plimsoll-agent restore` put

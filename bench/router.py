@@ -2,7 +2,7 @@
 
 Run: `python -m bench.router`. Prints two tables and writes bench/results/router.json and router_switch.json.
 
-One process is the router, two are stand-in workers that answer at once, this one sends: every connection asks again as
+One process is the router, two are timed workers that answer at once, this one sends: every connection asks again as
 soon as it was answered. `rps_per_core` divides the answers by the router's own processor time, so that senders and
 workers on the same cores do not count; `to_direct` is the same load's rate through the router over that straight to a
 worker. Second table: replicas are switched under load, `last_request_ms` after the call the old one got its last. Where

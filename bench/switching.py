@@ -2,12 +2,12 @@
 
     python -m bench.switching --requests 10000
 
-The real agent, router and enforcement run in this process on pretended GPUs; replicas are our own worker as processes,
+The real agent, router and enforcement run in this process on fake GPUs; replicas are our own worker as processes,
 with 2 ms per batch on the processor. Another process sends requests at a fixed rate, whether or not they are answered
 (a latency counts from the moment that the request was due). A fifth of them come while nothing changes; then the only
 replica's share is changed again and again, each time by a shadow switch. A request is `during` when it was due between
 a command and the end of the old replica. `switched_ms` is from the command to the router's new table, without the new
-worker's start. One row with the pretended MPS, one with GPUs shared by turns.
+worker's start. One row with the fake MPS, one with GPUs shared by turns.
 """
 
 import argparse

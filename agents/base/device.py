@@ -175,7 +175,7 @@ class DeviceReadings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPoll:
-    """One replica since the last glance at its GPU."""
+    """One replica since the last poll of its GPU."""
 
     id: str
     batches: int
@@ -192,7 +192,7 @@ class ReplicaPoll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPoll:
-    """One GPU since the last glance at it."""
+    """One GPU since the last poll of it."""
 
     peak_power_w: float
     replicas: tuple[ReplicaPoll, ...] = ()
@@ -217,15 +217,15 @@ class Device(Protocol):
         """What was measured since the last call (or since the start); reading starts a new window."""
         ...
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
-        """What a GPU did since the last glance at it, or since the last `read`; leaves the window of `read` alone.
+    async def poll(self, gpu_index: int) -> GpuPoll:
+        """What a GPU did since the last poll of it, or since the last `read`; leaves the window of `read` alone.
 
         Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
         """
         ...
 
     async def peak_power_w(self, gpu_index: int) -> float:
-        """A GPU's highest power since the last call; at most the GPU's next glance misses what came before.
+        """A GPU's highest power since the last call; at most the GPU's next poll misses what came before.
 
         Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
         """

@@ -100,7 +100,7 @@ def make_device(options: argparse.Namespace, clock: Clock) -> Device:
     """A device that needs no opening; raises DeviceError or ValueError."""
     if options.device == "nvml":
         return _nvml_device(options, clock)
-    return _standin_device(options, clock) if options.device == "standin" else _simulated_device(options, clock)
+    return _fake_device(options, clock) if options.device == "fake" else _simulated_device(options, clock)
 
 
 async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
@@ -142,7 +142,7 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
     return SimulatedDevice(SimulatedCluster((node,), scenario, world=load_truth(), clock=clock), options.node)
 
 
-def _standin_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
+def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
     from agents.sim.truth.tables import read_types
     from agents.sim.truth.truth import RunningPart, TruthError, load_truth
 

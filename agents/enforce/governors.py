@@ -48,7 +48,7 @@ class _Seat:
     fixed: frozenset[str] = frozenset()
     """Replicas whose batch only a successor could change: it stays as it is commanded."""
     is_acting: bool = False
-    """Whether the present period began with these knobs and a glance."""
+    """Whether the present period began with these knobs and a poll."""
 
 
 class Governing:
@@ -101,7 +101,7 @@ class Governing:
         return tuple(problems)
 
     async def _step(self, index: int, seat: _Seat) -> None:
-        glance = await self._device.glance(index)
+        poll = await self._device.poll(index)
         state = await self._device.state()
         (gpu,) = (each for each in state.gpus if each.index == index)
         seat.fixed = frozenset(base_id(each.id) for each in gpu.replicas if not each.has_live_batch)
@@ -109,7 +109,7 @@ class Governing:
             seat.knobs, seat.start = seat.start, None
         todo = list(_turns(gpu, seat))
         if seat.is_acting and not todo:
-            seat.knobs = govern(seat.task.governor.name, seat.knobs, _period(glance, seat.task), seat.task.limits)
+            seat.knobs = govern(seat.task.governor.name, seat.knobs, _period(poll, seat.task), seat.task.limits)
             todo = list(_turns(gpu, seat))
         for action in todo:
             await perform(self._device, action)
@@ -201,12 +201,12 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
             yield SetBatch(replica_id=replica.id, batch=batch)
 
 
-def _period(glance: GpuPoll, task: _Task) -> GpuPeriod:
+def _period(poll: GpuPoll, task: _Task) -> GpuPeriod:
     """What was measured, in the governors' words; replicas of an earlier command count with their power only."""
     percentiles = dict(task.percentiles)
-    by_id = {base_id(each.id): each for each in sorted(glance.replicas, key=lambda each: each.id)}
+    by_id = {base_id(each.id): each for each in sorted(poll.replicas, key=lambda each: each.id)}
     return GpuPeriod(
-        peak_power_w=glance.peak_power_w,
+        peak_power_w=poll.peak_power_w,
         replicas=tuple(
             ReplicaPeriod(
                 id=replica_id,

@@ -1,7 +1,7 @@
-"""A node with pretended GPUs and a real HTTP path: stand-in workers behind the router, on this machine's CPU.
+"""A node with fake GPUs and a real HTTP path: timed workers behind the router, on this machine's CPU.
 
 Replicas are HTTP servers in this process on free ports of 127.0.0.1; requests come to the router's port. Execution
-times come from an injected function, power is not pretended; tasks only pass time (`agents.fake.tasks`). It shows
+times come from an injected function, power is not faked; tasks only pass time (`agents.fake.tasks`). It shows
 the whole path of a command on any laptop.
 """
 
@@ -37,7 +37,7 @@ from agents.router.router import Router
 STOP_S = 1.0
 """Wall seconds that a stopped worker's last requests get; it was drained before."""
 _ANSWER = aiohttp.ClientTimeout(total=5.0)
-NO_POWER = "stand-in GPUs draw no power that could be measured"
+NO_POWER = "fake GPUs draw no power that could be measured"
 
 ExecutionTime: TypeAlias = Callable[[ReplicaCommand, GpuState, int], float]
 """(replica, its GPU as it is now, requests in the batch) → seconds. Raises LaunchFailed where nobody knows."""
@@ -63,7 +63,7 @@ class _Replica:
 
 
 class FakeDevice:
-    """Stand-in workers behind a router."""
+    """Fake workers behind a router."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FakeDevice:
         clock: Clock,
         launch_s: float = 1.0,
     ) -> None:
-        """`gpus`: what is pretended, empty; `launch_s`: start of a replica or task, in seconds of the clock."""
+        """`gpus`: the fake GPUs, empty; `launch_s`: start of a replica or task, in seconds of the clock."""
         self.router = Router()
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._execution_s = execution_s
@@ -109,11 +109,11 @@ class FakeDevice:
             problems=(NO_POWER,),
         )
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
+    async def poll(self, gpu_index: int) -> GpuPoll:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {NO_POWER}")
 
     async def peak_power_w(self, gpu_index: int) -> float:
-        return (await self.glance(gpu_index)).peak_power_w
+        return (await self.poll(gpu_index)).peak_power_w
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         gpu, free_mib = self._filled(self._gpu(gpu_index)), self._free_mib(gpu_index)

@@ -1,4 +1,4 @@
-"""Stand-in tasks: they take memory and time like real ones, compute nothing, and come on by the clock.
+"""Fake tasks: they take memory and time like real ones, compute nothing, and come on by the clock.
 
 The states and their changes are those of `agents.base.device`. Progress is worked out when somebody asks, at the pace
 that the GPU has then.

@@ -1,4 +1,4 @@
-"""A CPU stand-in for a model server: Open Inference Protocol v2, greedy batches, execution times as told.
+"""A CPU fake for a model server: Open Inference Protocol v2, greedy batches, execution times as told.
 
 It answers each request with the sum of every input, so that a caller can tell that it got its own answer. The batch
 size changes while it runs: `PUT /v2/models/{name}/batch` with `{"batch": 8}`.
@@ -30,7 +30,7 @@ class FakeTensor(msgspec.Struct):
 
 
 class FakeInferRequest(msgspec.Struct):
-    """The parts of a v2 request that the stand-in reads."""
+    """The parts of a v2 request that the fake reads."""
 
     inputs: Annotated[list[FakeTensor], msgspec.Meta(min_length=1)]
     id: str = ""

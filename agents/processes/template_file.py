@@ -54,18 +54,18 @@ class BadTemplate(DeviceError, ValueError):
 
 
 def built_in() -> Template:
-    """Our own worker with the calibrated stand-in, so that a node serves something without any file."""
+    """Our own worker with the timed engine, so that a node serves something without any file."""
     words = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
     return Template(
         name=BUILT_IN,
-        command=(sys.executable, "-m", "agents.serving", "--engine", "standin", *words.split()),
+        command=(sys.executable, "-m", "agents.serving", "--engine", "timed", *words.split()),
         start_limit_s=60.0,
         drain_limit_s=15.0,
     )
 
 
 def built_in_task() -> Template:
-    """Our own trainer with calibrated stand-in times, which needs no GPU."""
+    """Our own trainer with calibrated fake times, which needs no GPU."""
     words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
     more = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
     return Template(

@@ -103,7 +103,7 @@ class BenchProcess:
             stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), END_S)
-        if not await end_left_over(self.mark, Ending(grace_s=0.0, terminate=sharing.let_go)):
+        if not await end_left_over(self.mark, Ending(grace_s=0.0, terminate=sharing.terminate_clients)):
             raise LaunchFailed(f"processes of {self.seat.network} do not end after SIGKILL; the GPU may need a reset")
         await self.process.wait()
 

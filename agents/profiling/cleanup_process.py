@@ -78,13 +78,13 @@ async def keep(duties: Duties) -> bool:
     """See to everything; whether all of it is well."""
     mps = Mps(duties.gpu_uuid, Path(duties.mps_dir))
 
-    async def let_go(pids: tuple[int, ...]) -> bool:
+    async def terminate_clients(pids: tuple[int, ...]) -> bool:
         if not await mps.is_alive():
             return True
         clients = set(pids).intersection(await mps.client_pids())
         return all([await mps.terminate(pid) for pid in sorted(clients)])
 
-    ending = Ending(grace_s=0.0, terminate=let_go)
+    ending = Ending(grace_s=0.0, terminate=terminate_clients)
     until_s = time.monotonic() + BENCHES_S
     while (left := _benches(duties)) and time.monotonic() < until_s:  # noqa: ASYNC110  no child of ours tells its end
         await asyncio.sleep(LOOK_S)

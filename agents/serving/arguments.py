@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     engine = parser.add_argument_group("engine")
-    engine.add_argument("--engine", choices=("standin", "torch", "onnx"), default="standin")
+    engine.add_argument("--engine", choices=("timed", "torch", "onnx"), default="timed")
     engine.add_argument("--network", help="torch, onnx: a file in --network-dir, or with --factory-module its function")
     engine.add_argument("--network-dir", type=Path, help="the only directory that files are taken from")
     engine.add_argument("--factory-module", help="torch: module whose functions make networks: torchvision.models")
@@ -55,14 +55,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="torch: an input without its rows, x:FP32:3,224,224; in the order of the network's arguments",
     )
     engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
-    engine.add_argument(
-        "--memory-mib", type=amount(1e9), help="most device memory the engine takes; standin: pretended"
-    )
+    engine.add_argument("--memory-mib", type=amount(1e9), help="most device memory the engine takes; timed: fake")
     engine.add_argument("--threads", type=whole(1, 1024), default=1, help="CPU threads of a batch (default: 1)")
     times = engine.add_mutually_exclusive_group()
-    times.add_argument("--times-ms", metavar="ROWS:MS,...", help="standin: measured times (default: 1:1)")
-    times.add_argument("--times-csv", type=Path, help="standin: a file with the columns batch, execution_ms")
-    engine.add_argument("--pretend-sms", type=whole(2, 1024), help="standin: multiprocessors of a pretended GPU")
+    times.add_argument("--times-ms", metavar="ROWS:MS,...", help="timed: measured times (default: 1:1)")
+    times.add_argument("--times-csv", type=Path, help="timed: a file with the columns batch, execution_ms")
+    engine.add_argument("--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU")
     return parser
 
 
@@ -74,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.batch_limit = max(1024, options.batch)
     if options.batch > options.batch_limit:
         parser.error(f"--batch {options.batch} is above --batch-limit {options.batch_limit}")
-    if options.engine != "standin" and not options.network:
+    if options.engine != "timed" and not options.network:
         parser.error(f"--engine {options.engine} needs --network")
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.serving.process import run_worker

@@ -59,12 +59,12 @@ def run_worker(options: argparse.Namespace) -> int:
 
 def make_engine(options: argparse.Namespace, environment: Mapping[str, str]) -> Engine:
     """The engine that the arguments ask for, not yet loaded. Raises LaunchFailed."""
-    if options.engine == "standin":
+    if options.engine == "timed":
         from agents.serving.engines.timed_engine import TimedEngine, load_times, read_times
 
         times = load_times(options.times_csv) if options.times_csv else read_times(options.times_ms or "1:1")
         return TimedEngine(
-            times=times, sms=options.pretend_sms, memory_mib=options.memory_mib or 0.0, environment=environment
+            times=times, sms=options.fake_sms, memory_mib=options.memory_mib or 0.0, environment=environment
         )
     if options.engine == "torch":
         from agents.serving.engines.torch_engine import make_torch_engine

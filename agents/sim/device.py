@@ -8,7 +8,7 @@ from agents.base.device import DeviceReadings, GpuPoll, GpuState, NodeState, Run
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.node import SimGpu, SimReplica
-from agents.sim.polls import Glances
+from agents.sim.polls import PollWindows
 from agents.sim.tally import Ints
 
 
@@ -19,7 +19,7 @@ class SimulatedDevice:
         """Raises UnknownPart when the cluster has no such node."""
         self._cluster = cluster
         self._node = cluster.node(node)
-        self._glances = Glances(self._node)
+        self._poll_windows = PollWindows(self._node)
         self._window_start_s = cluster.advance()
 
     async def state(self) -> NodeState:
@@ -31,7 +31,7 @@ class SimulatedDevice:
 
     async def read(self) -> DeviceReadings:
         now_s = self._cluster.advance()
-        self._glances.end_window()
+        self._poll_windows.end_window()
         window_s = now_s - self._window_start_s
         self._window_start_s = now_s
         readings = DeviceReadings(
@@ -49,12 +49,12 @@ class SimulatedDevice:
             each.queue.new_window()
         return readings
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
+    async def poll(self, gpu_index: int) -> GpuPoll:
         self._cluster.advance()
-        return self._glances.take(self._node.gpu(gpu_index))
+        return self._poll_windows.take(self._node.gpu(gpu_index))
 
     async def peak_power_w(self, gpu_index: int) -> float:
-        return (await self.glance(gpu_index)).peak_power_w
+        return (await self.poll(gpu_index)).peak_power_w
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         self._node.start(gpu_index, replica, self._cluster.advance())

@@ -1,6 +1,6 @@
-"""What one node's GPUs did since somebody last glanced at them, beside the windows of the device's readings.
+"""What one node's GPUs did since somebody last polled them, beside the windows of the device's readings.
 
-Counters run from reading to reading; a glance is the difference to the glance before, whatever readings lie between.
+Counters run from reading to reading; a poll is the difference to the poll before, whatever readings lie between.
 
 The peak power of a period is idle power plus, for every replica or task that executed, its mean watts while it did:
 what the board draws when all that ran in the period run at once. The engine counts energy, not power over time, so a
@@ -26,15 +26,15 @@ _Key = tuple[str, str]
 """("replica", id), ("task", name) or ("service", name)."""
 
 
-class Glances:
-    """Glances at the GPUs of one node. A GPU that nobody glances at costs nothing."""
+class PollWindows:
+    """Windows of polls of the GPUs of one node. A GPU that nobody polls costs nothing."""
 
     def __init__(self, node: SimNode) -> None:
         self._node = node
         self._marks: dict[int, dict[_Key, Floats]] = {}
-        """Counters at the last glance, or nothing where a window began after it; by GPU."""
+        """Counters at the last poll, or nothing where a window began after it; by GPU."""
         self._carried: dict[int, dict[_Key, Floats]] = {}
-        """Counts of windows that ended since the last glance; by GPU."""
+        """Counts of windows that ended since the last poll; by GPU."""
 
     def end_window(self) -> None:
         """Keep what the counters say before they begin anew."""
@@ -43,7 +43,7 @@ class Glances:
             self._marks[index] = {}
 
     def take(self, gpu: SimGpu) -> GpuPoll:
-        """What the GPU did since the last glance at it; at the first, since the last reading."""
+        """What the GPU did since the last poll of it; at the first, since the last reading."""
         counts = dict(self._since(gpu))
         self._marks[gpu.index] = {key: counter.copy() for key, counter in self._counters(gpu)}
         self._carried[gpu.index] = {}
@@ -53,7 +53,7 @@ class Glances:
         return GpuPoll(
             peak_power_w=round(float(power_w), _DIGITS),
             replicas=tuple(
-                _glance(each, counts["replica", each.command.id], counts["service", each.command.service])
+                _poll(each, counts["replica", each.command.id], counts["service", each.command.service])
                 for each in gpu.replicas.values()
             ),
         )
@@ -77,7 +77,7 @@ class Glances:
             yield ("service", service), np.zeros(BUCKET_COUNT) if tally is None else tally.buckets.astype(float)
 
 
-def _glance(each: SimReplica, work: Floats, buckets: Floats) -> ReplicaPoll:
+def _poll(each: SimReplica, work: Floats, buckets: Floats) -> ReplicaPoll:
     batches = round(work[_BATCHES])
     return ReplicaPoll(
         id=each.command.id,

@@ -40,7 +40,7 @@ class TimedWork:
         from agents.serving.engines.timed_engine import TimedEngine, read_times
 
         times = read_times(options.times_ms)
-        engine = TimedEngine(times=times, sms=options.pretend_sms, environment=os.environ)
+        engine = TimedEngine(times=times, sms=options.fake_sms, environment=os.environ)
         self.sm_count = engine.facts().sm_count
         self.start_iterations = max(int(options.done_iterations), kept_iterations(options))
         self._step_s = times.ms(options.batch) / 1000.0
@@ -79,13 +79,13 @@ def make_parser() -> argparse.ArgumentParser:
     task.add_argument("--port", type=whole(0, 65535), default=0, help="default: any free one; printed at the start")
     task.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     engine = parser.add_argument_group("engine")
-    engine.add_argument("--engine", choices=("standin", "torch"), default="standin")
+    engine.add_argument("--engine", choices=("timed", "torch"), default="timed")
     engine.add_argument("--factory-module", help="torch: module whose functions make networks: torchvision.models")
     engine.add_argument("--input", default="x:FP32:3,224,224", help="torch: one example (default: %(default)s)")
     engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     engine.add_argument("--memory-mib", type=amount(1e9), help="torch: most device memory it takes")
-    engine.add_argument("--times-ms", default="1:10", metavar="BATCH:MS,...", help="standin (default: %(default)s)")
-    engine.add_argument("--pretend-sms", type=whole(2, 1024), help="standin: multiprocessors of a pretended GPU")
+    engine.add_argument("--times-ms", default="1:10", metavar="BATCH:MS,...", help="timed (default: %(default)s)")
+    engine.add_argument("--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU")
     return parser
 
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_work(options: argparse.Namespace) -> Work:
     """What the arguments ask for. Raises LaunchFailed."""
-    if options.engine == "standin":
+    if options.engine == "timed":
         return TimedWork(options)
     from agents.trainer.torch_trainer import TorchWork
 

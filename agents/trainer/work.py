@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Work(Protocol):
-    """What a task does, one iteration at a time: `StandInWork`, or `agents.trainer.torch_trainer.TorchWork`."""
+    """What a task does, one iteration at a time: `TimedWork`, or `agents.trainer.torch_trainer.TorchWork`."""
 
     @property
     def start_iterations(self) -> int:

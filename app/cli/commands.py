@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from app.cli.common.context import DEFAULT_URL, TOKEN_FILE_VARIABLE, URL_VARIABLE, surroundings_of
+from app.cli.common.context import DEFAULT_URL, TOKEN_FILE_VARIABLE, URL_VARIABLE, cli_context
 
 if TYPE_CHECKING:
     from typer._click.core import Command
@@ -206,4 +206,4 @@ def _root(
     ] = None,
 ) -> None:
     """Plimsoll loads shared GPUs up to the line, and never past it."""
-    context.obj = surroundings_of(context).with_flags(url=url, token_file=token_file)
+    context.obj = cli_context(context).with_flags(url=url, token_file=token_file)

@@ -35,8 +35,8 @@ def _unwritten(error: OSError) -> int:
     return 1
 
 
-def run(arguments: Sequence[str], surroundings: "CliContext | None" = None) -> int:
-    """Run one command line and return its exit code. Tests pass surroundings with a fake transport."""
+def run(arguments: Sequence[str], context: "CliContext | None" = None) -> int:
+    """Run one command line and return its exit code. Tests pass a context with a fake transport."""
     from app.base.errors import PlimsollError
     from app.cli.commands import root_command
     from app.cli.common.context import CliContext
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str], surroundings: "CliContext | None" = None) -> i
     from solvers.types.errors import SolversError
 
     try:
-        root_command().main(list(arguments), prog_name="plimsoll", obj=surroundings or CliContext.of_process())
+        root_command().main(list(arguments), prog_name="plimsoll", obj=context or CliContext.of_process())
     except (CliError, PlimsollError, SolversError) as error:
         show_error(error)
         return 1

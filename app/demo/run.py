@@ -29,7 +29,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.decisions import plans, policies
-from app.db.operations.token_secrets import create_locally, door
+from app.db.operations.token_secrets import create_locally, login_url
 from app.db.reports import reports
 from app.demo import report, view
 from app.demo.feed import DemoFeed
@@ -141,7 +141,7 @@ class _Demo:
         async with self._running(plane) as address:
             token = await self._install(plane)
             await self._deploy(address, token)
-            self.console.print(f"look at it in a browser: {door(address, token)}", soft_wrap=True)
+            self.console.print(f"look at it in a browser: {login_url(address, token)}", soft_wrap=True)
             stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
             await self._watch(plane, address, token, stage)

@@ -1,6 +1,6 @@
 """The demo's fleet, services and load: HetSev's cluster and SLOs (its section 6), with measured networks.
 
-Networks that nobody published measurements of have named stand-ins of like size: EfficientNet-B4 for SSD-ResNet50,
+Networks that nobody published measurements of have named substitutes of like size: EfficientNet-B4 for SSD-ResNet50,
 RegNetX-8GF for the Transformer. Latencies on the T4 are scaled from the V100 and marked so in the catalogue.
 """
 

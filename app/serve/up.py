@@ -18,7 +18,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.base.transaction import Engine, transaction
 from app.db.operations import tokens
-from app.db.operations.token_secrets import NewToken, create_locally, door
+from app.db.operations.token_secrets import NewToken, create_locally, login_url
 from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
 from app.serve.api_process import open_socket, serve_plane
@@ -79,7 +79,7 @@ async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: P
     finally:
         await engine.dispose()
     address = f"http://{plane.settings.host}:{listening.getsockname()[1]}"
-    say(f"dashboard: {door(address, secret)}")
+    say(f"dashboard: {login_url(address, secret)}")
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
@@ -141,7 +141,7 @@ async def _start_agent(number: int, address: str, token: str, settings: Settings
         sys.executable,
         "-m",
         "agents.main",
-        *("--url", address, "--node", f"local-{number}", "--device", "standin"),
+        *("--url", address, "--node", f"local-{number}", "--device", "fake"),
         *("--gpu-type", gpu_type, "--gpus", "2", *memory),
         *("--router-port", str(FIRST_ROUTER_PORT + number - 1), "--log-level", "error"),
         *("--parent", str(os.getpid())),

@@ -1,4 +1,4 @@
-"""Puts the dashboard beside the API: pages, files, the door, and the feed."""
+"""Puts the dashboard beside the API: pages, files, the login page, and the feed."""
 
 import asyncio
 from functools import partial
@@ -9,25 +9,23 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest
-from app.web import login as door
-from app.web import new_service
+from app.web import login, new_service
 from app.web.assets import Assets
 from app.web.login import FIRST_PAGE
 from app.web.pages import PAGES, SECURITY, DashboardPage, Paper, look_of, require_person
-from app.web.topics import cluster_summary as pulse
+from app.web.topics import cluster_summary as header
 from app.web.topics import error_budgets as budgets
-from app.web.topics import fleet, gpu, nodes, service, services, simulations
-from app.web.topics import service_status as standing
+from app.web.topics import fleet, gpu, nodes, service, service_status, services, simulations
 from app.web.topics.feed import Look, TopicFeed
 
 TOPICS = {
     topic.name: topic
     for topic in (
-        pulse.TOPIC,
+        header.TOPIC,
         fleet.TOPIC,
         fleet.GAUGES,
         services.TOPIC,
-        standing.TOPIC,
+        service_status.TOPIC,
         budgets.TOPIC,
         *service.TOPICS,
         gpu.TOPIC,
@@ -66,9 +64,9 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
     app.add_route("/", first, include_in_schema=False)
     app.add_route("/live", live, include_in_schema=False)
     app.add_route("/new-service/yaml", new_service.read_yaml, methods=["POST"], include_in_schema=False)
-    app.add_route("/login", partial(door.show, paper), include_in_schema=False)
-    app.add_route("/login", partial(door.enter, paper), methods=["POST"], include_in_schema=False)
-    app.add_route("/logout", door.leave, methods=["POST"], include_in_schema=False)
+    app.add_route("/login", partial(login.show, paper), include_in_schema=False)
+    app.add_route("/login", partial(login.enter, paper), methods=["POST"], include_in_schema=False)
+    app.add_route("/logout", login.leave, methods=["POST"], include_in_schema=False)
     for each in PAGES:
         app.add_route(each.address, partial(page, page=each), include_in_schema=False)
 

@@ -1,4 +1,4 @@
-"""The door: log in by a token, log out. The token is asked for once; the browser keeps a session's cookie."""
+"""Login: log in by a token, log out. The token is asked for once; the browser keeps a session's cookie."""
 
 from urllib.parse import parse_qs
 
@@ -68,6 +68,6 @@ async def _holder(parts: ApiParts, secret: str) -> TokenRow:
 
 
 def _next(wanted: str | None) -> str:
-    """A page of ours; nobody is sent elsewhere by a link to the door."""
+    """A page of ours; nobody is sent elsewhere by a link to the login page."""
     is_ours = wanted is not None and wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
     return wanted if wanted and is_ours else FIRST_PAGE

@@ -36,7 +36,7 @@ class DashboardPage:
     path: str = ""
     """With the part in braces that `argument` is taken from, e.g. `/services/{argument}`."""
     topics: tuple[str, ...] = ()
-    """What its script draws, beside `pulse`."""
+    """What its script draws, beside `header`."""
     under: str = ""
     """The page that the navigation shows as the present one; empty: itself."""
     is_in_navigation: bool = True
@@ -51,7 +51,7 @@ class DashboardPage:
 
 PAGES = (
     DashboardPage(name="fleet", title="Fleet", topics=("fleet", "gauges", "services"), is_of_cluster=True),
-    DashboardPage(name="services", title="Services", topics=("services", "standing", "budgets")),
+    DashboardPage(name="services", title="Services", topics=("services", "service_status", "budgets")),
     DashboardPage(
         name="service",
         title="Service",
@@ -105,7 +105,7 @@ class Paper:
         """One page with the first data of its topics."""
         argument = str(request.path_params.get("argument", ""))
         first: dict[str, Items] = {}
-        for name in ("pulse", *page.topics):
+        for name in ("header", *page.topics):
             topic = feed.topics[name]
             if topic.is_of_cluster and context.caller.projects is not None:
                 continue

@@ -98,12 +98,12 @@ def _from_mlperf(shared: Path, anchor: RelativeSpeed) -> dict[str, RelativeSpeed
             for network in MLPERF_NETWORKS
             if (board, scenario, network) in rate and (MLPERF_BOARDS["A100-40GB"], scenario, network) in rate
         ]
-        is_stand_in = name == "A10G"
+        is_substitute = name == "A10G"
         speeds[name] = RelativeSpeed(
             gpu_type=name,
             speed=anchor.speed * ratios[0],
             speed_low=anchor.speed_low * min(ratios),
-            provenance="estimated" if is_stand_in else "scaled",
+            provenance="estimated" if is_substitute else "scaled",
             source=f"A100-40GB times MLPerf {board} / A100-SXM-40GB; ResNet-50 offline / least of all networks",
         )
     return speeds

@@ -34,7 +34,7 @@ class TrainingSource:
     """Sia ran the job otherwise (mixed precision): its times count only relative to its own V100's."""
     tally: str
     tally_is_same: bool = False
-    """Tally trained this very network, no stand-in."""
+    """Tally trained this very network, no substitute."""
     miso: str = ""
     zeus: str = ""
     bytes_per_item: float

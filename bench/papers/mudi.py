@@ -33,7 +33,7 @@ LOAD = 0.8
 HEAVY = 2.0
 """More than any policy gets done, so that training takes all that it is given."""
 
-_STAND_INS = (
+_SUBSTITUTES = (
     "GPT-2, BERT, RoBERTa and YOLOS are stood in for by other networks, seven of the nine kinds of training too."
 )
 _UNFINISHED = "A task that is not done when the run ends counts with the time that it has been there."
@@ -96,7 +96,7 @@ def _small(runs: Runs, seeds: Sequence[int], duration_s: float) -> Table:
             *_rows(runs, "unfinished tasks, %", _unfinished_percent, is_at_least=False),
             *_rows(runs, "cost, USD", lambda run: run.cost_usd, is_at_least=False),
         ),
-        notes=(_STAND_INS, _ONE_PER_GPU, _UNFINISHED, _PROMISES, _TRIED),
+        notes=(_SUBSTITUTES, _ONE_PER_GPU, _UNFINISHED, _PROMISES, _TRIED),
     )
 
 

@@ -2,7 +2,7 @@
 
     python -m bench.papers.oltunes [--quick]
 
-`oltunes_jobs` has cluster, loads and stand-ins. Every figure of OLTunes is also given as its difference from each of
+`oltunes_jobs` has cluster, loads and substitutes. Every figure of OLTunes is also given as its difference from each of
 the other policies, since the paper states differences; "up to" means the best one over patterns.
 """
 
@@ -195,7 +195,7 @@ def _difference_percent(ours: float, theirs: float) -> float:
 _NOTES = (
     "Latencies alone, slowdown of pairs and watts are measured on a V100; A100 and A30 are scaled by published ratios, "
     "the RTX 4090 is estimated from the L40S's (same chip), so every row is synthetic.",
-    "Stand-ins: ResNet-101 for 152, EfficientNet-B0 and RegNetX-8GF for YOLOv5n and 5x, VGG-16 for BERT-base, "
+    "Substitutes: ResNet-101 for 152, EfficientNet-B0 and RegNetX-8GF for YOLOv5n and 5x, VGG-16 for BERT-base, "
     "ConvNeXt-S for GPT-2; a batch has at most 8 inputs, the largest that was measured of them.",
     "A job has 1 to 256 inputs (Table 3's batch sizes, up to Table 6's largest). Its deadline is Table 6's latency for "
     "every 8 inputs and one second more, since the scheduler's own window may hold it so long: nothing that decides "

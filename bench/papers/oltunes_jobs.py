@@ -1,4 +1,4 @@
-"""OLTunes' experiment as simulated jobs: its cluster, its loads (Tables 5 to 7) with stand-ins, and its policies."""
+"""OLTunes' experiment as simulated jobs: its cluster, its loads (Tables 5 to 7) with substitutes, and its policies."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ ACCURACY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperKind:
-    """One line of Tables 6 and 7, with its stand-in."""
+    """One line of Tables 6 and 7, with its substitute."""
 
     name: str
     networks: tuple[str, ...]

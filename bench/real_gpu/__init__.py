@@ -18,12 +18,12 @@ How it is made:
     tables     Table(path, columns): CSV files with units in their names, a row is kept as soon as it is measured
     source     SOURCE.md beside them: which GPU, which versions, how it was measured
     client     a process that asks CUDA itself (ctypes): SMs seen, memory granted, work on the GPU
-    networks   engines for the profiler's bench: torchvision networks, training steps, one kernel, a stand-in
+    networks   engines for the profiler's bench: torchvision networks, training steps, one kernel, a fake
     bench      a bench of `agents.profiling` with these engines
     profiling  cells of share, solo and pairs through the agent's own profiler
     probe, share, solo, pairs, switch, telemetry: one step each
 
 Every step's `measure(run)` returns whether all of it was measured; what is in its files already is not measured again.
-The stand-in engine sleeps calibrated times, so that every step can be rehearsed without a GPU. Its rows say so in
+The timed engine sleeps calibrated times, so that every step can be rehearsed without a GPU. Its rows say so in
 `gpu_type`.
 """

@@ -1,4 +1,4 @@
-"""A bench of the profiler with the networks of `networks`: `python -m bench.real_gpu.bench [--stand-in] -m … OPTIONS`.
+"""A bench of the profiler with the networks of `networks`: `python -m bench.real_gpu.bench [--fake] -m … OPTIONS`.
 
 The profiler starts it as the program of a runtime template. The words up to `-m agents.profiling` are this program's;
 those behind it are the worker's options, of which `--service` names the network.
@@ -18,7 +18,7 @@ def main(words: Sequence[str]) -> int:
     own, options = words[: words.index("-m")], words[words.index("-m") + 2 :]
 
     def make(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Engine:
-        return make_network(parsed.service, is_stand_in="--stand-in" in own, environment=environment)
+        return make_network(parsed.service, is_fake="--fake" in own, environment=environment)
 
     return bench(options, make)
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = N
     words = list(sys.argv[1:] if arguments is None else arguments)
     parsed = parser.parse_args(words)
     shares, batches = _numbers(parser, parsed.shares), _numbers(parser, parsed.batches)
-    if lacking := missing_packages(needs_torch=parsed.step != "probe" and not parsed.stand_in):
+    if lacking := missing_packages(needs_torch=parsed.step != "probe" and not parsed.fake):
         print(f"Error: {lacking}", file=sys.stderr)
         return 1
     from agents.base.device import DeviceError, NoDriver
@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--shares", default="10,20,30,50,75,100", metavar="PERCENT,...", help="of share and solo")
     parser.add_argument("--batches", default="1,8,32", metavar="ROWS,...", help="of solo")
     parser.add_argument("--window-s", type=_amount, default=1.0, metavar="S", help="of one window (default: 1)")
-    parser.add_argument("--stand-in", action="store_true", help="a rehearsal: sleeping processes instead of PyTorch")
+    parser.add_argument("--fake", action="store_true", help="a rehearsal: sleeping processes instead of PyTorch")
     return parser
 
 
@@ -91,7 +91,7 @@ def missing_packages(*, needs_torch: bool) -> str:
     if needs_torch and (missing := [each for each in TORCH if importlib.util.find_spec(each) is None]):
         return (
             f"{sys.executable} has no {' and no '.join(missing)}; call these scripts by the Python that has PyTorch "
-            "for CUDA. `probe` needs none of it, --stand-in rehearses without"
+            "for CUDA. `probe` needs none of it, --fake rehearses without"
         )
     return ""
 
@@ -114,7 +114,7 @@ def _options(
         budget_s=parsed.budget_s,
         gpu=parsed.gpu,
         gpu_type=parsed.gpu_type,
-        is_stand_in=parsed.stand_in,
+        is_fake=parsed.fake,
         networks=tuple(parsed.networks.split(",")),
         shares=shares,
         batches=batches,

@@ -1,6 +1,6 @@
-"""Engines for a bench: torchvision networks, training steps and one kernel in PyTorch; and a stand-in that sleeps.
+"""Engines for a bench: torchvision networks, training steps and one kernel in PyTorch; and a fake that sleeps.
 
-    make_network(name, is_stand_in=…, environment=…) -> Engine
+    make_network(name, is_fake=…, environment=…) -> Engine
 
     resnet50, …           batches through a network of torchvision.models with random weights, fp16, channels_last
     train-resnet18, …     steps of SGD on it, bfloat16 autocast, loss = mean of squared outputs
@@ -28,7 +28,7 @@ INPUT_SETS = 4
 KERNEL_SIZE = 8192
 """2 · 8192³ = 1.1e12 operations; 4096 tiles of 128 x 128 leave no SM idle for long at any share."""
 MIB = 1024.0 * 1024.0
-STAND_IN_SMS = 132
+FAKE_SMS = 132
 
 
 class _Step(Protocol):
@@ -37,9 +37,9 @@ class _Step(Protocol):
         ...
 
 
-def make_network(name: str, *, is_stand_in: bool, environment: Mapping[str, str]) -> Engine:
+def make_network(name: str, *, is_fake: bool, environment: Mapping[str, str]) -> Engine:
     """The engine of that name, not loaded yet."""
-    return _stand_in(name, environment) if is_stand_in else TorchNetwork(name=name)
+    return _fake_engine(name, environment) if is_fake else TorchNetwork(name=name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class TorchNetwork:
         try:
             self._torch = importlib.import_module("torch")
         except ImportError as error:
-            raise LaunchFailed(f"PyTorch cannot be imported: {error}; --stand-in needs none") from error
+            raise LaunchFailed(f"PyTorch cannot be imported: {error}; --fake needs none") from error
         if self._is_cuda and not self._torch.cuda.is_available():
             raise LaunchFailed("PyTorch sees no GPU; is its build for CUDA, and a GPU visible?")
         self._torch.backends.cudnn.benchmark = True
@@ -171,7 +171,7 @@ def _torchvision_network(name: str) -> Any:
     try:
         networks = importlib.import_module("torchvision.models")
     except ImportError as error:
-        raise LaunchFailed(f"torchvision cannot be imported: {error}; --stand-in needs none") from error
+        raise LaunchFailed(f"torchvision cannot be imported: {error}; --fake needs none") from error
     make: Callable[..., Any] | None = getattr(networks, name, None)
     if make is None or name.startswith("_"):
         raise LaunchFailed(f"torchvision.models has no network {name!r}")
@@ -183,7 +183,7 @@ def _pixels(name: str) -> int:
     return 299 if name.endswith("inception_v3") else 224
 
 
-def _stand_in(name: str, environment: Mapping[str, str]) -> TimedEngine:
+def _fake_engine(name: str, environment: Mapping[str, str]) -> TimedEngine:
     """Times of 2 ms and a row's work, which takes the longer the fewer SMs there are; networks stop to gain at 60 %,
     the kernel never does."""
     share = (sm_percent_of(environment) or 100.0) / 100.0
@@ -192,4 +192,4 @@ def _stand_in(name: str, environment: Mapping[str, str]) -> TimedEngine:
     else:
         floor_ms, row_ms = 2.0, (0.2 if name.startswith(TRAINING) else 0.1) * 0.6 / min(share, 0.6)
     points = ((1, floor_ms + row_ms), (2, floor_ms + 2.0 * row_ms))
-    return TimedEngine(times=MeasuredTimes(points), sms=STAND_IN_SMS, memory_mib=500.0, environment=environment)
+    return TimedEngine(times=MeasuredTimes(points), sms=FAKE_SMS, memory_mib=500.0, environment=environment)

@@ -18,7 +18,7 @@ from agents.profiling.cleanup_process import Duties, daemon_mark, keeping
 from bench.real_gpu.reading import ReadNvml
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN_TYPE = "stand-in-"
+FAKE_TYPE = "fake-"
 """Before the GPU type of rows that no GPU gave."""
 
 
@@ -40,7 +40,7 @@ class Options:
     gpu: int = 0
     gpu_type: str = ""
     """Empty: after the driver's name of the GPU."""
-    is_stand_in: bool = False
+    is_fake: bool = False
     networks: tuple[str, ...]
     shares: tuple[float, ...]
     """In percent, ascending."""
@@ -66,7 +66,7 @@ class Run:
     def gpu_type(self) -> str:
         """As it stands in the rows."""
         name = self.options.gpu_type or _plain(self.gpu.name)
-        return f"{STAND_IN_TYPE}{name}" if self.options.is_stand_in else name
+        return f"{FAKE_TYPE}{name}" if self.options.is_fake else name
 
     @property
     def left_s(self) -> float:
@@ -75,8 +75,8 @@ class Run:
 
     @property
     def mode(self) -> tuple[str, ...]:
-        """The word that a bench of the stand-in gets."""
-        return ("--stand-in",) if self.options.is_stand_in else ()
+        """The word that a bench of the fake gets."""
+        return ("--fake",) if self.options.is_fake else ()
 
     def path(self, name: str) -> Path:
         """A file of the measured set."""

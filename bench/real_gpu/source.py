@@ -41,9 +41,7 @@ def write_source(run: Run) -> None:
         "- Settings of the GPU: as found. Clocks, power limit, compute mode, MIG and persistence were not changed.",
         "- Licence: Apache-2.0, own measurement of the Plimsoll project.",
     ]
-    warning = (
-        ["**Made by the stand-in: these are not measurements of any GPU.**", ""] if run.options.is_stand_in else []
-    )
+    warning = ["**Made by the fake: these are not measurements of any GPU.**", ""] if run.options.is_fake else []
     parts = [line for module in STEPS.values() for line in _part(run, module)]
     text = [
         f"# {run.gpu_type}: measured by bench.real_gpu",

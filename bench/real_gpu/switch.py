@@ -207,7 +207,7 @@ async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[G
 
 def _templates(run: Run) -> Templates:
     engine = "--engine torch --factory-module torchvision.models --network {network} --input x:FP16:3,224,224"
-    words = "--engine standin --times-ms 1:5,64:20" if run.options.is_stand_in else f"{engine} --device cuda"
+    words = "--engine timed --times-ms 1:5,64:20" if run.options.is_fake else f"{engine} --device cuda"
     common = "--service {service} --port {port} --batch {batch} --drain-s 20 --log-level warning"
     template = Template(
         name="switched",
@@ -278,8 +278,8 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: tuple[bytes, dict
 
 
 def _body(run: Run) -> tuple[bytes, dict[str, str]]:
-    """An image of zeros, as binary data; two numbers for the stand-in. And its headers."""
-    if run.options.is_stand_in:
+    """An image of zeros, as binary data; two numbers for the fake. And its headers."""
+    if run.options.is_fake:
         return b'{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}]}', {}
     size = 3 * 224 * 224 * 2
     head = (

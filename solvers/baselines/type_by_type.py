@@ -46,34 +46,34 @@ class TypePolicy:
     capacities: Capacities
 
 
-def plan_type_by_type(problem: Problem, believer: TypePolicy, budget: Budget) -> tuple[Plan, PlanReport]:
+def plan_type_by_type(problem: Problem, rules: TypePolicy, budget: Budget) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
     by_type = {gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types}
     able = {service for found in by_type.values() for service in found}
-    fresh = _plan(problem, believer, _fill(problem, believer, by_type), able)
-    running = _running_plan(problem, believer, able)
+    fresh = _plan(problem, rules, _fill(problem, rules, by_type), able)
+    running = _running_plan(problem, rules, able)
     is_kept = running is not None and _rank(problem, running) <= _rank(problem, fresh)
     plan = running if running is not None and is_kept else fresh
     report = PlanReport(
         status="kept" if is_kept else "greedy",
         cost_usd_per_hour=cost_usd_per_hour(problem, plan),
         seconds=budget.elapsed() - begun,
-        method=believer.name,
+        method=rules.name,
         served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
     )
     return plan, report
 
 
-def _fill(problem: Problem, believer: TypePolicy, by_type: Mapping[str, Mapping[str, SoloProfile]]) -> list[Carrier]:
+def _fill(problem: Problem, rules: TypePolicy, by_type: Mapping[str, Mapping[str, SoloProfile]]) -> list[Carrier]:
     carriers: list[Carrier] = []
     left, types = problem, sorted(name for name, found in by_type.items() if found)
     while types and left.services:
         room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
         trials = {}
         for name in types:
-            filled = believer.fill(left, TypeStage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
-            trials[name] = filled, route(left, believer.name, filled, {}, capacities=believer.capacities)
+            filled = rules.fill(left, TypeStage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
+            trials[name] = filled, route(left, rules.name, filled, {}, capacities=rules.capacities)
         best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
         filled, plan = trials[best]
         carriers.extend(filled)
@@ -100,9 +100,9 @@ def _without_served(problem: Problem, carriers: Sequence[Carrier], plan: Plan) -
     return replace(problem, services=tuple(services))
 
 
-def _running_plan(problem: Problem, believer: TypePolicy, able: Container[str]) -> Plan | None:
+def _running_plan(problem: Problem, rules: TypePolicy, able: Container[str]) -> Plan | None:
     """What runs, with the present rates; None where another policy made it or its counts are over the limits."""
-    if problem.current is None or problem.current.policy != believer.name:
+    if problem.current is None or problem.current.policy != rules.name:
         return None
     running = running_carriers(problem)
     counts = _counts(running)
@@ -110,12 +110,12 @@ def _running_plan(problem: Problem, believer: TypePolicy, able: Container[str]) 
         return None
     if any(one.max_replicas is not None and counts[one.name] > one.max_replicas for one in problem.services):
         return None
-    return _plan(problem, believer, running, able)
+    return _plan(problem, rules, running, able)
 
 
-def _plan(problem: Problem, believer: TypePolicy, carriers: Sequence[Carrier], able: Container[str]) -> Plan:
+def _plan(problem: Problem, rules: TypePolicy, carriers: Sequence[Carrier], able: Container[str]) -> Plan:
     reasons = reasons_short(problem, carriers, able)
-    return route(problem, believer.name, carriers, reasons, capacities=believer.capacities)
+    return route(problem, rules.name, carriers, reasons, capacities=rules.capacities)
 
 
 def _rank(problem: Problem, plan: Plan) -> tuple[float, int, float]:

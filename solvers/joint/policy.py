@@ -40,7 +40,7 @@ from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.replan.change import Changed, change
-from solvers.joint.replan.warm_start import WarmStart, keep_warm, take_warm
+from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.shortage import as_promised, at_medians, is_short, is_worth_moving, keeps_medians
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
@@ -132,7 +132,7 @@ def _by_medians(
 def _planned(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[_Found, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past, has_next = _past(memory), _has_next(budget)
-    warm = take_warm(past.token, problem) if has_next else None
+    warm = load_warm_start(past.token, problem) if has_next else None
     warm = warm if warm is not None else WarmStart(problem, has_headroom=has_next)
     if problem.current is None or not problem.current.gpus:
         found, is_look = _fresh(problem, observed, budget, warm), True
@@ -141,7 +141,7 @@ def _planned(problem: Problem, observed: Observed, memory: Json, budget: Budget)
         may_look = not 0.0 <= age_s < budget.stability.min_dwell_s
         found, is_look = _replanned(problem, observed, budget, warm, may_look=may_look)
     looked_s = observed.at_s if is_look else past.looked_s
-    token = keep_warm(warm) if has_next else None
+    token = store_warm_start(warm) if has_next else None
     return found, {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": token}
 
 

@@ -84,15 +84,15 @@ class JointSearch:
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
         packed, near = self._pack(seed, executor)
-        kit = SearchContext(self._tables, self._pricer, self._columns, ColumnPool(self._tables, self._columns))
-        whole = IntegerPlans(kit, self._dearest(), seed=seed, on_better=self._look, first=packed)
+        tools = SearchContext(self._tables, self._pricer, self._columns, ColumnPool(self._tables, self._columns))
+        whole = IntegerPlans(tools, self._dearest(), seed=seed, on_better=self._look, first=packed)
         is_due = self._deadline.past(_DUE_SHARE)
         relaxation = self._relax(
             [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found, is_due)
         )
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         if self.is_small(relaxation):
-            plan, method = self._alternate(kit, whole, relaxation, seed)
+            plan, method = self._alternate(tools, whole, relaxation, seed)
         else:
             is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
             over = self._deadline.part(1.0 - _SAVING_SHARE if is_short else 1.0)
@@ -107,7 +107,7 @@ class JointSearch:
         return bool(relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES)
 
     def _alternate(
-        self, kit: SearchContext, whole: IntegerPlans, relaxation: Relaxation, seed: int
+        self, tools: SearchContext, whole: IntegerPlans, relaxation: Relaxation, seed: int
     ) -> tuple[IntegerPlan, str]:
         """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
         method = METHOD
@@ -116,12 +116,12 @@ class JointSearch:
             if self._is_proven:
                 break
             if for_fleets > 0.0 and not self._closes_soon(relaxation, plan):
-                plan = self._improve_on_fleets(kit, relaxation, plan, seed, self._deadline.part(for_fleets))
+                plan = self._improve_on_fleets(tools, relaxation, plan, seed, self._deadline.part(for_fleets))
             plan = self._branch(relaxation, plan, for_branching)
             method = f"{METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
-            whole = IntegerPlans(kit, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
+            whole = IntegerPlans(tools, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
         return plan, method
 
     def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
@@ -132,11 +132,11 @@ class JointSearch:
         return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
 
     def _improve_on_fleets(
-        self, kit: SearchContext, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
+        self, tools: SearchContext, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
     ) -> IntegerPlan:
         """The plan, or a cheaper one that serves everything."""
         found = plan_on_fleets(
-            *(kit, self._demand, relaxation), below=plan.cost_usd_per_hour, seed=seed, is_over=is_over
+            *(tools, self._demand, relaxation), below=plan.cost_usd_per_hour, seed=seed, is_over=is_over
         )
         if found is None:
             return plan

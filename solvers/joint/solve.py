@@ -38,17 +38,17 @@ def solve(problem: Problem, budget: Budget, *, warm: WarmStart | None = None) ->
     warm = warm if warm is not None else WarmStart(problem)
     demand, running = warm.demand(problem), warm.running(problem)
     with threads(budget.threads) as executor:
-        kit = warm.kit(problem, executor)
-        deadline = Deadline(budget, kit.tables)
-        kit = kit._replace(pricer=kit.pricer.on(executor, is_late=deadline.is_late))
+        tools = warm.tools(problem, executor)
+        deadline = Deadline(budget, tools.tables)
+        tools = tools._replace(pricer=tools.pricer.on(executor, is_late=deadline.is_late))
         if not demand.rate.any() and not demand.fewest.any():
             return state_solution(
-                problem, decode(problem, kit.tables, kit.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
+                problem, decode(problem, tools.tables, tools.columns, {}, policy=TECHNIQUE), 0.0, served_bound=0.0
             )
-        fluid = _solve_fluid(problem, kit.tables, demand, kit.columns, deadline)
-        if fluid is not None and (fluid[1].status is SolveStatus.OPTIMAL or is_too_fine(kit.tables)):
+        fluid = _solve_fluid(problem, tools.tables, demand, tools.columns, deadline)
+        if fluid is not None and (fluid[1].status is SolveStatus.OPTIMAL or is_too_fine(tools.tables)):
             return fluid
-        search = JointSearch(problem, kit.tables, demand, kit.pricer, kit.columns, deadline)
+        search = JointSearch(problem, tools.tables, demand, tools.pricer, tools.columns, deadline)
         start = [*running, *warm.cheapest(demand)]
         solution, report, relaxation = search.run(start, budget.seed, executor)
     warm.duals, warm.prices = relaxation.solution.duals, solution.prices
@@ -60,10 +60,10 @@ def _solve_within(problem: Problem, budget: Budget, warm: WarmStart) -> tuple[Jo
     free = replace(problem, power_budget_w=None)
     with threads(budget.threads) as executor:
         demand, running = warm.demand(problem), warm.running(problem)
-        kit = warm.kit(problem, executor)
-        deadline = Deadline(budget, kit.tables)
-        pricer = kit.pricer.on(executor, is_late=deadline.is_late)
-        search = WattSearch(problem, kit.tables, demand, pricer, kit.columns, deadline)
+        tools = warm.tools(problem, executor)
+        deadline = Deadline(budget, tools.tables)
+        pricer = tools.pricer.on(executor, is_late=deadline.is_late)
+        search = WattSearch(problem, tools.tables, demand, pricer, tools.columns, deadline)
 
         def plan_at(watt_price: float) -> Plan:
             is_same = watt_price <= 0.0
@@ -117,8 +117,8 @@ def estimate(problem: Problem, plan: Plan, budget: Budget, warm: WarmStart) -> t
     """What the cheapest rounds of column generation prove of a plan that follows every rule, and their prices."""
     demand = warm.demand(problem)
     with threads(budget.threads) as executor:
-        kit = warm.kit(problem, executor)
-        search = JointSearch(problem, kit.tables, demand, kit.pricer, kit.columns, Deadline(budget, kit.tables))
+        tools = warm.tools(problem, executor)
+        search = JointSearch(problem, tools.tables, demand, tools.pricer, tools.columns, Deadline(budget, tools.tables))
         if not demand.rate.any() and not demand.fewest.any():
             return state_solution(problem, plan, 0.0, served_bound=0.0)
         solution, report, relaxation = search.judge(plan, warm.cheapest(demand))

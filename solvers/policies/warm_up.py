@@ -8,7 +8,7 @@ import numpy as np
 from solvers.joint import policy as joint
 from solvers.joint.heuristics.annealing import Annealer, advance
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
-from solvers.joint.heuristics.gpu_elimination import squeeze
+from solvers.joint.heuristics.gpu_elimination import eliminate_gpus
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
 from solvers.joint.replan.warm_start import WarmStart
@@ -42,7 +42,7 @@ def _warm_up(name: str) -> None:
             now = replace(_times(problem, factor), current=plan)
             _, _, memory = policy(name).make_plan(now, Observed(at_s=15.0 * number), memory, BUDGET)
     if name == joint.NAME:
-        _squeeze(uneven_problem())
+        _eliminate(uneven_problem())
         _anneal(uneven_problem())
 
 
@@ -51,21 +51,23 @@ def _times(problem: Problem, factor: float) -> Problem:
     return replace(problem, services=tuple(services))
 
 
-def _squeeze(problem: Problem) -> None:
+def _eliminate(problem: Problem) -> None:
     """What plans of many GPUs go through, on one of few."""
     warm = WarmStart(problem)
-    kit, demand = warm.kit(problem, None), warm.demand(problem)
-    relaxation = generate(kit.tables, demand, kit.pricer, kit.columns)
-    kit.pool.sync()
+    tools, demand = warm.tools(problem, None), warm.demand(problem)
+    relaxation = generate(tools.tables, demand, tools.pricer, tools.columns)
+    tools.pool.sync()
     duals = relaxation.solution.duals
-    squeeze(DiveContext(kit, demand, duals, np.random.default_rng(0), never), complete_greedily(kit, demand, duals, {}))
+    eliminate_gpus(
+        DiveContext(tools, demand, duals, np.random.default_rng(0), never), complete_greedily(tools, demand, duals, {})
+    )
 
 
 def _anneal(problem: Problem) -> None:
     """What plans of a dozen GPUs go through, on one of few."""
     warm = WarmStart(problem)
-    kit, demand = warm.kit(problem, None), warm.demand(problem)
-    advance([Annealer(kit.tables, demand).chain((1, 1), moves=1, seed=0)], None, never)
+    tools, demand = warm.tools(problem, None), warm.demand(problem)
+    advance([Annealer(tools.tables, demand).chain((1, 1), moves=1, seed=0)], None, never)
 
 
 def tiny_problem() -> Problem:

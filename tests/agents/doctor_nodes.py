@@ -1,4 +1,4 @@
-"""Nodes for the doctor's tests: pretended driver, MPS, nvidia-smi, control plane and kernel files; the rest is real.
+"""Nodes for the doctor's tests: fake driver, MPS, nvidia-smi, control plane and kernel files; the rest is real.
 
 with doctor_node(library) as node:       # a healthy one, in a directory of fixed length
     node.fake.state.may_write = 0        # ... and then something is broken

@@ -205,7 +205,7 @@ class PaperDevice:
         self.readings = DeviceReadings()
         self.error: DeviceError | None = None
         """Raised by whoever asks how the device is."""
-        self.glances: dict[int, GpuPoll] = {}
+        self.polls: dict[int, GpuPoll] = {}
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
         self.is_closed = False
@@ -227,15 +227,15 @@ class PaperDevice:
             raise self.error
         return self.readings
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
+    async def poll(self, gpu_index: int) -> GpuPoll:
         if self.error is not None:
             raise self.error
-        if gpu_index not in self.glances:
+        if gpu_index not in self.polls:
             raise NotSupported("nothing is measured here")
-        return self.glances[gpu_index]
+        return self.polls[gpu_index]
 
     async def peak_power_w(self, gpu_index: int) -> float:
-        return (await self.glance(gpu_index)).peak_power_w
+        return (await self.poll(gpu_index)).peak_power_w
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         self.log.append(f"start {replica.id}")

@@ -1,4 +1,4 @@
-"""A node with pretended GPUs and MPS, and with real workers, router and enforcement, for tests."""
+"""A node with fake GPUs and MPS, and with real workers, router and enforcement, for tests."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ GPUS = tuple(
 """Of this process alone: MPS daemons of another's tests must not be taken for somebody else's on these GPUs."""
 
 
-class PretendedDriver:
+class FakeDriver:
     """What NVML would say: 100 W and no energy counter."""
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -61,7 +61,7 @@ class PretendedDriver:
 
 
 @dataclass
-class PretendedMemory:
+class FakeMemory:
     """Memory of GPU 0 as a test wants it: all that is used, and by whom."""
 
     used_mib: float = 300.0
@@ -80,7 +80,7 @@ class PretendedMemory:
 
 
 @dataclass
-class PretendedKnobs:
+class FakeKnobs:
     """Remembers what was turned; refuses what it is told to."""
 
     refusal: DeviceError | None = None
@@ -107,7 +107,7 @@ class PretendedKnobs:
 
 
 @dataclass
-class PretendedErrors:
+class FakeErrors:
     """Critical errors as a test wants them."""
 
     gpus: dict[str, str] = field(default_factory=dict)
@@ -131,9 +131,9 @@ class Wanted:
     has_mps: bool = False
     words: tuple[str, ...] = ()
     """Added to the worker's command, in front."""
-    knobs: PretendedKnobs = field(default_factory=PretendedKnobs)
-    errors: PretendedErrors = field(default_factory=PretendedErrors)
-    memory: PretendedMemory = field(default_factory=PretendedMemory)
+    knobs: FakeKnobs = field(default_factory=FakeKnobs)
+    errors: FakeErrors = field(default_factory=FakeErrors)
+    memory: FakeMemory = field(default_factory=FakeMemory)
     batch_change: BatchChange = "live"
     haproxy_port: int | None = None
     """None: the router is in this process."""
@@ -146,9 +146,9 @@ class Wanted:
 
 
 def templates(wanted: Wanted) -> Templates:
-    """Our own worker with 2 ms per batch, under the pretended MPS where there is one."""
+    """Our own worker with 2 ms per batch, under the fake MPS where there is one."""
     program = (str(FAKES / "mps_worker.py"),) if wanted.has_mps else ("-m", "agents.serving")
-    options = "--engine standin --times-ms 1:2,64:2 --service {service} --port {port} --batch {batch} --drain-s 10"
+    options = "--engine timed --times-ms 1:2,64:2 --service {service} --port {port} --batch {batch} --drain-s 10"
     template = Template(
         name="own",
         command=(sys.executable, *program, *wanted.words, *options.split()),
@@ -173,7 +173,7 @@ def templates(wanted: Wanted) -> Templates:
 
 
 def environment() -> dict[str, str]:
-    """With the pretended MPS in its PATH."""
+    """With the fake MPS in its PATH."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "FAKE_"))}
     return {**own, "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -190,12 +190,12 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         for gpu, mps in zip(GPUS, daemons, strict=True)
     }
     basis = Basis(
-        telemetry=ReadOnlyDevice(PretendedDriver(), CLOCK, type_of=lambda gpu: gpu.name),
+        telemetry=ReadOnlyDevice(FakeDriver(), CLOCK, type_of=lambda gpu: gpu.name),
         gpus=GPUS,
         capabilities={0: GpuCapabilities(why_not=wanted.why_not, clocks_mhz=wanted.clocks_mhz), 1: GpuCapabilities()},
         sharings=sharings,
         errors=wanted.errors,
-        peaks=partial(PowerWatch, PretendedDriver().power_w, period_s=0.01),
+        peaks=partial(PowerWatch, FakeDriver().power_w, period_s=0.01),
         memory=ForeignMemory(wanted.memory, look_s=0.0),
         uses=wanted.memory,
         templates=templates(wanted),
@@ -263,5 +263,5 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 def inputs(value: float = 1.0) -> dict[str, object]:
-    """The body of a request; the stand-in answers the sum."""
+    """The body of a request; the fake answers the sum."""
     return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [value, 1.0]}]}

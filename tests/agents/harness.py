@@ -74,7 +74,7 @@ class GatedEngine:
     def resume(self) -> None:
         self.calls.append("resume")
 
-    def let_go(self, batches: int = 1) -> None:
+    def release(self, batches: int = 1) -> None:
         """Let so many batches end."""
         self._gate.release(batches)
 

@@ -1,4 +1,4 @@
-"""A node of tasks that are real processes: our trainer as a stand-in, a program without hooks, and waiting for both."""
+"""A node of tasks that are real processes: our trainer as a fake, a program without hooks, and waiting for both."""
 
 import os
 import sys
@@ -55,7 +55,7 @@ class TaskNode:
 
     @property
     def cuda(self) -> Path:
-        """Which processes use CUDA, as the pretended cuda-checkpoint sees it."""
+        """Which processes use CUDA, as the fake cuda-checkpoint sees it."""
         return self.directory / "cuda"
 
     @asynccontextmanager

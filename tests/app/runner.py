@@ -38,7 +38,7 @@ def cli(
     sleep: Callable[[float], None] = lambda _seconds: None,
 ) -> Result:
     """Run one command line against a fake API (None = real HTTP); the streams are no terminals."""
-    surroundings = CliContext(
+    cli = CliContext(
         environment={"PLIMSOLL_TOKEN": "plim_admin_secret"} if environment is None else environment,
         home=home,
         transport=None if api is None else httpx2.MockTransport(api),
@@ -48,7 +48,7 @@ def cli(
     typed, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            code = run([str(argument) for argument in arguments], surroundings)
+            code = run([str(argument) for argument in arguments], cli)
     finally:
         sys.stdin = typed
     return Result(code=code, out=out.getvalue(), err=err.getvalue())

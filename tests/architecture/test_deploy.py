@@ -24,7 +24,7 @@ from app.cli.common.context import CliContext
 from app.cli.common.manifest_files import read_manifests
 from app.manifests.objects import NodeManifest, ServiceManifest
 from bench import load_http
-from tests.agents.fakes import pretended_node
+from tests.agents.fakes import fake_node
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = PyOptions(apply_merge=True).from_yaml((ROOT / "docker-compose.yml").read_text())
@@ -35,8 +35,8 @@ DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 ENDING = {"secrets", "migrate", "deploy", "deploy-h100"}
 """Services that do one thing and end."""
 LOADS = {"load", "load-h100"}
-PRETENDED = {"deploy-h100", "agent-h100", "load-h100"}
-"""Services of the profile with pretended GPUs."""
+FAKE = {"deploy-h100", "agent-h100", "load-h100"}
+"""Services of the profile with fake GPUs."""
 
 
 def words(value: object) -> list[str]:
@@ -47,7 +47,7 @@ def words(value: object) -> list[str]:
 def command(name: str) -> list[str]:
     found = words(SERVICES[name]["command"]) if "command" in SERVICES[name] else []
     # The image's entry point becomes the agent.
-    return pretended_node.make_parser().parse_args(found).command if found[:1] == ["run"] else found
+    return fake_node.make_parser().parse_args(found).command if found[:1] == ["run"] else found
 
 
 def script_commands(path: Path) -> Iterator[list[str]]:
@@ -69,7 +69,7 @@ def unit_commands(path: Path) -> Iterator[list[str]]:
 def image_commands() -> Iterator[list[str]]:
     for match in re.finditer(r"^(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.MULTILINE):
         found = words(json.loads(match[1]))
-        if found[0] not in ("python", "pretended_node.py"):
+        if found[0] not in ("python", "fake_node.py"):
             yield found
 
 
@@ -159,17 +159,17 @@ def test_whoever_needs_an_ending_service_waits_for_its_end() -> None:
         for needed, how in service.get("depends_on", {}).items():
             expected = "service_completed_successfully" if needed in ENDING else "service_healthy"
             assert how["condition"] == expected, (name, needed)
-            assert name in PRETENDED or needed not in PRETENDED, "a service without that profile does not start"
+            assert name in FAKE or needed not in FAKE, "a service without that profile does not start"
 
 
-def test_the_profile_with_pretended_gpus_and_nothing_else_has_a_profile_and_its_image() -> None:
+def test_the_profile_with_fake_gpus_and_nothing_else_has_a_profile_and_its_image() -> None:
     for name, service in SERVICES.items():
-        assert service.get("profiles", []) == (["pretended-gpus"] if name in PRETENDED else []), name
+        assert service.get("profiles", []) == (["fake-gpus"] if name in FAKE else []), name
     build = SERVICES["agent-h100"]["build"]
     assert (ROOT / build["dockerfile"]).samefile(ROOT / "deploy" / "Dockerfile")
-    started = pretended_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
-    assert f"pretended_node.py build {started.library}" in stages()["pretended-driver"]
-    assert stages()[build["target"]].startswith("agent AS "), "the production image and what is pretended"
+    started = fake_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
+    assert f"fake_node.py build {started.library}" in stages()["fake-driver"]
+    assert stages()[build["target"]].startswith("agent AS "), "the production image and what is a fake"
 
 
 def test_what_the_compose_file_names_exists() -> None:
@@ -211,7 +211,7 @@ def test_images_of_the_product_hold_no_test_code() -> None:
         others = [text.split()[0], *re.findall(r"from=([a-z-]+)", text)]
         return text + "".join(contents(each) for each in others if each in stages())
 
-    assert "COPY tests/agents/fakes" in contents("pretended-gpus")
+    assert "COPY tests/agents/fakes" in contents("fake-gpus")
     assert not re.search(r"tests|gcc", contents("agent") + contents("server"))
 
 
@@ -258,8 +258,8 @@ def test_agents_load_and_manifests_agree() -> None:
         if isinstance(entry.manifest, ServiceManifest)
     }
     agents = [make_parser().parse_args(command(name)[1:]) for name in ("agent-v100", "agent-t4", "agent-h100")]
-    pretended = pretended_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
-    agents[2].gpus = pretended.gpus
+    fake = fake_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
+    agents[2].gpus = fake.gpus
     assert {agent.node: [agent.gpu_type] * agent.gpus for agent in agents} == {
         name: [gpu.gpu_type for gpu in spec.gpus] for name, spec in nodes.items()
     }
@@ -275,7 +275,7 @@ def test_images_run_as_a_user_of_their_own_from_pinned_parts() -> None:
     assert re.search(r"useradd --uid (\d+)", DOCKERFILE)
     assert "USER 10001:10001" in stages()["runtime"]
     assert {"agent", "server"} <= set(stages())
-    for name in ("agent", "server", "pretended-gpus"):
+    for name in ("agent", "server", "fake-gpus"):
         last = [line for line in stages()[name].splitlines() if line.startswith(("USER", "RUN"))]
         assert not last, "nothing runs as root after the user was set"
     assert "server.txt" not in stages()["agent-installed"]

@@ -1,4 +1,4 @@
-"""A machine for the measuring scripts: fake driver, pretended MPS, stand-in networks, and the command as a process."""
+"""A machine for the measuring scripts: fake driver, fake MPS, fake networks, and the command as a process."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ from tests.agents.gpu_nodes import environment
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WRITERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks")
-QUICK = ("--stand-in", "--window-s", "0.2", "--networks", "resnet50", "--shares", "50,100", "--batches", "1")
+QUICK = ("--fake", "--window-s", "0.2", "--networks", "resnet50", "--shares", "50,100", "--batches", "1")
 PATIENCE_S = 240.0
 
 

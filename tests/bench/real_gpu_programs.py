@@ -1,8 +1,8 @@
-"""The processes of a rehearsal on the pretended MPS; as a program, one of them or the command itself.
+"""The processes of a rehearsal on the fake MPS; as a program, one of them or the command itself.
 
     python real_gpu_programs.py run WORDS       python -m bench.real_gpu WORDS, with the processes below
-    python real_gpu_programs.py client          asks a pretended CUDA: joins the pretended MPS, keeps its limit, works
-    python real_gpu_programs.py bench WORDS     the scripts' bench, as a client of the pretended MPS
+    python real_gpu_programs.py client          asks a fake CUDA: joins the fake MPS, keeps its limit, works
+    python real_gpu_programs.py bench WORDS     the scripts' bench, as a client of the fake MPS
 
 What a test wants to go wrong stands in REHEARSAL: `outside` lets clients miss MPS, `no-limit` lets them have any
 memory, `deaf` keeps a terminated client at work.
@@ -24,8 +24,8 @@ FAKES = ROOT / "tests" / "agents" / "fakes"
 WISHES = os.environ.get("REHEARSAL", "").split(",")
 
 
-class PretendedCuda:
-    """A client of the pretended MPS."""
+class FakeCuda:
+    """A client of the fake MPS."""
 
     def __init__(self) -> None:
         self.client = join(SMS, environment={} if "outside" in WISHES else os.environ)
@@ -49,7 +49,7 @@ def main(role: str, words: list[str]) -> int:
     if role == "client":
         from bench.real_gpu.client import main as client
 
-        return client(PretendedCuda)
+        return client(FakeCuda)
     if role == "bench":
         from bench.real_gpu.bench import main as bench
 

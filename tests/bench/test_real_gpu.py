@@ -1,4 +1,4 @@
-"""The measuring scripts as a person calls them, every step to its end on a machine with pretended GPU and MPS."""
+"""The measuring scripts as a person calls them, every step to its end on a machine with fake GPU and MPS."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_half_the_sms_do_half_the_work(measured: tuple[Machine, Answer]) -> None
     machine, answer = measured
     half, whole = machine.rows("share.csv")
     assert (half["sm_percent"], half["sm_count"], whole["sm_count"]) == ("50", "66", "132")
-    # The stand-in sleeps 8 and 4 ms; a busy machine lets it oversleep, never less.
+    # The fake sleeps 8 and 4 ms; a busy machine lets it oversleep, never less.
     assert float(half["kernels_per_s"]) < 125.1
     assert 45.0 < float(half["rate_percent_of_largest"]) < 80.0
     assert "10 % up to 100 %" in answer.out
@@ -65,7 +65,7 @@ def test_networks_alone_have_their_latency_memory_and_power(measured: tuple[Mach
     assert 2.12 <= float(rows["50"]["latency_ms_p50"]) <= float(rows["50"]["latency_ms_p99"])
     assert float(rows["100"]["power_w"]) == pytest.approx(400.0, rel=0.05)
     assert rows["100"]["memory_mib"] == "500"
-    assert {row["gpu_type"] for row in rows.values()} == {"stand-in-H100-80GB-HBM3"}
+    assert {row["gpu_type"] for row in rows.values()} == {"fake-H100-80GB-HBM3"}
 
 
 def test_pairs_run_beside_training_and_alone(measured: tuple[Machine, Answer]) -> None:
@@ -88,7 +88,7 @@ def test_shadow_switches_lose_no_request(measured: tuple[Machine, Answer]) -> No
     ]
     assert [(row["failures"], row["first_failure"]) for row in rows] == [("0", "")] * 3
     assert all(int(row["requests_before"]) > 5 and int(row["requests_during"]) > 5 for row in rows)
-    # A batch of the stand-in takes 5 ms.
+    # A batch of the fake takes 5 ms.
     assert all(float(row["latency_ms_p99_during"]) >= 5.0 for row in rows)
 
 
@@ -96,7 +96,7 @@ def test_the_agent_and_nvidia_smi_are_compared_in_percent(measured: tuple[Machin
     machine, answer = measured
     rows = machine.rows("agent.csv")
     assert [row["phase"] for row in rows] == ["idle"] * 10 + ["busy"] * 10
-    # The pretended nvidia-smi says 320 W, the fake driver draws 400: 400 / 320 - 1 = 25 %.
+    # The fake nvidia-smi says 320 W, the fake driver draws 400: 400 / 320 - 1 = 25 %.
     assert float(rows[3]["power_w_difference_percent"]) == pytest.approx(25.0, abs=3.0)
     assert (rows[3]["clock_mhz_agent"], rows[3]["clock_mhz_difference_percent"]) == ("1980", "0")
     assert (rows[3]["busy_percent_agent"], rows[3]["busy_percent_nvidia_smi"]) == ("100", "")
@@ -113,7 +113,7 @@ def test_no_writer_of_the_driver_was_called(measured: tuple[Machine, Answer]) ->
 def test_the_set_says_where_it_comes_from_and_is_read_as_samples(measured: tuple[Machine, Answer]) -> None:
     machine, _ = measured
     text = (machine.set / "SOURCE.md").read_text()
-    assert "**Made by the stand-in: these are not measurements of any GPU.**" in text
+    assert "**Made by the fake: these are not measurements of any GPU.**" in text
     for words in (
         "GPU: NVIDIA H100 80GB HBM3, 81920 MiB, SMs: 132",
         "Driver: 580.65.06",

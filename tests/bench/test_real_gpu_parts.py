@@ -35,11 +35,11 @@ ROOT = Path(__file__).parents[2]
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="NVIDIA H200", memory_mib=144000.0, sm_count=132)
 
 
-def a_run(directory: Path, *, is_stand_in: bool = False) -> Run:
+def a_run(directory: Path, *, is_fake: bool = False) -> Run:
     options = Options(
         out=directory,
         budget_s=60.0,
-        is_stand_in=is_stand_in,
+        is_fake=is_fake,
         networks=("resnet50",),
         shares=(50.0,),
         batches=(1,),
@@ -110,8 +110,8 @@ def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(tmp
     assert (row["p99_is_indicative"], row["spread_percent"], row["memory_mib"]) == (True, 1.0, None)
 
 
-def test_rows_of_the_stand_in_name_no_gpu_type_that_exists(tmp_path: Path) -> None:
-    assert a_run(tmp_path, is_stand_in=True).gpu_type == "stand-in-H200"
+def test_rows_of_the_fake_name_no_gpu_type_that_exists(tmp_path: Path) -> None:
+    assert a_run(tmp_path, is_fake=True).gpu_type == "fake-H200"
 
 
 def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch(tmp_path: Path) -> None:
@@ -278,9 +278,9 @@ def test_without_a_gpu_or_a_network_of_that_name_it_says_so(torchvision: None) -
             TorchNetwork(name="resnet18").load()
 
 
-def test_the_stand_in_takes_the_time_of_its_share_and_batch() -> None:
-    slow = make_network("resnet50", is_stand_in=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
-    kernel = make_network(KERNEL, is_stand_in=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"})
+def test_the_fake_takes_the_time_of_its_share_and_batch() -> None:
+    slow = make_network("resnet50", is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
+    kernel = make_network(KERNEL, is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"})
     # 2 ms + 8 rows · 0.1 ms · 60 / 30; 4 ms · 100 / 20.
     assert slow.times.ms(8) == pytest.approx(3.6)  # type: ignore[attr-defined]
     assert kernel.times.ms(1) == pytest.approx(20.0)  # type: ignore[attr-defined]
@@ -291,10 +291,10 @@ def test_the_stand_in_takes_the_time_of_its_share_and_batch() -> None:
 
 @pytest.fixture(scope="session")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pretended libcuda.so.1."""
+    """The folder of the fake libcuda.so.1."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: the stand-in for libcuda.so.1 cannot be built")
+        pytest.skip("no C compiler: the fake for libcuda.so.1 cannot be built")
     folder = tmp_path_factory.mktemp("cuda")
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     source = Path(__file__).with_name("fakes") / "fake_cuda.c"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from app.db.operations.token_secrets import door
+from app.db.operations.token_secrets import login_url
 from app.web.pages import PAGES
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api
@@ -106,7 +106,7 @@ def test_the_door_is_usable_by_everybody(demo: Api, context: BrowserContext) -> 
 
 def test_the_address_that_up_prints_opens_the_door(demo: Api, context: BrowserContext) -> None:
     page = context.new_page()
-    page.goto(door(str(demo.client.base_url), demo.secrets["viewer"]))
+    page.goto(login_url(str(demo.client.base_url), demo.secrets["viewer"]))
     page.wait_for_url("**/fleet")
 
     assert demo.secrets["viewer"] not in page.url

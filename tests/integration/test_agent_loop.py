@@ -258,7 +258,7 @@ def a_free_port() -> int:
         return port
 
 
-def test_an_agent_with_stand_in_workers_answers_requests_on_its_router_port(tmp_path: Path) -> None:
+def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(tmp_path: Path) -> None:
     received: list[Observation] = []
     port = a_free_port()
 
@@ -271,7 +271,7 @@ def test_an_agent_with_stand_in_workers_answers_requests_on_its_router_port(tmp_
 
     async def scenario() -> tuple[int, int]:
         async with served(answer) as url, aiohttp.ClientSession() as client:
-            agent = AgentProcess(url, tmp_path, "--device", "standin", "--router-port", str(port))
+            agent = AgentProcess(url, tmp_path, "--device", "fake", "--router-port", str(port))
             await until(lambda: bool(received and received[-1].acks and received[-1].acks[-1].status == "applied"))
             body = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
             async with client.post(f"http://127.0.0.1:{port}/v2/models/chat/infer", json=body) as response:

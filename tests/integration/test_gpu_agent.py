@@ -1,4 +1,4 @@
-"""The agent as a process on pretended GPUs: real NVML binding, pretended driver and MPS, real workers."""
+"""The agent as a process on fake GPUs: real NVML binding, fake driver and MPS, real workers."""
 
 import asyncio
 import signal
@@ -75,7 +75,7 @@ class ControlPlane:
 
 @dataclass
 class Machine:
-    """One node: its directories, its pretended GPUs, and the agent's process."""
+    """One node: its directories, its fake GPUs, and the agent's process."""
 
     directory: Path
     library: Path
@@ -85,7 +85,7 @@ class Machine:
     def __post_init__(self) -> None:
         self.gpus = FakeGpus(self.directory / "gpus", count=1)
         self.state = self.directory / "state"
-        words = (sys.executable, str(FAKES / "mps_worker.py"), "--engine", "standin", "--times-ms", "1:2,64:2")
+        words = (sys.executable, str(FAKES / "mps_worker.py"), "--engine", "timed", "--times-ms", "1:2,64:2")
         options = ("--service", "{service}", "--port", "{port}", "--batch", "{batch}", "--drain-s", "5")
         quoted = ", ".join(f'"{word}"' for word in (*words, *options))
         (self.directory / "templates.toml").write_text(TEMPLATES.format(words=quoted, root=ROOT))

@@ -1,4 +1,4 @@
-"""A task through the whole path: `plimsoll serve`, and an agent with pretended GPUs that starts real processes."""
+"""A task through the whole path: `plimsoll serve`, and an agent with fake GPUs that starts real processes."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ default = "own"
 [tasks]
 "offline" = "batch"
 [templates.own]
-command = ["{python}", "{fakes}/mps_worker.py", "--engine", "standin", "--times-ms", "1:2,64:2",
+command = ["{python}", "{fakes}/mps_worker.py", "--engine", "timed", "--times-ms", "1:2,64:2",
            "--service", "{{service}}", "--port", "{{port}}", "--batch", "{{batch}}", "--drain-s", "5"]
 environment = {{ PYTHONPATH = "{root}" }}
 [templates.batch]
@@ -41,7 +41,7 @@ environment = {{ PYTHONPATH = "{root}" }}
 
 @contextmanager
 def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
-    """Node n1 with a pretended GPU that counts as a T4."""
+    """Node n1 with a fake GPU that counts as a T4."""
     gpus = FakeGpus(folder / "gpus", count=1)
     templates = folder / "templates.toml"
     templates.write_text(TEMPLATES.format(python=sys.executable, fakes=FAKES, root=ROOT))
@@ -70,6 +70,6 @@ def test_a_task_that_was_submitted_runs_on_the_gpu_shows_progress_and_finishes(
         until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
         done = plane.status("nightly")
         assert (done["done_iterations"], done["starts"]) == (400.0, 1)
-        # A stand-in's iteration takes 20 ms, and on a busy machine more.
+        # A fake's iteration takes 20 ms, and on a busy machine more.
         measured = "SELECT count(*) FROM task WHERE name = 'nightly' AND iteration_ms >= 20.0"
         assert rows(plane.url, measured) == [(1,)]

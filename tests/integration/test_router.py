@@ -1,4 +1,4 @@
-"""The one real HTTP path: a client, the router, and stand-in workers, all over sockets of this machine."""
+"""The one real HTTP path: a client, the router, and timed workers, all over sockets of this machine."""
 
 import asyncio
 from collections import Counter
@@ -293,7 +293,7 @@ def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_withou
     asyncio.run(scenario())
 
 
-def test_a_stand_in_device_refuses_what_it_cannot_do() -> None:
+def test_a_fake_device_refuses_what_it_cannot_do() -> None:
     async def scenario() -> None:
         device = FakeDevice(
             (an_empty_gpu(0),),

@@ -133,14 +133,14 @@ def test_who_logs_out_is_out(api: Api) -> None:
     assert api.client.get("/fleet", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/fleet", "/live?topic=pulse"])
+@pytest.mark.parametrize("path", ["/fleet", "/live?topic=header"])
 def test_agents_see_no_page(api: Api, path: str) -> None:
     answer = api.call("GET", path, token="agent")
     assert answer.status_code == 403
     assert "agent" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("query", ["", "topic=nonsense", "&".join(["topic=pulse"] * 9)])
+@pytest.mark.parametrize("query", ["", "topic=nonsense", "&".join(["topic=header"] * 9)])
 def test_the_feed_says_which_topics_there_are(api: Api, query: str) -> None:
     answer = api.call("GET", f"/live?{query}", token="viewer")
     assert answer.status_code == 422

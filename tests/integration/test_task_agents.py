@@ -83,8 +83,8 @@ class Plane:
 
     @contextmanager
     def agent(self) -> Iterator[None]:
-        """Node n1 with two pretended T4s."""
-        arguments = ["--url", f"http://127.0.0.1:{self.port}", "--node", "n1", "--device", "standin"]
+        """Node n1 with two fake T4s."""
+        arguments = ["--url", f"http://127.0.0.1:{self.port}", "--node", "n1", "--device", "fake"]
         arguments += ["--gpu-type", "T4", "--gpus", "2", "--gpu-memory-mib", "16384", "--launch-s", "0.2"]
         arguments += ["--router-port", str(a_free_port()), "--state-dir", str(self.folder / "n1"), "--period-s", "0.5"]
         environment = {**FAULT_ENVIRONMENT, "PLIMSOLL_TOKEN": self.secrets["agent"]}

@@ -1,4 +1,4 @@
-"""The testbed with pretended GPUs as docker-compose.yml runs it, but as processes: service, training, and faults.
+"""The testbed with fake GPUs as docker-compose.yml runs it, but as processes: service, training, and faults.
 
 It takes some 20 s of two cores: ten programs are started, as the file starts them.
 """
@@ -39,7 +39,7 @@ def bed(database: str, tmp_path: Path, library: Path) -> Iterator[Composed]:
 
 
 def bring_up(bed: Composed) -> None:
-    """`docker compose --profile pretended-gpus up`, without its load, in the order that `depends_on` asks for."""
+    """`docker compose --profile fake-gpus up`, without its load, in the order that `depends_on` asks for."""
     for name in ("secrets", "migrate"):
         bed.run(name)
     bed.start("control-plane")
@@ -80,7 +80,7 @@ def problems(bed: Composed) -> str:
     return str(found)
 
 
-def test_a_service_and_training_run_on_pretended_gpus_and_leave_the_one_that_is_lost(bed: Composed) -> None:
+def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(bed: Composed) -> None:
     bring_up(bed)
     until(lambda: answers(bed), PATIENCE_S)
     until(
@@ -88,20 +88,20 @@ def test_a_service_and_training_run_on_pretended_gpus_and_leave_the_one_that_is_
     )
     (place,) = gpus_of_label(bed)
     index = int(place.rpartition("-")[2])
-    gpus = FakeGpus.found(bed.state_of("agent-h100") / "pretended-gpus")
+    gpus = FakeGpus.found(bed.state_of("agent-h100") / "fake-gpus")
     assert gpus is not None and place == f"h100-1/gpu-{index}"
 
     # 700 W are kept by the catalogue; the board draws up to 1050, in proportion to its clock, whatever its limit is.
-    bed.pretend("fault", "over-cap", str(index))
+    bed.fake_node("fault", "over-cap", str(index))
     until(lambda: "over its power cap of 700" in problems(bed), PATIENCE_S)
     until(lambda: 0 < gpus.gpu(index).lock_high <= 1980 * 700 / 1050, PATIENCE_S)
-    bed.pretend("heal")
+    bed.fake_node("heal")
 
-    bed.pretend("fault", "lost", str(index))
+    bed.fake_node("fault", "lost", str(index))
     until(lambda: events(bed, "GpuFailed") != [], PATIENCE_S)
     assert "fell off the bus" in events(bed, "GpuFailed")[0]
     until(lambda: gpus_of_label(bed) == {f"h100-1/gpu-{1 - index}"}, PATIENCE_S)
     until(lambda: answers(bed), PATIENCE_S)
-    assert f"GPU {index} " in bed.pretend("show") and "LOST" in bed.pretend("show")
-    bed.pretend("heal")
+    assert f"GPU {index} " in bed.fake_node("show") and "LOST" in bed.fake_node("show")
+    bed.fake_node("heal")
     until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} takes work again"], PATIENCE_S)

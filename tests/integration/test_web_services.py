@@ -29,7 +29,7 @@ def first_data(api: Api, path: str, token: str = "viewer") -> Any:
 def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> None:
     api.add_token("bound", "viewer", projects=("team-b",))
     everybody, bound = first_data(api, "/services"), first_data(api, "/services", "bound")
-    for topic in ("services", "standing", "budgets"):
+    for topic in ("services", "service_status", "budgets"):
         assert sorted(everybody[topic]) == ["chat", "search", "thumbnails"], topic
         assert sorted(bound[topic]) == ["search"], topic
     assert first_data(api, "/services/chat", "bound")["service"] == {}

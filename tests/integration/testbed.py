@@ -20,7 +20,7 @@ import yaml
 from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, until
 
 ROOT = Path(__file__).parents[2]
-PRETENDED_NODE = ROOT / "tests" / "agents" / "fakes" / "pretended_node.py"
+FAKE_NODE = ROOT / "tests" / "agents" / "fakes" / "fake_node.py"
 ADDRESS = re.compile(r"(http://)?(agent-[a-z0-9]+|control-plane):\d+")
 PATIENCE_S = 60.0
 
@@ -60,10 +60,10 @@ class Composed:
         """As `migrate` made it."""
         return (self.folder / "run/plimsoll-admin/token").read_text().strip()
 
-    def pretend(self, *words: str) -> str:
-        """`docker compose exec agent-h100 pretended_node.py ...`: in the image's working directory."""
+    def fake_node(self, *words: str) -> str:
+        """`docker compose exec agent-h100 fake_node.py ...`: in the image's working directory."""
         return subprocess.run(
-            [sys.executable, str(PRETENDED_NODE), *words],
+            [sys.executable, str(FAKE_NODE), *words],
             cwd=self.state_of("agent-h100"),
             capture_output=True,
             text=True,
@@ -104,13 +104,13 @@ class Composed:
         word = ADDRESS.sub(lambda found: f"{found[1] or ''}127.0.0.1:{self.ports[found[2]]}", word)
         word = word.replace("/var/lib/plimsoll", str(self.state_of(name)))
         word = word.replace("/testbed/", f"{ROOT}/deploy/testbed/").replace("/run/", f"{self.folder}/run/")
-        word = word.replace("/opt/pretended-driver", str(self.library))
+        word = word.replace("/opt/fake-driver", str(self.library))
         return re.sub(r"^(--router-port=|)(8000|8080)$", rf"\g<1>{self.ports[name]}", word)
 
     def _popen(self, name: str) -> "subprocess.Popen[bytes]":
         words = [self.here(name, str(word)) for word in self.services[name]["command"]]
         if words[0] == "run":
-            words = [sys.executable, str(PRETENDED_NODE), *words]
+            words = [sys.executable, str(FAKE_NODE), *words]
         elif words[0].endswith(".sh"):
             # Scripts of the testbed know the container's paths alone.
             script = self.folder / f"{name}.sh"

@@ -44,7 +44,7 @@ class Sharing(Protocol):
         """Why the replica must not take requests."""
         ...
 
-    async def let_go(self, pids: tuple[int, ...]) -> bool:
+    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:
         """Whether the processes may be killed."""
         ...
 
@@ -74,7 +74,7 @@ class ByTurns:
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  nothing was promised
         return ""
 
-    async def let_go(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody else is in their context
+    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody else is in their context
         return True
 
     async def watch(self) -> bool:
@@ -118,14 +118,14 @@ class UnderMps:
             )
         return ""
 
-    async def let_go(self, pids: tuple[int, ...]) -> bool:
+    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:
         try:
             clients = set(pids).intersection(await self._mps.client_pids())
-            return all([await self._is_let_go(pid) for pid in sorted(clients)])
+            return all([await self._is_terminated(pid) for pid in sorted(clients)])
         except DeviceError:
             return not await self._mps.is_alive()  # Without a daemon there is nobody to be harmed.
 
-    async def _is_let_go(self, pid: int) -> bool:
+    async def _is_terminated(self, pid: int) -> bool:
         try:
             return await self._mps.terminate(pid)
         except UnknownPart:
@@ -143,10 +143,10 @@ async def prove(sharings: Mapping[int, Sharing], proof: Proof) -> str:
     return await sharings[proof.gpu_index].objection(proof) if proof.gpu_index in sharings else ""
 
 
-async def let_go(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]) -> bool:
+async def terminate_clients(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]) -> bool:
     """Whether processes may be killed: `Hooks.terminate`; a GPU that is not known (-1) has all of them asked."""
     asked = [sharings[gpu_index]] if gpu_index in sharings else list(sharings.values())
-    return all([await each.let_go(pids) for each in asked])
+    return all([await each.terminate_clients(pids) for each in asked])
 
 
 def why_no_checkpoint(sharings: Mapping[int, Sharing], gpu_index: int) -> str:

@@ -43,7 +43,7 @@ from agents.gpu.node.admission import environment_of, require_room
 from agents.gpu.node.devices import Slices, fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
 from agents.gpu.node.foreign_memory import ForeignMemory, Holder
-from agents.gpu.node.polls import Glanced, grown
+from agents.gpu.node.polls import PollCounters, grown
 from agents.gpu.node.readonly_device import ADVICE, ReadOnlyDevice
 from agents.gpu.node.use import GpuUse
 from agents.gpu.nvml.power_watch import PowerWatch
@@ -126,7 +126,7 @@ class GpuDevice:
         self._turned = TurnedKnobs(parts.knobs, parts.gpus, parts.capabilities)
         self._faults = FaultWatch(parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s)
         self._counted: dict[str, ReplicaCounts] = {}
-        self._glanced = Glanced()
+        self._poll_counters = PollCounters()
         self._counts_s = looks.counts_s
         self._asked_s: dict[str, float] = {}
 
@@ -164,15 +164,15 @@ class GpuDevice:
             problems=(*watched, *self._parts.workers.problems, *self._parts.tasks.problems, *slices, *self._problems()),
         )
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
+    async def poll(self, gpu_index: int) -> GpuPoll:
         peak_power_w = await self.peak_power_w(gpu_index)
         found = []
         for view in self._parts.workers.replicas():
             if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
                 counts = await self._parts.workers.metrics(view.id)
                 queued = max(self.router.in_flight(view.id), counts.queued or 0)
-                found.append(self._glanced.replica(view, counts, self.router.total(view.service), queued=queued))
-        self._glanced.end(gpu_index)
+                found.append(self._poll_counters.replica(view, counts, self.router.total(view.service), queued=queued))
+        self._poll_counters.end(gpu_index)
         return GpuPoll(peak_power_w=peak_power_w, replicas=tuple(found))
 
     async def peak_power_w(self, gpu_index: int) -> float:
@@ -310,7 +310,7 @@ class GpuDevice:
         for replica_id in self._counted.keys() - present:
             del self._counted[replica_id]
             self._asked_s.pop(replica_id, None)
-            self._glanced.replicas.pop(replica_id, None)
+            self._poll_counters.replicas.pop(replica_id, None)
             self._parts.use.forget(replica_id)
 
     async def _metrics(self, view: ReplicaView) -> ReplicaCounts | None:

@@ -20,7 +20,15 @@ from agents.base.durable_files import read_boot_id
 from agents.gpu.knobs.applied_knobs import Turnable
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
-from agents.gpu.mps.sharing import ByTurns, Sharing, let_go, make_sharing, make_slice_sharing, prove, why_no_checkpoint
+from agents.gpu.mps.sharing import (
+    ByTurns,
+    Sharing,
+    make_sharing,
+    make_slice_sharing,
+    prove,
+    terminate_clients,
+    why_no_checkpoint,
+)
 from agents.gpu.node import use as gpu_use
 from agents.gpu.node.device import DEFAULT_LOOKS, GpuDevice, GpuErrors, GpuParts, Looks
 from agents.gpu.node.devices import Devices, SliceChanges, SliceErrors, Slices, type_of
@@ -114,7 +122,7 @@ class Basis:
 
 async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
     """The device. Raises DeviceError or OSError, and then what was adopted goes on without it."""
-    sharing = Hooks(terminate=partial(let_go, basis.sharings), prove=partial(prove, basis.sharings))
+    sharing = Hooks(terminate=partial(terminate_clients, basis.sharings), prove=partial(prove, basis.sharings))
     hooks = TaskHooks(sharing=sharing, why_no_checkpoint=partial(why_no_checkpoint, basis.sharings))
     workers = Workers(basis.workers, templates=basis.templates, hooks=sharing, environment=basis.environment)
     tasks = Tasks(basis.tasks, templates=basis.templates, hooks=hooks, environment=basis.environment)

@@ -1,4 +1,4 @@
-"""What the replicas of a GPU did from glance to glance, out of counters that only grow."""
+"""What the replicas of a GPU did from poll to poll, out of counters that only grow."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from agents.router.lane import Counts
 
 
 @dataclass(slots=True)
-class Glanced:
-    """The counters as they were at the last glance at each GPU."""
+class PollCounters:
+    """The counters as they were at the last poll of each GPU."""
 
     replicas: dict[str, ReplicaCounts] = field(default_factory=dict)
     latencies: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
@@ -19,7 +19,7 @@ class Glanced:
     _next: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
 
     def replica(self, view: ReplicaView, counts: ReplicaCounts, service: Counts, *, queued: int) -> ReplicaPoll:
-        """One replica since the last glance at its GPU. Raises NotSupported for a server that counts no batches."""
+        """One replica since the last poll of its GPU. Raises NotSupported for a server that counts no batches."""
         if counts.batches is None or counts.busy_s is None:
             raise NotSupported(f"the server of replica {view.id} does not tell how long its batches take")
         before = self.replicas.get(view.id, ReplicaCounts())
@@ -38,7 +38,7 @@ class Glanced:
         )
 
     def end(self, gpu_index: int) -> None:
-        """The glance is over: replicas of one service saw the same latencies, the next glance sees later ones."""
+        """The poll is over: replicas of one service saw the same latencies, the next poll sees later ones."""
         self.latencies.update({key: counts for key, counts in self._next.items() if key[0] == gpu_index})
         self._next = {key: counts for key, counts in self._next.items() if key[0] != gpu_index}
 

@@ -64,11 +64,11 @@ class ReadOnlyDevice:
         readings = tuple(self._read(gpu, window_s) for gpu in self._gpus)
         return DeviceReadings(gpus=readings, problems=(ADVICE, *self._problems.values()))
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
+    async def poll(self, gpu_index: int) -> GpuPoll:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {ADVICE}")
 
     async def peak_power_w(self, gpu_index: int) -> float:
-        return (await self.glance(gpu_index)).peak_power_w
+        return (await self.poll(gpu_index)).peak_power_w
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         raise NotSupported(f"replica {replica.id} cannot start on GPU {gpu_index}: {ADVICE}")

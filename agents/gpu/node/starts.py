@@ -73,7 +73,7 @@ class NotStarted:
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  whoever it is
         return f"GPU {self._gpu.index} has not started: {self._why}"
 
-    async def let_go(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody is known to be harmed
+    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody is known to be harmed
         return True
 
     async def watch(self) -> bool:

@@ -47,7 +47,7 @@ class Signature:
 
 
 class Engine(Protocol):
-    """One loaded network. Implementations: `standin_engine`, `torch_engine`, `onnx_engine`."""
+    """One loaded network. Implementations: `timed_engine`, `torch_engine`, `onnx_engine`."""
 
     platform: str
     """The protocol's word for what executes, e.g. `onnxruntime_onnx`."""

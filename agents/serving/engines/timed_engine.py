@@ -1,9 +1,9 @@
-"""An engine that pretends: each row's sum as answer, after the time that a batch of that size was measured to take.
+"""A timed engine: each row's sum as answer, after the time that a batch of that size was measured to take.
 
 Times come from `batch:ms` points, straight lines between them: 1:5,8:12 gives 5 ms for a row, 12 for 8, 5 + 7·3/7 = 8
 for 4. Beyond the last point the last line goes on; below the first it stays level.
 
-It may pretend a GPU under MPS as well: with N multiprocessors and a share of p percent it reports N·p/100, rounded down
+It may act as a GPU under MPS as well: with N multiprocessors and a share of p percent it reports N·p/100, rounded down
 to the hardware's steps of two, and as CUDA does all N of them where no control daemon can be reached.
 """
 
@@ -81,12 +81,12 @@ class TimedEngine:
 
     times: MeasuredTimes
     sms: int | None = None
-    """Multiprocessors of the GPU that is pretended."""
+    """Multiprocessors of the fake GPU."""
     memory_mib: float = 0.0
-    """Pretended, while it is not offloaded."""
+    """Fake, while it is not offloaded."""
     environment: Mapping[str, str]
     sleep: Callable[[float], None] = time.sleep
-    platform: str = "plimsoll_standin"
+    platform: str = "plimsoll_timed"
     _is_offloaded: bool = False
 
     def load(self) -> Signature:
@@ -98,7 +98,7 @@ class TimedEngine:
 
     def run(self, inputs: Tensors) -> Tensors:
         if self._is_offloaded:
-            raise EngineFailed("the stand-in is offloaded; resume it first")
+            raise EngineFailed("the fake is offloaded; resume it first")
         self.sleep(self.times.ms(inputs[0].rows) / 1000.0)
         return tuple(map(_row_sums, inputs))
 
@@ -106,7 +106,7 @@ class TimedEngine:
         memory_mib = 0.0 if self._is_offloaded else self.memory_mib
         if self.sms is None:
             return DeviceFacts(device="cpu", memory_mib=memory_mib)
-        return DeviceFacts(device=f"standin:0 {self.sms} SMs", sm_count=self._granted(self.sms), memory_mib=memory_mib)
+        return DeviceFacts(device=f"timed:0 {self.sms} SMs", sm_count=self._granted(self.sms), memory_mib=memory_mib)
 
     def offload(self) -> None:
         self._is_offloaded = True

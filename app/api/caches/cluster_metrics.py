@@ -82,12 +82,12 @@ class _Seen:
 
 
 async def _add_cluster(page: ScrapePage, connection: Connection, settings: PolicySettings, now: datetime) -> None:
-    pulse = await board.load_pulse(connection)
+    header = await board.load_header(connection)
     page.add("plimsoll_loop_paused", settings.paused)
     page.add("plimsoll_policy_info", 1, settings.policy, settings.mode)
-    page.add("plimsoll_plans_waiting", pulse.waiting)
-    if pulse.decided_at is not None:
-        page.add("plimsoll_plan_age_seconds", (now - pulse.decided_at).total_seconds())
+    page.add("plimsoll_plans_waiting", header.waiting)
+    if header.decided_at is not None:
+        page.add("plimsoll_plan_age_seconds", (now - header.decided_at).total_seconds())
     for row in await cluster_figures.load_tasks(connection):
         page.add("plimsoll_tasks", row.tasks, row.kind, row.state)
 

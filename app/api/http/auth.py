@@ -147,7 +147,7 @@ class AuthMiddleware:
 
 
 def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:
-    """A problem; a person who asked for a page is sent to the door."""
+    """A problem; a person who asked for a page is sent to the login page."""
     path: str = scope["path"]
     asks_for_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
     if isinstance(error, Unauthorised) and asks_for_page and not path.startswith("/api/"):

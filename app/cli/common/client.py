@@ -54,9 +54,9 @@ HINTS = {
 class Api:
     """A connection to the API. A context manager."""
 
-    def __init__(self, surroundings: CliContext) -> None:
-        self._url = surroundings.url()
-        token = surroundings.token()
+    def __init__(self, context: CliContext) -> None:
+        self._url = context.url()
+        token = context.token()
         self._token_origin = token.origin
         if token.value is not None and not (token.value.isascii() and token.value.isprintable()):
             raise CliError(f"the token has characters that none has (token: {token.origin})")
@@ -67,8 +67,8 @@ class Api:
             base_url=address.rstrip("/"),
             headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
             timeout=TIMEOUT,
-            transport=surroundings.transport,
-            trust_env=surroundings.transport is None,
+            transport=context.transport,
+            trust_env=context.transport is None,
         )
 
     def __enter__(self) -> "Api":

@@ -85,7 +85,7 @@ class CliContext:
         return (Path(base) if base else self.home / ".config") / "plimsoll" / "token"
 
 
-def surroundings_of(context: "typer.Context") -> CliContext:
+def cli_context(context: "typer.Context") -> CliContext:
     """Those that the command line was started with."""
     found = context.find_object(CliContext)
     assert found is not None  # `app.cli.run` put it there.

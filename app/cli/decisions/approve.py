@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, dig, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import WARN, ColouredCell, show_line
 
@@ -33,7 +33,7 @@ def rollback(
 
     The next tick pushes it. Where the policy is in mode auto it is put in mode approve, else the loop would undo it.
     """
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         chosen = _newest_before(api) if plan is None else plan
         answer = api.post(f"/api/v1/plans/{chosen}/restore")
     show_line(f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it.")
@@ -68,12 +68,12 @@ def resume(context: typer.Context) -> None:
 
 
 def _judge(context: typer.Context, plan: int, verb: str) -> None:
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         answer = api.post(f"/api/v1/plans/{plan}/{verb}")
     follows = "; the next tick pushes it" if verb == "approve" else ""
     show_line(f"Plan {plan} is {text(answer, 'state')}{follows}.")
 
 
 def _act(context: typer.Context, verb: str) -> None:
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         api.post(f"/api/v1/policies/{POLICY}/{verb}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import Format, show_document, show_line
 from app.cli.decisions.explain_show import show_explanation
@@ -71,7 +71,7 @@ def _known(answer: Document) -> str:
 
 
 def _of_server(context: typer.Context, subject: str | None, *, thorough: bool, time_limit: float) -> Document:
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         plan_id = int(subject) if subject is not None and subject.isdigit() else _plan_in_force(api)
         query = {"thorough": "true", "time_limit_s": f"{time_limit:g}"} if thorough else {}
         return api.get(f"/api/v1/plans/{plan_id}/explain", query)

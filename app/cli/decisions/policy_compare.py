@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, dig, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
     BAD,
@@ -79,7 +79,7 @@ def compare(
 
 
 def _of_server(context: typer.Context, names: Sequence[str], time_limit_s: float) -> Document:
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         return api.post("/api/v1/plans/compare", {"policies": list(names), "time_limit_s": time_limit_s})
 
 

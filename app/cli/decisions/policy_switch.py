@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, dig, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import BAD, GOOD, WARN, ColouredCell, amount, count, require_yes, show_line, usd
 from app.cli.decisions.approve import POLICY
@@ -51,7 +51,7 @@ def switch(
         raise typer.BadParameter("give the NAME of a policy, or --back")
     if back and group is not None:
         raise typer.BadParameter("--back takes all groups back; leave --group out")
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         present, etag = _in_force(api)
         wanted = _before(api, present) if name is None else _with_policy(present, name, group)
         if _deciders(wanted) == _deciders(present):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.common.client import Api, ApiProblem, Document, dig, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
     BAD,
@@ -111,7 +111,7 @@ def _of_server(
         "time_limit_s": time_limit,
         **({"policy": policy} if policy else {}),
     }
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         try:
             answer = api.post("/api/v1/plans/preview", body)
         except ApiProblem as problem:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.manifest_files import STDIN, read_manifests
 from app.cli.common.output import require_yes
 from app.cli.objects.changes import Action, carry_out, compare, show, show_cost
@@ -31,7 +31,7 @@ def apply(
     if STDIN in file and not (yes or dry_run):
         raise typer.BadParameter("stdin holds the manifests, so nobody can be asked; add -y or --dry-run")
     entries = read_manifests(file)
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         steps = compare(api, entries)
         show(steps)
         if not yes:

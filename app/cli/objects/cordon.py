@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.output import show_line
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE", help="Names of nodes")]
@@ -22,7 +22,7 @@ def uncordon(context: typer.Context, nodes: Nodes) -> None:
 
 
 def _set(context: typer.Context, nodes: list[str], verb: str) -> None:
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         for node in nodes:
             api.post(f"/api/v1/nodes/{node}/{verb}")
             show_line(f"Node {node} {verb}ed")

@@ -7,7 +7,7 @@ import typer
 from httpx2 import codes
 
 from app.cli.common.client import Api, ApiProblem
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
@@ -35,7 +35,7 @@ def delete(
     targets = _targets(find_kind(kind), names or []) if kind else _targets_of_files(file or [])
     if not yes:
         require_yes(f"Delete {', '.join(title for title, _ in targets)}?", refusal="nothing was deleted")
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         for title, path in targets:
             api.delete(path)
             show_line(ColouredCell(text=f"{title} deleted", style=GOOD))
@@ -64,7 +64,7 @@ def cancel(context: typer.Context, tasks: Tasks) -> None:
     `delete` takes them out of it. One that has finished stays as it is.
     """
     missing = 0
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         for task in tasks:
             try:
                 api.post(f"/api/v1/tasks/{task}/cancel")

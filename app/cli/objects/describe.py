@@ -7,7 +7,7 @@ import typer
 
 from app.cli.common.client import Api, ApiProblem, Document, documents, text
 from app.cli.common.columns import truth_cell
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
 from app.cli.common.kinds import CommandKind, find_kind
 from app.cli.common.output import FAINT, Cells, ColouredCell, Heading, count, plain, show_line, show_table, time_text
@@ -25,7 +25,7 @@ def describe(
 ) -> None:
     """Show one object with its status and newest events."""
     found = find_kind(kind)
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         item = fetch_one(api, found, name)
         show_line(ColouredCell(text=f"{found.name} {name}", style="bold"))
         _show_fields({key: value for key, value in item.items() if key not in ("apiVersion", "kind", "document")}, "")

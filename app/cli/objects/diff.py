@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.manifest_files import read_manifests
 from app.cli.common.output import GOOD, WARN, Cells, ColouredCell, Heading, plain, show_line, show_table, usd
 from app.cli.objects.changes import Action, compare, show
@@ -25,7 +25,7 @@ def diff(
     """
     if bool(plans) == bool(file) or (plans and len(plans) != 2):
         raise typer.BadParameter("give either -f FILE, or the ids of two plans")
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         differs = _diff_plans(api, *plans) if plans else _diff_files(api, file or [])
     if differs:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, Query, dig
-from app.cli.common.context import CliContext, surroundings_of
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.output import Format, show_document, show_items, show_nothing, show_table
@@ -39,7 +39,7 @@ def get(
     Kinds: services, tasks, nodes, gpus, gpu-types, networks, profiles, projects, budgets, webhooks, policies, plans,
     demand and tokens.
     """
-    surroundings = surroundings_of(context)
+    cli = cli_context(context)
     found = find_kind(kind)
     query: Query = {"project": project, "label_selector": selector, **({} if show_all else found.default_query)}
     if (project or selector) and found.path not in ("services", "tasks"):
@@ -47,7 +47,7 @@ def get(
     if show_all and not found.default_query:
         raise typer.BadParameter("--all is for plans; other kinds are always listed in full")
 
-    with Api(surroundings) as api:
+    with Api(cli) as api:
 
         def show_once() -> None:
             if name is not None:
@@ -56,7 +56,7 @@ def get(
                 _show(api.first(found.list_path, limit, query), found, output, is_list=True)
 
         if watch:
-            _repeat(show_once, surroundings)
+            _repeat(show_once, cli)
         else:
             show_once()
 
@@ -80,11 +80,11 @@ def _show(items: list[Document], kind: CommandKind, output: Format, *, is_list: 
         show_nothing(kind.path)
 
 
-def _repeat(show_once: Callable[[], None], surroundings: CliContext) -> None:
+def _repeat(show_once: Callable[[], None], cli: CliContext) -> None:
     """Show it until the user interrupts, which is how a watch ends well."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            if surroundings.is_terminal():
+            if cli.is_terminal():
                 typer.echo(CLEAR, nl=False)
             show_once()
-            surroundings.sleep(WATCH_S)
+            cli.sleep(WATCH_S)

@@ -5,7 +5,7 @@ import os
 import typer
 
 from app.base.settings import Settings
-from app.cli.common.context import TOKEN_VARIABLE, URL_VARIABLE, CliContext, Sourced, surroundings_of
+from app.cli.common.context import TOKEN_VARIABLE, URL_VARIABLE, CliContext, Sourced, cli_context
 from app.cli.common.local import load_settings
 from app.cli.common.output import Format, Heading, show_document, show_table
 from app.cli.objects.get import Output
@@ -28,18 +28,18 @@ def show(
 
     Secrets are masked.
     """
-    entries = [*_client(surroundings_of(context)), *_server(load_settings())]
+    entries = [*_client(cli_context(context)), *_server(load_settings())]
     document = {name: {"value": entry.value, "origin": entry.origin} for name, entry in entries}
     if not show_document(document, output):
         rows = [(name, entry.value or "-", entry.origin) for name, entry in entries]
         show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
 
 
-def _client(surroundings: CliContext) -> list[tuple[str, Sourced]]:
+def _client(cli: CliContext) -> list[tuple[str, Sourced]]:
     """What the commands use to reach a control plane."""
-    token = surroundings.token()
+    token = cli.token()
     return [
-        (URL_VARIABLE, surroundings.url()),
+        (URL_VARIABLE, cli.url()),
         (TOKEN_VARIABLE, Sourced(value=_masked(token.value), origin=token.origin)),
     ]
 

@@ -15,7 +15,7 @@ import typer
 
 from app.base.settings import Settings
 from app.cli.common.client import Api, ApiProblem, dig, text
-from app.cli.common.context import CliContext, surroundings_of
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.local import has_embedded_database, load_settings, masked, open_database, place_of_database
 from app.cli.common.output import (
@@ -72,13 +72,13 @@ def doctor(
 
     Also asks the control plane how it is. Exit code 1 if anything is broken; what is absent may be fine here.
     """
-    surroundings, settings = surroundings_of(context), load_settings()
+    cli, settings = cli_context(context), load_settings()
     checks: tuple[Callable[[], Iterator[ServerFinding]], ...] = (
         _python,
         _solvers,
         _postgres,
         lambda: _database(settings),
-        lambda: control_plane_findings(surroundings),
+        lambda: control_plane_findings(cli),
         _gpus,
         lambda: _disk(settings.data_dir),
     )
@@ -188,17 +188,17 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
     )
 
 
-def control_plane_findings(surroundings: CliContext) -> Iterator[ServerFinding]:
+def control_plane_findings(cli: CliContext) -> Iterator[ServerFinding]:
     """How the control plane says it is, whether both clocks agree, and what the token allows."""
-    url = surroundings.url()
+    url = cli.url()
     try:
-        with Api(surroundings) as api:
+        with Api(cli) as api:
             status, health, server_time = api.probe("/readyz?verbose=true")
             yield _readiness(status, health, f"{masked(url.value or '')} ({url.origin})")
             if server_time is not None:
                 yield _clock(server_time)
             if status == 200:
-                yield _token(api, surroundings)
+                yield _token(api, cli)
     except CliError as error:
         yield ServerFinding(check="control plane", verdict=CheckVerdict.ABSENT, detail=f"{error}; {error.hint}")
 
@@ -226,12 +226,12 @@ def _clock(server_time: datetime) -> ServerFinding:
     return ServerFinding(check="clock", verdict=CheckVerdict.WARNING, detail=detail)
 
 
-def _token(api: Api, surroundings: CliContext) -> ServerFinding:
+def _token(api: Api, cli: CliContext) -> ServerFinding:
     try:
         caller = api.get("/api/v1/auth/whoami")
     except ApiProblem as problem:
         return ServerFinding(check="token", verdict=CheckVerdict.WARNING, detail=f"{problem.detail}; {problem.hint}")
-    origin = surroundings.token().origin
+    origin = cli.token().origin
     detail = f"{text(caller, 'name')} of scope {text(caller, 'scope')} ({origin})"
     return ServerFinding(check="token", verdict=CheckVerdict.OK, detail=detail)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, text
-from app.cli.common.context import save_token, surroundings_of
+from app.cli.common.context import cli_context, save_token
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
@@ -63,7 +63,7 @@ def create(
     sys.stderr.write(f"Token {name} of scope {scope}; nobody can show it again:\n")
     show_line(secret)
     if save:
-        path: Path = surroundings_of(context).saved_token_path()
+        path: Path = cli_context(context).saved_token_path()
         save_token(path, secret)
         sys.stderr.write(f"Saved to {path}\n")
 
@@ -72,7 +72,7 @@ def create(
 def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
     """List tokens, revoked ones too."""
     kind = find_kind("tokens")
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         items = list(api.items(kind.list_path))
     if not show_items(items, output):
         show_table(*kind.table(items, wide=output is Format.WIDE))
@@ -86,7 +86,7 @@ def revoke(
 
     Other processes of the control plane follow within seconds.
     """
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         known = list(api.items("/api/v1/tokens"))
         for wanted in tokens:
             found = _find(known, wanted)
@@ -114,7 +114,7 @@ def _create_remotely(
         body["projects"] = list(projects)
     if lasts is not None:
         body["expires_at"] = (datetime.now(UTC) + lasts).isoformat()
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         return text(api.post("/api/v1/tokens", body), "secret")
 
 

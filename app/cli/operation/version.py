@@ -7,7 +7,7 @@ import typer
 
 from app.base.version import program_version
 from app.cli.common.client import Api, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import FAINT, ColouredCell, show_line
 
@@ -28,11 +28,11 @@ def version(
 def _control_plane(context: typer.Context) -> ColouredCell:
     """What the API says of itself in its OpenAPI document, which needs no token."""
     try:
-        with Api(surroundings_of(context)) as api:
+        with Api(cli_context(context)) as api:
             status, document, _ = api.probe("/openapi.json")
     except CliError as error:
         return ColouredCell(text=str(error), style=FAINT)
     api_version = text(document, "info", "version")
     if status != 200 or not api_version:
         return ColouredCell(text=f"answers {status} to /openapi.json; is this address Plimsoll's?", style=FAINT)
-    return ColouredCell(text=f"API v{api_version} at {surroundings_of(context).url().value}")
+    return ColouredCell(text=f"API v{api_version} at {cli_context(context).url().value}")

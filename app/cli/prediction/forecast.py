@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_duration, parse_moment
 from app.cli.common.errors import CliError
 from app.cli.common.forecasts import rate_texts, telemetry_cell
@@ -75,7 +75,7 @@ def show(
     The quantiles of its arrival rate one plan ahead, whether its nodes report, and how each technique did on what
     came. docs/predict/forecast.md explains the columns.
     """
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         forecast = api.get(f"/api/v1/services/{service}/forecast")
     if not show_document(forecast, output):
         _show_forecast(forecast)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, ApiProblem, Document, documents, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
     FAINT,
@@ -44,7 +44,7 @@ def fit(
 
     New samples are fitted without being asked, too, within minutes. Errors are of samples that were held out in turn.
     """
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         try:
             answer = api.post(f"/api/v1/networks/{network}/fit", query={"apply": "true" if apply else "false"})
         except ApiProblem as problem:

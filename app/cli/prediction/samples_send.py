@@ -10,7 +10,7 @@ import typer
 
 from app.base.errors import InvalidRequest, no_such
 from app.cli.common.client import Api, ApiProblem, Document, number, text
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.output import Format, Heading, show_items, show_table
 from app.cli.objects.get import Output
 from app.measurements.csv_files import SampleFiles, read_samples
@@ -39,7 +39,7 @@ def send(
     rows_of: dict[str, list[int]] = {}
     for row, network in enumerate(measured.samples.at.network):
         rows_of.setdefault(network, []).append(row)
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         _require_networks(api, measured, rows_of)
         sent = [_send(api, measured, network, rows, source) for network, rows in rows_of.items()]
     if not show_items(sent, output):

@@ -11,7 +11,7 @@ import typer
 
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.columns import share_cell
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_moment
 from app.cli.common.output import (
     BAD,
@@ -78,7 +78,7 @@ def cost(
     part over the services, too. Both add up to the bill.
     """
     key = by.value.replace("-", "_")
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         rows = list(_rows(api, by.view, since))
     sums = _sums(rows, key, COSTS)
     if output is CostFormat.CSV:
@@ -108,7 +108,7 @@ def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TA
     rate of 1 the budget lasts just as long. Above 14.4 over one hour, 6 over six or 1 over three days somebody should
     look (red).
     """
-    with Api(surroundings_of(context)) as api:
+    with Api(cli_context(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))
         budgets = list(_rows(api, "slo_budget", None))
     sums = _sums(rows, "service", ("requests", "served", "in_slo", "rejected"))

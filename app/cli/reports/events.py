@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.common.client import Api, Document, Query, number, text
-from app.cli.common.context import CliContext, surroundings_of
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_moment
 from app.cli.common.output import (
     BAD,
@@ -40,26 +40,26 @@ def events(
 
     Oldest first.
     """
-    surroundings = surroundings_of(context)
+    cli = cli_context(context)
     moment = None if since is None else parse_moment(since, datetime.now(UTC)).isoformat()
     query = {"kind": kind, "subject": subject, "actor": actor, "since": moment}
-    with Api(surroundings) as api:
+    with Api(cli) as api:
         found = api.first("/api/v1/events", limit, query)[::-1]
         if follow:
             _show_all(found, output, follow=True)
-            _follow(api, query, found, output, surroundings)
+            _follow(api, query, found, output, cli)
         else:
             _show_all(found, output, follow=False)
 
 
-def _follow(api: Api, query: Query, seen: list[Document], output: Format, surroundings: CliContext) -> None:
+def _follow(api: Api, query: Query, seen: list[Document], output: Format, cli: CliContext) -> None:
     """Show new events until the user interrupts, which is how following ends well."""
     last = max((number(event, "id") or 0 for event in seen), default=0)
     if not seen:
         last = max((number(event, "id") or 0 for event in api.first("/api/v1/events", 1)), default=0)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            surroundings.sleep(FOLLOW_S)
+            cli.sleep(FOLLOW_S)
             fresh = _newer_than(api, query, last)
             _show_all(fresh, output, follow=True)
             last = max((number(event, "id") or 0 for event in fresh), default=last)

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.common.client import Api, ApiProblem, ControlPlaneUnreachable, dig
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
 
-TOPICS = ("pulse", "fleet", "gauges", "services")
+TOPICS = ("header", "fleet", "gauges", "services")
 RETRY_S = 2.0
 BAR_WIDTH = 30
 TIGHT = 0.9
@@ -50,10 +50,10 @@ def top(
 
     Until Ctrl-C. The longest bar is a GPU loaded up to its line.
     """
-    surroundings = surroundings_of(context)
+    cli = cli_context(context)
     board, screen = TopicTables(), console()
     if once or not screen.is_terminal:
-        with Api(surroundings) as api:
+        with Api(cli) as api:
             wanted = {*TOPICS} if dig(api.get("/api/v1/auth/whoami"), "projects") is None else {"services"}
             for topic, change in events(api):
                 board.take(topic, change)
@@ -64,7 +64,7 @@ def top(
     with Live(console=screen, screen=True, auto_refresh=False) as live, contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
-                with Api(surroundings) as api:
+                with Api(cli) as api:
                     for topic, change in events(api):
                         board.take(topic, change)
                         live.update(frame(board, screen), refresh=True)
@@ -72,7 +72,7 @@ def top(
                 if isinstance(error, ApiProblem) and error.status < 500:
                     raise
                 live.update(Group(Text(str(error), style=BAD), frame(board, screen)), refresh=True)
-                surroundings.sleep(RETRY_S)
+                cli.sleep(RETRY_S)
 
 
 def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -98,7 +98,7 @@ def frame(board: TopicTables, screen: Console, *, is_whole: bool = False) -> Gro
 
 
 def _headline(board: TopicTables) -> Text:
-    now = board.tables.get("pulse", {}).get("now")
+    now = board.tables.get("header", {}).get("now")
     if now is None:
         return Text("waiting for the control plane …" if not board.tables else "")
     plan = f"plan {now['plan_id']}" if now["plan_id"] else "no plan yet"

@@ -22,7 +22,7 @@ from agents.replicas.server_metrics import (
     told,
 )
 from app.cli.common.client import Api, ControlPlaneUnreachable, Document, number
-from app.cli.common.context import CliContext, surroundings_of
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import Heading, show_line, show_table
 
@@ -50,23 +50,23 @@ def relay(
     interrupted. vLLM tells enough for that. Without --service it prints once what the metrics mean; so it reads Triton,
     MLServer, and the GPUs of a DCGM exporter, too.
     """
-    surroundings = surroundings_of(context)
+    cli = cli_context(context)
     if service is None:
-        _show(_page(url, surroundings), kind, served_as)
+        _show(_page(url, cli), kind, served_as)
         return
     if kind == "dcgm":
         raise CliError(
             "a DCGM exporter tells of GPUs, not of a service", hint="leave --service out to see what it says"
         )
-    with Api(surroundings) as api:
+    with Api(cli) as api:
         slo_ms = number(api.get(f"/api/v1/services/{service}"), "spec", "slo", "latency_ms")
         if slo_ms is None:
             raise CliError(f"service {service} has no SLO")
-        before = _reading(_page(url, surroundings), kind, served_as or service)
+        before = _reading(_page(url, cli), kind, served_as or service)
         pushed = 0
         while windows is None or pushed < windows:
-            surroundings.sleep(period_s)
-            after = _reading(_page(url, surroundings), kind, served_as or service)
+            cli.sleep(period_s)
+            after = _reading(_page(url, cli), kind, served_as or service)
             is_pushed = _push(api, service, make_window(source, before, after, slo_ms))
             pushed += is_pushed
             if is_pushed or after.at_s - before.at_s + period_s > MAX_WINDOW_S:
@@ -92,9 +92,9 @@ def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
     return True
 
 
-def _page(url: str, surroundings: CliContext) -> Page:
+def _page(url: str, cli: CliContext) -> Page:
     try:
-        with httpx2.Client(transport=surroundings.transport, timeout=ASK_S) as client:
+        with httpx2.Client(transport=cli.transport, timeout=ASK_S) as client:
             return read_page(client.get(url).raise_for_status().text)
     except (httpx2.HTTPError, NotAPage) as error:
         raise CliError(f"{url}: {error}") from error

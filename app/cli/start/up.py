@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from app.base.logs import configure_logs
-from app.cli.common.context import surroundings_of
+from app.cli.common.context import cli_context
 from app.cli.common.local import load_settings, open_database
 
 SPEED = 20.0
@@ -41,7 +41,7 @@ def up(
     from app.serve.up import run_everything
 
     configure_logs(settings)
-    token_path = surroundings_of(context).saved_token_path()
+    token_path = cli_context(context).saved_token_path()
     console = Console()
 
     def say(words: str) -> None:

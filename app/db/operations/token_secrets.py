@@ -31,7 +31,7 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def door(address: str, secret: str) -> str:
+def login_url(address: str, secret: str) -> str:
     """Where the dashboard of a control plane lets its holder in; what is behind `#` stays in the browser."""
     return f"{address}/login#{secret}" if secret else f"{address}/login"
 

@@ -48,7 +48,7 @@ async def load_places(connection: AsyncConnection, now: datetime) -> Sequence[An
     return (await connection.execute(text(_PLACES), {"now": now})).all()
 
 
-async def load_pulse(connection: AsyncConnection) -> AnyRow:
+async def load_header(connection: AsyncConnection) -> AnyRow:
     """The plan in force, what waits for a person, and what is newest; one row."""
     return (await connection.execute(text(_PULSE))).one()
 

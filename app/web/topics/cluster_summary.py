@@ -1,4 +1,4 @@
-"""Topic `pulse`: the line at the top of every page, and what is newest, so that pages know when to look again."""
+"""Topic `header`: the line at the top of every page, and what is newest, so that pages know when to look again."""
 
 from app.db.base.transaction import transaction
 from app.db.decisions import policies
@@ -6,11 +6,11 @@ from app.db.reports import fleet_board as board
 from app.web.topics.feed import Items, Look, Topic
 
 
-async def load_pulse(look: Look) -> Items:
+async def load_header(look: Look) -> Items:
     """One item, `now`."""
     async with transaction(look.parts.engine) as connection:
         settings = await policies.load_current(connection)
-        row = await board.load_pulse(connection)
+        row = await board.load_header(connection)
     known = {name: getattr(row, name) for name in _PLAIN}
     times = {name: None if getattr(row, name) is None else getattr(row, name).isoformat() for name in _TIMES}
     amounts = {name: None if getattr(row, name) is None else float(getattr(row, name)) for name in _AMOUNTS}
@@ -33,4 +33,4 @@ _PLAIN = (
 _TIMES = ("planned_at", "decided_at")
 _AMOUNTS = ("cost_usd_per_hour",)
 
-TOPIC = Topic(name="pulse", load=load_pulse)
+TOPIC = Topic(name="header", load=load_header)

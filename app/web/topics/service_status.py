@@ -1,4 +1,4 @@
-"""Topic `standing`: what is wrong with services, in words, and the rates that are expected of them, by name."""
+"""Topic `service_status`: what is wrong with services, in words, and the rates that are expected of them, by name."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from app.web.topics.feed import Items, Look, Topic
 from solvers.types.state import Json
 
 
-async def load_standing(look: Look) -> Items:
+async def load_service_status(look: Look) -> Items:
     """Services of the projects that the looker sees."""
     now = look.parts.clock.now()
     async with transaction(look.parts.engine) as connection:
@@ -40,4 +40,4 @@ def _troubles(conditions: tuple[Condition, ...]) -> Json:
 
 
 # A snapshot is all that a tick sees: it is not loaded for every second that somebody looks.
-TOPIC = Topic(name="standing", load=load_standing, period_s=5.0, is_of_cluster=False)
+TOPIC = Topic(name="service_status", load=load_service_status, period_s=5.0, is_of_cluster=False)

@@ -47,7 +47,7 @@ class DiveEffort(NamedTuple):
 class DiveContext(NamedTuple):
     """What all steps of one search share."""
 
-    kit: SearchContext
+    tools: SearchContext
     demand: CoverDemand
     duals: Duals
     """Of the whole relaxation."""
@@ -61,12 +61,14 @@ def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
     return Counter({number: int(count) for number, count in zip(numbers, whole, strict=True) if count > 0})
 
 
-def complete_greedily(kit: SearchContext, demand: CoverDemand, duals: Duals, counts: Mapping[int, int]) -> Counter[int]:
+def complete_greedily(
+    tools: SearchContext, demand: CoverDemand, duals: Duals, counts: Mapping[int, int]
+) -> Counter[int]:
     """The counts and, one by one, the GPUs that earn most per USD of what is still wanted."""
-    plan, pool = Counter(counts), kit.pool
-    taken = carried(kit.tables, kit.columns, plan)
+    plan, pool = Counter(counts), tools.pool
+    taken = carried(tools.tables, tools.columns, plan)
     while True:
-        rest = rest_of(demand, kit.tables, taken)
+        rest = rest_of(demand, tools.tables, taken)
         if is_met(rest):
             return plan
         # What the duals value at nothing must be covered too.
@@ -74,14 +76,14 @@ def complete_greedily(kit: SearchContext, demand: CoverDemand, duals: Duals, cou
         best = pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
         if best < 0:
             return plan
-        more = {best: _alike(kit, rest, best)}
+        more = {best: _alike(tools, rest, best)}
         plan.update(more)
-        taken = taken.plus(carried(kit.tables, kit.columns, more))
+        taken = taken.plus(carried(tools.tables, tools.columns, more))
 
 
-def _alike(kit: SearchContext, rest: CoverDemand, best: int) -> int:
+def _alike(tools: SearchContext, rest: CoverDemand, best: int) -> int:
     """GPUs of the column that is worth most of which each earns as much as the first; those of others earn no more."""
-    column, gpus = kit.columns[best], kit.pool.gpu_type[best]
+    column, gpus = tools.columns[best], tools.pool.gpu_type[best]
     service, capacity = column.service, column.capacity
     if rest.fewest[service].any():
         return 1
@@ -107,20 +109,20 @@ def dive(
 
     Where any plan will do (`below` infinite) and time is over, what is left is completed greedily.
     """
-    kit, duals = search.kit, search.duals
+    tools, duals = search.tools, search.duals
     plan: Counter[int] = Counter()
     best: Counter[int] | None = None
     rest, spent, priced, is_hasty = demand, 0.0, len(demand.rate), False
     while not search.is_over():
         wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0)).astype(np.int32)
         if len(wanted) <= _NARROW * priced:
-            kit, priced = kit._replace(pricer=NarrowPricer(kit.tables, wanted, like=kit.pricer)), len(wanted)
+            tools, priced = tools._replace(pricer=NarrowPricer(tools.tables, wanted, like=tools.pricer)), len(wanted)
         is_hasty = is_hasty or is_late()
         if is_hasty:
             pace = pace._replace(rounds=_HASTY_ROUNDS, step=_HASTY_STEP)
-        cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), pace.columns)
+        cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, duals), pace.columns)
         part = relax_rest(
-            kit,
+            tools,
             rest,
             [*start, *cheap],
             pace.rounds,
@@ -131,41 +133,41 @@ def dive(
         if spent + part.solution.objective >= below:
             return best
         if part.solution.counts.sum() <= pace.few_gpus:
-            last = finish(kit, rest, part, below - spent)
+            last = finish(tools, rest, part, below - spent)
             if last is not None:
                 best, below = plan + last.counts, spent + last.cost
-        fixed = _fixed(kit, rest, part, pace, search.rng)
+        fixed = _fixed(tools, rest, part, pace, search.rng)
         if not fixed:
             # No GPU is left that would serve more than it costs.
             return plan
         plan.update(fixed)
-        taken = carried(kit.tables, kit.columns, plan)
-        rest, spent = rest_of(demand, kit.tables, taken), taken.cost
+        taken = carried(tools.tables, tools.columns, plan)
+        rest, spent = rest_of(demand, tools.tables, taken), taken.cost
         if is_met(rest):
             return plan if spent < below else best
         start = [number for number, count in zip(part.columns, part.solution.counts, strict=True) if count > 0.0]
-    return complete_greedily(kit, demand, duals, plan) if np.isinf(below) else best
+    return complete_greedily(tools, demand, duals, plan) if np.isinf(below) else best
 
 
-def finish(kit: SearchContext, rest: CoverDemand, part: ResidualRelaxation, below: float) -> SmallPlan | None:
+def finish(tools: SearchContext, rest: CoverDemand, part: ResidualRelaxation, below: float) -> SmallPlan | None:
     """The best of the plans from columns that are cheapest under the duals of the part."""
     duals = part.solution.duals
     gap = below - part.solution.objective
-    numbers = kit.pool.cheapest(kit.pool.reduced_costs(rest, duals), _PROGRAM_COLUMNS, below=gap)
+    numbers = tools.pool.cheapest(tools.pool.reduced_costs(rest, duals), _PROGRAM_COLUMNS, below=gap)
     if np.isinf(below):
-        greedy = carried(kit.tables, kit.columns, complete_greedily(kit, rest, duals, {}))
-        if not is_met(rest_of(rest, kit.tables, greedy)):
+        greedy = carried(tools.tables, tools.columns, complete_greedily(tools, rest, duals, {}))
+        if not is_met(rest_of(rest, tools.tables, greedy)):
             return None
         below = greedy.cost
-    return solve_small_program(kit.pool, rest, duals, numbers, below=below)
+    return solve_small_program(tools.pool, rest, duals, numbers, below=below)
 
 
 def _fixed(
-    kit: SearchContext, rest: CoverDemand, part: ResidualRelaxation, pace: DiveEffort, rng: np.random.Generator
+    tools: SearchContext, rest: CoverDemand, part: ResidualRelaxation, pace: DiveEffort, rng: np.random.Generator
 ) -> Counter[int]:
     """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
-    taking = FixedGpus(kit, rest, part.solution.duals.rps)
+    taking = FixedGpus(tools, rest, part.solution.duals.rps)
     for number, count in floors(counts, part.columns).items():
         taking.take(number, count)
     fractions = counts - np.floor(counts + _WHOLE)
@@ -185,9 +187,9 @@ def _fixed(
 class FixedGpus:
     """GPUs taken one after the other, with what they leave to do."""
 
-    def __init__(self, kit: SearchContext, rest: CoverDemand, rps: Reals) -> None:
+    def __init__(self, tools: SearchContext, rest: CoverDemand, rps: Reals) -> None:
         """`rps`: (S,) USD per hour, what a request of each service is worth."""
-        self._columns, self._gpu_type = kit.columns, kit.pool.gpu_type
+        self._columns, self._gpu_type = tools.columns, tools.pool.gpu_type
         self._wanted, self._rps = rest.rate, rps
         self._rate, self._stock, self._most = rest.rate.copy(), rest.stock.copy(), rest.most.copy()
         self.plan: Counter[int] = Counter()

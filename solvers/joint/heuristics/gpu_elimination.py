@@ -59,7 +59,7 @@ _COLUMNS = 60
 class _Target(NamedTuple):
     """What is tried."""
 
-    kit: SearchContext
+    tools: SearchContext
     """Columns at their losses."""
     demand: CoverDemand
     """With what is short priced by the duals."""
@@ -67,23 +67,23 @@ class _Target(NamedTuple):
     """USD per hour that the GPUs may cost."""
 
 
-def squeeze(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -> Counter[int] | None:
+def eliminate_gpus(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -> Counter[int] | None:
     """A plan that serves as much with fewer GPUs, or with cheaper ones; None where none was found.
 
     plan: serves everything. At first the most wasteful GPU is taken out, later any wasteful one.
     """
-    kit = search.kit
-    kit.pool.sync()
-    losses = kit._replace(pool=LossPool(kit.tables, kit.columns, search.duals))
-    soft, cost = soft_demand(search), carried(kit.tables, kit.columns, plan).cost
+    tools = search.tools
+    tools.pool.sync()
+    losses = tools._replace(pool=LossPool(tools.tables, tools.columns, search.duals))
+    soft, cost = soft_demand(search), carried(tools.tables, tools.columns, plan).cost
     current = _less(search, losses, soft, plan, 0.0 if is_first else 1.0)
-    saved = cost - carried(kit.tables, kit.columns, current).cost
-    dearest = max((kit.columns[number].price for number in plan - current), default=0.0)
+    saved = cost - carried(tools.tables, tools.columns, current).cost
+    dearest = max((tools.columns[number].price for number in plan - current), default=0.0)
     target, failures = _Target(losses, soft, cost - saved + _SPENT * min(saved, dearest)), 0
     for _ in range(_MAX_STEPS):
         if not current or failures == _PATIENCE or search.is_over():
             break
-        taken = carried(kit.tables, kit.columns, current)
+        taken = carried(tools.tables, tools.columns, current)
         short = _short(target.demand, taken)
         if not short.any():
             return current
@@ -97,7 +97,7 @@ def squeeze(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -
 
 def soft_demand(search: DiveContext) -> CoverDemand:
     """The demand with what is short at a few times its dual, or at little where it has none."""
-    demand, least = search.demand, _MIN_WORTH * float(search.kit.tables.price.min())
+    demand, least = search.demand, _MIN_WORTH * float(search.tools.tables.price.min())
     wanted = np.where(demand.rate > 0.0, demand.rate, np.inf)
     price = _SHORTAGE_OVER_DUAL * np.maximum(search.duals.rps, least / wanted)
     return replace(demand, shortage_price=price)
@@ -114,20 +114,20 @@ def _less(
     search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int], chance: float
 ) -> Counter[int]:
     """The plan without as many GPUs as it seems that it could do without; at least one is taken out."""
-    price = carried(search.kit.tables, search.kit.columns, plan).cost / sum(plan.values())
+    price = carried(search.tools.tables, search.tools.columns, plan).cost / sum(plan.values())
     least = _SURPLUS * price * np.count_nonzero(search.demand.rate)
     while True:
         plan = _exchanged(search, losses, soft, plan - Counter([wasteful(search, plan, chance)]))
         if not plan:
             return plan
-        next_price = search.kit.columns[wasteful(search, plan, chance)].price
+        next_price = search.tools.columns[wasteful(search, plan, chance)].price
         if _surplus(search, plan) < least + next_price or search.is_over():
             return plan
 
 
 def _surplus(search: DiveContext, plan: Counter[int]) -> float:
     """USD per hour of what the GPUs could carry beyond what is wanted, less what is short."""
-    taken = carried(search.kit.tables, search.kit.columns, plan)
+    taken = carried(search.tools.tables, search.tools.columns, plan)
     return float(search.duals.rps @ (taken.rps - search.demand.rate))
 
 
@@ -172,29 +172,29 @@ def _choose(search: DiveContext, plan: Counter[int], taken: Carried, short: Real
 
 def _rearranged(search: DiveContext, target: _Target, plan: Counter[int], out: Counter[int]) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
-    kit, base = target.kit, plan - out
-    taken, gone = carried(kit.tables, kit.columns, base), carried(kit.tables, kit.columns, out)
+    tools, base = target.tools, plan - out
+    taken, gone = carried(tools.tables, tools.columns, base), carried(tools.tables, tools.columns, out)
     rest = left_of(target.demand, taken)
-    stock = np.minimum(rest.stock, gone.gpus + _affordable(kit, target.limit - taken.cost - gone.cost))
+    stock = np.minimum(rest.stock, gone.gpus + _affordable(tools, target.limit - taken.cost - gone.cost))
     rest = replace(rest, stock=stock)
-    below = sum(count * float(kit.pool.price[number]) for number, count in out.items())
+    below = sum(count * float(tools.pool.price[number]) for number, count in out.items())
     below += float(_short(rest, gone).sum())
     free = replace(search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock)))
-    cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, free), _COLUMNS)
-    part = relax_rest(kit, rest, [*out, *cheap], 1)
-    search.kit.pool.sync()
+    cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, free), _COLUMNS)
+    part = relax_rest(tools, rest, [*out, *cheap], 1)
+    search.tools.pool.sync()
     if part.solution.objective >= below:
         return None
-    last = finish(kit, rest, part, below)
+    last = finish(tools, rest, part, below)
     if last is None:
         return None
     other = base + last.counts
-    return other if carried(kit.tables, kit.columns, other).cost <= target.limit else None
+    return other if carried(tools.tables, tools.columns, other).cost <= target.limit else None
 
 
-def _affordable(kit: SearchContext, money: float) -> Reals:
+def _affordable(tools: SearchContext, money: float) -> Reals:
     """(G,) GPUs of each type that so much pays for, USD per hour."""
-    price = kit.tables.price
+    price = tools.tables.price
     whole: Reals = np.floor(np.divide(max(0.0, money), price, out=np.full(len(price), np.inf), where=price > 0.0))
     return whole
 
@@ -208,7 +208,7 @@ _TEMPERATURES = 0.012, 0.0006
 """At the beginning and at the end, in mean prices of a GPU: low, since the plan is good but for little."""
 
 
-def thin(
+def eliminate_by_annealing(
     search: DiveContext, annealer: Annealer, soft: CoverDemand, plan: Counter[int], *, gpus: int, is_first: bool
 ) -> Counter[int] | None:
     """A plan that serves as much with so many GPUs less; None where none was found.
@@ -216,18 +216,18 @@ def thin(
     plan: serves everything. soft: the demand with mild prices of shortages. At first the most wasteful GPUs are taken
     out too, later any wasteful ones.
     """
-    columns, losing = search.kit.columns, _losing(search, plan)
+    columns, losing = search.tools.columns, _losing(search, plan)
     chains, stills = [], []
     for number in range(_CHAINS):
         left = _without(search, plan, gpus, 0.0 if is_first and number == 0 else 1.0)
         still = Counter({number: count - 1 for number, count in left.items() if count > 1 and number not in losing})
         if left - still:
-            rest = left_of(soft, carried(search.kit.tables, columns, still))
+            rest = left_of(soft, carried(search.tools.tables, columns, still))
             chains.append(_chain(search, annealer.asked(rest), left - still))
             stills.append(still)
-    advance(chains, search.kit.pricer.executor, lambda: search.is_over() or any(chain.is_met() for chain in chains))
+    advance(chains, search.tools.pricer.executor, lambda: search.is_over() or any(chain.is_met() for chain in chains))
     found = [still + _numbered(search, chain) for still, chain in zip(stills, chains, strict=True) if chain.is_met()]
-    return min(found, key=lambda one: carried(search.kit.tables, columns, one).cost, default=None)
+    return min(found, key=lambda one: carried(search.tools.tables, columns, one).cost, default=None)
 
 
 def _without(search: DiveContext, plan: Counter[int], gpus: int, chance: float) -> Counter[int]:
@@ -240,15 +240,15 @@ def _without(search: DiveContext, plan: Counter[int], gpus: int, chance: float) 
 
 def _losing(search: DiveContext, plan: Counter[int]) -> set[int]:
     """The columns whose GPUs lose so much that all of them are open to change."""
-    search.kit.pool.sync()
-    losses = LossPool(search.kit.tables, search.kit.columns, search.duals)
-    return {number for number in plan if losses.price[number] >= _LOSES * search.kit.columns[number].price}
+    search.tools.pool.sync()
+    losses = LossPool(search.tools.tables, search.tools.columns, search.duals)
+    return {number for number in plan if losses.price[number] >= _LOSES * search.tools.columns[number].price}
 
 
 def _chain(search: DiveContext, annealer: Annealer, plan: Counter[int]) -> Chain:
-    kit = search.kit
-    start = [kit.columns[number] for number in sorted(plan.elements())]
-    fleet = np.bincount([kit.pool.gpu_type[number] for number in plan.elements()], minlength=len(kit.tables.stock))
+    tools = search.tools
+    start = [tools.columns[number] for number in sorted(plan.elements())]
+    fleet = np.bincount([tools.pool.gpu_type[number] for number in plan.elements()], minlength=len(tools.tables.stock))
     return annealer.chain(
         fleet.tolist(),
         moves=_MOVES * len(start),
@@ -260,6 +260,6 @@ def _chain(search: DiveContext, annealer: Annealer, plan: Counter[int]) -> Chain
 
 def _numbered(search: DiveContext, chain: Chain) -> Counter[int]:
     patterns = chain.plan()
-    search.kit.columns.add(patterns)
-    search.kit.pool.sync()
-    return Counter({search.kit.columns.number(pattern): count for pattern, count in patterns.items()})
+    search.tools.columns.add(patterns)
+    search.tools.pool.sync()
+    return Counter({search.tools.columns.number(pattern): count for pattern, count in patterns.items()})

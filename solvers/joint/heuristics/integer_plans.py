@@ -9,7 +9,7 @@ import numpy as np
 
 from solvers.joint.heuristics.annealing import Annealer
 from solvers.joint.heuristics.diving import DiveContext, DiveEffort, complete_greedily, dive, floors
-from solvers.joint.heuristics.gpu_elimination import soft_demand, squeeze, thin
+from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, eliminate_gpus, soft_demand
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
@@ -27,7 +27,7 @@ _SOME_GPUS = 40
 _BETTER = 1.5e-3
 """And the one that costs so much less than that of the last dive, however many GPUs there are."""
 _FEW_GPUS = 40
-"""From so many on, plans are squeezed: of fewer, each is too great a part for another one to go."""
+"""From so many on, GPUs are eliminated from plans: of fewer, each is too great a part for another one to go."""
 _SIZES = (3, 10)
 """GPUs that are taken out at a time, least and most."""
 _WALK = 0.004
@@ -35,7 +35,7 @@ _WALK = 0.004
 _VAIN = 3
 """Tries to do with a GPU less, in a row."""
 _STEPS = 40
-"""Of a walk, before squeezing has its turn again."""
+"""Steps of a walk before eliminating GPUs has its turn again."""
 NOTHING = 1e-9
 """Of a rate: less than this is not short."""
 _DECIMALS = 6
@@ -82,7 +82,7 @@ class IntegerPlans:
 
     def __init__(
         self,
-        kit: SearchContext,
+        tools: SearchContext,
         demand: CoverDemand,
         *,
         seed: int,
@@ -91,9 +91,9 @@ class IntegerPlans:
     ) -> None:
         """`on_better` gets each better plan at once; `first`: GPUs of a plan at hand."""
         self._first = first
-        self._kit, self._demand = kit, demand
+        self._tools, self._demand = tools, demand
         self._rng = np.random.default_rng(seed)
-        self._best = _Best(kit, demand, on_better)
+        self._best = _Best(tools, demand, on_better)
         self.has_dived, self._dived_from = False, np.inf
         self._annealer: Annealer | None = None
 
@@ -106,7 +106,7 @@ class IntegerPlans:
         """Whole parts, and one by one what earns most: a plan at once, if a dear one."""
         whole = self._whole(relaxation)
         for counts in (self._first, whole) if self._first else (whole,):
-            self._best.offer(complete_greedily(self._kit, self._demand, relaxation.solution.duals, counts))
+            self._best.offer(complete_greedily(self._tools, self._demand, relaxation.solution.duals, counts))
 
     def dive(
         self,
@@ -122,8 +122,8 @@ class IntegerPlans:
         whole -= Counter(list(whole))
         counts = relaxation.solution.counts
         used = [number for number, count in zip(relaxation.columns, counts, strict=True) if count > 0.0]
-        taken = carried(self._kit.tables, self._kit.columns, whole)
-        rest = rest_of(self._demand, self._kit.tables, taken)
+        taken = carried(self._tools.tables, self._tools.columns, whole)
+        rest = rest_of(self._demand, self._tools.tables, taken)
         below = self._best.cost - taken.cost if self._first or self.has_dived else np.inf
         found = dive(self._search(relaxation, is_over), rest, pace, below=below, start=used, is_late=is_late)
         if found is not None:
@@ -138,24 +138,24 @@ class IntegerPlans:
             if (is_better or sum(best.plan.values()) < _SOME_GPUS) and not search.is_over():
                 self.dive(relaxation, is_over, pace)
         while best.plan and not search.is_over():
-            can_squeeze = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
-            if can_squeeze and not any(self._kit.tables.slicing):
-                self._thin(search)
-            found = squeeze(search, best.plan, is_first=is_first) if can_squeeze else None
+            can_eliminate = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
+            if can_eliminate and not any(self._tools.tables.slicing):
+                self._eliminate_by_annealing(search)
+            found = eliminate_gpus(search, best.plan, is_first=is_first) if can_eliminate else None
             is_first = found is not None
             if found is None:
                 _walk(search, best)
             else:
                 best.offer(found)
 
-    def _thin(self, search: DiveContext) -> None:
+    def _eliminate_by_annealing(self, search: DiveContext) -> None:
         """As many GPUs at a time as goes well, until some tries with a single one were vain."""
         soft = soft_demand(search)
         if self._annealer is None:
-            self._annealer = Annealer(self._kit.tables, soft)
+            self._annealer = Annealer(self._tools.tables, soft)
         vain, gpus = 0, 1
         while vain < _VAIN and not search.is_over():
-            found = thin(search, self._annealer, soft, self._best.plan, gpus=gpus, is_first=vain == 0)
+            found = eliminate_by_annealing(search, self._annealer, soft, self._best.plan, gpus=gpus, is_first=vain == 0)
             before = self._best.cost
             if found is not None:
                 self._best.offer(found)
@@ -165,12 +165,12 @@ class IntegerPlans:
                 vain, gpus = vain + (gpus == 1), max(1, gpus // 2)
 
     def _whole(self, relaxation: Relaxation) -> Counter[int]:
-        self._kit.pool.sync()
+        self._tools.pool.sync()
         return floors(relaxation.solution.counts, relaxation.columns)
 
     def _search(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> DiveContext:
-        self._kit.pool.sync()
-        return DiveContext(self._kit, self._demand, relaxation.solution.duals, self._rng, is_over)
+        self._tools.pool.sync()
+        return DiveContext(self._tools, self._demand, relaxation.solution.duals, self._rng, is_over)
 
 
 def _walk(search: DiveContext, best: "_Best") -> None:
@@ -189,10 +189,10 @@ def _walk(search: DiveContext, best: "_Best") -> None:
 class _Best:
     """The best plan so far."""
 
-    def __init__(self, kit: SearchContext, demand: CoverDemand, on_better: Callable[[IntegerPlan], None]) -> None:
-        self._kit, self._demand, self._on_better = kit, demand, on_better
+    def __init__(self, tools: SearchContext, demand: CoverDemand, on_better: Callable[[IntegerPlan], None]) -> None:
+        self._tools, self._demand, self._on_better = tools, demand, on_better
         self.plan: Counter[int] = Counter()
-        self.stated = state_plan(self._kit.tables, self._kit.columns, self._demand, self.plan)
+        self.stated = state_plan(self._tools.tables, self._tools.columns, self._demand, self.plan)
 
     @property
     def cost(self) -> float:
@@ -206,13 +206,13 @@ class _Best:
 
     def cost_of(self, plan: Counter[int]) -> float:
         """The same of another plan."""
-        stated = state_plan(self._kit.tables, self._kit.columns, self._demand, plan)
+        stated = state_plan(self._tools.tables, self._tools.columns, self._demand, plan)
         return shortage_cost(self._demand, stated) + stated.cost_usd_per_hour
 
     def offer(self, plan: Mapping[int, int]) -> Counter[int]:
         """The plan less what is superfluous in it; kept and reported if it is better."""
-        pruned = Counter(prune(self._kit.tables, self._kit.columns, self._demand, plan))
-        stated = state_plan(self._kit.tables, self._kit.columns, self._demand, pruned)
+        pruned = Counter(prune(self._tools.tables, self._tools.columns, self._demand, plan))
+        stated = state_plan(self._tools.tables, self._tools.columns, self._demand, pruned)
         if self._key(stated) < self._key(self.stated):
             self.plan, self.stated = pruned, stated
             self._on_better(stated)

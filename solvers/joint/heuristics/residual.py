@@ -47,7 +47,7 @@ class ResidualRelaxation:
 
 
 def relax_rest(
-    kit: SearchContext,
+    tools: SearchContext,
     rest: CoverDemand,
     start: Iterable[int],
     rounds: int,
@@ -59,13 +59,13 @@ def relax_rest(
 
     A round that lowers the objective by less than `min_gain` of it is the last one.
     """
-    master = Master(kit.tables, rest)
+    master = Master(tools.tables, rest)
     used: dict[int, None] = {}
 
     def use(numbers: Iterable[int]) -> bool:
         new = [number for number in dict.fromkeys(numbers) if number not in used]
         used.update(dict.fromkeys(new))
-        master.add(kit.columns[number]._replace(price=float(kit.pool.price[number])) for number in new)
+        master.add(tools.columns[number]._replace(price=float(tools.pool.price[number])) for number in new)
         return bool(new)
 
     use(start)
@@ -73,11 +73,11 @@ def relax_rest(
     for _ in range(rounds):
         before = solution.objective
         for _ in range(_POOL_ROUNDS):
-            costs = kit.pool.reduced_costs(rest, solution.duals)
-            if not use(kit.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
+            costs = tools.pool.reduced_costs(rest, solution.duals)
+            if not use(tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
                 break
             solution = master.solve()
-        if is_over() or not use(_priced(kit, rest, kit.pool.pricing_duals(solution.duals))):
+        if is_over() or not use(_priced(tools, rest, tools.pool.pricing_duals(solution.duals))):
             break
         solution = master.solve()
         if before - solution.objective < min_gain * solution.objective:
@@ -85,14 +85,14 @@ def relax_rest(
     return ResidualRelaxation(solution=solution, columns=tuple(used))
 
 
-def _priced(kit: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
+def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
     """Numbers of the columns that pricing proposes; types without stock are passed over at an infinite price."""
     stock = np.where(rest.stock < 1.0, -np.inf, duals.stock)
-    priced = price(kit.tables, kit.pricer, rest, replace(duals, stock=stock), _CHEAP)
+    priced = price(tools.tables, tools.pricer, rest, replace(duals, stock=stock), _CHEAP)
     patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
-    kit.columns.add(patterns)
-    kit.pool.sync()
-    return [kit.columns.number(pattern) for pattern in patterns]
+    tools.columns.add(patterns)
+    tools.pool.sync()
+    return [tools.columns.number(pattern) for pattern in patterns]
 
 
 _ROUNDING = 1.0 - 1e-9

@@ -25,17 +25,17 @@ def recreate(search: DiveContext, plan: Counter[int], removed: Counter[int], sla
 
     None where there is none to be found.
     """
-    kit = search.kit
-    rest = rest_of(search.demand, kit.tables, carried(kit.tables, kit.columns, plan - removed))
-    below = _value(rest, carried(kit.tables, kit.columns, removed)) + slack
+    tools = search.tools
+    rest = rest_of(search.demand, tools.tables, carried(tools.tables, tools.columns, plan - removed))
+    below = _value(rest, carried(tools.tables, tools.columns, removed)) + slack
     if search.rng.random() < _DIVES:
         found = dive(search, rest, _PACE, below=below)
         return None if found is None else plan - removed + found
-    cheap = kit.pool.cheapest(kit.pool.reduced_costs(rest, search.duals), _PACE.columns)
-    part = relax_rest(kit, rest, [*removed, *cheap], 1)
+    cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, search.duals), _PACE.columns)
+    part = relax_rest(tools, rest, [*removed, *cheap], 1)
     if part.solution.objective >= below:
         return None
-    last = finish(kit, rest, part, below)
+    last = finish(tools, rest, part, below)
     return None if last is None else plan - removed + last.counts
 
 
@@ -47,7 +47,7 @@ def _value(rest: CoverDemand, gone: Carried) -> float:
 
 def choose(search: DiveContext, plan: Counter[int], size: int) -> Counter[int]:
     """GPUs to remove: one that earns little for its price, and others that share services with those chosen."""
-    return related_gpus(search, plan, carried(search.kit.tables, search.kit.columns, plan), size)
+    return related_gpus(search, plan, carried(search.tools.tables, search.tools.columns, plan), size)
 
 
 def related_gpus(
@@ -57,11 +57,11 @@ def related_gpus(
 
     taken: what the plan carries.
     """
-    kit, numbers = search.kit, np.array(sorted(plan), dtype=np.int32)
+    tools, numbers = search.tools, np.array(sorted(plan), dtype=np.int32)
     left = np.array([plan[number] for number in numbers.tolist()])
     wasted = waste(search, numbers, taken)
     runs = np.zeros((len(numbers), len(search.demand.rate) + 1))
-    runs[np.arange(len(numbers))[:, None], kit.pool.service[numbers]] = 1.0
+    runs[np.arange(len(numbers))[:, None], tools.pool.service[numbers]] = 1.0
     runs[:, -1] = 0.0
     shared = np.zeros(runs.shape[1])
     if first is not None:
@@ -79,7 +79,7 @@ def related_gpus(
 
 def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
     """(columns,) > 0: what a GPU of each costs beyond what it earns; of every service only what is wanted earns."""
-    pool, duals = search.kit.pool, search.duals
+    pool, duals = search.tools.pool, search.duals
     used = np.append(np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300)), 0.0)
     service = pool.service[numbers]
     earned = (np.append(duals.rps, 0.0)[service] * used[service] * pool.capacity[numbers]).sum(axis=1)
@@ -91,5 +91,5 @@ def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
 def wasteful(search: DiveContext, plan: Counter[int], chance: float) -> int:
     """The column of a GPU that wastes much. chance: 0 for the one that wastes most, up to 1."""
     numbers = np.array(sorted(plan), dtype=np.int32)
-    wasted = waste(search, numbers, carried(search.kit.tables, search.kit.columns, plan))
+    wasted = waste(search, numbers, carried(search.tools.tables, search.tools.columns, plan))
     return int(numbers[(wasted * (1.0 - chance * search.rng.random(len(numbers)))).argmax()])

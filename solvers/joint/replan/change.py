@@ -66,22 +66,22 @@ def change(
     start; None = what keeps starts few. is_late: from when on haste is better than being cut short.
     """
     running = warm.running(problem)
-    kit, demand = warm.kit(problem, executor), _dear(warm.demand(problem))
-    allowed = _allowed(kit, demand, running)
-    kept = prune(kit.tables, kit.columns, demand, allowed)
-    rest = rest_of(demand, kit.tables, carried(kit.tables, kit.columns, kept))
+    tools, demand = warm.tools(problem, executor), _dear(warm.demand(problem))
+    allowed = _allowed(tools, demand, running)
+    kept = prune(tools.tables, tools.columns, demand, allowed)
+    rest = rest_of(demand, tools.tables, carried(tools.tables, tools.columns, kept))
     is_short = (rest.rate > 0.0) | (rest.fewest > 0.0)
     is_near = not may_rearrange and bool(is_short.sum() <= _few(demand))
     changed = None
     if is_short.any() or may_rearrange:
-        price = _start_price(problem, kit, allowed) if start_usd_per_hour is None else start_usd_per_hour
-        task = _Task(warm, kit, demand, MovePrices(start=price, neighbours=_NEIGHBOURS * price), is_over, is_late)
+        price = _start_price(problem, tools, allowed) if start_usd_per_hour is None else start_usd_per_hour
+        task = _Task(warm, tools, demand, MovePrices(start=price, neighbours=_NEIGHBOURS * price), is_over, is_late)
         cheap = warm.cheapest(rest) if is_near else _cheapest(problem, task)
-        changed = _changed(problem, task, allowed, _near(kit, rest, allowed) if is_near else allowed, cheap)
+        changed = _changed(problem, task, allowed, _near(tools, rest, allowed) if is_near else allowed, cheap)
     # Why a plan falls short takes long to say: not of one that the other makes good.
-    is_mended = changed is not None and _short_cost(kit, demand, changed) < _short_cost(kit, demand, kept)
+    is_mended = changed is not None and _short_cost(tools, demand, changed) < _short_cost(tools, demand, kept)
     plans = [
-        decode(problem, kit.tables, kit.columns, counts, policy=_NAME) if counts is not None else None
+        decode(problem, tools.tables, tools.columns, counts, policy=_NAME) if counts is not None else None
         for counts in (None if is_mended else kept, changed)
     ]
     gpus = sum(gpu.count for gpu in problem.current.gpus) if problem.current is not None else 0
@@ -92,7 +92,7 @@ class _Task(NamedTuple):
     """What one change works with."""
 
     warm: WarmStart
-    kit: SearchContext
+    tools: SearchContext
     demand: CoverDemand
     prices: MovePrices
     is_over: Callable[[], bool]
@@ -106,12 +106,12 @@ def _changed(
 
     cheap: the columns to look at, the cheapest first; none where all are.
     """
-    warm, kit = task.warm, task.kit
-    numbers = list(dict.fromkeys([*allowed, *cheap, *warm.singles] if cheap else range(len(kit.columns))))
+    warm, tools = task.warm, task.tools
+    numbers = list(dict.fromkeys([*allowed, *cheap, *warm.singles] if cheap else range(len(tools.columns))))
     place = {number: at for at, number in enumerate(numbers)}
-    warm.column_kinds.of(kit.columns)
-    columns = kit.columns.taken(numbers)
-    small = kit._replace(columns=columns, pool=kit.pool.taken(columns, numbers))
+    warm.column_kinds.of(tools.columns)
+    columns = tools.columns.taken(numbers)
+    small = tools._replace(columns=columns, pool=tools.pool.taken(columns, numbers))
     running = warm.candidates.running(problem.current)
     moves = MoveMaster(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
     fixed = Counter(allowed) - Counter(keeps)
@@ -122,25 +122,25 @@ def _changed(
         start=range(len(numbers))[: len(allowed) + _START_COLUMNS if cheap else None],
     )
     found = replan(moves, wish, is_over=task.is_over, is_late=task.is_late)
-    kit.columns.add(columns[number].pattern for number in found)
-    kit.pool.sync()
-    return {kit.columns.number(columns[number].pattern): count for number, count in found.items()}
+    tools.columns.add(columns[number].pattern for number in found)
+    tools.pool.sync()
+    return {tools.columns.number(columns[number].pattern): count for number, count in found.items()}
 
 
 def _cheapest(problem: Problem, task: _Task) -> list[int]:
     """Columns that may be good for new GPUs, by the duals of the last relaxation and what they would start."""
-    warm, kit = task.warm, task.kit
+    warm, tools = task.warm, task.tools
     if warm.duals is None:
         return []
     running = warm.candidates.running(problem.current)
-    is_started = positions(running, warm.column_kinds.of(kit.columns)) == NO_KIND
-    starts = (is_started & (kit.pool.service < len(kit.tables.rate))).sum(axis=1)
-    costs = kit.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
-    return kit.pool.cheapest(costs, _COLUMNS)
+    is_started = positions(running, warm.column_kinds.of(tools.columns)) == NO_KIND
+    starts = (is_started & (tools.pool.service < len(tools.tables.rate))).sum(axis=1)
+    costs = tools.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
+    return tools.pool.cheapest(costs, _COLUMNS)
 
 
-def _short_cost(kit: SearchContext, demand: CoverDemand, counts: Mapping[int, int]) -> float:
-    return shortage_cost(demand, state_plan(kit.tables, kit.columns, demand, counts))
+def _short_cost(tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]) -> float:
+    return shortage_cost(demand, state_plan(tools.tables, tools.columns, demand, counts))
 
 
 def _few(demand: CoverDemand) -> float:
@@ -152,20 +152,20 @@ def _dear(demand: CoverDemand) -> CoverDemand:
     return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf)
 
 
-def _start_price(problem: Problem, kit: SearchContext, allowed: Mapping[int, int]) -> float:
+def _start_price(problem: Problem, tools: SearchContext, allowed: Mapping[int, int]) -> float:
     """What keeps starts few."""
-    taken = carried(kit.tables, kit.columns, allowed)
+    taken = carried(tools.tables, tools.columns, allowed)
     replicas = max(1.0, float(taken.replicas.sum()))
     return max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas)
 
 
-def _near(kit: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]) -> Counter[int]:
+def _near(tools: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]) -> Counter[int]:
     """A few running GPUs that may change for the sake of the services that are short: those that run them, the ones
     with the fewest SM steps in use first, one of each pattern before a second.
     """
     short = np.append((rest.rate > 0.0) | (rest.fewest > 0.0), False)
-    numbers = [number for number in allowed if short[kit.pool.service[number]].any()]
-    numbers.sort(key=lambda number: (len(kit.columns[number].service), number))
+    numbers = [number for number in allowed if short[tools.pool.service[number]].any()]
+    numbers.sort(key=lambda number: (len(tools.columns[number].service), number))
     near: Counter[int] = Counter()
     for _ in range(_NEAR_GPUS):
         for number in numbers:
@@ -174,16 +174,16 @@ def _near(kit: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]) -> 
     return near
 
 
-def _allowed(kit: SearchContext, demand: CoverDemand, running: Mapping[int, int]) -> dict[int, int]:
+def _allowed(tools: SearchContext, demand: CoverDemand, running: Mapping[int, int]) -> dict[int, int]:
     """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
     counts = Counter(running)
-    taken = carried(kit.tables, kit.columns, counts)
+    taken = carried(tools.tables, tools.columns, counts)
     gpus, replicas = taken.gpus.copy(), taken.replicas.copy()
     if (gpus <= demand.stock).all() and (replicas <= demand.most).all():
         return dict(counts)
-    for number in sorted(counts, key=lambda one: (len(kit.columns[one].service), one)):
-        service = kit.columns[number].service
-        gpu_type = kit.tables.modes[kit.columns[number].pattern.mode].gpu_type
+    for number in sorted(counts, key=lambda one: (len(tools.columns[one].service), one)):
+        service = tools.columns[number].service
+        gpu_type = tools.tables.modes[tools.columns[number].pattern.mode].gpu_type
         while counts[number] > 0 and (
             gpus[gpu_type] > demand.stock[gpu_type] or (replicas[service] > demand.most[service]).any()
         ):

@@ -57,24 +57,24 @@ class MoveMaster:
 
     def __init__(
         self,
-        kit: SearchContext,
+        tools: SearchContext,
         candidates: Candidates,
         column_kinds: ColumnKinds,
         running: Running,
         prices: MovePrices,
     ):
-        self.kit, self.running, self.prices = kit, running, prices
+        self.tools, self.running, self.prices = tools, running, prices
         self.candidate_kinds = tuple(positions(running, kinds) for kinds in candidates.kinds)
         """By mode (C,) position of each candidate's kind among those that run; NO_KIND for the others."""
         self._column_kinds = column_kinds
-        self.kinds = positions(running, column_kinds.of(kit.columns))
+        self.kinds = positions(running, column_kinds.of(tools.columns))
         """(columns, N) the same of the columns' replicas; NO_KIND where there are no more, too."""
         self.start_prices = self._start_prices(0)
         """(columns,) what a new GPU of each costs beyond its price, starts of kinds that run left out."""
 
     def value(self, demand: CoverDemand, counts: Mapping[int, int]) -> float:
         """USD per hour of GPUs by column with the starts that they take and what they leave short."""
-        taken = carried(self.kit.tables, self.kit.columns, counts)
+        taken = carried(self.tools.tables, self.tools.columns, counts)
         short, missing = np.maximum(demand.rate - taken.rps, 0.0), np.maximum(demand.fewest - taken.replicas, 0.0)
         starts = np.maximum(self.used(counts) - np.append(self.running.counts, 0.0), 0.0).sum()
         return float(
@@ -85,7 +85,7 @@ class MoveMaster:
         """(K + 1,) replicas of each kind that runs, and of all others at the end."""
         numbers = list(counts)
         kinds = self.kinds[np.array(numbers, np.int64)]
-        is_there = self.kit.pool.service[np.array(numbers, np.int64)] < len(self.kit.tables.rate)
+        is_there = self.tools.pool.service[np.array(numbers, np.int64)] < len(self.tools.tables.rate)
         each = np.broadcast_to(np.array([float(counts[number]) for number in numbers])[:, None], kinds.shape)
         used: Reals = np.zeros(len(self.running.kinds) + 1)
         np.add.at(used, kinds[is_there], each[is_there])  # NO_KIND, which is -1, is the last.
@@ -94,14 +94,14 @@ class MoveMaster:
     def sync(self) -> None:
         """Take in the columns that were made since."""
         known = len(self.kinds)
-        self.kit.pool.sync()
-        if known < len(self.kit.columns):
-            new = positions(self.running, self._column_kinds.of(self.kit.columns)[known:])
+        self.tools.pool.sync()
+        if known < len(self.tools.columns):
+            new = positions(self.running, self._column_kinds.of(self.tools.columns)[known:])
             self.kinds = np.concatenate((self.kinds, new))
             self.start_prices = np.concatenate((self.start_prices, self._start_prices(known)))
 
     def _start_prices(self, first: int) -> Reals:
-        is_there = self.kit.pool.service[first:] < len(self.kit.tables.rate)
+        is_there = self.tools.pool.service[first:] < len(self.tools.tables.rate)
         fresh = (is_there & (self.kinds[first:] == NO_KIND)).sum(axis=1)
         prices: Reals = self.prices.start * fresh + self.prices.neighbours * is_there.sum(axis=1)
         return prices
@@ -198,7 +198,7 @@ class MoveProgram:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
         moves, demand = self._moves, self._left.demand
         prices = ScanPrices(demand.rate, found.rps, found.presence, demand.most, demand.stock, found.stock)
-        return move_costs(moves.kit.pool.stack(), moves.start_prices, moves.kinds, prices, found.kinds)
+        return move_costs(moves.tools.pool.stack(), moves.start_prices, moves.kinds, prices, found.kinds)
 
     def _add_rows(self) -> None:
         demand, free = self._left.demand, np.full(self._services, -INFINITE)
@@ -229,7 +229,7 @@ class MoveProgram:
     def _add(self, numbers: Whole, upper: Reals, *, is_new: bool) -> None:
         if not len(numbers):
             return
-        moves, demand, pool = self._moves, self._left.demand, self._moves.kit.pool
+        moves, demand, pool = self._moves, self._left.demand, self._moves.tools.pool
         service, kinds = pool.service[numbers].astype(np.int64), moves.kinds[numbers]
         is_there = service < self._services
         own = np.where(is_there, service, 0)
@@ -263,7 +263,7 @@ class MoveProgram:
 
 def price_moves(moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort) -> list[Priced]:
     """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
-    tables = moves.kit.tables
+    tables = moves.tools.tables
     stock = np.where(demand.stock < 1.0, -np.inf, found.stock)
     starts = np.append(found.kinds, -moves.prices.start)  # The last is for NO_KIND, which is -1.
     worth = [
@@ -271,4 +271,4 @@ def price_moves(moves: MoveMaster, demand: CoverDemand, found: MoveSolution, eff
         for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
     ]
     thresholds = [max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price) for mode in tables.modes]
-    return moves.kit.pricer.price(worth, thresholds, effort)
+    return moves.tools.pricer.price(worth, thresholds, effort)

@@ -71,17 +71,17 @@ def replan(
     moves: MoveMaster, wish: ReplanRequest, *, is_over: Callable[[], bool], is_late: Callable[[], bool] = never
 ) -> dict[int, int]:
     """The GPUs by column for the demand; in haste when it is late, and completed greedily when it is over."""
-    kit, demand = moves.kit, wish.demand
+    tools, demand = moves.tools, wish.demand
     fixed = Counter(wish.fixed)
     found: MoveSolution | None = None
     whole: Counter[int] = Counter()
     while True:
-        taken = carried(kit.tables, kit.columns, fixed)
-        left = _left(moves, rest_of(demand, kit.tables, taken), fixed - Counter(wish.fixed), wish)
+        taken = carried(tools.tables, tools.columns, fixed)
+        left = _left(moves, rest_of(demand, tools.tables, taken), fixed - Counter(wish.fixed), wish)
         if is_met(left.demand):
             break
         if is_over() and found is not None:
-            fixed = complete_greedily(kit, demand, _duals(found), fixed)
+            fixed = complete_greedily(tools, demand, _duals(found), fixed)
             break
         is_first = found is None
         found = _relax(moves, left, found, wish.start, is_late)
@@ -89,12 +89,12 @@ def replan(
             whole = fixed + _whole(moves, left, found, lambda: is_over() or is_late())
         step = _fixed(moves, left, found, is_first=is_first)
         if not step:
-            fixed = complete_greedily(kit, demand, _duals(found), fixed)
+            fixed = complete_greedily(tools, demand, _duals(found), fixed)
             break
         fixed.update(step)
     if whole and moves.value(demand, whole) <= moves.value(demand, fixed):
         fixed = whole
-    return prune(kit.tables, kit.columns, demand, fixed)
+    return prune(tools.tables, tools.columns, demand, fixed)
 
 
 def _is_small(found: MoveSolution) -> bool:
@@ -113,7 +113,7 @@ def _whole(moves: MoveMaster, left: Left, found: MoveSolution, is_over: Callable
 def _left(moves: MoveMaster, rest: CoverDemand, decided: Mapping[int, int], wish: ReplanRequest) -> Left:
     used = moves.used(Counter(decided) + Counter(wish.fixed))[:-1]
     left = {number: count - decided.get(number, 0) for number, count in wish.keeps.items()}
-    gpu_type = moves.kit.pool.gpu_type
+    gpu_type = moves.tools.pool.gpu_type
     return Left(
         demand=rest,
         kinds=np.maximum(moves.running.counts - used, 0.0),
@@ -125,30 +125,30 @@ def _relax(
     moves: MoveMaster, left: Left, before: MoveSolution | None, start: Sequence[int], is_late: Callable[[], bool]
 ) -> MoveSolution:
     """The relaxation of what is left, from the columns of the solution before."""
-    kit = moves.kit
+    tools = moves.tools
     program = MoveProgram(moves, left)
     if before is None:
         program.use(start)
     else:
         costs = program.reduced_costs(before)
         used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
-        program.use([*used, *kit.pool.cheapest(costs, _COLUMNS, below=np.inf)])
+        program.use([*used, *tools.pool.cheapest(costs, _COLUMNS, below=np.inf)])
     found = _with_pool(moves, program)
-    for number in range(_rounds(kit, found, is_first=before is None)):
+    for number in range(_rounds(tools, found, is_first=before is None)):
         if number > 0 and is_late():
             break
         priced = price_moves(moves, left.demand, found, _CHEAP)
         patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
-        kit.columns.add(patterns)
+        tools.columns.add(patterns)
         moves.sync()
-        if not program.use(map(kit.columns.number, patterns)):
+        if not program.use(map(tools.columns.number, patterns)):
             break
         found = _with_pool(moves, program)
     return found
 
 
-def _rounds(kit: SearchContext, found: MoveSolution, *, is_first: bool) -> int:
-    if is_too_fine(kit.tables):
+def _rounds(tools: SearchContext, found: MoveSolution, *, is_first: bool) -> int:
+    if is_too_fine(tools.tables):
         return 0
     if is_first and _is_small(found):
         return _FEW_ROUNDS
@@ -160,7 +160,7 @@ def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
     found = program.solve()
     for _ in range(_POOL_ROUNDS):
         costs = program.reduced_costs(found)
-        if not program.use(moves.kit.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)):
+        if not program.use(moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)):
             break
         found = program.solve()
     return found
@@ -170,7 +170,7 @@ def _fixed(moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
     whole = np.floor(found.counts + _WHOLE)
     fractions = np.maximum(found.counts - whole, 0.0)
-    taking = FixedGpus(moves.kit, left.demand, found.rps)
+    taking = FixedGpus(moves.tools, left.demand, found.rps)
     for at in np.flatnonzero(whole > 0.0):
         taking.take(int(found.numbers[at]), int(whole[at]))
     has_whole = bool(taking.plan)

@@ -86,7 +86,7 @@ class WarmStart:
             stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
         )
 
-    def kit(self, problem: Problem, executor: Executor | None) -> SearchContext:
+    def tools(self, problem: Problem, executor: Executor | None) -> SearchContext:
         """What a search for the problem works with; pricing runs on the executor's threads."""
         self.pool.sync()
         return SearchContext(self.tables(problem), self._pricer.on(executor), self.columns, self.pool)
@@ -187,7 +187,7 @@ class _Kept:
 _KEPT = _Kept(OrderedDict(), itertools.count(1))
 
 
-def take_warm(token: str | None, problem: Problem) -> WarmStart | None:
+def load_warm_start(token: str | None, problem: Problem) -> WarmStart | None:
     """The state of that token, which is then forgotten; None where there is none that serves the problem."""
     warm = _KEPT.states.pop(token, None) if token is not None else None
     if warm is None or not warm.fits(problem):
@@ -196,7 +196,7 @@ def take_warm(token: str | None, problem: Problem) -> WarmStart | None:
     return warm
 
 
-def keep_warm(warm: WarmStart) -> str:
+def store_warm_start(warm: WarmStart) -> str:
     """Keep a state for the next plan; its token. The states that were not used for longest go."""
     warm.settle()
     token = f"{os.getpid()}-{next(_KEPT.numbers)}"

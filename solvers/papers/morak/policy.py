@@ -64,8 +64,8 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
     # A plan that runs is kept while it serves; one whose governors asked for another is not.
     of = replace(problem, current=None) if asked else problem
-    believer = TypePolicy(name=NAME, fill=partial(_fill, wider), capacities=true_capacities)
-    plan, report = plan_type_by_type(of, believer, budget)
+    rules = TypePolicy(name=NAME, fill=partial(_fill, wider), capacities=true_capacities)
+    plan, report = plan_type_by_type(of, rules, budget)
     if asked:
         report = replace(report, messages=(*report.messages, f"another partition for {', '.join(sorted(asked))}"))
     heard_at_s = observed.at_s if asked else heard_at_s

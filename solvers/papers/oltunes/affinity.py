@@ -40,7 +40,7 @@ def kernel_ratio(compute: float, memory: float) -> float:
 
 
 def sensitivity_ratio(sensitivity: float, median: float) -> float:
-    """A stand-in for equation 1 where no kernel was measured: sensitive to a neighbour's pressure is memory-bound.
+    """A substitute for equation 1 where no kernel was measured: sensitive to a neighbour's pressure is memory-bound.
 
     A network of median sensitivity is just compute-intensive. Ours.
     """

@@ -167,7 +167,7 @@ def test_a_governor_leaves_such_a_batch_alone() -> None:
     governing = Governing(device)
     # 400 ms per batch, where the SLO is 100 ms: the governor would make batches smaller.
     late = ReplicaPoll(id="r1", batches=20, requests=80, queued=9, execution_ms=400.0, latency_buckets=((50, 80),))
-    device.glances[0] = GpuPoll(peak_power_w=200.0, replicas=(late,))
+    device.polls[0] = GpuPoll(peak_power_w=200.0, replicas=(late,))
     for now_s in (0.0, 1.0, 2.0, 3.0, 4.0):
         assert run(governing.step(wanted, now_s)) == ()
     assert governing.in_force(wanted, 5.0).gpus[0].replicas[0].batch == 4

@@ -17,7 +17,7 @@ from agents.daemon.loop import NodeAgent
 from agents.gpu.node.device import GpuDevice
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node
-from tests.agents.gpu_nodes import PretendedKnobs, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
 
 CLOCKS_MHZ = (900.0, 1200.0, 1500.0)
 
@@ -38,7 +38,7 @@ class SlowStarts(PaperDevice):
 def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> None:
     async def scenario() -> None:
         clock, device = ScaledClock(), SlowStarts()
-        device.glances[0] = GpuPoll(peak_power_w=400.0)
+        device.polls[0] = GpuPoll(peak_power_w=400.0)
         plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0)))
         agent = an_agent(device, plane, clock)
         await agent.observe()
@@ -58,7 +58,7 @@ def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so()
 
 def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(tmp_path: Path) -> None:
     async def scenario() -> None:
-        knobs, clock = PretendedKnobs(), ScaledClock()
+        knobs, clock = FakeKnobs(), ScaledClock()
         wanted = Wanted(directory=tmp_path, has_mps=True, knobs=knobs, clocks_mhz=CLOCKS_MHZ)
         async with gpu_device(wanted) as device:
             plane = PaperControlPlane(clock, _command(1, "r1", cap_w=300.0))
@@ -66,7 +66,7 @@ def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(tmp_path: Pat
             await _take(agent)
             await agent.enforce()
             daemon = _daemon(tmp_path / "m" / "0" / "pipe")
-            # The pretended GPU draws 100 W.
+            # The fake GPU draws 100 W.
             plane.command = _command(2, "r1", "r2", cap_w=80.0)
             await _take(agent)
             daemon.send_signal(signal.SIGSTOP)
@@ -86,7 +86,7 @@ def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(tmp_path: Pat
     play(scenario)
 
 
-async def _is_waiting(device: GpuDevice, knobs: PretendedKnobs) -> bool:
+async def _is_waiting(device: GpuDevice, knobs: FakeKnobs) -> bool:
     """The new command's limit is set, and what it starts is not there."""
     return ("power", 0, 80.0) in knobs.turned and set(await states(device)) == {"r1"}
 
@@ -108,7 +108,7 @@ def _command(generation: int, *replicas: str, cap_w: float) -> NodeCommand:
 
 
 def _daemon(pipe: Path) -> psutil.Process:
-    """The pretended daemon of that pipe directory; what asks it is a child of this process."""
+    """The fake daemon of that pipe directory; what asks it is a child of this process."""
     (found,) = _programs(pipe)
     return found
 

@@ -35,7 +35,7 @@ os.execv(sys.executable, [sys.executable, "-m", "agents.main", *sys.argv[2:]])
 
 
 class Unit:
-    """An agent with stand-in GPUs under a pretended systemd, which holds its port."""
+    """An agent with fake GPUs under a fake systemd, which holds its port."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class Unit:
         self.agent: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        words = "--url http://127.0.0.1:9 --token t --node n1 --device standin --gpu-type V100-32GB --launch-s 0.2"
+        words = "--url http://127.0.0.1:9 --token t --node n1 --device fake --gpu-type V100-32GB --launch-s 0.2"
         state = ("--state-dir", str(self.directory / "state"))
         command = (sys.executable, "-c", _AS_SYSTEMD, str(self.port.fileno()), *words.split(), *state)
         with (self.directory / "log").open("ab") as log:

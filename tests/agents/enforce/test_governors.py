@@ -47,7 +47,7 @@ class Bench:
                 ReplicaPoll(id=each.id, batches=10, requests=40, queued=1, execution_ms=execution_ms)
                 for each in gpu.replicas
             )
-            self.device.glances[gpu.index] = GpuPoll(peak_power_w=power_w, replicas=worked)
+            self.device.polls[gpu.index] = GpuPoll(peak_power_w=power_w, replicas=worked)
 
     def clock_mhz(self, index: int = 0) -> float | None:
         return finish(self.device.state()).gpus[index].clock_mhz
@@ -116,7 +116,7 @@ def test_the_board_holds_the_cap_until_a_governor_acts_and_is_its_net_then() -> 
     assert bench.limit_w() == 300.0
     bench.pass_s(1, power_w=200.0)
     assert bench.limit_w() == 330.0
-    bench.device.glances.clear()
+    bench.device.polls.clear()
     bench.pass_s(2)
     assert bench.limit_w() == 300.0
 
@@ -133,7 +133,7 @@ def test_a_gpu_that_fails_stops_no_other_gpus_governor() -> None:
     bench = Bench(a_command(governed(), governed(a_replica("r2"), index=1), services=("chat",)))
     bench.settle()
     bench.pass_s(1, power_w=305.0)
-    del bench.device.glances[0]
+    del bench.device.polls[0]
     bench.clock.advance(1.0)
     finish(bench.agent.govern())
     assert (bench.clock_mhz(0), bench.clock_mhz(1)) == (1500.0, 1485.0)
@@ -216,7 +216,7 @@ def test_the_agents_own_loop_governs() -> None:
     async def scenario() -> float | None:
         clock = ScaledClock(speed=100.0)
         device = PaperDevice(an_empty_node())
-        device.glances[0] = GpuPoll(peak_power_w=400.0)
+        device.polls[0] = GpuPoll(peak_power_w=400.0)
         agent, stop = an_agent(device, PaperControlPlane(clock, a_command(governed())), clock), asyncio.Event()
         loops = asyncio.create_task(agent.run(stop))
         async with asyncio.timeout(10.0):

@@ -47,7 +47,7 @@ class Plant(PaperDevice):
     def power_w(self, clock_mhz: float) -> float:
         return float(self.idle_w + self.load * self.full_w * (clock_mhz / 1500.0) ** self.exponent)
 
-    async def glance(self, gpu_index: int) -> GpuPoll:
+    async def poll(self, gpu_index: int) -> GpuPoll:
         assert gpu_index == 0
         if self.blind is not None:
             raise self.blind

@@ -1,13 +1,13 @@
-"""What a process under MPS does, pretended: it joins the server, and sees so many SMs as its share allows.
+"""What a process under MPS does, fake: it joins the server, and sees so many SMs as its share allows.
 
-A pretended worker calls `join(total_sms)` once at its start and keeps what it gets for its life:
+A fake worker calls `join(total_sms)` once at its start and keeps what it gets for its life:
 
     client = join(132)          # environment: CUDA_MPS_PIPE_DIRECTORY, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, ...
     client.sms                  # 52 of 132 at 40 % in steps of 2; all 132 where no daemon answers: MPS fails open
     client.error()              # 0, or CUDA's sticky error: 810 terminated, 719 the GPU broke
 
 As a program, `python mps_client.py 132 [step]`, it prints that as one line of JSON, goes on until its standard input
-ends, and prints another line when it gets an error. `break_gpu` makes the pretended GPU fail.
+ends, and prints another line when it gets an error. `break_gpu` makes the fake GPU fail.
 """
 
 import json

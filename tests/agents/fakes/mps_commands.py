@@ -1,4 +1,4 @@
-"""The commands of the pretended MPS control daemon, except `quit`: words in, lines out, as the real one prints them."""
+"""The commands of the fake MPS control daemon, except `quit`: words in, lines out, as the real one prints them."""
 
 import os
 from collections.abc import Callable

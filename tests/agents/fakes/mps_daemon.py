@@ -1,4 +1,4 @@
-"""The pretended MPS control daemon: answers as release 550 does (or 535), and lets processes be its clients.
+"""The fake MPS control daemon: answers as release 550 does (or 535), and lets processes be its clients.
 
     Daemon ── Server (at most one, of one UID; a child process, so that its PID exists) ── Client (a connected process)
 

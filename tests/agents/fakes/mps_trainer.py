@@ -1,4 +1,4 @@
-"""Our own trainer under the pretended MPS: joins the server that its environment names, then works."""
+"""Our own trainer under the fake MPS: joins the server that its environment names, then works."""
 
 import sys
 from pathlib import Path
@@ -12,4 +12,4 @@ SMS = 132
 
 if __name__ == "__main__":
     client = join(SMS)
-    sys.exit(main([*sys.argv[1:], "--pretend-sms", str(SMS)]))
+    sys.exit(main([*sys.argv[1:], "--fake-sms", str(SMS)]))

@@ -1,4 +1,4 @@
-"""Our own worker under the pretended MPS: joins the server that its environment names, then serves.
+"""Our own worker under the fake MPS: joins the server that its environment names, then serves.
 
 `python mps_worker.py --outside ...`: it does not join, as a process that missed MPS.
 """
@@ -15,7 +15,7 @@ from tests.agents.fakes.mps_client import join
 SMS = 132
 
 if __name__ == "__main__":
-    words = [*sys.argv[1:], "--pretend-sms", str(SMS)]
+    words = [*sys.argv[1:], "--fake-sms", str(SMS)]
     if words[0] == "--outside":
         # Its CUDA would see all SMs.
         del words[0], os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]

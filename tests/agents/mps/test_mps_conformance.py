@@ -1,4 +1,4 @@
-"""What nvidia-cuda-mps-control says and leaves, one table: run against the pretended one always, and against the real
+"""What nvidia-cuda-mps-control says and leaves, one table: run against the fake one always, and against the real
 one where it is installed (it starts without a GPU; only its servers need one)."""
 
 import os
@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Program:
-    """One implementation: where it is, and which release the pretended one plays."""
+    """One implementation: where it is, and which release the fake one plays."""
 
     path: str
     release: int
@@ -45,7 +45,7 @@ class Place:
         self.program = program
         self.pipe = directory / "pipe"
         self.log = directory / "log"
-        # Without the pretended server: a server that cannot start, as on a machine without a driver.
+        # Without the fake server: a server that cannot start, as on a machine without a driver.
         self.environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
@@ -58,7 +58,7 @@ class Place:
         return self.program.path != str(FAKE)
 
     def call(self, *options: str, given: str = "", uid: int | None = None, **environment: str) -> Said:
-        """Run the program; `uid`: as that user, really (needs root) or pretended."""
+        """Run the program; `uid`: as that user, really (needs root) or fake."""
         by_whom = {} if uid is None or self.is_real else {"FAKE_MPS_UID": str(uid)}
         done = subprocess.run(
             [self.program.path, *options],

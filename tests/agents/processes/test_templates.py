@@ -58,14 +58,14 @@ def test_without_a_file_every_network_has_our_own_worker() -> None:
     assert template == built_in()
     filled = template.fill(some_parameters())
     words = "--service chat --port 21000 --batch 8 --memory-mib 10240 --drain-s 10"
-    assert filled.command == (sys.executable, "-m", "agents.serving", "--engine", "standin", *words.split())
+    assert filled.command == (sys.executable, "-m", "agents.serving", "--engine", "timed", *words.split())
 
 
 def test_the_built_in_command_is_one_that_our_worker_takes() -> None:
     from agents.serving.arguments import make_parser
 
     options = make_parser().parse_args(built_in().fill(some_parameters()).command[3:])
-    assert (options.service, options.port, options.batch, options.engine) == ("chat", 21000, 8, "standin")
+    assert (options.service, options.port, options.batch, options.engine) == ("chat", 21000, 8, "timed")
 
 
 def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:

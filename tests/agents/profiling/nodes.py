@@ -1,4 +1,4 @@
-"""A node with a pretended GPU and MPS, and benches of known times, to be profiled by the real profiler."""
+"""A node with a fake GPU and MPS, and benches of known times, to be profiled by the real profiler."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 @dataclass
-class PretendedGpu:
+class FakeGpu:
     """What NVML would say: 100 W, nobody else; a test sets what it needs."""
 
     power_w: float = 100.0
@@ -92,12 +92,12 @@ class Heard:
 
 
 def templates(directory: Path) -> Templates:
-    """The pretended bench, written as an operator writes a worker."""
+    """The fake bench, written as an operator writes a worker."""
     directory.mkdir(exist_ok=True)
     template = Template(
         name="own",
-        command=(sys.executable, str(HERE / "pretended_bench.py"), "-m", "agents.serving", *OPTIONS.split()),
-        environment={"PRETENDED_DIRECTORY": str(directory)},
+        command=(sys.executable, str(HERE / "fake_bench.py"), "-m", "agents.serving", *OPTIONS.split()),
+        environment={"FAKE_DIRECTORY": str(directory)},
         start_limit_s=60.0,
     )
     return Templates(by_name={"own": template}, default="own")
@@ -108,10 +108,10 @@ OPTIONS = "--service {service} --port {port} --batch {batch} --log-level error"
 
 @dataclass(kw_only=True)
 class Node:
-    """One pretended node of a test."""
+    """One fake node of a test."""
 
     directory: Path
-    gpu: PretendedGpu = field(default_factory=PretendedGpu)
+    gpu: FakeGpu = field(default_factory=FakeGpu)
     rules: Rules = QUICK
     budget_s: float = float("inf")
     knobs_dir: Path | None = None

@@ -1,4 +1,4 @@
-"""Whole profiles of a pretended GPU: real processes, the pretended MPS, known times."""
+"""Whole profiles of a fake GPU: real processes, the fake MPS, known times."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_a_grid_has_the_known_times(tmp_path: Path) -> None:
         for timing in measurement.timings
     }
     for (share, batch), timing in found.items():
-        # (2 + batch) · 100 / share ms, see pretended_bench.
+        # (2 + batch) · 100 / share ms, see fake_bench.
         assert timing.latency_ms == pytest.approx((2 + batch) * 100.0 / share, rel=0.01), (share, batch)
         # Steps of two SMs: 33 of 132 SMs are 32.
         assert timing.sm_count == {25.0: 32, 50.0: 66, 100.0: 132}[share]

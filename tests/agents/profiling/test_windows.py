@@ -13,7 +13,7 @@ from agents.profiling.journal import Measurement
 from agents.profiling.messages import LoadBatch, Loaded, Order, Ready, RunWindow, Timed
 from agents.profiling.watch import GpuWatch
 from agents.profiling.windows import Rules, measure
-from tests.agents.profiling.nodes import GPU, PretendedGpu
+from tests.agents.profiling.nodes import GPU, FakeGpu
 
 RULES = Rules(window_s=0.02, pause_s=0.0, most=6)
 OURS, FOREIGN = 4_000_001, 4_000_002
@@ -34,7 +34,7 @@ class ScriptedBench:
 
     @property
     def ready(self) -> Ready:
-        return Ready(pid=self.pid, device="pretended", sm_count=66)
+        return Ready(pid=self.pid, device="fake", sm_count=66)
 
     async def ask(self, order: Order, kind: type[Kind], *, limit_s: float) -> Kind:
         self.asked.append(order)
@@ -47,7 +47,7 @@ class ScriptedBench:
 
 
 @dataclass
-class ScriptedGpu(PretendedGpu):
+class ScriptedGpu(FakeGpu):
     """Each window sees these reasons and processes; the last one goes on for ever. A window begins with a sample."""
 
     reasons_by_sample: Sequence[tuple[str, ...]] = ((),)
@@ -76,12 +76,12 @@ def a_cell(*batches: int, clock_mhz: float | None = None) -> MeasurementCell:
 
 def measured(
     *benches: ScriptedBench,
-    gpu: PretendedGpu | None = None,
+    gpu: FakeGpu | None = None,
     rules: Rules = RULES,
     clock_mhz: float | None = None,
     base_mib: float = 0.0,
 ) -> Measurement:
-    watch = GpuWatch(gpu or PretendedGpu(), GPU, is_ours=lambda pid: pid == OURS)
+    watch = GpuWatch(gpu or FakeGpu(), GPU, is_ours=lambda pid: pid == OURS)
     cell = a_cell(*range(1, len(benches) + 1), clock_mhz=clock_mhz)
     return asyncio.run(measure(cell, benches, watch, rules, base_mib=base_mib))
 
@@ -143,7 +143,7 @@ def test_reasons_that_are_no_limits_reject_nothing() -> None:
 
 
 def test_beside_a_foreign_process_nothing_is_measured() -> None:
-    gpu = PretendedGpu(foreign=(FOREIGN,))
+    gpu = FakeGpu(foreign=(FOREIGN,))
     with pytest.raises(NotSteady, match=f"0 of 6 windows counted, 3 are needed: 6 × foreign process {FOREIGN}"):
         measured(ScriptedBench([[10.0]]), gpu=gpu)
 

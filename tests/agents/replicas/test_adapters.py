@@ -369,7 +369,7 @@ async def test_redirects_lead_nowhere() -> None:
 
 @in_loop
 async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -> None:
-    """The real program by the built-in template, with the stand-in engine."""
+    """The real program by the built-in template, with the timed engine."""
     workers = Workers(
         WorkersSettings(directory=tmp_path, first_port=FIRST_PORT, port_count=PORTS), templates=load_templates(None)
     )

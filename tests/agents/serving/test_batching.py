@@ -243,7 +243,7 @@ def test_a_client_that_left_is_not_run() -> None:
             leaving.cancel()
             await asyncio.wait({leaving})
             await client.call("GET", "/status")
-            engine.let_go()
+            engine.release()
             await first
 
             async def is_dropped() -> bool:

@@ -226,7 +226,7 @@ def test_a_lost_engine_answers_all_and_fails() -> None:
                 return await client.count("waiting") + await client.count("running") == 2
 
             await until(are_taken)
-            engine.let_go()
+            engine.release()
             replies = sorted(reply.status for reply in await all_of([running, waiting]))
             await became(client, "failed")
         assert replies == [500, 503]  # The one that waited was not run and may go elsewhere.

@@ -1,4 +1,4 @@
-"""Glances at simulated GPUs: what was measured since the last one, whatever readings lie between."""
+"""PollWindows at simulated GPUs: what was measured since the last one, whatever readings lie between."""
 
 import pytest
 
@@ -24,20 +24,20 @@ def a_device(*, faults: tuple[Fault, ...] = (), replicas: int = 1) -> tuple[Simu
     return device, clock
 
 
-def glance_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> GpuPoll:
+def poll_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> GpuPoll:
     clock.advance(seconds)
-    return run(device.glance(0))
+    return run(device.poll(0))
 
 
-def only(glance: GpuPoll) -> ReplicaPoll:
-    (replica,) = glance.replicas
+def only(poll: GpuPoll) -> ReplicaPoll:
+    (replica,) = poll.replicas
     return replica
 
 
-def test_a_glance_says_what_happened_since_the_one_before() -> None:
+def test_a_poll_says_what_happened_since_the_one_before() -> None:
     device, clock = a_device()
-    run(device.glance(0))
-    seen = glance_after(device, clock, 2.0)
+    run(device.poll(0))
+    seen = poll_after(device, clock, 2.0)
     assert seen.peak_power_w == pytest.approx(150.0)
     assert only(seen).execution_ms == pytest.approx(10.0)
     assert only(seen).batches == only(seen).requests == sum(count for _, count in only(seen).latency_buckets)
@@ -46,46 +46,46 @@ def test_a_glance_says_what_happened_since_the_one_before() -> None:
     assert {bucket for bucket, _ in only(seen).latency_buckets} <= {bucket_of(10.0), bucket_of(20.0)}
 
 
-def test_a_reading_between_two_glances_takes_nothing_from_the_second_and_a_glance_nothing_from_the_reading() -> None:
+def test_a_reading_between_two_polls_takes_nothing_from_the_second_and_a_poll_nothing_from_the_reading() -> None:
     device, clock = a_device()
     twin, twin_clock = a_device()
     for each in (device, twin):
         run(each.read())
-        run(each.glance(0))
+        run(each.poll(0))
     clock.advance(0.7)
     twin_clock.advance(0.7)
     run(device.read())
-    assert glance_after(device, clock, 1.3) == glance_after(twin, twin_clock, 1.3)
+    assert poll_after(device, clock, 1.3) == poll_after(twin, twin_clock, 1.3)
     clock.advance(1.0)
     twin_clock.advance(1.0)
-    run(device.glance(0))
+    run(device.poll(0))
     run(twin.read())
     run(device.read())
     clock.advance(1.0)
     twin_clock.advance(1.0)
-    run(device.glance(0))
+    run(device.poll(0))
     assert run(device.read()) == run(twin.read())
 
 
 def test_peak_power_counts_every_replica_that_worked_however_shortly() -> None:
     device, clock = a_device(replicas=2)
-    run(device.glance(0))
-    assert glance_after(device, clock, 1.0).peak_power_w == pytest.approx(250.0)
-    assert glance_after(device, clock, 0.0).peak_power_w == 50.0
-    assert run(device.glance(1)) == GpuPoll(peak_power_w=50.0)
+    run(device.poll(0))
+    assert poll_after(device, clock, 1.0).peak_power_w == pytest.approx(250.0)
+    assert poll_after(device, clock, 0.0).peak_power_w == 50.0
+    assert run(device.poll(1)) == GpuPoll(peak_power_w=50.0)
 
 
 def test_a_replica_that_begins_again_under_its_old_name_is_a_new_one() -> None:
     device, clock = a_device()
-    run(device.glance(0))
+    run(device.poll(0))
     run(device.stop_replica("r1"))
     settle(device, a_command(a_gpu(a_replica("r1"), cap_w=1000.0)), clock)
-    seen = only(glance_after(device, clock, 1.0))
+    seen = only(poll_after(device, clock, 1.0))
     assert seen.requests >= seen.batches > 0
 
 
-def test_a_lost_gpu_cannot_be_glanced_at() -> None:
+def test_a_lost_gpu_cannot_be_polled() -> None:
     device, clock = a_device(faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=30.0),))
     clock.advance(30.0)
     with pytest.raises(GpuLost):
-        run(device.glance(0))
+        run(device.poll(0))

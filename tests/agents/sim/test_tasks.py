@@ -208,13 +208,13 @@ def test_a_power_limit_throttles_for_tasks_too() -> None:
     assert only(readings).iteration_ms == pytest.approx(12.5)
 
 
-def test_peak_power_of_a_glance_includes_tasks() -> None:
+def test_peak_power_of_a_poll_includes_tasks() -> None:
     device, clock = a_device(launch_s=0.0)
-    run(device.glance(0))
+    run(device.poll(0))
     clock.advance(1.0)
     run(device.read())
     clock.advance(1.0)
-    seen = run(device.glance(0))
+    seen = run(device.poll(0))
     assert (seen.peak_power_w, seen.replicas) == (pytest.approx(150.0), ())
 
 

@@ -1,4 +1,4 @@
-"""Moving several processes by a pretended `cuda-checkpoint`, also on from where a killed agent left them."""
+"""Moving several processes by a fake `cuda-checkpoint`, also on from where a killed agent left them."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.agents.fakes.replicas import in_loop
 
 FAKES = Path(__file__).parents[1] / "fakes"
 PIDS = (11, 12, 13)
-"""Of which the last never uses CUDA. The pretended program only knows files of that name."""
+"""Of which the last never uses CUDA. The fake program only knows files of that name."""
 
 
 class Node:

@@ -60,7 +60,7 @@ async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
         while state(tasks) != "finished":
             ms += [each.iteration_ms for each in tasks.read() if each.iteration_ms]
             await asyncio.sleep(0.05)
-        # A stand-in's iteration sleeps for 10 ms, and a busy machine adds to that.
+        # A fake's iteration sleeps for 10 ms, and a busy machine adds to that.
         assert ms
         assert min(ms) >= 10.0
         last = reading(tasks)
@@ -130,7 +130,7 @@ async def test_a_program_that_ends_well_before_its_last_iteration_has_failed(pla
 
 @in_loop
 async def test_a_task_whose_share_is_not_proven_does_not_run_on(node: TaskNode) -> None:
-    node.objections, node.words = ["it sees all 132 SMs"], ("--pretend-sms", "132")
+    node.objections, node.words = ["it sees all 132 SMs"], ("--fake-sms", "132")
     async with node.tasks() as tasks:
         await tasks.start(launch())
         await until(lambda: state(tasks) == "failed")

@@ -1,4 +1,4 @@
-"""`python -m agents.serving` as a real process with the stand-in: what it promises over HTTP and by signals."""
+"""`python -m agents.serving` as a real process with the fake: what it promises over HTTP and by signals."""
 
 import asyncio
 import os
@@ -192,7 +192,7 @@ def test_it_is_live_before_it_is_ready_and_takes_nothing_until_then() -> None:
         assert started.process.wait(PATIENCE_S) == 0
 
 
-def test_a_pretended_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> None:
+def test_a_fake_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> None:
     async def sms(url: str) -> tuple[object, object]:
         async with client_of(url) as client:
             await ready(client)
@@ -204,10 +204,10 @@ def test_a_pretended_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> 
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }
-    with worker("--pretend-sms", "132", environment=environment) as started:
+    with worker("--fake-sms", "132", environment=environment) as started:
         assert run(sms(started.url)) == (132, 25.0)  # No daemon: CUDA says nothing and grants all.
     (tmp_path / "control").touch()
-    with worker("--pretend-sms", "132", environment=environment) as started:
+    with worker("--fake-sms", "132", environment=environment) as started:
         assert run(sms(started.url)) == (32, 25.0)  # 132 * 0.25 = 33, in steps of two.
 
 

@@ -1,4 +1,4 @@
-"""`plimsoll profile run` as a process of its own, on a node with the fake driver and the pretended MPS."""
+"""`plimsoll profile run` as a process of its own, on a node with the fake driver and the fake MPS."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ default = "own"
 [templates.own]
 command = ["{python}", "{bench}", "-m", "agents.serving", "--service", "{{service}}", "--port", "{{port}}",
            "--batch", "{{batch}}", "--log-level", "error"]
-environment = {{ PRETENDED_DIRECTORY = "{signs}" }}
+environment = {{ FAKE_DIRECTORY = "{signs}" }}
 """
 
 
@@ -36,7 +36,7 @@ class Machine:
 
     @property
     def signs(self) -> Path:
-        """Where files make benches misbehave, see pretended_bench."""
+        """Where files make benches misbehave, see fake_bench."""
         return self.directory / "signs"
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
@@ -85,7 +85,7 @@ def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
     signs, temporary = directory / "signs", directory / "t"
     signs.mkdir()
     temporary.mkdir()
-    text = TEMPLATES.format(python=sys.executable, bench=HERE / "pretended_bench.py", signs=signs)
+    text = TEMPLATES.format(python=sys.executable, bench=HERE / "fake_bench.py", signs=signs)
     (directory / "templates.toml").write_text(text, encoding="utf-8")
     own = {
         **environment(),

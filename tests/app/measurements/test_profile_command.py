@@ -37,7 +37,7 @@ def test_the_samples_have_the_known_times_and_can_be_fitted(here: Machine) -> No
     assert len(rows) == 9
     for row in rows:
         batch, share = int(row["batch"]), float(row["sm_percent"])
-        # See pretended_bench: (2 + batch) · 100 / share ms, and 100 + batch MiB; the fake GPU idles at 100 W.
+        # See fake_bench: (2 + batch) · 100 / share ms, and 100 + batch MiB; the fake GPU idles at 100 W.
         assert float(row["latency_ms"]) == pytest.approx((2 + batch) * 100.0 / share, rel=0.01)
         assert float(row["memory_mib"]) == 100.0 + batch
         assert float(row["power_w"]) == pytest.approx(100.0, rel=0.01)

@@ -1,4 +1,4 @@
-/* The pretended libcuda.so.1, as far as bench.real_gpu.client asks: 52 SMs, 1 GiB for this process, and an error that
+/* The fake libcuda.so.1, as far as bench.real_gpu.client asks: 52 SMs, 1 GiB for this process, and an error that
  * sticks once FAKE_CUDA_FAILS_AFTER waits were done. Addresses are above 4 GiB, so that a caller that cuts them fails. */
 #include <stddef.h>
 #include <stdlib.h>

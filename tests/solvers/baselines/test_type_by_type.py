@@ -28,8 +28,8 @@ def whole_gpus(problem: Problem, stage: TypeStage) -> Sequence[Carrier]:
 
 
 def plan_of(problem: Problem) -> tuple[Plan, PlanReport]:
-    believer = TypePolicy(name="whole", fill=whole_gpus, capacities=true_capacities)
-    return plan_type_by_type(problem, believer, Budget())
+    rules = TypePolicy(name="whole", fill=whole_gpus, capacities=true_capacities)
+    return plan_type_by_type(problem, rules, Budget())
 
 
 def gpus_of(plan: Plan) -> dict[str, int]:

@@ -76,9 +76,9 @@ function draw() {
 const nothing = () => (Object.keys(filters()).length ? "Nothing like that was noted. Loosen a field above." : "Nothing was noted yet: every write and every decision will stand here.");
 
 let newest = null;
-onChange("pulse", () => {
-  const now = table("pulse").get("now")?.newest_event ?? null;
-  // The very first lines are loaded below, whether the pulse is seen or not.
+onChange("header", () => {
+  const now = table("header").get("now")?.newest_event ?? null;
+  // The very first lines are loaded below, whether the header is seen or not.
   if (newest !== null && now !== newest) load(null);
   newest = now;
 });

@@ -151,8 +151,8 @@ show(content,
   h("div", { class: "columns" }, Object.values(charts).map((each) => each.element)), events);
 
 let seenEvent = null;
-onChange("pulse", () => {
-  const newest = table("pulse").get("now")?.newest_event;
+onChange("header", () => {
+  const newest = table("header").get("now")?.newest_event;
   if (newest !== seenEvent) loadEvents();
   seenEvent = newest;
 });

@@ -4,5 +4,5 @@ const given = window.location.hash.slice(1);
 if (given.startsWith("plim_")) {
   history.replaceState(null, "", window.location.pathname + window.location.search);
   document.getElementById("token").value = given;
-  document.getElementById("door").requestSubmit();
+  document.getElementById("login").requestSubmit();
 }

@@ -13,14 +13,14 @@ export const isOperator = state.scope === "operator" || state.scope === "admin";
 /** Where the page draws. */
 export const content = byId("content");
 
-/** Hear the feed; `topics` beside `pulse`, with their arguments, e.g. `service/chat`. */
+/** Hear the feed; `topics` beside `header`, with their arguments, e.g. `service/chat`. */
 export function begin(topics = []) {
-  live.onChange("pulse", drawPulse);
+  live.onChange("header", drawHeader);
   live.onStatus(drawConnection);
   byId("theme").addEventListener("click", turnTheme);
   // The feed calls a topic about one thing after it, too: `service/chat`.
   const named = Object.entries(state.first).map(([name, items]) => [topics.find((topic) => topic.startsWith(`${name}/`)) ?? name, items]);
-  live.start(Object.fromEntries(named), ["pulse", ...topics]);
+  live.start(Object.fromEntries(named), ["header", ...topics]);
 }
 
 /** Say what went wrong, at the top of the page, until `null` is said. */
@@ -32,19 +32,19 @@ export function complain(words) {
 
 const WORDS = { auto: "decides and acts", approve: "asks before it acts", advise: "advises only", off: "is off" };
 
-function drawPulse() {
-  const now = live.table("pulse").get("now");
+function drawHeader() {
+  const now = live.table("header").get("now");
   if (!now) return;
   // What the loop did meanwhile is not shown: a link that has the focus keeps it.
   const { newest_plan, newest_event, decided_at, ...shown } = now;
   const fresh = JSON.stringify(shown);
-  if (byId("pulse").seen === fresh) return;
-  byId("pulse").seen = fresh;
+  if (byId("header").seen === fresh) return;
+  byId("header").seen = fresh;
   const paused = now.paused ? h("span", { class: "chip warn" }, "paused") : null;
   const waiting = now.waiting ? h("a", { class: "chip warn", href: "/plans" }, `${now.waiting} to approve`) : null;
   const plan = now.plan_id ? [h("a", { href: `/plans/${now.plan_id}` }, `plan ${now.plan_id}`), " (", h("a", { href: `/why/${now.plan_id}`, "aria-label": `Why plan ${now.plan_id} is so` }, "why"), ")"] : ["no plan yet"];
   show(
-    byId("pulse"),
+    byId("header"),
     item("In force", ...plan, now.planned_at ? ` since ${moment(now.planned_at)}` : ""),
     item("Cost", now.cost_usd_per_hour === null ? "–" : `${usd(now.cost_usd_per_hour)}/h`),
     now.plan_id ? item("Gap to the proven bound", now.gap_percent === null ? "none proven" : `${number(now.gap_percent, 1)} %`) : null,

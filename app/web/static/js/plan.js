@@ -127,8 +127,8 @@ const steps = () => h("div", { class: "scroll" }, h("table", {}, h("caption", {}
 
 // Its state may change while somebody looks: another person approves it, or the loop puts it in force.
 let seen = null;
-onChange("pulse", () => {
-  const now = table("pulse").get("now");
+onChange("header", () => {
+  const now = table("header").get("now");
   const fresh = JSON.stringify([now?.plan_id, now?.waiting]);
   if (fresh !== seen) load();
   seen = fresh;

@@ -25,7 +25,7 @@ show(content, waiting, costs.element, h("div", { class: "controls" }, kept),
 
 /** Ask again when there is a newer plan, or another one in force or waiting. */
 function look() {
-  const now = table("pulse").get("now");
+  const now = table("header").get("now");
   const seen = JSON.stringify([now?.newest_plan, now?.plan_id, now?.waiting]);
   if (!now || seen === shownFor) return;
   shownFor = seen;
@@ -96,5 +96,5 @@ function timeline(plans) {
   };
 }
 
-onChange("pulse", look);
+onChange("header", look);
 begin();

@@ -62,7 +62,7 @@ function drawNow() {
   }
   if (!parts.facts.isConnected) layOut();
   showIfNew(parts.facts, { ...now, age_s: null, manifest: null }, () => h("dl", { class: "facts" }, factRows(now)));
-  showIfNew(parts.why, table("pulse").get("now")?.plan_id, (plan) => (plan ? h("a", { href: `/why/${plan}` }, `Why plan ${plan}, which is in force, is so`) : null));
+  showIfNew(parts.why, table("header").get("now")?.plan_id, (plan) => (plan ? h("a", { href: `/why/${plan}` }, `Why plan ${plan}, which is in force, is so`) : null));
   showIfNew(parts.spec, now.manifest, () => [h("h2", {}, `What was asked for (generation ${now.generation})`), specList(now.manifest)]);
   showIfNew(parts.replicas, item("replicas"), (replicas) => replicaTable(replicas));
   showIfNew(parts.history, item("versions"), (versions) => historyTable(versions));
@@ -145,7 +145,7 @@ function refresh(load) {
 
 onChange(topics[0], () => { drawNow(); drawSteps(); });
 onChange(topics[1], drawSteps);
-onChange("pulse", drawNow);
+onChange("header", drawNow);
 let isBegun = false;
 onChange(topics[0], () => {
   if (isBegun || !item("now")) return;

@@ -9,7 +9,7 @@ import { burnCell, few, latencyBar, leftOf, replicasText, sinceText, sloWords } 
 const MOST = 500;
 const LOW = Number.NEGATIVE_INFINITY;
 const budgetOf = (name) => table("budgets").get(name) ?? null;
-const standingOf = (name) => table("standing").get(name) ?? null;
+const statusOf = (name) => table("service_status").get(name) ?? null;
 const replicas = (service) => Object.values(service.replicas).reduce((sum, count) => sum + count, 0);
 
 /** Columns: how to sort by them (largest first where `falls`), and what is in them. */
@@ -97,7 +97,7 @@ function makeRow() {
 
 function updateRow(row, name) {
   const service = table("services").get(name);
-  const seen = JSON.stringify([service, budgetOf(name), standingOf(name)]);
+  const seen = JSON.stringify([service, budgetOf(name), statusOf(name)]);
   if (row.seen === seen) return;
   row.seen = seen;
   const troubles = JSON.stringify(troublesOf(name));
@@ -111,7 +111,7 @@ function updateRow(row, name) {
 /** What is wrong, in words. */
 function troublesOf(name) {
   const alerts = (budgetOf(name)?.alerts ?? []).map((period) => `uses up its error budget ${number(budgetOf(name).burn[period], 1)} times too fast over ${period}`);
-  return [...(standingOf(name)?.troubles ?? []).map((each) => each.message), ...alerts];
+  return [...(statusOf(name)?.troubles ?? []).map((each) => each.message), ...alerts];
 }
 
 function nameCell(name, service) {
@@ -120,7 +120,7 @@ function nameCell(name, service) {
 }
 
 function rateCell(name, service) {
-  const [low, high] = standingOf(name)?.expected_rps ?? [null, null];
+  const [low, high] = statusOf(name)?.expected_rps ?? [null, null];
   const expected = low === null ? "nothing foreseen" : `foreseen ${number(low)}–${rps(high)}`;
   return [rps(service.rate_rps), h("div", { class: "hint" }, `planned ${rps(service.planned_rate_rps)}`), h("div", { class: "hint" }, expected)];
 }
@@ -152,5 +152,5 @@ function sum(found) {
     found.length > MOST ? `The first ${MOST} are shown.` : "");
 }
 
-for (const topic of ["services", "standing", "budgets"]) onChange(topic, draw);
-begin(["services", "standing", "budgets"]);
+for (const topic of ["services", "service_status", "budgets"]) onChange(topic, draw);
+begin(["services", "service_status", "budgets"]);

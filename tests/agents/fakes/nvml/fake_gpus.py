@@ -224,7 +224,7 @@ def build_library(directory: Path) -> Path:
     """Compile the fake driver; the folder that holds it. Raises FileNotFoundError without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise FileNotFoundError("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built")
+        raise FileNotFoundError("no C compiler: the fake for libnvidia-ml.so.1 cannot be built")
     directory.mkdir(parents=True, exist_ok=True)
     # The name inside is what the loader knows it by: once loaded, it is found wherever it lies.
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-soname,{NAME}"]

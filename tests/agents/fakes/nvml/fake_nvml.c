@@ -1,4 +1,4 @@
-/* A stand-in for libnvidia-ml.so.1: GPUs that live in a file, so that tests and several processes see the same ones.
+/* A fake for libnvidia-ml.so.1: GPUs that live in a file, so that tests and several processes see the same ones.
  *
  * FAKE_NVML_STATE names the file; fake_gpus.py lays it out with the same structures and sets what a test needs. Every
  * call takes the file's lock (flock, gone with its holder even after SIGKILL), so that processes may be killed anywhere.

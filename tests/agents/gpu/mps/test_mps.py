@@ -1,4 +1,4 @@
-"""MPS of one GPU against the pretended control program: real processes, sockets and files."""
+"""MPS of one GPU against the fake control program: real processes, sockets and files."""
 
 import asyncio
 import json
@@ -79,7 +79,7 @@ class Client:
 
 
 class Node:
-    """A machine with the pretended MPS; nothing of it outlives the test."""
+    """A machine with the fake MPS; nothing of it outlives the test."""
 
     def __init__(self, directory: Path, at_exit: ExitStack) -> None:
         self.directory = directory

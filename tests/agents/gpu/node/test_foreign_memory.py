@@ -26,7 +26,7 @@ from tests.agents.enforce.test_diff import settle, settled
 from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, run
 from tests.agents.gpu.node.test_gpu_device import Commands, is_ready
 from tests.agents.gpu.node.test_gpu_device import a_command as a_node_command
-from tests.agents.gpu_nodes import CLOCK, GPUS, PretendedMemory, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import CLOCK, GPUS, FakeMemory, Wanted, gpu_device, play, states, until
 
 GPU = GPUS[0]
 """16384 MiB."""
@@ -61,15 +61,15 @@ def a_process(**variables: str) -> Iterator[int]:
         process.wait()
 
 
-def foreign_mib(memory: PretendedMemory, *views: ReplicaView) -> float:
+def foreign_mib(memory: FakeMemory, *views: ReplicaView) -> float:
     return ForeignMemory(memory).mib(GPU, views)
 
 
 def test_what_is_used_beyond_all_promises_is_strangers() -> None:
     # 9000 used, 4000 promised here: 5000. What another GPU's replica or a failed one was promised does not count.
     views = (a_view(4000.0), a_view(3000.0, gpu_index=1), a_view(2000.0, state="failed"))
-    assert foreign_mib(PretendedMemory(used_mib=9000.0), *views) == 5000.0
-    assert foreign_mib(PretendedMemory(used_mib=3000.0), *views) == 0.0
+    assert foreign_mib(FakeMemory(used_mib=9000.0), *views) == 5000.0
+    assert foreign_mib(FakeMemory(used_mib=3000.0), *views) == 0.0
 
 
 def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
@@ -79,7 +79,7 @@ def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
             GpuProcess(pid=pid, memory_mib=mib, is_mps=False)
             for pid, mib in ((stranger, 5000.0), (ours, 600.0), (child, 400.0))
         )
-        memory = ForeignMemory(PretendedMemory(used_mib=6000.0, strangers=held))
+        memory = ForeignMemory(FakeMemory(used_mib=6000.0, strangers=held))
         assert memory.mib(GPU, (a_view(8000.0, pid=ours),)) == 5000.0
         told = memory.problem(GPU)
         assert (
@@ -90,7 +90,7 @@ def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
 
 def test_what_swapped_out_tasks_left_behind_is_not_said_to_be_of_strangers() -> None:
     # 700 used, nothing promised: 700 beyond the 512 of the driver's own.
-    memory = ForeignMemory(PretendedMemory(used_mib=700.0))
+    memory = ForeignMemory(FakeMemory(used_mib=700.0))
     states: tuple[tuple[TaskState, int], ...] = (("swapped", 4712), ("swapping", 4711), ("running", 4713))
     tasks = tuple(
         TaskHolder(gpu_index=0, memory_mib=0.0, state=state, pid=pid, name=f"t{pid}", sm_percent=30.0)
@@ -101,14 +101,14 @@ def test_what_swapped_out_tasks_left_behind_is_not_said_to_be_of_strangers() -> 
 
 
 def test_overhead_and_processes_that_nobody_here_knows_leave_the_promises_as_they_are() -> None:
-    assert foreign_mib(PretendedMemory(used_mib=512.0)) == 0.0
-    assert foreign_mib(PretendedMemory(used_mib=513.0)) == 513.0
+    assert foreign_mib(FakeMemory(used_mib=512.0)) == 0.0
+    assert foreign_mib(FakeMemory(used_mib=513.0)) == 513.0
     gone = GpuProcess(pid=2**22 - 1, memory_mib=5000.0, is_mps=False)
-    assert foreign_mib(PretendedMemory(used_mib=5000.0, strangers=(gone,)), a_view(8000.0)) == 0.0
-    assert ForeignMemory(PretendedMemory()).problem(GPU) == ""
+    assert foreign_mib(FakeMemory(used_mib=5000.0, strangers=(gone,)), a_view(8000.0)) == 0.0
+    assert ForeignMemory(FakeMemory()).problem(GPU) == ""
 
 
-class Broken(PretendedMemory):
+class Broken(FakeMemory):
     """A driver that does not answer after its first answer."""
 
     error: DeviceError | None = None
@@ -165,7 +165,7 @@ def test_without_strangers_nothing_changes() -> None:
 @pytest.mark.integration
 def test_a_node_measures_before_it_starts_and_says_why_it_waits(tmp_path: Path) -> None:
     async def scenario() -> None:
-        memory = PretendedMemory(used_mib=16000.0)
+        memory = FakeMemory(used_mib=16000.0)
         control, stop = Commands(), asyncio.Event()
         async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:
             with pytest.raises(LaunchFailed, match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others"):

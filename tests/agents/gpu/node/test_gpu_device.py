@@ -1,4 +1,4 @@
-"""A node with pretended GPUs, whose replicas are real processes behind the real router, driven by the real agent."""
+"""A node with fake GPUs, whose replicas are real processes behind the real router, driven by the real agent."""
 
 import asyncio
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.agents.gpu_nodes import (
     GPU_TYPE,
     GPUS,
     NOT_PERMITTED,
-    PretendedErrors,
-    PretendedKnobs,
+    FakeErrors,
+    FakeKnobs,
     Wanted,
     front,
     gpu_device,
@@ -101,7 +101,7 @@ def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(tmp_path: P
 
 def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_again(tmp_path: Path) -> None:
     async def scenario() -> None:
-        knobs = PretendedKnobs()
+        knobs = FakeKnobs()
         async with gpu_device(Wanted(directory=tmp_path, knobs=knobs)) as device:
             await device.lock_clock_mhz(0, 1200.0)
             await device.limit_power_w(1, 250.0)
@@ -133,7 +133,7 @@ def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(tmp_path: Pa
 
 def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
-        errors = PretendedErrors()
+        errors = FakeErrors()
         async with gpu_device(Wanted(directory=tmp_path, errors=errors)) as device:
             assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, True]
             errors.gpus[GPUS[1].uuid] = "Xid 79: it fell off the bus"
@@ -145,7 +145,7 @@ def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
     play(scenario)
 
 
-def test_a_glance_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(tmp_path: Path) -> None:
+def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
             gpu_device(Wanted(directory=tmp_path)) as device,
@@ -157,16 +157,16 @@ def test_a_glance_tells_what_happened_since_the_last_one_and_leaves_the_readings
             await device.switch_routes((ROUTE,))
             for _ in range(3):
                 await ask(web, url)
-            glance = await device.glance(0)
-            (replica,) = glance.replicas
-            assert (glance.peak_power_w, replica.requests, replica.batches, replica.queued) == (100.0, 3, 3, 0)
+            poll = await device.poll(0)
+            (replica,) = poll.replicas
+            assert (poll.peak_power_w, replica.requests, replica.batches, replica.queued) == (100.0, 3, 3, 0)
             assert replica.execution_ms >= 2.0
             assert sum(count for _, count in replica.latency_buckets) == 3
             await ask(web, url)
-            (replica,) = (await device.glance(0)).replicas
+            (replica,) = (await device.poll(0)).replicas
             assert (replica.requests, sum(count for _, count in replica.latency_buckets)) == (1, 1)
             assert (await device.read()).replicas[0].requests == 4
-            assert (await device.glance(1)).replicas == ()
+            assert (await device.poll(1)).replicas == ()
 
     play(scenario)
 
@@ -261,7 +261,7 @@ async def _is_applied(control: Commands, generation: int) -> bool:
 def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(tmp_path: Path) -> None:
     async def scenario() -> None:
         control, stop = Commands(), asyncio.Event()
-        wanted = Wanted(directory=tmp_path, knobs=PretendedKnobs(refusal=NOT_PERMITTED))
+        wanted = Wanted(directory=tmp_path, knobs=FakeKnobs(refusal=NOT_PERMITTED))
         async with gpu_device(wanted) as device:
             settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
             agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))

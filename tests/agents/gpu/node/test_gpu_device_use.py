@@ -9,13 +9,13 @@ from agents.base.protocol import Overuse
 from agents.gpu.node.attribution import WINDOWS
 from agents.gpu.nvml.types import GpuProcess, ProcessUse
 from tests.agents.factories import a_replica
-from tests.agents.gpu_nodes import PretendedMemory, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import FakeMemory, Wanted, gpu_device, play, states, until
 
 pytestmark = pytest.mark.integration
 
 
 def test_a_replica_that_holds_more_memory_than_it_was_granted_is_told(tmp_path: Path) -> None:
-    memory = PretendedMemory()
+    memory = FakeMemory()
 
     async def scenario() -> None:
         async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:

@@ -12,7 +12,7 @@ from agents.gpu.mps.sharing import ByTurns
 from agents.gpu.node.starts import FIRST_S, MAX_S, GpuStarts, StartedGpu
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica
-from tests.agents.gpu_nodes import GPUS, PretendedErrors
+from tests.agents.gpu_nodes import GPUS, FakeErrors
 
 
 @dataclass
@@ -58,7 +58,7 @@ async def settle(sleeps: Sleeps) -> None:
 def test_the_others_start_and_the_one_is_condemned_with_the_reason(error: Exception) -> None:
     async def scenario() -> None:
         sleeps = Sleeps(most=0)
-        starts = GpuStarts(PretendedErrors(), Starter({0: 9}, error), sleep=sleeps)
+        starts = GpuStarts(FakeErrors(), Starter({0: 9}, error), sleep=sleeps)
         await starts.begin(GPUS)
         assert list(starts.condemned()) == [GPUS[0].uuid] and str(error) in starts.condemned()[GPUS[0].uuid]
         assert isinstance(starts.sharings[1], ByTurns) and starts.capabilities[1].clocks_mhz == (510.0,)
@@ -72,7 +72,7 @@ def test_the_others_start_and_the_one_is_condemned_with_the_reason(error: Except
 def test_it_is_tried_again_ever_less_often_until_it_starts() -> None:
     async def scenario() -> None:
         sleeps, starter = Sleeps(most=20), Starter({0: 10})
-        starts = GpuStarts(PretendedErrors(), starter, sleep=sleeps)
+        starts = GpuStarts(FakeErrors(), starter, sleep=sleeps)
         await starts.begin(GPUS)
         while starts.condemned():  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -88,7 +88,7 @@ def test_it_is_tried_again_ever_less_often_until_it_starts() -> None:
 
 def test_what_condemns_a_gpu_otherwise_stays_told() -> None:
     async def scenario() -> None:
-        errors = PretendedErrors(gpus={GPUS[1].uuid: "Xid 79"}, problem="no errors are told")
+        errors = FakeErrors(gpus={GPUS[1].uuid: "Xid 79"}, problem="no errors are told")
         starts = GpuStarts(errors, Starter({}))
         await starts.begin(GPUS)
         assert starts.condemned() == {GPUS[1].uuid: "Xid 79"} and starts.problem == "no errors are told"
@@ -100,7 +100,7 @@ def test_what_condemns_a_gpu_otherwise_stays_told() -> None:
 def test_closing_from_another_thread_ends_the_trying() -> None:
     async def scenario() -> None:
         sleeps, starter = Sleeps(most=3), Starter({0: 99})
-        starts = GpuStarts(PretendedErrors(), starter, sleep=sleeps)
+        starts = GpuStarts(FakeErrors(), starter, sleep=sleeps)
         await starts.begin(GPUS)
         await settle(sleeps)
         tried = len(starter.tried)

@@ -1,4 +1,4 @@
-"""Telemetry through the real NVML binding, against a small stand-in for the driver's library."""
+"""Telemetry through the real NVML binding, against a small fake for the driver's library."""
 
 import json
 import os
@@ -64,10 +64,10 @@ except DeviceError as error:
 
 
 def build(directory: Path, *flags: str) -> Path:
-    """Compile the stand-in; the folder that holds it."""
+    """Compile the fake; the folder that holds it."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built")
+        pytest.skip("no C compiler: the fake for libnvidia-ml.so.1 cannot be built")
     directory.mkdir()
     source = directory / "fake.c"
     source.write_text(FAKE_LIBRARY)
@@ -206,7 +206,7 @@ def test_a_lost_gpu_is_unhealthy_and_comes_back() -> None:
 def test_commands_are_answered_with_not_supported() -> None:
     device = Watched().device
     for refused in (
-        device.glance(0),
+        device.poll(0),
         device.start_replica(0, a_replica()),
         device.switch_routes(()),
         device.drain("r1"),

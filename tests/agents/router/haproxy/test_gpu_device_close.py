@@ -10,13 +10,13 @@ import pytest
 from agents.replicas.adapters import ASK_S
 from agents.router.haproxy.process import HaProxyError
 from tests.agents.factories import a_replica
-from tests.agents.gpu_nodes import PretendedKnobs, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
 
 pytestmark = pytest.mark.integration
 
 
 def test_a_router_that_cannot_be_closed_keeps_neither_knobs_nor_replicas_as_they_are(tmp_path: Path) -> None:
-    knobs = PretendedKnobs()
+    knobs = FakeKnobs()
     ended: list[int] = []
 
     async def fail(*, keep: bool) -> None:

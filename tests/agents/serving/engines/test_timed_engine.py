@@ -1,4 +1,4 @@
-"""The calibrated stand-in: its times, its sums, and the GPU that it pretends."""
+"""The timed engine: its times, its sums, and the GPU that it acts as."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from agents.serving.engines.timed_engine import TimedEngine, load_times, read_ti
 from tests.agents.harness import fp32
 
 
-def standin(
+def fake(
     times: str = "1:5,8:12", *, sms: int | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[TimedEngine, list[float]]:
     """An engine, and the seconds that it sleeps."""
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
-    engine, slept = standin()
+    engine, slept = fake()
     x = Tensor(name="x", datatype="INT32", shape=(2, 2), data=b"".join(n.to_bytes(4, "little") for n in (1, 2, 3, 4)))
     outputs = engine.run((x, fp32(0.5, 0.25, name="y")))
     # 1 + 2 and 3 + 4; each number of y is a row of its own. Two rows: 5 + 7 * 1/7 = 6 ms.
@@ -91,13 +91,13 @@ def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
 
 
 def test_warming_up_takes_a_batchs_time() -> None:
-    engine, slept = standin()
+    engine, slept = fake()
     engine.warm_up(8)
     assert slept == [pytest.approx(0.012)]
 
 
 def test_offloaded_it_holds_nothing_and_runs_nothing() -> None:
-    engine, _ = standin()
+    engine, _ = fake()
     engine.offload()
     assert engine.facts().memory_mib == 0.0
     with pytest.raises(EngineFailed, match="offloaded"):
@@ -106,8 +106,8 @@ def test_offloaded_it_holds_nothing_and_runs_nothing() -> None:
     assert (engine.facts().memory_mib, len(engine.run((fp32(1.0),)))) == (900.0, 1)
 
 
-def test_without_a_pretended_gpu_there_are_no_multiprocessors() -> None:
-    facts = standin()[0].facts()
+def test_without_a_fake_gpu_there_are_no_multiprocessors() -> None:
+    facts = fake()[0].facts()
     assert (facts.device, facts.sm_count) == ("cpu", None)
 
 
@@ -120,15 +120,15 @@ def test_without_a_pretended_gpu_there_are_no_multiprocessors() -> None:
         ("0.5", 2),  # never nothing
     ],
 )
-def test_a_pretended_gpu_grants_whole_steps_rounded_down(tmp_path: Path, percent: str, sms: int) -> None:
+def test_a_fake_gpu_grants_whole_steps_rounded_down(tmp_path: Path, percent: str, sms: int) -> None:
     (tmp_path / "control").touch()
     environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent}
-    assert standin(sms=132, environment=environment)[0].facts().sm_count == sms
+    assert fake(sms=132, environment=environment)[0].facts().sm_count == sms
 
 
-def test_without_a_control_daemon_a_pretended_gpu_is_granted_whole_as_cuda_does(tmp_path: Path) -> None:
+def test_without_a_control_daemon_a_fake_gpu_is_granted_whole_as_cuda_does(tmp_path: Path) -> None:
     environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
-    assert standin(sms=132, environment=environment)[0].facts().sm_count == 132
+    assert fake(sms=132, environment=environment)[0].facts().sm_count == 132
 
 
 @pytest.mark.parametrize(("text", "percent"), [("", None), ("12.5", 12.5), ("100", 100.0)])

@@ -21,7 +21,7 @@ GAVEL = {
 }
 SHARES = tuple(float(share) for share in range(5, 101, 5))
 # Geometric means of Tally's MPS averages over its two inference services, in the order of its training jobs; the
-# networks that it did not train stand where their stand-ins do.
+# networks that it did not train stand where their fakes do.
 TALLY = {
     "resnet50-training": (1.291 * 1.470) ** 0.5,
     "recommendation-training": (1.450 * 1.761) ** 0.5,

@@ -102,10 +102,10 @@ def test_version_works_without_a_control_plane() -> None:
 def findings(api: FakeApi) -> dict[str, ServerFinding]:
     import httpx2
 
-    surroundings = CliContext(
+    cli = CliContext(
         environment={"PLIMSOLL_TOKEN": SECRET}, home=Path("/nonexistent"), transport=httpx2.MockTransport(api)
     )
-    return {finding.check: finding for finding in control_plane_findings(surroundings)}
+    return {finding.check: finding for finding in control_plane_findings(cli)}
 
 
 def health_api(status: int, **checks: str) -> FakeApi:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
-from solvers.joint.heuristics.gpu_elimination import squeeze
+from solvers.joint.heuristics.gpu_elimination import eliminate_gpus
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.patterns.carried import carried
@@ -21,24 +21,26 @@ from tests.solvers.whole_program import set_up
 def search_of(seed: int, is_over: Callable[[], bool] = never) -> DiveContext:
     setting = set_up(random_problem(seed, services=8, types=2, gpus=12))
     relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
-    return DiveContext(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
+    tools = SearchContext(
+        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+    )
+    return DiveContext(tools, setting.demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
 
 
 def greedy_plan(search: DiveContext) -> Counter[int]:
-    return complete_greedily(search.kit, search.demand, search.duals, {})
+    return complete_greedily(search.tools, search.demand, search.duals, {})
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_squeezed_plan_serves_as_much_for_less(seed: int) -> None:
+def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = search_of(seed)
     plan = greedy_plan(search)
-    before = carried(search.kit.tables, search.kit.columns, plan)
+    before = carried(search.tools.tables, search.tools.columns, plan)
     if (before.rps < search.demand.rate).any():
         return
-    found = squeeze(search, plan)
+    found = eliminate_gpus(search, plan)
     if found is not None:
-        after = carried(search.kit.tables, search.kit.columns, found)
+        after = carried(search.tools.tables, search.tools.columns, found)
         assert (after.rps >= search.demand.rate * (1.0 - 1e-9)).all()
         assert (after.gpus <= search.demand.stock).all()
         assert after.cost < before.cost
@@ -47,25 +49,27 @@ def test_a_squeezed_plan_serves_as_much_for_less(seed: int) -> None:
 def test_a_superfluous_gpu_goes() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),)))
     relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
-    search = DiveContext(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), never)
+    tools = SearchContext(
+        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+    )
+    search = DiveContext(tools, setting.demand, relaxation.solution.duals, np.random.default_rng(0), never)
     # A GPU carries 100 rps: two do for 130.
     best = next(number for number, column in enumerate(setting.columns) if column.capacity[0] >= 99.0)
-    found = squeeze(search, Counter({best: 4}))
+    found = eliminate_gpus(search, Counter({best: 4}))
     assert found is not None
     assert sum(found.values()) < 4
 
 
 def test_nothing_is_found_when_time_is_over() -> None:
     search = search_of(0, is_over=lambda: True)
-    assert squeeze(search, greedy_plan(search)) is None
+    assert eliminate_gpus(search, greedy_plan(search)) is None
 
 
-def test_the_same_seed_squeezes_to_the_same_plan() -> None:
+def test_the_same_seed_shrinks_to_the_same_plan() -> None:
     def found() -> dict[object, int] | None:
         search = search_of(3)
-        plan = squeeze(search, greedy_plan(search))
-        return None if plan is None else {search.kit.columns[number].pattern: count for number, count in plan.items()}
+        plan = eliminate_gpus(search, greedy_plan(search))
+        return None if plan is None else {search.tools.columns[number].pattern: count for number, count in plan.items()}
 
     assert found() == found()
 
@@ -73,10 +77,10 @@ def test_the_same_seed_squeezes_to_the_same_plan() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_exchanges_keep_the_types_and_never_make_it_worse(seed: int) -> None:
     search = search_of(seed)
-    kit, demand = search.kit, search.demand
-    stack = LossPool(kit.tables, kit.columns, search.duals).stack()
+    tools, demand = search.tools, search.demand
+    stack = LossPool(tools.tables, tools.columns, search.duals).stack()
     gpus = np.array(sorted(greedy_plan(search).elements()), np.int32)[1:]
-    taken = carried(kit.tables, kit.columns, Counter(gpus.tolist()))
+    taken = carried(tools.tables, tools.columns, Counter(gpus.tolist()))
     worth = 4.0 * np.maximum(search.duals.rps, 1e-3)
     fleet = ExchangeState(
         gpus=gpus.copy(),
@@ -89,14 +93,14 @@ def test_exchanges_keep_the_types_and_never_make_it_worse(seed: int) -> None:
     )
 
     def value(numbers: np.ndarray[tuple[int], np.dtype[np.int32]]) -> float:
-        own = carried(kit.tables, kit.columns, Counter(numbers.tolist()))
+        own = carried(tools.tables, tools.columns, Counter(numbers.tolist()))
         short = np.maximum(demand.rate - own.rps, 0.0) @ worth
         missing = np.maximum(demand.fewest - own.replicas, 0.0) @ demand.missing_price
         return float(short + missing + stack.price[numbers].sum())
 
     before = value(gpus)
     exchange(stack, fleet, 200, np.array([seed + 1], np.uint64))
-    after = carried(kit.tables, kit.columns, Counter(fleet.gpus.tolist()))
+    after = carried(tools.tables, tools.columns, Counter(fleet.gpus.tolist()))
     assert value(fleet.gpus) <= before + 1e-6
     assert sorted(stack.gpu_type[fleet.gpus]) == sorted(stack.gpu_type[gpus])
     assert fleet.need == pytest.approx(demand.rate - after.rps, abs=1e-6)

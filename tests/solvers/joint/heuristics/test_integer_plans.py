@@ -35,8 +35,8 @@ def solved(problem: Problem, *, calls: int = 40, seed: int = 0) -> tuple[Setting
     setting = set_up(problem)
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
-    kit = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
-    return setting, relaxation, run(IntegerPlans(kit, setting.demand, seed=seed), relaxation, calls)
+    tools = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
+    return setting, relaxation, run(IntegerPlans(tools, setting.demand, seed=seed), relaxation, calls)
 
 
 def run(whole: IntegerPlans, relaxation: Relaxation, calls: int) -> IntegerPlan:
@@ -84,9 +84,11 @@ def test_tiny_plans_are_optimal_and_never_better_than_that() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_searching_is_never_worse_than_rounding_down_and_completing_greedily(seed: int) -> None:
     setting, relaxation, plan = solved(random_problem(seed))
-    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
+    tools = SearchContext(
+        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+    )
     whole = floors(relaxation.solution.counts, relaxation.columns)
-    greedy = complete_greedily(kit, setting.demand, relaxation.solution.duals, whole)
+    greedy = complete_greedily(tools, setting.demand, relaxation.solution.duals, whole)
     taken = carried(setting.tables, setting.columns, greedy)
     if (taken.rps >= setting.demand.rate).all():
         assert not plan.shortage_rps.any()
@@ -97,7 +99,7 @@ def test_completing_greedily_is_as_if_gpu_by_gpu() -> None:
     repeated = 0
     for seed in range(6):
         setting, relaxation, _ = solved(random_problem(seed), calls=0)
-        kit = SearchContext(
+        tools = SearchContext(
             setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
         )
         duals, one_by_one = relaxation.solution.duals, Counter[int]()
@@ -106,11 +108,11 @@ def test_completing_greedily_is_as_if_gpu_by_gpu() -> None:
         while True:
             rest = rest_of(demand, setting.tables, carried(setting.tables, setting.columns, one_by_one))
             rps = np.maximum(duals.rps, 1e-6 * rest.shortage_price)
-            best = kit.pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
+            best = tools.pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
             if is_met(rest) or best < 0:
                 break
             one_by_one[best] += 1
-        assert complete_greedily(kit, demand, duals, {}) == one_by_one, seed
+        assert complete_greedily(tools, demand, duals, {}) == one_by_one, seed
         repeated += sum(one_by_one.values()) - len(one_by_one)
     assert repeated > 0
 
@@ -130,8 +132,8 @@ def test_every_better_plan_is_reported_and_the_last_one_returned() -> None:
     pricer = setting.pricer()
     relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
     reported: list[IntegerPlan] = []
-    kit = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
-    plan = run(IntegerPlans(kit, setting.demand, seed=0, on_better=reported.append), relaxation, 60)
+    tools = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
+    plan = run(IntegerPlans(tools, setting.demand, seed=0, on_better=reported.append), relaxation, 60)
     values = [value(setting, each) for each in reported]
     assert values == sorted(values, reverse=True)
     assert reported[-1] is plan

@@ -87,10 +87,10 @@ def test_prune_keeps_all_that_serves_though_it_is_not_enough() -> None:
 
 def test_the_relaxation_of_a_whole_demand_is_that_of_column_generation() -> None:
     setting = set_up(random_problem(3))
-    kit = kit_of(setting)
+    tools = kit_of(setting)
     phases = (Phase(effort=CHEAP, min_gain=0.0),)
     found = generate(setting.tables, setting.demand, setting.pricer(), Columns(setting.tables), phases=phases)
-    part = relax_rest(kit, setting.demand, range(len(setting.columns)), rounds=200)
+    part = relax_rest(tools, setting.demand, range(len(setting.columns)), rounds=200)
     assert part.solution.objective == pytest.approx(found.solution.objective, rel=5e-3)
 
 
@@ -113,10 +113,10 @@ def test_pricing_for_some_services_finds_patterns_of_the_whole_tables() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_small_program_is_exact_where_it_has_all_columns_and_few_gpus(seed: int) -> None:
     setting = set_up(tiny_problem(seed, services=3))
-    kit = kit_of(setting)
-    part = relax_rest(kit, setting.demand, range(len(setting.columns)), rounds=50)
-    numbers = kit.pool.cheapest(kit.pool.reduced_costs(setting.demand, part.solution.duals), 400)
-    found = solve_small_program(kit.pool, setting.demand, part.solution.duals, numbers, below=1e9)
+    tools = kit_of(setting)
+    part = relax_rest(tools, setting.demand, range(len(setting.columns)), rounds=50)
+    numbers = tools.pool.cheapest(tools.pool.reduced_costs(setting.demand, part.solution.duals), 400)
+    found = solve_small_program(tools.pool, setting.demand, part.solution.duals, numbers, below=1e9)
     assert found is not None
     taken = carried(setting.tables, setting.columns, found.counts)
     rest = rest_of(setting.demand, setting.tables, taken)
@@ -125,4 +125,4 @@ def test_the_small_program_is_exact_where_it_has_all_columns_and_few_gpus(seed: 
     assert (taken.gpus <= setting.demand.stock).all()
     assert (taken.replicas <= setting.demand.most).all()
     assert found.cost >= optimum(setting) - 1e-6
-    assert solve_small_program(kit.pool, setting.demand, part.solution.duals, numbers, below=found.cost) is None
+    assert solve_small_program(tools.pool, setting.demand, part.solution.duals, numbers, below=found.cost) is None

@@ -81,16 +81,18 @@ def test_pricing_that_is_cut_short_proves_nothing() -> None:
 
 def test_a_whole_plan_is_there_before_the_relaxation_ends() -> None:
     setting = set_up(random_problem(2))
-    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
+    tools = SearchContext(
+        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+    )
     events: list[str] = []
-    whole = IntegerPlans(kit, setting.demand, seed=0, on_better=lambda _: events.append("plan"))
+    whole = IntegerPlans(tools, setting.demand, seed=0, on_better=lambda _: events.append("plan"))
 
     def look(found: Relaxation) -> None:
         events.append("round")
         if not whole.best.counts:
             whole.sketch(found)
 
-    relaxation = generate(setting.tables, setting.demand, kit.pricer, setting.columns, on_round=look)
+    relaxation = generate(setting.tables, setting.demand, tools.pricer, setting.columns, on_round=look)
     assert events[:2] == ["round", "plan"]
     # The last round is not reported.
     assert events.count("round") == relaxation.rounds - 1 > 1

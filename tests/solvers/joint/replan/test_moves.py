@@ -41,9 +41,9 @@ class Refusing(Pricer):
 class Unpriced(WarmStart):
     """Warm state with columns alone."""
 
-    def kit(self, problem: Problem, executor: Executor | None) -> SearchContext:
-        kit = super().kit(problem, executor)
-        return kit._replace(pricer=Refusing(kit.tables))
+    def tools(self, problem: Problem, executor: Executor | None) -> SearchContext:
+        tools = super().tools(problem, executor)
+        return tools._replace(pricer=Refusing(tools.tables))
 
 
 def costs(*, stock: tuple[float, float] = (9.0, 9.0)) -> Reals:

@@ -7,7 +7,14 @@ import pytest
 
 from solvers.joint.patterns.formulation import priced_problem
 from solvers.joint.patterns.tables import make_tables
-from solvers.joint.replan.warm_start import HEADROOM, MAX_STATES, WIDE_HEADROOM, WarmStart, keep_warm, take_warm
+from solvers.joint.replan.warm_start import (
+    HEADROOM,
+    MAX_STATES,
+    WIDE_HEADROOM,
+    WarmStart,
+    load_warm_start,
+    store_warm_start,
+)
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget
@@ -100,20 +107,20 @@ def test_a_solve_with_warm_state_finds_the_same_optimum() -> None:
 
 def test_a_token_names_a_state_once() -> None:
     warm = WarmStart(PROBLEM)
-    token = keep_warm(warm)
-    assert take_warm(token, PROBLEM) is warm
-    assert take_warm(token, PROBLEM) is None
-    assert take_warm(None, PROBLEM) is None
+    token = store_warm_start(warm)
+    assert load_warm_start(token, PROBLEM) is warm
+    assert load_warm_start(token, PROBLEM) is None
+    assert load_warm_start(None, PROBLEM) is None
 
 
 def test_a_state_that_does_not_serve_the_problem_is_dropped() -> None:
-    token = keep_warm(WarmStart(PROBLEM))
-    assert take_warm(token, with_rates(PROBLEM, 2.0)) is None
-    assert take_warm(token, PROBLEM) is None
+    token = store_warm_start(WarmStart(PROBLEM))
+    assert load_warm_start(token, with_rates(PROBLEM, 2.0)) is None
+    assert load_warm_start(token, PROBLEM) is None
 
 
 def test_only_a_few_states_are_kept_those_used_last() -> None:
     problem = a_problem(a_service("chat", rate_rps=10.0))
-    tokens = [keep_warm(WarmStart(problem)) for _ in range(MAX_STATES + 1)]
-    assert take_warm(tokens[0], problem) is None
-    assert all(take_warm(token, problem) is not None for token in tokens[1:])
+    tokens = [store_warm_start(WarmStart(problem)) for _ in range(MAX_STATES + 1)]
+    assert load_warm_start(tokens[0], problem) is None
+    assert all(load_warm_start(token, problem) is not None for token in tokens[1:])

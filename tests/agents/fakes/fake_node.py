@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A node with pretended GPUs: the real agent on the fake driver and the fake MPS, and faults of it from outside.
+"""A node with fake GPUs: the real agent on the fake driver and the fake MPS, and faults of it from outside.
 
-    pretended_node.py build DIRECTORY                   compile the fake driver into it
-    pretended_node.py run --library DIRECTORY [--gpus 2] -- plimsoll-agent --url ... --device gpu ...
-    pretended_node.py fault lost 0                      while it runs; `fault --help` names them all
-    pretended_node.py show                              what the driver holds now
-    pretended_node.py heal                              ends every fault
+    fake_node.py build DIRECTORY                   compile the fake driver into it
+    fake_node.py run --library DIRECTORY [--gpus 2] -- plimsoll-agent --url ... --device gpu ...
+    fake_node.py fault lost 0                      while it runs; `fault --help` names them all
+    fake_node.py show                              what the driver holds now
+    fake_node.py heal                              ends every fault
 
 The GPUs live in a file of the state directory (`--state-dir`, by default the one this runs in), and so outlive the
 agent as real ones do: clocks that it leaves locked are locked at its next start. `run` becomes the agent; of our own
-worker and trainer it makes clients of the fake MPS. In the testbed this is the entry point of `agent-pretended`.
+worker and trainer it makes clients of the fake MPS. In the testbed this is the entry point of `agent-fake`.
 """
 
 import argparse
@@ -26,14 +26,14 @@ sys.path.insert(0, str(HERE.parents[2]))
 from tests.agents.fakes.mps_client import break_gpu  # noqa: E402  found by the line above
 from tests.agents.fakes.nvml.fake_gpus import NO_LIMIT_KEPT, STATE_VARIABLE, FakeGpus, build_library  # noqa: E402
 
-FILE = "pretended-gpus"
+FILE = "fake-gpus"
 TEMPLATES = """\
 default = "own"
 [tasks]
 "default" = "own-trainer"
 
 [templates.own]
-command = ["{python}", "{here}/mps_worker.py", "--engine", "standin", "--times-ms", "1:20,8:22,64:70",
+command = ["{python}", "{here}/mps_worker.py", "--engine", "timed", "--times-ms", "1:20,8:22,64:70",
            "--service", "{{service}}", "--port", "{{port}}", "--batch", "{{batch}}", "--drain-s", "5"]
 start_limit_s = 60
 drain_limit_s = 10
@@ -143,13 +143,13 @@ def show(gpus: FakeGpus, _: argparse.Namespace) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="pretended_node.py", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="fake_node.py", description=(__doc__ or "").partition("\n")[0])
     parser.set_defaults(state_dir=Path())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="compile the fake driver")
     build.add_argument("directory", type=Path)
     build.set_defaults(do=lambda options: build_library(options.directory))
-    start = commands.add_parser("run", help="become an agent on pretended GPUs")
+    start = commands.add_parser("run", help="become an agent on fake GPUs")
     start.add_argument("--library", type=Path, required=True, help="folder that `build` compiled the fake driver into")
     start.add_argument("--gpus", type=int, choices=range(1, 17), default=2, metavar="COUNT", help="(default: 2)")
     start.add_argument("command", nargs="+", help="the agent's; device, state directory and templates are added")
@@ -189,7 +189,7 @@ def _on_gpus(do: Callable[[FakeGpus, argparse.Namespace], None]) -> Callable[[ar
     def act(options: argparse.Namespace) -> None:
         gpus = FakeGpus.found(options.state_dir / FILE)
         if gpus is None:
-            sys.exit(f"no pretended GPUs in {options.state_dir.absolute()}; `run` makes them")
+            sys.exit(f"no fake GPUs in {options.state_dir.absolute()}; `run` makes them")
         if getattr(options, "gpu", 0) not in range(gpus.state.gpu_count):
             sys.exit(f"no GPU {options.gpu}; this node has 0 to {gpus.state.gpu_count - 1}")
         do(gpus, options)

@@ -1,4 +1,4 @@
-"""Faults of the pretended node, each as the agent's own reading of NVML meets it, and their end."""
+"""Faults of the fake node, each as the agent's own reading of NVML meets it, and their end."""
 
 import os
 import time
@@ -10,16 +10,16 @@ import pytest
 from agents.base.device import DeviceError, GpuLost, NotPermitted
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.xid_watch import XidWatch
+from tests.agents.fakes.fake_node import FILE, main
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
-from tests.agents.fakes.pretended_node import FILE, main
 
 __all__ = ("fake", "library")
 
 
 @pytest.fixture
 def node(fake: FakeGpus) -> FakeGpus:
-    """The GPUs of the tests, at the place where a pretended node has them."""
+    """The GPUs of the tests, at the place where a fake node has them."""
     place = fake.path.with_name(FILE)
     os.link(fake.path, place)
     return fake
@@ -106,7 +106,7 @@ def test_a_gpu_that_there_is_not_is_named(node: FakeGpus, index: str, words: str
 
 
 def test_without_gpus_a_fault_says_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=f"no pretended GPUs in {tmp_path}"):
+    with pytest.raises(SystemExit, match=f"no fake GPUs in {tmp_path}"):
         main(["heal", "--state-dir", str(tmp_path)])
 
 

@@ -1,4 +1,4 @@
-"""Tasks on a stand-in device: they pass time, take memory, and change their states as `agents.base.device` says."""
+"""Tasks on a fake device: they pass time, take memory, and change their states as `agents.base.device` says."""
 
 import msgspec
 import pytest
@@ -128,9 +128,9 @@ def test_what_cannot_be_is_refused() -> None:
     assert [each.name for each in run(device.state()).gpus[0].tasks] == ["t1"]
 
 
-def test_the_agent_s_stand_in_knows_how_long_training_takes() -> None:
+def test_the_agent_s_fake_knows_how_long_training_takes() -> None:
     clock = ManualClock()
-    arguments = ["--url", "http://localhost", "--device", "standin", "--gpu-type", GPU_TYPE, "--launch-s", "0.001"]
+    arguments = ["--url", "http://localhost", "--device", "fake", "--gpu-type", GPU_TYPE, "--launch-s", "0.001"]
     device = make_device(make_parser().parse_args(arguments), clock)
     training = msgspec.structs.replace(a_task(network="resnet18-training", batch=64, sm_percent=100.0), kind="training")
     run(device.start_task(0, training))

@@ -9,7 +9,7 @@ import pytest
 
 from solvers.joint.heuristics.annealing import Annealer
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
-from solvers.joint.heuristics.gpu_elimination import soft_demand, thin
+from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, soft_demand
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
@@ -24,31 +24,31 @@ def search_of(problem: Problem, is_over: Callable[[], bool] = never, executor: E
     setting = set_up(problem)
     relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
     pricer = setting.pricer().on(executor)
-    kit = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
-    return DiveContext(kit, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
+    tools = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
+    return DiveContext(tools, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
 
 
 def thinned(search: DiveContext, plan: Counter[int], gpus: int = 1) -> Counter[int] | None:
     soft = soft_demand(search)
-    return thin(search, Annealer(search.kit.tables, soft), soft, plan, gpus=gpus, is_first=True)
+    return eliminate_by_annealing(search, Annealer(search.tools.tables, soft), soft, plan, gpus=gpus, is_first=True)
 
 
 def wasteful_plan(search: DiveContext) -> Counter[int]:
     """The greedy plan and one more GPU of its first column."""
-    plan = complete_greedily(search.kit, search.demand, search.duals, {})
+    plan = complete_greedily(search.tools, search.demand, search.duals, {})
     return plan + Counter([min(plan)])
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_thinned_plan_serves_as_much_for_less(seed: int) -> None:
+def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = search_of(random_problem(seed, services=8, types=2, gpus=12))
     plan = wasteful_plan(search)
-    before = carried(search.kit.tables, search.kit.columns, plan)
+    before = carried(search.tools.tables, search.tools.columns, plan)
     if (before.rps < search.demand.rate).any() or (before.gpus > search.demand.stock).any():
         return
     found = thinned(search, plan)
     assert found is not None
-    after = carried(search.kit.tables, search.kit.columns, found)
+    after = carried(search.tools.tables, search.tools.columns, found)
     assert (after.rps >= search.demand.rate * (1.0 - 1e-9)).all()
     assert (after.replicas >= search.demand.fewest).all()
     assert (after.replicas <= search.demand.most).all()
@@ -60,13 +60,13 @@ def test_a_thinned_plan_serves_as_much_for_less(seed: int) -> None:
 def test_where_all_gpus_are_needed_nothing_is_found() -> None:
     search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=6),)))
     # A GPU carries 100 rps.
-    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    best = next(number for number, column in enumerate(search.tools.columns) if column.capacity[0] >= 99.0)
     assert thinned(search, Counter({best: 4})) is None
 
 
-def test_a_plan_of_one_pattern_may_be_thinned_too() -> None:
+def test_a_plan_of_one_pattern_may_be_shrunk_too() -> None:
     search = search_of(a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),)))
-    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    best = next(number for number, column in enumerate(search.tools.columns) if column.capacity[0] >= 99.0)
     found = thinned(search, Counter({best: 4}))
     assert found is None or sum(found.values()) == 3
 
@@ -74,13 +74,13 @@ def test_a_plan_of_one_pattern_may_be_thinned_too() -> None:
 @pytest.mark.parametrize("gpus", [2, 3, 50])
 def test_several_gpus_may_go_at_once(gpus: int) -> None:
     search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=20),)))
-    best = next(number for number, column in enumerate(search.kit.columns) if column.capacity[0] >= 99.0)
+    best = next(number for number, column in enumerate(search.tools.columns) if column.capacity[0] >= 99.0)
     found = thinned(search, Counter({best: 7}), gpus)
     if gpus > 3:
         assert found is None
     else:
         assert found is not None and found.total() <= 7 - gpus + 1
-        taken = carried(search.kit.tables, search.kit.columns, found)
+        taken = carried(search.tools.tables, search.tools.columns, found)
         assert (taken.rps >= search.demand.rate * (1.0 - 1e-9)).all()
 
 

@@ -1,4 +1,4 @@
-"""The stand-in device, as far as it goes without HTTP."""
+"""The fake device, as far as it goes without HTTP."""
 
 import msgspec
 import pytest
@@ -9,7 +9,7 @@ from agents.daemon.build import make_device
 from agents.main import make_parser
 from tests.agents.factories import GPU_TYPE, a_replica, run
 
-ARGUMENTS = ["--url", "http://localhost", "--device", "standin", "--gpu-type", GPU_TYPE]
+ARGUMENTS = ["--url", "http://localhost", "--device", "fake", "--gpu-type", GPU_TYPE]
 
 
 def test_a_network_that_nobody_measured_cannot_start() -> None:
@@ -20,10 +20,10 @@ def test_a_network_that_nobody_measured_cannot_start() -> None:
     assert run(device.state()).gpus[0].replicas == ()
 
 
-def test_pretended_gpus_are_not_governed() -> None:
+def test_fake_gpus_are_not_governed() -> None:
     device = make_device(make_parser().parse_args(ARGUMENTS), ManualClock())
-    with pytest.raises(NotSupported, match="GPU 0 cannot be governed: stand-in GPUs draw no power"):
-        run(device.glance(0))
+    with pytest.raises(NotSupported, match="GPU 0 cannot be governed: fake GPUs draw no power"):
+        run(device.poll(0))
 
 
 @pytest.mark.parametrize("name", ["N1", "n1.example", "-n1", "n" * 64, ""])

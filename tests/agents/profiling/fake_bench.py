@@ -1,11 +1,11 @@
-"""A bench whose batches take known times, under the pretended MPS; as a template's program.
+"""A bench whose batches take known times, under the fake MPS; as a template's program.
 
-`python pretended_bench.py -m agents.profiling OPTIONS`. A batch of n rows at share p takes
+`python fake_bench.py -m agents.profiling OPTIONS`. A batch of n rows at share p takes
 
     (2 + n) · 100 / p ms, half as much more for each other bench that is up
 
 by a clock that runs ahead of the machine's, so that no load of the machine shows in a time. Its engine holds 100 + n
-MiB; more than 64 rows do not fit. PRETENDED_DIRECTORY, from the template, is where benches see each other; files in it
+MiB; more than 64 rows do not fit. FAKE_DIRECTORY, from the template, is where benches see each other; files in it
 make a bench misbehave:
 
     outside     it does not join MPS          hang        a batch never ends
@@ -41,8 +41,8 @@ class Clock:
         return self.at_s
 
 
-class PretendedEngine:
-    platform = "pretended"
+class FakeEngine:
+    platform = "fake"
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.directory, self.clock = directory, clock
@@ -75,7 +75,7 @@ class PretendedEngine:
         return inputs
 
     def facts(self) -> DeviceFacts:
-        return DeviceFacts(device="pretended:0", sm_count=self.sms, memory_mib=100.0 + self.rows)
+        return DeviceFacts(device="fake:0", sm_count=self.sms, memory_mib=100.0 + self.rows)
 
     def offload(self) -> None:
         self.rows = 0
@@ -85,10 +85,10 @@ class PretendedEngine:
 
 
 if __name__ == "__main__":
-    place = Path(os.environ["PRETENDED_DIRECTORY"])
+    place = Path(os.environ["FAKE_DIRECTORY"])
     clock = Clock()
     try:
-        code = main(sys.argv[3:], lambda *_: PretendedEngine(place, clock), clock.now_s)
+        code = main(sys.argv[3:], lambda *_: FakeEngine(place, clock), clock.now_s)
     finally:
         with contextlib.suppress(FileNotFoundError):
             (place / f"{os.getpid()}.up").unlink()
