@@ -25,17 +25,11 @@ Quantity: TypeAlias = Literal["memory", "sm_count", "sm_use"]
 AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
 LeaseEnd: TypeAlias = Literal["keep", "restore"]
 
-KNOWS_HEADER, KNOWS_LEASES = "Plimsoll-Knows", "leases"
-"""What an agent says that it takes beside the first contract: agents without the header get no lease."""
 TIME_HEADER = "Plimsoll-Agent-Time"
 """The agent's clock when it sends, in Unix seconds: so that a wrong clock can be told from an old window."""
 
 METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
-
-TAKES_HEADER, TAKES_USES, TAKES_UNKNOWN = "Plimsoll-Takes", "uses", "unknown"
-"""What a control plane says with every answer that it takes beside the first contract: use by part of a GPU; readings
-without what the driver does not tell."""
 
 BUCKETS_PER_DOUBLING = 4
 MIN_BUCKET_MS = 0.25
@@ -167,16 +161,14 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     replicas: Annotated[tuple[ReplicaReading, ...], Meta(max_length=1024)] = ()
     services: Annotated[tuple[ServiceReading, ...], Meta(max_length=1024)] = ()
     tasks: Annotated[tuple[TaskReading, ...], Meta(max_length=1024)] = ()
-    """Not sent where there are none, so that older control planes take the observation."""
     acks: Annotated[tuple[Ack, ...], Meta(max_length=64)] = ()
     agent_version: str = ""
     problems: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """What the node cannot do, in words."""
     repartition: Annotated[tuple[Count, ...], Meta(max_length=64)] = ()
-    """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are. Like no
-    tasks not sent where there are none."""
+    """Indices of the GPUs whose governor can keep neither cap nor latencies with the SM percents as they are."""
     uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
-    """Who used what of the GPUs, where that was measured; sent to a control plane that says it takes it."""
+    """Who used what of the GPUs, where that was measured."""
 
 
 class ReplicaCommand(Wire, frozen=True, kw_only=True):
@@ -236,7 +228,7 @@ class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     replicas: tuple[ReplicaCommand, ...] = ()
     tasks: tuple[TaskCommand, ...] = ()
     governor: GovernorCommand | None = None
-    """None: clock and batches stay as they are commanded. Like no tasks not sent, so that older agents take it."""
+    """None: clock and batches stay as they are commanded."""
 
 
 class Route(Wire, frozen=True, kw_only=True):
@@ -277,8 +269,8 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     server_time_s: Amount
     command: NodeCommand | None = None
     """None: the generation that the agent reported is the newest."""
-    lease: LeaseTerms | msgspec.UnsetType = msgspec.UNSET
-    """Without one commands hold for ever. Sent only to agents that say `Plimsoll-Knows: leases`."""
+    lease: LeaseTerms | None = None
+    """None: commands hold for ever."""
 
 
 def bucket_of(latency_ms: float) -> int:

@@ -310,7 +310,7 @@ class NodeAgent:
         now_s = self._clock.now_s()
         self._skew.note(sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s)
         had_ended = self._lease.has_ended(now_s)
-        self._lease.renew(reply.lease or None, now_s)
+        self._lease.renew(reply.lease, now_s)
         if had_ended:
             self._changed.set()
         if reply.command is not None:

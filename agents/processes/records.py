@@ -21,7 +21,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -199,11 +199,6 @@ class Records(Generic[R]):
 
     def _folder(self, name: str) -> Path:
         return self._directory / name
-
-
-def with_batch(record: Record, batch: int) -> Record:
-    """The record after a change of the batch."""
-    return replace(record, batch=batch)
 
 
 def _size_bytes(path: Path) -> int:

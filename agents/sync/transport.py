@@ -15,20 +15,8 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
-from msgspec import structs
 
-from agents.base.protocol import (
-    KNOWS_HEADER,
-    KNOWS_LEASES,
-    METRICS_HEADER,
-    TAKES_HEADER,
-    TAKES_UNKNOWN,
-    TAKES_USES,
-    TIME_HEADER,
-    GpuReading,
-    Observation,
-    SyncReply,
-)
+from agents.base.protocol import METRICS_HEADER, TIME_HEADER, Observation, SyncReply
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
@@ -112,7 +100,6 @@ class HttpTransport:
         self._token = token
         self._speed = speed
         self._session: aiohttp.ClientSession | None = None
-        self._takes: frozenset[str] = frozenset()
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
         wall_wait_s = wait_s / self._speed
@@ -120,28 +107,14 @@ class HttpTransport:
             async with self._open().post(
                 f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
                 params={"wait_s": f"{wall_wait_s:.3f}"},
-                data=msgspec.json.encode(self._as_taken(observation)),
+                data=msgspec.json.encode(observation),
                 headers={TIME_HEADER: f"{self._now_s():.3f}"} if self._now_s else None,
                 timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
             ) as response:
-                self._note_takes(response.status, response.headers.get(TAKES_HEADER, ""))
                 return _read(response.status, await response.read(), response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ControlPlaneSilent(f"no answer from {self._url}: {reason}") from error
-
-    def _as_taken(self, observation: Observation) -> Observation:
-        """Without what an older control plane would refuse, until an answer says that this one takes it."""
-        if TAKES_USES not in self._takes:
-            observation = structs.replace(observation, uses=())
-        if TAKES_UNKNOWN not in self._takes and any(gpu.busy_percent is None for gpu in observation.gpus):
-            observation = structs.replace(observation, gpus=tuple(map(_with_busy, observation.gpus)))
-        return observation
-
-    def _note_takes(self, status: int, takes: str) -> None:
-        """An answer of the API itself tells; one of a proxy before it, or of an API that is busy, does not."""
-        if status == HTTPStatus.OK or status in _REFUSED:
-            self._takes = frozenset(each.strip() for each in takes.split(","))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -152,7 +125,6 @@ class HttpTransport:
         """The session; made late because it belongs to the running event loop."""
         if self._session is None:
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-            headers[KNOWS_HEADER] = KNOWS_LEASES
             if self._metrics_address:
                 headers[METRICS_HEADER] = self._metrics_address
             self._session = aiohttp.ClientSession(headers=headers)
@@ -198,10 +170,6 @@ def _words(body: bytes) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
     return f": {problem.detail or problem.title}" if problem.detail or problem.title else ""
-
-
-def _with_busy(gpu: GpuReading) -> GpuReading:
-    return gpu if gpu.busy_percent is not None else structs.replace(gpu, busy_percent=0.0)
 
 
 LIMIT_S = 5.0

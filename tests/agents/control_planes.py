@@ -1,7 +1,5 @@
 """A control plane on paper, for tests of the agent's loop."""
 
-import msgspec
-
 from agents.base.clock import Clock
 from agents.base.device import Device
 from agents.base.protocol import LeaseTerms, NodeCommand, Observation, SyncReply
@@ -40,7 +38,7 @@ class PaperControlPlane:
             acknowledged=observation.sequence if self.is_durable else 0,
             server_time_s=self.clock.now_s(),
             command=command,
-            lease=msgspec.UNSET if self.lease is None else self.lease,
+            lease=self.lease,
         )
 
 

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import msgspec
+
+from app.simulate.report.report import SimulationReport
 from app.simulate.run.results import (
     PlanChanges,
     RunResult,
@@ -146,3 +149,12 @@ def a_run(
         decision_seconds=decision_seconds,
         tasks=tasks,
     )
+
+
+def report_from_json(text: bytes) -> SimulationReport:
+    """A report from its file."""
+    document = msgspec.json.decode(text)
+    seconds = document.pop("seconds", [])
+    for run, times in zip(document.get("runs", []), seconds, strict=False):
+        run["decision_seconds"] = times["decisions"]
+    return msgspec.convert(document, SimulationReport)

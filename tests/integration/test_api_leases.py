@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.base.protocol import KNOWS_HEADER, KNOWS_LEASES, TIME_HEADER
+from agents.base.protocol import TIME_HEADER
 from app.api.fleet.sync import SKEW_HEADER
 from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
@@ -62,15 +62,11 @@ def test_an_old_window_of_a_node_with_a_right_clock_stays_old(api: Api) -> None:
     assert all(each.arrivals == 0 for each in _windows(api))
 
 
-def test_leases_go_to_agents_that_take_them(database: str) -> None:
+def test_every_answer_has_the_lease_that_is_set(database: str) -> None:
     with running_api(database, lease_s=60, lease_end="restore") as api:
         fill(api)
-        assert "lease" not in api.sync(sequence=1).json()
-        told = {KNOWS_HEADER: KNOWS_LEASES}
-        answer = api.call("POST", "nodes/n1/sync", observation(sequence=2), token="agent", **told)
-        assert answer.json()["lease"] == {"duration_s": 60.0, "on_end": "restore"}
+        assert api.sync(sequence=1).json()["lease"] == {"duration_s": 60.0, "on_end": "restore"}
 
 
 def test_without_the_setting_nobody_gets_a_lease(api: Api) -> None:
-    told = {KNOWS_HEADER: KNOWS_LEASES}
-    assert "lease" not in api.call("POST", "nodes/n1/sync", observation(), token="agent", **told).json()
+    assert api.sync(sequence=1).json()["lease"] is None

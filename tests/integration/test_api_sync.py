@@ -47,6 +47,7 @@ def test_an_acknowledged_observation_is_in_the_database(api: Api) -> None:
         "acknowledged": 1,
         "server_time_s": NOW.timestamp(),
         "command": None,
+        "lease": None,
     }
     assert _stored(api.url) == [("n1", 1)]
 

@@ -1,6 +1,7 @@
 """Schema revisions: up, down, two at once, and the Python tables against the schema."""
 
 import multiprocessing
+import re
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -63,13 +64,18 @@ def test_two_upgrades_at_once_both_succeed(empty_database: str) -> None:
     assert migrate.check(empty_database) is None
 
 
-def test_a_database_of_a_newer_program_is_named(database: str) -> None:
+@pytest.mark.parametrize(
+    ("revision", "told"), [("0036", "made before 0.1.0, .* start afresh"), ("9999", "run a newer program")]
+)
+def test_a_database_of_another_program_is_refused_and_says_why(database: str, revision: str, told: str) -> None:
     engine = create_engine(database, poolclass=pool.NullPool)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
     engine.dispose()
     message = migrate.check(database)
-    assert message is not None and "newer program" in message
+    assert message is not None and re.search(told, message)
+    with pytest.raises(migrate.UnknownRevision, match=told):
+        migrate.upgrade(database)
 
 
 def test_every_table_says_what_it_holds(database: str) -> None:

@@ -119,10 +119,10 @@ def test_prices_follow_each_other_and_the_past_stays(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         await gpu_types.set_price(connection, "T4", Decimal("2"), at=LATER)
         await gpu_types.set_price(connection, "T4", Decimal("3"), at=LATER)
-        found = [
-            (entry.start, entry.end, entry.price_usd_per_hour)
-            for entry in await gpu_types.list_prices(connection, "T4")
-        ]
+        prices = (
+            "SELECT lower(valid), upper(valid), price_usd_per_hour FROM gpu_price WHERE gpu_type = 'T4' ORDER BY valid"
+        )
+        found = [tuple(row) for row in await connection.execute(text(prices))]
         assert found == [(None, LATER, Decimal("1.2")), (LATER, None, Decimal("3"))]
         assert (await gpu_types.get(connection, "T4", START)).gpu_type.price_usd_per_hour == 1.2
         assert (await gpu_types.load_all(connection, LATER))[0].price_usd_per_hour == 3.0

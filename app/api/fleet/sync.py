@@ -15,17 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from agents.base.protocol import (
-    KNOWS_HEADER,
-    KNOWS_LEASES,
-    TAKES_HEADER,
-    TAKES_UNKNOWN,
-    TAKES_USES,
-    TIME_HEADER,
-    NodeCommand,
-    Observation,
-    SyncReply,
-)
+from agents.base.protocol import TIME_HEADER, NodeCommand, Observation, SyncReply
 from app.api.fleet.observations import decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT_SCOPES, Agent, require_scope
@@ -122,24 +112,20 @@ async def _answer(context: Context, request: Request, name: str, wait_s: float) 
     observation = decode_observation(await request.body(), name)
     off_s = _off_s(request, context)
     observation = structs.replace(observation, window_start_s=max(0.0, observation.window_start_s - off_s))
-    takes_lease = KNOWS_LEASES in request.headers.get(KNOWS_HEADER, "")
     skew_s = await _note_clock(context, observation, off_s)
     acknowledged = await _ingest(context, observation)
     await context.parts.agent_addresses.note(context.parts.engine, observation.node, request)
     command = await _command(context, observation, wait_s)
-    lease = context.parts.lease if takes_lease else None
     reply = SyncReply(
         boot=observation.boot,
         acknowledged=acknowledged,
         server_time_s=context.now().timestamp(),
         command=command,
-        lease=msgspec.UNSET if lease is None else lease,
+        lease=context.parts.lease,
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = {TAKES_HEADER: f"{TAKES_USES}, {TAKES_UNKNOWN}"} | (
-        {} if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
-    )
+    headers = None if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
     return Response(_encoder.encode(reply), media_type="application/json", headers=headers)
 
 

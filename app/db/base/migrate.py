@@ -12,6 +12,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, pool
 
+from app.base.errors import PlimsollError
+
 CHECKOUT = Path(__file__).resolve().parents[3] / "migrations"
 PACKAGED = Path(__file__).resolve().parent / "_migrations"
 
@@ -19,8 +21,18 @@ PACKAGED = Path(__file__).resolve().parent / "_migrations"
 _alembic_runs = threading.Lock()
 
 
+class UnknownRevision(PlimsollError):
+    """The database has a revision that this program cannot start from."""
+
+
 def upgrade(url: str, revision: str = "head") -> None:
-    """Apply every revision up to `revision`; does nothing when it is there already. Blocks: run it in a thread."""
+    """Apply every revision up to `revision`; does nothing when it is there already. Blocks: run it in a thread.
+
+    Raises UnknownRevision.
+    """
+    why = _why_unknown(current(url))
+    if why is not None:
+        raise UnknownRevision(why)
     with _alembic_runs:
         command.upgrade(_config(url), revision)
 
@@ -51,10 +63,28 @@ def check(url: str) -> str | None:
     has, needs = current(url), head()
     if has == needs:
         return None
-    known = {script.revision for script in ScriptDirectory.from_config(_config("")).walk_revisions()}
-    if has is not None and has not in known:
-        return f"the database has revision {has}, which this program does not know; run a newer program (needs {needs})"
+    why = _why_unknown(has)
+    if why is not None:
+        return why
     return f"the database has revision {has or 'none'}, this program needs {needs}; run `plimsoll db upgrade`"
+
+
+def _why_unknown(has: str | None) -> str | None:
+    """None where this program knows the revision, or the database has none; else what is wrong and what to do."""
+    scripts = ScriptDirectory.from_config(_config(""))
+    if has is None or has in {script.revision for script in scripts.walk_revisions()}:
+        return None
+    first = scripts.get_base()
+    if first is not None and has < first:
+        return (
+            f"the database has revision {has}: it was made before 0.1.0, "
+            "and nothing brings it to the schema of this program; "
+            "start afresh with an empty database, or with another data directory"
+        )
+    return (
+        f"the database has revision {has}, which this program does not know; "
+        f"run a newer program (this one has {scripts.get_current_head()})"
+    )
 
 
 def _config(url: str) -> Config:

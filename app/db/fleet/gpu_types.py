@@ -26,17 +26,6 @@ class GpuTypeRow:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """The price of one whole GPU over one period."""
-
-    start: datetime | None
-    """None: since ever."""
-    end: datetime | None
-    """None: until further notice."""
-    price_usd_per_hour: Decimal
-
-
 async def list_rows(
     connection: AsyncConnection, now: datetime, *, after: str = "", limit: int | None = None
 ) -> tuple[GpuTypeRow, ...]:
@@ -124,15 +113,6 @@ async def set_price(connection: AsyncConnection, name: str, price_usd_per_hour: 
             {"name": name, "at": at},
         )
     await _insert_price(connection, name, price_usd_per_hour, start=at)
-
-
-async def list_prices(connection: AsyncConnection, name: str) -> tuple[Price, ...]:
-    """All prices of a type, oldest first."""
-    statement = select(gpu_price).where(gpu_price.c.gpu_type == name).order_by(gpu_price.c.valid)
-    return tuple(
-        Price(start=row.valid.lower, end=row.valid.upper, price_usd_per_hour=row.price_usd_per_hour)
-        for row in await connection.execute(statement)
-    )
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:

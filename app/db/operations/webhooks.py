@@ -14,7 +14,7 @@ from app.db.operations.events import EventRow
 from app.store.store import AuditEvent
 
 WAITING_LIMIT = 10_000
-"""Events that wait for one webhook; the trigger drops the oldest beyond it (migration 0030 has the number)."""
+"""Events that wait for one webhook; the trigger drops the oldest beyond it (6_events_notify.sql has the number)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

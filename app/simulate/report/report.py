@@ -1,4 +1,4 @@
-"""The report of a simulation: every run, and what the seeds say together of each policy. JSON in and out."""
+"""The report of a simulation: every run, and what the seeds say together of each policy; as JSON."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,15 +124,6 @@ def report_to_json(report: SimulationReport) -> bytes:
         del run["decision_seconds"]
     seconds = [{"policy": run.policy, "seed": run.seed, "decisions": run.decision_seconds} for run in report.runs]
     return msgspec.json.format(msgspec.json.encode({**document, "seconds": seconds}), indent=1) + b"\n"
-
-
-def report_from_json(text: bytes) -> SimulationReport:
-    """A report from its file. Raises msgspec.ValidationError."""
-    document = msgspec.json.decode(text)
-    seconds = document.pop("seconds", [])
-    for run, times in zip(document.get("runs", []), seconds, strict=False):
-        run["decision_seconds"] = times["decisions"]
-    return msgspec.convert(document, SimulationReport)
 
 
 def estimate(values: Sequence[float]) -> SeedMean:

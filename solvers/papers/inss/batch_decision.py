@@ -10,8 +10,8 @@ That the rate is carried, h(b) ≥ λ (4c), is for the caller to ask: where it i
 Replicas decide in the order given: all first get their smallest batch, then each takes its best one while memory lasts.
 Neighbours count with the batch that presses most, so that no decision unsettles another.
 
-Method: with at most 32 candidates a scan is exact. The paper's Algorithm 1 (`search_as_printed`) sets its flag in the
-wrong branch, where a batch was too large, and takes T for monotone; but by eq. 2 T can fall with b while requests wait.
+Method: with at most 32 candidates a scan is exact. The paper's Algorithm 1 sets its flag in the wrong branch, where a
+batch was too large, and takes T for monotone; but by eq. 2 T can fall with b while requests wait.
 
 Source: InSS, sections 4.2 and 5.3. Changed: h is not b / t, at which a queue of random arrivals grows without end, but
 what the capacity law leaves of it; and T has no wait for a full batch unless `fills_batches`, since our replicas take
@@ -20,7 +20,7 @@ that carries a higher one.)
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -77,13 +77,6 @@ class BatchDecision(NamedTuple):
     row: OperatingPoint
     carried_rps: float
     """0 where no batch keeps the SLO; the row is then the smallest batch's."""
-
-
-class Printed(NamedTuple):
-    """What Algorithm 1 returns for one replica."""
-
-    batch: int | None
-    flag: bool
 
 
 def task_latency_ms(
@@ -146,22 +139,3 @@ def neighbours_of_all(host: BatchHost, tenants: Sequence[BatchTenant]) -> list[N
         Neighbours(count=len(tenants) - 1, pressure=math.fsum(worst[:at] + worst[at + 1 :]))
         for at in range(len(tenants))
     ]
-
-
-def search_as_printed(
-    keeps_limits: Callable[[int], bool], carries_rate: Callable[[int], bool], *, largest: int = 32
-) -> Printed:
-    """Algorithm 1 for one replica, line by line, with its faults; for comparison with the scan.
-
-    keeps_limits: (4a) and (4b); carries_rate: (4c). The flag is true only after some batch was too large, as printed.
-    """
-    low, high, batch, flag = 1, largest, None, False
-    while low <= high:
-        middle = (low + high) // 2
-        if not keeps_limits(middle):
-            high, flag = middle - 1, True
-        elif carries_rate(middle):
-            batch, low = middle, middle + 1
-        else:
-            break
-    return Printed(batch, flag)

@@ -10,12 +10,12 @@ Source: Morak, section V-C ("allocate resources in proportion to the knee point"
 type or a profile allows, and that nothing is left unused that somebody could take.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.predict.data.samples import Reals, Samples
+from solvers.predict.data.samples import Reals
 from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
 from solvers.types.problem import OperatingPoint
 
@@ -105,16 +105,6 @@ def knee_point(sm_percent: Reals, latency_ms: Reals) -> Knee:
         slope_before=curve.slope_before,
         slope_after=curve.slope_after,
     )
-
-
-def knee_points(samples: Samples) -> Mapping[float, Knee]:
-    """The knee at every batch that was measured at three shares or more; samples of one group, clock and quota."""
-    knees: dict[float, Knee] = {}
-    for batch in np.unique(samples.at.batch):
-        rows = np.flatnonzero(samples.at.batch == batch)
-        if len(np.unique(samples.at.sm_percent[rows])) >= MIN_SHARES:
-            knees[float(batch)] = knee_point(samples.at.sm_percent[rows], samples.latency_ms[rows])
-    return knees
 
 
 def _knee_percent(curve: TwoSegments, *, low: float, high: float) -> float:

@@ -78,14 +78,6 @@ class JobDemand:
     """ρ: how full the fleet is, 0 to 1."""
 
 
-def printed_score(
-    wish: JobDemand, *, latency_s: float, throughput_rps: float, epc: float, alpha: float = 1.0, beta: float = 1.0
-) -> float:
-    """Equation 4 as printed; no policy uses it."""
-    slack = max(0.0, wish.left_s - latency_s)
-    return wish.weight / latency_s + (1.0 - wish.weight) * throughput_rps + alpha * slack + beta * epc
-
-
 def tune(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
@@ -205,15 +197,3 @@ def estimated_power_consumption(
         raise ValueError(f"the base power {base} W must not be above the TDP {tdp} W")
     utilisation = np.asarray(sm_percent) / 100.0 * np.asarray(memory_share)
     return np.asarray(base + (tdp - base) * utilisation * np.asarray(latency_s))
-
-
-def energy_per_request_j(
-    power_w: npt.ArrayLike, latency_ms: npt.ArrayLike, batch: npt.ArrayLike, *, idle_w: npt.ArrayLike = 0.0
-) -> Reals:
-    """Joules of one request: (power − idle) · latency / batch, for arrays that go together in shape.
-
-    `power_w`: watts of the GPU while the batch runs. `idle_w`: what the GPU draws anyway and the request is not charged
-    with; 0 charges all of it. Watts that are predicted below idle cost nothing.
-    """
-    above_w = np.maximum(np.asarray(power_w, dtype=np.float64) - np.asarray(idle_w), 0.0)
-    return np.asarray(above_w * np.asarray(latency_ms) / 1000.0 / np.asarray(batch))

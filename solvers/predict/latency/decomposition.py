@@ -10,7 +10,7 @@ never transfer.
 
 InSS writes the launch delay next to n replicas as kernels · (o + α·n + β), additive per kernel; the contract as
 launch_ms · (1 + launch_per_neighbour · n + launch_base). With launch_ms = kernels · o they are one law:
-launch_per_neighbour = α / o and launch_base = β / o (`relative_launch_delay`).
+launch_per_neighbour = α / o and launch_base = β / o.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.predict.data.samples import LayerCounts, Queries, Reals
+from solvers.predict.data.samples import Queries, Reals
 
 MIN_RUN_FRACTION = 0.1
 """Facts that would leave less run time than this fraction of the latency are too large; they are scaled down to it."""
@@ -62,8 +62,6 @@ TYPICAL_LINK = LinkFacts(pcie_bytes_per_ms=1e7, launch_ms_per_kernel=0.00137)
 
 NO_FACTS: Mapping[str, NetworkFacts] = {}
 
-_FUSED = frozenset({"normalisation", "activation"})
-
 
 def decompose(
     queries: Queries,
@@ -97,24 +95,3 @@ def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> LatencyPa
     return LatencyParts(
         transfer_ms=transfer_ms * scale, launch_ms=launch_ms * scale, run_ms=alone_ms - overhead_ms * scale
     )
-
-
-def relative_launch_delay(*, alpha_ms: float, beta_ms: float, link: LinkFacts) -> tuple[float, float]:
-    """(launch_per_neighbour, launch_base) of the contract from InSS's additive delay α·n + β ms per kernel.
-
-    The contract allows no negative one, and measured β is often negative (V100: α 0.0051, β −0.0099): then the line
-    is replaced by the one through the origin with the same delay at three replicas, or by 0 where that is negative.
-    """
-    if alpha_ms < 0.0 or beta_ms < 0.0:
-        alpha_ms, beta_ms = max(0.0, (3.0 * alpha_ms + beta_ms) / 3.0), 0.0
-    return alpha_ms / link.launch_ms_per_kernel, beta_ms / link.launch_ms_per_kernel
-
-
-def facts_from_layers(layers: LayerCounts, *, input_bytes: float, output_bytes: float) -> NetworkFacts:
-    """Facts of a network whose kernels were not counted: one per layer that an inference engine does not fuse.
-
-    Normalisation and activation are fused into the layer before. Against iGniter's TensorRT profiles: alexnet 12 (20
-    counted), vgg19 25 (29), resnet50 72 (80).
-    """
-    kernels = sum(count for kind, count in layers.counts.items() if kind not in _FUSED)
-    return NetworkFacts(kernels=float(kernels), input_bytes=input_bytes, output_bytes=output_bytes)

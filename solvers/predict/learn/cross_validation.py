@@ -23,18 +23,12 @@ EMPIRICAL_FROM = 30
 """Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
 
 
-def hold_out(learner: TechniqueEntry, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
-    """(N,) predictions, each by a fit that did not see its row; NaN where the others were too few.
-
-    A pooled technique learns all groups in every fold, another one each group by itself. Only the `judged` rows are
-    held out (None = all); the others serve every fit.
-    """
-    predictions: Reals = hold_out_family((learner,), samples, seed=seed, judged=judged)[0]
-    return predictions
-
-
 def hold_out_family(family: Family, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
-    """(L, N) what `hold_out` says of every learner of a family, which are learned at once."""
+    """(L, N) predictions of a family's learners, learned at once, each by a fit that did not see its row.
+
+    NaN where the others were too few. A pooled technique learns all groups in every fold, another one each group by
+    itself. Only the `judged` rows are held out (None = all); the others serve every fit.
+    """
     is_pooled = family[-1].is_pooled
     is_judged = np.isin(np.arange(len(samples)), judged) if judged is not None else np.ones(len(samples), dtype=bool)
     parts = [np.arange(len(samples))] if is_pooled else list(samples.at.groups().values())

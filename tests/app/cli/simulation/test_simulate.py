@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.cli.simulation.show import show_report
-from app.simulate.report.report import make_report, report_from_json
+from app.simulate.report.report import make_report
 from tests.app.runner import Result, cli
-from tests.app.runs import POOL, SERVICE, a_document, a_run, a_scenario, a_service_result
+from tests.app.runs import POOL, SERVICE, a_document, a_run, a_scenario, a_service_result, report_from_json
 
 
 def written(folder: Path, **spec: Any) -> Path:

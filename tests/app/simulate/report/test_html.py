@@ -8,10 +8,10 @@ import pytest
 
 from app.simulate.report.html import report_to_html
 from app.simulate.report.html_services import MAX_CHARTED
-from app.simulate.report.report import make_report, report_from_json, report_to_json
+from app.simulate.report.report import make_report, report_to_json
 from app.simulate.report.timelines import MAX_POINTS
 from app.simulate.run.results import FailedRun, RunResult, RunSeries, ServiceSeries
-from tests.app.runs import SERVICE, a_run, a_scenario, a_service_result, a_task_result
+from tests.app.runs import SERVICE, a_run, a_scenario, a_service_result, a_task_result, report_from_json
 
 VOID = ("meta", "br", "hr", "img", "link")
 EVIL = '<script>alert("&")</script>'

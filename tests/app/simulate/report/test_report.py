@@ -5,9 +5,9 @@ import math
 import msgspec
 import pytest
 
-from app.simulate.report.report import estimate, make_report, report_from_json, report_to_json, seeds_note, violations
+from app.simulate.report.report import estimate, make_report, report_to_json, seeds_note, violations
 from app.simulate.run.results import FailedRun
-from tests.app.runs import a_run, a_scenario, a_service_result, a_task_result
+from tests.app.runs import a_run, a_scenario, a_service_result, a_task_result, report_from_json
 
 
 def test_a_mean_over_seeds_has_students_interval() -> None:
@@ -107,8 +107,3 @@ def test_only_seconds_tell_how_long_the_machine_took() -> None:
     assert slow.pop("seconds") == [{"policy": "one", "seed": 1, "decisions": [3.0]}]
     fast.pop("seconds")
     assert slow == fast
-
-
-def test_a_file_that_is_no_report_is_refused() -> None:
-    with pytest.raises(msgspec.ValidationError):
-        report_from_json(b'{"runs": [3]}')

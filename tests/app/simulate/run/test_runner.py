@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.simulate.report.report import make_report, report_from_json, report_to_json
+from app.simulate.report.report import make_report, report_to_json
 from app.simulate.run.build import Catalogue
 from app.simulate.run.results import FailedRun, RunResult
 from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
-from tests.app.runs import SERVICE, a_run, a_scenario
+from tests.app.runs import SERVICE, a_run, a_scenario, report_from_json
 from tests.app.simulate.run.attempts import deaf, done, endless, identified
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from app.base.errors import InvalidRequest
 from app.catalogue.catalogue import load_profiles
-from app.simulate.report.report import make_report, report_from_json, report_to_json
+from app.simulate.report.report import make_report, report_to_json
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
@@ -17,7 +17,7 @@ from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.scenario import ScenarioSpec
 from app.simulate.scenario.tasks import Submissions, iteration_ms, make_submissions, reference_times_ms
 from app.store.memory_store import MemoryStore
-from tests.app.runs import POOL, a_scenario
+from tests.app.runs import POOL, a_scenario, report_from_json
 
 NETWORK = "resnet18-training"
 TASK = {"name": "t", "kind": "training", "network": NETWORK, "batch": 128, "iterations": 200}

@@ -1,7 +1,9 @@
 """InSS's batch decision: eq. 2 and Algorithm 1 by hand, and where the printed search differs from the scan."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -9,14 +11,7 @@ from hypothesis import strategies as st
 
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.laws.colocation import capacity_rps
-from solvers.papers.inss.batch_decision import (
-    BatchHost,
-    BatchTenant,
-    Printed,
-    decide_batches,
-    search_as_printed,
-    task_latency_ms,
-)
+from solvers.papers.inss.batch_decision import BatchHost, BatchTenant, decide_batches, task_latency_ms
 from solvers.types.problem import OperatingPoint
 from solvers.types.state import GpuType
 
@@ -122,6 +117,32 @@ def test_no_batch_within_the_slo_carries_nothing() -> None:
     assert decided is not None
     assert decided[0].carried_rps == 0.0
     assert decided[0].row.batch == 1
+
+
+class Printed(NamedTuple):
+    """What Algorithm 1 returns for one replica."""
+
+    batch: int | None
+    flag: bool
+
+
+def search_as_printed(
+    keeps_limits: Callable[[int], bool], carries_rate: Callable[[int], bool], *, largest: int = 32
+) -> Printed:
+    """Algorithm 1 for one replica, line by line, with its faults; for comparison with the scan.
+
+    keeps_limits: (4a) and (4b); carries_rate: (4c). The flag is true only after some batch was too large, as printed.
+    """
+    low, high, batch, flag = 1, largest, None, False
+    while low <= high:
+        middle = (low + high) // 2
+        if not keeps_limits(middle):
+            high, flag = middle - 1, True
+        elif carries_rate(middle):
+            batch, low = middle, middle + 1
+        else:
+            break
+    return Printed(batch, flag)
 
 
 def test_the_printed_search_traced_by_hand() -> None:

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from solvers.papers.morak.knee_partition import knee_point, knee_points
+from solvers.papers.morak.knee_partition import knee_point
 from solvers.predict.data.fit import TooFewSamples
-from tests.solvers.synthetic_samples import samples_at
 
 SHARES = np.arange(5.0, 101.0, 5.0)
 
@@ -56,12 +55,3 @@ def test_order_and_repetition_do_not_matter() -> None:
 def test_two_shares_have_no_knee() -> None:
     with pytest.raises(TooFewSamples):
         knee_point(np.array([10.0, 100.0]), np.array([5.0, 1.0]))
-
-
-def test_every_batch_with_three_shares_has_a_knee_of_its_own() -> None:
-    batch = [1.0] * 4 + [8.0] * 4 + [16.0]
-    share = [5.0, 10.0, 50.0, 100.0, 5.0, 30.0, 60.0, 100.0, 50.0]
-    latency_ms = [8.0, 2.0, 1.9, 1.8, 60.0, 8.0, 7.0, 6.0, 20.0]
-    knees = knee_points(samples_at(batch, share, latency_ms))
-    assert sorted(knees) == [1.0, 8.0]
-    assert knees[1.0].sm_percent < knees[8.0].sm_percent

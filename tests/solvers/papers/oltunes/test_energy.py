@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from solvers.papers.oltunes.tuning_score import energy_per_request_j, estimated_power_consumption
+from solvers.papers.oltunes.tuning_score import estimated_power_consumption
 
 PRINTED = Path(__file__).parents[5] / "shared" / "data" / "papers" / "oltunes_epc_example.csv"
 
@@ -58,10 +58,3 @@ def test_the_second_example_prefers_gpu_a_with_either_latency() -> None:
 def test_a_tdp_below_the_base_power_is_refused() -> None:
     with pytest.raises(ValueError, match="above the TDP"):
         estimated_power_consumption(base_w=60.0, tdp_w=50.0, sm_percent=50.0, memory_share=0.5, latency_s=1.0)
-
-
-def test_energy_of_a_request_by_hand() -> None:
-    # (250 − 50) W · 0.020 s / 4 requests = 1 J; all of 250 W is 1.25 J; watts below idle cost nothing.
-    assert energy_per_request_j(250.0, 20.0, 4.0, idle_w=50.0) == pytest.approx(1.0)
-    assert energy_per_request_j([250.0, 40.0], [20.0, 20.0], [4.0, 4.0]) == pytest.approx([1.25, 0.2])
-    assert energy_per_request_j(40.0, 20.0, 4.0, idle_w=50.0) == 0.0

@@ -18,7 +18,6 @@ from solvers.papers.oltunes.tuning_score import (
     estimated_power_consumption,
     latency_of,
     mean_latency_s,
-    printed_score,
     tune,
 )
 
@@ -57,6 +56,14 @@ def epc(gpu: str, *, sm_percent: float, latency_s: float) -> float:
         base_w=60.0, tdp_w=TDP_W[gpu], sm_percent=sm_percent, memory_share=0.5, latency_s=latency_s
     )
     return float(value)
+
+
+def printed_score(
+    wish: JobDemand, *, latency_s: float, throughput_rps: float, epc: float, alpha: float = 1.0, beta: float = 1.0
+) -> float:
+    """Equation 4 as printed; no policy uses it."""
+    slack = max(0.0, wish.left_s - latency_s)
+    return wish.weight / latency_s + (1.0 - wish.weight) * throughput_rps + alpha * slack + beta * epc
 
 
 def test_trap_the_printed_score_rewards_the_higher_epc_of_its_own_first_example() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
 from solvers.predict.data.techniques import find_learner
-from solvers.predict.learn.cross_validation import hold_out
+from solvers.predict.learn.cross_validation import hold_out_family
 
 _DATA = Path(__file__).parents[5] / "shared" / "data"
 
@@ -26,7 +26,7 @@ def rapp_full_quota(*networks: str) -> Samples:
 
 def held_out_errors(technique: str, samples: Samples) -> Reals:
     """|predicted - measured| / measured of every sample, held out in one of the choice's random folds."""
-    predicted = hold_out(find_learner("latency_ms", technique), samples, seed=0)
+    (predicted,) = hold_out_family((find_learner("latency_ms", technique),), samples, seed=0)
     return np.abs(predicted / samples.latency_ms - 1.0)
 
 

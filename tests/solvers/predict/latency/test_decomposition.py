@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 
-from solvers.predict.data.samples import LayerCounts, Queries, make_queries
+from solvers.predict.data.samples import Queries, make_queries
 from solvers.predict.latency.decomposition import (
     MIN_RUN_FRACTION,
     TYPICAL_NETWORK,
     LinkFacts,
     NetworkFacts,
     decompose,
-    facts_from_layers,
-    relative_launch_delay,
 )
 
 LINK = LinkFacts(pcie_bytes_per_ms=1e6, launch_ms_per_kernel=0.01)
@@ -54,23 +52,3 @@ def test_a_network_without_facts_is_a_typical_one() -> None:
 def test_a_latency_that_is_none_is_refused(alone_ms: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         decompose(queries("a"), np.array([alone_ms]), FACTS, LINK)
-
-
-def test_an_additive_launch_delay_becomes_a_relative_one() -> None:
-    # InSS: kernels · (0.01 + 0.002 n + 0.001) = kernels · 0.01 · (1 + 0.2 n + 0.1).
-    assert relative_launch_delay(alpha_ms=0.002, beta_ms=0.001, link=LINK) == pytest.approx((0.2, 0.1))
-
-
-def test_a_negative_offset_becomes_a_line_through_the_origin_that_is_right_at_three_replicas() -> None:
-    # 3 · 0.005 − 0.009 = 0.006 ms at three; 0.002 n through the origin; none is left where that is negative.
-    assert relative_launch_delay(alpha_ms=0.005, beta_ms=-0.009, link=LINK) == pytest.approx((0.2, 0.0))
-    assert relative_launch_delay(alpha_ms=0.001, beta_ms=-0.009, link=LINK) == (0.0, 0.0)
-
-
-def test_kernels_are_the_layers_that_are_not_fused() -> None:
-    layers = LayerCounts(
-        network="a",
-        counts={"convolution": 53, "normalisation": 53, "activation": 49, "linear": 1},
-        parameters_millions=25.6,
-    )
-    assert facts_from_layers(layers, input_bytes=1.0, output_bytes=2.0).kernels == 54.0

@@ -10,7 +10,6 @@ from solvers.predict.learn.cross_validation import (
     EMPIRICAL_FROM,
     FOLDS,
     UNKNOWN_SIGMA,
-    hold_out,
     hold_out_family,
     judge,
     log_ratio_quantiles,
@@ -72,6 +71,12 @@ class _MeanLearner(TechniqueEntry):
 
     def predict(self, coefficients: Coefficients, queries: Queries) -> Reals:
         return np.full(len(queries), float(coefficients.arrays["mean"]))
+
+
+def hold_out(learner: TechniqueEntry, samples: Samples, *, seed: int) -> Reals:
+    """(N,) what a learner says of each row by a fit that did not see it."""
+    predictions: Reals = hold_out_family((learner,), samples, seed=seed)[0]
+    return predictions
 
 
 def test_a_held_out_row_does_not_tell_of_itself() -> None:
