@@ -1,6 +1,7 @@
-"""Make `agents/sim/data/plant*.csv`: time and watts over batch × clock × SM percent, for boards whose clock is turned.
+"""Make `bench/papers/data/plant*.csv`: time and watts over batch × clock × SM percent, for boards whose clock is
+turned.
 
-    python -m bench.catalogue.make_plant [--shared ../shared/data] [--out agents/sim/data]
+    python -m bench.catalogue.make_plant [--shared ../shared/data] [--out bench/papers/data]
 
 Nobody has published the three together, so every row is synthetic. Levels are measured ones, the shape over the clock
 is fitted by others:
@@ -31,12 +32,13 @@ import numpy as np
 
 from agents.sim.truth.curves import FloatArray
 from agents.sim.truth.tables import NetworkTruth, read_networks, read_speeds
-from bench.catalogue.make_truth import TRUTH_DATA, Line
+from bench.catalogue.make_truth import Line
 from bench.catalogue.measured import DEFAULT_SHARED, Row, rows, write_rows
 from bench.catalogue.watts import V100_IDLE_W, V100_LIMIT_W, busy_share_w
 
 FITTED = {"resnet50": "resnet50", "mobilenet_v2": "mobilenet_v2", "vgg16": "vgg19", "densenet121": "densenet201"}
 """Networks with curves of their own, and whose law over the clock they follow."""
+PLANT_DATA = Path(__file__).parents[1] / "papers" / "data"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 SM_PERCENTS = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0)
 _SHARPNESS = 4.0
@@ -196,7 +198,7 @@ def main() -> None:
     """Read the two folders from the command line and make the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, default=DEFAULT_SHARED)
-    parser.add_argument("--out", type=Path, default=TRUTH_DATA)
+    parser.add_argument("--out", type=Path, default=PLANT_DATA)
     arguments = parser.parse_args()
     make(arguments.shared, arguments.out)
 

@@ -214,19 +214,23 @@ def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
 
 @needs(*(f"data/{name}" for name in SOURCES))
 def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:
-    made = {"truth": tmp_path / "truth", "believed": tmp_path / "believed"}
-    shipped = {"truth": ROOT / "agents" / "sim" / "data", "believed": CATALOGUE / "data"}
+    made = {kind: tmp_path / kind for kind in ("truth", "believed", "plant")}
+    shipped = {
+        "truth": ROOT / "agents" / "sim" / "data",
+        "believed": CATALOGUE / "data",
+        "plant": ROOT / "bench" / "papers" / "data",
+    }
     for script, folders in (
         ("make_catalogue", ("--out", made["believed"])),
         ("make_truth", ("--out", made["truth"])),
         ("make_training", ("--out", made["believed"], "--truth", made["truth"])),
-        ("make_plant", ("--out", made["truth"])),
+        ("make_plant", ("--out", made["plant"])),
     ):
         arguments = ["--shared", SHARED / "data", *folders]
         subprocess.run([sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)], cwd=ROOT, check=True)
     # Three are written by hand, layers.csv needs torch (bench/count_layers.py), kernel_classes.csv has its own test.
     names = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
-    by_others = {"truth": set(), "believed": {Path(f"{name}.csv") for name in names}}
+    by_others = {"truth": set(), "plant": set(), "believed": {Path(f"{name}.csv") for name in names}}
     for kind, folder in made.items():
         files = {file.relative_to(folder) for file in folder.rglob("*.csv")}
         assert {file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")} - files == by_others[kind]
