@@ -45,10 +45,15 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     reach = parser.add_argument_group("control plane")
-    reach.add_argument("--url", required=True, help="address of the control plane's API, e.g. http://127.0.0.1:8080")
+    reach.add_argument(
+        "--url",
+        required=True,
+        help="address of the control plane's API, e.g. http://127.0.0.1:8080",
+    )
     token = reach.add_mutually_exclusive_group()
     token.add_argument(
-        "--token", help=f"token with scope agent; others see it in the process list, so better {TOKEN_VARIABLE}"
+        "--token",
+        help=f"token with scope agent; others see it in the process list, so better {TOKEN_VARIABLE}",
     )
     token.add_argument("--token-file", type=Path, help="file that holds the token")
     node = parser.add_argument_group("node")
@@ -58,13 +63,28 @@ def make_parser() -> argparse.ArgumentParser:
         default=socket.gethostname().partition(".")[0].lower(),
         help="name of this node (default: the host's, %(default)s)",
     )
-    node.add_argument("--state-dir", type=Path, help="keeps the last command over restarts (default: keep nothing)")
     node.add_argument(
-        "--period-s", type=_positive, default=1.0, help="seconds between observations (default: %(default)s)"
+        "--state-dir",
+        type=Path,
+        help="keeps the last command over restarts (default: keep nothing)",
     )
-    node.add_argument("--speed", type=_positive, default=1.0, help="seconds of the agent's clock per second, for demos")
     node.add_argument(
-        "--parent", type=int, metavar="PID", help="stop when this process, which started the agent, has ended"
+        "--period-s",
+        type=_positive,
+        default=1.0,
+        help="seconds between observations (default: %(default)s)",
+    )
+    node.add_argument(
+        "--speed",
+        type=_positive,
+        default=1.0,
+        help="seconds of the agent's clock per second, for demos",
+    )
+    node.add_argument(
+        "--parent",
+        type=int,
+        metavar="PID",
+        help="stop when this process, which started the agent, has ended",
     )
     node.add_argument(
         "--metrics-port",
@@ -79,7 +99,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="address of that port, which needs no token (default: %(default)s)",
     )
-    node.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    node.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
     _add_device(parser)
     _add_gpu_device(parser)
     return parser
@@ -87,30 +109,64 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     device = parser.add_argument_group("device")
-    device.add_argument("--device", choices=("simulated", "fake", "nvml", "gpu"), default="simulated", help=DEVICES)
     device.add_argument(
-        "--gpu-type", help="GPU type by its catalogue name, e.g. V100-32GB; nvml, gpu: default the driver's name"
+        "--device",
+        choices=("simulated", "fake", "nvml", "gpu"),
+        default="simulated",
+        help=DEVICES,
+    )
+    device.add_argument(
+        "--gpu-type",
+        help="GPU type by its catalogue name, e.g. V100-32GB; nvml, gpu: default the driver's name",
     )
     fake = "simulated, fake"
-    device.add_argument("--gpus", type=_count, default=1, help=f"{fake}: number of GPUs (default: %(default)s)")
-    device.add_argument("--gpu-memory-mib", type=_positive, help=f"{fake}: default from the type's name (…-32GB)")
     device.add_argument(
-        "--launch-s", type=_positive, default=5.0, help=f"{fake}: start of a replica (default: %(default)s)"
+        "--gpus",
+        type=_count,
+        default=1,
+        help=f"{fake}: number of GPUs (default: %(default)s)",
     )
     device.add_argument(
-        "--load", type=_load, action="append", default=[], metavar="SERVICE=RPS", help="simulated: requests"
+        "--gpu-memory-mib",
+        type=_positive,
+        help=f"{fake}: default from the type's name (…-32GB)",
     )
     device.add_argument(
-        "--seed", type=int, default=0, help="simulated: of the load and the noise (default: %(default)s)"
+        "--launch-s",
+        type=_positive,
+        default=5.0,
+        help=f"{fake}: start of a replica (default: %(default)s)",
     )
     device.add_argument(
-        "--router-port", type=_port, default=0, help="fake, gpu: port for requests (default: any free one)"
+        "--load",
+        type=_load,
+        action="append",
+        default=[],
+        metavar="SERVICE=RPS",
+        help="simulated: requests",
+    )
+    device.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="simulated: of the load and the noise (default: %(default)s)",
+    )
+    device.add_argument(
+        "--router-port",
+        type=_port,
+        default=0,
+        help="fake, gpu: port for requests (default: any free one)",
     )
 
 
 def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
     device = parser.add_argument_group("device gpu")
-    device.add_argument("--templates", type=Path, metavar="FILE", help="programs that may run as replicas (TOML)")
+    device.add_argument(
+        "--templates",
+        type=Path,
+        metavar="FILE",
+        help="programs that may run as replicas (TOML)",
+    )
     device.add_argument(
         "--sharing",
         choices=("mps", "turns"),
@@ -130,7 +186,9 @@ def _add_gpu_device(parser: argparse.ArgumentParser) -> None:
         help="who carries requests: this process, or an HAProxy that it runs (default: %(default)s)",
     )
     device.add_argument(
-        "--keep-replicas", action="store_true", help="replicas go on when the agent ends, for the next one"
+        "--keep-replicas",
+        action="store_true",
+        help="replicas go on when the agent ends, for the next one",
     )
 
 
@@ -162,11 +220,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.url.startswith(("http://", "https://")):
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
     if options.device == "gpu" and options.state_dir is None:
-        parser.error("--device gpu needs --state-dir: what it turns and starts must be found again after a crash")
-    if options.router == "haproxy" and (options.device != "gpu" or not options.router_port):
-        parser.error("--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at")
+        parser.error(
+            "--device gpu needs --state-dir: what it turns and starts must be found again after a crash"
+        )
+    if options.router == "haproxy" and (
+        options.device != "gpu" or not options.router_port
+    ):
+        parser.error(
+            "--router haproxy needs --device gpu and --router-port, the port that HAProxy takes requests at"
+        )
     if options.device in ("simulated", "fake") and not options.gpu_type:
-        parser.error(f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB")
+        parser.error(
+            f"--device {options.device} needs --gpu-type, e.g. --gpu-type V100-32GB"
+        )
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
 
@@ -181,7 +247,9 @@ def _token(options: argparse.Namespace) -> str:
 
 def _node(text: str) -> str:
     if not re.fullmatch(NODE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} must be lower-case letters, digits and dashes, 63 at most")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be lower-case letters, digits and dashes, 63 at most"
+        )
     return text
 
 
@@ -213,7 +281,9 @@ def _load(text: str) -> tuple[str, float]:
     try:
         return service, _positive(rate)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{rate!r} is not a rate; write e.g. {service}=50") from None
+        raise argparse.ArgumentTypeError(
+            f"{rate!r} is not a rate; write e.g. {service}=50"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -24,15 +24,29 @@ TECHNIQUES = (
     "shared_problems",
     "forecast",
 )
-PREDICTIONS = ("predict", "predict_power", "predict_interference", "predict_fm", "predict_techniques")
+PREDICTIONS = (
+    "predict",
+    "predict_power",
+    "predict_interference",
+    "predict_fm",
+    "predict_techniques",
+)
 LONG = ("autoscale", "ingest", "plan", "compare")
 
 
 def main() -> int:
     """Run what the arguments ask for; 1 when a bench failed."""
     options = _options()
-    names = options.names or [*PROMISED, *TECHNIQUES, *((*PREDICTIONS, *LONG) if options.all else ())]
-    print("Measured on " + ", ".join(f"{key} {value}" for key, value in machine().items()), flush=True)
+    names = options.names or [
+        *PROMISED,
+        *TECHNIQUES,
+        *((*PREDICTIONS, *LONG) if options.all else ()),
+    ]
+    print(
+        "Measured on "
+        + ", ".join(f"{key} {value}" for key, value in machine().items()),
+        flush=True,
+    )
     failed = [name for name in names if not _run(name)]
     rows = compare()
     print("\n== promised figures")
@@ -47,7 +61,9 @@ def main() -> int:
 def _run(name: str) -> bool:
     print(f"\n== {name}", flush=True)
     began = time.perf_counter()
-    code = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
+    code = subprocess.run(
+        [sys.executable, "-m", f"bench.{name}"], check=False
+    ).returncode
     print(f"   ({time.perf_counter() - began:.0f} s)", flush=True)
     return code == 0
 
@@ -56,10 +72,16 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     known = (*PROMISED, *TECHNIQUES, *PREDICTIONS, *LONG)
     parser.add_argument("names", nargs="*", metavar="BENCH", help=", ".join(known))
-    parser.add_argument("--all", action="store_true", help=f"also the long ones: {', '.join((*PREDICTIONS, *LONG))}")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"also the long ones: {', '.join((*PREDICTIONS, *LONG))}",
+    )
     options = parser.parse_args()
     if unknown := sorted({*options.names} - {*known}):
-        parser.error(f"no bench is called {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(
+            f"no bench is called {', '.join(unknown)}; there are {', '.join(known)}"
+        )
     return options
 
 

@@ -21,7 +21,13 @@ from bench.report import Figures, print_table, write_results
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus, build_library
 from tests.agents.gpu_nodes import FAKES, environment
-from tests.integration.test_gpu_agent import GPU_TYPE, ControlPlane, Machine, machine, until
+from tests.integration.test_gpu_agent import (
+    GPU_TYPE,
+    ControlPlane,
+    Machine,
+    machine,
+    until,
+)
 
 GPUS, REPLICAS = 8, 8
 SETTLE_S, MEASURED_S = 5.0, 30.0
@@ -37,12 +43,16 @@ def a_full_node() -> NodeCommand:
             gpu_type=GPU_TYPE,
             clock_mhz=1200.0,
             power_cap_w=400.0,
-            replicas=tuple(a_replica(f"r{index}-{at}", service=f"s{at}", sm_percent=10.0) for at in range(REPLICAS)),
+            replicas=tuple(
+                a_replica(f"r{index}-{at}", service=f"s{at}", sm_percent=10.0)
+                for at in range(REPLICAS)
+            ),
         )
         for index in range(GPUS)
     )
     routes = tuple(
-        Route(service=f"s{at}", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0) for at in range(REPLICAS)
+        Route(service=f"s{at}", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0)
+        for at in range(REPLICAS)
     )
     return NodeCommand(node="n1", generation=1, gpus=gpus, routes=routes)
 
@@ -55,17 +65,44 @@ async def measure(sharing: str) -> Figures:
         async with machine(directory, library) as (node, plane):
             node.gpus = FakeGpus(directory / "gpus", count=GPUS)
             node.gpus.state.now_ns = 0
-            words = [sys.executable, "-I", "-S", str(FAKES / "http_worker.py"), "--port", "{port}", "--sm-count", SMS]
+            words = [
+                sys.executable,
+                "-I",
+                "-S",
+                str(FAKES / "http_worker.py"),
+                "--port",
+                "{port}",
+                "--sm-count",
+                SMS,
+            ]
             quoted = ", ".join(f'"{word}"' for word in words)
-            (directory / "templates.toml").write_text(f'default = "own"\n[templates.own]\ncommand = [{quoted}]\n')
+            (directory / "templates.toml").write_text(
+                f'default = "own"\n[templates.own]\ncommand = [{quoted}]\n'
+            )
             plane.command = a_full_node()
             _start(node, sharing)
             return await _measured(node, plane, sharing)
 
 
 def _start(node: Machine, sharing: str) -> None:
-    arguments = ["--url", node.url, "--node", "n1", "--device", "gpu", "--gpu-type", GPU_TYPE, "--sharing", sharing]
-    paths = ["--state-dir", str(node.state), "--templates", str(node.directory / "templates.toml")]
+    arguments = [
+        "--url",
+        node.url,
+        "--node",
+        "n1",
+        "--device",
+        "gpu",
+        "--gpu-type",
+        GPU_TYPE,
+        "--sharing",
+        sharing,
+    ]
+    paths = [
+        "--state-dir",
+        str(node.state),
+        "--templates",
+        str(node.directory / "templates.toml"),
+    ]
     root = str(Path(__file__).parents[1])
     own = {"PATH": environment()["PATH"], "PLIMSOLL_TOKEN": "token", "PYTHONPATH": root}
     with (node.directory / "agent.log").open("a") as log:
@@ -86,7 +123,12 @@ async def _measured(node: Machine, plane: ControlPlane, sharing: str) -> Figures
     await asyncio.sleep(MEASURED_S)
     after, seconds = process.cpu_times(), time.perf_counter() - begun_s
     own_s = after.user + after.system - before.user - before.system
-    programs_s = after.children_user + after.children_system - before.children_user - before.children_system
+    programs_s = (
+        after.children_user
+        + after.children_system
+        - before.children_user
+        - before.children_system
+    )
     return {
         "sharing": sharing,
         "replicas": len(plane.told[-1].replicas),

@@ -12,7 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers.autoscale.problem import AutoscaleProblem, ScalingOption, ServiceTarget, TypeTotals
+from solvers.autoscale.problem import (
+    AutoscaleProblem,
+    ScalingOption,
+    ServiceTarget,
+    TypeTotals,
+)
 from solvers.autoscale.solve import Method, solve
 from solvers.types.outcome import Budget
 
@@ -40,13 +45,17 @@ class Row:
     """Cost of the wanted replicas above the best method's, where both serve everything."""
 
 
-def make_problem(*, services: int, gpu_types: int, gpus: int, seed: int) -> AutoscaleProblem:
+def make_problem(
+    *, services: int, gpu_types: int, gpus: int, seed: int
+) -> AutoscaleProblem:
     """A seeded problem whose services run at last period's rate and now want another."""
     draw = random.Random(f"{services}/{gpu_types}/{gpus}/{seed}")
     prices = {f"type-{index}": PRICES_USD_PER_HOUR[index] for index in range(gpu_types)}
     targets = tuple(
         ServiceTarget(
-            name=f"service-{index:02}", arrival_rate_rps=draw.uniform(20, 600), priority=draw.choice([1, 2, 5])
+            name=f"service-{index:02}",
+            arrival_rate_rps=draw.uniform(20, 600),
+            priority=draw.choice([1, 2, 5]),
         )
         for index in range(services)
     )
@@ -66,15 +75,26 @@ def make_problem(*, services: int, gpu_types: int, gpus: int, seed: int) -> Auto
         for gpu_type, price in prices.items()
     )
     totals = tuple(
-        TypeTotals(gpu_type=name, gpus=gpus, memory_mib=16000 * gpus, sm_percent=100 * gpus, power_w=200 * gpus)
+        TypeTotals(
+            gpu_type=name,
+            gpus=gpus,
+            memory_mib=16000 * gpus,
+            sm_percent=100 * gpus,
+            power_w=200 * gpus,
+        )
         for name in prices
     )
-    return AutoscaleProblem(services=targets, options=options, totals=totals, launch_weight_per_s=0.005)
+    return AutoscaleProblem(
+        services=targets, options=options, totals=totals, launch_weight_per_s=0.005
+    )
 
 
 def measure(*, services: int, gpu_types: int, gpus: int, solves: int) -> list[Row]:
     """The rows of one size, one per method, over the same problems."""
-    problems = [make_problem(services=services, gpu_types=gpu_types, gpus=gpus, seed=seed) for seed in range(solves)]
+    problems = [
+        make_problem(services=services, gpu_types=gpu_types, gpus=gpus, seed=seed)
+        for seed in range(solves)
+    ]
     costs: dict[Method, list[float]] = {}
     times: dict[Method, list[float]] = {}
     counts: Counter[tuple[Method, str]] = Counter()
@@ -88,8 +108,13 @@ def measure(*, services: int, gpu_types: int, gpus: int, solves: int) -> list[Ro
             times[method].append(1000 * (time.perf_counter() - begun))
             counts[method, "optimal"] += report.status.value == "optimal"
             counts[method, "short"] += bool(solution.unserved)
-            prices = [option.cost_usd_per_hour for option in sorted(problem.options, key=_key)]
-            cost = sum(price * entry.count for price, entry in zip(prices, solution.counts, strict=True))
+            prices = [
+                option.cost_usd_per_hour for option in sorted(problem.options, key=_key)
+            ]
+            cost = sum(
+                price * entry.count
+                for price, entry in zip(prices, solution.counts, strict=True)
+            )
             costs[method].append(float("nan") if solution.unserved else cost)
     best = np.nanmin(np.array(list(costs.values())), axis=0, initial=np.inf)
     return [
@@ -103,7 +128,9 @@ def measure(*, services: int, gpu_types: int, gpus: int, solves: int) -> list[Ro
             ms_p99=float(np.percentile(times[method], 99)),
             optimal=counts[method, "optimal"],
             short=counts[method, "short"],
-            cost_over_best_percent_mean=_mean_excess_percent(np.array(costs[method]), best),
+            cost_over_best_percent_mean=_mean_excess_percent(
+                np.array(costs[method]), best
+            ),
         )
         for method in methods
     ]
@@ -117,7 +144,9 @@ def main() -> None:
         *measure(services=30, gpu_types=4, gpus=40, solves=100),
         *measure(services=30, gpu_types=4, gpus=16, solves=20),
     ]
-    print("services  types  gpus/type  method   solves   p50 ms   p99 ms  optimal  short  cost over best")
+    print(
+        "services  types  gpus/type  method   solves   p50 ms   p99 ms  optimal  short  cost over best"
+    )
     for row in rows:
         print(
             f"{row.services:8}  {row.gpu_types:5}  {row.gpus_per_type:9}  {row.method:7}  {row.solves:6}"
@@ -134,7 +163,11 @@ def _key(option: ScalingOption) -> tuple[str, str]:
 
 def _mean_excess_percent(costs: np.ndarray, best: np.ndarray) -> float:
     served = np.isfinite(costs) & np.isfinite(best)
-    return float(np.mean(100 * (costs[served] / best[served] - 1))) if served.any() else 0.0
+    return (
+        float(np.mean(100 * (costs[served] / best[served] - 1)))
+        if served.any()
+        else 0.0
+    )
 
 
 if __name__ == "__main__":

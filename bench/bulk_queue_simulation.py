@@ -8,7 +8,12 @@ _RING = 65_536  # Waiting requests that fit; a power of two, so that an index wr
 
 
 def simulate_miss_probability(
-    batch: int, *, utilisation: float, slo_ratios: tuple[float, ...], requests: int, seed: int
+    batch: int,
+    *,
+    utilisation: float,
+    slo_ratios: tuple[float, ...],
+    requests: int,
+    seed: int,
 ) -> npt.NDArray[np.float64]:
     """The share of requests that take longer than each SLO, (slo_ratios,), in one run of `requests` Poisson arrivals.
 
@@ -16,13 +21,19 @@ def simulate_miss_probability(
     outgrows its ring: the utilisation is too close to 1, or beyond. About 20 ns per request once compiled.
     """
     slos = np.asarray(slo_ratios, float)
-    late: npt.NDArray[np.int64] = _count_late(batch, utilisation * batch, slos, requests, seed)
+    late: npt.NDArray[np.int64] = _count_late(
+        batch, utilisation * batch, slos, requests, seed
+    )
     return late / (requests - requests // 10)
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _count_late(
-    batch: int, arrival_rate: float, slos: npt.NDArray[np.float64], requests: int, seed: int
+    batch: int,
+    arrival_rate: float,
+    slos: npt.NDArray[np.float64],
+    requests: int,
+    seed: int,
 ) -> npt.NDArray[np.int64]:
     """Late requests per SLO, (slos,); the time unit is one execution."""
     np.random.seed(seed)
@@ -45,7 +56,9 @@ def _count_late(
                 oldest = (oldest + 1) & (_RING - 1)
             waiting -= taken
         if waiting == _RING:
-            raise OverflowError("the queue outgrew its ring: the utilisation is too high")
+            raise OverflowError(
+                "the queue outgrew its ring: the utilisation is too high"
+            )
         # An idle server's batch starts at the arrival itself.
         if waiting == 0:
             free_at = max(free_at, now)

@@ -44,12 +44,17 @@ def measure(percentile: float) -> Result:
     started_at = time.perf_counter()
     law = make_capacity_law(PERCENTILES, BATCHES)
     build_s = time.perf_counter() - started_at
-    errors = [_simulation_error(batch, utilisation) for batch, utilisation in SIMULATED_QUEUES]
+    errors = [
+        _simulation_error(batch, utilisation) for batch, utilisation in SIMULATED_QUEUES
+    ]
     return Result(
         percentile=percentile,
         slo_ratios=SHOWN_RATIOS,
         max_utilisation={
-            batch: tuple(max_utilisation(batch, percentile=percentile, slo_ratio=ratio) for ratio in SHOWN_RATIOS)
+            batch: tuple(
+                max_utilisation(batch, percentile=percentile, slo_ratio=ratio)
+                for ratio in SHOWN_RATIOS
+            )
             for batch in BATCHES
         },
         build_s=build_s,
@@ -61,14 +66,22 @@ def measure(percentile: float) -> Result:
 
 def _simulation_error(batch: int, utilisation: float) -> float:
     simulated = simulate_miss_probability(
-        batch, utilisation=utilisation, slo_ratios=SIMULATED_RATIOS, requests=SIMULATED_REQUESTS, seed=1
+        batch,
+        utilisation=utilisation,
+        slo_ratios=SIMULATED_RATIOS,
+        requests=SIMULATED_REQUESTS,
+        seed=1,
     )
-    predicted = miss_probability(batch, utilisation=utilisation, slo_ratio=SIMULATED_RATIOS)
+    predicted = miss_probability(
+        batch, utilisation=utilisation, slo_ratio=SIMULATED_RATIOS
+    )
     return float(np.max(np.abs(predicted - simulated)))
 
 
 def print_table(result: Result) -> None:
-    print(f"highest utilisation at {100 * result.percentile:g} %, by batch and SLO / execution time")
+    print(
+        f"highest utilisation at {100 * result.percentile:g} %, by batch and SLO / execution time"
+    )
     print("batch " + "".join(f"{ratio:>8g}" for ratio in result.slo_ratios))
     for batch, row in result.max_utilisation.items():
         print(f"{batch:>5} " + "".join(f"{value:>8.4f}" for value in row))
@@ -83,9 +96,13 @@ def print_table(result: Result) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--percentile", type=float, default=0.98)
-    parser.add_argument("--json", type=Path, default=Path("bench/results/capacity_law.json"))
+    parser.add_argument(
+        "--json", type=Path, default=Path("bench/results/capacity_law.json")
+    )
     options = parser.parse_args()
     result = measure(options.percentile)
     print_table(result)

@@ -39,20 +39,34 @@ class ErrorRow:
     """Share of the points, in percent, at which the truth exceeds the planner's time by more than 5 %."""
 
 
-def compare(truth: Truth, gpu_type: GpuType, points: OperatingPoints) -> Iterator[ErrorRow]:
+def compare(
+    truth: Truth, gpu_type: GpuType, points: OperatingPoints
+) -> Iterator[ErrorRow]:
     """Solo over all shares, then each packing over the rows with 100 / n percent."""
     top = [row for row in points.rows if row.clock_mhz == gpu_type.clocks_mhz[-1]]
-    yield _summary(points, "solo", [_relative(truth, gpu_type, points, row, 1) for row in top])
+    yield _summary(
+        points, "solo", [_relative(truth, gpu_type, points, row, 1) for row in top]
+    )
     for replicas in PACKED:
         rows = [row for row in top if row.sm_percent == 100 / replicas]
         errors = [_relative(truth, gpu_type, points, row, replicas) for row in rows]
         yield _summary(points, f"packed-{replicas}", errors)
 
 
-def _relative(truth: Truth, gpu_type: GpuType, points: OperatingPoints, row: OperatingPoint, replicas: int) -> float:
+def _relative(
+    truth: Truth,
+    gpu_type: GpuType,
+    points: OperatingPoints,
+    row: OperatingPoint,
+    replicas: int,
+) -> float:
     """(predicted - true) / true execution time of one row among `replicas` equal ones."""
     neighbours = replicas - 1
-    launch_growth = gpu_type.launch_per_neighbour * replicas + gpu_type.launch_base if neighbours else 0.0
+    launch_growth = (
+        gpu_type.launch_per_neighbour * replicas + gpu_type.launch_base
+        if neighbours
+        else 0.0
+    )
     predicted_ms = (
         row.transfer_ms
         + row.launch_ms * (1 + launch_growth)
@@ -64,7 +78,8 @@ def _relative(truth: Truth, gpu_type: GpuType, points: OperatingPoints, row: Ope
         sm_percent=row.sm_percent,
         batch=row.batch,
         clock_mhz=row.clock_mhz,
-        neighbours=(SimulatedNeighbour(points.network, row.sm_percent, row.batch),) * neighbours,
+        neighbours=(SimulatedNeighbour(points.network, row.sm_percent, row.batch),)
+        * neighbours,
     )
     true_ms = truth.execution_ms(placed, row.batch)
     return (predicted_ms - true_ms) / true_ms
@@ -91,20 +106,30 @@ def main() -> None:
     parser.add_argument("--gpu-types", nargs="*", default=["V100-32GB", "T4"])
     arguments = parser.parse_args()
     truth = load_truth()
-    types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types(arguments.gpu_types)}
+    types = {
+        gpu_type.name: gpu_type for gpu_type in load_gpu_types(arguments.gpu_types)
+    }
     shipped = load_profiles(list_networks("inference"), types)
-    rows = [row for points in shipped for row in compare(truth, types[points.gpu_type], points)]
+    rows = [
+        row
+        for points in shipped
+        for row in compare(truth, types[points.gpu_type], points)
+    ]
     for gpu_type in types:
         print_table(gpu_type, [row for row in rows if row.gpu_type == gpu_type])
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps([asdict(row) for row in rows], indent=1) + "\n"
+        )
 
 
 def print_table(gpu_type: str, rows: list[ErrorRow]) -> None:
     """One line per network: mean absolute error / mean error / share of points with the truth over by 5 %."""
     cases = ["solo", *(f"packed-{count}" for count in PACKED)]
-    print(f"\n{gpu_type}: |error| / error / points with the truth > 5 % over, all in percent")
+    print(
+        f"\n{gpu_type}: |error| / error / points with the truth > 5 % over, all in percent"
+    )
     print(f"{'network':20}" + "".join(f"{case:>24}" for case in cases))
     for network in dict.fromkeys(row.network for row in rows):
         print(f"{network:20}" + "".join(_cell(rows, network, case) for case in cases))

@@ -59,16 +59,25 @@ class WaitingPlane:
         )
 
     def _is_new(self, observation: Observation) -> bool:
-        return self._command is not None and self._command.generation > observation.generation
+        return (
+            self._command is not None
+            and self._command.generation > observation.generation
+        )
 
 
-def wanted(generation: int, *, batch: int = 8, sm_percent: float = 40.0, name: str = "r1") -> NodeCommand:
+def wanted(
+    generation: int, *, batch: int = 8, sm_percent: float = 40.0, name: str = "r1"
+) -> NodeCommand:
     """One replica on the first GPU."""
-    replica = msgspec.structs.replace(a_replica(name, sm_percent=sm_percent), batch=batch)
+    replica = msgspec.structs.replace(
+        a_replica(name, sm_percent=sm_percent), batch=batch
+    )
     return a_command(a_gpu(replica), generation=generation)
 
 
-async def seconds_until(device: GpuDevice, holds: Callable[[NodeState], bool], begun_s: float) -> float:
+async def seconds_until(
+    device: GpuDevice, holds: Callable[[NodeState], bool], begun_s: float
+) -> float:
     """From `begun_s` until it holds, to LOOK_S."""
     while not holds(await device.state()):
         if time.perf_counter() > begun_s + PATIENCE_S:
@@ -78,18 +87,28 @@ async def seconds_until(device: GpuDevice, holds: Callable[[NodeState], bool], b
 
 
 def _has_batch(batch: int) -> Callable[[NodeState], bool]:
-    return lambda state: any(each.batch == batch for gpu in state.gpus for each in gpu.replicas)
+    return lambda state: any(
+        each.batch == batch for gpu in state.gpus for each in gpu.replicas
+    )
 
 
 def _is_routed(name: str) -> Callable[[NodeState], bool]:
-    return lambda state: [shares for route in state.routes for shares, _ in route.shares] == [name]
+    return lambda state: (
+        [shares for route in state.routes for shares, _ in route.shares] == [name]
+    )
 
 
 def _is_at(name: str, *is_in: str) -> Callable[[NodeState], bool]:
-    return lambda state: any(each.id == name and each.state in is_in for gpu in state.gpus for each in gpu.replicas)
+    return lambda state: any(
+        each.id == name and each.state in is_in
+        for gpu in state.gpus
+        for each in gpu.replicas
+    )
 
 
-async def batches_ms(device: GpuDevice, plane: WaitingPlane, generation: int) -> list[float]:
+async def batches_ms(
+    device: GpuDevice, plane: WaitingPlane, generation: int
+) -> list[float]:
     """Command to batch in force."""
     found = []
     for at in range(ROUNDS):
@@ -97,32 +116,52 @@ async def batches_ms(device: GpuDevice, plane: WaitingPlane, generation: int) ->
         begun_s = time.perf_counter()
         plane.publish(wanted(generation + at, batch=batch))
         found.append(1000.0 * await seconds_until(device, _has_batch(batch), begun_s))
-        await asyncio.sleep(0.37)  # so that the rounds meet the agent's periods at different moments
+        await asyncio.sleep(
+            0.37
+        )  # so that the rounds meet the agent's periods at different moments
     return found
 
 
-async def switches_ms(device: GpuDevice, plane: WaitingPlane, generation: int) -> list[tuple[float, float]]:
+async def switches_ms(
+    device: GpuDevice, plane: WaitingPlane, generation: int
+) -> list[tuple[float, float]]:
     """(command to route switched, of it start of the worker until the agent sees it ready)."""
     found = []
     for at in range(ROUNDS):
         name, begun_s = f"s{at}", time.perf_counter()
-        plane.publish(wanted(generation + at, sm_percent=40.0 + 5.0 * (at % 2), name=name))
-        started_s = await seconds_until(device, _is_at(name, "starting", "ready"), begun_s)
+        plane.publish(
+            wanted(generation + at, sm_percent=40.0 + 5.0 * (at % 2), name=name)
+        )
+        started_s = await seconds_until(
+            device, _is_at(name, "starting", "ready"), begun_s
+        )
         ready_s = await seconds_until(device, _is_at(name, "ready"), begun_s)
         routed_s = await seconds_until(device, _is_routed(name), begun_s)
         found.append((1000.0 * routed_s, 1000.0 * (ready_s - started_s)))
-        await seconds_until(device, lambda state: sum(len(gpu.replicas) for gpu in state.gpus) == 1, begun_s)
+        await seconds_until(
+            device,
+            lambda state: sum(len(gpu.replicas) for gpu in state.gpus) == 1,
+            begun_s,
+        )
     return found
 
 
 async def measure() -> list[Figures]:
     """Both, on one node."""
     with tempfile.TemporaryDirectory(prefix="cmd") as name:
-        async with gpu_device(Wanted(directory=Path(name), has_mps=True, looks=DEFAULT_LOOKS)) as device:
+        async with gpu_device(
+            Wanted(directory=Path(name), has_mps=True, looks=DEFAULT_LOOKS)
+        ) as device:
             plane, stop = WaitingPlane(), asyncio.Event()
             settings = AgentSettings(node="n1", boot="boot-1")
             transport = DirectTransport(plane.answer)
-            agent = NodeAgent(settings, device, transport=transport, clock=CLOCK, ledger=Ledger(Path(name) / "state"))
+            agent = NodeAgent(
+                settings,
+                device,
+                transport=transport,
+                clock=CLOCK,
+                ledger=Ledger(Path(name) / "state"),
+            )
             running = asyncio.create_task(agent.run(stop))
             plane.publish(wanted(1))
             await seconds_until(device, _is_routed("r1"), time.perf_counter())

@@ -48,11 +48,20 @@ class Claim:
     is_papers: bool = True
     """Whether the paper states the figure; else it is what we ask of ourselves."""
 
-    def values(self, report: SimulationReport, *, policy: str | None = None) -> tuple[tuple[float, float, float], ...]:
+    def values(
+        self, report: SimulationReport, *, policy: str | None = None
+    ) -> tuple[tuple[float, float, float], ...]:
         """Figure, ours and the baseline's amounts by seed, of the seeds that both have. `policy`: in place of ours."""
-        ours = {run.seed: run for run in report.runs if run.policy == (policy or self.policy)}
+        ours = {
+            run.seed: run
+            for run in report.runs
+            if run.policy == (policy or self.policy)
+        }
         rivals = {run.seed: run for run in report.runs if run.policy == self.baseline}
-        return tuple(self.read(ours[seed], rivals[seed]) for seed in sorted(ours.keys() & rivals.keys()))
+        return tuple(
+            self.read(ours[seed], rivals[seed])
+            for seed in sorted(ours.keys() & rivals.keys())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,10 @@ def mean_throughput(ours: RunResult, rival: RunResult) -> tuple[float, float, fl
 
 def _utilisation(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
     """Most of the ratios of busy GPUs, step by step from the spike on, and both means there."""
-    mine, theirs = (run.series.busy_gpus[round(SPIKE_S / run.series.step_s) :] for run in (ours, rival))
+    mine, theirs = (
+        run.series.busy_gpus[round(SPIKE_S / run.series.step_s) :]
+        for run in (ours, rival)
+    )
     return _most(mine, theirs), fmean(mine), fmean(theirs)
 
 
@@ -99,7 +111,9 @@ def _late_percent(ours: RunResult, rival: RunResult) -> tuple[float, float, floa
     return 100.0 * violations(ours), 100.0 * violations(ours), 100.0 * violations(rival)
 
 
-def _worst_late_percent(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+def _worst_late_percent(
+    ours: RunResult, rival: RunResult
+) -> tuple[float, float, float]:
     mine, theirs = worst_late_percent(ours), worst_late_percent(rival)
     return mine, mine, theirs
 
@@ -129,19 +143,26 @@ def _attainment_gain(ours: RunResult, rival: RunResult) -> tuple[float, float, f
     return mine - theirs, mine, theirs
 
 
-def _worst_attainment_gain(ours: RunResult, rival: RunResult) -> tuple[float, float, float]:
+def _worst_attainment_gain(
+    ours: RunResult, rival: RunResult
+) -> tuple[float, float, float]:
     mine, theirs = 100.0 - worst_late_percent(ours), 100.0 - worst_late_percent(rival)
     return mine - theirs, mine, theirs
 
 
 def paper_cost_ratios(ours: RunResult, rival: RunResult) -> tuple[float, ...]:
     """By service: whole GPUs of the rival over used memory of ours, HetSev's accounting (its section 6.3)."""
-    return tuple(theirs.cost_usd / mine.memory_usd for mine, theirs in zip(ours.services, rival.services, strict=True))
+    return tuple(
+        theirs.cost_usd / mine.memory_usd
+        for mine, theirs in zip(ours.services, rival.services, strict=True)
+    )
 
 
 def worst_late_percent(run: RunResult) -> float:
     """Of the service that is worst off."""
-    return 100.0 * max(1.0 - each.attainment for each in run.services if each.attainment is not None)
+    return 100.0 * max(
+        1.0 - each.attainment for each in run.services if each.attainment is not None
+    )
 
 
 def response_ms(run: RunResult) -> float:
@@ -154,19 +175,29 @@ def response_ms(run: RunResult) -> float:
 def _served_rps(run: RunResult) -> list[float]:
     """Served requests per second in each step from the spike on; clients whose requests are rejected try again, so
     that more arrive."""
-    steps = zip(*(each.served_rps for each in run.series.services.values()), strict=True)
+    steps = zip(
+        *(each.served_rps for each in run.series.services.values()), strict=True
+    )
     return [sum(rates_rps) for rates_rps in steps][round(SPIKE_S / run.series.step_s) :]
 
 
 def _p99_ms(run: RunResult) -> list[float]:
     begin = round(SPIKE_S / run.series.step_s)
-    steps = list(zip(*(each.p99_ms for each in run.series.services.values()), strict=True))[begin:]
-    return [max((value for value in step if value is not None), default=0.0) for step in steps]
+    steps = list(
+        zip(*(each.p99_ms for each in run.series.services.values()), strict=True)
+    )[begin:]
+    return [
+        max((value for value in step if value is not None), default=0.0)
+        for step in steps
+    ]
 
 
 def _most(above: Sequence[float], below: Sequence[float]) -> float:
     """The largest ratio, where neither is 0."""
-    return max((one / other for one, other in zip(above, below, strict=True) if one and other), default=1.0)
+    return max(
+        (one / other for one, other in zip(above, below, strict=True) if one and other),
+        default=1.0,
+    )
 
 
 def _claim(
@@ -194,14 +225,48 @@ def _claim(
 
 _RESPONSES = (
     _claim("response time, baseline / ours, mean", 2.3, "x", _response, at_least=True),
-    _claim("response time, baseline / ours, p99 at most", 2.3, "x", _worst_response, at_least=True),
+    _claim(
+        "response time, baseline / ours, p99 at most",
+        2.3,
+        "x",
+        _worst_response,
+        at_least=True,
+    ),
 )
 _COSTS = (
-    _claim("cost ratio, used memory, best service", 2.15, "x", _best_cost_ratio, at_least=True),
+    _claim(
+        "cost ratio, used memory, best service",
+        2.15,
+        "x",
+        _best_cost_ratio,
+        at_least=True,
+    ),
     _claim("cost ratio, used memory, mean", 1.79, "x", _mean_cost_ratio, at_least=True),
-    _claim("cost ratio, whole GPUs", 1.0, "x", _whole_cost_ratio, at_least=True, is_papers=False),
-    _claim("requests in violation", 1.12, "%", _late_percent, at_least=False, is_papers=False),
-    _claim("saving of joint", 15.0, "%", _saving_percent, at_least=True, policy="joint", baseline="hetsev"),
+    _claim(
+        "cost ratio, whole GPUs",
+        1.0,
+        "x",
+        _whole_cost_ratio,
+        at_least=True,
+        is_papers=False,
+    ),
+    _claim(
+        "requests in violation",
+        1.12,
+        "%",
+        _late_percent,
+        at_least=False,
+        is_papers=False,
+    ),
+    _claim(
+        "saving of joint",
+        15.0,
+        "%",
+        _saving_percent,
+        at_least=True,
+        policy="joint",
+        baseline="hetsev",
+    ),
     _claim(
         "attainment gain of joint, worst service",
         0.0,
@@ -222,9 +287,23 @@ _COSTS = (
     ),
 )
 _FORESIGHT = (
-    _claim("late, all", 1.0, "%", _late_percent, at_least=False, policy="joint", baseline="clairvoyant"),
     _claim(
-        "late, worst service", 2.0, "%", _worst_late_percent, at_least=False, policy="joint", baseline="clairvoyant"
+        "late, all",
+        1.0,
+        "%",
+        _late_percent,
+        at_least=False,
+        policy="joint",
+        baseline="clairvoyant",
+    ),
+    _claim(
+        "late, worst service",
+        2.0,
+        "%",
+        _worst_late_percent,
+        at_least=False,
+        policy="joint",
+        baseline="clairvoyant",
     ),
     _claim(
         "cost / clairvoyant, next hour",
@@ -262,10 +341,24 @@ EXPERIMENTS = (
         scenarios=("hetsev_6_1",),
         claims=(
             _claim("throughput, at most", 2.21, "x", throughput, at_least=True),
-            _claim("throughput, mean from the spike on", 1.0, "x", mean_throughput, at_least=True, is_papers=False),
+            _claim(
+                "throughput, mean from the spike on",
+                1.0,
+                "x",
+                mean_throughput,
+                at_least=True,
+                is_papers=False,
+            ),
             _claim("GPU utilisation, at most", 2.56, "x", _utilisation, at_least=True),
             *_RESPONSES,
-            _claim("throughput, at most, joint", 2.21, "x", throughput, at_least=True, policy="joint"),
+            _claim(
+                "throughput, at most, joint",
+                2.21,
+                "x",
+                throughput,
+                at_least=True,
+                policy="joint",
+            ),
         ),
         note=_ONE_PER_GPU,
     ),
@@ -274,8 +367,22 @@ EXPERIMENTS = (
         scenarios=("hetsev_6_1_open",),
         claims=(
             *_RESPONSES,
-            _claim("requests in violation", 1.12, "%", _late_percent, at_least=False, is_papers=False),
-            _claim("requests in violation, joint", 1.12, "%", _late_percent, at_least=False, policy="joint"),
+            _claim(
+                "requests in violation",
+                1.12,
+                "%",
+                _late_percent,
+                at_least=False,
+                is_papers=False,
+            ),
+            _claim(
+                "requests in violation, joint",
+                1.12,
+                "%",
+                _late_percent,
+                at_least=False,
+                policy="joint",
+            ),
         ),
         note=_ONE_PER_GPU,
     ),
@@ -284,12 +391,24 @@ EXPERIMENTS = (
         scenarios=("hetsev_6_2",),
         claims=(
             _claim("requests in violation", 1.12, "%", _late_percent, at_least=False),
-            _claim("late, worst service", 4.0, "%", _worst_late_percent, at_least=False),
+            _claim(
+                "late, worst service", 4.0, "%", _worst_late_percent, at_least=False
+            ),
         ),
         note="Nothing runs when the requests begin: what comes until the first launches are over counts as late.",
     ),
-    Experiment(title="HetSev 6.3, clients in a closed loop", scenarios=("hetsev_6_3",), claims=_COSTS, note=_CHEAP_T4),
-    Experiment(title="HetSev 6.3, open loop", scenarios=("hetsev_6_3_open",), claims=_COSTS, note=_CHEAP_T4),
+    Experiment(
+        title="HetSev 6.3, clients in a closed loop",
+        scenarios=("hetsev_6_3",),
+        claims=_COSTS,
+        note=_CHEAP_T4,
+    ),
+    Experiment(
+        title="HetSev 6.3, open loop",
+        scenarios=("hetsev_6_3_open",),
+        claims=_COSTS,
+        note=_CHEAP_T4,
+    ),
     Experiment(
         title="Forecast against foresight, bursts",
         scenarios=("foresight_azure",),
@@ -299,7 +418,11 @@ EXPERIMENTS = (
             "What is kept for them costs more than foresight of the next decision, and less than that of an hour."
         ),
     ),
-    Experiment(title="Forecast against foresight, spikes", scenarios=("foresight_spike",), claims=_FORESIGHT),
+    Experiment(
+        title="Forecast against foresight, spikes",
+        scenarios=("foresight_spike",),
+        claims=_FORESIGHT,
+    ),
 )
 
 
@@ -308,32 +431,54 @@ def main() -> None:
     options = _options()
     rows: list[Figures] = []
     for experiment in EXPERIMENTS:
-        for name in [name for name in experiment.scenarios if name in (options.names or experiment.scenarios)]:
+        for name in [
+            name
+            for name in experiment.scenarios
+            if name in (options.names or experiment.scenarios)
+        ]:
             begun = time.perf_counter()
-            report, truth = simulated(read_scenario(SCENARIOS / f"{name}.yaml"), options.jobs)
+            report, truth = simulated(
+                read_scenario(SCENARIOS / f"{name}.yaml"), options.jobs
+            )
             found = rows_of(experiment, report, scenario=name, truth=truth)
             print(f"\n{experiment.title} ({name}, {time.perf_counter() - begun:.0f} s)")
-            print_table([{key: value for key, value in row.items() if key != "scenario"} for row in found])
+            print_table(
+                [
+                    {key: value for key, value in row.items() if key != "scenario"}
+                    for row in found
+                ]
+            )
             if experiment.note:
                 print(experiment.note)
             rows.extend(found)
     write_results("compare", rows, settings={"names": " ".join(options.names)})
 
 
-def rows_of(experiment: Experiment, report: SimulationReport, *, scenario: str, truth: str) -> list[Figures]:
+def rows_of(
+    experiment: Experiment, report: SimulationReport, *, scenario: str, truth: str
+) -> list[Figures]:
     """One row per claim: means over the seeds that both policies have."""
-    return [_row(claim, report, scenario=scenario, truth=truth) for claim in experiment.claims]
+    return [
+        _row(claim, report, scenario=scenario, truth=truth)
+        for claim in experiment.claims
+    ]
 
 
-def _row(claim: Claim, report: SimulationReport, *, scenario: str, truth: str) -> Figures:
-    figure, mine, theirs = (fmean(values) for values in zip(*claim.values(report), strict=True))
+def _row(
+    claim: Claim, report: SimulationReport, *, scenario: str, truth: str
+) -> Figures:
+    figure, mine, theirs = (
+        fmean(values) for values in zip(*claim.values(report), strict=True)
+    )
     return {
         "scenario": scenario,
         "figure": claim.figure,
         "stated": claim.stated,
         "found": figure,
         "unit": claim.unit,
-        "holds": "yes" if (figure >= claim.stated if claim.is_at_least else figure <= claim.stated) else "NO",
+        "holds": "yes"
+        if (figure >= claim.stated if claim.is_at_least else figure <= claim.stated)
+        else "NO",
         "ours": mine,
         "baseline": theirs,
         "policies": f"{claim.policy} : {claim.baseline}",
@@ -349,24 +494,34 @@ def provenance(scenario: SimulationScenario) -> str:
     return "measured" if types <= MEASURED_TYPES else "scaled"
 
 
-def simulated(scenario: SimulationScenario, processes: int) -> tuple[SimulationReport, str]:
+def simulated(
+    scenario: SimulationScenario, processes: int
+) -> tuple[SimulationReport, str]:
     """The report of all its runs, and where its truth comes from. Raises SystemExit where a run failed."""
     jobs = jobs_of(scenario, shipped_catalogue(scenario), SCENARIOS)
     report = make_report(scenario, simulate_all(jobs, make_runner(processes)))
     if report.failed:
         name = scenario.metadata.name
-        raise SystemExit(f"{name}: {len(report.failed)} of {len(jobs)} runs failed: {report.failed[0]}")
+        raise SystemExit(
+            f"{name}: {len(report.failed)} of {len(jobs)} runs failed: {report.failed[0]}"
+        )
     return report, provenance(scenario)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare", description=__doc__
+    )
     known = [name for experiment in EXPERIMENTS for name in experiment.scenarios]
     parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join(known))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time"
+    )
     options = parser.parse_args()
     if unknown := sorted({*options.names} - {*known}):
-        parser.error(f"no scenario is called {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(
+            f"no scenario is called {', '.join(unknown)}; there are {', '.join(known)}"
+        )
     return options
 
 

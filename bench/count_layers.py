@@ -20,7 +20,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # torchvision's compiled operators (boxes, JPEG) are not needed here, and their build must match torch's.
-sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+sys.modules["torchvision._meta_registrations"] = types.ModuleType(
+    "torchvision._meta_registrations"
+)
 import torchvision  # noqa: E402
 
 IMAGE = (1, 3, 224, 224)
@@ -49,7 +51,12 @@ KINDS = {
         "sigmoid",
         "sigmoid_",
     ),
-    "pooling": ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "mean"),
+    "pooling": (
+        "max_pool2d_with_indices",
+        "avg_pool2d",
+        "_adaptive_avg_pool2d",
+        "mean",
+    ),
     "attention": (
         "_softmax",
         "_scaled_dot_product_flash_attention_for_cpu",
@@ -72,9 +79,23 @@ def main() -> None:
         with torch.no_grad(), LayerCounter() as counter:
             network(torch.empty(IMAGE, device="meta"))
         # The auxiliary classifiers of GoogLeNet and Inception serve training only.
-        parameters = sum(weight.numel() for key, weight in network.named_parameters() if "aux" not in key.lower())
-        figures = (f"{parameters / 1e6:.2f}", f"{counter.macs / 1e9:.3f}", f"{counter.activations / 1e6:.2f}")
-        writer.writerow((name, *(counter.counts[kind] for kind in (*CONVOLUTIONS, *KINDS)), *figures))
+        parameters = sum(
+            weight.numel()
+            for key, weight in network.named_parameters()
+            if "aux" not in key.lower()
+        )
+        figures = (
+            f"{parameters / 1e6:.2f}",
+            f"{counter.macs / 1e9:.3f}",
+            f"{counter.activations / 1e6:.2f}",
+        )
+        writer.writerow(
+            (
+                name,
+                *(counter.counts[kind] for kind in (*CONVOLUTIONS, *KINDS)),
+                *figures,
+            )
+        )
 
 
 class LayerCounter(TorchDispatchMode):
@@ -85,23 +106,33 @@ class LayerCounter(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
         self.macs = self.activations = 0
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         output = operator(*args, **(kwargs or {}))
         name = operator.overloadpacket.__name__
         if name == "convolution":
             self._count_convolution(args[0], args[1], output, groups=args[8])
         else:
-            self.counts[next((kind for kind, names in KINDS.items() if name in names), "other")] += 1
+            self.counts[
+                next((kind for kind, names in KINDS.items() if name in names), "other")
+            ] += 1
         if name in ("addmm", "baddbmm"):
             self.macs += output.numel() * args[1].shape[-1]
         elif name in ("mm", "bmm"):
             self.macs += output.numel() * args[0].shape[-1]
         return output
 
-    def _count_convolution(self, image: Any, weight: Any, output: Any, *, groups: int) -> None:
+    def _count_convolution(
+        self, image: Any, weight: Any, output: Any, *, groups: int
+    ) -> None:
         channels = image.shape[1]
         kind = (
-            "convolution" if groups == 1 else "depthwise_convolution" if groups == channels else "grouped_convolution"
+            "convolution"
+            if groups == 1
+            else "depthwise_convolution"
+            if groups == channels
+            else "grouped_convolution"
         )
         self.counts[kind] += 1
         self.activations += output.numel()

@@ -45,15 +45,26 @@ CHROMIUM = shutil.which("chromium")
 def main() -> int:
     """Fill, measure, print, write."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.dashboard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.dashboard",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--open", type=int, default=50, help="dashboards (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument(
+        "--open", type=int, default=50, help="dashboards (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        help="of each measurement (default: %(default)s)",
+    )
     options = parser.parse_args()
     with temporary_database() as url:
         secrets = asyncio.run(_fill(url))
         with serving(url) as (base, process):
-            costs = asyncio.run(_measure(base, secrets, process, options.open, options.seconds))
+            costs = asyncio.run(
+                _measure(base, secrets, process, options.open, options.seconds)
+            )
             pages = _pages(base, secrets["viewer"])
     print_table(costs)
     print_table(pages)
@@ -67,16 +78,24 @@ async def _fill(url: str) -> dict[str, str]:
     settings = PolicySettings(window_s=2.0, mode=Mode.OFF)
     async with open_fleet(url, FLEET, settings, now) as engine:
         return {
-            scope: (await create_locally(engine, name=scope, scope=scope, at=now)).secret
+            scope: (
+                await create_locally(engine, name=scope, scope=scope, at=now)
+            ).secret
             for scope in ("agent", "viewer")
         }
 
 
 async def _measure(
-    base: str, secrets: dict[str, str], process: psutil.Process, pages: int, seconds: float
+    base: str,
+    secrets: dict[str, str],
+    process: psutil.Process,
+    pages: int,
+    seconds: float,
 ) -> list[Figures]:
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(base, connector=connector, read_bufsize=2**24) as session:
+    async with aiohttp.ClientSession(
+        base, connector=connector, read_bufsize=2**24
+    ) as session:
         await until_ready(session)
         reports = asyncio.create_task(_report(session, secrets["agent"]))
         await asyncio.sleep(5.0)  # Connections are made and caches filled.
@@ -114,11 +133,19 @@ async def _report(session: aiohttp.ClientSession, secret: str) -> None:
     draw = Random(7)
     for sequence in count(1):
         began_s = time.monotonic()
-        entries = observations(FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=PERIOD_S)
-        for at, entry in enumerate(entries[:-1]):  # The last one tells of the moments that are looked for.
-            await asyncio.sleep(max(0.0, began_s + PERIOD_S * at / FLEET.nodes - time.monotonic()))
+        entries = observations(
+            FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=PERIOD_S
+        )
+        for at, entry in enumerate(
+            entries[:-1]
+        ):  # The last one tells of the moments that are looked for.
+            await asyncio.sleep(
+                max(0.0, began_s + PERIOD_S * at / FLEET.nodes - time.monotonic())
+            )
             body = msgspec.json.encode(_full(entry, draw))
-            async with session.post(f"/api/v1/nodes/{entry.node}/sync", data=body, headers=headers) as answer:
+            async with session.post(
+                f"/api/v1/nodes/{entry.node}/sync", data=body, headers=headers
+            ) as answer:
                 await answer.read()
 
 
@@ -126,7 +153,9 @@ def _full(entry: Observation, draw: Random) -> Observation:
     names = [service.name for service in FLEET.nouns()]
     first = int(entry.node[1:]) * FLEET.gpus_per_node
     gpus = tuple(
-        msgspec.structs.replace(gpu, power_w=draw.uniform(60, 250), memory_used_mib=draw.uniform(1e3, 15e3))
+        msgspec.structs.replace(
+            gpu, power_w=draw.uniform(60, 250), memory_used_mib=draw.uniform(1e3, 15e3)
+        )
         for gpu in entry.gpus
     )
     replicas = tuple(
@@ -143,13 +172,20 @@ def _full(entry: Observation, draw: Random) -> Observation:
         for place in range(REPLICAS_PER_GPU)
     )
     services = tuple(
-        ServiceReading(service=name, arrivals=5, served=5, in_slo=5, latency_buckets=((20, 5),)) for name in names[:8]
+        ServiceReading(
+            service=name, arrivals=5, served=5, in_slo=5, latency_buckets=((20, 5),)
+        )
+        for name in names[:8]
     )
-    return msgspec.structs.replace(entry, gpus=gpus, replicas=replicas, services=services)
+    return msgspec.structs.replace(
+        entry, gpus=gpus, replicas=replicas, services=services
+    )
 
 
 @asynccontextmanager
-async def _opened(session: aiohttp.ClientSession, secret: str, pages: int) -> AsyncIterator[None]:
+async def _opened(
+    session: aiohttp.ClientSession, secret: str, pages: int
+) -> AsyncIterator[None]:
     """So many browsers' streams, read as they come."""
     tasks = [asyncio.create_task(_look(session, secret)) for _ in range(pages)]
     try:
@@ -161,12 +197,16 @@ async def _opened(session: aiohttp.ClientSession, secret: str, pages: int) -> As
 
 
 async def _look(session: aiohttp.ClientSession, secret: str) -> None:
-    async with session.get(TOPICS, headers={"Authorization": f"Bearer {secret}"}) as answer:
+    async with session.get(
+        TOPICS, headers={"Authorization": f"Bearer {secret}"}
+    ) as answer:
         async for _ in answer.content.iter_any():
             pass
 
 
-async def _lateness(session: aiohttp.ClientSession, secrets: dict[str, str]) -> list[float]:
+async def _lateness(
+    session: aiohttp.ClientSession, secrets: dict[str, str]
+) -> list[float]:
     """Seconds from the acknowledgement of an observation to the event that carries it, at moments that a seed chose."""
     draw, late_s = Random(11), []
     watching = {"Authorization": f"Bearer {secrets['viewer']}"}
@@ -183,12 +223,18 @@ async def _lateness(session: aiohttp.ClientSession, secrets: dict[str, str]) -> 
     return late_s
 
 
-async def _post_mark(session: aiohttp.ClientSession, secret: str, sequence: int, power_w: float) -> None:
-    entry = observations(FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=PERIOD_S)[-1]
+async def _post_mark(
+    session: aiohttp.ClientSession, secret: str, sequence: int, power_w: float
+) -> None:
+    entry = observations(
+        FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=PERIOD_S
+    )[-1]
     gpus = tuple(msgspec.structs.replace(gpu, power_w=power_w) for gpu in entry.gpus)
     headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     body = msgspec.json.encode(msgspec.structs.replace(entry, gpus=gpus))
-    async with session.post(f"/api/v1/nodes/{entry.node}/sync", data=body, headers=headers) as answer:
+    async with session.post(
+        f"/api/v1/nodes/{entry.node}/sync", data=body, headers=headers
+    ) as answer:
         answer.raise_for_status()
 
 
@@ -201,7 +247,9 @@ def _pages(base: str, secret: str) -> list[Figures]:
 
     rows: list[Figures] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
         for page in (each for each in PAGES if "{" not in each.address):
             context = browser.new_context()
             tab = context.new_page()
@@ -224,10 +272,15 @@ def _weigh(tab: object) -> Figures:
     wire.send("Network.enable")
     wire.send("Network.setCacheDisabled", {"cacheDisabled": True})
     sizes: list[float] = []
-    wire.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    wire.on(
+        "Network.loadingFinished",
+        lambda event: sizes.append(event["encodedDataLength"]),
+    )
     tab.reload(wait_until="load")
     tab.wait_for_timeout(2000)
-    painted_ms = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    painted_ms = tab.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    )
     return {"weight_kb": sum(sizes) / 1000.0, "first_paint_ms": float(painted_ms)}
 
 

@@ -37,9 +37,17 @@ class Outcome:
 
 async def simulate(policy: str, seed: int) -> Outcome:
     """The whole trace under one policy."""
-    plan, clock, began = demo_cluster(policy, seed), ManualControlClock(), time.perf_counter()
+    plan, clock, began = (
+        demo_cluster(policy, seed),
+        ManualControlClock(),
+        time.perf_counter(),
+    )
     loop = ClosedLoop(
-        plan, world=load_truth(), clock=clock, solver=InlineSolver(), promises_may_break=policy == BASELINE
+        plan,
+        world=load_truth(),
+        clock=clock,
+        solver=InlineSolver(),
+        promises_may_break=policy == BASELINE,
     )
     steps_per_tick = round(plan.settings.period_s / plan.agent_period_s)
     for number in range(round(DURATION_S / plan.agent_period_s)):
@@ -68,7 +76,10 @@ def costs(outcomes: dict[str, Outcome]) -> list[Figures]:
         }
         for policy, outcome in outcomes.items()
     ]
-    return [*rows, *(_ratios(ours, outcomes[ours].bill, outcomes[BASELINE].bill) for ours in OURS)]
+    return [
+        *rows,
+        *(_ratios(ours, outcomes[ours].bill, outcomes[BASELINE].bill) for ours in OURS),
+    ]
 
 
 def _ratios(name: str, ours: Bill, baseline: Bill) -> Figures:
@@ -99,7 +110,9 @@ def services(outcomes: dict[str, Outcome]) -> list[Figures]:
 
 def main() -> None:
     """Simulate all policies, print the tables, write the JSON."""
-    outcomes = {policy: asyncio.run(simulate(policy, SEED)) for policy in (*OURS, BASELINE)}
+    outcomes = {
+        policy: asyncio.run(simulate(policy, SEED)) for policy in (*OURS, BASELINE)
+    }
     print(f"Demo, {DURATION_S / 60:.0f} minutes of load, seed {SEED}: cost")
     print_table(costs(outcomes))
     print("\nRequests within the SLO (98 % are promised)")

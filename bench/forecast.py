@@ -18,7 +18,12 @@ import numpy as np
 
 from app.measurements.traces import read_trace
 from bench.report import Figures, print_table, write_results
-from solvers.forecast.back_test import BackTestOrigin, ForecastScore, SeasonsBefore, back_test
+from solvers.forecast.back_test import (
+    BackTestOrigin,
+    ForecastScore,
+    SeasonsBefore,
+    back_test,
+)
 from solvers.forecast.choose_technique import Choice, choose, margin_of, merge
 from solvers.forecast.seasons import COARSE_S, DAY_S, HOUR_S, coarsen, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
@@ -41,14 +46,26 @@ def traces() -> Iterator[tuple[str, RequestSeries]]:
             path = DATA / "proteus_traces" / f"{pattern}_per_second.csv"
             with path.open(encoding="utf-8") as stream:
                 families = next(csv.reader(stream))[1:]
-            yield from ((f"{pattern}/{family}", read_trace(path, family).series) for family in families)
+            yield from (
+                (f"{pattern}/{family}", read_trace(path, family).series)
+                for family in families
+            )
         for name in ("code", "conv"):
-            yield f"azure_llm/{name}", read_trace(DATA / "azure_llm_2023" / f"per_second_{name}.csv").series
+            yield (
+                f"azure_llm/{name}",
+                read_trace(DATA / "azure_llm_2023" / f"per_second_{name}.csv").series,
+            )
         path = DATA / "alibaba_genai_2026" / "qps_10min.csv"
-        for column in ("api_requests_sum_of_samples", "generative_requests_sum_of_samples"):
+        for column in (
+            "api_requests_sum_of_samples",
+            "generative_requests_sum_of_samples",
+        ):
             # The scale is anonymised; a hundredfold makes counts of it.
             shape = read_trace(path, column).series
-            yield f"genai/{column.split('_')[0]}", _replaced(shape, 100.0 * shape.arrivals)
+            yield (
+                f"genai/{column.split('_')[0]}",
+                _replaced(shape, 100.0 * shape.arrivals),
+            )
         yield "philly/jobs 1 h", _philly(3600.0)
     else:
         sys.stderr.write(f"{DATA} is missing: made traces only\n")
@@ -65,27 +82,52 @@ def _philly(window_s: float) -> RequestSeries:
 def _generated() -> Iterator[tuple[str, RequestSeries]]:
     """What no short trace shows: seasons of many days, drawn from Poisson with a level that wanders from day to day."""
     draw = np.random.default_rng(1)
-    for name, window_s, period_s in (("made/daily 5 min", COARSE_S, DAY_S), ("made/hourly job 1 min", 60.0, HOUR_S)):
-        times_s = np.arange(round(GENERATED_DAYS * period_s * (1 if period_s == DAY_S else 4) / window_s)) * window_s
+    for name, window_s, period_s in (
+        ("made/daily 5 min", COARSE_S, DAY_S),
+        ("made/hourly job 1 min", 60.0, HOUR_S),
+    ):
+        times_s = (
+            np.arange(
+                round(
+                    GENERATED_DAYS
+                    * period_s
+                    * (1 if period_s == DAY_S else 4)
+                    / window_s
+                )
+            )
+            * window_s
+        )
         phase = times_s % period_s / period_s
-        shape = 1.0 - 0.8 * np.cos(2.0 * np.pi * phase) if period_s == DAY_S else np.where(phase < 0.1, 8.0, 1.0)
+        shape = (
+            1.0 - 0.8 * np.cos(2.0 * np.pi * phase)
+            if period_s == DAY_S
+            else np.where(phase < 0.1, 8.0, 1.0)
+        )
         level = 20.0 * np.exp(np.cumsum(draw.normal(0.0, 0.003, size=len(times_s))))
         yield (
             name,
             RequestSeries(
-                start_s=0.0, window_s=window_s, arrivals=draw.poisson(level * shape * window_s).astype(float)
+                start_s=0.0,
+                window_s=window_s,
+                arrivals=draw.poisson(level * shape * window_s).astype(float),
             ),
         )
 
 
-def _replaced(series: RequestSeries, arrivals: np.ndarray[tuple[int], np.dtype[np.float64]]) -> RequestSeries:
-    return RequestSeries(start_s=series.start_s, window_s=series.window_s, arrivals=arrivals)
+def _replaced(
+    series: RequestSeries, arrivals: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> RequestSeries:
+    return RequestSeries(
+        start_s=series.start_s, window_s=series.window_s, arrivals=arrivals
+    )
 
 
 def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
     """A row for each technique as it is, and one for what the loop makes of them."""
     raw = back_test(
-        series, BackTestOrigin(horizon_s=_horizon_s(series), max_origins=len(series.arrivals)), _seasons_of(series)
+        series,
+        BackTestOrigin(horizon_s=_horizon_s(series), max_origins=len(series.arrivals)),
+        _seasons_of(series),
     )
     every: dict[str, ForecastScore] = {}
     chosen: dict[str, ForecastScore] = {}
@@ -95,7 +137,13 @@ def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
         margins = {technique: margin_of(score) for technique, score in every.items()}
         question = BackTestOrigin(horizon_s=_horizon_s(series), max_origins=end - first)
         since = max(1, first - windows_ahead(series, question.horizon_s) + 1)
-        scores = back_test(series.part(0, end), question, _seasons_of(series), margins=margins, since=since)
+        scores = back_test(
+            series.part(0, end),
+            question,
+            _seasons_of(series),
+            margins=margins,
+            since=since,
+        )
         if not scores:
             continue
         every = merge(every, scores, elapsed_s=0.0)
@@ -112,16 +160,22 @@ def measure(name: str, series: RequestSeries) -> tuple[list[Figures], Figures]:
         "switches": switches,
         "last": current.technique,
         "best": best,
-        "last_over_best_percent": 100.0 * (every[current.technique].pinball_rps / every[best].pinball_rps - 1.0),
+        "last_over_best_percent": 100.0
+        * (every[current.technique].pinball_rps / every[best].pinball_rps - 1.0),
         "settled_over_best_percent": _settled_over_best_percent(series),
-        "over_best_percent": 100.0 * (chosen[DEFAULT].pinball_rps / every[best].pinball_rps - 1.0),
-        "under_default_percent": 100.0 * (1.0 - chosen[DEFAULT].pinball_rps / every[DEFAULT].pinball_rps),
+        "over_best_percent": 100.0
+        * (chosen[DEFAULT].pinball_rps / every[best].pinball_rps - 1.0),
+        "under_default_percent": 100.0
+        * (1.0 - chosen[DEFAULT].pinball_rps / every[DEFAULT].pinball_rps),
     }
 
 
 def _settled_over_best_percent(series: RequestSeries) -> float:
     middle, windows = len(series.arrivals) // 2, len(series.arrivals)
-    question, seasons = BackTestOrigin(horizon_s=_horizon_s(series), max_origins=windows), _seasons_of(series)
+    question, seasons = (
+        BackTestOrigin(horizon_s=_horizon_s(series), max_origins=windows),
+        _seasons_of(series),
+    )
     first = back_test(series.part(0, middle), question, seasons)
     margins = {technique: margin_of(score) for technique, score in first.items()}
     second = back_test(series, question, seasons, margins=margins, since=middle)
@@ -137,7 +191,9 @@ def _seasons_of(series: RequestSeries) -> SeasonsBefore:
     coarse = coarsen(series, COARSE_S)
 
     def seasons_before(until_s: float) -> tuple[Season, ...]:
-        return make_seasons(coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s)))
+        return make_seasons(
+            coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))
+        )
 
     return seasons_before
 
@@ -168,17 +224,28 @@ def main() -> None:
     measured = [measure(name, series) for name, series in traces()]
     rows = [row for found, _ in measured for row in found]
     chosen = [choice for _, choice in measured]
-    print(f"Forecasts {HORIZON_S:g} s ahead, or one window where windows are longer; level 0.95")
+    print(
+        f"Forecasts {HORIZON_S:g} s ahead, or one window where windows are longer; level 0.95"
+    )
     print_table(rows)
-    print("\nThe technique chosen as the trace goes on, against the best one seen from the end")
+    print(
+        "\nThe technique chosen as the trace goes on, against the best one seen from the end"
+    )
     print_table(chosen)
-    for figure in ("last_over_best_percent", "settled_over_best_percent", "over_best_percent", "under_default_percent"):
+    for figure in (
+        "last_over_best_percent",
+        "settled_over_best_percent",
+        "over_best_percent",
+        "under_default_percent",
+    ):
         values = [float(str(row[figure])) for row in chosen]
         print(
             f"{figure}: mean {np.mean(values):.1f}, median {np.median(values):.1f}, worst {_worst(figure, values):.1f}"
         )
     for technique in TECHNIQUES:
-        _print_coverage(technique, [row for row in rows if row["technique"] == technique])
+        _print_coverage(
+            technique, [row for row in rows if row["technique"] == technique]
+        )
     _print_coverage("chosen, with its margin", chosen)
     write_results("forecast", rows)
     write_results("forecast_chosen", chosen)

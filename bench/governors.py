@@ -35,7 +35,11 @@ TYPE = "V100-32GB"
 
 def main() -> None:
     """Play every load under every governor, and under none."""
-    rows = [row_of(rate_rps, governor) for rate_rps in LENGTHS_S for governor in (None, *GOVERNORS)]
+    rows = [
+        row_of(rate_rps, governor)
+        for rate_rps in LENGTHS_S
+        for governor in (None, *GOVERNORS)
+    ]
     print_table(rows)
     write_results("governors", rows, settings={"cap_w": CAP_W, "settled_s": SETTLED_S})
 
@@ -74,7 +78,12 @@ def _closed_loop(rate_rps: int, governor: str | None) -> ClosedLoop:
         "step_s": PERIOD_S,
         "seeds": [1],
         "policies": ["hetsev"],
-        "loop": {"period_s": PERIOD_S, "window_s": PERIOD_S, "stale_after_s": 3 * PERIOD_S, "governor": governor},
+        "loop": {
+            "period_s": PERIOD_S,
+            "window_s": PERIOD_S,
+            "stale_after_s": 3 * PERIOD_S,
+            "governor": governor,
+        },
         "agent_period_s": PERIOD_S,
         "fleet": [{"name": "v100", "gpu_type": TYPE, "launch_s": 5}],
         "services": [
@@ -87,11 +96,22 @@ def _closed_loop(rate_rps: int, governor: str | None) -> ClosedLoop:
             }
         ],
     }
-    scenario = SimulationScenario.model_validate({"kind": "Scenario", "metadata": {"name": "governors"}, "spec": spec})
-    plan = make_cluster(
-        scenario, scenario.spec.policies[0], 1, catalogue=shipped_catalogue(scenario), folder=Path(__file__).parent
+    scenario = SimulationScenario.model_validate(
+        {"kind": "Scenario", "metadata": {"name": "governors"}, "spec": spec}
     )
-    return ClosedLoop(half_known(plan), world=load_truth(), clock=ManualControlClock(), solver=InlineSolver())
+    plan = make_cluster(
+        scenario,
+        scenario.spec.policies[0],
+        1,
+        catalogue=shipped_catalogue(scenario),
+        folder=Path(__file__).parent,
+    )
+    return ClosedLoop(
+        half_known(plan),
+        world=load_truth(),
+        clock=ManualControlClock(),
+        solver=InlineSolver(),
+    )
 
 
 def half_known(plan: ClusterPlan) -> ClusterPlan:
@@ -99,9 +119,17 @@ def half_known(plan: ClusterPlan) -> ClusterPlan:
     clocks = tuple(float(clock) for clock in range(600, 1531, 30))
     return replace(
         plan,
-        gpu_types=tuple(replace(each, power_cap_w=CAP_W, clocks_mhz=clocks) for each in plan.gpu_types),
+        gpu_types=tuple(
+            replace(each, power_cap_w=CAP_W, clocks_mhz=clocks)
+            for each in plan.gpu_types
+        ),
         points=tuple(
-            replace(each, rows=tuple(row._replace(power_w=row.power_w / 2.0) for row in each.rows))
+            replace(
+                each,
+                rows=tuple(
+                    row._replace(power_w=row.power_w / 2.0) for row in each.rows
+                ),
+            )
             for each in plan.points
         ),
     )
@@ -115,7 +143,10 @@ async def _play(closed: ClosedLoop, length_s: int) -> list[float]:
         for _ in range(PERIOD_S):
             await closed.pass_time(1.0)
             energy_j.append(_energy_j(closed))
-        watts += [closed.cluster.world.idle_w(TYPE) + after - before for before, after in pairwise(energy_j)]
+        watts += [
+            closed.cluster.world.idle_w(TYPE) + after - before
+            for before, after in pairwise(energy_j)
+        ]
         await closed.step()
         await closed.tick()
     return watts
@@ -125,7 +156,9 @@ def _energy_j(closed: ClosedLoop) -> float:
     """Of this period so far, above idle."""
     closed.cluster.advance()
     (node,) = closed.cluster.nodes.values()
-    return sum(replica.queue.energy_j for gpu in node.gpus for replica in gpu.replicas.values())
+    return sum(
+        replica.queue.energy_j for gpu in node.gpus for replica in gpu.replicas.values()
+    )
 
 
 if __name__ == "__main__":

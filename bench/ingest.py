@@ -49,7 +49,9 @@ class Agents:
             node=f"n{node:03}",
             boot=self._boot,
             sequence=turn + 1,
-            window_start_s=(self._clock.now() - timedelta(seconds=WINDOW_S)).timestamp(),
+            window_start_s=(
+                self._clock.now() - timedelta(seconds=WINDOW_S)
+            ).timestamp(),
             window_s=WINDOW_S,
             generation=0,
             gpus=gpus,
@@ -60,7 +62,9 @@ class Agents:
 
 def _parts(
     node: int,
-) -> tuple[tuple[GpuReading, ...], tuple[ServiceReading, ...], tuple[ReplicaReading, ...]]:
+) -> tuple[
+    tuple[GpuReading, ...], tuple[ServiceReading, ...], tuple[ReplicaReading, ...]
+]:
     gpus = tuple(
         GpuReading(
             index=index,
@@ -126,7 +130,10 @@ async def in_batches(engine: AsyncEngine, clock: WallClock, size: int) -> Figure
 
 async def at_rate(engine: AsyncEngine, clock: WallClock, rate_per_s: int) -> Figures:
     """Reports at equal distances, however long the answers take, through the group commit."""
-    queue, agents = IngestQueue(PostgresStore(engine), clock, limit=10_000), Agents(f"rate-{rate_per_s}", clock)
+    queue, agents = (
+        IngestQueue(PostgresStore(engine), clock, limit=10_000),
+        Agents(f"rate-{rate_per_s}", clock),
+    )
     queue.start()
     waits: list[float] = []
 

@@ -24,18 +24,38 @@ LARGEST = 3
 
 def installed(directory: Path) -> Path:
     """Where a fresh environment has its packages, with Plimsoll and what its agent needs."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True
+    )
     python = directory / "bin" / "python"
-    words = ["pip", "install", "--quiet", "--python", str(python), "--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([str(Path(sys.executable).parent / "uv"), *words, str(ROOT)], check=True)
-    subprocess.run([str(directory / "bin" / "plimsoll-agent"), "--help"], check=True, stdout=subprocess.DEVNULL)
+    words = [
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(python),
+        "--constraint",
+        str(ROOT / "constraints.txt"),
+    ]
+    subprocess.run(
+        [str(Path(sys.executable).parent / "uv"), *words, str(ROOT)], check=True
+    )
+    subprocess.run(
+        [str(directory / "bin" / "plimsoll-agent"), "--help"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return next((directory / "lib").glob("python*/site-packages"))
 
 
 def sizes(packages: Path) -> list[Figures]:
     """One row for each installed package, the largest first."""
     rows = [
-        {"package": each.metadata["Name"], "version": each.version, "mb": _bytes(each) / 1e6}
+        {
+            "package": each.metadata["Name"],
+            "version": each.version,
+            "mb": _bytes(each) / 1e6,
+        }
         for each in distributions(path=[str(packages)])
     ]
     return sorted(rows, key=lambda row: -row["mb"])
@@ -43,13 +63,17 @@ def sizes(packages: Path) -> list[Figures]:
 
 def _bytes(package: Distribution) -> int:
     paths = [Path(str(package.locate_file(each))) for each in package.files or ()]
-    return sum(path.stat().st_size for path in paths if path.exists() and path.suffix != ".pyc")
+    return sum(
+        path.stat().st_size for path in paths if path.exists() and path.suffix != ".pyc"
+    )
 
 
 def main() -> int:
     """Install, print, write."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.install_size", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.install_size",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
@@ -59,9 +83,16 @@ def main() -> int:
     print_table(rows)
     print(f"\n{total_mb:.1f} MB of at most {LIMIT_MB:g}")
     if total_mb > LIMIT_MB:
-        print("to cut first: " + ", ".join(f"{row['package']} ({row['mb']:.1f} MB)" for row in rows[:LARGEST]))
+        print(
+            "to cut first: "
+            + ", ".join(
+                f"{row['package']} ({row['mb']:.1f} MB)" for row in rows[:LARGEST]
+            )
+        )
     if not options.dry:
-        write_results("install_size", rows, settings={"total_mb": total_mb, "limit_mb": LIMIT_MB})
+        write_results(
+            "install_size", rows, settings={"total_mb": total_mb, "limit_mb": LIMIT_MB}
+        )
     return 1 if total_mb > LIMIT_MB else 0
 
 

@@ -31,16 +31,29 @@ async def measure(kills: int, seed: int, limit_s: float) -> tuple[Figures, list[
     """The row, and the violations in words; fewer kills where the time is over before."""
     with tempfile.TemporaryDirectory(prefix="kills") as name:
         directory = Path(name)
-        async with machine(directory, build_library(directory / "library")) as (node, plane):
-            killing, begun_s = Killing(node=node, plane=plane, draw=Random(seed)), time.monotonic()
+        async with machine(directory, build_library(directory / "library")) as (
+            node,
+            plane,
+        ):
+            killing, begun_s = (
+                Killing(node=node, plane=plane, draw=Random(seed)),
+                time.monotonic(),
+            )
             while killing.kills < kills and time.monotonic() - begun_s < limit_s:
                 await killing.once()
                 if killing.kills % TOLD_EVERY == 0:
-                    print(f"{killing.kills} kills, {len(killing.violations)} violations", file=sys.stderr, flush=True)
+                    print(
+                        f"{killing.kills} kills, {len(killing.violations)} violations",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             await killing.end()
             seconds = time.monotonic() - begun_s
             node.restore()
-            is_restored = (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (0, DEFAULT_LIMIT_MW)
+            is_restored = (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (
+                0,
+                DEFAULT_LIMIT_MW,
+            )
     row: Figures = {
         "kills": killing.kills,
         "early": killing.early,
@@ -54,11 +67,22 @@ async def measure(kills: int, seed: int, limit_s: float) -> tuple[Figures, list[
 def main() -> int:
     """Kill, print, write."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.kills", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.kills",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kills", type=int, default=KILLS, help="how often (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the moments (default: %(default)s)")
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="no kills after so long (default: %(default)s)")
+    parser.add_argument(
+        "--kills", type=int, default=KILLS, help="how often (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=SEED, help="of the moments (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=3600.0,
+        help="no kills after so long (default: %(default)s)",
+    )
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
     row, violations = asyncio.run(measure(options.kills, options.seed, options.limit_s))
@@ -66,7 +90,10 @@ def main() -> int:
     for each in violations[:MAX_SHOWN]:
         print(each)
     if not options.dry:
-        settings = {"seed": options.seed, "violations": "; ".join(violations[:MAX_SHOWN])}
+        settings = {
+            "seed": options.seed,
+            "violations": "; ".join(violations[:MAX_SHOWN]),
+        }
         write_results("kills", [row], settings=settings)
     return 1 if violations or not row["restored"] else 0
 

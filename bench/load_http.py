@@ -40,20 +40,29 @@ class Tally:
     def row(self, service: str, seconds: float) -> Figures:
         """One line of the table."""
         latency_ms = self.latency_ms or [float("nan")]
-        bad = {answer: count for answer, count in sorted(self.answers.items()) if answer != "200"}
+        bad = {
+            answer: count
+            for answer, count in sorted(self.answers.items())
+            if answer != "200"
+        }
         return {
             "service": service,
             "answered_rps": self.answers["200"] / seconds,
             "latency_ms_p50": float(np.percentile(latency_ms, 50)),
             "latency_ms_p98": float(np.percentile(latency_ms, 98)),
-            "other_answers": ", ".join(f"{count} × {answer}" for answer, count in bad.items()) or None,
+            "other_answers": ", ".join(
+                f"{count} × {answer}" for answer, count in bad.items()
+            )
+            or None,
         }
 
 
 class Sender:
     """Sends every service's requests until its time is over."""
 
-    def __init__(self, session: aiohttp.ClientSession, options: argparse.Namespace) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, options: argparse.Namespace
+    ) -> None:
         self._session = session
         self._nodes: list[str] = [url.rstrip("/") for url in options.node]
         self._options = options
@@ -70,7 +79,8 @@ class Sender:
             looking = group.create_task(self._look_for_replicas())
             reporting = group.create_task(self._report())
             senders = [
-                group.create_task(self._send(service, load, began_s)) for service, load in loads(self._options).items()
+                group.create_task(self._send(service, load, began_s))
+                for service, load in loads(self._options).items()
             ]
             await asyncio.wait(senders)
             looking.cancel()
@@ -82,7 +92,9 @@ class Sender:
     async def _send(self, service: str, load: ArrivalProcess, began_s: float) -> None:
         at_s = 0.0
         while at_s < self._options.duration_s:
-            for due_s in load.arrivals(at_s, min(at_s + AHEAD_S, self._options.duration_s)):
+            for due_s in load.arrivals(
+                at_s, min(at_s + AHEAD_S, self._options.duration_s)
+            ):
                 await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
                 self._start(service, began_s + float(due_s))
             at_s += AHEAD_S
@@ -93,7 +105,9 @@ class Sender:
             self._tallies[service].answers["missed"] += 1
             return
         node = self._random.choice(self._ready.get(service) or self._nodes)
-        task = asyncio.create_task(self._request(service, f"{node}/v2/models/{service}/infer", due_s))
+        task = asyncio.create_task(
+            self._request(service, f"{node}/v2/models/{service}/infer", due_s)
+        )
         self._in_flight.add(task)
         task.add_done_callback(self._in_flight.discard)
 
@@ -113,13 +127,21 @@ class Sender:
     async def _look_for_replicas(self) -> None:
         while True:
             for service in dict(self._options.load):
-                states = await asyncio.gather(*(self._is_ready(node, service) for node in self._nodes))
-                self._ready[service] = [node for node, ready in zip(self._nodes, states, strict=True) if ready]
+                states = await asyncio.gather(
+                    *(self._is_ready(node, service) for node in self._nodes)
+                )
+                self._ready[service] = [
+                    node
+                    for node, ready in zip(self._nodes, states, strict=True)
+                    if ready
+                ]
             await asyncio.sleep(READY_PERIOD_S)
 
     async def _is_ready(self, node: str, service: str) -> bool:
         try:
-            async with self._session.get(f"{node}/v2/models/{service}/ready") as response:
+            async with self._session.get(
+                f"{node}/v2/models/{service}/ready"
+            ) as response:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError):
             return False
@@ -130,7 +152,12 @@ class Sender:
             self._print_report()
 
     def _print_report(self) -> None:
-        print_table([tally.row(name, self._options.report_s) for name, tally in sorted(self._tallies.items())])
+        print_table(
+            [
+                tally.row(name, self._options.report_s)
+                for name, tally in sorted(self._tallies.items())
+            ]
+        )
         sys.stdout.flush()
         self._tallies.clear()
 
@@ -139,7 +166,12 @@ def loads(options: argparse.Namespace) -> dict[str, ArrivalProcess]:
     """The load of each service, by name."""
     return {
         service: ArrivalProcess(
-            shape=LoadShape(mean_rps=rate, day_amplitude=0.4, day_period_s=options.day_s, burst_weight=0.5),
+            shape=LoadShape(
+                mean_rps=rate,
+                day_amplitude=0.4,
+                day_period_s=options.day_s,
+                burst_weight=0.5,
+            ),
             duration_s=int(options.duration_s) + 1,
             seed=options.seed,
             stream=stream,
@@ -150,11 +182,30 @@ def loads(options: argparse.Namespace) -> dict[str, ArrivalProcess]:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.load_http", description=__doc__)
-    parser.add_argument("--node", action="append", required=True, metavar="URL", help="a router; repeat for several")
-    parser.add_argument("--load", action="append", required=True, type=_service_rate, metavar="SERVICE=RPS")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.load_http", description=__doc__
+    )
+    parser.add_argument(
+        "--node",
+        action="append",
+        required=True,
+        metavar="URL",
+        help="a router; repeat for several",
+    )
+    parser.add_argument(
+        "--load",
+        action="append",
+        required=True,
+        type=_service_rate,
+        metavar="SERVICE=RPS",
+    )
     parser.add_argument("--duration-s", type=float, default=86_400.0)
-    parser.add_argument("--day-s", type=float, default=600.0, help="period of the day curve (default: %(default)s)")
+    parser.add_argument(
+        "--day-s",
+        type=float,
+        default=600.0,
+        help="period of the day curve (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report-s", type=float, default=30.0)
     parser.add_argument("--max-in-flight", type=int, default=1000)

@@ -30,8 +30,12 @@ UNANSWERED = "none"
 
 def shared_folder(description: str | None) -> Path | None:
     """The folder that the command line names, or the one beside the repository; None, with a line, without data."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=Path(__file__).parents[2] / "shared")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shared", type=Path, default=Path(__file__).parents[2] / "shared"
+    )
     shared: Path = parser.parse_args().shared
     if (shared / "data").is_dir():
         return shared
@@ -75,7 +79,12 @@ def load_own(folder: Path) -> Samples:
 
     Training is there as a neighbour only: the time of its step is no service's latency.
     """
-    rows = [row for name in ("solo.csv", "pairs.csv") if (folder / name).is_file() for row in read_rows(folder / name)]
+    rows = [
+        row
+        for name in ("solo.csv", "pairs.csv")
+        if (folder / name).is_file()
+        for row in read_rows(folder / name)
+    ]
     rows = [row for row in rows if not row["network"].startswith("train-")]
     at = make_queries(
         [row["network"] for row in rows],
@@ -95,7 +104,13 @@ def load_own(folder: Path) -> Samples:
 def _beside(row: Mapping[str, str]) -> tuple[Neighbour, ...]:
     if not row.get("other_network"):
         return ()
-    return (Neighbour(row["other_network"], float(row["other_batch"]), float(row["other_sm_percent"])),)
+    return (
+        Neighbour(
+            row["other_network"],
+            float(row["other_batch"]),
+            float(row["other_sm_percent"]),
+        ),
+    )
 
 
 def _known_numbers(rows: Sequence[Mapping[str, str]], column: str) -> Reals:
@@ -110,7 +125,9 @@ def joined_samples(one: Samples, other: Samples) -> Samples:
         one.at.gpu_type + other.at.gpu_type,
         batch=np.append(one.at.batch, other.at.batch),
         sm_percent=np.append(one.at.sm_percent, other.at.sm_percent),
-        time_quota_percent=np.append(one.at.time_quota_percent, other.at.time_quota_percent),
+        time_quota_percent=np.append(
+            one.at.time_quota_percent, other.at.time_quota_percent
+        ),
         neighbours=one.at.neighbours + other.at.neighbours,
     )
     return make_samples(at, np.append(one.latency_ms, other.latency_ms))
@@ -150,23 +167,39 @@ class Outcome:
         """Of the latencies in ms."""
         known = np.isfinite(self.predicted_ms)
         measured, predicted = self.measured_ms[known], self.predicted_ms[known]
-        return 1.0 - float(np.sum((predicted - measured) ** 2) / np.sum((measured - measured.mean()) ** 2))
+        return 1.0 - float(
+            np.sum((predicted - measured) ** 2)
+            / np.sum((measured - measured.mean()) ** 2)
+        )
 
     @property
     def covered(self) -> float:
         """Share of the rows inside the interval."""
         known = np.isfinite(self.predicted_ms)
-        return float(np.mean((self.low_ms <= self.measured_ms)[known] & (self.measured_ms <= self.high_ms)[known]))
+        return float(
+            np.mean(
+                (self.low_ms <= self.measured_ms)[known]
+                & (self.measured_ms <= self.high_ms)[known]
+            )
+        )
 
 
-def forecast(fits: Fits, held: Samples, *, learned: int, layers: Mapping[str, LayerCounts]) -> Outcome:
+def forecast(
+    fits: Fits, held: Samples, *, learned: int, layers: Mapping[str, LayerCounts]
+) -> Outcome:
     """What the fits say of held-out samples."""
     answers = [np.full(len(held), np.nan) for _ in range(3)]
     technique = np.full(len(held), UNANSWERED, dtype=object)
     rows = _answerable(fits, held.at, layers)
     predictions = predict_latency(fits, held.at.take(rows), layers=layers)
     for values, said in zip(
-        answers, (predictions.latency_ms, predictions.latency_ms_low, predictions.latency_ms_high), strict=True
+        answers,
+        (
+            predictions.latency_ms,
+            predictions.latency_ms_low,
+            predictions.latency_ms_high,
+        ),
+        strict=True,
     ):
         values[rows] = said
     technique[rows] = predictions.technique
@@ -195,10 +228,14 @@ def pooled(outcomes: Sequence[Outcome]) -> Outcome:
 def technique_mix(outcome: Outcome) -> str:
     """Techniques with their share of the rows in percent, the largest first."""
     shares = Counter(outcome.technique).most_common()
-    return ", ".join(f"{name} {100 * rows / len(outcome.technique):.0f}" for name, rows in shares)
+    return ", ".join(
+        f"{name} {100 * rows / len(outcome.technique):.0f}" for name, rows in shares
+    )
 
 
-def _answerable(fits: Fits, queries: Queries, layers: Mapping[str, LayerCounts]) -> Indices:
+def _answerable(
+    fits: Fits, queries: Queries, layers: Mapping[str, LayerCounts]
+) -> Indices:
     known = [
         rows
         for group, rows in queries.groups().items()

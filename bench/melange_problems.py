@@ -22,7 +22,13 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from solvers.joint.kernels.types import Reals
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "peer_inputs"
@@ -60,8 +66,11 @@ def _read(path: Path) -> Instance:
         name=path.stem,
         gpu_types=tuple(infos),
         price=np.array([info["cost"] for info in infos.values()]),
-        throughput=np.array([np.ravel(info["tputs"]) for info in infos.values()], dtype=np.float64),
-        rate=np.ravel(document["workload_distribution"]) * document["total_request_rate"],
+        throughput=np.array(
+            [np.ravel(info["tputs"]) for info in infos.values()], dtype=np.float64
+        ),
+        rate=np.ravel(document["workload_distribution"])
+        * document["total_request_rate"],
         pieces=document["slice_factor"],
     )
 
@@ -72,7 +81,10 @@ def melange_problem(instance: Instance) -> Problem:
     return Problem(
         max_replicas_per_gpu=len(instance.rate),
         capacity_law=CapacityLaw(
-            percentiles=(0.5,), batches=(1,), slo_ratios=(1.0, 2.0), max_utilisation=(((1.0, 1.0),),)
+            percentiles=(0.5,),
+            batches=(1,),
+            slo_ratios=(1.0, 2.0),
+            max_utilisation=(((1.0, 1.0),),),
         ),
         gpu_types=tuple(
             GpuType(
@@ -84,7 +96,9 @@ def melange_problem(instance: Instance) -> Problem:
                 power_cap_w=1.0,
                 clocks_mhz=(_CLOCK_MHZ,),
             )
-            for name, price in zip(instance.gpu_types, instance.price.tolist(), strict=True)
+            for name, price in zip(
+                instance.gpu_types, instance.price.tolist(), strict=True
+            )
         ),
         services=tuple(
             ServiceDemand(
@@ -103,7 +117,9 @@ def melange_problem(instance: Instance) -> Problem:
                 sensitivity=0.0,
                 rows=_rows(float(throughput[each]), float(instance.rate[each])),
             )
-            for name, throughput in zip(instance.gpu_types, instance.throughput, strict=True)
+            for name, throughput in zip(
+                instance.gpu_types, instance.throughput, strict=True
+            )
             for each in classes
         ),
     )
@@ -111,9 +127,20 @@ def melange_problem(instance: Instance) -> Problem:
 
 def _rows(throughput_rps: float, rate_rps: float) -> tuple[OperatingPoint, ...]:
     load = rate_rps / throughput_rps
-    parts = [min(load, 1.0) * part / whole for whole in (_PARTS, _PARTS**2) for part in range(1, _PARTS + 1)]
-    steps = {math.ceil(100.0 * part / SM_PERCENT_STEP - 1e-6) for part in (*parts, load % 1.0)}
-    return tuple(_row(throughput_rps, step * SM_PERCENT_STEP) for step in sorted(steps) if step > 0)
+    parts = [
+        min(load, 1.0) * part / whole
+        for whole in (_PARTS, _PARTS**2)
+        for part in range(1, _PARTS + 1)
+    ]
+    steps = {
+        math.ceil(100.0 * part / SM_PERCENT_STEP - 1e-6)
+        for part in (*parts, load % 1.0)
+    }
+    return tuple(
+        _row(throughput_rps, step * SM_PERCENT_STEP)
+        for step in sorted(steps)
+        if step > 0
+    )
 
 
 def _row(throughput_rps: float, percent: float) -> OperatingPoint:

@@ -22,7 +22,10 @@ WIDEST_GAP = 10.0
 
 def noise_rows(name: str, samples: Samples) -> list[Figures]:
     """Figures by a line and by a cubic."""
-    return [_figures(f"{name}, {form}", samples, neighbours) for form, neighbours in (("line", 1), ("cubic", 2))]
+    return [
+        _figures(f"{name}, {form}", samples, neighbours)
+        for form, neighbours in (("line", 1), ("cubic", 2))
+    ]
 
 
 def _figures(name: str, samples: Samples, each_side: int) -> Figures:
@@ -41,9 +44,13 @@ def _figures(name: str, samples: Samples, each_side: int) -> Figures:
 def residuals(samples: Samples, *, each_side: int) -> tuple[Reals, Reals]:
     """Noise in ln latency and latency of every point with that many near neighbours on each side."""
     at = samples.at
-    keys = list(zip(at.network, at.batch.tolist(), at.time_quota_percent.tolist(), strict=True))
+    keys = list(
+        zip(at.network, at.batch.tolist(), at.time_quota_percent.tolist(), strict=True)
+    )
     curves: dict[tuple[str, float, float], list[int]] = {}
-    for row in sorted(range(len(samples)), key=lambda row: (keys[row], at.sm_percent[row])):
+    for row in sorted(
+        range(len(samples)), key=lambda row: (keys[row], at.sm_percent[row])
+    ):
         curves.setdefault(keys[row], []).append(row)
     noise, latency_ms = [], []
     for rows in curves.values():
@@ -63,7 +70,10 @@ def _noise(log_share: Reals, log_latency: Reals) -> float:
     # Lagrange's weights.
     weights = np.array(
         [
-            np.prod((log_share[middle] - np.delete(others, own)) / (others[own] - np.delete(others, own)))
+            np.prod(
+                (log_share[middle] - np.delete(others, own))
+                / (others[own] - np.delete(others, own))
+            )
             for own in range(len(others))
         ]
     )

@@ -34,14 +34,20 @@ def random_problem(gpus: int, replicas: int, load: str, seed: int) -> PlacementP
             power_w=power_w,
             max_replicas=6,
         )
-        for name, price, memory_mib, power_w in (("t4", 0.526, 15_360.0, 55.0), ("v100", 3.06, 32_768.0, 250.0))
+        for name, price, memory_mib, power_w in (
+            ("t4", 0.526, 15_360.0, 55.0),
+            ("v100", 3.06, 32_768.0, 250.0),
+        )
     )
     pending: list[PendingReplica] = []
     service = 0
     while len(pending) < replicas:
         stock = draw.choice(stocks)
         sm_percent = 5.0 * max(1, round(size_factor * draw.randint(2, 12)))
-        memory, power = size_factor * draw.uniform(0.05, 0.4), size_factor * draw.uniform(0.1, 0.5)
+        memory, power = (
+            size_factor * draw.uniform(0.05, 0.4),
+            size_factor * draw.uniform(0.1, 0.5),
+        )
         rate = draw.uniform(10.0, 300.0)
         for copy in range(draw.randint(1, max_copies)):
             pending.append(
@@ -72,8 +78,16 @@ def measure(gpus: int, replicas: int, load: str) -> Row:
         searched += report.method == "cp-sat"
         left_out += bool(solution.unplaced)
         if not solution.unplaced:
-            price_gaps.append(100.0 * (solution.price_usd_per_hour / solution.price_bound_usd_per_hour - 1.0))
-        value_gaps.append(100.0 * (solution.placed_value_bound / solution.placed_value - 1.0))
+            price_gaps.append(
+                100.0
+                * (
+                    solution.price_usd_per_hour / solution.price_bound_usd_per_hour
+                    - 1.0
+                )
+            )
+        value_gaps.append(
+            100.0 * (solution.placed_value_bound / solution.placed_value - 1.0)
+        )
     return {
         "GPUs": gpus,
         "replicas": replicas,
@@ -93,7 +107,11 @@ def main() -> None:
     solve(
         random_problem(2, 40, "too much", 0), Budget(work=0.01)
     )  # Imports ortools, which is not part of a decision's time.
-    rows = [measure(gpus, replicas, load) for gpus, replicas in SIZES for load in SIZE_FACTORS]
+    rows = [
+        measure(gpus, replicas, load)
+        for gpus, replicas in SIZES
+        for load in SIZE_FACTORS
+    ]
     print(" | ".join(rows[0]))
     for row in rows:
         print(" | ".join(f"{value!s:>{len(name)}}" for name, value in row.items()))

@@ -16,7 +16,17 @@ import time
 from collections import Counter
 
 from bench.plan_changes import changes
-from bench.plan_costs import against_greedy, bounds, costs, first_plans, generated, melange, proofs, rivals, v100
+from bench.plan_costs import (
+    against_greedy,
+    bounds,
+    costs,
+    first_plans,
+    generated,
+    melange,
+    proofs,
+    rivals,
+    v100,
+)
 from bench.plan_large import large
 from bench.plan_runs import FOLDER, Rows
 from bench.plan_validity import validity
@@ -29,14 +39,24 @@ def main() -> int:
     options = _options()
     warm_up()
     if not FOLDER.is_dir():
-        print("No shared problems beside this checkout: only generated ones are planned.")
+        print(
+            "No shared problems beside this checkout: only generated ones are planned."
+        )
     rows: list[Figures] = []
-    name = "_".join(filter(None, ("plan", options.only, "quick" if options.quick else "")))
+    name = "_".join(
+        filter(None, ("plan", options.only, "quick" if options.quick else ""))
+    )
     for part, figures in PARTS.items():
         if options.only in ("", part):
             rows += _run(part, figures(options.threads, is_quick=options.quick))
             write_results(name, rows, settings=vars(options))
-    print("\n" + ", ".join(f"{count} {met}" for met, count in Counter(row["met"] for row in rows).most_common()))
+    print(
+        "\n"
+        + ", ".join(
+            f"{count} {met}"
+            for met, count in Counter(row["met"] for row in rows).most_common()
+        )
+    )
     return 1 if any(row["fault"] in ("broken", "bound") for row in rows) else 0
 
 
@@ -48,7 +68,10 @@ def _run(part: str, figures: Rows) -> list[Figures]:
         # So that a reader of a long run sees where it is; the table, with its widths, comes when all rows are there.
         print(f"   {row['case']}: {row['figure']}", file=sys.stderr, flush=True)
         rows.append({"part": part, **row})
-    print_table([{key: value for key, value in row.items() if key != "part"} for row in rows], room=ROOM)
+    print_table(
+        [{key: value for key, value in row.items() if key != "part"} for row in rows],
+        room=ROOM,
+    )
     print(f"   ({time.perf_counter() - began_s:.0f} s)", flush=True)
     return rows
 
@@ -71,7 +94,13 @@ PARTS = {
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.plan", description=__doc__)
-    parser.add_argument("--only", default="", choices=("", *PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument(
+        "--only",
+        default="",
+        choices=("", *PARTS),
+        metavar="PART",
+        help=", ".join(PARTS),
+    )
     parser.add_argument("--quick", action="store_true", help="four minutes")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()

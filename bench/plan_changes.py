@@ -35,7 +35,10 @@ _ALL_GOALS: Mapping[str, _Goal] = {
     "started_percent": (5.0, 3.0),
     "over_lp_percent": (5.0, 3.0),
 }
-_ONE_GOALS: Mapping[str, _Goal] = {"milliseconds": (50.0, 15.0), "started_percent": (None, None)}
+_ONE_GOALS: Mapping[str, _Goal] = {
+    "milliseconds": (50.0, 15.0),
+    "started_percent": (None, None),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +65,38 @@ def changes(threads: int, *, is_quick: bool) -> Rows:
     problem = replace(problem, migration_cost_usd_per_hour=_PER_START_USD_PER_HOUR)
     planner = _Planner(problem, 5.0 if is_quick else _FIRST_LIMIT_S, threads)
     draw = random.Random(1)
-    for kind, pause_s in (("at once", SETTINGS.period_s), ("may rearrange", SETTINGS.min_dwell_s + 1.0)):
+    for kind, pause_s in (
+        ("at once", SETTINGS.period_s),
+        ("may rearrange", SETTINGS.min_dwell_s + 1.0),
+    ):
         changed = []
         for _ in range(1 if is_quick else _ALL_CHANGES):
-            wanted = _scaled(planner.problem, {one.name: draw.uniform(0.9, 1.1) for one in problem.services})
+            wanted = _scaled(
+                planner.problem,
+                {one.name: draw.uniform(0.9, 1.1) for one in problem.services},
+            )
             change = planner.change(wanted, _ALL_LIMIT_S, pause_s)
             lp = relax(wanted, _LP_LIMIT_S, threads).objective
-            changed.append(replace(change, over_lp_percent=100.0 * (change.cost / lp - 1.0)))
+            changed.append(
+                replace(change, over_lp_percent=100.0 * (change.cost / lp - 1.0))
+            )
         yield from _rows(name, f"±10 %, {kind}", changed, _ALL_GOALS)
     singles = []
-    for service in draw.sample(problem.services, _ONE_CHANGES // (4 if is_quick else 1)):
-        wanted = _scaled(planner.problem, {service.name: draw.choice((0.8, 0.9, 1.1, 1.25))})
-        singles.append(planner.change(wanted, _ONE_LIMIT_S, SETTINGS.period_s / _ONE_CHANGES))
+    for service in draw.sample(
+        problem.services, _ONE_CHANGES // (4 if is_quick else 1)
+    ):
+        wanted = _scaled(
+            planner.problem, {service.name: draw.choice((0.8, 0.9, 1.1, 1.25))}
+        )
+        singles.append(
+            planner.change(wanted, _ONE_LIMIT_S, SETTINGS.period_s / _ONE_CHANGES)
+        )
     yield from _rows(name, "one service", singles, _ONE_GOALS)
 
 
-def _rows(case: str, what: str, changed: Sequence[_Change], goals: Mapping[str, _Goal]) -> Rows:
+def _rows(
+    case: str, what: str, changed: Sequence[_Change], goals: Mapping[str, _Goal]
+) -> Rows:
     """One row per goal: the worst of all changes, and the median."""
     fault = None if all(change.is_sound for change in changed) else "broken"
     for figure, goal in goals.items():
@@ -103,7 +122,10 @@ class _Planner:
         """The plan of a tick so long after the last one, made and running."""
         self._at_s += pause_s
         plan, seconds = self._plan(problem, limit_s)
-        starts = migration_cost_usd_per_hour(problem, plan) / problem.migration_cost_usd_per_hour
+        starts = (
+            migration_cost_usd_per_hour(problem, plan)
+            / problem.migration_cost_usd_per_hour
+        )
         replicas = sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus)
         return _Change(
             milliseconds=1000.0 * seconds,
@@ -120,7 +142,9 @@ class _Planner:
             stability=SETTINGS.stability,
             elapsed=lambda: time.perf_counter() - began_s,
         )
-        plan, _, self._memory = policy("joint").make_plan(problem, Observed(at_s=self._at_s), self._memory, budget)
+        plan, _, self._memory = policy("joint").make_plan(
+            problem, Observed(at_s=self._at_s), self._memory, budget
+        )
         seconds = time.perf_counter() - began_s
         self.problem = replace(problem, current=plan)
         return plan, seconds
@@ -130,7 +154,10 @@ def _scaled(problem: Problem, factors: Mapping[str, float]) -> Problem:
     return replace(
         problem,
         services=tuple(
-            replace(each, arrival_rate_rps=each.arrival_rate_rps * factors.get(each.name, 1.0))
+            replace(
+                each,
+                arrival_rate_rps=each.arrival_rate_rps * factors.get(each.name, 1.0),
+            )
             for each in problem.services
         ),
     )

@@ -29,7 +29,13 @@ def costs(threads: int, *, is_quick: bool) -> Rows:
         for limit_s, must, aim in _cost_goals(known, is_quick=is_quick):
             made = _shared_run(known.name, limit_s, threads)
             yield {
-                **judged(_case(known), f"USD/h in {limit_s:g} s", made.cost, (must, aim), fault=made.fault(known)),
+                **judged(
+                    _case(known),
+                    f"USD/h in {limit_s:g} s",
+                    made.cost,
+                    (must, aim),
+                    fault=made.fault(known),
+                ),
                 **made.figures(known),
             }
 
@@ -37,10 +43,18 @@ def costs(threads: int, *, is_quick: bool) -> Rows:
 def first_plans(threads: int, *, is_quick: bool) -> Rows:
     """A tenth of the budget must do for a plan that serves everything; the cost is for information."""
     for known in _synthetic(is_quick=is_quick):
-        limit_s = _FIRST_SHARE * max(limit_s for limit_s, _, _ in _cost_goals(known, is_quick=False))
+        limit_s = _FIRST_SHARE * max(
+            limit_s for limit_s, _, _ in _cost_goals(known, is_quick=False)
+        )
         made = _shared_run(known.name, limit_s, threads)
         yield {
-            **judged(_case(known), "first plan, s", made.seconds, (made.latest_s, limit_s), fault=made.fault(known)),
+            **judged(
+                _case(known),
+                "first plan, s",
+                made.seconds,
+                (made.latest_s, limit_s),
+                fault=made.fault(known),
+            ),
             "cost": made.cost,
             **made.figures(known),
         }
@@ -57,7 +71,13 @@ def proofs(threads: int, *, is_quick: bool) -> Rows:
             made = _shared_run(known.name, limit_s, threads)
         seconds = made.seconds if made.status == "optimal" else None
         yield {
-            **judged(_case(known), "proven optimum, s", seconds, (None, limit_s), fault=made.fault(known)),
+            **judged(
+                _case(known),
+                "proven optimum, s",
+                seconds,
+                (None, limit_s),
+                fault=made.fault(known),
+            ),
             "cost": made.cost,
             **made.figures(known),
         }
@@ -66,7 +86,9 @@ def proofs(threads: int, *, is_quick: bool) -> Rows:
 def bounds(threads: int, *, is_quick: bool) -> Rows:
     """Proven bounds, re-proved: against the known ones, and at 1000 × 100 against the relaxation's optimum."""
     for known in _synthetic(is_quick=is_quick):
-        limit_s = max(limit_s for limit_s, _, _ in _cost_goals(known, is_quick=is_quick))
+        limit_s = max(
+            limit_s for limit_s, _, _ in _cost_goals(known, is_quick=is_quick)
+        )
         yield _bound_row(_case(known), known, _shared_run(known.name, limit_s, threads))
         if "1000x100" in known.name:
             yield from _below_lp(known, threads)
@@ -75,7 +97,13 @@ def bounds(threads: int, *, is_quick: bool) -> Rows:
 def _bound_row(case: str, known: Known, made: Run) -> Figures:
     below = 100.0 * (known.bound / made.bound - 1.0) if made.bound > 0.0 else None
     return {
-        **judged(case, f"% below known, {made.limit_s:g} s", below, (None, 0.0), fault=made.fault(known)),
+        **judged(
+            case,
+            f"% below known, {made.limit_s:g} s",
+            below,
+            (None, 0.0),
+            fault=made.fault(known),
+        ),
         **made.figures(known),
     }
 
@@ -90,10 +118,20 @@ def _below_lp(known: Known, threads: int) -> Rows:
     longest = relax(problem, _LP_LIMIT_S, threads)
     for limit_s, must, aim in ((8.0, 0.5, None), (5.0, None, 0.1)):
         found = relax(problem, limit_s, threads)
-        below = 100.0 * (longest.objective / found.bound - 1.0) if found.bound > 0.0 else None
+        below = (
+            100.0 * (longest.objective / found.bound - 1.0)
+            if found.bound > 0.0
+            else None
+        )
         fault = "bound" if max(found.bound, longest.bound) > known.best else None
         yield {
-            **judged(_case(known), f"% below LP, {limit_s:g} s", below, (must, aim), fault=fault),
+            **judged(
+                _case(known),
+                f"% below LP, {limit_s:g} s",
+                below,
+                (must, aim),
+                fault=fault,
+            ),
             "bound": found.bound,
             "known_bound": known.bound,
             "best_known": known.best,
@@ -113,10 +151,18 @@ def against_greedy(threads: int, *, is_quick: bool) -> Rows:
         problem = load(known.name)
         made = _shared_run(known.name, 15.0 if "1000" in known.name else 5.0, threads)
         began_s = time.perf_counter()
-        plan, report, _ = policy("hetsev_greedy").make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=60.0))
+        plan, report, _ = policy("hetsev_greedy").make_plan(
+            problem, Observed(at_s=0.0), None, Budget(seconds=60.0)
+        )
         share = 100.0 * made.cost / report.cost_usd_per_hour
         yield {
-            **judged(_case(known), "cost, % of greedy's", share, (75.0, 70.0), fault=made.fault(known)),
+            **judged(
+                _case(known),
+                "cost, % of greedy's",
+                share,
+                (75.0, 70.0),
+                fault=made.fault(known),
+            ),
             "cost": made.cost,
             "greedy_cost": report.cost_usd_per_hour,
             "greedy_unserved": len(plan.unserved),
@@ -138,7 +184,13 @@ def generated(threads: int, *, is_quick: bool) -> Rows:
         made = run(synthetic_problem(gpus, services, seed), limit_s, threads)
         figure = f"% over bound, {limit_s:g} s"
         yield {
-            **judged(f"new_{gpus}x{services}_s{seed}", figure, made.gap_percent, (must, aim), fault=made.fault()),
+            **judged(
+                f"new_{gpus}x{services}_s{seed}",
+                figure,
+                made.gap_percent,
+                (must, aim),
+                fault=made.fault(),
+            ),
             "cost": made.cost,
             **made.figures(),
         }
@@ -170,7 +222,13 @@ def v100(threads: int, *, is_quick: bool) -> Rows:
         known = known_problems().get(f"v100_3models_n{count}_{rule}")
         case = f"v100_n{count}_{rule}"
         yield {
-            **judged(case, f"GPUs in {_V100_LIMIT_S:g} s", made.gpus, goal, fault=made.fault(known)),
+            **judged(
+                case,
+                f"GPUs in {_V100_LIMIT_S:g} s",
+                made.gpus,
+                goal,
+                fault=made.fault(known),
+            ),
             "cost": made.cost,
             "bound_gpus": made.bound / V100_USD_PER_HOUR,
             **made.figures(known),
@@ -187,12 +245,20 @@ def rivals(threads: int, *, is_quick: bool) -> Rows:  # noqa: ARG001  they take 
             if problem is None:
                 continue
             began_s = time.perf_counter()
-            plan, report, _ = policy(name).make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=60.0))
+            plan, report, _ = policy(name).make_plan(
+                problem, Observed(at_s=0.0), None, Budget(seconds=60.0)
+            )
             found = [entry.severity for entry in violations(problem, plan)]
             fault = "broken" if plan.unserved or "physical" in found else None
             gpus = sum(gpu.count for gpu in plan.gpus)
             yield {
-                **judged(f"v100_n{count}_half", f"GPUs, {name}", gpus, (None, None), fault=fault),
+                **judged(
+                    f"v100_n{count}_half",
+                    f"GPUs, {name}",
+                    gpus,
+                    (None, None),
+                    fault=fault,
+                ),
                 "igniter_program": own_gpus,
                 "promises_broken": found.count("promise"),
                 "cost": report.cost_usd_per_hour,
@@ -221,7 +287,13 @@ def melange(threads: int, *, is_quick: bool) -> Rows:  # noqa: ARG001  it takes 
         for limit_s, goal in ((1.0, (optimum, None)), (0.1, (None, optimum))):
             made = run(problem, limit_s, threads)
             yield {
-                **judged(instance.name, f"USD/h in {limit_s:g} s", made.cost, goal, fault=made.fault()),
+                **judged(
+                    instance.name,
+                    f"USD/h in {limit_s:g} s",
+                    made.cost,
+                    goal,
+                    fault=made.fault(),
+                ),
                 "melange_s": optimum_s,
                 "split_anywhere": split_anywhere,
                 **made.figures(),
@@ -241,7 +313,9 @@ def _case(known: Known) -> str:
     return known.name.removeprefix("synthetic_")
 
 
-def _cost_goals(known: Known, *, is_quick: bool) -> list[tuple[float, float | None, float | None]]:
+def _cost_goals(
+    known: Known, *, is_quick: bool
+) -> list[tuple[float, float | None, float | None]]:
     """Seconds, and the cost that must be reached or is aimed at within them."""
     enough = 1.001 * known.best
     goals: Mapping[str, list[tuple[float, float | None, float | None]]] = {

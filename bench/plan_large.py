@@ -40,7 +40,11 @@ def large(threads: int, *, is_quick: bool) -> Rows:
     """
     problem = synthetic_problem(GPUS, SERVICES, SEED)
     relaxed = relax(problem, _QUICK_LP_LIMIT_S if is_quick else _LP_LIMIT_S, threads)
-    lp = relaxed.objective if relaxed.is_exact else 0.5 * (max(relaxed.bound, 0.0) + relaxed.objective)
+    lp = (
+        relaxed.objective
+        if relaxed.is_exact
+        else 0.5 * (max(relaxed.bound, 0.0) + relaxed.objective)
+    )
     case = f"new_{GPUS}x{SERVICES}_s{SEED}"
     for limit_s, must, aim in ((15.0, 2.0, None), (60.0, None, 0.5), (90.0, 1.0, None)):
         if is_quick and limit_s > _QUICK_LP_LIMIT_S:
@@ -49,30 +53,50 @@ def large(threads: int, *, is_quick: bool) -> Rows:
         made, fault = found.run, found.run.fault()
         over = 100.0 * (made.cost / lp - 1.0)
         yield {
-            **judged(case, f"% over LP in {limit_s:g} s", over, (must, aim), fault=fault),
+            **judged(
+                case, f"% over LP in {limit_s:g} s", over, (must, aim), fault=fault
+            ),
             "cost": made.cost,
-            "over_bound_percent": 100.0 * (made.cost / max(made.bound, relaxed.bound) - 1.0),
+            "over_bound_percent": 100.0
+            * (made.cost / max(made.bound, relaxed.bound) - 1.0),
             "lp_objective": relaxed.objective,
             "lp_bound": relaxed.bound,
             **made.figures(),
         }
-        yield judged(case, f"peak MB in {limit_s:g} s", found.peak_mb, (_MAX_MB, _MAX_MB), fault=fault)
+        yield judged(
+            case,
+            f"peak MB in {limit_s:g} s",
+            found.peak_mb,
+            (_MAX_MB, _MAX_MB),
+            fault=fault,
+        )
 
 
 def _in_new_process(limit_s: float, threads: int) -> _Measured:
-    command = [sys.executable, "-m", "bench.plan_large", str(limit_s), "--threads", str(threads)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.plan_large",
+        str(limit_s),
+        "--threads",
+        str(threads),
+    ]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     return msgspec.json.decode(printed.splitlines()[-1], type=_Measured)
 
 
 def main() -> int:
     """Plan once."""
-    parser = argparse.ArgumentParser(prog="python -m bench.plan_large", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.plan_large", description=__doc__
+    )
     parser.add_argument("seconds", type=float)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     warm_up()
-    made = run(synthetic_problem(GPUS, SERVICES, SEED), options.seconds, options.threads)
+    made = run(
+        synthetic_problem(GPUS, SERVICES, SEED), options.seconds, options.threads
+    )
     print(msgspec.json.encode(_Measured(run=made, peak_mb=_peak_mb())).decode())
     return 0
 

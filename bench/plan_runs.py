@@ -35,7 +35,9 @@ def known_problems() -> dict[str, Known]:
     """By name, what the shared problems' README says of those that are there; none without the folder."""
     readme = FOLDER / "README.md"
     table = readme.read_text(encoding="utf-8") if readme.is_file() else ""
-    found = re.findall(r"^\| (\w+) \| \d+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|", table, re.M)
+    found = re.findall(
+        r"^\| (\w+) \| \d+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|", table, re.M
+    )
     return {
         name: Known(name=name, bound=float(bound), best=float(best))
         for name, bound, best in found
@@ -81,7 +83,10 @@ class Run:
         """
         if not self.is_valid:
             return "broken"
-        if known is not None and max(self.bound, known.bound) > min(self.cost, known.best) + _ROUNDING:
+        if (
+            known is not None
+            and max(self.bound, known.bound) > min(self.cost, known.best) + _ROUNDING
+        ):
             return "bound"
         return None if self.seconds <= self.latest_s else "late"
 
@@ -94,7 +99,11 @@ class Run:
         """What stands in the table beside the figure that has a goal."""
         return {
             "bound": self.bound,
-            **({} if known is None else {"known_bound": known.bound, "best_known": known.best}),
+            **(
+                {}
+                if known is None
+                else {"known_bound": known.bound, "best_known": known.best}
+            ),
             "status": self.status,
             "found_s": self.found_s,
             "seconds": self.seconds,
@@ -106,7 +115,9 @@ class Run:
 def run(problem: Problem, limit_s: float, threads: int) -> Run:
     """Plan the problem from nothing, within so many seconds of wall-clock time."""
     began_s = time.perf_counter()
-    budget = Budget(seconds=limit_s, threads=threads, elapsed=lambda: time.perf_counter() - began_s)
+    budget = Budget(
+        seconds=limit_s, threads=threads, elapsed=lambda: time.perf_counter() - began_s
+    )
     solution, report = solve(problem, budget)
     seconds = time.perf_counter() - began_s
     return Run(
@@ -135,7 +146,9 @@ def relax(problem: Problem, limit_s: float, threads: int) -> Relaxed:
     """Solve only the relaxation of a problem with something to serve."""
     began_s = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        relaxed = prices.relax(problem, pool=pool, is_over=lambda: time.perf_counter() - began_s >= limit_s)
+        relaxed = prices.relax(
+            problem, pool=pool, is_over=lambda: time.perf_counter() - began_s >= limit_s
+        )
     if relaxed is None:
         raise ValueError("there is nothing to serve")
     found = relaxed.relaxation
@@ -147,7 +160,13 @@ def relax(problem: Problem, limit_s: float, threads: int) -> Relaxed:
     )
 
 
-def judge(value: float | None, must: float | None, aim: float | None, *, fault: str | None = None) -> str:
+def judge(
+    value: float | None,
+    must: float | None,
+    aim: float | None,
+    *,
+    fault: str | None = None,
+) -> str:
     """`aim`, `must`, `no`, or `short` of the aim where nothing must be; `-` without either. Less is better."""
     if must is None and aim is None:
         return "-" if fault is None else "no"
@@ -161,7 +180,12 @@ def judge(value: float | None, must: float | None, aim: float | None, *, fault: 
 
 
 def judged(
-    case: str, figure: str, value: float | None, goal: tuple[float | None, float | None], *, fault: str | None = None
+    case: str,
+    figure: str,
+    value: float | None,
+    goal: tuple[float | None, float | None],
+    *,
+    fault: str | None = None,
 ) -> Figures:
     """The columns that every part begins with; goal: what must be and what is aimed at, less is better."""
     must, aim = goal

@@ -22,7 +22,9 @@ from solvers.types.problem import Objective, Problem, ServiceDemand
 from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Observed
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "tests" / "data" / "example_problem.json"
+EXAMPLE = (
+    Path(__file__).resolve().parents[1] / "tests" / "data" / "example_problem.json"
+)
 _FROM_EXAMPLE, _FROM_GENERATED = 1000, 100
 """Problems of each objective."""
 _QUICK_DIVISOR = 20
@@ -32,14 +34,27 @@ _OBJECTIVES: tuple[Objective, ...] = ("min_cost", "max_goodput")
 
 def validity(threads: int, *, is_quick: bool) -> Rows:  # noqa: ARG001  the problems are tiny
     """No plan and no report breaks a rule."""
-    example, generated = problem_from_json(EXAMPLE.read_bytes()), synthetic_problem(4, 8, 1)
+    example, generated = (
+        problem_from_json(EXAMPLE.read_bytes()),
+        synthetic_problem(4, 8, 1),
+    )
     yield _row("contract_example", example, None, 1)
     for objective in _OBJECTIVES:
-        for name, template, count in (("example", example, _FROM_EXAMPLE), ("4x8", generated, _FROM_GENERATED)):
-            yield _row(f"like_{name}", template, objective, count // (_QUICK_DIVISOR if is_quick else 1))
+        for name, template, count in (
+            ("example", example, _FROM_EXAMPLE),
+            ("4x8", generated, _FROM_GENERATED),
+        ):
+            yield _row(
+                f"like_{name}",
+                template,
+                objective,
+                count // (_QUICK_DIVISOR if is_quick else 1),
+            )
 
 
-def _row(case: str, template: Problem, objective: Objective | None, count: int) -> Figures:
+def _row(
+    case: str, template: Problem, objective: Objective | None, count: int
+) -> Figures:
     """So many problems that are like the template; without an objective the template itself."""
     seconds, statuses, broken = [], Counter[str](), 0
     for seed in range(count):
@@ -48,7 +63,9 @@ def _row(case: str, template: Problem, objective: Objective | None, count: int) 
         for _ in range(2):
             began_s = time.perf_counter()
             budget = Budget(work=_WORK, seed=seed)
-            plan, report, _memory = policy("joint").make_plan(problem, Observed(at_s=0.0), None, budget)
+            plan, report, _memory = policy("joint").make_plan(
+                problem, Observed(at_s=0.0), None, budget
+            )
             seconds.append(time.perf_counter() - began_s)
             statuses[report.status] += 1
             found = violations(problem, plan) + report_violations(problem, plan, report)
@@ -56,11 +73,19 @@ def _row(case: str, template: Problem, objective: Objective | None, count: int) 
             if found:
                 print(f"{case} {objective} {seed}: {found[0]}", file=sys.stderr)
             problem = replace(
-                problem, current=plan, services=tuple(_other_rate(each, draw) for each in problem.services)
+                problem,
+                current=plan,
+                services=tuple(_other_rate(each, draw) for each in problem.services),
             )
     fault = "broken" if broken else None
     return {
-        **judged(case, f"broken, {objective or template.objective}", float(broken), (0.0, 0.0), fault=fault),
+        **judged(
+            case,
+            f"broken, {objective or template.objective}",
+            float(broken),
+            (0.0, 0.0),
+            fault=fault,
+        ),
         "problems": count,
         "plans": len(seconds),
         **{status: statuses[status] for status in PLAN_STATUSES},
@@ -75,9 +100,13 @@ def _problem(template: Problem, objective: Objective, draw: random.Random) -> Pr
         replace(
             gpu_type,
             count=draw.choice(stocks),
-            price_usd_per_hour=gpu_type.price_usd_per_hour * draw.choice((0.01, 1.0, 1.0, 40.0)),
+            price_usd_per_hour=gpu_type.price_usd_per_hour
+            * draw.choice((0.01, 1.0, 1.0, 40.0)),
             memory_mib=gpu_type.memory_mib * draw.choice((0.1, 1.0, 1.0, 1.0)),
-            power_cap_w=max(gpu_type.idle_w, gpu_type.power_cap_w * draw.choice((0.3, 1.0, 1.0, 1.0))),
+            power_cap_w=max(
+                gpu_type.idle_w,
+                gpu_type.power_cap_w * draw.choice((0.3, 1.0, 1.0, 1.0)),
+            ),
         )
         for gpu_type in template.gpu_types
     )
@@ -88,7 +117,10 @@ def _problem(template: Problem, objective: Objective, draw: random.Random) -> Pr
         max_replicas_per_gpu=draw.choice((1, 2, 3, 6)),
         migration_cost_usd_per_hour=draw.choice((0.0, 0.05, 1.0)),
         gpu_types=types[: draw.choice((1, 2, len(types), len(types)))],
-        services=tuple(_service(template, number, draw) for number in range(draw.choice((0, 1, 2, 3, 5, 8)))),
+        services=tuple(
+            _service(template, number, draw)
+            for number in range(draw.choice((0, 1, 2, 3, 5, 8)))
+        ),
         points=tuple(
             points
             for points in template.points
@@ -104,13 +136,21 @@ def _service(template: Problem, number: int, draw: random.Random) -> ServiceDema
         kind,
         name=f"s{number}",
         slo_ms=kind.slo_ms * draw.choice((0.05, 0.7, 1.0, 3.0)),
-        arrival_rate_rps=kind.arrival_rate_rps * draw.choice((0.0, 1e-6, 0.3, 1.0, 4.0, 30.0)) * draw.uniform(0.5, 1.5),
+        arrival_rate_rps=kind.arrival_rate_rps
+        * draw.choice((0.0, 1e-6, 0.3, 1.0, 4.0, 30.0))
+        * draw.uniform(0.5, 1.5),
         priority=draw.choice((0.01, 1.0, 1.0, 100.0)),
         min_replicas=fewest,
         max_replicas=draw.choice((None, None, fewest, fewest + 2)),
-        allowed_gpu_types=draw.choice((None, None, None, (), (template.gpu_types[0].name,))),
+        allowed_gpu_types=draw.choice(
+            (None, None, None, (), (template.gpu_types[0].name,))
+        ),
     )
 
 
 def _other_rate(service: ServiceDemand, draw: random.Random) -> ServiceDemand:
-    return replace(service, arrival_rate_rps=service.arrival_rate_rps * draw.choice((0.0, 0.9, 1.0, 1.1, 2.0)))
+    return replace(
+        service,
+        arrival_rate_rps=service.arrival_rate_rps
+        * draw.choice((0.0, 0.9, 1.0, 1.1, 2.0)),
+    )

@@ -103,11 +103,21 @@ def igniter_pairs(shared: Path, layers: Layers) -> Iterator[Result]:
     for seed in SEEDS:
         # Both sides of a pair are measured at once, one after the other in the file.
         learned, held = (
-            np.sort(np.append(2 * part, 2 * part + 1)) for part in random_quarter(len(pairs) // 2, seed=seed)
+            np.sort(np.append(2 * part, 2 * part + 1))
+            for part in random_quarter(len(pairs) // 2, seed=seed)
         )
         known = joined_samples(solo, pairs.take(learned))
-        outcomes.append(forecast(make_fits(known, layers=layers), pairs.take(held), learned=len(known), layers=layers))
-    yield Result(Task("igniter pairs, end to end", "3.0", "4.0 iGniter"), pooled(outcomes))
+        outcomes.append(
+            forecast(
+                make_fits(known, layers=layers),
+                pairs.take(held),
+                learned=len(known),
+                layers=layers,
+            )
+        )
+    yield Result(
+        Task("igniter pairs, end to end", "3.0", "4.0 iGniter"), pooled(outcomes)
+    )
 
 
 def rapp_rows(shared: Path, layers: Layers, *, full_quota: bool) -> Iterator[Result]:
@@ -120,10 +130,15 @@ def rapp_rows(shared: Path, layers: Layers, *, full_quota: bool) -> Iterator[Res
     outcome, fits = _held_out_quarter(samples, layers, seed=0)
     yield Result(task, outcome, fits)
     if full_quota:
-        yield Result(Task("rapp never measured, layers", "-", "-"), _never_measured(samples, fits, layers))
+        yield Result(
+            Task("rapp never measured, layers", "-", "-"),
+            _never_measured(samples, fits, layers),
+        )
 
 
-def _held_out_quarter(samples: Samples, layers: Layers, *, seed: int) -> tuple[Outcome, Fits]:
+def _held_out_quarter(
+    samples: Samples, layers: Layers, *, seed: int
+) -> tuple[Outcome, Fits]:
     learned, held = random_quarter(len(samples), seed=seed)
     fits = make_fits(samples.take(learned), layers=layers)
     return forecast(fits, samples.take(held), learned=len(learned), layers=layers), fits
@@ -141,15 +156,22 @@ def rapp_new_networks(shared: Path, layers: Layers) -> Iterator[Result]:
     samples = load_rapp(shared, full_quota=True)
     for name, plan in (("random", _at_random), ("planned", _as_planned)):
         outcomes = [
-            _new_networks(samples, group, plan, layers) for group in rotating_groups(samples, NEW_NETWORK_GROUPS)
+            _new_networks(samples, group, plan, layers)
+            for group in rotating_groups(samples, NEW_NETWORK_GROUPS)
         ]
-        yield Result(Task(f"rapp new network, {ALLOWED} {name}", "10", "-"), pooled(outcomes))
+        yield Result(
+            Task(f"rapp new network, {ALLOWED} {name}", "10", "-"), pooled(outcomes)
+        )
 
 
-def _new_networks(samples: Samples, new: tuple[str, ...], plan: Plan, layers: Layers) -> Outcome:
+def _new_networks(
+    samples: Samples, new: tuple[str, ...], plan: Plan, layers: Layers
+) -> Outcome:
     is_new = np.isin(samples.at.network, new)
     groups = samples.at.groups()
-    allowed = [plan(samples, rows) for group, rows in groups.items() if group.network in new]
+    allowed = [
+        plan(samples, rows) for group, rows in groups.items() if group.network in new
+    ]
     learned = np.sort(np.concatenate([np.flatnonzero(~is_new), *allowed]))
     held = np.setdiff1d(np.arange(len(samples)), learned)
     fits = make_fits(samples.take(learned), layers=layers)
@@ -162,16 +184,23 @@ def _at_random(samples: Samples, rows: Indices) -> Indices:  # noqa: ARG001  a P
 
 def _as_planned(samples: Samples, rows: Indices) -> Indices:
     grid = samples.at.take(rows)
-    plan = make_profiling_plan(grid, done=grid.take(np.zeros(0, dtype=np.intp)), count=ALLOWED)
+    plan = make_profiling_plan(
+        grid, done=grid.take(np.zeros(0, dtype=np.intp)), count=ALLOWED
+    )
     row_of = dict(zip(zip(grid.batch, grid.sm_percent, strict=True), rows, strict=True))
-    return np.array([row_of[key] for key in zip(plan.batch, plan.sm_percent, strict=True)], dtype=np.intp)
+    return np.array(
+        [row_of[key] for key in zip(plan.batch, plan.sm_percent, strict=True)],
+        dtype=np.intp,
+    )
 
 
 def inss(shared: Path, layers: Layers) -> Iterator[Result]:
     samples = load_inss(shared)
     fits = make_fits(samples, layers=layers)
     in_sample = forecast(fits, samples, learned=len(samples), layers=layers)
-    yield Result(Task("InSS tables 2+3, in sample", "worst 4.0", "worst 4 InSS"), in_sample)
+    yield Result(
+        Task("InSS tables 2+3, in sample", "worst 4.0", "worst 4 InSS"), in_sample
+    )
     every = np.arange(len(samples))
     left_out = [
         forecast(
@@ -187,14 +216,32 @@ def inss(shared: Path, layers: Layers) -> Iterator[Result]:
 
 def outside_sampled_range(shared: Path, layers: Layers) -> Iterator[Result]:
     solo, rapp = load_igniter_solo(shared), load_rapp(shared, full_quota=True)
-    sixth = rapp.take(np.flatnonzero(np.isin(rapp.at.network, sorted(set(rapp.at.network))[::6])))
-    for name, samples, limits in (("igniter", solo, IGNITER_LIMITS), ("rapp", sixth, RAPP_LIMITS)):
+    sixth = rapp.take(
+        np.flatnonzero(np.isin(rapp.at.network, sorted(set(rapp.at.network))[::6]))
+    )
+    for name, samples, limits in (
+        ("igniter", solo, IGNITER_LIMITS),
+        ("rapp", sixth, RAPP_LIMITS),
+    ):
         outcomes = []
         for min_share, largest_batch in limits:
-            is_known = (samples.at.sm_percent >= min_share) & (samples.at.batch <= largest_batch)
-            known, held = (samples.take(np.flatnonzero(rows)) for rows in (is_known, ~is_known))
-            outcomes.append(forecast(make_fits(known, layers=layers), held, learned=len(known), layers=layers))
-        yield Result(Task(f"{name} outside sampled range", "covered 85", "-"), pooled(outcomes))
+            is_known = (samples.at.sm_percent >= min_share) & (
+                samples.at.batch <= largest_batch
+            )
+            known, held = (
+                samples.take(np.flatnonzero(rows)) for rows in (is_known, ~is_known)
+            )
+            outcomes.append(
+                forecast(
+                    make_fits(known, layers=layers),
+                    held,
+                    learned=len(known),
+                    layers=layers,
+                )
+            )
+        yield Result(
+            Task(f"{name} outside sampled range", "covered 85", "-"), pooled(outcomes)
+        )
 
 
 TASKS: tuple[Callable[[Path, Layers], Iterator[Result]], ...] = (
@@ -250,7 +297,10 @@ def _initials(entry: str) -> str:
     """`locally_weighted+response_surface 62` → `LW+RS:62`."""
     name, percent = entry.rsplit(" ", 1)
     words = [part.split("_") for part in name.split("+")]
-    return "+".join("".join(word[0] for word in each).upper() for each in words) + f":{percent}"
+    return (
+        "+".join("".join(word[0] for word in each).upper() for each in words)
+        + f":{percent}"
+    )
 
 
 def technique_rows(result: Result) -> list[Figures]:
@@ -260,7 +310,10 @@ def technique_rows(result: Result) -> list[Figures]:
     chosen: dict[str, int] = {}
     for fit in result.fits.of("latency_ms"):
         chosen[fit.technique] = chosen.get(fit.technique, 0) + 1
-        for name, error in ((fit.technique, fit.quality.cross_validated_error), *fit.rejected):
+        for name, error in (
+            (fit.technique, fit.quality.cross_validated_error),
+            *fit.rejected,
+        ):
             errors.setdefault(name, []).append(error)
     return [
         {
@@ -280,12 +333,17 @@ def speed_rows(shared: Path) -> list[Figures]:
     many = rapp.take(np.arange(SPEED_SAMPLES))
     quotas = load_rapp(shared, full_quota=False)
     single = quotas.take(np.flatnonzero(np.array(quotas.at.network) == "resnet50"))
-    single = single.take(np.sort(np.random.default_rng(0).permutation(len(single))[:SPEED_SAMPLES]))
+    single = single.take(
+        np.sort(np.random.default_rng(0).permutation(len(single))[:SPEED_SAMPLES])
+    )
     fits = make_fits(many)
     networks = [fit.group.network for fit in fits.of("latency_ms")]
     random = np.random.default_rng(0)
     queries = make_queries(
-        [networks[number] for number in random.integers(0, len(networks), SPEED_POINTS)],
+        [
+            networks[number]
+            for number in random.integers(0, len(networks), SPEED_POINTS)
+        ],
         ["V100-16GB"] * SPEED_POINTS,
         batch=random.integers(1, 9, SPEED_POINTS).astype(np.float64),
         sm_percent=random.uniform(5.0, 100.0, SPEED_POINTS),
@@ -297,12 +355,20 @@ def speed_rows(shared: Path) -> list[Figures]:
             lambda: predict_latency(fits, queries),
         ),
         _speed(
-            f"fit of {SPEED_SAMPLES} samples, {len(set(many.at.network))} networks", 1000.0, lambda: make_fits(many)
+            f"fit of {SPEED_SAMPLES} samples, {len(set(many.at.network))} networks",
+            1000.0,
+            lambda: make_fits(many),
         ),
         _speed(
-            "the same, hierarchical_kriging alone", 1000.0, lambda: make_fits(many, technique="hierarchical_kriging")
+            "the same, hierarchical_kriging alone",
+            1000.0,
+            lambda: make_fits(many, technique="hierarchical_kriging"),
         ),
-        _speed(f"fit of {SPEED_SAMPLES} samples, one network", 1000.0, lambda: make_fits(single)),
+        _speed(
+            f"fit of {SPEED_SAMPLES} samples, one network",
+            1000.0,
+            lambda: make_fits(single),
+        ),
     ]
 
 
@@ -328,8 +394,15 @@ def main() -> None:
             print(f"  done: {result.task.name}", file=sys.stderr, flush=True)
     accuracy = [accuracy_figures(result) for result in results]
     print_table([shown(row) for row in accuracy])
-    print("Initials of techniques, with their share of the rows in percent; samples = learned from / judged.\n")
-    techniques = [row for result in results if result.fits is not None for row in technique_rows(result)]
+    print(
+        "Initials of techniques, with their share of the rows in percent; samples = learned from / judged.\n"
+    )
+    techniques = [
+        row
+        for result in results
+        if result.fits is not None
+        for row in technique_rows(result)
+    ]
     print_table(techniques)
     print()
     noise = [

@@ -19,14 +19,29 @@ from app.catalogue.catalogue import load_layers
 from bench.measured_sets import read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.predict.data.fit import Coefficients
-from solvers.predict.data.samples import Indices, Neighbour, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Indices,
+    Neighbour,
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.data.techniques import TechniqueEntry
-from solvers.predict.interference import constant, layer_counts, pressure, response_surface
+from solvers.predict.interference import (
+    constant,
+    layer_counts,
+    pressure,
+    response_surface,
+)
 from solvers.predict.latency.decomposition import NetworkFacts
 from solvers.predict.learn.cross_validation import predict_groups
 
 SEEDS = range(4)
-SOLO = TechniqueEntry(name="hierarchical_kriging", package="solvers.predict.latency", is_pooled=True)
+SOLO = TechniqueEntry(
+    name="hierarchical_kriging", package="solvers.predict.latency", is_pooled=True
+)
 LUCID_NAMES = {
     "EfficientNet": "efficientnet_b0",
     "MobileNetV2": "mobilenet_v2",
@@ -64,18 +79,38 @@ def igniter_rows(shared: Path, techniques: Sequence[Technique]) -> list[Figures]
     for held, share in by_share.items():
         splits = list(_pair_splits(len(pairs) // 2, share))
         for technique in techniques:
-            for known, reference_ms in (("latency alone measured", alone_ms), ("end to end", fitted_ms)):
-                errors = [_errors(technique, pairs, reference_ms, *split) for split in splits]
-                figures.append(_figures(f"igniter_v100, {held} of pairs held out, {known}", technique.name, errors))
+            for known, reference_ms in (
+                ("latency alone measured", alone_ms),
+                ("end to end", fitted_ms),
+            ):
+                errors = [
+                    _errors(technique, pairs, reference_ms, *split) for split in splits
+                ]
+                figures.append(
+                    _figures(
+                        f"igniter_v100, {held} of pairs held out, {known}",
+                        technique.name,
+                        errors,
+                    )
+                )
     return figures
 
 
-def stranger_rows(name: str, samples: Samples, alone_ms: Reals, techniques: Sequence[Technique]) -> list[Figures]:
+def stranger_rows(
+    name: str, samples: Samples, alone_ms: Reals, techniques: Sequence[Technique]
+) -> list[Figures]:
     """Every network in turn is nobody's neighbour among the samples, and everybody's among the held-out ones."""
     other = np.array([neighbours[0].network for neighbours in samples.at.neighbours])
-    splits = [(np.flatnonzero(other != held), np.flatnonzero(other == held)) for held in np.unique(other)]
+    splits = [
+        (np.flatnonzero(other != held), np.flatnonzero(other == held))
+        for held in np.unique(other)
+    ]
     return [
-        _figures(name, technique.name, [_errors(technique, samples, alone_ms, *split) for split in splits])
+        _figures(
+            name,
+            technique.name,
+            [_errors(technique, samples, alone_ms, *split) for split in splits],
+        )
         for technique in techniques
     ]
 
@@ -85,10 +120,22 @@ def load_igniter_pairs(shared: Path) -> tuple[Samples, Reals]:
     rows, alone_ms = [], []
     for row in read_rows(shared / "data/igniter_v100/pair_interference.csv"):
         for own, other in ("ab", "ba"):
-            near = Neighbour(row[f"model_{other}"], float(row[f"batch_{other}"]), float(row[f"sm_pct_{other}"]))
+            near = Neighbour(
+                row[f"model_{other}"],
+                float(row[f"batch_{other}"]),
+                float(row[f"sm_pct_{other}"]),
+            )
             own_share = float(row[f"sm_pct_{own}"])
             latency_ms = float(row[f"latency_{own}_ms"])
-            rows.append(Row(row[f"model_{own}"], float(row[f"batch_{own}"]), own_share, (near,), latency_ms))
+            rows.append(
+                Row(
+                    row[f"model_{own}"],
+                    float(row[f"batch_{own}"]),
+                    own_share,
+                    (near,),
+                    latency_ms,
+                )
+            )
             alone_ms.append(float(row[f"solo_latency_{own}_ms"]))
     return _samples(rows, "V100"), np.array(alone_ms)
 
@@ -96,7 +143,16 @@ def load_igniter_pairs(shared: Path) -> tuple[Samples, Reals]:
 def load_igniter_solo(shared: Path) -> Samples:
     rows = read_rows(shared / "data/igniter_v100/solo_latency.csv")
     return _samples(
-        [Row(row["model"], float(row["batch"]), float(row["sm_pct"]), (), float(row["latency_ms"])) for row in rows],
+        [
+            Row(
+                row["model"],
+                float(row["batch"]),
+                float(row["sm_pct"]),
+                (),
+                float(row["latency_ms"]),
+            )
+            for row in rows
+        ],
         "V100",
     )
 
@@ -117,12 +173,25 @@ def load_lucid(shared: Path) -> tuple[Samples, Reals]:
     """Training pairs on one data set; the share of each is not set, which counts as half of the GPU."""
     rows = []
     for row in read_rows(shared / "data/lucid_training/pair_colocation.csv"):
-        if row["dataset_a"] != row["dataset_b"] or not {row["model_a"], row["model_b"]} <= LUCID_NAMES.keys():
+        if (
+            row["dataset_a"] != row["dataset_b"]
+            or not {row["model_a"], row["model_b"]} <= LUCID_NAMES.keys()
+        ):
             continue
         for own, other in ("ab", "ba"):
-            near = Neighbour(LUCID_NAMES[row[f"model_{other}"]], float(row[f"batch_{other}"]), 50.0)
+            near = Neighbour(
+                LUCID_NAMES[row[f"model_{other}"]], float(row[f"batch_{other}"]), 50.0
+            )
             slowdown = 1.0 / float(row[f"rel_speed_{own}"])
-            rows.append(Row(LUCID_NAMES[row[f"model_{own}"]], float(row[f"batch_{own}"]), 50.0, (near,), slowdown))
+            rows.append(
+                Row(
+                    LUCID_NAMES[row[f"model_{own}"]],
+                    float(row[f"batch_{own}"]),
+                    50.0,
+                    (near,),
+                    slowdown,
+                )
+            )
     return _samples(rows, "unknown"), np.ones(len(rows))
 
 
@@ -130,16 +199,40 @@ def load_inss(shared: Path) -> Samples:
     """All 28 rows of tables 2 and 3; a starred network has batch 4, and 30 % (table 2) or 18 % (table 3) of the SMs."""
     rows = []
     for row in read_rows(shared / "data/papers/inss_table2_latency_by_batch.csv"):
-        names = [name.split("(")[0] for name in row["colocated_fixed_models"].split("+") if name]
+        names = [
+            name.split("(")[0]
+            for name in row["colocated_fixed_models"].split("+")
+            if name
+        ]
         neighbours = tuple(Neighbour(name, 4.0, 30.0) for name in names)
-        rows.append(Row(row["measured_model"], float(row["batch"]), 30.0, neighbours, float(row["observed_ms"])))
+        rows.append(
+            Row(
+                row["measured_model"],
+                float(row["batch"]),
+                30.0,
+                neighbours,
+                float(row["observed_ms"]),
+            )
+        )
     for row in read_rows(shared / "data/papers/inss_table3_latency_by_sm.csv"):
-        names = [name.split("(")[0].split(" ")[0] for name in row["colocated_models"].split("+") if name]
+        names = [
+            name.split("(")[0].split(" ")[0]
+            for name in row["colocated_models"].split("+")
+            if name
+        ]
         varied = float(row["sm_pct_varied"])
         is_fixed = "fixed" in row["measured_model"]
         own_share, other_share = (18.0, varied) if is_fixed else (varied, 18.0)
         neighbours = tuple(Neighbour(name, 4.0, other_share) for name in names)
-        rows.append(Row(row["measured_model"].split("(")[0], 4.0, own_share, neighbours, float(row["observed_ms"])))
+        rows.append(
+            Row(
+                row["measured_model"].split("(")[0],
+                4.0,
+                own_share,
+                neighbours,
+                float(row["observed_ms"]),
+            )
+        )
     return _samples(rows, "RTX2060")
 
 
@@ -155,9 +248,17 @@ def _both_sides(pairs: Indices) -> Indices:
     return np.sort(np.concatenate((2 * pairs, 2 * pairs + 1)))
 
 
-def _errors(technique: Technique, samples: Samples, alone_ms: Reals, learned: Indices, held: Indices) -> Reals:
+def _errors(
+    technique: Technique,
+    samples: Samples,
+    alone_ms: Reals,
+    learned: Indices,
+    held: Indices,
+) -> Reals:
     fit = technique.fit(samples.take(learned), alone_ms[learned])
-    predicted = technique.predict(fit, samples.at.take(held), alone_ms[held]) * alone_ms[held]
+    predicted = (
+        technique.predict(fit, samples.at.take(held), alone_ms[held]) * alone_ms[held]
+    )
     return np.abs(predicted / samples.latency_ms[held] - 1.0)
 
 
@@ -192,15 +293,25 @@ def main() -> None:
         Technique("pressure", pressure.fit, pressure.predict),
         Technique("response_surface", response_surface.fit, response_surface.predict),
     ]
-    by_layers = Technique("layer_counts", partial(layer_counts.fit, layers=load_layers()), layer_counts.predict)
+    by_layers = Technique(
+        "layer_counts",
+        partial(layer_counts.fit, layers=load_layers()),
+        layer_counts.predict,
+    )
     with_facts = Technique(
-        "pressure, measured facts", partial(pressure.fit, facts=load_igniter_facts(shared)), pressure.predict
+        "pressure, measured facts",
+        partial(pressure.fit, facts=load_igniter_facts(shared)),
+        pressure.predict,
     )
     every = [*by_samples, by_layers]
     rows = [
         *igniter_rows(shared, [*every, with_facts]),
-        *stranger_rows("igniter_v100, never-seen neighbour", *load_igniter_pairs(shared), every),
-        *stranger_rows("lucid_training, never-seen neighbour", *load_lucid(shared), every),
+        *stranger_rows(
+            "igniter_v100, never-seen neighbour", *load_igniter_pairs(shared), every
+        ),
+        *stranger_rows(
+            "lucid_training, never-seen neighbour", *load_lucid(shared), every
+        ),
     ]
     print_table(rows)
     write_results("predict_interference", rows)

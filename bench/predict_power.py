@@ -16,7 +16,13 @@ import numpy as np
 
 from bench.measured_sets import numbers, read_rows, shared_folder
 from bench.report import Figures, print_table, write_results
-from solvers.predict.data.samples import Indices, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Indices,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.data.techniques import TechniqueEntry
 from solvers.predict.learn.cross_validation import predict_groups
 from solvers.predict.resources import memory
@@ -24,7 +30,9 @@ from solvers.predict.resources import memory
 SEEDS = (0, 1)
 PARTS = 4
 
-ROOFLINE = TechniqueEntry(name="roofline", package="solvers.predict.resources", is_pooled=True)
+ROOFLINE = TechniqueEntry(
+    name="roofline", package="solvers.predict.resources", is_pooled=True
+)
 DUTY_CYCLE = TechniqueEntry(name="duty_cycle", package="solvers.predict.resources")
 THROTTLING = TechniqueEntry(name="throttling", package="solvers.predict.latency")
 MEMORY = TechniqueEntry(name="memory", package="solvers.predict.resources")
@@ -46,7 +54,11 @@ def hide_watts(samples: Samples, rows: Indices) -> Samples:
 
 
 def held_out_errors(
-    learner: TechniqueEntry, samples: Samples, parts: Sequence[Indices], *, hide: Hide = drop_rows
+    learner: TechniqueEntry,
+    samples: Samples,
+    parts: Sequence[Indices],
+    *,
+    hide: Hide = drop_rows,
 ) -> tuple[Reals, Reals]:
     """Errors of held-out and of learned rows, over all parts; NaN where a group could not be learned."""
     held, learned = [], []
@@ -54,9 +66,17 @@ def held_out_errors(
         kept = hide(samples, rows)
         fits = learner.fit_groups(kept)
         held.append(
-            np.abs(predict_groups(learner, fits, samples.at.take(rows)) / _measured(learner, samples)[rows] - 1.0)
+            np.abs(
+                predict_groups(learner, fits, samples.at.take(rows))
+                / _measured(learner, samples)[rows]
+                - 1.0
+            )
         )
-        learned.append(np.abs(predict_groups(learner, fits, kept.at) / _measured(learner, kept) - 1.0))
+        learned.append(
+            np.abs(
+                predict_groups(learner, fits, kept.at) / _measured(learner, kept) - 1.0
+            )
+        )
     return np.concatenate(held), np.concatenate(learned)
 
 
@@ -67,7 +87,12 @@ def _measured(learner: TechniqueEntry, samples: Samples) -> Reals:
 def power_rows(name: str, learner: TechniqueEntry, samples: Samples) -> list[Figures]:
     """Figures of one set: random parts, and half of the rows against the other half."""
     return [
-        _figures(f"{name}, {PARTS} random parts", learner, samples, _random_parts(samples, PARTS)),
+        _figures(
+            f"{name}, {PARTS} random parts",
+            learner,
+            samples,
+            _random_parts(samples, PARTS),
+        ),
         _figures(f"{name}, random halves", learner, samples, _random_parts(samples, 2)),
     ]
 
@@ -87,7 +112,11 @@ def zeus_rows(shared: Path) -> list[Figures]:
     by_dataset = load_zeus(shared, by_dataset=True)
     return [
         *power_rows("zeus_power", DUTY_CYCLE, by_dataset),
-        *power_rows("zeus_power, data sets mixed", DUTY_CYCLE, load_zeus(shared, by_dataset=False)),
+        *power_rows(
+            "zeus_power, data sets mixed",
+            DUTY_CYCLE,
+            load_zeus(shared, by_dataset=False),
+        ),
         *power_rows("zeus_power", ROOFLINE, by_dataset),
         *power_rows("zeus_power, time per epoch", THROTTLING, by_dataset),
     ]
@@ -103,8 +132,12 @@ def memory_row(name: str, samples: Samples) -> Figures:
                 continue
             coefficients = memory.fit(rest)
             asked = samples.take(np.array([row], np.intp))
-            errors.append(np.abs(memory.predict(coefficients, asked.at) / asked.memory_mib - 1.0))
-            is_above.append(asked.memory_mib > memory.predict_upper(coefficients, asked.at))
+            errors.append(
+                np.abs(memory.predict(coefficients, asked.at) / asked.memory_mib - 1.0)
+            )
+            is_above.append(
+                asked.memory_mib > memory.predict_upper(coefficients, asked.at)
+            )
     return {
         "set": f"{name}, one row left out",
         "technique": "memory",
@@ -123,19 +156,28 @@ def load_igniter(shared: Path) -> Samples:
         batch=numbers(rows, "batch"),
         sm_percent=numbers(rows, "sm_pct"),
     )
-    return make_samples(at, numbers(rows, "gpu_latency_ms"), power_w=numbers(rows, "gpu_power_w"))
+    return make_samples(
+        at, numbers(rows, "gpu_latency_ms"), power_w=numbers(rows, "gpu_power_w")
+    )
 
 
 def load_zeus(shared: Path, *, by_dataset: bool) -> Samples:
     rows = read_rows(shared / "data/zeus_power/epoch_time_power.csv")
     at = make_queries(
-        [f"{row['network']}/{row['dataset']}" if by_dataset else row["network"] for row in rows],
+        [
+            f"{row['network']}/{row['dataset']}" if by_dataset else row["network"]
+            for row in rows
+        ],
         [row["gpu"] for row in rows],
         batch=numbers(rows, "batch"),
         sm_percent=np.full(len(rows), 100.0),
         power_limit_w=numbers(rows, "power_limit_w"),
     )
-    return make_samples(at, 1000.0 * numbers(rows, "time_per_epoch_s"), power_w=numbers(rows, "avg_power_w"))
+    return make_samples(
+        at,
+        1000.0 * numbers(rows, "time_per_epoch_s"),
+        power_w=numbers(rows, "avg_power_w"),
+    )
 
 
 def load_miso_memory(shared: Path) -> Samples:
@@ -146,11 +188,18 @@ def load_miso_memory(shared: Path) -> Samples:
         batch=numbers(rows, "batch"),
         sm_percent=np.full(len(rows), 100.0),
     )
-    return make_samples(at, np.full(len(rows), np.nan), memory_mib=numbers(rows, "gpu_mem_mib"))
+    return make_samples(
+        at, np.full(len(rows), np.nan), memory_mib=numbers(rows, "gpu_mem_mib")
+    )
 
 
 def _figures(
-    name: str, learner: TechniqueEntry, samples: Samples, parts: Sequence[Indices], *, hide: Hide = drop_rows
+    name: str,
+    learner: TechniqueEntry,
+    samples: Samples,
+    parts: Sequence[Indices],
+    *,
+    hide: Hide = drop_rows,
 ) -> Figures:
     held, learned = held_out_errors(learner, samples, parts, hide=hide)
     return {

@@ -48,7 +48,11 @@ def held_quarter(samples: Samples, seed: int) -> Split:
 def kept_few(samples: Samples, seed: int, *, count: int) -> Split:
     """So many random rows of every network learned, the others held out."""
     random = np.random.default_rng(seed)
-    learned = np.sort(np.concatenate([random.permutation(rows)[:count] for rows in samples.at.groups().values()]))
+    learned = np.sort(
+        np.concatenate(
+            [random.permutation(rows)[:count] for rows in samples.at.groups().values()]
+        )
+    )
     return learned, np.setdiff1d(np.arange(len(samples)), learned)
 
 
@@ -61,15 +65,32 @@ def load_every_fourth(shared: Path) -> Samples:
 
 TASKS = (
     Task("igniter solo", load_igniter_solo, held_quarter, 10),
-    Task("igniter solo, 16 per network", load_igniter_solo, partial(kept_few, count=16), 10),
+    Task(
+        "igniter solo, 16 per network",
+        load_igniter_solo,
+        partial(kept_few, count=16),
+        10,
+    ),
     Task("rapp full quota", partial(load_rapp, full_quota=True), held_quarter, 2),
-    Task("rapp full quota, 16 per network", partial(load_rapp, full_quota=True), partial(kept_few, count=16), 2),
-    Task("rapp full quota, 8 per network", partial(load_rapp, full_quota=True), partial(kept_few, count=8), 2),
+    Task(
+        "rapp full quota, 16 per network",
+        partial(load_rapp, full_quota=True),
+        partial(kept_few, count=16),
+        2,
+    ),
+    Task(
+        "rapp full quota, 8 per network",
+        partial(load_rapp, full_quota=True),
+        partial(kept_few, count=8),
+        2,
+    ),
     Task("rapp all quotas, every 4th network", load_every_fourth, held_quarter, 1),
 )
 
 
-def task_rows(task: Task, shared: Path, learners: Sequence[TechniqueEntry]) -> list[Figures]:
+def task_rows(
+    task: Task, shared: Path, learners: Sequence[TechniqueEntry]
+) -> list[Figures]:
     """A row for every technique that can learn from such rows."""
     samples = task.load(shared)
     splits = [task.split(samples, seed) for seed in range(task.draws)]
@@ -104,7 +125,11 @@ def main() -> None:
     shared = shared_folder(__doc__)
     if shared is None:
         return
-    learners = [learner for learner in LEARNERS["latency_ms"] if learner.name not in WITHOUT_A_PLACE_HERE]
+    learners = [
+        learner
+        for learner in LEARNERS["latency_ms"]
+        if learner.name not in WITHOUT_A_PLACE_HERE
+    ]
     rows = []
     for task in TASKS:
         rows += task_rows(task, shared, learners)

@@ -80,12 +80,19 @@ def _measure(seed: int, *, options: argparse.Namespace) -> Figures:
     }
 
 
-def attainment(problem: Problem, plan: Plan, requests: int, *, seed: int) -> dict[str, float]:
+def attainment(
+    problem: Problem, plan: Plan, requests: int, *, seed: int
+) -> dict[str, float]:
     """By service with a rate: the share of so many requests that are in time."""
     tallies: dict[str, ServiceTally] = defaultdict(ServiceTally)
     for number, station in enumerate(stations(problem, plan)):
         random = np.random.default_rng([seed, number])
-        _serve(station, max(1, round(station.share * requests)), tallies[station.service], random)
+        _serve(
+            station,
+            max(1, round(station.share * requests)),
+            tallies[station.service],
+            random,
+        )
     return {name: tally.in_slo / tally.served for name, tally in tallies.items()}
 
 
@@ -99,7 +106,9 @@ def stations(problem: Problem, plan: Plan) -> Iterator[Station]:
                 times_s = world.batch_ms(_placed(problem, gpu, place)) / 1000.0
                 yield Station(
                     service=service.name,
-                    share=gpu.count * replica.arrival_rate_rps / service.arrival_rate_rps,
+                    share=gpu.count
+                    * replica.arrival_rate_rps
+                    / service.arrival_rate_rps,
                     arrival_rate_rps=replica.arrival_rate_rps,
                     pace=ExecutionPace(
                         batch=replica.batch,
@@ -113,7 +122,10 @@ def stations(problem: Problem, plan: Plan) -> Iterator[Station]:
 
 def _placed(problem: Problem, gpu: GpuPlan, place: int) -> RunningPart:
     seats = [
-        SimulatedNeighbour(problem.service(each.service).network, each.sm_percent, each.batch) for each in gpu.replicas
+        SimulatedNeighbour(
+            problem.service(each.service).network, each.sm_percent, each.batch
+        )
+        for each in gpu.replicas
     ]
     network, sm_percent, batch = seats.pop(place)
     return RunningPart(
@@ -126,12 +138,16 @@ def _placed(problem: Problem, gpu: GpuPlan, place: int) -> RunningPart:
     )
 
 
-def _serve(station: Station, requests: int, tally: ServiceTally, random: np.random.Generator) -> None:
+def _serve(
+    station: Station, requests: int, tally: ServiceTally, random: np.random.Generator
+) -> None:
     """Let one replica serve so many Poisson arrivals."""
     queue, now_s = ReplicaQueue(capacity=1_000_000, noise=np.ones(1)), 0.0
     while requests > 0:
         drawn = min(requests, CHUNK)
-        arrivals = now_s + np.cumsum(random.exponential(1.0 / station.arrival_rate_rps, drawn))
+        arrivals = now_s + np.cumsum(
+            random.exponential(1.0 / station.arrival_rate_rps, drawn)
+        )
         end_s = np.nextafter(arrivals[-1], np.inf)
         queue.advance((now_s, end_s), (arrivals, arrivals), station.pace, tally)
         now_s, requests = end_s, requests - drawn
@@ -141,11 +157,19 @@ def _serve(station: Station, requests: int, tally: ServiceTally, random: np.rand
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.promise", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.promise", description=__doc__
+    )
     parser.add_argument("--problems", type=int, default=20)
-    parser.add_argument("--requests", type=int, default=10_000_000, help="of every service")
-    parser.add_argument("--work", type=float, default=2.0, help="work of the planner for each problem")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="problems at a time")
+    parser.add_argument(
+        "--requests", type=int, default=10_000_000, help="of every service"
+    )
+    parser.add_argument(
+        "--work", type=float, default=2.0, help="work of the planner for each problem"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="problems at a time"
+    )
     return parser.parse_args()
 
 

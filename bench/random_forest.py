@@ -26,12 +26,19 @@ def fit_predict(samples: Samples, queries: Queries, *, seed: int = 0) -> Reals:
 
     if not len(samples):
         raise TooFewSamples("a random forest needs at least one sample")
-    networks, gpu_types = sorted(set(samples.at.network)), sorted(set(samples.at.gpu_type))
-    if strangers := sorted({*queries.network} - {*networks} | {*queries.gpu_type} - {*gpu_types}):
+    networks, gpu_types = (
+        sorted(set(samples.at.network)),
+        sorted(set(samples.at.gpu_type)),
+    )
+    if strangers := sorted(
+        {*queries.network} - {*networks} | {*queries.gpu_type} - {*gpu_types}
+    ):
         raise ValueError(f"no samples of {', '.join(strangers)}")
     forest = RandomForestRegressor(TREES, random_state=seed, n_jobs=1)
     forest.fit(_columns(samples.at, networks, gpu_types), np.log(samples.latency_ms))
-    return np.asarray(np.exp(forest.predict(_columns(queries, networks, gpu_types))), dtype=np.float64)
+    return np.asarray(
+        np.exp(forest.predict(_columns(queries, networks, gpu_types))), dtype=np.float64
+    )
 
 
 def _columns(queries: Queries, networks: list[str], gpu_types: list[str]) -> Reals:

@@ -70,7 +70,14 @@ class Arrivals:
     def first_after(self, at_s: float, service: str, rate_rps: float) -> float | None:
         """Seconds from trace time `at_s` until a node had a command that plans for at least that rate."""
         for received_s, command in self.commands:
-            planned = next((route.arrival_rate_rps for route in command.routes if route.service == service), 0.0)
+            planned = next(
+                (
+                    route.arrival_rate_rps
+                    for route in command.routes
+                    if route.service == service
+                ),
+                0.0,
+            )
             if received_s >= at_s and planned >= rate_rps:
                 return received_s - at_s
         return None
@@ -78,7 +85,10 @@ class Arrivals:
 
 def jump_times_s() -> dict[str, int]:
     """Trace time of each service's jump."""
-    return {service.name: FIRST_JUMP_S + number * BETWEEN_JUMPS_S for number, service in enumerate(FLEET.nouns())}
+    return {
+        service.name: FIRST_JUMP_S + number * BETWEEN_JUMPS_S
+        for number, service in enumerate(FLEET.nouns())
+    }
 
 
 async def measure(url: str) -> list[Figures]:
@@ -98,7 +108,9 @@ async def measure(url: str) -> list[Figures]:
             "service": service,
             "jump_at_s": at_s,
             "new_command_s": arrivals.first_after(at_s, service, 1.5 * MEAN_RPS),
-            "full_answer_s": arrivals.first_after(at_s, service, SERVED_SHARE * JUMP * MEAN_RPS),
+            "full_answer_s": arrivals.first_after(
+                at_s, service, SERVED_SHARE * JUMP * MEAN_RPS
+            ),
         }
         for service, at_s in jump_times_s().items()
     ]
@@ -136,17 +148,27 @@ async def _control_plane(
 
 
 @asynccontextmanager
-async def _agents(arrivals: Arrivals, ingest: IngestQueue, board: CommandBoard) -> AsyncIterator[None]:
+async def _agents(
+    arrivals: Arrivals, ingest: IngestQueue, board: CommandBoard
+) -> AsyncIterator[None]:
     """Every node's agent with its own loops, around one simulated cluster."""
     clock = arrivals.clock
     arrivals.start_s = clock.now_s()
-    memory_mib = {gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)}
+    memory_mib = {
+        gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)
+    }
     nodes = tuple(
-        make_node(name, gpu_type, gpus=FLEET.gpus_per_node, memory_mib=memory_mib[gpu_type])
+        make_node(
+            name, gpu_type, gpus=FLEET.gpus_per_node, memory_mib=memory_mib[gpu_type]
+        )
         for name, gpu_type in FLEET.node_types().items()
     )
     cluster = SimulatedCluster(
-        nodes, ClusterScript(loads=_loads(), seed=1), world=load_truth(), clock=clock, start_s=arrivals.start_s
+        nodes,
+        ClusterScript(loads=_loads(), seed=1),
+        world=load_truth(),
+        clock=clock,
+        start_s=arrivals.start_s,
     )
 
     async def sync(observation: Observation, wait_s: float) -> SyncReply:
@@ -155,7 +177,12 @@ async def _agents(arrivals: Arrivals, ingest: IngestQueue, board: CommandBoard) 
         command = await board.wait_for(observation.node, observation.generation, within)
         if command is not None:
             arrivals.note(command)
-        return SyncReply(boot=observation.boot, acknowledged=acknowledged, server_time_s=clock.now_s(), command=command)
+        return SyncReply(
+            boot=observation.boot,
+            acknowledged=acknowledged,
+            server_time_s=clock.now_s(),
+            command=command,
+        )
 
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
@@ -177,7 +204,10 @@ def _loads() -> dict[str, ArrivalProcess]:
     return {
         service: ArrivalProcess(
             shape=LoadShape(
-                mean_rps=MEAN_RPS, spikes=(Spike(start_s=at_s, length_s=last_s, factor=JUMP, ramp_s=1e-6),)
+                mean_rps=MEAN_RPS,
+                spikes=(
+                    Spike(start_s=at_s, length_s=last_s, factor=JUMP, ramp_s=1e-6),
+                ),
             ),
             duration_s=int(2 * last_s),
             seed=1,
@@ -193,11 +223,17 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
         await task
 
 
-def _summary(label: str, rows: list[Figures], of: Callable[[list[float]], float]) -> Figures:
+def _summary(
+    label: str, rows: list[Figures], of: Callable[[list[float]], float]
+) -> Figures:
     """One figure per column; None where a command never came."""
-    columns = {name: [row[name] for row in rows] for name in ("new_command_s", "full_answer_s")}
+    columns = {
+        name: [row[name] for row in rows] for name in ("new_command_s", "full_answer_s")
+    }
     figures = {
-        name: of([value for value in values if isinstance(value, float)]) if None not in values else None
+        name: of([value for value in values if isinstance(value, float)])
+        if None not in values
+        else None
         for name, values in columns.items()
     }
     return {"service": label, "jump_at_s": None, **figures}
@@ -213,7 +249,9 @@ def run() -> list[Figures]:
 def main() -> None:
     """Measure, print the table, write the JSON."""
     rows = run()
-    print(f"Rate × {JUMP:g} → new command at the node, seconds; period {PolicySettings().period_s:g} s")
+    print(
+        f"Rate × {JUMP:g} → new command at the node, seconds; period {PolicySettings().period_s:g} s"
+    )
     print_table(rows)
     write_results("reaction", rows)
 

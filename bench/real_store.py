@@ -27,7 +27,14 @@ from app.store.store import PolicySettings
 from solvers.types.state import Service, Slo
 
 GPU_TYPES = ("V100-32GB", "T4")
-NETWORKS = ("resnet50", "inception_v3", "efficientnet_b4", "regnet_x_8gf", "densenet121", "convnext_small")
+NETWORKS = (
+    "resnet50",
+    "inception_v3",
+    "efficientnet_b4",
+    "regnet_x_8gf",
+    "densenet121",
+    "convnext_small",
+)
 SLO_MS = (400.0, 600.0, 900.0, 1200.0)
 """HetSev, Table 1."""
 
@@ -52,8 +59,14 @@ class Fleet:
     def nouns(self) -> tuple[Service, ...]:
         """The services; 98 % of the requests in time, each follows its load down after 30 s."""
         return tuple(
-            Service(name=f"s{index:02}", network=network, slo=Slo(latency_ms=slo_ms, percentile=0.98))
-            for index, (network, slo_ms) in enumerate(islice(zip(cycle(NETWORKS), cycle(SLO_MS)), self.services))
+            Service(
+                name=f"s{index:02}",
+                network=network,
+                slo=Slo(latency_ms=slo_ms, percentile=0.98),
+            )
+            for index, (network, slo_ms) in enumerate(
+                islice(zip(cycle(NETWORKS), cycle(SLO_MS)), self.services)
+            )
         )
 
 
@@ -71,7 +84,9 @@ def temporary_database() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: datetime) -> AsyncIterator[AsyncEngine]:
+async def open_fleet(
+    url: str, fleet: Fleet, settings: PolicySettings, now: datetime
+) -> AsyncIterator[AsyncEngine]:
     """An engine on a database into which the fleet was written."""
     engine = make_engine(url, application="plimsoll-bench")
     try:
@@ -81,12 +96,21 @@ async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: date
             for network in NETWORKS:
                 await profiles.save_network(connection, network, at=now)
             measured = [
-                StoredProfile(points=points, provenance="scaled", latency_sigma=(SHIPPED_SIGMA,) * len(points.rows))
+                StoredProfile(
+                    points=points,
+                    provenance="scaled",
+                    latency_sigma=(SHIPPED_SIGMA,) * len(points.rows),
+                )
                 for points in load_profiles(NETWORKS, GPU_TYPES)
             ]
             await profiles.save_profiles(connection, measured, at=now)
             for node, name in fleet.node_types().items():
-                await nodes.save(connection, node, dict.fromkeys(range(fleet.gpus_per_node), name), at=now)
+                await nodes.save(
+                    connection,
+                    node,
+                    dict.fromkeys(range(fleet.gpus_per_node), name),
+                    at=now,
+                )
             for service in fleet.nouns():
                 await services.save(connection, service, at=now, actor="bench")
             await policies.save(connection, settings, at=now, actor="bench")
@@ -97,10 +121,17 @@ async def open_fleet(url: str, fleet: Fleet, settings: PolicySettings, now: date
 
 
 def observations(
-    fleet: Fleet, arrivals: Mapping[str, int], *, sequence: int, end: datetime, window_s: float
+    fleet: Fleet,
+    arrivals: Mapping[str, int],
+    *,
+    sequence: int,
+    end: datetime,
+    window_s: float,
 ) -> tuple[Observation, ...]:
     """One window's observation of every node; the arrivals of all services came to the first one."""
-    memory_mib = {gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)}
+    memory_mib = {
+        gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)
+    }
     return tuple(
         Observation(
             node=node,

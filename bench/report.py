@@ -28,7 +28,9 @@ Figures: TypeAlias = Mapping[str, Figure]
 def machine() -> dict[str, str | int]:
     """What the figures were measured on."""
     return {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
         "memory_mib": psutil.virtual_memory().total // 2**20,
         "processor": _processor(),
         "system": platform.system(),
@@ -47,15 +49,25 @@ def print_table(rows: Sequence[Figures], *, room: int | None = None) -> None:
     """Rows below each other; every column as wide as its widest entry. Last columns without room are left out."""
     if not rows:
         return
-    table = [list(rows[0]), *([_text(row.get(name)) for name in rows[0]] for row in rows)]
+    table = [
+        list(rows[0]),
+        *([_text(row.get(name)) for name in rows[0]] for row in rows),
+    ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     ends = accumulate(width + len(_GAP) for width in widths)
     shown = sum(room is None or end <= room + len(_GAP) for end in ends)
     for line in table:
-        print(_GAP.join(entry.rjust(width) for entry, width in zip(line[:shown], widths[:shown], strict=True)))
+        print(
+            _GAP.join(
+                entry.rjust(width)
+                for entry, width in zip(line[:shown], widths[:shown], strict=True)
+            )
+        )
 
 
-def write_results(name: str, rows: Sequence[Figures], *, settings: Figures | None = None) -> None:
+def write_results(
+    name: str, rows: Sequence[Figures], *, settings: Figures | None = None
+) -> None:
     """`bench/results/<name>.json`: the rows, the machine, versions of libraries, and how the bench was called."""
     RESULTS.mkdir(exist_ok=True)
     document = {
@@ -64,7 +76,9 @@ def write_results(name: str, rows: Sequence[Figures], *, settings: Figures | Non
         "settings": settings or {},
         "rows": list(rows),
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def _text(value: Figure) -> str:

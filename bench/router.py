@@ -47,7 +47,10 @@ TURN_AROUND_S = 0.2
 """Until a worker is asked for its last request: whatever was under way has come."""
 _SERVICE = "s000"
 _ANSWER = b'{"model_name":"s000","id":"1","outputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[2.0]}]}'
-_OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
+_OK = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    % (len(_ANSWER), _ANSWER)
+)
 _END = b"\r\n\r\n"
 _GOOD = b"HTTP/1.1 200"
 
@@ -75,7 +78,13 @@ class _Messages(asyncio.Protocol, ABC):
                 if head < 0:
                     return
                 lower = bytes(self._bytes[:head]).lower()
-                self._length = head + len(_END) + int(lower.partition(b"content-length:")[2].split(b"\r", 1)[0] or 0)
+                self._length = (
+                    head
+                    + len(_END)
+                    + int(
+                        lower.partition(b"content-length:")[2].split(b"\r", 1)[0] or 0
+                    )
+                )
             if len(self._bytes) < self._length:
                 return
             start = bytes(self._bytes[: len(_GOOD)])
@@ -191,14 +200,23 @@ def _table(*replicas: str) -> tuple[ServiceRoute, ...]:
     """The service with load, and others with replicas of their own that change with it."""
     tables = {_SERVICE: tuple((each, 1.0) for each in sorted(replicas))}
     for number in range(1, SERVICES):
-        tables[f"s{number:03}"] = tuple((f"{each}-{number}-{turn}", 1.0) for each in sorted(replicas) for turn in "xy")
-    return tuple(ServiceRoute(service=name, slo_ms=100.0, shares=shares) for name, shares in tables.items())
+        tables[f"s{number:03}"] = tuple(
+            (f"{each}-{number}-{turn}", 1.0)
+            for each in sorted(replicas)
+            for turn in "xy"
+        )
+    return tuple(
+        ServiceRoute(service=name, slo_ms=100.0, shares=shares)
+        for name, shares in tables.items()
+    )
 
 
 def _addresses(workers: dict[str, str]) -> dict[str, str]:
     """Of all replicas in the table: those without load share the workers' addresses."""
     table = _table(*workers)
-    return {replica: workers[replica[0]] for route in table for replica, _ in route.shares}
+    return {
+        replica: workers[replica[0]] for route in table for replica, _ in route.shares
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,11 +251,15 @@ def processes() -> Iterator[Processes]:
         if program := shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin"):
             fronts.append(_haproxy(stack, program, urls))
         yield Processes(
-            ports=ports, workers={name: pipe for name, (pipe, _, _) in workers.items()}, fronts=tuple(fronts)
+            ports=ports,
+            workers={name: pipe for name, (pipe, _, _) in workers.items()},
+            fronts=tuple(fronts),
         )
 
 
-def _started(stack: contextlib.ExitStack, run: Callable[..., None], *args: object) -> tuple[Connection, int, int]:
+def _started(
+    stack: contextlib.ExitStack, run: Callable[..., None], *args: object
+) -> tuple[Connection, int, int]:
     """A process's pipe, the port that it tells, and its id."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
@@ -267,7 +289,9 @@ def _haproxy(stack: contextlib.ExitStack, program: str, urls: dict[str, str]) ->
     settings = HaProxySettings(port=port, folder=folder, services=SERVICES, replicas=4)
     proxy, addresses = HaProxy(settings), _addresses(urls)
     proxy.write_config()
-    process = subprocess.Popen([program, "-db", "-f", settings.config_path], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [program, "-db", "-f", settings.config_path], stderr=subprocess.DEVNULL
+    )
     stack.callback(process.wait)
     stack.callback(process.terminate)
     while not settings.socket_path.exists():
@@ -288,7 +312,10 @@ def _haproxy(stack: contextlib.ExitStack, program: str, urls: dict[str, str]) ->
 def make_request(padding: int) -> bytes:
     """A whole request with so many bytes of padding in its body."""
     filler = "p" * padding
-    body = b'{"id":"%s","inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1.0]}]}' % filler.encode()
+    body = (
+        b'{"id":"%s","inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1.0]}]}'
+        % filler.encode()
+    )
     head = (
         f"POST /v2/models/{_SERVICE}/infer HTTP/1.1\r\nHost: node\r\nAccept: */*\r\nUser-Agent: bench\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -302,7 +329,9 @@ async def send(port: int, padding: int, seconds: float) -> Load:
     load = Load(request=make_request(padding), until_s=time.monotonic() + seconds)
     ends = [loop.create_future() for _ in range(CONNECTIONS)]
     for ended in ends:
-        await loop.create_connection(lambda ended=ended: _Sender(load, ended), "127.0.0.1", port)  # type: ignore[misc]
+        await loop.create_connection(
+            lambda ended=ended: _Sender(load, ended), "127.0.0.1", port
+        )  # type: ignore[misc]
     await asyncio.gather(*ends)
     return load
 
@@ -311,10 +340,15 @@ def measure_rates(parts: Processes, front: Front, seconds: float) -> list[Figure
     """One row per size of body: through the front, with the direct rate beside it."""
     rows: list[Figures] = []
     for name, padding in BODIES.items():
-        asyncio.run(send(front.port, padding, 0.3))  # Connections are opened and code is warm.
+        asyncio.run(
+            send(front.port, padding, 0.3)
+        )  # Connections are opened and code is warm.
         direct, direct_s, _ = _timed(front, parts.ports["a"], padding, seconds)
         routed, routed_s, cpu_s = _timed(front, front.port, padding, seconds)
-        direct_rps, routed_rps = len(direct.latency_ms) / direct_s, len(routed.latency_ms) / routed_s
+        direct_rps, routed_rps = (
+            len(direct.latency_ms) / direct_s,
+            len(routed.latency_ms) / routed_s,
+        )
         rows.append(
             {
                 "front": front.name,
@@ -333,13 +367,19 @@ def measure_rates(parts: Processes, front: Front, seconds: float) -> list[Figure
     return rows
 
 
-def _timed(front: Front, port: int, padding: int, seconds: float) -> tuple[Load, float, float]:
+def _timed(
+    front: Front, port: int, padding: int, seconds: float
+) -> tuple[Load, float, float]:
     """The load, how long it took, and the front's processor time in it."""
     process = psutil.Process(front.pid)
     times, began_s = process.cpu_times(), time.monotonic()
     load = asyncio.run(send(port, padding, seconds))
     after = process.cpu_times()
-    return load, time.monotonic() - began_s, after.user + after.system - times.user - times.system
+    return (
+        load,
+        time.monotonic() - began_s,
+        after.user + after.system - times.user - times.system,
+    )
 
 
 async def measure_switches(parts: Processes, front: Front) -> Figures:
@@ -380,12 +420,23 @@ def _quantile(values: list[float], share: float) -> float:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m bench.router", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement (default: %(default)s)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="of each measurement (default: %(default)s)",
+    )
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
     with processes() as parts:
-        rates = [row for front in parts.fronts for row in measure_rates(parts, front, options.seconds)]
-        switches = [asyncio.run(measure_switches(parts, front)) for front in parts.fronts]
+        rates = [
+            row
+            for front in parts.fronts
+            for row in measure_rates(parts, front, options.seconds)
+        ]
+        switches = [
+            asyncio.run(measure_switches(parts, front)) for front in parts.fronts
+        ]
     print_table(rates)
     print()
     print_table(switches)

@@ -35,7 +35,9 @@ def _row(known: Known) -> Figures:
     problem = load(known.name)
     began_s = time.perf_counter()
     budget = Budget(seconds=BUDGET_S, elapsed=lambda: time.perf_counter() - began_s)
-    plan, report, _ = policy("hetsev").make_plan(problem, Observed(at_s=0.0), None, budget)
+    plan, report, _ = policy("hetsev").make_plan(
+        problem, Observed(at_s=0.0), None, budget
+    )
     return {
         "problem": known.name,
         "usd_per_hour": report.cost_usd_per_hour,

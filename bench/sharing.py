@@ -26,11 +26,19 @@ def random_problem(replicas: int, seed: int) -> SharingProblem:
     sm_percent = tuple(5.0 * (row + 1) for row in range(ROWS))
     made = []
     for number in range(replicas):
-        floor, area, knee = draw.uniform(1.0, 10.0), draw.uniform(100.0, 900.0), draw.uniform(20.0, 90.0)
-        execution_ms = tuple(floor + area / min(sm, knee) - 0.001 * sm for sm in sm_percent)
+        floor, area, knee = (
+            draw.uniform(1.0, 10.0),
+            draw.uniform(100.0, 900.0),
+            draw.uniform(20.0, 90.0),
+        )
+        execution_ms = tuple(
+            floor + area / min(sm, knee) - 0.001 * sm for sm in sm_percent
+        )
         limit_ms = draw.uniform(execution_ms[-1], execution_ms[0])
         curve = ShareCurve(sm_percent=sm_percent, execution_ms=execution_ms)
-        made.append(LimitedCurve(name=f"replica-{number}", curve=curve, limit_ms=limit_ms))
+        made.append(
+            LimitedCurve(name=f"replica-{number}", curve=curve, limit_ms=limit_ms)
+        )
     return SharingProblem(replicas=tuple(made))
 
 
@@ -45,9 +53,15 @@ def measure(replicas: int) -> Row:
     """One row of the table: first solve (compiles), median re-solve with other curves, and scan; all must agree."""
     problems = [random_problem(replicas, seed) for seed in range(REPEATS)]
     first = milliseconds(partial(solve_exact, problems[0], seconds=10.0))
-    again = [milliseconds(partial(solve_exact, problem, seconds=10.0)) for problem in problems]
+    again = [
+        milliseconds(partial(solve_exact, problem, seconds=10.0))
+        for problem in problems
+    ]
     scan = [milliseconds(partial(smallest_rows, problem)) for problem in problems]
-    agree = sum(solve_exact(problem, seconds=10.0)[0] == smallest_rows(problem) for problem in problems)
+    agree = sum(
+        solve_exact(problem, seconds=10.0)[0] == smallest_rows(problem)
+        for problem in problems
+    )
     return {
         "replicas": replicas,
         "first ms": round(first, 1),

@@ -41,8 +41,16 @@ def measure_queue(requests: int = 5_000_000) -> float:
     random = np.random.default_rng(1)
     batch, execution_s = 16, 0.02
     arrivals = np.cumsum(random.exponential(execution_s / (0.8 * batch), requests))
-    pace = ExecutionPace(batch=batch, batch_s=np.full(17, execution_s), batch_w=np.full(17, 100.0), slo_s=0.1)
-    queue, tally = ReplicaQueue(capacity=512, noise=draw_noise(random, 0.02)), ServiceTally()
+    pace = ExecutionPace(
+        batch=batch,
+        batch_s=np.full(17, execution_s),
+        batch_w=np.full(17, 100.0),
+        slo_s=0.1,
+    )
+    queue, tally = (
+        ReplicaQueue(capacity=512, noise=draw_noise(random, 0.02)),
+        ServiceTally(),
+    )
     edges = np.searchsorted(arrivals, np.arange(0.0, arrivals[-1] + 1.0))
     queue.advance((0.0, 0.0), (arrivals[:0], arrivals[:0]), pace, tally)  # compiles
     began = time.perf_counter()
@@ -76,7 +84,14 @@ def busy_v100s(busy: float = 0.8, batch: int = 32) -> Course:
     )
     batch_ms = float(load_truth().batch_ms(mine)[batch])
     rate_rps = busy * NODES * batch / batch_ms * 1000.0
-    return Course(network=network, batch=batch, rate_rps=rate_rps, slo_ms=4.0 * batch_ms, look_s=5.0, trace_s=60)
+    return Course(
+        network=network,
+        batch=batch,
+        rate_rps=rate_rps,
+        slo_ms=4.0 * batch_ms,
+        look_s=5.0,
+        trace_s=60,
+    )
 
 
 async def measure_cluster(course: Course) -> tuple[float, float]:
@@ -85,13 +100,19 @@ async def measure_cluster(course: Course) -> tuple[float, float]:
     Seconds are those of the processor. What is compiled, and what starts, is ready before they count.
     """
     clock = ManualClock()
-    nodes = tuple(make_node(f"n{i}", "V100-32GB", gpus=2, memory_mib=32768.0) for i in range(NODES))
+    nodes = tuple(
+        make_node(f"n{i}", "V100-32GB", gpus=2, memory_mib=32768.0)
+        for i in range(NODES)
+    )
     names = [f"s{i}" for i in range(SERVICES)]
     shape = LoadShape(mean_rps=course.rate_rps, burst_weight=0.5)
     loads = {
-        name: ArrivalProcess(shape=shape, duration_s=course.trace_s, seed=1, stream=i) for i, name in enumerate(names)
+        name: ArrivalProcess(shape=shape, duration_s=course.trace_s, seed=1, stream=i)
+        for i, name in enumerate(names)
     }
-    cluster = SimulatedCluster(nodes, ClusterScript(loads=loads, seed=1), world=load_truth(), clock=clock)
+    cluster = SimulatedCluster(
+        nodes, ClusterScript(loads=loads, seed=1), world=load_truth(), clock=clock
+    )
     devices = {node.name: SimulatedDevice(cluster, node.name) for node in nodes}
 
     async def look() -> None:
@@ -110,7 +131,9 @@ async def measure_cluster(course: Course) -> tuple[float, float]:
     for _ in range(looks):
         await look()
     elapsed_s = time.process_time() - began_s
-    return (sum(each.arrivals for each in cluster.totals()) - before) / elapsed_s, looks * course.look_s / elapsed_s
+    return (
+        sum(each.arrivals for each in cluster.totals()) - before
+    ) / elapsed_s, looks * course.look_s / elapsed_s
 
 
 def _command(node: str, services: list[str], course: Course) -> NodeCommand:
@@ -138,7 +161,12 @@ def _command(node: str, services: list[str], course: Course) -> NodeCommand:
         for index in (0, 1)
     )
     routes = tuple(
-        Route(service=name, slo_ms=course.slo_ms, percentile=0.98, arrival_rate_rps=course.rate_rps)
+        Route(
+            service=name,
+            slo_ms=course.slo_ms,
+            percentile=0.98,
+            arrival_rate_rps=course.rate_rps,
+        )
         for name in services
     )
     return NodeCommand(node=node, generation=1, gpus=gpus, routes=routes)

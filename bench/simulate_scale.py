@@ -37,7 +37,15 @@ from app.store.memory_store import MemoryStore
 from bench.report import Figures, print_table, write_results
 from solvers.types.problem import OperatingPoint
 
-NETWORKS = ("resnet50", "inception_v3", "vgg16", "efficientnet_b4", "densenet121", "resnet101", "regnet_x_8gf")
+NETWORKS = (
+    "resnet50",
+    "inception_v3",
+    "vgg16",
+    "efficientnet_b4",
+    "densenet121",
+    "resnet101",
+    "regnet_x_8gf",
+)
 TYPES = ("V100-32GB", "T4")
 GPUS_PER_NODE = 8
 _SLO_TIMES = 12.0
@@ -45,8 +53,15 @@ _SLO_TIMES = 12.0
 
 PARTS: dict[str, tuple[tuple[type, str], ...]] = {
     "engine": ((SimulatedCluster, "_step"),),
-    "agents": ((ClosedLoop, "step"), (ClosedLoop, "pass_time"), (ClosedLoop, "_hand_over")),
-    "store": tuple((MemoryStore, name) for name in ("ingest", "load_snapshot", "record_plan", "push_target")),
+    "agents": (
+        (ClosedLoop, "step"),
+        (ClosedLoop, "pass_time"),
+        (ClosedLoop, "_hand_over"),
+    ),
+    "store": tuple(
+        (MemoryStore, name)
+        for name in ("ingest", "load_snapshot", "record_plan", "push_target")
+    ),
     "planner": ((InlineSolver, "make_plan"),),
     "loop": ((ClosedLoop, "tick"),),
     "recorder": ((Recorder, "note"), (Recorder, "result")),
@@ -101,7 +116,11 @@ class Watch:
 def watched() -> Iterator[Watch]:
     """Time the parts of whatever is simulated meanwhile."""
     watch = Watch()
-    before = {(owner, name): getattr(owner, name) for part in PARTS.values() for owner, name in part}
+    before = {
+        (owner, name): getattr(owner, name)
+        for part in PARTS.values()
+        for owner, name in part
+    }
     for part, entries in PARTS.items():
         for owner, name in entries:
             setattr(owner, name, watch.timed(part, before[owner, name]))
@@ -115,12 +134,23 @@ def watched() -> Iterator[Watch]:
 
 
 def make_scenario(
-    *, gpus: int, services: int, minutes: float, policy: str = "joint", work: float = 1.0, busy: float = 0.3
+    *,
+    gpus: int,
+    services: int,
+    minutes: float,
+    policy: str = "joint",
+    work: float = 1.0,
+    busy: float = 0.3,
 ) -> SimulationScenario:
     """A fleet of so many GPUs (a multiple of 16 is met exactly) under load; one policy, one seed."""
     nodes = math.ceil(gpus / GPUS_PER_NODE / len(TYPES))
     fleet = [
-        {"name": kind.split("-")[0].lower(), "gpu_type": kind, "nodes": nodes, "gpus_per_node": GPUS_PER_NODE}
+        {
+            "name": kind.split("-")[0].lower(),
+            "gpu_type": kind,
+            "nodes": nodes,
+            "gpus_per_node": GPUS_PER_NODE,
+        }
         for kind in TYPES
     ]
     return SimulationScenario.model_validate(
@@ -141,7 +171,10 @@ def make_scenario(
                     "stale_after_s": 30,
                 },
                 "fleet": fleet,
-                "services": [_service(number, busy * gpus / services) for number in range(services)],
+                "services": [
+                    _service(number, busy * gpus / services)
+                    for number in range(services)
+                ],
             },
         }
     )
@@ -157,7 +190,11 @@ def _service(number: int, gpus: float) -> dict[str, Any]:
         "scaling": {"min_replicas": 1, "downscale_delay_s": 60},
         "load": {
             "rate_rps": round(gpus * fastest_rps, 3),
-            "day": {"amplitude": 0.4, "period_s": 1800, "phase_s": 60.0 * (number % 30)},
+            "day": {
+                "amplitude": 0.4,
+                "period_s": 1800,
+                "phase_s": 60.0 * (number % 30),
+            },
             "bursts": {"weight": 0.5},
         },
     }
@@ -167,9 +204,16 @@ def _service(number: int, gpus: float) -> dict[str, Any]:
 def _speed(network: str) -> tuple[float, float]:
     """The most requests per second of a whole V100, and milliseconds of one request alone on it."""
     known = _catalogue_of(network)
-    rows = [row for entry in known.points for row in entry.rows if entry.gpu_type == TYPES[0]]
+    rows = [
+        row
+        for entry in known.points
+        for row in entry.rows
+        if entry.gpu_type == TYPES[0]
+    ]
     alone = min(row.solo_ms for row in rows if row.batch == 1)
-    return max(_rps(row) for row in rows if row.solo_ms <= _SLO_TIMES * alone / 3.0), alone
+    return max(
+        _rps(row) for row in rows if row.solo_ms <= _SLO_TIMES * alone / 3.0
+    ), alone
 
 
 def _rps(row: OperatingPoint) -> float:
@@ -179,14 +223,20 @@ def _rps(row: OperatingPoint) -> float:
 def _catalogue_of(network: str) -> Catalogue:
     from app.catalogue.catalogue import load_gpu_types, load_profiles
 
-    return Catalogue(gpu_types=load_gpu_types(TYPES), points=load_profiles([network], TYPES))
+    return Catalogue(
+        gpu_types=load_gpu_types(TYPES), points=load_profiles([network], TYPES)
+    )
 
 
 def measure(scenario: SimulationScenario) -> Figures:
     """One run: its seconds by part, its memory, and what it simulated."""
     spec = scenario.spec
     job = SimulationRun(
-        scenario=scenario, run=spec.policies[0], seed=1, catalogue=shipped_catalogue(scenario), folder=Path()
+        scenario=scenario,
+        run=spec.policies[0],
+        seed=1,
+        catalogue=shipped_catalogue(scenario),
+        folder=Path(),
     )
     began_s = time.perf_counter()
     with watched() as watch:
@@ -205,11 +255,16 @@ def measure(scenario: SimulationScenario) -> Figures:
         "wall_s_per_virtual_hour": wall_s / spec.duration_s * 3600.0,
         "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0,
         "million_requests": requests / 1e6,
-        "in_slo_percent": 100.0 * sum(service.in_slo for service in result.services) / max(1, requests),
+        "in_slo_percent": 100.0
+        * sum(service.in_slo for service in result.services)
+        / max(1, requests),
         "cost_usd": result.cost_usd,
         "replicas_started": result.moves.replicas_started,
         "largest_replicas": max(
-            sum(row) for row in zip(*(one.replicas for one in result.series.services.values()), strict=True)
+            sum(row)
+            for row in zip(
+                *(one.replicas for one in result.series.services.values()), strict=True
+            )
         ),
     }
 
@@ -238,14 +293,32 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gpus", type=int, default=48)
     parser.add_argument("--services", type=int, default=10)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of virtual time, after a minute of warm-up")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=10.0,
+        help="of virtual time, after a minute of warm-up",
+    )
     parser.add_argument("--policy", default="joint")
-    parser.add_argument("--work", type=float, default=1.0, help="solve_work of the loop")
-    parser.add_argument("--busy", type=float, default=0.3, help="load over what the fleet could serve at best")
-    parser.add_argument("--profile", choices=("tottime", "cumtime"), help="print the costliest functions instead")
+    parser.add_argument(
+        "--work", type=float, default=1.0, help="solve_work of the loop"
+    )
+    parser.add_argument(
+        "--busy",
+        type=float,
+        default=0.3,
+        help="load over what the fleet could serve at best",
+    )
+    parser.add_argument(
+        "--profile",
+        choices=("tottime", "cumtime"),
+        help="print the costliest functions instead",
+    )
     return parser.parse_args()
 
 

@@ -29,11 +29,21 @@ ALL_WINDOWS = Path(__file__).parents[1] / "tests/data/slo_budget_all_windows.sql
 
 def main() -> int:
     """Fill, measure, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m bench.slo_budget", description=__doc__)
-    parser.add_argument("--services", type=int, default=200, help="(default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.slo_budget", description=__doc__
+    )
+    parser.add_argument(
+        "--services", type=int, default=200, help="(default: %(default)s)"
+    )
     options = parser.parse_args()
     with temporary_database() as url:
-        rows = [asyncio.run(_measure(url, Fleet(nodes=1, gpus_per_node=1, services=options.services)))]
+        rows = [
+            asyncio.run(
+                _measure(
+                    url, Fleet(nodes=1, gpus_per_node=1, services=options.services)
+                )
+            )
+        ]
     print_table(rows)
     write_results("slo_budget", rows)
     return 0
@@ -41,13 +51,24 @@ def main() -> int:
 
 async def _measure(url: str, fleet: Fleet) -> Figures:
     # Ten minutes into an hour, most of the periods' edges are as long as they get.
-    now = datetime.now(UTC).replace(minute=10, second=0, microsecond=0) - timedelta(hours=1)
+    now = datetime.now(UTC).replace(minute=10, second=0, microsecond=0) - timedelta(
+        hours=1
+    )
     settings = PolicySettings(window_s=WINDOW_S, mode=Mode.OFF)
-    async with open_fleet(url, fleet, settings, now) as engine, engine.connect() as connection:
+    async with (
+        open_fleet(url, fleet, settings, now) as engine,
+        engine.connect() as connection,
+    ):
         await _fill(connection, now)
         took_s = [await _load_s(connection) for _ in range(REPEATS)]
         before = ALL_WINDOWS.read_text(encoding="utf-8")
-        await connection.execute(text(before.replace("VIEW all_windows", "OR REPLACE VIEW report.slo_budget", 1)))
+        await connection.execute(
+            text(
+                before.replace(
+                    "VIEW all_windows", "OR REPLACE VIEW report.slo_budget", 1
+                )
+            )
+        )
         before_s = [await _load_s(connection) for _ in range(REPEATS)]
     return {
         "services": fleet.services,
@@ -67,7 +88,10 @@ async def _load_s(connection: AsyncConnection) -> float:
 async def _fill(connection: AsyncConnection, now: datetime) -> None:
     values = {"now": now, "kept_s": WINDOWS_KEPT_S, "window_s": WINDOW_S, "days": DAYS}
     for statement in (_SEEN, _WINDOWS, _STEPS, _HOURS):
-        await connection.execute(text(statement), {name: values[name] for name in values if f":{name}" in statement})
+        await connection.execute(
+            text(statement),
+            {name: values[name] for name in values if f":{name}" in statement},
+        )
     await connection.execute(text("ANALYZE"))
 
 

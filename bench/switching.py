@@ -64,7 +64,9 @@ class Switch:
     @property
     def switched_ms(self) -> float:
         """From the command to the new table, without the worker's start."""
-        return 1000.0 * (self.switched_s - self.commanded_s - (self.ready_s - self.started_s))
+        return 1000.0 * (
+            self.switched_s - self.commanded_s - (self.ready_s - self.started_s)
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,30 +81,64 @@ class _Node:
         """Give the service's replica another share, and wait until the old one has gone."""
         generation = next(self.generations)
         name = f"r{generation}"
-        replica = a_replica(name, sm_percent=SHARES[generation % len(SHARES)], rate_rps=RATE_RPS)
-        gpu = GpuCommand(index=0, gpu_type=GPU_TYPE, clock_mhz=1200.0, power_cap_w=250.0, replicas=(replica,))
-        routes = (Route(service="chat", slo_ms=2000.0, percentile=0.99, arrival_rate_rps=RATE_RPS),)
+        replica = a_replica(
+            name, sm_percent=SHARES[generation % len(SHARES)], rate_rps=RATE_RPS
+        )
+        gpu = GpuCommand(
+            index=0,
+            gpu_type=GPU_TYPE,
+            clock_mhz=1200.0,
+            power_cap_w=250.0,
+            replicas=(replica,),
+        )
+        routes = (
+            Route(
+                service="chat",
+                slo_ms=2000.0,
+                percentile=0.99,
+                arrival_rate_rps=RATE_RPS,
+            ),
+        )
         commanded_s = time.monotonic()
-        self.plane.publish(NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes))
-        moments = [await self._reached(step, name) for step in ("started", "ready", "switched", "ended")]
+        self.plane.publish(
+            NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes)
+        )
+        moments = [
+            await self._reached(step, name)
+            for step in ("started", "ready", "switched", "ended")
+        ]
         started_s, ready_s, switched_s, ended_s = moments
         return Switch(
-            commanded_s=commanded_s, started_s=started_s, ready_s=ready_s, switched_s=switched_s, ended_s=ended_s
+            commanded_s=commanded_s,
+            started_s=started_s,
+            ready_s=ready_s,
+            switched_s=switched_s,
+            ended_s=ended_s,
         )
 
     async def _reached(self, step: str, name: str) -> float:
         end_s = time.monotonic() + PATIENCE_S
         while step not in self._steps(states := await self._states(), name):
             if time.monotonic() > end_s:
-                raise TimeoutError(f"after {PATIENCE_S:.0f} s {name} is not {step}: {states}")
+                raise TimeoutError(
+                    f"after {PATIENCE_S:.0f} s {name} is not {step}: {states}"
+                )
             await asyncio.sleep(LOOK_S)
         return time.monotonic()
 
     async def _states(self) -> dict[str, str]:
-        return {each.id: each.state for gpu in (await self.device.state()).gpus for each in gpu.replicas}
+        return {
+            each.id: each.state
+            for gpu in (await self.device.state()).gpus
+            for each in gpu.replicas
+        }
 
     def _steps(self, states: dict[str, str], name: str) -> set[str]:
-        routed = {replica for route in self.device.router.routes for replica, _ in route.shares}
+        routed = {
+            replica
+            for route in self.device.router.routes
+            for replica, _ in route.shares
+        }
         is_so = {
             "started": name in states,
             "ready": states.get(name) == "ready",
@@ -121,19 +157,29 @@ def run_sender(pipe: Connection, url: str, requests: int) -> None:
 async def _send(url: str, requests: int) -> list[Answer]:
     body = json.dumps(inputs()).encode()
     # Without a limit of connections, so that what waits keeps nothing from being sent when it is due.
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0)
+    ) as session:
         begin_s, asked = time.monotonic() + 0.5, []
         for number in range(requests):
             due_s = begin_s + number / RATE_RPS
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            asked.append(asyncio.create_task(_ask(session, f"{url}/v2/models/chat/infer", body, due_s)))
+            asked.append(
+                asyncio.create_task(
+                    _ask(session, f"{url}/v2/models/chat/infer", body, due_s)
+                )
+            )
         return list(await asyncio.gather(*asked))
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, due_s: float) -> Answer:
+async def _ask(
+    session: aiohttp.ClientSession, url: str, body: bytes, due_s: float
+) -> Answer:
     status = 0
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
+        async with session.post(
+            url, data=body, headers={"Content-Type": "application/json"}
+        ) as answer:
             await answer.read()
             status = answer.status
     return due_s, 1000.0 * (time.monotonic() - due_s), status
@@ -145,8 +191,13 @@ async def measure(*, has_mps: bool, requests: int) -> Figures:
         wanted = Wanted(directory=Path(name), has_mps=has_mps, looks=DEFAULT_LOOKS)
         async with gpu_device(wanted) as device, front(device) as url:
             node, stop = _Node(device=device, plane=WaitingPlane()), asyncio.Event()
-            settings, transport = AgentSettings(node="n1", boot="b1"), DirectTransport(node.plane.answer)
-            agent = NodeAgent(settings, device, transport=transport, clock=CLOCK, ledger=Ledger(None))
+            settings, transport = (
+                AgentSettings(node="n1", boot="b1"),
+                DirectTransport(node.plane.answer),
+            )
+            agent = NodeAgent(
+                settings, device, transport=transport, clock=CLOCK, ledger=Ledger(None)
+            )
             running = asyncio.create_task(agent.run(stop))
             try:
                 await node.switch()
@@ -157,11 +208,15 @@ async def measure(*, has_mps: bool, requests: int) -> Figures:
     return _row("mps" if has_mps else "turns", answers, switches)
 
 
-async def _under_load(node: _Node, url: str, requests: int) -> tuple[list[Answer], list[Switch]]:
+async def _under_load(
+    node: _Node, url: str, requests: int
+) -> tuple[list[Answer], list[Switch]]:
     """What became of the requests, and the switches made meanwhile."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=run_sender, args=(theirs, url, requests), daemon=True)
+    process = spawn.Process(
+        target=run_sender, args=(theirs, url, requests), daemon=True
+    )
     process.start()
     try:
         await asyncio.to_thread(ours.recv)
@@ -179,15 +234,23 @@ async def _under_load(node: _Node, url: str, requests: int) -> tuple[list[Answer
 
 def _row(sharing: str, answers: list[Answer], switches: list[Switch]) -> Figures:
     calm = [each for each in answers if each[0] < switches[0].commanded_s]
-    during = [each for each in answers if any(it.commanded_s <= each[0] < it.ended_s for it in switches)]
+    during = [
+        each
+        for each in answers
+        if any(it.commanded_s <= each[0] < it.ended_s for it in switches)
+    ]
     if not calm or not during:
-        raise SystemExit("too few requests: none came before the first switch, or none during one; ask for more")
+        raise SystemExit(
+            "too few requests: none came before the first switch, or none during one; ask for more"
+        )
     before_ms, during_ms = [each[1] for each in calm], [each[1] for each in during]
     return {
         "sharing": sharing,
         "requests": len(answers),
         "errors": sum(status != 200 for _, _, status in answers),
-        "error_statuses": " ".join(sorted({str(status) for _, _, status in answers if status != 200})),
+        "error_statuses": " ".join(
+            sorted({str(status) for _, _, status in answers if status != 200})
+        ),
         "switches": len(switches),
         "during": len(during),
         "before_ms_p50": median(before_ms),
@@ -195,7 +258,9 @@ def _row(sharing: str, answers: list[Answer], switches: list[Switch]) -> Figures
         "during_ms_p50": median(during_ms),
         "during_ms_p99": _quantile(during_ms, 0.99),
         "p99_ratio": _quantile(during_ms, 0.99) / _quantile(before_ms, 0.99),
-        "start_ms_p50": median(1000.0 * (each.ready_s - each.started_s) for each in switches),
+        "start_ms_p50": median(
+            1000.0 * (each.ready_s - each.started_s) for each in switches
+        ),
         "switched_ms_p50": median(each.switched_ms for each in switches),
         "switched_ms_max": max(each.switched_ms for each in switches),
     }
@@ -208,15 +273,27 @@ def _quantile(values: list[float], share: float) -> float:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.switching", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.switching",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="in each row (default: %(default)s)")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=REQUESTS,
+        help="in each row (default: %(default)s)",
+    )
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
-    rows = [asyncio.run(measure(has_mps=has_mps, requests=options.requests)) for has_mps in (False, True)]
+    rows = [
+        asyncio.run(measure(has_mps=has_mps, requests=options.requests))
+        for has_mps in (False, True)
+    ]
     print_table(rows)
     if not options.dry:
-        write_results("switching", rows, settings={"rate_rps": RATE_RPS, "pause_s": PAUSE_S})
+        write_results(
+            "switching", rows, settings={"rate_rps": RATE_RPS, "pause_s": PAUSE_S}
+        )
 
 
 if __name__ == "__main__":

@@ -50,13 +50,23 @@ class Tally:
 def main() -> int:
     """Measure each rate, one after the other, against one server."""
     parser = argparse.ArgumentParser(prog="python -m bench.sync", description=__doc__)
-    parser.add_argument("--rates", type=int, nargs="+", default=[500, 1000, 1500], help="observations per second")
-    parser.add_argument("--seconds", type=float, default=15.0, help="length of each rate's run")
+    parser.add_argument(
+        "--rates",
+        type=int,
+        nargs="+",
+        default=[500, 1000, 1500],
+        help="observations per second",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="length of each rate's run"
+    )
     options = parser.parse_args()
     with temporary_database() as url:
         secret = asyncio.run(_fill(url))
         with serving(url) as (base, process):
-            rows = asyncio.run(_measure(base, secret, process, options.rates, options.seconds))
+            rows = asyncio.run(
+                _measure(base, secret, process, options.rates, options.seconds)
+            )
     print_table(rows)
     write_results("sync", rows)
     return 0
@@ -65,16 +75,31 @@ def main() -> int:
 async def _fill(url: str) -> str:
     """The fleet, and an agent's token."""
     now = datetime.now(UTC)
-    async with open_fleet(url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now) as engine:
-        return (await create_locally(engine, name="bench", scope="agent", at=now)).secret
+    async with open_fleet(
+        url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
+    ) as engine:
+        return (
+            await create_locally(engine, name="bench", scope="agent", at=now)
+        ).secret
 
 
 @contextmanager
 def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
     """`plimsoll serve` in a process of its own: its address and process."""
     port = _free_port()
-    command = [sys.executable, "-c", "from app.cli.main import main; main()", "serve", "--port", str(port)]
-    environment = {**os.environ, "PLIMSOLL_DATABASE_URL": url, "PLIMSOLL_LOG_LEVEL": "warning"}
+    command = [
+        sys.executable,
+        "-c",
+        "from app.cli.main import main; main()",
+        "serve",
+        "--port",
+        str(port),
+    ]
+    environment = {
+        **os.environ,
+        "PLIMSOLL_DATABASE_URL": url,
+        "PLIMSOLL_LOG_LEVEL": "warning",
+    }
     with subprocess.Popen(command, env=environment) as started:
         try:
             yield f"http://127.0.0.1:{port}", psutil.Process(started.pid)
@@ -91,12 +116,18 @@ def _free_port() -> int:
 
 
 async def _measure(
-    base: str, secret: str, process: psutil.Process, rates: Sequence[int], seconds: float
+    base: str,
+    secret: str,
+    process: psutil.Process,
+    rates: Sequence[int],
+    seconds: float,
 ) -> list[Figures]:
     headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     connector = aiohttp.TCPConnector(limit=256)
     rows: list[Figures] = []
-    async with aiohttp.ClientSession(base, headers=headers, connector=connector) as session:
+    async with aiohttp.ClientSession(
+        base, headers=headers, connector=connector
+    ) as session:
         await until_ready(session)
         sequence = 1
         # The first second fills caches and makes connections; it is not counted.
@@ -122,7 +153,9 @@ async def until_ready(session: aiohttp.ClientSession) -> None:
     raise TimeoutError(f"the server was not ready within {READY_WITHIN_S:.0f} s")
 
 
-async def _send(session: aiohttp.ClientSession, rate: int, seconds: float, sequence: int) -> tuple[Tally, int]:
+async def _send(
+    session: aiohttp.ClientSession, rate: int, seconds: float, sequence: int
+) -> tuple[Tally, int]:
     """Every node in turn, at Poisson times (seeded); bodies are made ahead of the run."""
     draw = Random(rate)
     bodies = [msgspec.json.encode(_full(entry)) for entry in _window(sequence)]
@@ -137,7 +170,9 @@ async def _send(session: aiohttp.ClientSession, rate: int, seconds: float, seque
             await asyncio.sleep(wait_s)
         index, turn = count % len(nodes), count // len(nodes)
         generation = tally.generations.get(nodes[index], 0)
-        body = bodies[index].replace(b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1)
+        body = bodies[index].replace(
+            b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1
+        )
         body = body.replace(b'"generation":0', b'"generation":%d' % generation, 1)
         task = asyncio.create_task(_sync(session, nodes[index], body, due, tally))
         running.add(task)
@@ -148,7 +183,9 @@ async def _send(session: aiohttp.ClientSession, rate: int, seconds: float, seque
     return tally, sequence + count // len(nodes) + 1
 
 
-async def _sync(session: aiohttp.ClientSession, node: str, body: bytes, due: float, tally: Tally) -> None:
+async def _sync(
+    session: aiohttp.ClientSession, node: str, body: bytes, due: float, tally: Tally
+) -> None:
     try:
         async with session.post(f"/api/v1/nodes/{node}/sync", data=body) as answer:
             reply = await answer.read()
@@ -165,7 +202,9 @@ async def _sync(session: aiohttp.ClientSession, node: str, body: bytes, due: flo
 
 
 def _window(sequence: int) -> tuple[Observation, ...]:
-    return observations(FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=WINDOW_S)
+    return observations(
+        FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=WINDOW_S
+    )
 
 
 def _full(entry: Observation) -> Observation:
@@ -190,7 +229,9 @@ def _full(entry: Observation) -> Observation:
             for gpu in entry.gpus
         ),
         services=tuple(
-            ServiceReading(service=name, arrivals=60, served=60, in_slo=60, latency_buckets=buckets)
+            ServiceReading(
+                service=name, arrivals=60, served=60, in_slo=60, latency_buckets=buckets
+            )
             for name in services
         ),
     )
@@ -199,7 +240,11 @@ def _full(entry: Observation) -> Observation:
 
 def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Figures:
     latency_ms = tally.latency_ms or [float("nan")]
-    controllers = [child for child in process.children() if "resource_tracker" not in " ".join(child.cmdline())]
+    controllers = [
+        child
+        for child in process.children()
+        if "resource_tracker" not in " ".join(child.cmdline())
+    ]
     workers = [worker for controller in controllers for worker in controller.children()]
     return {
         "offered_per_s": rate,
@@ -207,8 +252,12 @@ def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Fi
         "failed": tally.failed,
         "latency_ms_p50": float(np.percentile(latency_ms, 50)),
         "latency_ms_p99": float(np.percentile(latency_ms, 99)),
-        "api_and_controller_rss_mib": sum(each.memory_info().rss for each in (process, *controllers)) / MIB,
-        "solver_worker_rss_mib": sum(worker.memory_info().rss for worker in workers) / MIB,
+        "api_and_controller_rss_mib": sum(
+            each.memory_info().rss for each in (process, *controllers)
+        )
+        / MIB,
+        "solver_worker_rss_mib": sum(worker.memory_info().rss for worker in workers)
+        / MIB,
     }
 
 

@@ -26,7 +26,13 @@ from scipy.optimize import linprog
 
 from solvers.joint.kernels.types import Reals
 from solvers.laws.capacity_law import make_capacity_law
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.problem_json import problem_to_json
 from solvers.types.state import GpuType
 
@@ -59,7 +65,14 @@ class _Kind(NamedTuple):
     """The highest of any network."""
 
 
-def _kind(name: str, usd: float, memory_mib: float, step: float, watts: Sequence[float], clock: float) -> GpuType:
+def _kind(
+    name: str,
+    usd: float,
+    memory_mib: float,
+    step: float,
+    watts: Sequence[float],
+    clock: float,
+) -> GpuType:
     idle_w, cap_w = watts
     clocks = tuple(float(round(clock * part)) for part in (0.6, 0.8, 1.0))
     return GpuType(
@@ -74,10 +87,42 @@ def _kind(name: str, usd: float, memory_mib: float, step: float, watts: Sequence
 
 
 _KINDS = (
-    _Kind(_kind("T4", 0.526, 16384, 10.0, (17, 60.2), 1590), 0.35, 70, 6.5, 2.4, 0.12, 0.66),
-    _Kind(_kind("L4", 0.805, 24576, 10.0, (18, 61.9), 2040), 0.30, 72, 3.5, 1.2, 0.09, 0.49),
-    _Kind(_kind("A10G", 1.212, 24576, 10.0, (30, 120.0), 1710), 0.20, 150, 2.7, 1.2, 0.10, 0.55),
-    _Kind(_kind("A100", 3.673, 40960, 5.0, (55, 300.0), 1410), 0.15, 400, 1.0, 1.0, 0.07, 0.39),
+    _Kind(
+        _kind("T4", 0.526, 16384, 10.0, (17, 60.2), 1590),
+        0.35,
+        70,
+        6.5,
+        2.4,
+        0.12,
+        0.66,
+    ),
+    _Kind(
+        _kind("L4", 0.805, 24576, 10.0, (18, 61.9), 2040),
+        0.30,
+        72,
+        3.5,
+        1.2,
+        0.09,
+        0.49,
+    ),
+    _Kind(
+        _kind("A10G", 1.212, 24576, 10.0, (30, 120.0), 1710),
+        0.20,
+        150,
+        2.7,
+        1.2,
+        0.10,
+        0.55,
+    ),
+    _Kind(
+        _kind("A100", 3.673, 40960, 5.0, (55, 300.0), 1410),
+        0.15,
+        400,
+        1.0,
+        1.0,
+        0.07,
+        0.39,
+    ),
 )
 
 
@@ -111,14 +156,19 @@ def synthetic_problem(gpus: int, services: int, seed: int) -> Problem:
         for kind in _KINDS
     ]
     points = [_points(network, kind, draw) for network in networks for kind in _KINDS]
-    alone_ms = {one.network: one.rows[-len(BATCHES)].solo_ms for one in points if one.gpu_type == "A10G"}
+    alone_ms = {
+        one.network: one.rows[-len(BATCHES)].solo_ms
+        for one in points
+        if one.gpu_type == "A10G"
+    }
     problem = Problem(
         energy_price_usd_per_kwh=USD_PER_KWH,
         max_replicas_per_gpu=REPLICAS_PER_GPU,
         capacity_law=_law(),
         gpu_types=tuple(types),
         services=tuple(
-            _service(number, networks[number % NETWORKS].name, alone_ms, draw) for number in range(services)
+            _service(number, networks[number % NETWORKS].name, alone_ms, draw)
+            for number in range(services)
         ),
         points=tuple(points),
     )
@@ -128,7 +178,8 @@ def synthetic_problem(gpus: int, services: int, seed: int) -> Problem:
     return replace(
         problem,
         services=tuple(
-            replace(each, arrival_rate_rps=round(factor * each.arrival_rate_rps, 3)) for each in problem.services
+            replace(each, arrival_rate_rps=round(factor * each.arrival_rate_rps, 3))
+            for each in problem.services
         ),
     )
 
@@ -160,27 +211,44 @@ def _points(network: _Network, kind: _Kind, draw: random.Random) -> OperatingPoi
     gpu_type = kind.gpu_type
     # Networks differ in what they make of a GPU; whoever is slower there needs more of it to be slow no more.
     slowness = kind.slowness * draw.lognormvariate(0.0, 0.18)
-    base, slope = kind.base_pressure * draw.uniform(0.1, 1.0), kind.slope_pressure * draw.uniform(0.15, 1.0)
+    base, slope = (
+        kind.base_pressure * draw.uniform(0.1, 1.0),
+        kind.slope_pressure * draw.uniform(0.15, 1.0),
+    )
     rows = []
     for clock_mhz in gpu_type.clocks_mhz:
         clock = clock_mhz / gpu_type.clocks_mhz[-1]
         for step in range(1, round(100.0 / gpu_type.sm_percent_step) + 1):
             percent = step * gpu_type.sm_percent_step
             for batch in BATCHES:
-                knee = slowness * (network.knee_percent + network.knee_percent_per_item * batch)
-                speed = min(percent, knee) + _SLOPE_BEYOND_KNEE * max(0.0, percent - knee)
+                knee = slowness * (
+                    network.knee_percent + network.knee_percent_per_item * batch
+                )
+                speed = min(percent, knee) + _SLOPE_BEYOND_KNEE * max(
+                    0.0, percent - knee
+                )
                 work_ms = slowness * (network.fixed_ms + network.per_item_ms * batch)
-                watts = (kind.max_w - gpu_type.idle_w) * network.activity * (0.7 + 0.3 * batch / (batch + 3.0))
+                watts = (
+                    (kind.max_w - gpu_type.idle_w)
+                    * network.activity
+                    * (0.7 + 0.3 * batch / (batch + 3.0))
+                )
                 rows.append(
                     OperatingPoint(
                         sm_percent=percent,
                         batch=batch,
                         clock_mhz=clock_mhz,
-                        transfer_ms=round(kind.transfer * network.transfer_ms * batch, 5),
+                        transfer_ms=round(
+                            kind.transfer * network.transfer_ms * batch, 5
+                        ),
                         launch_ms=round(network.launch_ms, 4),
                         run_ms=round(100.0 * work_ms / speed / clock**network.gamma, 4),
-                        memory_mib=round(network.memory_mib + network.memory_mib_per_item * batch, 1),
-                        power_w=round(0.01 * percent * watts * clock**_WATTS_BY_CLOCK, 3),
+                        memory_mib=round(
+                            network.memory_mib + network.memory_mib_per_item * batch, 1
+                        ),
+                        power_w=round(
+                            0.01 * percent * watts * clock**_WATTS_BY_CLOCK, 3
+                        ),
                         pressure=round(base + 0.01 * percent * slope, 5),
                     )
                 )
@@ -192,7 +260,9 @@ def _points(network: _Network, kind: _Kind, draw: random.Random) -> OperatingPoi
     )
 
 
-def _service(number: int, network: str, alone_ms: dict[str, float], draw: random.Random) -> ServiceDemand:
+def _service(
+    number: int, network: str, alone_ms: dict[str, float], draw: random.Random
+) -> ServiceDemand:
     """alone_ms: of one item on a whole A10G, by network."""
     return ServiceDemand(
         name=f"s{number}",
@@ -236,7 +306,9 @@ def rate_factor(problem: Problem, usd_per_hour: float) -> float:
     return np.inf if found.x is None else float(found.x[-1])
 
 
-def _min_per_rps(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> tuple[float, float]:
+def _min_per_rps(
+    problem: Problem, service: ServiceDemand, gpu_type: GpuType
+) -> tuple[float, float]:
     """GPUs, and USD per hour with energy, that one rps of the service takes on the type; infinite where none can be."""
     points = problem.points_of(service.network, gpu_type.name)
     if points is None or not service.allows(gpu_type.name):
@@ -244,34 +316,54 @@ def _min_per_rps(problem: Problem, service: ServiceDemand, gpu_type: GpuType) ->
     rows = np.array(points.rows)
     percent, batch, _, transfer, launch, run, memory, power, _ = rows.T
     duration_ms = transfer + launch + run
-    carried = 1000.0 * batch / duration_ms * _utilisation(problem.capacity_law, service, batch, duration_ms)
+    carried = (
+        1000.0
+        * batch
+        / duration_ms
+        * _utilisation(problem.capacity_law, service, batch, duration_ms)
+    )
     room_w = max(gpu_type.power_cap_w - gpu_type.idle_w, 1e-9)
-    part = np.maximum(np.maximum(percent / 100.0, memory / gpu_type.memory_mib), power / room_w)
+    part = np.maximum(
+        np.maximum(percent / 100.0, memory / gpu_type.memory_mib), power / room_w
+    )
     usd = part * gpu_type.price_usd_per_hour
     usd += problem.energy_price_usd_per_kwh * (part * gpu_type.idle_w + power) / 1000.0
     usable = (carried > 0.0) & (part <= 1.0)
     if not usable.any():
         return np.inf, np.inf
-    best = np.flatnonzero(usable)[np.argmin((usd / np.where(usable, carried, 1.0))[usable])]
+    best = np.flatnonzero(usable)[
+        np.argmin((usd / np.where(usable, carried, 1.0))[usable])
+    ]
     return float(part[best] / carried[best]), float(usd[best] / carried[best])
 
 
-def _utilisation(law: CapacityLaw, service: ServiceDemand, batch: Reals, duration_ms: Reals) -> Reals:
-    table, found = law.max_utilisation[law.percentiles.index(service.percentile)], np.zeros(len(batch))
+def _utilisation(
+    law: CapacityLaw, service: ServiceDemand, batch: Reals, duration_ms: Reals
+) -> Reals:
+    table, found = (
+        law.max_utilisation[law.percentiles.index(service.percentile)],
+        np.zeros(len(batch)),
+    )
     for size in np.unique(batch):
         own = batch == size
         values = table[law.batches.index(int(size))]
-        found[own] = np.interp(service.slo_ms / duration_ms[own], law.slo_ratios, values, left=0.0)
+        found[own] = np.interp(
+            service.slo_ms / duration_ms[own], law.slo_ratios, values, left=0.0
+        )
     return found
 
 
 def main() -> int:
     """Write one problem as the contract's JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.synthetic_problems", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.synthetic_problems", description=__doc__
+    )
     parser.add_argument("gpus", type=int)
     parser.add_argument("services", type=int)
     parser.add_argument("seed", type=int)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PROBLEM.json")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="PROBLEM.json"
+    )
     options = parser.parse_args()
     problem = synthetic_problem(options.gpus, options.services, options.seed)
     options.output.write_text(problem_to_json(problem), encoding="utf-8")

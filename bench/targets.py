@@ -28,11 +28,18 @@ class Target:
 
 def _row(column: str, **where: Figure) -> Pick:
     """The column of the one row with these values."""
-    return lambda rows: next((row[column] for row in rows if where.items() <= row.items()), None)
+    return lambda rows: next(
+        (row[column] for row in rows if where.items() <= row.items()), None
+    )
 
 
 def _values(rows: Sequence[Figures], column: str, where: Figures) -> list[int | float]:
-    return [value for row in rows if where.items() <= row.items() and isinstance(value := row[column], int | float)]
+    return [
+        value
+        for row in rows
+        if where.items() <= row.items()
+        and isinstance(value := row[column], int | float)
+    ]
 
 
 def _most(column: str, **where: Figure) -> Pick:
@@ -150,7 +157,9 @@ TARGETS = (
 
 def compare(folder: Path = RESULTS) -> list[Figures]:
     """One row per target: measured, promised, and whether it holds; `measured` is None where no result lies."""
-    return [_compare(target, _load(folder / f"{target.results}.json")) for target in TARGETS]
+    return [
+        _compare(target, _load(folder / f"{target.results}.json")) for target in TARGETS
+    ]
 
 
 def _compare(target: Target, rows: Sequence[Figures] | None) -> Figures:
@@ -158,7 +167,9 @@ def _compare(target: Target, rows: Sequence[Figures] | None) -> Figures:
     measured = float(found) if isinstance(found, int | float) else None
     holds = None
     if measured is not None:
-        holds = measured >= target.limit if target.is_at_least else measured <= target.limit
+        holds = (
+            measured >= target.limit if target.is_at_least else measured <= target.limit
+        )
     return {
         "figure": target.what,
         "measured": measured,

@@ -34,11 +34,15 @@ STEPS = ("snapshot", "decide", "record", "push")
 KEEPS, LOOKS = "keeps or changes", "looks"
 
 
-async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> list[Figures]:
+async def measure(
+    url: str, fleet: Fleet, *, ticks: int, mean_rps: float
+) -> list[Figures]:
     """A row per kind of ticks; the first tick is not counted (it fills caches)."""
     draw, clock = Random(fleet.gpus), ManualControlClock()
     settings = PolicySettings(window_s=WINDOW_S, max_replicas_per_gpu=6)
-    means = {service.name: draw.uniform(0.5, 1.5) * mean_rps for service in fleet.nouns()}
+    means = {
+        service.name: draw.uniform(0.5, 1.5) * mean_rps for service in fleet.nouns()
+    }
     async with open_fleet(url, fleet, settings, clock.now()) as engine:
         store, solver = PostgresStore(engine), SolverWorker(threads=2)
         await solver.start()
@@ -46,15 +50,22 @@ async def measure(url: str, fleet: Fleet, *, ticks: int, mean_rps: float) -> lis
             loop = Loop(store=store, solver=solver, clock=clock)
             outcomes: list[TickOutcome] = []
             for number in range(ticks + 1):
-                rates = {name: draw.uniform(0.5, 1.5) * rate for name, rate in means.items()}
+                rates = {
+                    name: draw.uniform(0.5, 1.5) * rate for name, rate in means.items()
+                }
                 await _observe(store, fleet, clock, rates, number)
                 outcomes.append(await tick(loop))
         finally:
             await solver.close()
         async with engine.connect() as connection:
             made = {plan.id: plan for plan in await plans.list_rows(connection)}
-    ticks_made = [_Tick(one, made[one.plan_id]) for one in outcomes[1:] if one.plan_id is not None]
-    return [_figures(fleet, kind, [one for one in ticks_made if one.kind == kind]) for kind in (KEEPS, LOOKS)]
+    ticks_made = [
+        _Tick(one, made[one.plan_id]) for one in outcomes[1:] if one.plan_id is not None
+    ]
+    return [
+        _figures(fleet, kind, [one for one in ticks_made if one.kind == kind])
+        for kind in (KEEPS, LOOKS)
+    ]
 
 
 class _Tick(NamedTuple):
@@ -70,14 +81,20 @@ class _Tick(NamedTuple):
 
 
 async def _observe(
-    store: PostgresStore, fleet: Fleet, clock: ManualControlClock, rates: Mapping[str, float], number: int
+    store: PostgresStore,
+    fleet: Fleet,
+    clock: ManualControlClock,
+    rates: Mapping[str, float],
+    number: int,
 ) -> None:
     """Windows of telemetry at constant rates, from every node."""
     arrivals = {name: round(rate * WINDOW_S) for name, rate in rates.items()}
     for window in range(WINDOWS_PER_TICK):
         clock.advance(WINDOW_S)
         sequence = number * WINDOWS_PER_TICK + window + 1
-        batch = observations(fleet, arrivals, sequence=sequence, end=clock.now(), window_s=WINDOW_S)
+        batch = observations(
+            fleet, arrivals, sequence=sequence, end=clock.now(), window_s=WINDOW_S
+        )
         await store.ingest(batch, clock.now())
 
 
@@ -85,7 +102,10 @@ def _figures(fleet: Fleet, kind: str, ticks: Sequence[_Tick]) -> Figures:
     pushed = [one.outcome for one in ticks if one.outcome.state == "target"]
     counted = pushed if kind == KEEPS else [one.outcome for one in ticks]
     total_ms = [1000.0 * one.seconds["total"] for one in counted]
-    steps = {step: [one.seconds[step] for one in counted if step in one.seconds] for step in STEPS}
+    steps = {
+        step: [one.seconds[step] for one in counted if step in one.seconds]
+        for step in STEPS
+    }
     statuses = Counter(one.plan.status for one in ticks)
     return {
         "gpus": fleet.gpus,
@@ -96,8 +116,13 @@ def _figures(fleet: Fleet, kind: str, ticks: Sequence[_Tick]) -> Figures:
         "total_ms_p50": float(np.percentile(total_ms, 50)) if total_ms else None,
         "total_ms_p99": float(np.percentile(total_ms, 99)) if total_ms else None,
         "total_ms_max": max(total_ms, default=None),
-        **{f"{step}_ms_mean": 1000.0 * mean(each) if each else None for step, each in steps.items()},
-        "answers": ", ".join(f"{count} {status}" for status, count in statuses.most_common()),
+        **{
+            f"{step}_ms_mean": 1000.0 * mean(each) if each else None
+            for step, each in steps.items()
+        },
+        "answers": ", ".join(
+            f"{count} {status}" for status, count in statuses.most_common()
+        ),
     }
 
 

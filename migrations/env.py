@@ -25,7 +25,9 @@ def run_online(connection: Connection) -> None:
             context.run_migrations()
     finally:
         connection.rollback()
-        connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
+        connection.execute(
+            text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK}
+        )
         connection.commit()
 
 

@@ -13,8 +13,21 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.types.outcome import PlanReport, Violation
-from solvers.types.plan import BoundGpu, BoundTask, GpuPlan, Plan, ReplicaPlan, anonymous_gpu
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.plan import (
+    BoundGpu,
+    BoundTask,
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    anonymous_gpu,
+)
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 
 PROMISES = frozenset({"capacity", "demand"})
@@ -58,7 +71,9 @@ def task_violations(
     A resident task is judged as a replica that is asked for nothing; one that is swapped out holds nothing.
     """
     # What the problem knows of a network that services run, too, is what the replicas were planned with.
-    known = {(entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)}
+    known = {
+        (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
+    }
     found: list[Violation] = []
     for gpu in gpus:
         resident = [task for task in gpu.tasks if task.is_resident]
@@ -69,11 +84,17 @@ def task_violations(
                 points=tuple(known.values()),
                 max_replicas_per_gpu=problem.max_replicas_per_gpu + len(resident),
             )
-            found.extend(_gpu_violations(_Lookup(extended), _with_tasks(gpu, resident), f"gpu {gpu.id}"))
+            found.extend(
+                _gpu_violations(
+                    _Lookup(extended), _with_tasks(gpu, resident), f"gpu {gpu.id}"
+                )
+            )
     return tuple(found)
 
 
-def report_violations(problem: Problem, plan: Plan, report: PlanReport) -> tuple[Violation, ...]:
+def report_violations(
+    problem: Problem, plan: Plan, report: PlanReport
+) -> tuple[Violation, ...]:
     """Every figure of the report that the plan itself contradicts, all under the rule `report`.
 
     The cost (and the served weight under `max_goodput`) is recomputed; the bound must not exceed it and the gap must
@@ -82,10 +103,22 @@ def report_violations(problem: Problem, plan: Plan, report: PlanReport) -> tuple
     cost = _cost_usd_per_hour(problem, plan)
     found = []
     if not _close(report.cost_usd_per_hour, cost):
-        found.append(_broken("report", "report.cost_usd_per_hour", f"{report.cost_usd_per_hour!r}, but it is {cost!r}"))
+        found.append(
+            _broken(
+                "report",
+                "report.cost_usd_per_hour",
+                f"{report.cost_usd_per_hour!r}, but it is {cost!r}",
+            )
+        )
     bound = report.lower_bound_usd_per_hour
     if bound is not None and _exceeds(bound, cost):
-        found.append(_broken("report", "report.lower_bound_usd_per_hour", f"{bound!r} is above the cost, {cost!r}"))
+        found.append(
+            _broken(
+                "report",
+                "report.lower_bound_usd_per_hour",
+                f"{bound!r} is above the cost, {cost!r}",
+            )
+        )
     if problem.objective == "max_goodput":
         found.extend(_weight_violations(problem, plan, report))
     elif bound is not None and report.gap_percent is not None:
@@ -95,7 +128,11 @@ def report_violations(problem: Problem, plan: Plan, report: PlanReport) -> tuple
 
 def _as_service(task: BoundTask) -> ServiceDemand:
     return ServiceDemand(
-        name=_TASK + task.name, network=task.network, slo_ms=math.inf, percentile=0.0, arrival_rate_rps=0.0
+        name=_TASK + task.name,
+        network=task.network,
+        slo_ms=math.inf,
+        percentile=0.0,
+        arrival_rate_rps=0.0,
     )
 
 
@@ -105,11 +142,21 @@ def _with_tasks(gpu: BoundGpu, tasks: Sequence[BoundTask]) -> GpuPlan:
 
 
 def _as_replica(task: BoundTask) -> ReplicaPlan:
-    return ReplicaPlan(service=_TASK + task.name, sm_percent=task.sm_percent, batch=task.batch, arrival_rate_rps=0.0)
+    return ReplicaPlan(
+        service=_TASK + task.name,
+        sm_percent=task.sm_percent,
+        batch=task.batch,
+        arrival_rate_rps=0.0,
+    )
 
 
 def _broken(rule: str, where: str, detail: str) -> Violation:
-    return Violation(rule=rule, severity="promise" if rule in PROMISES else "physical", where=where, detail=detail)
+    return Violation(
+        rule=rule,
+        severity="promise" if rule in PROMISES else "physical",
+        where=where,
+        detail=detail,
+    )
 
 
 def _exceeds(value: float, limit: float) -> bool:
@@ -151,7 +198,9 @@ class _Lookup:
 
 
 def _gpu_violations(lookup: _Lookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
-    gpu_type = next((each for each in lookup.problem.gpu_types if each.name == gpu.gpu_type), None)
+    gpu_type = next(
+        (each for each in lookup.problem.gpu_types if each.name == gpu.gpu_type), None
+    )
     if gpu_type is None:
         yield _broken("gpu_type", where, f"no GPU type is called {gpu.gpu_type!r}")
         return
@@ -160,15 +209,28 @@ def _gpu_violations(lookup: _Lookup, gpu: GpuPlan, where: str) -> Iterator[Viola
     yield from _replica_count(lookup.problem, gpu, where)
     yield from _resources(gpu_type, gpu, rows, where)
     for index, replica in enumerate(gpu.replicas):
-        yield from _replica_violations(lookup, gpu, index, rows, f"{where}.replicas[{index}]")
+        yield from _replica_violations(
+            lookup, gpu, index, rows, f"{where}.replicas[{index}]"
+        )
         if any(other.service == replica.service for other in gpu.replicas[:index]):
-            yield _broken("anti_affinity", f"{where}.replicas[{index}]", f"a second replica of {replica.service!r}")
+            yield _broken(
+                "anti_affinity",
+                f"{where}.replicas[{index}]",
+                f"a second replica of {replica.service!r}",
+            )
 
 
 def _clock(gpu_type: GpuType, gpu: GpuPlan, where: str) -> Iterator[Violation]:
-    if not any(abs(clock - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ for clock in gpu_type.clocks_mhz):
+    if not any(
+        abs(clock - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
+        for clock in gpu_type.clocks_mhz
+    ):
         known = ", ".join(f"{clock:g}" for clock in gpu_type.clocks_mhz)
-        yield _broken("clock", where, f"{gpu.clock_mhz:g} MHz is not one of {gpu_type.name}'s clocks, {known}")
+        yield _broken(
+            "clock",
+            where,
+            f"{gpu.clock_mhz:g} MHz is not one of {gpu_type.name}'s clocks, {known}",
+        )
 
 
 def _replica_count(problem: Problem, gpu: GpuPlan, where: str) -> Iterator[Violation]:
@@ -176,29 +238,54 @@ def _replica_count(problem: Problem, gpu: GpuPlan, where: str) -> Iterator[Viola
         yield _broken("replicas", where, "carries no replica; leave the GPU out")
     if len(gpu.replicas) > problem.max_replicas_per_gpu:
         limit = problem.max_replicas_per_gpu
-        yield _broken("replicas", where, f"{len(gpu.replicas)} replicas on one GPU; at most {limit} may share it")
+        yield _broken(
+            "replicas",
+            where,
+            f"{len(gpu.replicas)} replicas on one GPU; at most {limit} may share it",
+        )
 
 
-def _resources(gpu_type: GpuType, gpu: GpuPlan, rows: Rows, where: str) -> Iterator[Violation]:
+def _resources(
+    gpu_type: GpuType, gpu: GpuPlan, rows: Rows, where: str
+) -> Iterator[Violation]:
     sm_percent = sum(replica.sm_percent for replica in gpu.replicas)
     memory_mib = sum(row.memory_mib for row in rows if row)
     power_w = gpu_type.idle_w + sum(row.power_w for row in rows if row)
     if not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
         yield _broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
     if _exceeds(memory_mib, gpu_type.memory_mib):
-        yield _broken("memory", where, f"{memory_mib:g} MiB are needed; the GPU has {gpu_type.memory_mib:g}")
+        yield _broken(
+            "memory",
+            where,
+            f"{memory_mib:g} MiB are needed; the GPU has {gpu_type.memory_mib:g}",
+        )
     if _exceeds(power_w, gpu_type.power_cap_w):
-        yield _broken("power", where, f"{power_w:g} W at full load; the cap is {gpu_type.power_cap_w:g}")
+        yield _broken(
+            "power",
+            where,
+            f"{power_w:g} W at full load; the cap is {gpu_type.power_cap_w:g}",
+        )
 
 
-def _replica_violations(lookup: _Lookup, gpu: GpuPlan, index: int, rows: Rows, where: str) -> Iterator[Violation]:
+def _replica_violations(
+    lookup: _Lookup, gpu: GpuPlan, index: int, rows: Rows, where: str
+) -> Iterator[Violation]:
     replica, row = gpu.replicas[index], rows[index]
     service = lookup.services.get(replica.service)
     if service is None:
-        yield _broken("point", where, f"no service is called {replica.service!r}, so no row describes it")
+        yield _broken(
+            "point",
+            where,
+            f"no service is called {replica.service!r}, so no row describes it",
+        )
         return
-    if service.allowed_gpu_types is not None and gpu.gpu_type not in service.allowed_gpu_types:
-        yield _broken("gpu_type", where, f"{service.name} may not run on {gpu.gpu_type}")
+    if (
+        service.allowed_gpu_types is not None
+        and gpu.gpu_type not in service.allowed_gpu_types
+    ):
+        yield _broken(
+            "gpu_type", where, f"{service.name} may not run on {gpu.gpu_type}"
+        )
     if row is None:
         yield _broken(
             "point",
@@ -208,11 +295,19 @@ def _replica_violations(lookup: _Lookup, gpu: GpuPlan, index: int, rows: Rows, w
         )
         return
     capacity_rps = _capacity_rps(lookup.problem, service, gpu, index, rows)
-    if not replica.arrival_rate_rps >= 0.0 or _exceeds(replica.arrival_rate_rps, capacity_rps):
-        yield _broken("capacity", where, f"{replica.arrival_rate_rps:g} rps; {service.name} can take {capacity_rps:g}")
+    if not replica.arrival_rate_rps >= 0.0 or _exceeds(
+        replica.arrival_rate_rps, capacity_rps
+    ):
+        yield _broken(
+            "capacity",
+            where,
+            f"{replica.arrival_rate_rps:g} rps; {service.name} can take {capacity_rps:g}",
+        )
 
 
-def _capacity_rps(problem: Problem, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows) -> float:
+def _capacity_rps(
+    problem: Problem, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows
+) -> float:
     """The contract's laws, term by term."""
     row = rows[index]
     points = problem.points_of(service.network, gpu.gpu_type)
@@ -220,20 +315,33 @@ def _capacity_rps(problem: Problem, service: ServiceDemand, gpu: GpuPlan, index:
         return 0.0
     gpu_type = problem.gpu_type(gpu.gpu_type)
     n = len(gpu.replicas)
-    launch_growth = gpu_type.launch_per_neighbour * n + gpu_type.launch_base if n > 1 else 0.0
-    pressure = sum(other.pressure for i, other in enumerate(rows) if i != index and other)
+    launch_growth = (
+        gpu_type.launch_per_neighbour * n + gpu_type.launch_base if n > 1 else 0.0
+    )
+    pressure = sum(
+        other.pressure for i, other in enumerate(rows) if i != index and other
+    )
     launch_ms = row.launch_ms * (1.0 + launch_growth)
     run_ms = row.run_ms * (1.0 + points.sensitivity * pressure)
     execution_ms = row.transfer_ms + launch_ms + run_ms
     ratio = service.slo_ms / execution_ms
-    return 1000.0 * row.batch / execution_ms * _utilisation(problem.capacity_law, service.percentile, row.batch, ratio)
+    return (
+        1000.0
+        * row.batch
+        / execution_ms
+        * _utilisation(problem.capacity_law, service.percentile, row.batch, ratio)
+    )
 
 
-def _utilisation(law: CapacityLaw, percentile: float, batch: int, ratio: float) -> float:
+def _utilisation(
+    law: CapacityLaw, percentile: float, batch: int, ratio: float
+) -> float:
     """0 where the law says nothing of that percentile or batch: then nothing can be promised."""
     if percentile not in law.percentiles or batch not in law.batches:
         return 0.0
-    column = law.max_utilisation[law.percentiles.index(percentile)][law.batches.index(batch)]
+    column = law.max_utilisation[law.percentiles.index(percentile)][
+        law.batches.index(batch)
+    ]
     return float(np.interp(ratio, law.slo_ratios, column, left=0.0))
 
 
@@ -242,7 +350,11 @@ def _stock(problem: Problem, plan: Plan) -> Iterator[Violation]:
     for index, gpu in enumerate(plan.gpus):
         used[gpu.gpu_type] += gpu.count
         if gpu.count < 1:
-            yield _broken("stock", f"gpus[{index}]", f"stands for {gpu.count} GPUs; it must be at least 1")
+            yield _broken(
+                "stock",
+                f"gpus[{index}]",
+                f"stands for {gpu.count} GPUs; it must be at least 1",
+            )
     for gpu_type in problem.gpu_types:
         if gpu_type.count is not None and used[gpu_type.name] > gpu_type.count:
             words = f"{used[gpu_type.name]} GPUs are used; there are {gpu_type.count}"
@@ -251,10 +363,16 @@ def _stock(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 def _power_budget(lookup: _Lookup, plan: Plan) -> Iterator[Violation]:
     budget_w = lookup.problem.power_budget_w
-    drawn_w = sum(_drawn_w(lookup, plan, gpu_type) for gpu_type in lookup.problem.gpu_types)
+    drawn_w = sum(
+        _drawn_w(lookup, plan, gpu_type) for gpu_type in lookup.problem.gpu_types
+    )
     if budget_w is not None and _exceeds(drawn_w, budget_w):
         words = f"{drawn_w:g} W at full load; power_budget_w is {budget_w:g}"
-        yield _broken("power", "plan", f"{words}: raise it, plan with policy joint, or set governor: power_latency")
+        yield _broken(
+            "power",
+            "plan",
+            f"{words}: raise it, plan with policy joint, or set governor: power_latency",
+        )
 
 
 def _drawn_w(lookup: _Lookup, plan: Plan, gpu_type: GpuType) -> float:
@@ -276,7 +394,8 @@ def _unserved_entries(problem: Problem, plan: Plan) -> Iterator[Violation]:
             yield _broken("demand", where, f"a second entry for {entry.service!r}")
         if not 0.0 <= entry.rate_rps < math.inf or entry.replicas_missing < 0:
             words = (
-                f"rate {entry.rate_rps:g} rps, {entry.replicas_missing} replicas; neither may be negative or infinite"
+                f"rate {entry.rate_rps:g} rps, {entry.replicas_missing} replicas; "
+                f"neither may be negative or infinite"
             )
             yield _broken("demand", where, words)
 
@@ -287,23 +406,40 @@ def _service_totals(problem: Problem, plan: Plan) -> Iterator[Violation]:
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             replicas[replica.service] += gpu.count
-            served_rps[replica.service] = served_rps.get(replica.service, 0.0) + gpu.count * replica.arrival_rate_rps
+            served_rps[replica.service] = (
+                served_rps.get(replica.service, 0.0)
+                + gpu.count * replica.arrival_rate_rps
+            )
     for service in problem.services:
         unserved = [entry for entry in plan.unserved if entry.service == service.name]
-        yield from _replica_totals(service, replicas[service.name], sum(entry.replicas_missing for entry in unserved))
-        yield from _demand(service, served_rps[service.name], sum(entry.rate_rps for entry in unserved))
+        yield from _replica_totals(
+            service,
+            replicas[service.name],
+            sum(entry.replicas_missing for entry in unserved),
+        )
+        yield from _demand(
+            service, served_rps[service.name], sum(entry.rate_rps for entry in unserved)
+        )
 
 
-def _replica_totals(service: ServiceDemand, replicas: int, missing: int) -> Iterator[Violation]:
+def _replica_totals(
+    service: ServiceDemand, replicas: int, missing: int
+) -> Iterator[Violation]:
     where = f"service {service.name}"
     if service.max_replicas is not None and replicas > service.max_replicas:
-        yield _broken("replicas", where, f"{replicas} replicas; at most {service.max_replicas} are allowed")
+        yield _broken(
+            "replicas",
+            where,
+            f"{replicas} replicas; at most {service.max_replicas} are allowed",
+        )
     if replicas + missing < service.min_replicas:
         words = f"{replicas} replicas and {missing} listed as missing, of at least {service.min_replicas}"
         yield _broken("demand", where, words)
 
 
-def _demand(service: ServiceDemand, served_rps: float, unserved_rps: float) -> Iterator[Violation]:
+def _demand(
+    service: ServiceDemand, served_rps: float, unserved_rps: float
+) -> Iterator[Violation]:
     if _exceeds(service.arrival_rate_rps, served_rps + unserved_rps):
         words = f"{served_rps:g} rps served and {unserved_rps:g} listed as unserved, of {service.arrival_rate_rps:g}"
         yield _broken("demand", f"service {service.name}", words)
@@ -316,31 +452,62 @@ def _cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
         gpus = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
         watts = _drawn_w(lookup, plan, gpu_type)
         paid = sum(gpu.count for gpu in gpus)
-        if problem.objective == "max_goodput" and gpu_type.count is not None and gpu_type.count > paid:
+        if (
+            problem.objective == "max_goodput"
+            and gpu_type.count is not None
+            and gpu_type.count > paid
+        ):
             watts += (gpu_type.count - paid) * gpu_type.idle_w
             paid = gpu_type.count
-        total += paid * gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * watts / 1000.0
+        total += (
+            paid * gpu_type.price_usd_per_hour
+            + problem.energy_price_usd_per_kwh * watts / 1000.0
+        )
     return total
 
 
-def _weight_violations(problem: Problem, plan: Plan, report: PlanReport) -> Iterator[Violation]:
+def _weight_violations(
+    problem: Problem, plan: Plan, report: PlanReport
+) -> Iterator[Violation]:
     weight = 0.0
     for service in problem.services:
-        rates = (gpu.count * r.arrival_rate_rps for gpu in plan.gpus for r in gpu.replicas if r.service == service.name)
+        rates = (
+            gpu.count * r.arrival_rate_rps
+            for gpu in plan.gpus
+            for r in gpu.replicas
+            if r.service == service.name
+        )
         weight += service.priority * min(sum(rates), service.arrival_rate_rps)
     if report.served_weight is None or not _close(report.served_weight, weight):
-        yield _broken("report", "report.served_weight", f"{report.served_weight!r}, but it is {weight!r}")
+        yield _broken(
+            "report",
+            "report.served_weight",
+            f"{report.served_weight!r}, but it is {weight!r}",
+        )
     bound = report.served_weight_upper_bound
     if bound is None:
         return
     if _exceeds(weight, bound):
-        yield _broken("report", "report.served_weight_upper_bound", f"{bound!r} is below the weight, {weight!r}")
+        yield _broken(
+            "report",
+            "report.served_weight_upper_bound",
+            f"{bound!r} is below the weight, {weight!r}",
+        )
     if report.gap_percent is not None:
         yield from _gap_violations(report.gap_percent, bound - weight, bound)
 
 
-def _gap_violations(gap_percent: float, distance: float, bound: float) -> Iterator[Violation]:
+def _gap_violations(
+    gap_percent: float, distance: float, bound: float
+) -> Iterator[Violation]:
     """The gap is 100 · distance / bound; where the bound is 0 only a distance of 0 has one, and it is 0."""
     expected = 100.0 * distance / bound if bound else 0.0
-    if bound <= 0.0 < distance or not abs(gap_percent - expected) <= GAP_TOLERANCE_PERCENT:
-        yield _broken("report", "report.gap_percent", f"{gap_percent:g} does not follow from the bound, {bound!r}")
+    if (
+        bound <= 0.0 < distance
+        or not abs(gap_percent - expected) <= GAP_TOLERANCE_PERCENT
+    ):
+        yield _broken(
+            "report",
+            "report.gap_percent",
+            f"{gap_percent:g} does not follow from the bound, {bound!r}",
+        )

@@ -16,7 +16,9 @@ from app.postgres import server as postgres
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres.Server]:
+def postgres_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[postgres.Server]:
     """An embedded PostgreSQL, one for the session or for each xdist worker."""
     data_dir = tmp_path_factory.mktemp("postgres")
     try:
@@ -55,10 +57,14 @@ def database(postgres_server: postgres.Server, migrated_template: str) -> Iterat
 def copied_database(server: postgres.Server, *, template: str) -> Iterator[str]:
     """The SQLAlchemy URL of a uniquely named copy of a database that nobody is connected to; dropped at the end."""
     name = f"t_{uuid4().hex}"
-    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+        sql.Identifier(name), sql.Identifier(template)
+    )
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute(create)
         try:
             yield server.database_url(name)
         finally:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            connection.execute(
+                sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+            )

@@ -25,7 +25,9 @@ def own_ports() -> int:
         if (holder := _hold(f"ports {first}")) is not None:
             _held.append(holder)
             return first
-    raise AssertionError(f"all ports from {_FIRST} to {_END} are held by other test processes")
+    raise AssertionError(
+        f"all ports from {_FIRST} to {_END} are held by other test processes"
+    )
 
 
 @contextmanager

@@ -10,4 +10,6 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def needs(*parts: str) -> pytest.MarkDecorator:
     """Skip a test where one of these files or folders of `../shared` is missing."""
     missing = [part for part in parts if not (SHARED / part).exists()]
-    return pytest.mark.skipif(bool(missing), reason=f"not beside this checkout: {', '.join(missing)}")
+    return pytest.mark.skipif(
+        bool(missing), reason=f"not beside this checkout: {', '.join(missing)}"
+    )

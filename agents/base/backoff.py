@@ -25,7 +25,9 @@ def retry_s(failures: int, random: Random, *, asked_s: float = 0.0) -> float:
 
     A fleet that was told the same pause comes back over as long again, not at its end.
     """
-    own_s = jittered(delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), random)
+    own_s = jittered(
+        delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), random
+    )
     return max(own_s, asked_s * random.uniform(1.0, 2.0))
 
 
@@ -54,12 +56,18 @@ class Restarts:
         """One more failure: each doubles the wait."""
         self._reasons[part] = reason
         self._failures[part] = self._failures.get(part, 0) + 1
-        wait_s = delay_s(self._failures[part], first_s=self.FIRST_S, longest_s=self.MAX_S)
+        wait_s = delay_s(
+            self._failures[part], first_s=self.FIRST_S, longest_s=self.MAX_S
+        )
         self._until_s[part] = now_s + wait_s
 
     def held(self, now_s: float) -> dict[Part, str]:
         """Replicas and tasks that must not be started yet, each with the reason of its last failure."""
-        return {each: self._reasons[each] for each, until_s in self._until_s.items() if until_s > now_s}
+        return {
+            each: self._reasons[each]
+            for each, until_s in self._until_s.items()
+            if until_s > now_s
+        }
 
     def clear(self) -> None:
         """A new command: everything may be tried at once."""
@@ -70,5 +78,7 @@ class Restarts:
 
 def _states(state: NodeState) -> Iterator[tuple[Part, ReplicaState | TaskState]]:
     for gpu in state.gpus:
-        yield from ((("replica", replica.id), replica.state) for replica in gpu.replicas)
+        yield from (
+            (("replica", replica.id), replica.state) for replica in gpu.replicas
+        )
         yield from ((("task", task.name), task.state) for task in gpu.tasks)

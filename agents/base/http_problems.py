@@ -14,7 +14,12 @@ def problem(status: HTTPStatus, detail: str) -> web.Response:
     headers = {"Content-Type": "application/problem+json"}
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY):
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    body = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
+    body = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": detail,
+    }
     return web.Response(status=status, body=msgspec.json.encode(body), headers=headers)
 
 
@@ -26,5 +31,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{0,6})?")
 def parse_deadline_ms(text: str) -> float:
     """Milliseconds left; may be 0 or below. Raises ValueError on what is no plain number."""
     if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{DEADLINE} is {text[:40]!r}; it must be the milliseconds left, like 250")
+        raise ValueError(
+            f"{DEADLINE} is {text[:40]!r}; it must be the milliseconds left, like 250"
+        )
     return float(text)

@@ -52,7 +52,9 @@ def advertised(host: str, port: int, url: str) -> str:
         return ""
     if is_local(host) and not is_local(urlsplit(url).hostname or ""):
         return ""
-    return _joined(socket.gethostname() if host in ("0.0.0.0", "::", "") else host, port)
+    return _joined(
+        socket.gethostname() if host in ("0.0.0.0", "::", "") else host, port
+    )
 
 
 def is_local(host: str) -> bool:

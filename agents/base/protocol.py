@@ -19,7 +19,9 @@ Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
 
 ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
 TaskKind: TypeAlias = Literal["training", "offline"]
-TaskState: TypeAlias = Literal["starting", "running", "swapping", "swapped", "finished", "failed"]
+TaskState: TypeAlias = Literal[
+    "starting", "running", "swapping", "swapped", "finished", "failed"
+]
 UseKind: TypeAlias = Literal["replica", "task", "others", "idle"]
 Quantity: TypeAlias = Literal["memory", "sm_count", "sm_use"]
 AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
@@ -277,7 +279,10 @@ def bucket_of(latency_ms: float) -> int:
     """Index of the latency bucket: the first whose end is not below `latency_ms`; the last takes all longer ones."""
     if latency_ms <= MIN_BUCKET_MS:
         return 0
-    return min(BUCKET_COUNT - 1, math.ceil(BUCKETS_PER_DOUBLING * math.log2(latency_ms / MIN_BUCKET_MS)))
+    return min(
+        BUCKET_COUNT - 1,
+        math.ceil(BUCKETS_PER_DOUBLING * math.log2(latency_ms / MIN_BUCKET_MS)),
+    )
 
 
 def bucket_end_ms(bucket: int) -> float:

@@ -30,23 +30,38 @@ def base_id(replica_id: str) -> str:
 def with_successors(wanted: NodeCommand, actual: NodeState) -> NodeCommand:
     """The command with other ids where a running replica cannot take the wanted batch, or a successor already has."""
     running = {each.id: each for gpu in actual.gpus for each in gpu.replicas}
-    if all(each.has_live_batch and base_id(each.id) == each.id for each in running.values()):
+    if all(
+        each.has_live_batch and base_id(each.id) == each.id for each in running.values()
+    ):
         return wanted
-    here = {gpu.index: frozenset(each.id for each in gpu.replicas) for gpu in actual.gpus}
-    gpus = tuple(_renamed(gpu, running, here.get(gpu.index, frozenset())) for gpu in wanted.gpus)
+    here = {
+        gpu.index: frozenset(each.id for each in gpu.replicas) for gpu in actual.gpus
+    }
+    gpus = tuple(
+        _renamed(gpu, running, here.get(gpu.index, frozenset())) for gpu in wanted.gpus
+    )
     return msgspec.structs.replace(wanted, gpus=gpus)
 
 
-def _renamed(gpu: GpuCommand, running: Mapping[str, RunningReplica], here: Collection[str]) -> GpuCommand:
-    replicas = tuple(msgspec.structs.replace(each, id=_id_here(each, running, here)) for each in gpu.replicas)
+def _renamed(
+    gpu: GpuCommand, running: Mapping[str, RunningReplica], here: Collection[str]
+) -> GpuCommand:
+    replicas = tuple(
+        msgspec.structs.replace(each, id=_id_here(each, running, here))
+        for each in gpu.replicas
+    )
     return msgspec.structs.replace(gpu, replicas=replicas)
 
 
-def _id_here(want: ReplicaCommand, running: Mapping[str, RunningReplica], here: Collection[str]) -> str:
+def _id_here(
+    want: ReplicaCommand, running: Mapping[str, RunningReplica], here: Collection[str]
+) -> str:
     """Of a replica on the GPU that has the wanted batch or takes it, also of a failed one that waits; else free."""
     mine = (running[each] for each in here if base_id(each) == want.id)
     for each in sorted(mine, key=lambda each: (each.state == "failed", each.id)):
-        if each.state != "draining" and (each.has_live_batch or each.batch == want.batch):
+        if each.state != "draining" and (
+            each.has_live_batch or each.batch == want.batch
+        ):
             return each.id
     # Whoever has the id and could take any batch is replaced for another reason, under its own id.
     if want.id not in running or running[want.id].has_live_batch:

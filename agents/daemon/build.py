@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 def run_agent(options: argparse.Namespace, *, token: str, boot: str) -> int:
     """Run until SIGTERM or SIGINT; the exit code. `options` as `agents.main.make_parser` reads them."""
     logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        level=options.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     try:
         return asyncio.run(_run(options, token=token, boot=boot))
@@ -44,24 +46,42 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
     clock = ScaledClock(speed=options.speed)
     ledger = Ledger(options.state_dir)
     device = await open_device(options, clock)
-    settings = AgentSettings(node=options.node, boot=boot, version=_version(), period_s=options.period_s)
+    settings = AgentSettings(
+        node=options.node, boot=boot, version=_version(), period_s=options.period_s
+    )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
     address = advertised(options.metrics_host, options.metrics_port, options.url)
-    http = HttpTransport(options.url, token, speed=options.speed, now_s=clock.now_s, metrics_address=address)
+    http = HttpTransport(
+        options.url,
+        token,
+        speed=options.speed,
+        now_s=clock.now_s,
+        metrics_address=address,
+    )
     transport = MeteredTransport(http, metrics)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    log.info("agent of node %s starts; generation %d is in force", options.node, ledger.generation)
+    log.info(
+        "agent of node %s starts; generation %d is in force",
+        options.node,
+        ledger.generation,
+    )
     agent = NodeAgent(settings, device, transport=transport, clock=clock, ledger=ledger)
     agent.outbox.on_add = metrics.note
-    orphaned = asyncio.create_task(_stop_without(options.parent, stop)) if options.parent else None
+    orphaned = (
+        asyncio.create_task(_stop_without(options.parent, stop))
+        if options.parent
+        else None
+    )
     try:
         await _take_up(agent)
         async with (
             metrics_port(
-                options.metrics_host, options.metrics_port, lambda: metrics.page(agent.outbox, agent.command).text()
+                options.metrics_host,
+                options.metrics_port,
+                lambda: metrics.page(agent.outbox, agent.command).text(),
             ),
             front(device, options.router_port),
         ):
@@ -93,14 +113,22 @@ async def _take_up(agent: NodeAgent) -> None:
 
 async def open_device(options: argparse.Namespace, clock: Clock) -> Device:
     """The device that the arguments ask for; raises DeviceError, ValueError or OSError."""
-    return await _gpu_device(options, clock) if options.device == "gpu" else make_device(options, clock)
+    return (
+        await _gpu_device(options, clock)
+        if options.device == "gpu"
+        else make_device(options, clock)
+    )
 
 
 def make_device(options: argparse.Namespace, clock: Clock) -> Device:
     """A device that needs no opening; raises DeviceError or ValueError."""
     if options.device == "nvml":
         return _nvml_device(options, clock)
-    return _fake_device(options, clock) if options.device == "fake" else _simulated_device(options, clock)
+    return (
+        _fake_device(options, clock)
+        if options.device == "fake"
+        else _simulated_device(options, clock)
+    )
 
 
 async def _gpu_device(options: argparse.Namespace, clock: Clock) -> Device:
@@ -130,16 +158,26 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
 
     memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
     node = make_node(
-        options.node, options.gpu_type, gpus=options.gpus, memory_mib=memory_mib, launch_s=options.launch_s
+        options.node,
+        options.gpu_type,
+        gpus=options.gpus,
+        memory_mib=memory_mib,
+        launch_s=options.launch_s,
     )
     loads = {
         service: ArrivalProcess(
-            shape=LoadShape(mean_rps=rate_rps), duration_s=LOAD_DURATION_S, seed=options.seed, stream=stream
+            shape=LoadShape(mean_rps=rate_rps),
+            duration_s=LOAD_DURATION_S,
+            seed=options.seed,
+            stream=stream,
         )
         for stream, (service, rate_rps) in enumerate(sorted(dict(options.load).items()))
     }
     scenario = ClusterScript(loads=loads, seed=options.seed)
-    return SimulatedDevice(SimulatedCluster((node,), scenario, world=load_truth(), clock=clock), options.node)
+    return SimulatedDevice(
+        SimulatedCluster((node,), scenario, world=load_truth(), clock=clock),
+        options.node,
+    )
 
 
 def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
@@ -148,7 +186,9 @@ def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
 
     types, truth = read_types(), load_truth()
     if options.gpu_type not in types:
-        raise ValueError(f"no measured times for GPU type {options.gpu_type!r}; known: {', '.join(types)}")
+        raise ValueError(
+            f"no measured times for GPU type {options.gpu_type!r}; known: {', '.join(types)}"
+        )
 
     def seconds(part: ReplicaCommand | TaskCommand, gpu: GpuState, size: int) -> float:
         placed = RunningPart(
@@ -160,14 +200,19 @@ def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
         )
         try:
             # Requests come in batches that fit; a task states the batch of its iterations.
-            most = truth.max_batch(part.network) if isinstance(part, ReplicaCommand) else size
+            most = (
+                truth.max_batch(part.network)
+                if isinstance(part, ReplicaCommand)
+                else size
+            )
             return truth.execution_ms(placed, min(size, most)) / 1000.0
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
 
     memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
     gpus = tuple(
-        GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib) for index in range(options.gpus)
+        GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib)
+        for index in range(options.gpus)
     )
     return FakeDevice(
         gpus,
@@ -184,7 +229,9 @@ def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.gpu.nvml.session import Nvml
 
     return ReadOnlyDevice(
-        Devices(Nvml()), clock, type_of=lambda gpu: type_of(gpu, lambda whole: options.gpu_type or whole.name)
+        Devices(Nvml()),
+        clock,
+        type_of=lambda gpu: type_of(gpu, lambda whole: options.gpu_type or whole.name),
     )
 
 
@@ -192,7 +239,9 @@ def memory_in_name_mib(gpu_type: str) -> float:
     """32768 for `V100-32GB`; ValueError when the name says nothing."""
     found = re.search(r"-(\d+)GB$", gpu_type)
     if found is None:
-        raise ValueError(f"the name {gpu_type} does not say its memory; give --gpu-memory-mib")
+        raise ValueError(
+            f"the name {gpu_type} does not say its memory; give --gpu-memory-mib"
+        )
     return float(found[1]) * 1024.0
 
 

@@ -34,7 +34,13 @@ from agents.enforce.reconcile import MAX_DETAIL, Enforcing
 from agents.sync.lease import Lease, machine_uptime
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
-from agents.sync.transport import ClockSkew, ControlPlaneSilent, Transport, TransportError, Unacceptable
+from agents.sync.transport import (
+    ClockSkew,
+    ControlPlaneSilent,
+    Transport,
+    TransportError,
+    Unacceptable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +79,13 @@ class NodeAgent:
     """One node's agent. Simulations call the steps; a process calls `run`."""
 
     def __init__(
-        self, settings: AgentSettings, device: Device, *, transport: Transport, clock: Clock, ledger: Ledger
+        self,
+        settings: AgentSettings,
+        device: Device,
+        *,
+        transport: Transport,
+        clock: Clock,
+        ledger: Ledger,
     ) -> None:
         self.settings = settings
         self.outbox = Outbox()
@@ -81,7 +93,9 @@ class NodeAgent:
         self._transport = transport
         self._clock = clock
         self._ledger = ledger
-        self._lease = Lease(ledger.directory, uptime=machine_uptime(), now_s=clock.now_s())
+        self._lease = Lease(
+            ledger.directory, uptime=machine_uptime(), now_s=clock.now_s()
+        )
         self._skew = ClockSkew()
         self._governing = Governing(device)
         self._hands = asyncio.Lock()
@@ -92,7 +106,9 @@ class NodeAgent:
         self._window_start_s = clock.now_s()
         self._progress = Progress(ledger.directory)
         self._guard = PowerGuard(device)
-        self._enforcing = Enforcing(device, self._progress, hands=self._hands, handover_s=settings.handover_s)
+        self._enforcing = Enforcing(
+            device, self._progress, hands=self._hands, handover_s=settings.handover_s
+        )
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()
         """There may be something to enforce: a command is new, or a part of the device has changed."""
@@ -126,7 +142,9 @@ class NodeAgent:
             return
         start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
         self._window_start_s = now_s
-        ack = self._enforcing.ack  # Before the readings: what is said to be applied shows in them.
+        ack = (
+            self._enforcing.ack
+        )  # Before the readings: what is said to be applied shows in them.
         try:
             readings = await self._device.read()
         except DeviceError as error:
@@ -168,7 +186,11 @@ class NodeAgent:
         asked = self.outbox.oldest()
         while asked is not None:
             is_newest = len(self.outbox) <= 1
-            wait_s = max(0.0, self._next_observation_s() - self._clock.now_s()) if waits and is_newest else 0.0
+            wait_s = (
+                max(0.0, self._next_observation_s() - self._clock.now_s())
+                if waits and is_newest
+                else 0.0
+            )
             sent_s, before = self._clock.now_s(), self._ledger.generation
             try:
                 reply = await self._transport.exchange(asked, wait_s=wait_s)
@@ -183,7 +205,9 @@ class NodeAgent:
             if reply.boot != self.settings.boot or reply.acknowledged < asked.sequence:
                 return  # not durable yet: sent again with the next one
             again = structs.replace(asked, generation=self._ledger.generation)
-            asked = self.outbox.oldest() or (again if waits and again.generation > before else None)
+            asked = self.outbox.oldest() or (
+                again if waits and again.generation > before else None
+            )
 
     async def enforce(self) -> None:
         """Carry out what can be done now; a failing action is reported and tried again."""
@@ -208,7 +232,9 @@ class NodeAgent:
             now_s = self._clock.now_s()
             if (command := self._wanted(now_s)) is not None:
                 command = self._governing.in_force(command, now_s)
-                self._notes.power_problems = await self._guard.step(command, self._governing.acting())
+                self._notes.power_problems = await self._guard.step(
+                    command, self._governing.acting()
+                )
 
     @property
     def next_govern_s(self) -> float:
@@ -219,7 +245,9 @@ class NodeAgent:
 
     def _in_force(self, command: NodeCommand) -> NodeCommand:
         """The command with what governors and guard have turned."""
-        return self._guard.in_force(self._governing.in_force(command, self._clock.now_s()))
+        return self._guard.in_force(
+            self._governing.in_force(command, self._clock.now_s())
+        )
 
     def _wanted(self, now_s: float) -> NodeCommand | None:
         """The command in force, or what its lease leaves of it."""
@@ -228,11 +256,19 @@ class NodeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
-        loops = [self._observe_loop(), self._sync_loop(), self._enforce_loop(), self._govern_loop(), self._guard_loop()]
+        loops = [
+            self._observe_loop(),
+            self._sync_loop(),
+            self._enforce_loop(),
+            self._govern_loop(),
+            self._guard_loop(),
+        ]
         tasks = [asyncio.create_task(each) for each in loops]
         stopper = asyncio.create_task(stop.wait())
         try:
-            done, _ = await asyncio.wait({*tasks, stopper}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                {*tasks, stopper}, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in done:
                 task.result()  # a loop only ends by an error
         finally:
@@ -267,9 +303,18 @@ class NodeAgent:
             except (TransportError, DeviceError) as error:
                 failures += 1
                 self._notes.sync_problem = str(error)
-                asked_s = error.retry_after_s if isinstance(error, ControlPlaneSilent) else 0.0
+                asked_s = (
+                    error.retry_after_s
+                    if isinstance(error, ControlPlaneSilent)
+                    else 0.0
+                )
                 wait_s = retry_s(failures, self._random, asked_s=asked_s)
-                log.warning("sync failed %d times, next try in %.1f s: %s", failures, wait_s, error)
+                log.warning(
+                    "sync failed %d times, next try in %.1f s: %s",
+                    failures,
+                    wait_s,
+                    error,
+                )
                 await self._clock.sleep(wait_s)
                 self._observed.set()
 
@@ -291,7 +336,9 @@ class NodeAgent:
 
     async def _govern_loop(self) -> None:
         while True:
-            due_s = min(self.next_govern_s - self._clock.now_s(), self.settings.enforce_period_s)
+            due_s = min(
+                self.next_govern_s - self._clock.now_s(), self.settings.enforce_period_s
+            )
             await self._clock.sleep(max(0.0, due_s))
             await self.govern()
 
@@ -308,7 +355,9 @@ class NodeAgent:
         if reply.boot == self.settings.boot:
             self.outbox.acknowledge(reply.acknowledged)
         now_s = self._clock.now_s()
-        self._skew.note(sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s)
+        self._skew.note(
+            sent_s=sent_s, received_s=now_s, server_time_s=reply.server_time_s
+        )
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
         if had_ended:
@@ -321,7 +370,9 @@ class NodeAgent:
         if command == self._ledger.command:
             return
         state = await self._device.state()
-        reason = self._ledger.objection(command) or "; ".join(objections(command, self.settings.node, state.gpus))
+        reason = self._ledger.objection(command) or "; ".join(
+            objections(command, self.settings.node, state.gpus)
+        )
         if not reason:
             try:
                 self._ledger.accept(command)
@@ -330,7 +381,9 @@ class NodeAgent:
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
             detail = reason[:MAX_DETAIL]
-            self._notes.refusals.append(Ack(generation=command.generation, status="refused", detail=detail))
+            self._notes.refusals.append(
+                Ack(generation=command.generation, status="refused", detail=detail)
+            )
             return
         log.info("generation %d is in force", command.generation)
         self._enforcing.forget_failures()
@@ -348,7 +401,9 @@ class NodeAgent:
                 self._lease.problem,
                 *self._notes.governor_problems,
                 *self._notes.power_problems,
-                f"{lost} observations were lost: the outbox was full or they were refused" if lost else "",
+                f"{lost} observations were lost: the outbox was full or they were refused"
+                if lost
+                else "",
             )
             if problem
         )

@@ -10,12 +10,29 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from agents.base.exposition import Family, ScrapePage
-from agents.base.protocol import GpuCommand, GpuReading, NodeCommand, Observation, SyncReply, UseReading
+from agents.base.protocol import (
+    GpuCommand,
+    GpuReading,
+    NodeCommand,
+    Observation,
+    SyncReply,
+    UseReading,
+)
 from agents.sync.outbox import Outbox
-from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Transport, Unacceptable
+from agents.sync.transport import (
+    ControlPlaneSilent,
+    NotAuthorised,
+    Transport,
+    Unacceptable,
+)
 
 SyncResult: TypeAlias = Literal["answered", "unreachable", "not_authorised", "refused"]
-RESULTS: tuple[SyncResult, ...] = ("answered", "unreachable", "not_authorised", "refused")
+RESULTS: tuple[SyncResult, ...] = (
+    "answered",
+    "unreachable",
+    "not_authorised",
+    "refused",
+)
 
 MIB = 1024.0 * 1024.0
 MHZ = 1e6
@@ -24,23 +41,58 @@ _GPU = ("gpu", "gpu_type")
 _USE = ("gpu", "kind", "name", "service")
 
 FAMILIES = (
-    Family(name="plimsoll_agent_info", text="Always 1: who this is", labels=("node", "version")),
-    Family(name="plimsoll_agent_generation", text="Generation of the command in force; 0: none"),
-    Family(name="plimsoll_agent_acknowledgement", text="Always 1: what became of it", labels=("status",)),
-    Family(name="plimsoll_agent_observations_total", text="Windows that were observed", kind="counter"),
-    Family(name="plimsoll_agent_observations_lost_total", text="Of them given up: no room, or refused", kind="counter"),
-    Family(name="plimsoll_agent_observations_waiting", text="Of them not yet acknowledged"),
-    Family(name="plimsoll_agent_last_observation_timestamp_seconds", text="When the newest window ended"),
+    Family(
+        name="plimsoll_agent_info",
+        text="Always 1: who this is",
+        labels=("node", "version"),
+    ),
+    Family(
+        name="plimsoll_agent_generation",
+        text="Generation of the command in force; 0: none",
+    ),
+    Family(
+        name="plimsoll_agent_acknowledgement",
+        text="Always 1: what became of it",
+        labels=("status",),
+    ),
+    Family(
+        name="plimsoll_agent_observations_total",
+        text="Windows that were observed",
+        kind="counter",
+    ),
+    Family(
+        name="plimsoll_agent_observations_lost_total",
+        text="Of them given up: no room, or refused",
+        kind="counter",
+    ),
+    Family(
+        name="plimsoll_agent_observations_waiting", text="Of them not yet acknowledged"
+    ),
+    Family(
+        name="plimsoll_agent_last_observation_timestamp_seconds",
+        text="When the newest window ended",
+    ),
     Family(
         name="plimsoll_agent_syncs_total",
         text="Exchanges with the control plane, by what came of them",
         labels=("result",),
         kind="counter",
     ),
-    Family(name="plimsoll_agent_last_answer_timestamp_seconds", text="When the control plane last answered"),
+    Family(
+        name="plimsoll_agent_last_answer_timestamp_seconds",
+        text="When the control plane last answered",
+    ),
     Family(name="plimsoll_agent_problems", text="What the node says that it cannot do"),
-    Family(name="plimsoll_agent_gpu_healthy", text="1 where the GPU is healthy", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_power_watts", text="Power, mean of the newest window", labels=_GPU),
+    Family(
+        name="plimsoll_agent_gpu_healthy",
+        text="1 where the GPU is healthy",
+        labels=_GPU,
+    ),
+    Family(
+        name="plimsoll_agent_gpu_power_watts",
+        text="Power, mean of the newest window",
+        labels=_GPU,
+    ),
     Family(
         name="plimsoll_agent_gpu_energy_joules_total",
         text="Energy since the agent started",
@@ -48,19 +100,55 @@ FAMILIES = (
         kind="counter",
     ),
     Family(name="plimsoll_agent_gpu_clock_hertz", text="Graphics clock", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_busy_ratio", text="Share of the newest window in which it executed", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_memory_used_bytes", text="Memory in use", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_memory_bytes", text="Memory", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_power_limit_watts", text="Commanded; absent: the board's own", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_clock_limit_hertz", text="Commanded; absent: not locked", labels=_GPU),
-    Family(name="plimsoll_agent_gpu_sm_granted_ratio", text="SMs that replicas and tasks were given", labels=_GPU),
-    Family(name="plimsoll_agent_replicas", text="Replicas here", labels=("service", "state")),
-    Family(name="plimsoll_agent_tasks", text="Training and offline tasks here", labels=("state",)),
     Family(
-        name="plimsoll_agent_use_sm_ratio", text="SMs that a part of a GPU kept busy, where it is known", labels=_USE
+        name="plimsoll_agent_gpu_busy_ratio",
+        text="Share of the newest window in which it executed",
+        labels=_GPU,
     ),
-    Family(name="plimsoll_agent_use_memory_bytes", text="Memory of that part, where it is known", labels=_USE),
-    Family(name="plimsoll_agent_use_power_watts", text="Its share of the GPU's power", labels=_USE),
+    Family(
+        name="plimsoll_agent_gpu_memory_used_bytes", text="Memory in use", labels=_GPU
+    ),
+    Family(name="plimsoll_agent_gpu_memory_bytes", text="Memory", labels=_GPU),
+    Family(
+        name="plimsoll_agent_gpu_power_limit_watts",
+        text="Commanded; absent: the board's own",
+        labels=_GPU,
+    ),
+    Family(
+        name="plimsoll_agent_gpu_clock_limit_hertz",
+        text="Commanded; absent: not locked",
+        labels=_GPU,
+    ),
+    Family(
+        name="plimsoll_agent_gpu_sm_granted_ratio",
+        text="SMs that replicas and tasks were given",
+        labels=_GPU,
+    ),
+    Family(
+        name="plimsoll_agent_replicas",
+        text="Replicas here",
+        labels=("service", "state"),
+    ),
+    Family(
+        name="plimsoll_agent_tasks",
+        text="Training and offline tasks here",
+        labels=("state",),
+    ),
+    Family(
+        name="plimsoll_agent_use_sm_ratio",
+        text="SMs that a part of a GPU kept busy, where it is known",
+        labels=_USE,
+    ),
+    Family(
+        name="plimsoll_agent_use_memory_bytes",
+        text="Memory of that part, where it is known",
+        labels=_USE,
+    ),
+    Family(
+        name="plimsoll_agent_use_power_watts",
+        text="Its share of the GPU's power",
+        labels=_USE,
+    ),
     Family(
         name="plimsoll_agent_use_over",
         text="1 where it has used more than it was granted, for several windows",
@@ -72,7 +160,9 @@ FAMILIES = (
 class AgentMetrics:
     """Watches an outbox and the way to the control plane."""
 
-    def __init__(self, *, node: str, version: str, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, *, node: str, version: str, wall_s: Callable[[], float] = time.time
+    ) -> None:
         self._node, self._version = node, version
         self._wall_s = wall_s
         self._newest: Observation | None = None
@@ -86,7 +176,10 @@ class AgentMetrics:
         """A window was observed."""
         self._newest, self._observed_s = observation, self._wall_s()
         self._observed += 1
-        self._energy_j = {gpu.index: self._energy_j.get(gpu.index, 0.0) + gpu.energy_j for gpu in observation.gpus}
+        self._energy_j = {
+            gpu.index: self._energy_j.get(gpu.index, 0.0) + gpu.energy_j
+            for gpu in observation.gpus
+        }
 
     def note_sync(self, result: SyncResult) -> None:
         """An exchange with the control plane ended."""
@@ -98,7 +191,9 @@ class AgentMetrics:
         """What there is now."""
         page = ScrapePage(FAMILIES)
         page.add("plimsoll_agent_info", 1, self._node, self._version)
-        page.add("plimsoll_agent_generation", 0 if command is None else command.generation)
+        page.add(
+            "plimsoll_agent_generation", 0 if command is None else command.generation
+        )
         page.add("plimsoll_agent_observations_total", self._observed)
         page.add("plimsoll_agent_observations_lost_total", outbox.dropped)
         page.add("plimsoll_agent_observations_waiting", len(outbox))
@@ -110,16 +205,22 @@ class AgentMetrics:
             self._add_observation(page, self._newest, command)
         return page
 
-    def _add_observation(self, page: ScrapePage, seen: Observation, command: NodeCommand | None) -> None:
+    def _add_observation(
+        self, page: ScrapePage, seen: Observation, command: NodeCommand | None
+    ) -> None:
         page.add("plimsoll_agent_problems", len(seen.problems))
         for ack in seen.acks[-1:]:
             page.add("plimsoll_agent_acknowledgement", 1, ack.status)
-        commands = {gpu.index: gpu for gpu in command.gpus} if command is not None else {}
+        commands = (
+            {gpu.index: gpu for gpu in command.gpus} if command is not None else {}
+        )
         for gpu in seen.gpus:
             _add_gpu(page, gpu, self._energy_j[gpu.index])
             if gpu.index in commands:
                 _add_limits(page, commands[gpu.index], gpu.gpu_type)
-        for (service, state), count in sorted(Counter((each.service, each.state) for each in seen.replicas).items()):
+        for (service, state), count in sorted(
+            Counter((each.service, each.state) for each in seen.replicas).items()
+        ):
             page.add("plimsoll_agent_replicas", count, service, state)
         for now, count in sorted(Counter(task.state for task in seen.tasks).items()):
             page.add("plimsoll_agent_tasks", count, now)
@@ -170,16 +271,28 @@ def _add_gpu(page: ScrapePage, gpu: GpuReading, energy_j: float) -> None:
 def _add_limits(page: ScrapePage, gpu: GpuCommand, gpu_type: str) -> None:
     labels = (str(gpu.index), gpu_type)
     page.add("plimsoll_agent_gpu_power_limit_watts", gpu.power_cap_w or None, *labels)
-    page.add("plimsoll_agent_gpu_clock_limit_hertz", gpu.clock_mhz * MHZ or None, *labels)
-    granted = sum(replica.sm_percent for replica in gpu.replicas) + sum(task.sm_percent for task in gpu.tasks)
+    page.add(
+        "plimsoll_agent_gpu_clock_limit_hertz", gpu.clock_mhz * MHZ or None, *labels
+    )
+    granted = sum(replica.sm_percent for replica in gpu.replicas) + sum(
+        task.sm_percent for task in gpu.tasks
+    )
     page.add("plimsoll_agent_gpu_sm_granted_ratio", granted / 100.0, *labels)
 
 
 def _add_use(page: ScrapePage, use: UseReading, window_s: float) -> None:
     labels = (str(use.gpu_index), use.kind, use.name, use.service)
-    page.add("plimsoll_agent_use_sm_ratio", None if use.sm_percent is None else use.sm_percent / 100.0, *labels)
+    page.add(
+        "plimsoll_agent_use_sm_ratio",
+        None if use.sm_percent is None else use.sm_percent / 100.0,
+        *labels,
+    )
     memory_mib = use.memory_used_mib
-    page.add("plimsoll_agent_use_memory_bytes", None if memory_mib is None else memory_mib * MIB, *labels)
+    page.add(
+        "plimsoll_agent_use_memory_bytes",
+        None if memory_mib is None else memory_mib * MIB,
+        *labels,
+    )
     page.add("plimsoll_agent_use_power_watts", use.energy_j / window_s, *labels)
     for over in use.over:
         page.add("plimsoll_agent_use_over", 1, *labels, over.quantity)

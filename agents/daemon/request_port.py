@@ -42,7 +42,9 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     handed_over = handed_over_socket(os.environ)
     if make_app is None:
         if handed_over is not None:
-            raise BadSocket("systemd hands a port over that this process does not serve: disable plimsoll-agent.socket")
+            raise BadSocket(
+                "systemd hands a port over that this process does not serve: disable plimsoll-agent.socket"
+            )
         yield
         return
     app = make_app()
@@ -54,7 +56,11 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
     try:
         site = web.SockSite(runner, handed_over or open_port(port))
         await site.start()
-        log.info("requests are taken on port %d%s", runner.addresses[0][1], ", which stays open" if handed_over else "")
+        log.info(
+            "requests are taken on port %d%s",
+            runner.addresses[0][1],
+            ", which stays open" if handed_over else "",
+        )
         yield
         if handed_over:
             await site.stop()
@@ -67,18 +73,24 @@ async def front(device: Device, port: int) -> AsyncIterator[None]:
 def open_port(port: int) -> socket.socket:
     """A port of all addresses, IPv4 and IPv6 where there is such; 0: any free one, the same of both. Raises OSError."""
     try:
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+        )
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise
         return socket.create_server(("", port), backlog=BACKLOG)
 
 
-def _sender_off(leaving: asyncio.Event) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+def _sender_off(
+    leaving: asyncio.Event,
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     async def send_off(_: web.Request, response: web.StreamResponse) -> None:
         if leaving.is_set():
             response.force_close()
-            response.headers["Connection"] = "close"  # aiohttp's own headers are made by now
+            response.headers["Connection"] = (
+                "close"  # aiohttp's own headers are made by now
+            )
 
     return send_off
 
@@ -93,14 +105,23 @@ def handed_over_socket(environment: MutableMapping[str, str]) -> socket.socket |
     if pid != str(os.getpid()) or count == "0":
         return None
     if count != "1":
-        raise BadSocket(f"systemd hands {count} sockets over; plimsoll-agent.socket must have one ListenStream=")
+        raise BadSocket(
+            f"systemd hands {count} sockets over; plimsoll-agent.socket must have one ListenStream="
+        )
     try:
         found = socket.socket(fileno=FIRST_HANDED_OVER)
-        is_port = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+        is_port = (
+            found.family in (socket.AF_INET, socket.AF_INET6)
+            and found.type == socket.SOCK_STREAM
+        )
         is_open = is_port and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
-        raise BadSocket(f"file descriptor {FIRST_HANDED_OVER} of LISTEN_FDS is no socket: {error}") from error
+        raise BadSocket(
+            f"file descriptor {FIRST_HANDED_OVER} of LISTEN_FDS is no socket: {error}"
+        ) from error
     if not is_open:
-        raise BadSocket("the socket handed over is no TCP port that is open; use ListenStream=PORT and Accept=no")
+        raise BadSocket(
+            "the socket handed over is no TCP port that is open; use ListenStream=PORT and Accept=no"
+        )
     found.set_inheritable(False)
     return found

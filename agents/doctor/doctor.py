@@ -32,7 +32,16 @@ from agents.base.device import DeviceError
 from agents.doctor import checks, facts
 from agents.doctor.driver import ask_driver, ask_modes
 from agents.doctor.mig import check_mig
-from agents.doctor.types import CAP_SYS_ADMIN, Asked, DriverFacts, GpuFacts, Here, NodeFinding, ProcessFacts, StateFacts
+from agents.doctor.types import (
+    CAP_SYS_ADMIN,
+    Asked,
+    DriverFacts,
+    GpuFacts,
+    Here,
+    NodeFinding,
+    ProcessFacts,
+    StateFacts,
+)
 
 WIDTH = 80
 _NAME_WIDTH = 15
@@ -45,16 +54,23 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.try_writes and options.state_dir is None:
-        parser.error("--try-writes needs --state-dir: it must not write while an agent is at work there")
+        parser.error(
+            "--try-writes needs --state-dir: it must not write while an agent is at work there"
+        )
     if options.url and not options.url.startswith(("http://", "https://")):
         parser.error(f"--url: {options.url!r} must begin with http:// or https://")
     try:
-        token = options.token_file.read_text(encoding="utf-8").strip() if options.token_file else ""
+        token = (
+            options.token_file.read_text(encoding="utf-8").strip()
+            if options.token_file
+            else ""
+        )
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"--token-file: {error}")
     asked = Asked(
         state_dir=options.state_dir,
-        mps_dir=options.mps_dir or (options.state_dir / "mps" if options.state_dir else None),
+        mps_dir=options.mps_dir
+        or (options.state_dir / "mps" if options.state_dir else None),
         templates=options.templates,
         uses_mps=options.sharing == "mps",
         gpu_type=options.gpu_type or "",
@@ -72,19 +88,47 @@ def main(arguments: Sequence[str]) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The command line; what it shares with the agent's has the same name there."""
     parser = argparse.ArgumentParser(
-        prog="plimsoll-agent doctor", description="Find out what an agent can and cannot do on this node."
+        prog="plimsoll-agent doctor",
+        description="Find out what an agent can and cannot do on this node.",
     )
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="of the agent")
-    parser.add_argument("--mps-dir", type=Path, metavar="DIR", help="of MPS' sockets (default: STATE_DIR/mps)")
-    parser.add_argument("--templates", type=Path, metavar="FILE", help="programs that may run as replicas (TOML)")
-    parser.add_argument("--sharing", choices=("mps", "turns"), default="mps", help="as the agent's")
-    parser.add_argument("--gpu-type", help="the catalogue's name that the agent is given")
-    parser.add_argument("--url", help="address of the control plane's API")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the agent's token")
-    parser.add_argument("--node", default=socket.gethostname(), help="name of this node (default: %(default)s)")
-    parser.add_argument("--router-port", type=int, default=0, metavar="PORT", help="as the agent's")
     parser.add_argument(
-        "--try-writes", action="store_true", help="write each GPU's power limit once more as it is, to see if one may"
+        "--mps-dir",
+        type=Path,
+        metavar="DIR",
+        help="of MPS' sockets (default: STATE_DIR/mps)",
+    )
+    parser.add_argument(
+        "--templates",
+        type=Path,
+        metavar="FILE",
+        help="programs that may run as replicas (TOML)",
+    )
+    parser.add_argument(
+        "--sharing", choices=("mps", "turns"), default="mps", help="as the agent's"
+    )
+    parser.add_argument(
+        "--gpu-type", help="the catalogue's name that the agent is given"
+    )
+    parser.add_argument("--url", help="address of the control plane's API")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file that holds the agent's token",
+    )
+    parser.add_argument(
+        "--node",
+        default=socket.gethostname(),
+        help="name of this node (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--router-port", type=int, default=0, metavar="PORT", help="as the agent's"
+    )
+    parser.add_argument(
+        "--try-writes",
+        action="store_true",
+        help="write each GPU's power limit once more as it is, to see if one may",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -103,32 +147,48 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     driver = ask_driver(asked, here)
     yield checks.check_driver(driver)
     if driver.gpus:
-        yield from _bounded("device files", lambda: (checks.check_files(facts.read_files(here, driver.gpus)),), here)
-        yield from _examine_gpus(asked, here, driver, has_right=bool(process.effective & CAP_SYS_ADMIN))
+        yield from _bounded(
+            "device files",
+            lambda: (checks.check_files(facts.read_files(here, driver.gpus)),),
+            here,
+        )
+        yield from _examine_gpus(
+            asked, here, driver, has_right=bool(process.effective & CAP_SYS_ADMIN)
+        )
     is_held = False
     if asked.state_dir is None:
         yield _skipped("state dir", "--state-dir")
     else:
         directory = asked.state_dir
-        state, failed = _within("state dir", lambda: facts.read_state(directory, here), here)
-        yield from failed or checks.check_state(state or StateFacts(path=directory), process)
+        state, failed = _within(
+            "state dir", lambda: facts.read_state(directory, here), here
+        )
+        yield from failed or checks.check_state(
+            state or StateFacts(path=directory), process
+        )
         is_held = state is not None and state.is_held
     yield from _examine_rest(asked, here, is_agent_there=is_held)
 
 
-def _examine_gpus(asked: Asked, here: Here, driver: DriverFacts, *, has_right: bool) -> Iterator[NodeFinding]:
+def _examine_gpus(
+    asked: Asked, here: Here, driver: DriverFacts, *, has_right: bool
+) -> Iterator[NodeFinding]:
     modes = ask_modes(here)
     if not asked.uses_mps:
         yield checks.check_turns()
     for gpu in driver.gpus:
-        yield from checks.check_gpu(gpu, driver, gpu_type=asked.gpu_type, has_right=has_right)
+        yield from checks.check_gpu(
+            gpu, driver, gpu_type=asked.gpu_type, has_right=has_right
+        )
         if gpu.lost:
             continue
         yield checks.check_modes(gpu, modes, uses_mps=asked.uses_mps)
         if gpu.mig is not None:
             yield from check_mig(gpu, gpu.mig, uses_mps=asked.uses_mps)
         elif asked.uses_mps:
-            yield from _bounded(f"GPU {gpu.index} MPS", partial(_mps, gpu, asked, here), here)
+            yield from _bounded(
+                f"GPU {gpu.index} MPS", partial(_mps, gpu, asked, here), here
+            )
 
 
 def _mps(gpu: GpuFacts, asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
@@ -137,19 +197,39 @@ def _mps(gpu: GpuFacts, asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
     return (checks.check_mps(gpu, facts.read_mps(gpu, asked.mps_dir, here)),)
 
 
-def _examine_rest(asked: Asked, here: Here, *, is_agent_there: bool) -> Iterator[NodeFinding]:
-    yield from _bounded("templates", lambda: checks.check_templates(facts.read_templates(asked.templates, here)), here)
+def _examine_rest(
+    asked: Asked, here: Here, *, is_agent_there: bool
+) -> Iterator[NodeFinding]:
     yield from _bounded(
-        "worker ports", lambda: checks.check_ports(facts.read_ports(asked, here), is_agent_there=is_agent_there), here
+        "templates",
+        lambda: checks.check_templates(facts.read_templates(asked.templates, here)),
+        here,
     )
-    yield from _bounded("shared memory", lambda: (checks.check_shared_memory(facts.read_shared_memory(here)),), here)
+    yield from _bounded(
+        "worker ports",
+        lambda: checks.check_ports(
+            facts.read_ports(asked, here), is_agent_there=is_agent_there
+        ),
+        here,
+    )
+    yield from _bounded(
+        "shared memory",
+        lambda: (checks.check_shared_memory(facts.read_shared_memory(here)),),
+        here,
+    )
     if asked.url:
         yield from _bounded(
-            "control plane", lambda: checks.check_control_plane(facts.ask_control_plane(asked, here), asked), here
+            "control plane",
+            lambda: checks.check_control_plane(
+                facts.ask_control_plane(asked, here), asked
+            ),
+            here,
         )
     else:
         yield _skipped("control plane", "--url")
-    yield from _bounded("systemd", lambda: (checks.check_systemd(facts.read_systemd(here)),), here)
+    yield from _bounded(
+        "systemd", lambda: (checks.check_systemd(facts.read_systemd(here)),), here
+    )
 
 
 def render(findings: Iterable[NodeFinding]) -> str:
@@ -162,7 +242,11 @@ def render(findings: Iterable[NodeFinding]) -> str:
 def as_json(findings: Iterable[NodeFinding]) -> str:
     """The same as JSON."""
     listed = tuple(findings)
-    document = {"findings": listed, "summary": _summary(listed), "exit_code": exit_code(listed)}
+    document = {
+        "findings": listed,
+        "summary": _summary(listed),
+        "exit_code": exit_code(listed),
+    }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
@@ -180,7 +264,13 @@ def _lines(finding: NodeFinding) -> Iterator[str]:
 
 def _wrapped(first: str, words: str) -> list[str]:
     # Options and paths are to be copied: they are not broken at hyphens.
-    return textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
+    return textwrap.wrap(
+        words,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_on_hyphens=False,
+    )
 
 
 def _summary(findings: Iterable[NodeFinding]) -> str:
@@ -192,13 +282,17 @@ def _skipped(check: str, option: str) -> NodeFinding:
     return NodeFinding(check=check, level="skip", words=f"needs {option}")
 
 
-def _bounded(check: str, examine_it: Callable[[], Iterable[NodeFinding]], here: Here) -> tuple[NodeFinding, ...]:
+def _bounded(
+    check: str, examine_it: Callable[[], Iterable[NodeFinding]], here: Here
+) -> tuple[NodeFinding, ...]:
     """The findings of one check, or that it could not be carried out."""
     found, failed = _within(check, lambda: tuple(examine_it()), here)
     return failed or found or ()
 
 
-def _within(check: str, act: Callable[[], _Found], here: Here) -> tuple[_Found | None, tuple[NodeFinding, ...]]:
+def _within(
+    check: str, act: Callable[[], _Found], here: Here
+) -> tuple[_Found | None, tuple[NodeFinding, ...]]:
     """What `act` returns, or why not; a thread that hangs (a disk, a name server) is left behind."""
     found: list[_Found] = []
     errors: list[Exception] = []

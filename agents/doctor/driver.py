@@ -29,7 +29,11 @@ from agents.gpu.nvml.capabilities import WATCH_ONLY, probe
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import Capability, GpuIdentity
 
-_SMI = ("nvidia-smi", "--query-gpu=uuid,compute_mode,persistence_mode", "--format=csv,noheader")
+_SMI = (
+    "nvidia-smi",
+    "--query-gpu=uuid,compute_mode,persistence_mode",
+    "--format=csv,noheader",
+)
 
 
 class Silent(DeviceError):
@@ -56,13 +60,21 @@ def ask_modes(here: Here) -> ModeFacts:
         answer = answer_of(_SMI, here.environment, limit_s=here.driver_limit_s)
     except Silent as error:
         return ModeFacts(problem=str(error))
-    rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines() if line.strip()]
+    rows = [
+        [word.strip() for word in line.split(",")]
+        for line in answer.splitlines()
+        if line.strip()
+    ]
     if not all(len(row) == 3 for row in rows):
         return ModeFacts(problem=f"nvidia-smi says {answer.strip()[:120]!r}")
-    return ModeFacts(by_uuid={uuid: (compute, persistence) for uuid, compute, persistence in rows})
+    return ModeFacts(
+        by_uuid={uuid: (compute, persistence) for uuid, compute, persistence in rows}
+    )
 
 
-def answer_of(command: Sequence[str], environment: Mapping[str, str], *, limit_s: float) -> str:
+def answer_of(
+    command: Sequence[str], environment: Mapping[str, str], *, limit_s: float
+) -> str:
     """What a program prints. Raises Silent where it is absent, fails, or takes too long; then it is left behind."""
     try:
         process = subprocess.Popen(
@@ -100,7 +112,9 @@ def read_driver(*, state_dir: Path | None) -> DriverFacts:
             tries = state_dir is not None and not why_untried
             return DriverFacts(
                 version=nvml.driver_version(),
-                gpus=tuple(_read_gpu(nvml, gpu, tries_writes=tries) for gpu in nvml.gpus()),
+                gpus=tuple(
+                    _read_gpu(nvml, gpu, tries_writes=tries) for gpu in nvml.gpus()
+                ),
                 why_untried=why_untried,
             )
     except DeviceError as error:
@@ -137,7 +151,9 @@ def _may_write(state_dir: Path | None) -> Iterator[str]:
         yield ""
         return
     try:
-        lock = os.open(state_dir / "knobs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(
+            state_dir / "knobs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
     except OSError as error:
         yield f"{error.filename} cannot be locked: {error.strerror}"
         return
@@ -153,7 +169,11 @@ def _why_not(lock: int, journal: Path) -> str:
     except BlockingIOError:
         return "an agent is at work"
     try:
-        return "the journal names knobs that are still turned" if journal.stat().st_size else ""
+        return (
+            "the journal names knobs that are still turned"
+            if journal.stat().st_size
+            else ""
+        )
     except FileNotFoundError:
         return ""
 

@@ -87,7 +87,9 @@ def read_files(here: Here, gpus: tuple[GpuFacts, ...]) -> FileFacts:
     there = [path for path in (*wanted, *found) if path.exists()]
     return FileFacts(
         missing=tuple(missing),
-        closed=tuple(str(path) for path in there if not os.access(path, os.R_OK | os.W_OK)),
+        closed=tuple(
+            str(path) for path in there if not os.access(path, os.R_OK | os.W_OK)
+        ),
         count=len(there),
     )
 
@@ -95,7 +97,12 @@ def read_files(here: Here, gpus: tuple[GpuFacts, ...]) -> FileFacts:
 def read_mps(gpu: GpuFacts, directory: Path, here: Here) -> MpsFacts:
     """Whether the GPU can be shared by MPS, whose daemon would live in that directory's folder of the GPU."""
     settings = MpsSettings(answer_s=here.limit_s / 3.0)
-    mps = Mps(gpu.uuid, directory / str(gpu.index), environment=here.environment, settings=settings)
+    mps = Mps(
+        gpu.uuid,
+        directory / str(gpu.index),
+        environment=here.environment,
+        settings=settings,
+    )
 
     async def ask() -> MpsFacts:
         why_not = await mps.why_not()
@@ -107,7 +114,11 @@ def read_mps(gpu: GpuFacts, directory: Path, here: Here) -> MpsFacts:
 
 def read_state(directory: Path, here: Here) -> StateFacts:
     """The state directory, read without taking it from an agent that has it."""
-    standing = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    standing = next(
+        each
+        for each in (directory.absolute(), *directory.absolute().parents)
+        if each.exists()
+    )
     problem = ""
     try:
         with tempfile.TemporaryFile(dir=standing) as file:
@@ -130,7 +141,11 @@ def read_state(directory: Path, here: Here) -> StateFacts:
 def _read_state(known: StateFacts, here: Here) -> StateFacts:
     """The same with what an agent left there."""
     directory = known.path
-    boot_id = (here.proc / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
+    boot_id = (
+        (here.proc / "sys" / "kernel" / "random" / "boot_id")
+        .read_text(encoding="ascii")
+        .strip()
+    )
     changes, torn = _read_journal(directory / NAME)
     records, unread = _read_records(directory / "workers" / "records")
     alive = {record.id for record in records if is_alive(record.identity)}
@@ -140,7 +155,8 @@ def _read_state(known: StateFacts, here: Here) -> StateFacts:
         known,
         is_held=_is_locked(directory / "workers" / "lock"),
         turned=tuple(
-            JournalledKnob(gpu_uuid=uuid, knob=knob, is_of_this_boot=now) for (uuid, knob), now in knobs.items()
+            JournalledKnob(gpu_uuid=uuid, knob=knob, is_of_this_boot=now)
+            for (uuid, knob), now in knobs.items()
         ),
         damaged=(*torn, *unread),
         running=tuple(each for each in ids if each in alive),
@@ -161,7 +177,11 @@ def _read_journal(path: Path) -> tuple[tuple[KnobTurn, ...], tuple[str, ...]]:
     for number, line in enumerate(lines, start=1):
         checksum, _, body = line.partition(b" ")
         try:
-            if line and checksum.decode("ascii", "replace") != hashlib.sha256(body).hexdigest()[:16]:
+            if (
+                line
+                and checksum.decode("ascii", "replace")
+                != hashlib.sha256(body).hexdigest()[:16]
+            ):
                 raise ValueError("checksum")
             changes += [msgspec.json.decode(body, type=KnobTurn)] if line else []
         except ValueError:  # msgspec's errors are such, too
@@ -250,11 +270,15 @@ def read_shared_memory(here: Here) -> SharedMemoryFacts:
 def read_systemd(here: Here) -> SystemdFacts:
     """Whether systemd runs this machine, and the agent's unit."""
     unit = next((path / UNIT for path in here.units if (path / UNIT).is_file()), None)
-    lines = unit.read_text(encoding="utf-8", errors="replace").splitlines() if unit else []
+    lines = (
+        unit.read_text(encoding="utf-8", errors="replace").splitlines() if unit else []
+    )
     return SystemdFacts(
         is_booted=(here.run / "systemd" / "system").is_dir(),
         unit=unit,
-        restores=any(line.startswith("ExecStopPost=") and " restore " in line for line in lines),
+        restores=any(
+            line.startswith("ExecStopPost=") and " restore " in line for line in lines
+        ),
     )
 
 
@@ -266,7 +290,11 @@ def ask_control_plane(asked: Asked, here: Here) -> ControlPlaneFacts:
     try:
         with _connection(asked.url, here.limit_s / 3.0) as (connection, prefix):
             before_s = time.time()
-            connection.request("GET", f"{prefix}/readyz?verbose", headers={"Accept": "application/json"})
+            connection.request(
+                "GET",
+                f"{prefix}/readyz?verbose",
+                headers={"Accept": "application/json"},
+            )
             answer = connection.getresponse()
             body = answer.read(_MAX_ANSWER)
             # The date has whole seconds: on average half a second has been cut off.
@@ -283,24 +311,39 @@ def ask_control_plane(asked: Asked, here: Here) -> ControlPlaneFacts:
 
 
 def _sync(asked: Asked, here: Here) -> int:
-    headers = {"Authorization": f"Bearer {asked.token}", "Content-Type": "application/json"}
+    headers = {
+        "Authorization": f"Bearer {asked.token}",
+        "Content-Type": "application/json",
+    }
     with _connection(asked.url, here.limit_s / 3.0) as (connection, prefix):
-        connection.request("POST", f"{prefix}/api/v1/nodes/{quote(asked.node, safe='')}/sync", "{}", headers)
+        connection.request(
+            "POST",
+            f"{prefix}/api/v1/nodes/{quote(asked.node, safe='')}/sync",
+            "{}",
+            headers,
+        )
         answer = connection.getresponse()
         answer.read(_MAX_ANSWER)
         return answer.status
 
 
 @contextlib.contextmanager
-def _connection(url: str, limit_s: float) -> Iterator[tuple[http.client.HTTPConnection, str]]:
+def _connection(
+    url: str, limit_s: float
+) -> Iterator[tuple[http.client.HTTPConnection, str]]:
     """A connection and the path before every request's; no proxy, as the agent uses none."""
     parts = urlsplit(url)
     connection = (
         http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=limit_s, context=ssl.create_default_context()
+            parts.hostname or "",
+            parts.port,
+            timeout=limit_s,
+            context=ssl.create_default_context(),
         )
         if parts.scheme == "https"
-        else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+        else http.client.HTTPConnection(
+            parts.hostname or "", parts.port, timeout=limit_s
+        )
     )
     try:
         yield connection, parts.path.rstrip("/")
@@ -321,4 +364,9 @@ def _away(body: bytes) -> str:
         told = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
-    return "; ".join(f"{name}: {words}" for name, words in told.checks.items() if words != "ok") or told.detail
+    return (
+        "; ".join(
+            f"{name}: {words}" for name, words in told.checks.items() if words != "ok"
+        )
+        or told.detail
+    )

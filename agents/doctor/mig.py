@@ -30,23 +30,38 @@ def read_mig(nvml: Nvml, gpu: GpuIdentity) -> MigFacts | None:
             for each in nvml.mig_slices(gpu)
         ),
         can_have=room({each.name: each.max_count for each in profiles}),
-        room=room({each.name: each.free_count or 0 for each in profiles}) if is_open else "",
+        room=room({each.name: each.free_count or 0 for each in profiles})
+        if is_open
+        else "",
     )
 
 
-def check_mig(gpu: GpuFacts, facts: MigFacts, *, uses_mps: bool) -> Iterator[NodeFinding]:
+def check_mig(
+    gpu: GpuFacts, facts: MigFacts, *, uses_mps: bool
+) -> Iterator[NodeFinding]:
     """Which slices there are, and what that means for knobs and MPS."""
     name = f"GPU {gpu.index} MIG"
-    more = f"; room for {facts.room}" if facts.room else "; its layout cannot be changed by this user"
+    more = (
+        f"; room for {facts.room}"
+        if facts.room
+        else "; its layout cannot be changed by this user"
+    )
     if facts.slices:
         words = f"on, each slice is a GPU of its own: {', '.join(facts.slices)}{more}"
         yield NodeFinding(check=name, level="pass", words=words)
     else:
         words = f"on, without slices: nothing runs on this GPU; it can have {facts.can_have}"
-        remedy = f"plimsoll-agent mig apply ({PAGE}), or nvidia-smi -i {gpu.uuid} -mig 0"
+        remedy = (
+            f"plimsoll-agent mig apply ({PAGE}), or nvidia-smi -i {gpu.uuid} -mig 0"
+        )
         yield NodeFinding(check=name, level="warn", words=words, remedy=remedy)
     words = "slices have no clock lock and no power limit: those of the whole GPU stay as they are"
-    yield NodeFinding(check=name, level="warn", words=words, remedy="nothing to do; plans leave them alone")
+    yield NodeFinding(
+        check=name,
+        level="warn",
+        words=words,
+        remedy="nothing to do; plans leave them alone",
+    )
     if uses_mps:
         words = "inside slices it is tried when the agent starts; where it does not work replicas take turns"
         yield NodeFinding(check=f"GPU {gpu.index} MPS", level="skip", words=words)

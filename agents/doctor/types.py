@@ -73,9 +73,13 @@ class Here:
     python: str = field(default_factory=platform.python_version)
     package: str = field(default_factory=_package)
     """Version of plimsoll; empty = it runs from its source."""
-    open_files: int = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    open_files: int = field(
+        default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    )
     """The soft limit, which replicas and MPS daemons inherit."""
-    free_mib: Callable[[Path], float] = lambda path: shutil.disk_usage(path).free / 2.0**20
+    free_mib: Callable[[Path], float] = lambda path: (
+        shutil.disk_usage(path).free / 2.0**20
+    )
     """What is free on the file system of a path."""
     first_port: int = 21000
     """As in `agents.replicas.replicas.WorkersSettings`."""

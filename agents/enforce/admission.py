@@ -5,14 +5,22 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from agents.base.device import MEMORY_TOLERANCE, GpuState
-from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, TaskCommand
+from agents.base.protocol import (
+    GovernorCommand,
+    GpuCommand,
+    NodeCommand,
+    ReplicaCommand,
+    TaskCommand,
+)
 from solvers.governors.registry import GOVERNORS
 
 SM_TOLERANCE_PERCENT = 1e-6
 """Rounding that a sum of SM percents may carry."""
 
 
-def objections(command: NodeCommand, node: str, gpus: tuple[GpuState, ...]) -> tuple[str, ...]:
+def objections(
+    command: NodeCommand, node: str, gpus: tuple[GpuState, ...]
+) -> tuple[str, ...]:
     """Why this node must not carry the command out, in words; empty = nothing speaks against it.
 
     The checker of the control plane has already seen the plan; this catches a command for another machine: one that
@@ -25,18 +33,36 @@ def objections(command: NodeCommand, node: str, gpus: tuple[GpuState, ...]) -> t
 
 def _duplicates(command: NodeCommand) -> Iterator[str]:
     replicas = Counter(replica.id for gpu in command.gpus for replica in gpu.replicas)
-    yield from (f"replica {each} is named {count} times" for each, count in sorted(replicas.items()) if count > 1)
+    yield from (
+        f"replica {each} is named {count} times"
+        for each, count in sorted(replicas.items())
+        if count > 1
+    )
     tasks = Counter(task.name for gpu in command.gpus for task in gpu.tasks)
-    yield from (f"task {each} is named {count} times" for each, count in sorted(tasks.items()) if count > 1)
+    yield from (
+        f"task {each} is named {count} times"
+        for each, count in sorted(tasks.items())
+        if count > 1
+    )
     indices = Counter(gpu.index for gpu in command.gpus)
-    yield from (f"GPU {each} is named {count} times" for each, count in sorted(indices.items()) if count > 1)
+    yield from (
+        f"GPU {each} is named {count} times"
+        for each, count in sorted(indices.items())
+        if count > 1
+    )
     services = Counter(route.service for route in command.routes)
-    yield from (f"route of {each} is given {count} times" for each, count in sorted(services.items()) if count > 1)
+    yield from (
+        f"route of {each} is given {count} times"
+        for each, count in sorted(services.items())
+        if count > 1
+    )
 
 
 def _unrouted(command: NodeCommand) -> Iterator[str]:
     routed = {route.service for route in command.routes}
-    for service in sorted({replica.service for gpu in command.gpus for replica in gpu.replicas} - routed):
+    for service in sorted(
+        {replica.service for gpu in command.gpus for replica in gpu.replicas} - routed
+    ):
         yield f"service {service} has a replica but no route"
 
 

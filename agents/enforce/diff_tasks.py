@@ -27,16 +27,27 @@ _AWAY = ("absent", "swapped", "finished")
 """States of a task that is where its command wants it: on its GPU, or off it."""
 
 
-def staying_tasks(wanted: NodeCommand, actual: NodeState, held: Collection[str]) -> dict[int, tuple[RunningTask, ...]]:
+def staying_tasks(
+    wanted: NodeCommand, actual: NodeState, held: Collection[str]
+) -> dict[int, tuple[RunningTask, ...]]:
     """The tasks of every GPU, by its index, that are not to be stopped at once."""
     places = {task.name: (gpu.index, task) for gpu in wanted.gpus for task in gpu.tasks}
     return {
-        gpu.index: tuple(each for each in gpu.tasks if _stays(each, gpu.index, places.get(each.name), held))
+        gpu.index: tuple(
+            each
+            for each in gpu.tasks
+            if _stays(each, gpu.index, places.get(each.name), held)
+        )
         for gpu in actual.gpus
     }
 
 
-def _stays(running: RunningTask, gpu_index: int, place: tuple[int, TaskCommand] | None, held: Collection[str]) -> bool:
+def _stays(
+    running: RunningTask,
+    gpu_index: int,
+    place: tuple[int, TaskCommand] | None,
+    held: Collection[str],
+) -> bool:
     if place is None:
         return False
     wanted_index, want = place
@@ -68,18 +79,34 @@ def leaving_tasks(
             short_mib -= tasks[name].memory_mib
             yield SwapOut(task=name)
     for name in (want.name for want in reversed(wanted) if want.is_resident):
-        if short_mib > 0.0 and name in tasks and tasks[name].state in ("starting", "running"):
+        if (
+            short_mib > 0.0
+            and name in tasks
+            and tasks[name].state in ("starting", "running")
+        ):
             short_mib -= tasks[name].memory_mib
-            yield StopTask(task=name) if tasks[name].state == "starting" else SwapOut(task=name)
+            yield (
+                StopTask(task=name)
+                if tasks[name].state == "starting"
+                else SwapOut(task=name)
+            )
 
 
 def freed_soon_mib(running: tuple[RunningTask, ...], leaving: Collection[str]) -> float:
     """Memory of tasks that are being swapped, or now leave."""
-    return sum(task.memory_mib for task in running if task.state == "swapping" or task.name in leaving)
+    return sum(
+        task.memory_mib
+        for task in running
+        if task.state == "swapping" or task.name in leaving
+    )
 
 
 def returning_tasks(
-    wanted: tuple[TaskCommand, ...], gpu: GpuState, *, free_mib: float, taken: Collection[str]
+    wanted: tuple[TaskCommand, ...],
+    gpu: GpuState,
+    *,
+    free_mib: float,
+    taken: Collection[str],
 ) -> Iterator[StartTask | SwapIn]:
     """Tasks that fit into the free memory of a GPU on which nothing else is to be done, in the command's order.
 
@@ -88,9 +115,17 @@ def returning_tasks(
     swapped = {task.name for task in gpu.tasks if task.state == "swapped"}
     for want in wanted:
         is_new = want.name not in taken
-        if want.is_resident and (is_new or want.name in swapped) and want.memory_mib <= free_mib:
+        if (
+            want.is_resident
+            and (is_new or want.name in swapped)
+            and want.memory_mib <= free_mib
+        ):
             free_mib -= want.memory_mib
-            yield StartTask(gpu_index=gpu.index, task=want) if is_new else SwapIn(task=want.name)
+            yield (
+                StartTask(gpu_index=gpu.index, task=want)
+                if is_new
+                else SwapIn(task=want.name)
+            )
 
 
 def are_tasks_settled(wanted: NodeCommand, actual: NodeState) -> bool:

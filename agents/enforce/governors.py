@@ -22,7 +22,14 @@ from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, bucke
 from agents.base.successors import base_id
 from agents.enforce.actions import LimitPower, LockClock, SetBatch, perform
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod, within
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    ReplicaLimits,
+    ReplicaPeriod,
+    within,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +89,8 @@ class Governing:
         return tuple(
             index
             for index, seat in sorted(self._seats.items())
-            if seat.is_acting and GOVERNORS[seat.task.governor.name].asks_for_partition(seat.knobs.memory)
+            if seat.is_acting
+            and GOVERNORS[seat.task.governor.name].asks_for_partition(seat.knobs.memory)
         )
 
     async def step(self, command: NodeCommand, now_s: float) -> tuple[str, ...]:
@@ -97,19 +105,28 @@ class Governing:
                 await self._step(index, seat)
             except DeviceError as error:
                 seat.is_acting = False
-                problems.append(f"governor {seat.task.governor.name} of GPU {index} cannot act: {error}")
+                problems.append(
+                    f"governor {seat.task.governor.name} of GPU {index} cannot act: {error}"
+                )
         return tuple(problems)
 
     async def _step(self, index: int, seat: _Seat) -> None:
         poll = await self._device.poll(index)
         state = await self._device.state()
         (gpu,) = (each for each in state.gpus if each.index == index)
-        seat.fixed = frozenset(base_id(each.id) for each in gpu.replicas if not each.has_live_batch)
+        seat.fixed = frozenset(
+            base_id(each.id) for each in gpu.replicas if not each.has_live_batch
+        )
         if seat.start is not None:
             seat.knobs, seat.start = seat.start, None
         todo = list(_turns(gpu, seat))
         if seat.is_acting and not todo:
-            seat.knobs = govern(seat.task.governor.name, seat.knobs, _period(poll, seat.task), seat.task.limits)
+            seat.knobs = govern(
+                seat.task.governor.name,
+                seat.knobs,
+                _period(poll, seat.task),
+                seat.task.limits,
+            )
             todo = list(_turns(gpu, seat))
         for action in todo:
             await perform(self._device, action)
@@ -119,12 +136,16 @@ class Governing:
         """Give every governed GPU of the command its seat; one whose task is the same keeps its knobs."""
         if command is self._command:
             return
-        slos = {route.service: (route.slo_ms, route.percentile) for route in command.routes}
+        slos = {
+            route.service: (route.slo_ms, route.percentile) for route in command.routes
+        }
         seats = {}
         for index, gpu, governor in _governed(command):
             if governor.name in GOVERNORS:
                 task, old = _task(gpu, governor, slos), self._seats.get(index)
-                seats[index] = old if old and old.task == task else _new_seat(task, old, now_s)
+                seats[index] = (
+                    old if old and old.task == task else _new_seat(task, old, now_s)
+                )
         # Such a command is refused when it comes; one on disk may be of a newer agent.
         self._unknown = tuple(
             f"GPU {index} is not governed: no governor is called {governor.name}"
@@ -134,20 +155,33 @@ class Governing:
         self._command, self._seats = command, seats
 
 
-def _governed(command: NodeCommand) -> Iterator[tuple[int, GpuCommand, GovernorCommand]]:
-    return ((gpu.index, gpu, gpu.governor) for gpu in command.gpus if gpu.governor is not None)
+def _governed(
+    command: NodeCommand,
+) -> Iterator[tuple[int, GpuCommand, GovernorCommand]]:
+    return (
+        (gpu.index, gpu, gpu.governor)
+        for gpu in command.gpus
+        if gpu.governor is not None
+    )
 
 
-def _task(gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]) -> _Task:
+def _task(
+    gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]
+) -> _Task:
     replicas = sorted(gpu.replicas, key=lambda replica: replica.id)
     limits = GovernorLimits(
         power_cap_w=gpu.power_cap_w,
         clocks_mhz=governor.clocks_mhz,
         replicas=tuple(
-            ReplicaLimits(id=each.id, latency_ms=slos[each.service][0], largest_batch=each.batch) for each in replicas
+            ReplicaLimits(
+                id=each.id, latency_ms=slos[each.service][0], largest_batch=each.batch
+            )
+            for each in replicas
         ),
     )
-    begins = GovernorKnobs(clock_mhz=gpu.clock_mhz, batches={each.id: each.batch for each in replicas})
+    begins = GovernorKnobs(
+        clock_mhz=gpu.clock_mhz, batches={each.id: each.batch for each in replicas}
+    )
     return _Task(
         governor=governor,
         begins=within(begins, limits),
@@ -162,11 +196,18 @@ def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
     seat = _Seat(task=task, knobs=task.begins, due_s=now_s)
     if start is None:
         return seat
-    has_same = old is not None and old.task.governor.name == task.governor.name and _ids(old.task) == _ids(task)
+    has_same = (
+        old is not None
+        and old.task.governor.name == task.governor.name
+        and _ids(old.task) == _ids(task)
+    )
     if old is None or not has_same:
         seat.start = start(task.limits)
         return seat
-    seat.knobs, seat.start = within(replace(old.knobs, memory={}), task.limits), old.start
+    seat.knobs, seat.start = (
+        within(replace(old.knobs, memory={}), task.limits),
+        old.start,
+    )
     return seat
 
 
@@ -181,9 +222,13 @@ def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
     return msgspec.structs.replace(
         gpu,
         clock_mhz=seat.knobs.clock_mhz,
-        power_cap_w=seat.task.governor.power_limit_w if seat.is_acting else gpu.power_cap_w,
+        power_cap_w=seat.task.governor.power_limit_w
+        if seat.is_acting
+        else gpu.power_cap_w,
         replicas=tuple(
-            each if each.id in seat.fixed else msgspec.structs.replace(each, batch=batches[each.id])
+            each
+            if each.id in seat.fixed
+            else msgspec.structs.replace(each, batch=batches[each.id])
             for each in gpu.replicas
         ),
     )
@@ -197,14 +242,21 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
         yield LockClock(gpu_index=gpu.index, clock_mhz=seat.knobs.clock_mhz)
     for replica in gpu.replicas:
         batch = seat.knobs.batches.get(replica.id, replica.batch)
-        if replica.state in ("starting", "ready") and replica.has_live_batch and replica.batch != batch:
+        if (
+            replica.state in ("starting", "ready")
+            and replica.has_live_batch
+            and replica.batch != batch
+        ):
             yield SetBatch(replica_id=replica.id, batch=batch)
 
 
 def _period(poll: GpuPoll, task: _Task) -> GpuPeriod:
     """What was measured, in the governors' words; replicas of an earlier command count with their power only."""
     percentiles = dict(task.percentiles)
-    by_id = {base_id(each.id): each for each in sorted(poll.replicas, key=lambda each: each.id)}
+    by_id = {
+        base_id(each.id): each
+        for each in sorted(poll.replicas, key=lambda each: each.id)
+    }
     return GpuPeriod(
         peak_power_w=poll.peak_power_w,
         replicas=tuple(

@@ -57,16 +57,28 @@ class PowerGuard:
 
     def in_force(self, command: NodeCommand) -> NodeCommand:
         """The command, with lower clocks where they are held."""
-        if not any(each.clock_mhz < each.commanded_mhz for each in self._holds.values()):
+        if not any(
+            each.clock_mhz < each.commanded_mhz for each in self._holds.values()
+        ):
             return command
-        return msgspec.structs.replace(command, gpus=tuple(self._held(gpu) for gpu in command.gpus))
+        return msgspec.structs.replace(
+            command, gpus=tuple(self._held(gpu) for gpu in command.gpus)
+        )
 
-    async def step(self, command: NodeCommand, spared: Collection[int] = ()) -> tuple[str, ...]:
+    async def step(
+        self, command: NodeCommand, spared: Collection[int] = ()
+    ) -> tuple[str, ...]:
         """Look at every GPU with a power cap once, and turn what must be. Returns what stands, in words."""
         state = await self._device.state()
         gpus = {gpu.index: gpu for gpu in state.gpus if gpu.healthy}
-        guarded = {gpu.index: gpu for gpu in command.gpus if _is_guarded(gpu, spared) and gpu.index in gpus}
-        self._holds = {index: _hold(gpu, self._holds.get(index)) for index, gpu in guarded.items()}
+        guarded = {
+            gpu.index: gpu
+            for gpu in command.gpus
+            if _is_guarded(gpu, spared) and gpu.index in gpus
+        }
+        self._holds = {
+            index: _hold(gpu, self._holds.get(index)) for index, gpu in guarded.items()
+        }
         for index, hold in sorted(self._holds.items()):
             try:
                 await self._look(gpus[index], hold)
@@ -93,24 +105,43 @@ class PowerGuard:
             hold.words = ""
 
     async def _slow_down(self, gpu: GpuState, hold: _Hold, peak_w: float) -> None:
-        over = f"GPU {gpu.index} drew {peak_w:.0f} W, over its power cap of {hold.cap_w:g}"
+        over = (
+            f"GPU {gpu.index} drew {peak_w:.0f} W, over its power cap of {hold.cap_w:g}"
+        )
         clock_mhz = slower(gpu.clocks_mhz, hold.clock_mhz, share=hold.cap_w / peak_w)
         if not gpu.has_clock_lock or not gpu.clocks_mhz:
             await self._limit(gpu, hold, over)
         elif clock_mhz == hold.clock_mhz:
-            _say(hold, f"{over}, at its lowest clock of {clock_mhz:g} MHz: only fewer replicas can lower it")
+            _say(
+                hold,
+                f"{over}, at its lowest clock of {clock_mhz:g} MHz: only fewer replicas can lower it",
+            )
         else:
             await self._turn(gpu, hold, clock_mhz)
-            _say(hold, f"{over}: held at {clock_mhz:g} MHz instead of {hold.commanded_mhz:g}")
+            _say(
+                hold,
+                f"{over}: held at {clock_mhz:g} MHz instead of {hold.commanded_mhz:g}",
+            )
 
     async def _limit(self, gpu: GpuState, hold: _Hold, over: str) -> None:
         if not gpu.has_power_limit:
-            _say(hold, f"{over}, and neither clock nor power limit can be turned here: NOTHING holds the cap")
+            _say(
+                hold,
+                f"{over}, and neither clock nor power limit can be turned here: NOTHING holds the cap",
+            )
         elif gpu.power_limit_w == hold.cap_w:
-            _say(hold, f"{over}, which is also its board's limit: the board does not keep it; look at its driver")
+            _say(
+                hold,
+                f"{over}, which is also its board's limit: the board does not keep it; look at its driver",
+            )
         else:
-            await perform(self._device, LimitPower(gpu_index=gpu.index, limit_w=hold.cap_w))
-            _say(hold, f"{over}: its board's limit was set to the cap, since its clock cannot be locked")
+            await perform(
+                self._device, LimitPower(gpu_index=gpu.index, limit_w=hold.cap_w)
+            )
+            _say(
+                hold,
+                f"{over}: its board's limit was set to the cap, since its clock cannot be locked",
+            )
 
     async def _speed_up(self, gpu: GpuState, hold: _Hold, peak_w: float) -> None:
         clock_mhz = faster(gpu.clocks_mhz, hold.clock_mhz, max_mhz=hold.commanded_mhz)
@@ -122,7 +153,9 @@ class PowerGuard:
         await self._turn(gpu, hold, clock_mhz)
         if clock_mhz == hold.commanded_mhz:
             hold.words = ""
-            log.info("GPU %d is back at its commanded clock of %g MHz", gpu.index, clock_mhz)
+            log.info(
+                "GPU %d is back at its commanded clock of %g MHz", gpu.index, clock_mhz
+            )
 
     async def _turn(self, gpu: GpuState, hold: _Hold, clock_mhz: float) -> None:
         await perform(self._device, LockClock(gpu_index=gpu.index, clock_mhz=clock_mhz))
@@ -138,12 +171,17 @@ class PowerGuard:
 def slower(clocks_mhz: tuple[float, ...], clock_mhz: float, *, share: float) -> float:
     """The highest clock that is at most that share of the present one, else the lowest; the same where it is that."""
     below = [each for each in clocks_mhz if each < clock_mhz]
-    return max((each for each in below if each <= clock_mhz * share), default=min(below, default=clock_mhz))
+    return max(
+        (each for each in below if each <= clock_mhz * share),
+        default=min(below, default=clock_mhz),
+    )
 
 
 def faster(clocks_mhz: tuple[float, ...], clock_mhz: float, *, max_mhz: float) -> float:
     """The next clock up, at most `max_mhz`."""
-    return min((each for each in clocks_mhz if clock_mhz < each < max_mhz), default=max_mhz)
+    return min(
+        (each for each in clocks_mhz if clock_mhz < each < max_mhz), default=max_mhz
+    )
 
 
 def _is_guarded(gpu: GpuCommand, spared: Collection[int]) -> bool:
@@ -154,9 +192,14 @@ def _is_guarded(gpu: GpuCommand, spared: Collection[int]) -> bool:
 
 def _hold(gpu: GpuCommand, before: _Hold | None) -> _Hold:
     """The one before, while clock and cap are commanded as they were."""
-    if before is not None and (before.commanded_mhz, before.cap_w) == (gpu.clock_mhz, gpu.power_cap_w):
+    if before is not None and (before.commanded_mhz, before.cap_w) == (
+        gpu.clock_mhz,
+        gpu.power_cap_w,
+    ):
         return before
-    return _Hold(commanded_mhz=gpu.clock_mhz, cap_w=gpu.power_cap_w, clock_mhz=gpu.clock_mhz)
+    return _Hold(
+        commanded_mhz=gpu.clock_mhz, cap_w=gpu.power_cap_w, clock_mhz=gpu.clock_mhz
+    )
 
 
 def _say(hold: _Hold, words: str) -> None:

@@ -28,11 +28,17 @@ class Progress:
         if self._file is not None:
             # A file that is missing or damaged costs progress since the command, and nothing else.
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                self._done = msgspec.json.decode(self._file.read_bytes(), type=dict[str, float])
+                self._done = msgspec.json.decode(
+                    self._file.read_bytes(), type=dict[str, float]
+                )
 
-    def note(self, readings: tuple[TaskReading, ...], command: NodeCommand | None) -> None:
+    def note(
+        self, readings: tuple[TaskReading, ...], command: NodeCommand | None
+    ) -> None:
         """Keep what was read now, and what was read before of tasks that are still commanded."""
-        wanted = {task.name for gpu in (command.gpus if command else ()) for task in gpu.tasks}
+        wanted = {
+            task.name for gpu in (command.gpus if command else ()) for task in gpu.tasks
+        }
         known = self._done | {each.name: each.done_iterations for each in readings}
         done = {name: done for name, done in known.items() if name in wanted}
         if done != self._done:
@@ -44,7 +50,9 @@ class Progress:
         if not isinstance(action, StartTask):
             return action
         done = max(action.task.done_iterations, self._done.get(action.task.name, 0.0))
-        return replace(action, task=msgspec.structs.replace(action.task, done_iterations=done))
+        return replace(
+            action, task=msgspec.structs.replace(action.task, done_iterations=done)
+        )
 
     def _write(self) -> None:
         """In one piece, but not synced: after a crash of the machine an older figure does, too."""

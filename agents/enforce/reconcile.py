@@ -17,9 +17,22 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from agents.base.backoff import Restarts
-from agents.base.device import Device, DeviceError, GpuState, NodeState, Part, RunningReplica
+from agents.base.device import (
+    Device,
+    DeviceError,
+    GpuState,
+    NodeState,
+    Part,
+    RunningReplica,
+)
 from agents.base.protocol import Ack, AckStatus, NodeCommand
-from agents.enforce.actions import Action, StartReplica, StartTask, SwitchRoutes, perform
+from agents.enforce.actions import (
+    Action,
+    StartReplica,
+    StartTask,
+    SwitchRoutes,
+    perform,
+)
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.progress import Progress
 
@@ -31,15 +44,30 @@ log = logging.getLogger(__name__)
 
 _Outline: TypeAlias = tuple[object, ...]
 """All of a node's state but the load on its replicas, and what strangers hold."""
-_OF_GPU = attrgetter(*(each.name for each in fields(GpuState) if each.name not in ("replicas", "foreign_mib")))
+_OF_GPU = attrgetter(
+    *(
+        each.name
+        for each in fields(GpuState)
+        if each.name not in ("replicas", "foreign_mib")
+    )
+)
 _LOAD = ("in_flight", "draining_s")
-_OF_REPLICA = attrgetter(*(each.name for each in fields(RunningReplica) if each.name not in _LOAD))
+_OF_REPLICA = attrgetter(
+    *(each.name for each in fields(RunningReplica) if each.name not in _LOAD)
+)
 
 
 class Enforcing:
     """Enforcement of one node; two at once take turns."""
 
-    def __init__(self, device: Device, progress: Progress, *, hands: asyncio.Lock, handover_s: float) -> None:
+    def __init__(
+        self,
+        device: Device,
+        progress: Progress,
+        *,
+        hands: asyncio.Lock,
+        handover_s: float,
+    ) -> None:
         """`hands`: held while something but a start is done; `handover_s`: how long replicas that moved to another node
         serve on here."""
         self.ack: Ack | None = None
@@ -63,17 +91,33 @@ class Enforcing:
                     if at == 0 and self._settled == (command, _without_load(state)):
                         return
                     todo = self._todo(command, state, now_s)
-                    failures = await self._set(each for each in todo if not isinstance(each, StartReplica | StartTask))
-                await self._start([each for each in todo if isinstance(each, StartReplica | StartTask)], now_s)
+                    failures = await self._set(
+                        each
+                        for each in todo
+                        if not isinstance(each, StartReplica | StartTask)
+                    )
+                await self._start(
+                    [
+                        each
+                        for each in todo
+                        if isinstance(each, StartReplica | StartTask)
+                    ],
+                    now_s,
+                )
                 if failures or not todo:
                     break
             if todo:
                 command, state = in_force(), await self._device.state()
             self._tell(command, state, failures, now_s)
 
-    def _todo(self, command: NodeCommand, state: NodeState, now_s: float) -> tuple[Action, ...]:
+    def _todo(
+        self, command: NodeCommand, state: NodeState, now_s: float
+    ) -> tuple[Action, ...]:
         self._restarts.look(state, now_s)
-        held, handover = self._restarts.held(now_s), self._handover(command, state, now_s)
+        held, handover = (
+            self._restarts.held(now_s),
+            self._handover(command, state, now_s),
+        )
         return actions(command, state, held=held, handover=handover)
 
     async def _set(self, todo: Iterable[Action]) -> list[str]:
@@ -88,40 +132,63 @@ class Enforcing:
                     break  # what follows would drain replicas that still get requests
         return failures
 
-    async def _start(self, starts: Iterable[StartReplica | StartTask], now_s: float) -> None:
+    async def _start(
+        self, starts: Iterable[StartReplica | StartTask], now_s: float
+    ) -> None:
         """Start replicas and tasks; one that fails is held back."""
         for start in starts:
             try:
                 await perform(self._device, self._progress.resumed(start))
             except DeviceError as error:
                 part: Part = (
-                    ("replica", start.replica.id) if isinstance(start, StartReplica) else ("task", start.task.name)
+                    ("replica", start.replica.id)
+                    if isinstance(start, StartReplica)
+                    else ("task", start.task.name)
                 )
                 self._restarts.note_failure(part, now_s, reason=str(error))
 
-    def _tell(self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float) -> None:
+    def _tell(
+        self, command: NodeCommand, state: NodeState, failures: list[str], now_s: float
+    ) -> None:
         """Say how far the command has come."""
-        held = (f"{kind} {name}: {reason}" for (kind, name), reason in self._restarts.held(now_s).items())
+        held = (
+            f"{kind} {name}: {reason}"
+            for (kind, name), reason in self._restarts.held(now_s).items()
+        )
         ack = _ack(command, state, [*failures, *held])
         if ack != self.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
-            log.log(level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail)
+            log.log(
+                level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail
+            )
         self.ack = ack
-        self._settled = (command, _without_load(state)) if ack.status == "applied" else None
+        self._settled = (
+            (command, _without_load(state)) if ack.status == "applied" else None
+        )
 
-    def _handover(self, command: NodeCommand, state: NodeState, now_s: float) -> set[str]:
+    def _handover(
+        self, command: NodeCommand, state: NodeState, now_s: float
+    ) -> set[str]:
         """Old replicas that have not been unwanted for long; a newer command does not start their time anew."""
         wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
         unwanted = {each.id for gpu in state.gpus for each in gpu.replicas} - wanted
-        self._unwanted_since_s = {each: self._unwanted_since_s.get(each, now_s) for each in unwanted}
-        return {each for each in unwanted if now_s < self._unwanted_since_s[each] + self._handover_s}
+        self._unwanted_since_s = {
+            each: self._unwanted_since_s.get(each, now_s) for each in unwanted
+        }
+        return {
+            each
+            for each in unwanted
+            if now_s < self._unwanted_since_s[each] + self._handover_s
+        }
 
 
 def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
     """How far the command has come."""
     lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
     broken = [
-        f"GPU {gpu.index} does not answer" for gpu in command.gpus if gpu.index in lost and (gpu.replicas or gpu.tasks)
+        f"GPU {gpu.index} does not answer"
+        for gpu in command.gpus
+        if gpu.index in lost and (gpu.replicas or gpu.tasks)
     ]
     status: AckStatus = "applying"
     if failures or broken:
@@ -133,4 +200,7 @@ def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
 
 
 def _without_load(state: NodeState) -> _Outline:
-    return (state.routes, *((_OF_GPU(gpu), *map(_OF_REPLICA, gpu.replicas)) for gpu in state.gpus))
+    return (
+        state.routes,
+        *((_OF_GPU(gpu), *map(_OF_REPLICA, gpu.replicas)) for gpu in state.gpus),
+    )

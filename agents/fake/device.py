@@ -29,7 +29,13 @@ from agents.base.device import (
     ServiceRoute,
     UnknownPart,
 )
-from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, ReplicaState, TaskCommand
+from agents.base.protocol import (
+    GpuReading,
+    ReplicaCommand,
+    ReplicaReading,
+    ReplicaState,
+    TaskCommand,
+)
 from agents.fake.tasks import FakeTasks, IterationTime
 from agents.fake.worker import FakeWorker
 from agents.router.router import Router
@@ -87,7 +93,10 @@ class FakeDevice:
 
     async def state(self) -> NodeState:
         self._tasks.advance(self._gpus)
-        return NodeState(gpus=tuple(map(self._filled, self._gpus.values())), routes=self.router.routes)
+        return NodeState(
+            gpus=tuple(map(self._filled, self._gpus.values())),
+            routes=self.router.routes,
+        )
 
     def tell_changes(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -98,8 +107,13 @@ class FakeDevice:
         self._tasks.advance(self._gpus)
         busy_s = {index: self._tasks.busy_s(index) for index in self._gpus}
         for each in self._replicas.values():
-            busy_s[each.gpu_index] = max(busy_s[each.gpu_index], each.worker.busy_s - each.busy_read_s)
-        gpus = tuple(self._read_gpu(gpu, busy_s[gpu.index], window_s) for gpu in self._gpus.values())
+            busy_s[each.gpu_index] = max(
+                busy_s[each.gpu_index], each.worker.busy_s - each.busy_read_s
+            )
+        gpus = tuple(
+            self._read_gpu(gpu, busy_s[gpu.index], window_s)
+            for gpu in self._gpus.values()
+        )
         replicas = tuple(map(_read_replica, self._replicas.values()))
         return DeviceReadings(
             gpus=gpus,
@@ -123,24 +137,38 @@ class FakeDevice:
             raise LaunchFailed(
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )
-        self._execution_s(replica, gpu, replica.batch)  # A network that nobody measured must fail here, not in a batch.
+        self._execution_s(
+            replica, gpu, replica.batch
+        )  # A network that nobody measured must fail here, not in a batch.
         worker = FakeWorker(
             replica.service,
             batch=replica.batch,
-            execution_s=lambda size: self._execution_s(replica, self._gpus[gpu_index], size),
+            execution_s=lambda size: self._execution_s(
+                replica, self._gpus[gpu_index], size
+            ),
             clock=self._clock,
         )
-        runner = web.AppRunner(worker.make_app(), access_log=None, shutdown_timeout=STOP_S)
-        started = _Replica(command=replica, gpu_index=gpu_index, worker=worker, runner=runner)
+        runner = web.AppRunner(
+            worker.make_app(), access_log=None, shutdown_timeout=STOP_S
+        )
+        started = _Replica(
+            command=replica, gpu_index=gpu_index, worker=worker, runner=runner
+        )
         self._replicas[replica.id] = started
         started.launch = asyncio.create_task(self._launch(started))
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
-        ready = {each: running.url for each, running in self._replicas.items() if running.state == "ready"}
+        ready = {
+            each: running.url
+            for each, running in self._replicas.items()
+            if running.state == "ready"
+        }
         try:
             self.router.switch(routes, ready)
         except KeyError as error:
-            raise UnknownPart(f"replica {error} is not ready and cannot take requests") from error
+            raise UnknownPart(
+                f"replica {error} is not ready and cannot take requests"
+            ) from error
 
     async def drain(self, replica_id: str) -> None:
         each = self._find(replica_id)
@@ -165,12 +193,18 @@ class FakeDevice:
                 session.put(url, json={"batch": batch}) as answer,
             ):
                 if not answer.ok:
-                    raise DeviceError(f"replica {replica_id} does not take batch {batch}: {await answer.text()}")
+                    raise DeviceError(
+                        f"replica {replica_id} does not take batch {batch}: {await answer.text()}"
+                    )
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise DeviceError(f"replica {replica_id} does not answer: {error}") from error
+            raise DeviceError(
+                f"replica {replica_id} does not answer: {error}"
+            ) from error
 
     async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
-        self._tasks.start(self._gpu(gpu_index), task, free_mib=self._free_mib(gpu_index))
+        self._tasks.start(
+            self._gpu(gpu_index), task, free_mib=self._free_mib(gpu_index)
+        )
 
     async def stop_task(self, name: str) -> None:
         self._tasks.stop(name)
@@ -221,12 +255,18 @@ class FakeDevice:
 
     def _filled(self, gpu: GpuState) -> GpuState:
         mine = [each for each in self._replicas.values() if each.gpu_index == gpu.index]
-        return replace(gpu, replicas=tuple(map(self._replica_state, mine)), tasks=self._tasks.on(gpu.index))
+        return replace(
+            gpu,
+            replicas=tuple(map(self._replica_state, mine)),
+            tasks=self._tasks.on(gpu.index),
+        )
 
     def _free_mib(self, gpu_index: int) -> float:
         """What nobody holds, with the rounding that sums may carry."""
         gpu = self._filled(self._gpu(gpu_index))
-        held_mib = sum(each.memory_mib for each in gpu.replicas if each.state != "failed")
+        held_mib = sum(
+            each.memory_mib for each in gpu.replicas if each.state != "failed"
+        )
         held_mib += sum(each.memory_mib for each in gpu.tasks if each.holds_memory)
         return gpu.memory_mib * (1.0 + MEMORY_TOLERANCE) - held_mib
 
@@ -251,11 +291,14 @@ class FakeDevice:
             index=gpu.index,
             gpu_type=gpu.gpu_type,
             memory_mib=gpu.memory_mib,
-            memory_used_mib=tasks_mib + sum(each.memory_mib for each in filled.replicas),
+            memory_used_mib=tasks_mib
+            + sum(each.memory_mib for each in filled.replicas),
             power_w=0.0,
             energy_j=0.0,
             clock_mhz=gpu.clock_mhz or 0.0,
-            busy_percent=min(100.0, 100.0 * busy_s / window_s) if window_s > 0.0 else 0.0,
+            busy_percent=min(100.0, 100.0 * busy_s / window_s)
+            if window_s > 0.0
+            else 0.0,
         )
 
 
@@ -263,9 +306,16 @@ def _read_replica(each: _Replica) -> ReplicaReading:
     """What the replica did since the last reading."""
     worker = each.worker
     requests = sum(size * count for size, count in worker.batches.items())
-    batches, finished = worker.batches.total() - each.batches_read, requests - each.requests_read
+    batches, finished = (
+        worker.batches.total() - each.batches_read,
+        requests - each.requests_read,
+    )
     busy_s = worker.busy_s - each.busy_read_s
-    each.batches_read, each.requests_read, each.busy_read_s = worker.batches.total(), requests, worker.busy_s
+    each.batches_read, each.requests_read, each.busy_read_s = (
+        worker.batches.total(),
+        requests,
+        worker.busy_s,
+    )
     return ReplicaReading(
         id=each.command.id,
         service=each.command.service,

@@ -51,7 +51,9 @@ class _Task:
 class FakeTasks:
     """The tasks of one node."""
 
-    def __init__(self, *, iteration_s: IterationTime, clock: Clock, launch_s: float) -> None:
+    def __init__(
+        self, *, iteration_s: IterationTime, clock: Clock, launch_s: float
+    ) -> None:
         """`launch_s`: start of a task, in seconds of the clock."""
         self._iteration_s = iteration_s
         self._clock = clock
@@ -63,7 +65,9 @@ class FakeTasks:
         if task.name in self._tasks:
             raise LaunchFailed(f"task {task.name} is there already; stop it first")
         _require_room(task, gpu.index, free_mib)
-        self._iteration_s(task, gpu)  # A network that nobody measured must fail here, not while it runs.
+        self._iteration_s(
+            task, gpu
+        )  # A network that nobody measured must fail here, not while it runs.
         now_s = self._clock.now_s()
         self._tasks[task.name] = _Task(
             command=task,
@@ -99,11 +103,22 @@ class FakeTasks:
 
     def on(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU as they were when progress was last worked out."""
-        return tuple(each.running_task() for each in self._tasks.values() if each.gpu_index == gpu_index)
+        return tuple(
+            each.running_task()
+            for each in self._tasks.values()
+            if each.gpu_index == gpu_index
+        )
 
     def busy_s(self, gpu_index: int) -> float:
         """How long the busiest task of a GPU ran since the last reading."""
-        return max((each.busy_s for each in self._tasks.values() if each.gpu_index == gpu_index), default=0.0)
+        return max(
+            (
+                each.busy_s
+                for each in self._tasks.values()
+                if each.gpu_index == gpu_index
+            ),
+            default=0.0,
+        )
 
     def advance(self, gpus: Mapping[int, GpuState]) -> None:
         """Work out how far they have come."""
@@ -145,7 +160,9 @@ class FakeTasks:
 
 def _require_room(task: TaskCommand, gpu_index: int, free_mib: float) -> None:
     if task.memory_mib > free_mib:
-        raise LaunchFailed(f"task {task.name} needs {task.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}")
+        raise LaunchFailed(
+            f"task {task.name} needs {task.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
+        )
 
 
 def _read(each: _Task) -> TaskReading:

@@ -60,7 +60,14 @@ Pending: TypeAlias = tuple[FakeInferRequest, "asyncio.Future[InferResponse]"]
 class FakeWorker:
     """One replica: a queue, a batch that runs, and HTTP around it."""
 
-    def __init__(self, name: str, *, batch: int, execution_s: Callable[[int], float], clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        batch: int,
+        execution_s: Callable[[int], float],
+        clock: Clock,
+    ) -> None:
         """`execution_s`: time of a batch of that many requests, in seconds of the clock."""
         self.name = name
         self.batch = batch
@@ -89,10 +96,16 @@ class FakeWorker:
         try:
             asked = msgspec.json.decode(await request.read(), type=FakeInferRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return problem(HTTPStatus.BAD_REQUEST, f"not a v2 inference request: {error}")
+            return problem(
+                HTTPStatus.BAD_REQUEST, f"not a v2 inference request: {error}"
+            )
         if len(self._waiting) >= QUEUE_LIMIT:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{QUEUE_LIMIT} requests wait already")
-        answered: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+            return problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{QUEUE_LIMIT} requests wait already"
+            )
+        answered: asyncio.Future[InferResponse] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._waiting.append((asked, answered))
         self._arrived.set()
         try:
@@ -104,7 +117,9 @@ class FakeWorker:
         if (unknown := self._unknown(request)) is not None:
             return unknown
         try:
-            self.batch = msgspec.json.decode(await request.read(), type=FakeBatchChange).batch
+            self.batch = msgspec.json.decode(
+                await request.read(), type=FakeBatchChange
+            ).batch
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
         return _json(FakeBatchChange(batch=self.batch))
@@ -115,7 +130,11 @@ class FakeWorker:
     def _unknown(self, request: web.Request) -> web.Response | None:
         name = request.match_info.get("name", self.name)
         return (
-            None if name == self.name else problem(HTTPStatus.NOT_FOUND, f"this worker serves {self.name}, not {name}")
+            None
+            if name == self.name
+            else problem(
+                HTTPStatus.NOT_FOUND, f"this worker serves {self.name}, not {name}"
+            )
         )
 
     async def _batching(self, _: web.Application) -> AsyncIterator[None]:
@@ -129,7 +148,10 @@ class FakeWorker:
     async def _run_batches(self) -> None:
         while True:
             await self._arrived.wait()
-            taken = [self._waiting.popleft() for _ in range(min(self.batch, len(self._waiting)))]
+            taken = [
+                self._waiting.popleft()
+                for _ in range(min(self.batch, len(self._waiting)))
+            ]
             if not self._waiting:
                 self._arrived.clear()
             if not taken:
@@ -153,7 +175,10 @@ class FakeWorker:
 
     def _answer(self, asked: FakeInferRequest) -> InferResponse:
         outputs = [
-            FakeTensor(name=each.name, shape=[1], datatype="FP32", data=[sum(each.data)]) for each in asked.inputs
+            FakeTensor(
+                name=each.name, shape=[1], datatype="FP32", data=[sum(each.data)]
+            )
+            for each in asked.inputs
         ]
         return InferResponse(model_name=self.name, id=asked.id, outputs=outputs)
 

@@ -24,7 +24,9 @@ UNKILLABLE_S = 5.0
 log = logging.getLogger(__name__)
 
 
-async def first(*waits: Coroutine[None, None, str], limit_s: float | None = None) -> str | None:
+async def first(
+    *waits: Coroutine[None, None, str], limit_s: float | None = None
+) -> str | None:
     """What the first of them returns, the others are cancelled; None = none within the limit."""
     tasks = [asyncio.create_task(each) for each in waits]
     try:
@@ -41,7 +43,9 @@ async def cancelled(task: "asyncio.Task[None] | asyncio.Task[str] | None") -> No
         await asyncio.wait({task})
 
 
-async def end_unrecorded(mark: str, known: Collection[str], terminate: Terminate) -> None:
+async def end_unrecorded(
+    mark: str, known: Collection[str], terminate: Terminate
+) -> None:
     """End what carries this directory's mark and has no record: a child whose agent died while it was being started and
     that is about to leave, or a process whose record was damaged."""
     for each in sorted(marks(f"{mark}.") - set(known)):
@@ -49,11 +53,15 @@ async def end_unrecorded(mark: str, known: Collection[str], terminate: Terminate
         await end_left_over(each, Ending(grace_s=0.0, terminate=partial(terminate, -1)))
 
 
-async def end_for_good(process: WorkerProcess, ending: Ending, tell: Callable[[str], None]) -> None:
+async def end_for_good(
+    process: WorkerProcess, ending: Ending, tell: Callable[[str], None]
+) -> None:
     """Return when all its processes are gone, and not before: until then they hold memory of the GPU. `tell` is given
     words for it when some do not go."""
     while not await process.end(ending):
-        tell(f"processes {process.members()} do not end after SIGKILL; the GPU may need a reset")
+        tell(
+            f"processes {process.members()} do not end after SIGKILL; the GPU may need a reset"
+        )
         await asyncio.sleep(UNKILLABLE_S)
 
 

@@ -89,12 +89,18 @@ def make_ready(
     """
     filled = template.fill(parameters)
     passed = (*PASSED_ON, *template.pass_environment)
-    environment = {name: place.environment[name] for name in passed if name in place.environment}
+    environment = {
+        name: place.environment[name] for name in passed if name in place.environment
+    }
     environment |= {**filled.environment, **given}
     if shutil.which(filled.command[0], path=environment.get("PATH")) is None:
-        raise LaunchFailed(f"template {template.name} runs {filled.command[0]}, which is not on this node")
+        raise LaunchFailed(
+            f"template {template.name} runs {filled.command[0]}, which is not on this node"
+        )
     try:
-        if place.log.exists():  # of an earlier process: its end must not be taken for this one's
+        if (
+            place.log.exists()
+        ):  # of an earlier process: its end must not be taken for this one's
             place.log.replace(place.log.with_suffix(".log.1"))
         if not keeps_directory:
             shutil.rmtree(place.directory, ignore_errors=True)
@@ -102,9 +108,15 @@ def make_ready(
         for name, text in filled.files.items():
             (place.directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise LaunchFailed(f"directory {place.directory} cannot be made: {error}") from error
+        raise LaunchFailed(
+            f"directory {place.directory} cannot be made: {error}"
+        ) from error
     spawn = Spawn(
-        command=filled.command, environment=environment, directory=place.directory, log=place.log, mark=place.mark
+        command=filled.command,
+        environment=environment,
+        directory=place.directory,
+        log=place.log,
+        mark=place.mark,
     )
     return Prepared(spawn=spawn, filled=filled)
 
@@ -115,7 +127,9 @@ class Ports:
     def __init__(self, *, first: int, count: int) -> None:
         """Raises ValueError where these are no ports."""
         if first < 1 or count < 1 or first + count > 65536:
-            raise ValueError(f"ports {first} to {first + count - 1} must lie within 1 to 65535")
+            raise ValueError(
+                f"ports {first} to {first + count - 1} must lie within 1 to 65535"
+            )
         self._first, self._count, self._next = first, count, 0
 
     def take(self, number: int, taken: Collection[int]) -> tuple[int, ...]:
@@ -174,7 +188,9 @@ class Crashes:
             times_s.popleft()
         if len(times_s) < self.LOOP:
             return 0.0
-        wait_s = delay_s(len(times_s) - self.LOOP + 1, first_s=self.FIRST_S, longest_s=self.MAX_S)
+        wait_s = delay_s(
+            len(times_s) - self.LOOP + 1, first_s=self.FIRST_S, longest_s=self.MAX_S
+        )
         return max(0.0, times_s[-1] + wait_s - now_s)
 
     def forgive(self, replica_id: str) -> None:

@@ -37,9 +37,15 @@ def tail(log: Path) -> str:
     text = b""
     with contextlib.suppress(OSError):
         text = _end(log, 4 * TAIL_CHARACTERS)
-    lines = [line.strip() for line in text.decode("utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [
+        line.strip()
+        for line in text.decode("utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     joined = " | ".join(lines[-TAIL_LINES:])
-    printable = "".join(character if character.isprintable() else " " for character in joined)
+    printable = "".join(
+        character if character.isprintable() else " " for character in joined
+    )
     return printable[-TAIL_CHARACTERS:]
 
 

@@ -100,7 +100,9 @@ class WorkerProcess:
             gate = stack.enter_context(os.fdopen(outer, "wb", buffering=0))
             stack.callback(os.close, inner)
             try:
-                output = os.open(spawn.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                output = os.open(
+                    spawn.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+                )
                 stack.callback(os.close, output)
                 child = subprocess.Popen(
                     (sys.executable, "-I", "-S", "-c", _GATE, *spawn.command),
@@ -112,7 +114,9 @@ class WorkerProcess:
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
-                raise LaunchFailed(f"{spawn.command[0]} cannot be started: {error}") from error
+                raise LaunchFailed(
+                    f"{spawn.command[0]} cannot be started: {error}"
+                ) from error
             # It is waited for by its pidfd, for which it does not matter who started it; Popen must not reap it.
             child.returncode = 0
             handle = os.pidfd_open(child.pid)
@@ -183,12 +187,18 @@ class WorkerProcess:
         it left behind is gone too."""
         asyncio.get_running_loop().remove_reader(self._handle)
         try:
-            result = os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            result = os.waitid(
+                os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG | os.WNOWAIT
+            )
         except ChildProcessError:
             result = None
         self.how = "it ended; how is not known, since an earlier agent had started it"
         if result is not None:
-            self.exit_code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+            self.exit_code = (
+                result.si_status
+                if result.si_code == os.CLD_EXITED
+                else -result.si_status
+            )
             self.how = exit_in_words(self.exit_code)
         self._ended.set()
 
@@ -217,9 +227,13 @@ async def _kill(search: "_Search", ending: Ending) -> bool:
     except (TimeoutError, DeviceError) as error:
         log.warning("MPS was asked to let go of processes %s: %s", left, error)
     if not is_free:
-        log.warning("MPS did not let go of processes %s; they are killed all the same", left)
+        log.warning(
+            "MPS did not let go of processes %s; they are killed all the same", left
+        )
     until_s = asyncio.get_running_loop().time() + ending.kill_limit_s
-    while (left := await asyncio.to_thread(search.all)) and asyncio.get_running_loop().time() < until_s:
+    while (
+        left := await asyncio.to_thread(search.all)
+    ) and asyncio.get_running_loop().time() < until_s:
         for pid in left:
             _kill_one(pid, search)
         await asyncio.sleep(LOOK_S)
@@ -245,16 +259,22 @@ def exit_in_words(code: int) -> str:
         except ValueError:
             name = "unknown"
         reason = _SIGNALS.get(-code, "")
-        return f"it was ended by signal {-code} ({name}){f': {reason}' if reason else ''}"
+        return (
+            f"it was ended by signal {-code} ({name}){f': {reason}' if reason else ''}"
+        )
     reason = _EXITS.get(code, "")
     return f"it ended with exit code {code}{f': {reason}' if reason else ''}"
 
 
 _SIGNALS = {
-    int(signal.SIGKILL): "somebody killed it, often the kernel because memory ran out; see `dmesg`",
+    int(
+        signal.SIGKILL
+    ): "somebody killed it, often the kernel because memory ran out; see `dmesg`",
     int(signal.SIGSEGV): "it crashed on an address that it may not use",
     int(signal.SIGABRT): "it gave up itself, often on a failed check or a CUDA error",
-    int(signal.SIGBUS): "it crashed on memory that is not there, often because /dev/shm is full",
+    int(
+        signal.SIGBUS
+    ): "it crashed on memory that is not there, often because /dev/shm is full",
     int(signal.SIGTERM): "somebody asked it to stop",
 }
 _EXITS = {
@@ -310,14 +330,21 @@ class _Search:
         # Kernel threads, and whoever came from outside the PID namespace, show session 0.
         if stat is None or stat.state in "ZX" or stat.session in (0, os.getsid(0)):
             return False
-        return stat.session == session or f"{MARK}={self.mark}".encode() in _environment(pid)
+        return (
+            stat.session == session
+            or f"{MARK}={self.mark}".encode() in _environment(pid)
+        )
 
     def _session(self) -> int | None:
         """The leader's; None where another process has its number by now, whose session is not ours."""
         if self.leader is None or self.leader.pid <= 1:
             return None
         now = _stat(self.leader.pid)
-        return self.leader.pid if now is None or now.start_ticks == self.leader.start_ticks else None
+        return (
+            self.leader.pid
+            if now is None or now.start_ticks == self.leader.start_ticks
+            else None
+        )
 
 
 def is_marked(pid: int) -> bool:
@@ -328,12 +355,21 @@ def is_marked(pid: int) -> bool:
 def marks(beginning: str) -> frozenset[str]:
     """Marks with that beginning of all living processes."""
     start = f"{MARK}={beginning}".encode()
-    found = (entry for pid in _pids() for entry in _environment(pid) if entry.startswith(start))
-    return frozenset(entry.decode("ascii", errors="replace").partition("=")[2] for entry in found)
+    found = (
+        entry
+        for pid in _pids()
+        for entry in _environment(pid)
+        if entry.startswith(start)
+    )
+    return frozenset(
+        entry.decode("ascii", errors="replace").partition("=")[2] for entry in found
+    )
 
 
 def _pids() -> tuple[int, ...]:
-    return tuple(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return tuple(
+        int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,12 +121,19 @@ class Records(Generic[R]):
         self._lock = -1
         self.mark = ""
         try:
-            for each in (directory, self._folder("records"), self._folder("logs"), self._folder("work")):
+            for each in (
+                directory,
+                self._folder("records"),
+                self._folder("logs"),
+                self._folder("work"),
+            ):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _locked(directory / "lock", lock_wait_s)
             self.mark = _mark(directory / "mark")
         except OSError as error:
-            raise DeviceError(f"{directory} cannot hold records of processes: {error}") from error
+            raise DeviceError(
+                f"{directory} cannot hold records of processes: {error}"
+            ) from error
 
     def load(self) -> tuple[R, ...]:
         """What earlier starts left, by id; damaged files are put aside and told in `problems`."""
@@ -149,7 +156,9 @@ class Records(Generic[R]):
         try:
             replace_file(path, msgspec.json.encode(record))
         except OSError as error:
-            raise DeviceError(f"the record of {record.id} cannot be written to {path}: {error}") from error
+            raise DeviceError(
+                f"the record of {record.id} cannot be written to {path}: {error}"
+            ) from error
 
     def remove(self, replica_id: str, *, keeps_folder: bool = False) -> None:
         """Forget a replica whose processes are gone; its log stays, and its folder where that is kept, among the last
@@ -176,18 +185,26 @@ class Records(Generic[R]):
 
     def _prune(self) -> None:
         living = {path.stem for path in self._folder("records").iterdir()}
-        logs = [each for each in self._folder("logs").glob("*.log") if each.stem not in living]
+        logs = [
+            each
+            for each in self._folder("logs").glob("*.log")
+            if each.stem not in living
+        ]
         for each in tuple(self._too_old(logs)):
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
-        folders = [each for each in self._folder("work").iterdir() if each.name not in living]
+        folders = [
+            each for each in self._folder("work").iterdir() if each.name not in living
+        ]
         for each in tuple(self._too_old(folders)):
             shutil.rmtree(each, ignore_errors=True)
 
     def _too_old(self, paths: Iterable[Path]) -> Iterator[Path]:
         """Those for which there is no room behind newer ones."""
         left_bytes = self._max_old_bytes
-        newest_first = sorted(paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+        newest_first = sorted(
+            paths, key=lambda path: (path.stat().st_mtime, path.name), reverse=True
+        )
         for place, path in enumerate(newest_first):
             if place < MAX_OLD and left_bytes >= 0:
                 left_bytes -= _size_bytes(path)
@@ -224,7 +241,9 @@ def _parse(path: Path, kind: type[R], mark: str) -> R:
         raise ValueError(f"it is of version {record.version} and of {record.id}")
     # What stands here may be killed: a record that was not written by us must not lead to anybody else's process.
     if record.identity.pid <= 1 or not record.mark.startswith(f"{mark}."):
-        raise ValueError(f"process {record.identity.pid} with mark {record.mark!r} was not recorded here")
+        raise ValueError(
+            f"process {record.identity.pid} with mark {record.mark!r} was not recorded here"
+        )
     return record
 
 
@@ -233,7 +252,9 @@ def _locked(path: Path, wait_s: float) -> int:
     try:
         return lock(path, wait_s)
     except BlockingIOError as error:
-        raise DeviceError(f"{path.parent} is held by another agent; stop it, or give another directory") from error
+        raise DeviceError(
+            f"{path.parent} is held by another agent; stop it, or give another directory"
+        ) from error
 
 
 def _mark(path: Path) -> str:

@@ -30,10 +30,22 @@ from agents.processes.templates import (
 )
 
 MAX_FILE = 256 * 1024
-_COMMON = ("port", "network", "batch", "sm_percent", "memory_mib", "memory_fraction", "directory")
+_COMMON = (
+    "port",
+    "network",
+    "batch",
+    "sm_percent",
+    "memory_mib",
+    "memory_fraction",
+    "directory",
+)
 _PLACEHOLDERS = frozenset((*_COMMON, *PORTS, "service"))
-_TASK_PLACEHOLDERS = frozenset((*_COMMON, "task", "kind", "iterations", "done_iterations"))
-_OF_REPLICAS = frozenset(("served_as", "readiness_path", "warm_up", "batch_change", "drain"))
+_TASK_PLACEHOLDERS = frozenset(
+    (*_COMMON, "task", "kind", "iterations", "done_iterations")
+)
+_OF_REPLICAS = frozenset(
+    ("served_as", "readiness_path", "warm_up", "batch_change", "drain")
+)
 """Keys that mean nothing for a task."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(r"CUDA_MPS_|CUDA_VISIBLE_DEVICES$|PLIMSOLL_")
@@ -58,7 +70,14 @@ def built_in() -> Template:
     words = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
     return Template(
         name=BUILT_IN,
-        command=(sys.executable, "-m", "agents.serving", "--engine", "timed", *words.split()),
+        command=(
+            sys.executable,
+            "-m",
+            "agents.serving",
+            "--engine",
+            "timed",
+            *words.split(),
+        ),
         start_limit_s=60.0,
         drain_limit_s=15.0,
     )
@@ -71,7 +90,13 @@ def built_in_task() -> Template:
     return Template(
         name=BUILT_IN_TASK,
         server="task",
-        command=(sys.executable, "-m", "agents.trainer.trainer", *words.split(), *more.split()),
+        command=(
+            sys.executable,
+            "-m",
+            "agents.trainer.trainer",
+            *words.split(),
+            *more.split(),
+        ),
         progress_file="{directory}/kept",
         start_limit_s=60.0,
         drain_limit_s=15.0,
@@ -85,11 +110,23 @@ def load_templates(path: Path | None) -> Templates:
         return Templates(by_name=templates)
     document = _read(path)
     if unknown := set(document) - {"default", "networks", "tasks", "templates"}:
-        raise BadTemplate(f"{path}: unknown {sorted(unknown)}; there are default, networks, tasks and templates")
-    for name, table in _table(document.get("templates", {}), f"{path}: templates").items():
+        raise BadTemplate(
+            f"{path}: unknown {sorted(unknown)}; there are default, networks, tasks and templates"
+        )
+    for name, table in _table(
+        document.get("templates", {}), f"{path}: templates"
+    ).items():
         templates[name] = _template(name, table, f"{path}: templates.{name}")
-    networks = {name: str(text) for name, text in _table(document.get("networks", {}), f"{path}: networks").items()}
-    tasks = {name: str(text) for name, text in _table(document.get("tasks", {}), f"{path}: tasks").items()}
+    networks = {
+        name: str(text)
+        for name, text in _table(
+            document.get("networks", {}), f"{path}: networks"
+        ).items()
+    }
+    tasks = {
+        name: str(text)
+        for name, text in _table(document.get("tasks", {}), f"{path}: tasks").items()
+    }
     default = str(document.get("default", BUILT_IN))
     for wanted in (*networks.values(), *((default,) if default else ())):
         _require(wanted, templates, path, is_task=False)
@@ -98,11 +135,17 @@ def load_templates(path: Path | None) -> Templates:
     return Templates(by_name=templates, default=default, networks=networks, tasks=tasks)
 
 
-def _require(wanted: str, templates: Mapping[str, Template], path: Path, *, is_task: bool) -> None:
+def _require(
+    wanted: str, templates: Mapping[str, Template], path: Path, *, is_task: bool
+) -> None:
     if wanted not in templates:
-        raise BadTemplate(f"{path}: there is no template {wanted!r}; there are {', '.join(sorted(templates))}")
+        raise BadTemplate(
+            f"{path}: there is no template {wanted!r}; there are {', '.join(sorted(templates))}"
+        )
     if templates[wanted].is_task != is_task:
-        raise BadTemplate(f"{path}: template {wanted!r}: [tasks] names templates with server task, nothing else does")
+        raise BadTemplate(
+            f"{path}: template {wanted!r}: [tasks] names templates with server task, nothing else does"
+        )
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -113,7 +156,9 @@ def _read(path: Path) -> dict[str, object]:
     except OSError as error:
         raise BadTemplate(f"{path} cannot be read: {error}") from error
     if facts.st_mode & stat.S_IWOTH:
-        raise BadTemplate(f"{path} can be written by everybody, who could run anything here: chmod o-w {path}")
+        raise BadTemplate(
+            f"{path} can be written by everybody, who could run anything here: chmod o-w {path}"
+        )
     if len(text) > MAX_FILE:
         raise BadTemplate(f"{path} has more than {MAX_FILE} bytes")
     try:
@@ -126,12 +171,16 @@ def _template(name: str, table: object, where: str) -> Template:
     if not NAME.fullmatch(name):
         raise BadTemplate(f"{where}: a template's name must match {NAME.pattern}")
     try:
-        read = msgspec.convert({**_with_defaults(_table(table, where)), "name": name}, Template)
+        read = msgspec.convert(
+            {**_with_defaults(_table(table, where)), "name": name}, Template
+        )
     except msgspec.ValidationError as error:
         raise BadTemplate(f"{where}: {error}") from error
     known = {each.name for each in fields(Template)} - {"name"}
     if unknown := set(_table(table, where)) - known:
-        raise BadTemplate(f"{where}: unknown {sorted(unknown)}; there are {', '.join(sorted(known))}")
+        raise BadTemplate(
+            f"{where}: unknown {sorted(unknown)}; there are {', '.join(sorted(known))}"
+        )
     if read.is_task and (idle := set(_table(table, where)) & _OF_REPLICAS):
         raise BadTemplate(f"{where}: {sorted(idle)} mean nothing for a task")
     if objection := _objection(read):
@@ -140,7 +189,11 @@ def _template(name: str, table: object, where: str) -> Template:
 
 
 def _with_defaults(table: dict[str, object]) -> dict[str, object]:
-    ways = [ways[0] for server, ways in BATCH_CHANGES.items() if server == table.get("server", "worker")]
+    ways = [
+        ways[0]
+        for server, ways in BATCH_CHANGES.items()
+        if server == table.get("server", "worker")
+    ]
     return {"batch_change": ways[0], **table} if ways else table
 
 
@@ -148,18 +201,25 @@ def _objection(template: Template) -> str:
     """What is wrong with a template; empty = nothing."""
     if not template.command or PLACEHOLDER.search(template.command[0]):
         return "command must begin with the program itself, without a placeholder"
-    if not template.is_task and template.batch_change not in BATCH_CHANGES[template.server]:
+    if (
+        not template.is_task
+        and template.batch_change not in BATCH_CHANGES[template.server]
+    ):
         ways = " or ".join(BATCH_CHANGES[template.server])
         return f"batch_change of {template.server} must be {ways}, not {template.batch_change}"
     if any("\0" in text for text in texts_of(template)):
         return "no word may hold a NUL"
     placeholders = _TASK_PLACEHOLDERS if template.is_task else _PLACEHOLDERS
-    unknown = {name for text in texts_of(template) for name in PLACEHOLDER.findall(text)} - placeholders
+    unknown = {
+        name for text in texts_of(template) for name in PLACEHOLDER.findall(text)
+    } - placeholders
     if unknown:
         return f"unknown placeholder {sorted(unknown)}; there are {', '.join(sorted(placeholders))}"
     if template.drain == "server" and template.server not in DRAINABLE:
         return f"drain of {template.server} must be router: it is told nothing"
-    if template.progress_file and not (template.is_task and template.progress_file.startswith(("/", "{directory}/"))):
+    if template.progress_file and not (
+        template.is_task and template.progress_file.startswith(("/", "{directory}/"))
+    ):
         return "progress_file is a task's, and begins with / or {directory}/"
     if "port" not in template.ports and not template.is_task:
         return "{port} must stand in the command, the environment or a file: the agent chooses it"

@@ -44,7 +44,16 @@ a way out of a folder."""
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 PORTS = ("port", "grpc_port", "metrics_port")
-PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+PASSED_ON = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+)
 """Variables of the agent that every worker gets; its token is not among them."""
 
 
@@ -135,7 +144,11 @@ class Template:
     @property
     def digest(self) -> str:
         """SHA-256 of command, environment and files as they stand in the template."""
-        parts = (self.command, sorted(self.environment.items()), sorted(self.files.items()))
+        parts = (
+            self.command,
+            sorted(self.environment.items()),
+            sorted(self.files.items()),
+        )
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
     def fill(self, parameters: Parameters) -> Filled:
@@ -143,11 +156,17 @@ class Template:
         values = _values(self, parameters)
         return Filled(
             command=tuple(_put(word, values) for word in self.command),
-            environment={name: _put(text, values) for name, text in self.environment.items()},
+            environment={
+                name: _put(text, values) for name, text in self.environment.items()
+            },
             files={name: _put(text, values) for name, text in self.files.items()},
             served_as="" if self.is_task else _put(self.served_as, values),
             readiness_path=_put(self.readiness_path, values),
-            warm_up=replace(warm_up, path=_put(warm_up.path, values), body=_put(warm_up.body, values))
+            warm_up=replace(
+                warm_up,
+                path=_put(warm_up.path, values),
+                body=_put(warm_up.body, values),
+            )
             if (warm_up := self.warm_up)
             else None,
             progress_file=_put(self.progress_file, values),
@@ -170,13 +189,17 @@ class Templates:
         """The template of a network, or the one asked for. Raises LaunchFailed where the node does not allow it."""
         name = template or self.networks.get(network, self.default)
         if not name:
-            raise LaunchFailed(f"network {network} has no runtime template on this node; add it to [networks]")
+            raise LaunchFailed(
+                f"network {network} has no runtime template on this node; add it to [networks]"
+            )
         if name not in self.by_name:
             raise LaunchFailed(
                 f"template {name!r} is not allowed on this node; it has {', '.join(sorted(self.by_name))}"
             )
         if self.by_name[name].is_task:
-            raise LaunchFailed(f"template {name!r} is for tasks; no replica can run by it")
+            raise LaunchFailed(
+                f"template {name!r} is for tasks; no replica can run by it"
+            )
         return self.by_name[name]
 
     def find_task(self, network: str, kind: str) -> Template:
@@ -184,7 +207,9 @@ class Templates:
         tasks = {"default": BUILT_IN_TASK, **self.tasks}
         name = tasks.get(network, tasks.get(kind, tasks["default"]))
         if not name or name not in self.by_name:
-            raise LaunchFailed(f"{kind} of network {network} has no template on this node; add it to [tasks]")
+            raise LaunchFailed(
+                f"{kind} of network {network} has no template on this node; add it to [tasks]"
+            )
         return self.by_name[name]
 
 
@@ -193,12 +218,22 @@ def texts_of(template: Template) -> tuple[str, ...]:
     warm_up = (template.warm_up.body,) if template.warm_up else ()
     inner = (*template.environment.values(), *template.files.values())
     served_as = () if template.is_task else (template.served_as,)
-    return (*template.command, *inner, *served_as, *paths_of(template), *warm_up, template.progress_file)
+    return (
+        *template.command,
+        *inner,
+        *served_as,
+        *paths_of(template),
+        *warm_up,
+        template.progress_file,
+    )
 
 
 def paths_of(template: Template) -> tuple[str, ...]:
     """Where its server is asked."""
-    return (template.readiness_path, *((template.warm_up.path,) if template.warm_up else ()))
+    return (
+        template.readiness_path,
+        *((template.warm_up.path,) if template.warm_up else ()),
+    )
 
 
 def _values(template: Template, given: Parameters) -> dict[str, str]:
@@ -206,24 +241,47 @@ def _values(template: Template, given: Parameters) -> dict[str, str]:
     part = ("task", given.task) if template.is_task else ("service", given.service)
     for what, text in (part, ("network", given.network)):
         if not NAME.fullmatch(text):
-            raise LaunchFailed(f"{what} {text[:140]!r} cannot be a parameter: it must match {NAME.pattern}")
+            raise LaunchFailed(
+                f"{what} {text[:140]!r} cannot be a parameter: it must match {NAME.pattern}"
+            )
     if not 1 <= given.batch <= 4096:
         raise LaunchFailed(f"batch {given.batch} must be 1 to 4096")
     if not 0.0 < given.sm_percent <= 100.0:
-        raise LaunchFailed(f"sm_percent {given.sm_percent} must be above 0 and at most 100")
+        raise LaunchFailed(
+            f"sm_percent {given.sm_percent} must be above 0 and at most 100"
+        )
     if not 0.0 <= given.memory_mib <= 1e9:
         raise LaunchFailed(f"memory_mib {given.memory_mib} must be 0 to 1e9")
-    if len(given.ports) != len(template.ports) or not all(1 <= port <= 65535 for port in given.ports):
-        raise LaunchFailed(f"template {template.name} needs {len(template.ports)} ports, not {given.ports}")
-    values = {name: str(port) for name, port in zip(template.ports, given.ports, strict=True)}
-    values |= {"service": given.service, "network": given.network, "batch": str(given.batch)}
-    values |= {"sm_percent": f"{given.sm_percent:.12g}", "memory_mib": str(int(given.memory_mib))}
+    if len(given.ports) != len(template.ports) or not all(
+        1 <= port <= 65535 for port in given.ports
+    ):
+        raise LaunchFailed(
+            f"template {template.name} needs {len(template.ports)} ports, not {given.ports}"
+        )
+    values = {
+        name: str(port) for name, port in zip(template.ports, given.ports, strict=True)
+    }
+    values |= {
+        "service": given.service,
+        "network": given.network,
+        "batch": str(given.batch),
+    }
+    values |= {
+        "sm_percent": f"{given.sm_percent:.12g}",
+        "memory_mib": str(int(given.memory_mib)),
+    }
     values["directory"] = given.directory
-    values |= {"task": given.task, "kind": given.kind, "iterations": str(given.iterations)}
+    values |= {
+        "task": given.task,
+        "kind": given.kind,
+        "iterations": str(given.iterations),
+    }
     values["done_iterations"] = str(int(given.done_iterations))
     if 0.0 < given.memory_mib <= given.gpu_memory_mib:
         # Rounded down: a server that takes a ten-thousandth more than its share does not start.
-        values["memory_fraction"] = f"{math.floor(1e4 * given.memory_mib / given.gpu_memory_mib) / 1e4:.4f}"
+        values["memory_fraction"] = (
+            f"{math.floor(1e4 * given.memory_mib / given.gpu_memory_mib) / 1e4:.4f}"
+        )
     return values
 
 

@@ -37,7 +37,13 @@ from agents.profiling.messages import (
 )
 from agents.serving.engines.engine import Engine, Signature
 from agents.serving.engines.errors import EngineLost
-from agents.serving.engines.tensors import Tensor, Tensors, TensorType, byte_count, pack_numbers
+from agents.serving.engines.tensors import (
+    Tensor,
+    Tensors,
+    TensorType,
+    byte_count,
+    pack_numbers,
+)
 
 MAX_PROBLEM = 500
 MakeEngine: TypeAlias = Callable[[argparse.Namespace, Mapping[str, str]], Engine]
@@ -58,10 +64,16 @@ def main(
     if options.batch_limit is None:
         options.batch_limit = max(1024, options.batch)
     logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        level=options.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     with _own_output() as output:
-        bench = EngineBench(say=_teller(output), orders=_Orders(io.FileIO(0, closefd=False)), now_s=now_s)
+        bench = EngineBench(
+            say=_teller(output),
+            orders=_Orders(io.FileIO(0, closefd=False)),
+            now_s=now_s,
+        )
         return bench.run(lambda: (make_engine or worker_engine)(options, os.environ))
 
 
@@ -109,7 +121,9 @@ class EngineBench:
             # Some engines take the device only with their first batch.
             engine.warm_up(1)
             facts = engine.facts()
-            self.say(Ready(pid=os.getpid(), device=facts.device, sm_count=facts.sm_count))
+            self.say(
+                Ready(pid=os.getpid(), device=facts.device, sm_count=facts.sm_count)
+            )
         except Exception as error:  # A network's own code raises what it likes.
             self.say(_failed(error, is_lost=True))
             return 1
@@ -125,8 +139,14 @@ class EngineBench:
 
     def _answer(self, engine: Engine, order: LoadBatch | RunWindow) -> Answer:
         try:
-            return self._load(engine, order) if isinstance(order, LoadBatch) else self._window(engine, order)
-        except Exception as error:  # Out of memory and the like: told, and on to the next batch size.
+            return (
+                self._load(engine, order)
+                if isinstance(order, LoadBatch)
+                else self._window(engine, order)
+            )
+        except (
+            Exception
+        ) as error:  # Out of memory and the like: told, and on to the next batch size.
             self._inputs = ()
             return _failed(error, is_lost=isinstance(error, EngineLost))
 
@@ -145,7 +165,9 @@ class EngineBench:
     def _window(self, engine: Engine, order: RunWindow) -> Timed:
         if not self._inputs:
             raise DeviceError("no batch is loaded")
-        while (wait_s := order.start_s - self.now_s()) > 0.0 and not self.orders.is_over.is_set():
+        while (
+            wait_s := order.start_s - self.now_s()
+        ) > 0.0 and not self.orders.is_over.is_set():
             time.sleep(min(0.001, wait_s))
         counts_s, end_s = order.start_s + order.skip_s, order.start_s + order.window_s
         latencies_ms: list[float] = []
@@ -154,7 +176,11 @@ class EngineBench:
             batch_ms = self._batch_ms(engine, number)
             number += 1
             # One that ends after the window may have run alone at its end.
-            if begun_s >= counts_s and begun_s + batch_ms / 1000.0 <= end_s and len(latencies_ms) < MAX_BATCHES:
+            if (
+                begun_s >= counts_s
+                and begun_s + batch_ms / 1000.0 <= end_s
+                and len(latencies_ms) < MAX_BATCHES
+            ):
                 latencies_ms.append(round(batch_ms, 5))
         return Timed(latencies_ms=tuple(latencies_ms))
 
@@ -168,7 +194,9 @@ class EngineBench:
 def _failed(error: Exception, *, is_lost: bool) -> Failed:
     log.warning("it failed: %s", error, exc_info=not isinstance(error, DeviceError))
     words = " ".join(str(error).split())
-    return Failed(problem=f"{type(error).__name__}: {words}"[:MAX_PROBLEM], is_lost=is_lost)
+    return Failed(
+        problem=f"{type(error).__name__}: {words}"[:MAX_PROBLEM], is_lost=is_lost
+    )
 
 
 @contextlib.contextmanager
@@ -220,7 +248,9 @@ def _shape(kind: TensorType, rows: int) -> tuple[int, ...]:
 def _tensor(kind: TensorType, rows: int, random: Random) -> Tensor:
     shape = _shape(kind, rows)
     length = byte_count(kind.datatype, shape)
-    drawn = pack_numbers(kind.datatype, [_number(kind.datatype, random) for _ in range(_BLOCK)])
+    drawn = pack_numbers(
+        kind.datatype, [_number(kind.datatype, random) for _ in range(_BLOCK)]
+    )
     data = (drawn * -(-length // len(drawn)))[:length]
     return Tensor(name=kind.name, datatype=kind.datatype, shape=shape, data=data)
 

@@ -67,7 +67,9 @@ class BenchProcess:
     log: Path
     ready: Ready | None = None
 
-    async def ask(self, order: Order, kind: type[_Answer], *, limit_s: float) -> _Answer:
+    async def ask(
+        self, order: Order, kind: type[_Answer], *, limit_s: float
+    ) -> _Answer:
         """Its answer to an order. Raises BenchFailed, or BenchLost after which it must be ended."""
         assert self.process.stdin is not None
         try:
@@ -82,17 +84,27 @@ class BenchProcess:
         assert self.process.stdout is not None
         try:
             line = await asyncio.wait_for(self.process.stdout.readline(), limit_s)
-            answer: Answer | None = msgspec.json.decode(line, type=Answer) if line else None
+            answer: Answer | None = (
+                msgspec.json.decode(line, type=Answer) if line else None
+            )
         except TimeoutError as error:
-            raise BenchLost(f"{self.seat.network} gave no answer in {limit_s:.0f} s{self._log_end()}") from error
+            raise BenchLost(
+                f"{self.seat.network} gave no answer in {limit_s:.0f} s{self._log_end()}"
+            ) from error
         except (msgspec.MsgspecError, ValueError) as error:
-            raise BenchLost(f"{self.seat.network} says what is none of our messages: {error}") from error
+            raise BenchLost(
+                f"{self.seat.network} says what is none of our messages: {error}"
+            ) from error
         if isinstance(answer, kind):
             return answer
         if isinstance(answer, Failed):
             problem = f"{self.seat.network}: {answer.problem}"
             raise BenchLost(problem) if answer.is_lost else BenchFailed(problem)
-        raise BenchLost(await self._how() if answer is None else f"{self.seat.network} answers out of turn: {answer}")
+        raise BenchLost(
+            await self._how()
+            if answer is None
+            else f"{self.seat.network} answers out of turn: {answer}"
+        )
 
     async def end(self, sharing: Sharing) -> None:
         """Return when all its processes are gone. Raises LaunchFailed with those that do not end."""
@@ -103,8 +115,12 @@ class BenchProcess:
             stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), END_S)
-        if not await end_left_over(self.mark, Ending(grace_s=0.0, terminate=sharing.terminate_clients)):
-            raise LaunchFailed(f"processes of {self.seat.network} do not end after SIGKILL; the GPU may need a reset")
+        if not await end_left_over(
+            self.mark, Ending(grace_s=0.0, terminate=sharing.terminate_clients)
+        ):
+            raise LaunchFailed(
+                f"processes of {self.seat.network} do not end after SIGKILL; the GPU may need a reset"
+            )
         await self.process.wait()
 
     async def _how(self) -> str:
@@ -119,7 +135,9 @@ class BenchProcess:
 
 
 @contextlib.asynccontextmanager
-async def open_crew(seats: Seats, site: Site) -> AsyncIterator[tuple[BenchProcess, ...]]:
+async def open_crew(
+    seats: Seats, site: Site
+) -> AsyncIterator[tuple[BenchProcess, ...]]:
     """The benches of these seats; none of their processes is left afterwards. Raises LaunchFailed or DeviceError."""
     started: list[BenchProcess] = []
     try:
@@ -211,11 +229,15 @@ async def _spawn(seat: BenchSettings, spawn: Spawn) -> BenchProcess:
 
 async def _bring_up(bench: BenchProcess, site: Site) -> None:
     """Loaded, with its share in force. Raises LaunchFailed."""
-    limit_s = find_template(site.templates, site.template, bench.seat.network).start_limit_s
+    limit_s = find_template(
+        site.templates, site.template, bench.seat.network
+    ).start_limit_s
     try:
         bench.ready = await bench.hear(Ready, limit_s=limit_s)
     except BenchFailed as error:
-        raise LaunchFailed(f"the bench of {bench.seat.network} does not come up: {error}") from error
+        raise LaunchFailed(
+            f"the bench of {bench.seat.network} does not come up: {error}"
+        ) from error
     proof = Proof(
         id=bench.seat.network,
         gpu_index=site.gpu.index,
@@ -228,4 +250,6 @@ async def _bring_up(bench: BenchProcess, site: Site) -> None:
     except DeviceError as error:
         why = str(error)
     if why:
-        raise LaunchFailed(f"the share of {bench.seat.network} is not in force, so nothing was measured: {why}")
+        raise LaunchFailed(
+            f"the share of {bench.seat.network} is not in force, so nothing was measured: {why}"
+        )

@@ -65,28 +65,41 @@ class MeasurementCell:
 Crew: TypeAlias = tuple[BenchSettings, ...]
 
 
-def make_cell(members: Iterable[Member], clock_mhz: float | None = None) -> MeasurementCell:
+def make_cell(
+    members: Iterable[Member], clock_mhz: float | None = None
+) -> MeasurementCell:
     """A cell whose members are in order. Raises OutOfRange where it cannot be measured."""
     ordered = tuple(sorted(members))
     if not 1 <= len(ordered) <= MAX_MEMBERS:
-        raise OutOfRange(f"{len(ordered)} networks side by side cannot be measured; 1 to {MAX_MEMBERS} can")
+        raise OutOfRange(
+            f"{len(ordered)} networks side by side cannot be measured; 1 to {MAX_MEMBERS} can"
+        )
     for each in ordered:
         if not 1 <= each.batch <= MAX_BATCH:
-            raise OutOfRange(f"batch {each.batch} of {each.network} must be 1 to {MAX_BATCH}")
+            raise OutOfRange(
+                f"batch {each.batch} of {each.network} must be 1 to {MAX_BATCH}"
+            )
         if not 0.0 < each.sm_percent <= 100.0:
-            raise OutOfRange(f"share {each.sm_percent:g} of {each.network} must be above 0 and at most 100 %")
+            raise OutOfRange(
+                f"share {each.sm_percent:g} of {each.network} must be above 0 and at most 100 %"
+            )
     if clock_mhz is not None and not 0.0 < clock_mhz < 1e5:
         raise OutOfRange(f"clock {clock_mhz:g} MHz is none")
     return MeasurementCell(members=ordered, clock_mhz=clock_mhz)
 
 
 def grid(
-    networks: Sequence[str], shares: Sequence[float], batches: Sequence[int], clocks_mhz: Sequence[float] = ()
+    networks: Sequence[str],
+    shares: Sequence[float],
+    batches: Sequence[int],
+    clocks_mhz: Sequence[float] = (),
 ) -> tuple[MeasurementCell, ...]:
     """Every network alone at every share, batch and clock. Raises OutOfRange."""
     found = (
         make_cell([Member(network=network, batch=batch, sm_percent=share)], clock)
-        for network, share, batch, clock in product(networks, shares, batches, tuple(clocks_mhz) or (None,))
+        for network, share, batch, clock in product(
+            networks, shares, batches, tuple(clocks_mhz) or (None,)
+        )
     )
     return _distinct(found)
 
@@ -101,7 +114,10 @@ def pairs(
     clocks = tuple(clocks_mhz) or (None,)
     found = []
     for (one, other), split, sizes, clock in product(
-        combinations_with_replacement(networks, 2), splits, product(batches, repeat=2), clocks
+        combinations_with_replacement(networks, 2),
+        splits,
+        product(batches, repeat=2),
+        clocks,
     ):
         members = [
             Member(network=network, batch=batch, sm_percent=share)
@@ -111,7 +127,9 @@ def pairs(
     return _distinct(found)
 
 
-def at_most(cells: Sequence[MeasurementCell], number: int, *, seed: int) -> tuple[MeasurementCell, ...]:
+def at_most(
+    cells: Sequence[MeasurementCell], number: int, *, seed: int
+) -> tuple[MeasurementCell, ...]:
     """So many of the cells, the same for the same seed, in their order."""
     if len(cells) <= number:
         return tuple(cells)
@@ -119,7 +137,9 @@ def at_most(cells: Sequence[MeasurementCell], number: int, *, seed: int) -> tupl
     return tuple(cells[place] for place in chosen)
 
 
-def crews(cells: Iterable[MeasurementCell], *, seed: int) -> tuple[tuple[Crew, tuple[MeasurementCell, ...]], ...]:
+def crews(
+    cells: Iterable[MeasurementCell], *, seed: int
+) -> tuple[tuple[Crew, tuple[MeasurementCell, ...]], ...]:
     """The cells of each set of processes; the order is the seed's, whatever the order of the cells was."""
     by_crew: dict[Crew, list[MeasurementCell]] = {}
     for cell in sorted(_distinct(cells), key=_key):
@@ -140,7 +160,9 @@ def _distinct(cells: Iterable[MeasurementCell]) -> tuple[MeasurementCell, ...]:
     """Each cell once. Raises OutOfRange when they are too many."""
     found = tuple(dict.fromkeys(cells))
     if len(found) > MAX_CELLS:
-        raise OutOfRange(f"{len(found)} cells are more than {MAX_CELLS}; give fewer shares, batches or networks")
+        raise OutOfRange(
+            f"{len(found)} cells are more than {MAX_CELLS}; give fewer shares, batches or networks"
+        )
     return found
 
 

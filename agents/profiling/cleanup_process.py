@@ -50,7 +50,9 @@ class Duties:
 
 
 @contextlib.asynccontextmanager
-async def keeping(duties: Duties, environment: Mapping[str, str]) -> AsyncIterator[None]:
+async def keeping(
+    duties: Duties, environment: Mapping[str, str]
+) -> AsyncIterator[None]:
     """A keeper while it lasts; afterwards everything of the profile has ended. Raises LaunchFailed or DeviceError."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -71,7 +73,9 @@ async def keeping(duties: Duties, environment: Mapping[str, str]) -> AsyncIterat
         process.stdin.close()
         code = await asyncio.wait_for(process.wait(), FINISH_S)
     if code != 0:
-        raise DeviceError(f"the keeper ended with {code}: something of the profile may be left, see the lines above")
+        raise DeviceError(
+            f"the keeper ended with {code}: something of the profile may be left, see the lines above"
+        )
 
 
 async def keep(duties: Duties) -> bool:
@@ -90,7 +94,14 @@ async def keep(duties: Duties) -> bool:
         await asyncio.sleep(LOOK_S)
     are_gone = all([await end_left_over(mark, ending) for mark in sorted(left)])
     is_stopped = await _stop(mps)
-    return all((are_gone, is_stopped, _restore(duties.knobs_dir), await end_left_over(_daemon(duties), ending)))
+    return all(
+        (
+            are_gone,
+            is_stopped,
+            _restore(duties.knobs_dir),
+            await end_left_over(_daemon(duties), ending),
+        )
+    )
 
 
 def daemon_mark(mark: str) -> str:

@@ -89,9 +89,13 @@ class Journal:
         self._ends_whole = True
         """The last line has its end: else the next one would become part of it."""
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
-            raise DeviceError(f"the journal {path} cannot be written: {error}") from error
+            raise DeviceError(
+                f"the journal {path} cannot be written: {error}"
+            ) from error
         try:
             self._take(header, resumes=resumes)
         except BaseException:
@@ -154,7 +158,9 @@ class Journal:
             else:
                 self._done[found.cell] = found
         if self._done and not headers:
-            raise DeviceError(f"{self.path} has lost its first line, so nobody knows of what its cells are; remove it")
+            raise DeviceError(
+                f"{self.path} has lost its first line, so nobody knows of what its cells are; remove it"
+            )
         return headers
 
     def _rewrite(self, header: Header) -> None:
@@ -174,7 +180,9 @@ class Journal:
             os.lseek(kept, 0, os.SEEK_END)
             sync_directory(self.path.parent)
         except OSError as error:
-            raise DeviceError(f"the journal {self.path} cannot be written: {error}") from error
+            raise DeviceError(
+                f"the journal {self.path} cannot be written: {error}"
+            ) from error
 
     def _append(self, record: _Line) -> None:
         try:
@@ -183,7 +191,9 @@ class Journal:
                 left = left[os.write(self._file, left) :]
             os.fsync(self._file)
         except OSError as error:
-            raise DeviceError(f"the journal {self.path} cannot be written: {error}") from error
+            raise DeviceError(
+                f"the journal {self.path} cannot be written: {error}"
+            ) from error
 
 
 class _Tagged(msgspec.Struct, frozen=True):
@@ -194,7 +204,11 @@ class _Tagged(msgspec.Struct, frozen=True):
 
 
 def _line(record: _Line) -> bytes:
-    tagged = _Tagged(header=record) if isinstance(record, Header) else _Tagged(measurement=record)
+    tagged = (
+        _Tagged(header=record)
+        if isinstance(record, Header)
+        else _Tagged(measurement=record)
+    )
     return checked_line(msgspec.json.encode(tagged))
 
 

@@ -92,7 +92,10 @@ class OpenProfile:
             gpu_uuid=self.site.gpu.uuid,
             driver_version=self.driver_version,
             templates=tuple(
-                (each, find_template(settings.templates, settings.template, each).digest)
+                (
+                    each,
+                    find_template(settings.templates, settings.template, each).digest,
+                )
                 for each in _networks(settings.cells)
             ),
             seed=settings.seed,
@@ -128,7 +131,12 @@ class KnobClock:
         if clock_mhz is None:
             await asyncio.to_thread(self._knobs.unlock_clock, self._gpu)
         else:
-            await asyncio.to_thread(self._knobs.lock_clock_mhz, self._gpu, low_mhz=clock_mhz, high_mhz=clock_mhz)
+            await asyncio.to_thread(
+                self._knobs.lock_clock_mhz,
+                self._gpu,
+                low_mhz=clock_mhz,
+                high_mhz=clock_mhz,
+            )
         self._now_mhz = clock_mhz
 
 
@@ -141,7 +149,9 @@ async def open_profile(
     Raises DeviceError or OSError.
     """
     gpu = _gpu(driver, settings.gpu_index)
-    if (settings.knobs_dir is None or knobs is None) and any(cell.clock_mhz is not None for cell in settings.cells):
+    if (settings.knobs_dir is None or knobs is None) and any(
+        cell.clock_mhz is not None for cell in settings.cells
+    ):
         raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
     for network in _networks(settings.cells):
         find_template(settings.templates, settings.template, network)
@@ -163,7 +173,9 @@ async def open_profile(
         directory=directory,
         mark=mark,
         environment=settings.environment,
-        largest_batch=max(member.batch for cell in settings.cells for member in cell.members),
+        largest_batch=max(
+            member.batch for cell in settings.cells for member in cell.members
+        ),
     )
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(keeping(duties, settings.environment))
@@ -187,7 +199,10 @@ def _gpu(driver: ReadDriver, index: int) -> GpuIdentity:
 
 
 def _clock(
-    stack: contextlib.AsyncExitStack, settings: ProfileSettings, driver: KnobDriver | None, gpu: GpuIdentity
+    stack: contextlib.AsyncExitStack,
+    settings: ProfileSettings,
+    driver: KnobDriver | None,
+    gpu: GpuIdentity,
 ) -> KnobClock | None:
     if settings.knobs_dir is None or driver is None:
         return None
@@ -208,7 +223,9 @@ async def _sharing(settings: ProfileSettings, site: Site, duties: Duties) -> Sha
         return ByTurns(site.gpu, why)
     shared = UnderMps(site.gpu, mps, total_sms=None)
     first = _networks(settings.cells)[0]
-    async with open_crew((BenchSettings(network=first, sm_percent=100.0),), replace(site, sharing=shared)) as benches:
+    async with open_crew(
+        (BenchSettings(network=first, sm_percent=100.0),), replace(site, sharing=shared)
+    ) as benches:
         ready = benches[0].ready
         total_sms = None if ready is None else ready.sm_count
     return UnderMps(site.gpu, mps, total_sms=total_sms)
@@ -220,7 +237,9 @@ def _networks(cells: Sequence[MeasurementCell]) -> list[str]:
 
 def needs_mps(cells: Sequence[MeasurementCell]) -> bool:
     """Whether a cell is anything but one network on the whole GPU."""
-    return any(len(cell.members) > 1 or cell.members[0].sm_percent < 100.0 for cell in cells)
+    return any(
+        len(cell.members) > 1 or cell.members[0].sm_percent < 100.0 for cell in cells
+    )
 
 
 def _is_ours(pid: int, mark: str) -> bool:

@@ -83,15 +83,24 @@ class Profiler:
     async def run(self, cells: Sequence[MeasurementCell]) -> ProfileReport:
         """Measure what the journal does not have. Raises DeviceError when nothing can be measured at all."""
         if self.clock is None and any(cell.clock_mhz is not None for cell in cells):
-            raise LaunchFailed("cells ask for a clock, and this profile may not lock any")
+            raise LaunchFailed(
+                "cells ask for a clock, and this profile may not lock any"
+            )
         self._end_s = self.now_s() + self.budget_s
         plan = crews(cells, seed=self.seed)
         whole = sum(len(group) for _, group in plan)
-        todo = [(crew, [cell for cell in group if not self.journal.has(cell)]) for crew, group in plan]
-        self.listener.begun(cells=whole, done=whole - sum(len(group) for _, group in todo))
+        todo = [
+            (crew, [cell for cell in group if not self.journal.has(cell)])
+            for crew, group in plan
+        ]
+        self.listener.begun(
+            cells=whole, done=whole - sum(len(group) for _, group in todo)
+        )
         for crew, group in todo:
             await self._crew(crew, group)
-        return ProfileReport(measured=self._measured, failed=tuple(self._failed), left=self._left)
+        return ProfileReport(
+            measured=self._measured, failed=tuple(self._failed), left=self._left
+        )
 
     async def _crew(self, crew: Crew, group: list[MeasurementCell]) -> None:
         """All cells of one set of processes; after a lost process the rest with new ones."""
@@ -108,14 +117,21 @@ class Profiler:
                 self._no_start(group, str(error))
                 return
 
-    async def _cells(self, opened: tuple[BenchProcess, ...], group: list[MeasurementCell], base_mib: float) -> None:
+    async def _cells(
+        self,
+        opened: tuple[BenchProcess, ...],
+        group: list[MeasurementCell],
+        base_mib: float,
+    ) -> None:
         """Cells are taken from the group as they are dealt with; it returns early when a process is lost."""
         while group and self.now_s() < self._end_s:
             cell = group.pop(0)
             try:
                 if self.clock is not None:
                     await self.clock.lock_mhz(cell.clock_mhz)
-                measurement = await measure(cell, opened, self.watch, self.rules, base_mib=base_mib)
+                measurement = await measure(
+                    cell, opened, self.watch, self.rules, base_mib=base_mib
+                )
             except BenchLost as error:
                 self._fail(cell, str(error))
                 return
@@ -132,7 +148,9 @@ class Profiler:
             self._fail(cell, why)
         self._failed_starts += 1
         if not self._has_started and self._failed_starts >= MAX_FAILED_STARTS:
-            raise LaunchFailed(f"none of the first {MAX_FAILED_STARTS} sets of processes came up; the last: {why}")
+            raise LaunchFailed(
+                f"none of the first {MAX_FAILED_STARTS} sets of processes came up; the last: {why}"
+            )
 
     def _fail(self, cell: MeasurementCell, why: str) -> None:
         self._failed.append((cell, why))

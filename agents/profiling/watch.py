@@ -49,7 +49,9 @@ class Seen:
 class GpuWatch:
     """Looks at one GPU."""
 
-    def __init__(self, driver: ProfileDriver, gpu: GpuIdentity, *, is_ours: Callable[[int], bool]) -> None:
+    def __init__(
+        self, driver: ProfileDriver, gpu: GpuIdentity, *, is_ours: Callable[[int], bool]
+    ) -> None:
         """`is_ours`: whether a process belongs to this profile; asked once for each number."""
         self._driver = driver
         self._gpu = gpu
@@ -58,7 +60,9 @@ class GpuWatch:
         self.cannot_list = ""
         """Why foreign processes are not seen; empty = they are."""
 
-    async def over(self, start_s: float, end_s: float, *, clock_mhz: float | None) -> Seen:
+    async def over(
+        self, start_s: float, end_s: float, *, clock_mhz: float | None
+    ) -> Seen:
         """What is seen from one moment of the monotonic clock to the other, at both ends at least.
 
         `clock_mhz`: to which it is locked. Raises GpuLost, NoDriver.
@@ -75,12 +79,17 @@ class GpuWatch:
                     foreign.add(_named(process.pid))
             if times_s[-1] >= end_s:
                 break
-            await asyncio.sleep(min(SAMPLE_PERIOD_S, max(0.0, end_s - time.monotonic())))
+            await asyncio.sleep(
+                min(SAMPLE_PERIOD_S, max(0.0, end_s - time.monotonic()))
+            )
         return Seen(
             power_w=_power_w(samples, times_s),
             clock_mhz=fmean(each.clock_mhz for each in samples),
             memory_mib={pid: mib for pid, mib in memory.items() if mib > 0.0},
-            objections=(*_objections(samples, clock_mhz), *(f"foreign process {each}" for each in sorted(foreign))),
+            objections=(
+                *_objections(samples, clock_mhz),
+                *(f"foreign process {each}" for each in sorted(foreign)),
+            ),
         )
 
     async def foreign(self) -> tuple[str, ...]:
@@ -100,7 +109,9 @@ class GpuWatch:
             return ()
 
     def _belongs(self, pid: int) -> bool:
-        if not self._known.get(pid, False):  # A number that was foreign may be ours by now, never the reverse.
+        if not self._known.get(
+            pid, False
+        ):  # A number that was foreign may be ours by now, never the reverse.
             self._known[pid] = self._is_ours(pid)
         return self._known[pid]
 
@@ -119,7 +130,9 @@ def _objections(samples: list[GpuSample], clock_mhz: float | None) -> list[str]:
     if clock_mhz is not None and not held_back:
         shown = [each.clock_mhz for each in samples if "idle" not in each.event_reasons]
         if any(abs(each - clock_mhz) > CLOCK_TOLERANCE_MHZ for each in shown):
-            found.append(f"clock at {min(shown):g} to {max(shown):g} MHz, not at {clock_mhz:g}")
+            found.append(
+                f"clock at {min(shown):g} to {max(shown):g} MHz, not at {clock_mhz:g}"
+            )
     return found
 
 

@@ -77,13 +77,20 @@ class _Counted:
 
 
 async def measure(
-    cell: MeasurementCell, benches: Sequence[RunsWindows], watch: GpuWatch, rules: Rules, *, base_mib: float
+    cell: MeasurementCell,
+    benches: Sequence[RunsWindows],
+    watch: GpuWatch,
+    rules: Rules,
+    *,
+    base_mib: float,
 ) -> Measurement:
     """The cell's figures; `base_mib`: what the GPU held before they came.
 
     Raises BenchFailed, BenchLost, NotSteady, or what the driver raises.
     """
-    orders = [LoadBatch(rows=member.batch, warm_up=rules.warm_up) for member in cell.members]
+    orders = [
+        LoadBatch(rows=member.batch, warm_up=rules.warm_up) for member in cell.members
+    ]
     loaded = await _all(benches, orders, Loaded, WARM_UP_S)
     window_s = _window_s(rules, max(each.batch_ms for each in loaded))
     counted: list[_Counted] = []
@@ -101,7 +108,12 @@ async def measure(
             used_mib = await watch.memory_used_mib()
             return Measurement(
                 cell=cell,
-                timings=_timings(cell, benches, last, _memory_mib(benches, loaded, last, used_mib - base_mib)),
+                timings=_timings(
+                    cell,
+                    benches,
+                    last,
+                    _memory_mib(benches, loaded, last, used_mib - base_mib),
+                ),
                 power_w=fmean(each.seen.power_w for each in last),
                 clock_mhz=fmean(each.seen.clock_mhz for each in last),
                 windows=number,
@@ -117,14 +129,22 @@ def _window_s(rules: Rules, batch_ms: float) -> float:
 
 
 async def _window(
-    cell: MeasurementCell, benches: Sequence[RunsWindows], watch: GpuWatch, rules: Rules, window_s: float
+    cell: MeasurementCell,
+    benches: Sequence[RunsWindows],
+    watch: GpuWatch,
+    rules: Rules,
+    window_s: float,
 ) -> _Counted:
     start_s = time.monotonic() + START_S
     skip_s = rules.skip * window_s
     order = RunWindow(start_s=start_s, window_s=window_s, skip_s=skip_s)
-    timing = asyncio.create_task(_all(benches, [order] * len(benches), Timed, START_S + window_s + ANSWER_S))
+    timing = asyncio.create_task(
+        _all(benches, [order] * len(benches), Timed, START_S + window_s + ANSWER_S)
+    )
     try:
-        seen = await watch.over(start_s + skip_s, start_s + window_s, clock_mhz=cell.clock_mhz)
+        seen = await watch.over(
+            start_s + skip_s, start_s + window_s, clock_mhz=cell.clock_mhz
+        )
         timed = await timing
     finally:
         timing.cancel()
@@ -133,10 +153,16 @@ async def _window(
 
 
 async def _all(
-    benches: Sequence[RunsWindows], orders: Sequence[LoadBatch | RunWindow], kind: type[_Kind], limit_s: float
+    benches: Sequence[RunsWindows],
+    orders: Sequence[LoadBatch | RunWindow],
+    kind: type[_Kind],
+    limit_s: float,
 ) -> list[_Kind]:
     """Everybody's answer; a failure waits for the others, so that no answer is left over."""
-    asked = (bench.ask(order, kind, limit_s=limit_s) for bench, order in zip(benches, orders, strict=True))
+    asked = (
+        bench.ask(order, kind, limit_s=limit_s)
+        for bench, order in zip(benches, orders, strict=True)
+    )
     answers = await asyncio.gather(*asked, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
@@ -154,7 +180,10 @@ def _spreads(windows: Sequence[_Counted]) -> list[float]:
     """(highest − lowest) / middle of the windows' medians, by member."""
     by_member = zip(*(each.latencies_ms for each in windows), strict=True)
     medians = [[median(latencies) for latencies in member] for member in by_member]
-    return [(max(each) - min(each)) / median(each) if median(each) > 0.0 else 0.0 for each in medians]
+    return [
+        (max(each) - min(each)) / median(each) if median(each) > 0.0 else 0.0
+        for each in medians
+    ]
 
 
 def _timings(
@@ -166,7 +195,9 @@ def _timings(
     spreads = _spreads(windows)
     found = []
     for place, member in enumerate(cell.members):
-        latencies_ms = sorted(chain.from_iterable(each.latencies_ms[place] for each in windows))
+        latencies_ms = sorted(
+            chain.from_iterable(each.latencies_ms[place] for each in windows)
+        )
         ready = benches[place].ready
         found.append(
             Timing(
@@ -184,14 +215,19 @@ def _timings(
 
 
 def _memory_mib(
-    benches: Sequence[RunsWindows], loaded: Sequence[Loaded], windows: Sequence[_Counted], grown_mib: float
+    benches: Sequence[RunsWindows],
+    loaded: Sequence[Loaded],
+    windows: Sequence[_Counted],
+    grown_mib: float,
 ) -> list[float | None]:
     """Of each process: as the driver tells; else what the GPU took on with it, if it is alone; else what its engine
     knows of, which is less by the context."""
     found: list[float | None] = []
     for bench, answer in zip(benches, loaded, strict=True):
         pid = -1 if bench.ready is None else bench.ready.pid
-        told = max((each.seen.memory_mib.get(pid, 0.0) for each in windows), default=0.0)
+        told = max(
+            (each.seen.memory_mib.get(pid, 0.0) for each in windows), default=0.0
+        )
         known = answer.memory_mib or 0.0
         grown = grown_mib if len(benches) == 1 else 0.0
         found.append(told or max(known, grown) or None)
@@ -199,7 +235,9 @@ def _memory_mib(
 
 
 def _why_not(rules: Rules, counted: Sequence[_Counted], rejected: Sequence[str]) -> str:
-    reasons = "; ".join(f"{rejected.count(each)} × {each}" for each in dict.fromkeys(rejected))
+    reasons = "; ".join(
+        f"{rejected.count(each)} × {each}" for each in dict.fromkeys(rejected)
+    )
     if len(counted) < rules.agreeing:
         return f"{len(counted)} of {rules.most} windows counted, {rules.agreeing} are needed: {reasons}"
     spread = max(_spreads(counted[-rules.agreeing :]))

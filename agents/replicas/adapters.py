@@ -21,7 +21,13 @@ import aiohttp
 
 from agents.base.device import DeviceError
 from agents.processes.templates import Server, WarmUp
-from agents.replicas.server_metrics import NotAPage, ServerCounts, ServerKind, read_page, read_server
+from agents.replicas.server_metrics import (
+    NotAPage,
+    ServerCounts,
+    ServerKind,
+    read_page,
+    read_server,
+)
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -110,7 +116,9 @@ async def warm_up(session: aiohttp.ClientSession, url: str, requests: WarmUp) ->
     """Send a replica its first requests, one after the other. Raises NoAnswer when one is not answered well."""
     http = Http(session)
     for _ in range(requests.requests):
-        await http.demand("POST", url + requests.path, text=requests.body.encode(), limit_s=WARM_UP_S)
+        await http.demand(
+            "POST", url + requests.path, text=requests.body.encode(), limit_s=WARM_UP_S
+        )
 
 
 class Http:
@@ -120,7 +128,13 @@ class Http:
         self._session = session
 
     async def demand(
-        self, method: str, url: str, *, body: Json = None, text: bytes | None = None, limit_s: float = ASK_S
+        self,
+        method: str,
+        url: str,
+        *,
+        body: Json = None,
+        text: bytes | None = None,
+        limit_s: float = ASK_S,
     ) -> bytes:
         """The body of a good answer to JSON, or to a text that holds it. Raises NoAnswer."""
         data = json.dumps(body).encode() if body is not None else text
@@ -128,11 +142,18 @@ class Http:
         timeout = aiohttp.ClientTimeout(total=limit_s)
         try:
             async with self._session.request(
-                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
             ) as answer:
                 status, answered = answer.status, await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ServerUnanswered(f"{method} {url} has no answer: {str(error) or type(error).__name__}") from error
+            raise ServerUnanswered(
+                f"{method} {url} has no answer: {str(error) or type(error).__name__}"
+            ) from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             raise ServerUnanswered(
                 f"{method} {url} answers {status}: {answered[:300].decode('utf-8', errors='replace')}"
@@ -158,7 +179,9 @@ class Http:
 
     async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ServerCounts:
         """What a server's own Prometheus metrics say of what it serves there. Raises NoAnswer."""
-        text = (await self.demand("GET", endpoint.metrics_url)).decode("utf-8", errors="replace")
+        text = (await self.demand("GET", endpoint.metrics_url)).decode(
+            "utf-8", errors="replace"
+        )
         try:
             return read_server(read_page(text), kind, endpoint.served_as)
         except NotAPage as error:
@@ -178,7 +201,9 @@ class _Server:
         return await self._http.is_fine(self._readiness_url(endpoint))
 
     async def is_alive(self, endpoint: Endpoint, *, limit_s: float) -> bool:
-        return await self._http.is_answered(self._readiness_url(endpoint), limit_s=limit_s)
+        return await self._http.is_answered(
+            self._readiness_url(endpoint), limit_s=limit_s
+        )
 
     async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
         return None
@@ -204,7 +229,9 @@ class WorkerAdapter(_Server):
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         status = await self._status(endpoint)
-        requests, batches, waiting = (_whole(status.get(name)) for name in ("requests", "batches", "waiting"))
+        requests, batches, waiting = (
+            _whole(status.get(name)) for name in ("requests", "batches", "waiting")
+        )
         busy_s = status.get("execution_s")
         return ReplicaCounts(
             requests=requests,
@@ -240,7 +267,11 @@ class TritonAdapter(_Server):
 
     async def drain(self, endpoint: Endpoint) -> None:
         """Unload: Triton finishes what it has taken and refuses what comes."""
-        await self._http.demand("POST", f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/unload", body={})
+        await self._http.demand(
+            "POST",
+            f"{endpoint.url}/v2/repository/models/{endpoint.served_as}/unload",
+            body={},
+        )
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         return _metrics(await self._http.counts(endpoint, "triton"))
@@ -319,8 +350,12 @@ def _with_batch(config: dict[str, Json], batch: int) -> dict[str, Json]:
     """Triton's configuration with another largest batch; it refuses preferred batches above it."""
     changed = {**config, "max_batch_size": batch}
     dynamic = config.get("dynamic_batching")
-    if isinstance(dynamic, dict) and isinstance(preferred := dynamic.get("preferred_batch_size"), list):
-        fitting: list[Json] = [size for size in preferred if isinstance(size, int) and size <= batch]
+    if isinstance(dynamic, dict) and isinstance(
+        preferred := dynamic.get("preferred_batch_size"), list
+    ):
+        fitting: list[Json] = [
+            size for size in preferred if isinstance(size, int) and size <= batch
+        ]
         changed["dynamic_batching"] = {**dynamic, "preferred_batch_size": fitting}
     return changed
 

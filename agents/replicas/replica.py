@@ -148,7 +148,12 @@ class ReplicaProcess:
 
 
 def start_replica(
-    launch: Launch, template: Template, *, place: LaunchPlace, prepared: Prepared, records: Records[Record]
+    launch: Launch,
+    template: Template,
+    *,
+    place: LaunchPlace,
+    prepared: Prepared,
+    records: Records[Record],
 ) -> ReplicaProcess:
     """A replica whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
     command, kept = launch.replica, []
@@ -178,8 +183,12 @@ def start_replica(
         process = WorkerProcess.start(prepared.spawn, record)
     except DeviceError as error:
         records.remove(command.id)
-        raise LaunchFailed(f"replica {command.id} cannot be started: {error}") from error
-    return ReplicaProcess(record=kept[0], process=process, warm_up=prepared.filled.warm_up)
+        raise LaunchFailed(
+            f"replica {command.id} cannot be started: {error}"
+        ) from error
+    return ReplicaProcess(
+        record=kept[0], process=process, warm_up=prepared.filled.warm_up
+    )
 
 
 def listens(pids: tuple[int, ...], port: int) -> bool:
@@ -187,7 +196,11 @@ def listens(pids: tuple[int, ...], port: int) -> bool:
     for pid in pids:
         with contextlib.suppress(psutil.Error, OSError):
             for each in psutil.Process(pid).net_connections(kind="tcp"):
-                if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port:
+                if (
+                    each.status == psutil.CONN_LISTEN
+                    and each.laddr
+                    and each.laddr.port == port
+                ):
                     return True
     return False
 

@@ -31,13 +31,33 @@ from pathlib import Path
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
-from agents.processes.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
+from agents.processes.care import (
+    cancelled,
+    end_for_good,
+    end_unrecorded,
+    first,
+    keep_logs,
+)
 from agents.processes.launch import Crashes, Launch, LaunchPlace, Ports, prepare
 from agents.processes.process import Ending, WorkerProcess, boot_id, end_left_over
 from agents.processes.records import Record, Records
 from agents.processes.templates import Server, Templates
-from agents.replicas.adapters import Adapter, BatchOutcome, Endpoint, ReplicaCounts, make_adapters, warm_up
-from agents.replicas.replica import Hooks, ReplicaProcess, ReplicaView, listens, start_replica, with_log
+from agents.replicas.adapters import (
+    Adapter,
+    BatchOutcome,
+    Endpoint,
+    ReplicaCounts,
+    make_adapters,
+    warm_up,
+)
+from agents.replicas.replica import (
+    Hooks,
+    ReplicaProcess,
+    ReplicaView,
+    listens,
+    start_replica,
+    with_log,
+)
 
 FIRST_ASK_S = 0.05
 MAX_ASK_S = 0.25
@@ -96,27 +116,36 @@ class Workers:
         self._records = records = Records(self._settings.directory, Record)
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar()
+            connector=aiohttp.TCPConnector(force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._adapters = make_adapters(self._session)
         found = records.load()
         self.problems = records.problems
-        await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.terminate)
+        await end_unrecorded(
+            records.mark, {record.mark for record in found}, self._hooks.terminate
+        )
         await asyncio.gather(*map(self._adopt, found))
-        self._logs = asyncio.create_task(keep_logs(lambda: map(records.log, self._replicas)))
+        self._logs = asyncio.create_task(
+            keep_logs(lambda: map(records.log, self._replicas))
+        )
 
     async def until_known(self) -> None:
         """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it."""
         end_s = asyncio.get_running_loop().time() + KNOWN_LIMIT_S
         while any(each.state == "starting" for each in self._replicas.values()):
             if asyncio.get_running_loop().time() > end_s:
-                log.warning("some adopted replicas are not ready after %g s", KNOWN_LIMIT_S)
+                log.warning(
+                    "some adopted replicas are not ready after %g s", KNOWN_LIMIT_S
+                )
                 return
             await asyncio.sleep(FIRST_ASK_S)
 
     def replicas(self) -> tuple[ReplicaView, ...]:
         """Every replica, by id."""
-        return tuple(each.view(self._now_s()) for _, each in sorted(self._replicas.items()))
+        return tuple(
+            each.view(self._now_s()) for _, each in sorted(self._replicas.items())
+        )
 
     async def start(self, launch: Launch) -> None:
         """Start a replica. Raises LaunchFailed; then there is none."""
@@ -124,7 +153,9 @@ class Workers:
         if replica_id in self._replicas:
             raise LaunchFailed(f"replica {replica_id} is there already; stop it first")
         if (hold_s := self.crashes.hold_s(replica_id)) > 0.0:
-            raise LaunchFailed(f"replica {replica_id} is in a crash loop and waits another {hold_s:.0f} s")
+            raise LaunchFailed(
+                f"replica {replica_id} is in a crash loop and waits another {hold_s:.0f} s"
+            )
         records = self._opened()
         template = self._templates.find(launch.replica.network, launch.template)
         taken = {port for each in self._replicas.values() for port in each.record.ports}
@@ -136,7 +167,9 @@ class Workers:
             environment=self._environment,
         )
         prepared = prepare(launch, template, place)
-        started = start_replica(launch, template, place=place, prepared=prepared, records=records)
+        started = start_replica(
+            launch, template, place=place, prepared=prepared, records=records
+        )
         self._replicas[replica_id] = started
         started.task = asyncio.create_task(self._live(started))
 
@@ -150,7 +183,9 @@ class Workers:
             try:
                 await self._adapter(each).drain(each.endpoint(self._opened()))
             except DeviceError as error:
-                log.warning("replica %s could not be told to drain: %s", replica_id, error)
+                log.warning(
+                    "replica %s could not be told to drain: %s", replica_id, error
+                )
 
     async def stop(self, replica_id: str) -> None:
         """Begin to end a replica, or forget one that has failed."""
@@ -166,7 +201,9 @@ class Workers:
         each = self._find(replica_id)
         if each.state != "failed" and not each.is_leaving:
             self._leave(each)
-            each.task = asyncio.create_task(self._fail_after(each, reason, _given_up(each)))
+            each.task = asyncio.create_task(
+                self._fail_after(each, reason, _given_up(each))
+            )
 
     async def set_batch(self, replica_id: str, batch: int) -> BatchOutcome:
         """Give a replica another largest batch, as its template says. Raises DeviceError where it does not take it."""
@@ -176,12 +213,16 @@ class Workers:
         if each.record.template.batch_change == "restart":
             return "needs_restart"
         if each.state != "ready":
-            raise DeviceError(f"replica {replica_id} is {each.state} and takes no other batch now")
+            raise DeviceError(
+                f"replica {replica_id} is {each.state} and takes no other batch now"
+            )
         if each.record.template.batch_change == "reload":
             each.state = "starting"
             each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
             return "reloading"
-        outcome = await self._adapter(each).apply_batch(each.endpoint(self._opened()), batch)
+        outcome = await self._adapter(each).apply_batch(
+            each.endpoint(self._opened()), batch
+        )
         self._keep_batch(each, batch)
         return outcome
 
@@ -200,7 +241,12 @@ class Workers:
         if not keep:
             await self.end_unwanted(())
             await asyncio.gather(
-                *(each.task for each in self._replicas.values() if each.task is not None), return_exceptions=True
+                *(
+                    each.task
+                    for each in self._replicas.values()
+                    if each.task is not None
+                ),
+                return_exceptions=True,
             )
             await self.end_unwanted(())  # those that failed meanwhile
         tasks = [each.task for each in self._replicas.values()] + [self._logs]
@@ -219,15 +265,24 @@ class Workers:
         process = WorkerProcess.adopt(record.identity, record.mark)
         template = self._templates.by_name.get(record.template.name)
         is_outdated = template is None or template.digest != record.digest
-        each = ReplicaProcess(record=record, process=process, is_adopted=True, is_outdated=is_outdated)
+        each = ReplicaProcess(
+            record=record, process=process, is_adopted=True, is_outdated=is_outdated
+        )
         self._replicas[record.id] = each
         if process is not None:
             each.task = asyncio.create_task(self._live(each))
             return
         await end_left_over(record.mark, self._ending(each))
         is_rebooted = record.identity.boot != boot_id()
-        reason = "the machine was restarted" if is_rebooted else "it ended while no agent watched it"
-        each.state, each.message = "failed", with_log(reason, self._opened().log(record.id))
+        reason = (
+            "the machine was restarted"
+            if is_rebooted
+            else "it ended while no agent watched it"
+        )
+        each.state, each.message = (
+            "failed",
+            with_log(reason, self._opened().log(record.id)),
+        )
 
     async def _live(self, each: ReplicaProcess) -> None:
         """From the start of its process, or its adoption, to its end."""
@@ -247,10 +302,16 @@ class Workers:
         """Return when its server has answered nothing for too long, not even a no. One that is busy answers late, so
         that each question has as long as there is between two."""
         limit_s = each.record.template.hung_after_s / HUNG_QUESTIONS
-        adapter, endpoint, unanswered = self._adapter(each), each.endpoint(self._opened()), 0
+        adapter, endpoint, unanswered = (
+            self._adapter(each),
+            each.endpoint(self._opened()),
+            0,
+        )
         while unanswered < HUNG_QUESTIONS:
             asked_s = self._now_s()
-            is_asked = each.state == "ready"  # One that drains is ended by its drain's own limits.
+            is_asked = (
+                each.state == "ready"
+            )  # One that drains is ended by its drain's own limits.
             is_alive = not is_asked or await adapter.is_alive(endpoint, limit_s=limit_s)
             unanswered = 0 if is_alive else unanswered + 1
             await asyncio.sleep(max(0.0, limit_s - (self._now_s() - asked_s)))
@@ -262,7 +323,11 @@ class Workers:
         assert each.process is not None
         limit_s = each.record.template.start_limit_s
         said = await first(each.process.wait(), self._bring_up(each), limit_s=limit_s)
-        return f"it was not ready within {limit_s:g} s: {each.message}" if said is None else said
+        return (
+            f"it was not ready within {limit_s:g} s: {each.message}"
+            if said is None
+            else said
+        )
 
     async def _bring_up(self, each: ReplicaProcess) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
@@ -277,7 +342,9 @@ class Workers:
         except (DeviceError, OSError) as error:
             return str(error)
 
-    async def _ask_until_ready(self, each: ReplicaProcess, adapter: Adapter, endpoint: Endpoint) -> tuple[int, ...]:
+    async def _ask_until_ready(
+        self, each: ReplicaProcess, adapter: Adapter, endpoint: Endpoint
+    ) -> tuple[int, ...]:
         """Its processes, when it is ready and one of them is who answers."""
         assert each.process is not None
         port, wait_s = each.record.ports[0], FIRST_ASK_S
@@ -287,11 +354,17 @@ class Workers:
                 pids = await asyncio.to_thread(each.process.members)
                 if await asyncio.to_thread(listens, pids, port):
                     return pids
-            each.message = f"port {port} is answered by another process" if is_ready else "not ready"
+            each.message = (
+                f"port {port} is answered by another process"
+                if is_ready
+                else "not ready"
+            )
             await asyncio.sleep(wait_s)
             wait_s = min(MAX_ASK_S, 2.0 * wait_s)
 
-    async def _reload(self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None") -> None:
+    async def _reload(
+        self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None"
+    ) -> None:
         """Another batch by loading again; a server that fails at that is as good as dead."""
         await cancelled(before)
         try:
@@ -313,11 +386,15 @@ class Workers:
         each.state = "failed"
         self.on_change()
 
-    async def _fail_after(self, each: ReplicaProcess, reason: str, before: "asyncio.Task[None] | None") -> None:
+    async def _fail_after(
+        self, each: ReplicaProcess, reason: str, before: "asyncio.Task[None] | None"
+    ) -> None:
         await cancelled(before)
         await self._fail(each, reason)
 
-    async def _stop(self, each: ReplicaProcess, before: "asyncio.Task[None] | None") -> None:
+    async def _stop(
+        self, each: ReplicaProcess, before: "asyncio.Task[None] | None"
+    ) -> None:
         await cancelled(before)
         await self._end(each)
         self._forget(each)
@@ -350,7 +427,9 @@ class Workers:
         self.on_change()
 
     def _keep_batch(self, each: ReplicaProcess, batch: int) -> None:
-        if self._replicas.get(each.record.id) is each:  # else it was stopped meanwhile, and has no record any more
+        if (
+            self._replicas.get(each.record.id) is each
+        ):  # else it was stopped meanwhile, and has no record any more
             each.record = replace(each.record, batch=batch)
             self._opened().save(each.record)
 

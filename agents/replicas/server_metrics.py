@@ -45,8 +45,14 @@ class Histogram:
         """What came after an earlier reading; all of it where the program started anew."""
         if before is None or before.ends_ms != self.ends_ms:
             return self
-        counts = tuple(now - then for now, then in zip(self.counts, before.counts, strict=True))
-        return self if min(counts, default=0) < 0 else Histogram(ends_ms=self.ends_ms, counts=counts)
+        counts = tuple(
+            now - then for now, then in zip(self.counts, before.counts, strict=True)
+        )
+        return (
+            self
+            if min(counts, default=0) < 0
+            else Histogram(ends_ms=self.ends_ms, counts=counts)
+        )
 
     def within(self, limit_ms: float) -> float:
         """How many took at most so long, as if they were spread evenly over their bucket."""
@@ -114,7 +120,11 @@ class GpuCounts:
     newest_xid: float | None = None
 
 
-SERVICE_LABEL: Mapping[ServerKind, str] = {"vllm": "model_name", "triton": "model", "mlserver": "model"}
+SERVICE_LABEL: Mapping[ServerKind, str] = {
+    "vllm": "model_name",
+    "triton": "model",
+    "mlserver": "model",
+}
 """The label that names what is served."""
 
 SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
@@ -122,7 +132,10 @@ SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
         "served": (Name("vllm:request_success"),),
         "waiting": (Name("vllm:num_requests_waiting"),),
         "running": (Name("vllm:num_requests_running"),),
-        "memory_used_ratio": (Name("vllm:kv_cache_usage_perc"), Name("vllm:gpu_cache_usage_perc")),
+        "memory_used_ratio": (
+            Name("vllm:kv_cache_usage_perc"),
+            Name("vllm:gpu_cache_usage_perc"),
+        ),
         "prompt_tokens": (Name("vllm:prompt_tokens"),),
         "generated_tokens": (Name("vllm:generation_tokens"),),
         "preemptions": (Name("vllm:num_preemptions"),),
@@ -158,12 +171,30 @@ GPUS: Mapping[str, tuple[Name, ...]] = {
     "energy_j": (Name("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),),
     "memory_used_mib": (Name("DCGM_FI_DEV_FB_USED"),),
     "memory_free_mib": (Name("DCGM_FI_DEV_FB_FREE"),),
-    "busy_ratio": (Name("DCGM_FI_DEV_GPU_UTIL_RATIO"), Name("DCGM_FI_DEV_GPU_UTIL", 0.01)),
-    "sm_active_ratio": (Name("DCGM_FI_PROF_SM_UTIL_RATIO"), Name("DCGM_FI_PROF_SM_ACTIVE")),
-    "sm_occupancy_ratio": (Name("DCGM_FI_PROF_SM_OCCUPANCY_RATIO"), Name("DCGM_FI_PROF_SM_OCCUPANCY")),
-    "engine_active_ratio": (Name("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"), Name("DCGM_FI_PROF_GR_ENGINE_ACTIVE")),
-    "tensor_active_ratio": (Name("DCGM_FI_PROF_TENSOR_UTIL_RATIO"), Name("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")),
-    "dram_active_ratio": (Name("DCGM_FI_PROF_DRAM_UTIL_RATIO"), Name("DCGM_FI_PROF_DRAM_ACTIVE")),
+    "busy_ratio": (
+        Name("DCGM_FI_DEV_GPU_UTIL_RATIO"),
+        Name("DCGM_FI_DEV_GPU_UTIL", 0.01),
+    ),
+    "sm_active_ratio": (
+        Name("DCGM_FI_PROF_SM_UTIL_RATIO"),
+        Name("DCGM_FI_PROF_SM_ACTIVE"),
+    ),
+    "sm_occupancy_ratio": (
+        Name("DCGM_FI_PROF_SM_OCCUPANCY_RATIO"),
+        Name("DCGM_FI_PROF_SM_OCCUPANCY"),
+    ),
+    "engine_active_ratio": (
+        Name("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+        Name("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+    ),
+    "tensor_active_ratio": (
+        Name("DCGM_FI_PROF_TENSOR_UTIL_RATIO"),
+        Name("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
+    ),
+    "dram_active_ratio": (
+        Name("DCGM_FI_PROF_DRAM_UTIL_RATIO"),
+        Name("DCGM_FI_PROF_DRAM_ACTIVE"),
+    ),
     "clock_mhz": (Name("DCGM_FI_DEV_SM_CLOCK"),),
     "memory_clock_mhz": (Name("DCGM_FI_DEV_MEM_CLOCK"),),
     "temperature_c": (Name("DCGM_FI_DEV_GPU_TEMP"),),
@@ -204,12 +235,23 @@ def read_gpus(page: Page) -> tuple[GpuCounts, ...]:
     for quantity, names in GPUS.items():
         for name in names:
             for sample in _samples(page, name.name):
-                labels = {label.lower(): value for label, value in sample.labels.items()}
-                gpu = tuple(labels.get(each, "") for each in ("hostname", "gpu", "gpu_i_id", "uuid"))
+                labels = {
+                    label.lower(): value for label, value in sample.labels.items()
+                }
+                gpu = tuple(
+                    labels.get(each, "")
+                    for each in ("hostname", "gpu", "gpu_i_id", "uuid")
+                )
                 if math.isfinite(sample.value):
                     found[gpu].setdefault(quantity, sample.value * name.factor)  # type: ignore[index]
     return tuple(
-        GpuCounts(host=host, index=index, slice=mig, uuid=uuid, **found[host, index, mig, uuid])
+        GpuCounts(
+            host=host,
+            index=index,
+            slice=mig,
+            uuid=uuid,
+            **found[host, index, mig, uuid],
+        )
         for host, index, mig, uuid in sorted(found)
     )
 

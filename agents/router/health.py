@@ -34,8 +34,12 @@ class ReplicaHealth:
     def set_members(self, replica_ids: frozenset[str]) -> None:
         """The replicas that take new requests from now on; what is known of others is forgotten."""
         self._members = replica_ids
-        self._strikes = {each: count for each, count in self._strikes.items() if each in replica_ids}
-        self._falls = {each: count for each, count in self._falls.items() if each in replica_ids}
+        self._strikes = {
+            each: count for each, count in self._strikes.items() if each in replica_ids
+        }
+        self._falls = {
+            each: count for each, count in self._falls.items() if each in replica_ids
+        }
         self._out &= replica_ids
         if self._out == replica_ids:
             self._out.clear()
@@ -68,4 +72,8 @@ class ReplicaHealth:
 
     def probe_in_s(self, replica_id: str) -> float:
         """How long to wait before the next probe."""
-        return delay_s(max(1, self._falls.get(replica_id, 1)), first_s=PROBE_S, longest_s=MAX_PROBE_S)
+        return delay_s(
+            max(1, self._falls.get(replica_id, 1)),
+            first_s=PROBE_S,
+            longest_s=MAX_PROBE_S,
+        )

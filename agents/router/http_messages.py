@@ -25,7 +25,16 @@ _MAX_DECIMAL = 18
 _END = b"\r\n\r\n"
 _LINE = b"\r\n"
 HOP_BY_HOP = frozenset(
-    ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host")
+    (
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "host",
+    )
 )
 """RFC 9110 §7.6.1: these belong to one connection and are not passed on (Host is made anew)."""
 
@@ -90,7 +99,11 @@ class AnswerParser:
         if self.head is not None and self._step == self._take_all:
             self.is_done = True
         if not self.is_done:
-            what = "before an answer" if self.head is None and not self._rest else "in the middle of an answer"
+            what = (
+                "before an answer"
+                if self.head is None and not self._rest
+                else "in the middle of an answer"
+            )
             raise BadAnswer(f"the connection ended {what}")
 
     def take(self) -> bytes:
@@ -143,7 +156,11 @@ class AnswerParser:
         if end < 0:
             return self._wait_for_more(data, _SIZE_LIMIT, "a chunk's size")
         digits = data[:end].partition(b";")[0].rstrip(b" \t")
-        if not digits or len(digits) > _MAX_HEX or not all(each in b"0123456789abcdefABCDEF" for each in digits):
+        if (
+            not digits
+            or len(digits) > _MAX_HEX
+            or not all(each in b"0123456789abcdefABCDEF" for each in digits)
+        ):
             raise BadAnswer(f"{data[:end][:40]!r} is no size of a chunk")
         self._left = int(digits, 16)
         self._step = self._take_chunk if self._left else self._take_trailers
@@ -184,7 +201,9 @@ def parse_head(raw: bytes) -> AnswerHead:
     if not text.count("\r") == text.count("\n") == len(lines) - 1 or "\0" in text:
         raise BadAnswer("the answer's head has stray line ends or NUL")
     version, _, rest = lines[0].partition(" ")
-    if version not in ("HTTP/1.1", "HTTP/1.0") or not (rest[:3].isascii() and rest[:3].isdigit() and len(rest) >= 3):
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not (
+        rest[:3].isascii() and rest[:3].isdigit() and len(rest) >= 3
+    ):
         raise BadAnswer(f"{lines[0][:80]!r} is no status line of HTTP/1.x")
     status, headers, own = int(rest[:3]), [], _OwnHeaders()
     for line in lines[1:]:
@@ -223,28 +242,48 @@ class _OwnHeaders:
             self._lengths.update(each.strip() for each in value.split(","))
         elif name == "transfer-encoding":
             if value.lower() != "chunked" or self.is_chunked:
-                raise BadAnswer(f"transfer encoding {value[:40]!r} is not known; chunked is")
+                raise BadAnswer(
+                    f"transfer encoding {value[:40]!r} is not known; chunked is"
+                )
             self.is_chunked = True
         elif name == "connection":
             self.connection = f"{self.connection},{value.lower()}"
-            self.dropped = frozenset(each.strip() for each in self.connection.split(",")) - {"", "close", "keep-alive"}
+            self.dropped = frozenset(
+                each.strip() for each in self.connection.split(",")
+            ) - {"", "close", "keep-alive"}
 
     def length(self) -> int | None:
         if self.is_chunked or not self._lengths:
             return None
         (text, *others) = self._lengths
-        if others or not (text.isascii() and text.isdigit()) or len(text) > _MAX_DECIMAL:
-            raise BadAnswer(f"content length {', '.join(sorted(self._lengths))[:40]!r} is not one number")
+        if (
+            others
+            or not (text.isascii() and text.isdigit())
+            or len(text) > _MAX_DECIMAL
+        ):
+            raise BadAnswer(
+                f"content length {', '.join(sorted(self._lengths))[:40]!r} is not one number"
+            )
         return int(text)
 
     def is_last(self, version: str) -> bool:
         words = [each.strip() for each in self.connection.split(",")]
-        both = self.is_chunked and bool(self._lengths)  # RFC 9112 §6.3: suspicious, so the connection ends with it
-        return both or "close" in words or (version == "HTTP/1.0" and "keep-alive" not in words)
+        both = self.is_chunked and bool(
+            self._lengths
+        )  # RFC 9112 §6.3: suspicious, so the connection ends with it
+        return (
+            both
+            or "close" in words
+            or (version == "HTTP/1.0" and "keep-alive" not in words)
+        )
 
 
 _DEADLINE = DEADLINE.lower().encode()
-_MADE_ANEW = frozenset(each.encode() for each in HOP_BY_HOP) | {b"content-length", b"expect", _DEADLINE}
+_MADE_ANEW = frozenset(each.encode() for each in HOP_BY_HOP) | {
+    b"content-length",
+    b"expect",
+    _DEADLINE,
+}
 _DECODED = frozenset((b"gzip", b"deflate", b"br", b"zstd"))
 """Encodings of a body that the server in front undoes; a body is passed on as it was read."""
 
@@ -252,22 +291,36 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 def make_head(
-    target: bytes, *, host: bytes, headers: RawHeaders, body_bytes: int, deadline_ms: int | None = None
+    target: bytes,
+    *,
+    host: bytes,
+    headers: RawHeaders,
+    body_bytes: int,
+    deadline_ms: int | None = None,
 ) -> bytes:
     """The head of a POST with a body of that many bytes, with the headers that are not of the first connection alone.
 
     Names and values come from a parser that lets no line end through.
     """
-    parts = [b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n" % (target, host, body_bytes)]
+    parts = [
+        b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n"
+        % (target, host, body_bytes)
+    ]
     nominated: frozenset[bytes] = frozenset()
     kept = []
     for name, value in headers:
         lower = name.lower()
         if lower == b"connection":
             nominated |= frozenset(each.strip() for each in value.lower().split(b","))
-        elif lower not in _MADE_ANEW and not (lower == b"content-encoding" and value.strip().lower() in _DECODED):
+        elif lower not in _MADE_ANEW and not (
+            lower == b"content-encoding" and value.strip().lower() in _DECODED
+        ):
             kept.append((lower, name, value))
-    parts += [b"%b: %b\r\n" % (name, value) for lower, name, value in kept if lower not in nominated]
+    parts += [
+        b"%b: %b\r\n" % (name, value)
+        for lower, name, value in kept
+        if lower not in nominated
+    ]
     if deadline_ms is not None:
         parts.append(b"%b: %d\r\n" % (DEADLINE.encode(), deadline_ms))
     parts.append(b"\r\n")

@@ -125,7 +125,11 @@ class Lane:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be read."""
-        return not self._waiting and not self._in_flight.total() and self._counts == Counts()
+        return (
+            not self._waiting
+            and not self._in_flight.total()
+            and self._counts == Counts()
+        )
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica has and has not answered."""
@@ -150,7 +154,9 @@ class Lane:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_exception(Overloaded(f"service {self.service} has left this node"))
+                turn.set_exception(
+                    Overloaded(f"service {self.service} has left this node")
+                )
 
     @property
     def waiting(self) -> int:
@@ -235,7 +241,9 @@ class Lane:
         if (chosen := self.take()) is not None:
             return chosen
         if len(self._waiting) >= self._queue_limit:
-            raise Overloaded(f"{len(self._waiting)} requests of service {self.service} wait already")
+            raise Overloaded(
+                f"{len(self._waiting)} requests of service {self.service} wait already"
+            )
         turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:

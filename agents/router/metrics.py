@@ -67,44 +67,107 @@ def exposition(services: Sequence[Shown], *, unknown: int) -> str:
     """All metrics. `unknown`: requests for services that the node does not know."""
     by_service = [(f'service="{_escaped(each.service)}"', each) for each in services]
     rejected = [
-        (f'{label},reason="{reason}"', each.counts.rejected[reason]) for label, each in by_service for reason in REASONS
+        (f'{label},reason="{reason}"', each.counts.rejected[reason])
+        for label, each in by_service
+        for reason in REASONS
     ]
     families = (
-        ("arrivals_total", "counter", "Requests that came.", [(b, s.counts.arrivals) for b, s in by_service]),
-        ("served_total", "counter", "Requests that were answered.", [(b, s.counts.served) for b, s in by_service]),
-        ("in_slo_total", "counter", "Of them within the SLO.", [(b, s.counts.in_slo) for b, s in by_service]),
+        (
+            "arrivals_total",
+            "counter",
+            "Requests that came.",
+            [(b, s.counts.arrivals) for b, s in by_service],
+        ),
+        (
+            "served_total",
+            "counter",
+            "Requests that were answered.",
+            [(b, s.counts.served) for b, s in by_service],
+        ),
+        (
+            "in_slo_total",
+            "counter",
+            "Of them within the SLO.",
+            [(b, s.counts.in_slo) for b, s in by_service],
+        ),
         ("rejected_total", "counter", "Requests that were refused or lost.", rejected),
-        ("waiting", "gauge", "Requests that wait for a replica.", [(b, s.waiting) for b, s in by_service]),
-        ("running", "gauge", "Requests that replicas have.", [(b, s.running) for b, s in by_service]),
-        ("replicas", "gauge", "Replicas in the routing table.", [(b, s.replicas) for b, s in by_service]),
-        ("replicas_out", "gauge", "Of them left out for failures.", [(b, s.replicas_out) for b, s in by_service]),
-        ("unknown_service_total", "counter", "Requests for services that the node does not know.", [("", unknown)]),
+        (
+            "waiting",
+            "gauge",
+            "Requests that wait for a replica.",
+            [(b, s.waiting) for b, s in by_service],
+        ),
+        (
+            "running",
+            "gauge",
+            "Requests that replicas have.",
+            [(b, s.running) for b, s in by_service],
+        ),
+        (
+            "replicas",
+            "gauge",
+            "Replicas in the routing table.",
+            [(b, s.replicas) for b, s in by_service],
+        ),
+        (
+            "replicas_out",
+            "gauge",
+            "Of them left out for failures.",
+            [(b, s.replicas_out) for b, s in by_service],
+        ),
+        (
+            "unknown_service_total",
+            "counter",
+            "Requests for services that the node does not know.",
+            [("", unknown)],
+        ),
     )
-    lines = [line for name, kind, text, samples in families for line in _family(name, kind, text, samples)]
-    lines += _head("latency_ms", "histogram", "Latency of the requests that were answered.")
+    lines = [
+        line
+        for name, kind, text, samples in families
+        for line in _family(name, kind, text, samples)
+    ]
+    lines += _head(
+        "latency_ms", "histogram", "Latency of the requests that were answered."
+    )
     for label, each in by_service:
-        lines += _histogram("latency_ms", label, each.counts.buckets, each.counts.latency_ms_sum)
+        lines += _histogram(
+            "latency_ms", label, each.counts.buckets, each.counts.latency_ms_sum
+        )
     lines += _head("arrival_gap_ms", "histogram", "Time between two arrivals.")
     for label, each in by_service:
-        lines += _histogram("arrival_gap_ms", label, each.counts.gaps, each.counts.gap_ms_sum)
+        lines += _histogram(
+            "arrival_gap_ms", label, each.counts.gaps, each.counts.gap_ms_sum
+        )
     return "\n".join(lines) + "\n"
 
 
 def _head(name: str, kind: str, text: str) -> list[str]:
-    return [f"# HELP plimsoll_router_{name} {text}", f"# TYPE plimsoll_router_{name} {kind}"]
+    return [
+        f"# HELP plimsoll_router_{name} {text}",
+        f"# TYPE plimsoll_router_{name} {kind}",
+    ]
 
 
-def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, int]]) -> list[str]:
+def _family(
+    name: str, kind: str, text: str, samples: Iterable[tuple[str, int]]
+) -> list[str]:
     values = [f"plimsoll_router_{name}{{{label}}} {value}" if label else f"plimsoll_router_{name} {value}"
               for label, value in samples]  # fmt: skip
     return [*_head(name, kind, text), *values]
 
 
-def _histogram(name: str, label: str, buckets: Counter[int], total_ms: float) -> list[str]:
+def _histogram(
+    name: str, label: str, buckets: Counter[int], total_ms: float
+) -> list[str]:
     lines, below = [], 0
-    for end, counted in groupby(range(_ENDS[-1] + 1), key=lambda bucket: -(-bucket // BUCKETS_PER_DOUBLING)):
+    for end, counted in groupby(
+        range(_ENDS[-1] + 1), key=lambda bucket: -(-bucket // BUCKETS_PER_DOUBLING)
+    ):
         below += sum(buckets[bucket] for bucket in counted)
-        lines.append(f'plimsoll_router_{name}_bucket{{{label},le="{bucket_end_ms(_ENDS[end]):g}"}} {below}')
+        lines.append(
+            f'plimsoll_router_{name}_bucket{{{label},le="{bucket_end_ms(_ENDS[end]):g}"}} {below}'
+        )
     count = buckets.total()
     return [
         *lines,

@@ -75,8 +75,15 @@ class ConnectionPool:
     def __init__(self, url: str, *, idle_s: float = IDLE_S) -> None:
         """`url`: `http://host:port`, perhaps with a path before all others. Raises ValueError."""
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} is no address of a worker; it must look like http://127.0.0.1:8001")
+        if (
+            parts.scheme != "http"
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+        ):
+            raise ValueError(
+                f"{url!r} is no address of a worker; it must look like http://127.0.0.1:8001"
+            )
         self.url = url
         self.host = parts.netloc.rpartition("@")[2].encode()
         """For the Host header."""
@@ -95,7 +102,9 @@ class ConnectionPool:
         """Send a request; its answer. Raises NotConnected, NoAnswer or LateAnswer."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + timeout_s
-        connection = self._take_idle(loop.time()) or await self._connect(loop, min(timeout_s, CONNECT_TIMEOUT_S))
+        connection = self._take_idle(loop.time()) or await self._connect(
+            loop, min(timeout_s, CONNECT_TIMEOUT_S)
+        )
         return await connection.ask(head, body, due_s)
 
     async def is_ready(self, path: bytes, *, timeout_s: float) -> bool:
@@ -136,14 +145,20 @@ class ConnectionPool:
             connection.close()
         return None
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> "Connection":
+    async def _connect(
+        self, loop: asyncio.AbstractEventLoop, timeout_s: float
+    ) -> "Connection":
         host, port = self._address
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(lambda: Connection(self, loop), host, port)
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, loop), host, port
+                )
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no connection within {timeout_s:g} s"
-            raise NotConnected(f"{self.url} cannot be connected to: {reason}") from error
+            raise NotConnected(
+                f"{self.url} cannot be connected to: {reason}"
+            ) from error
         return connection
 
 
@@ -213,7 +228,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_busy:  # nobody asked: whatever it is, the next answer would be taken for another
+        if (
+            not self._is_busy
+        ):  # nobody asked: whatever it is, the next answer would be taken for another
             self._transport.abort()
             return
         try:
@@ -239,18 +256,26 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         if self._answered is None:
             self._wake()
-            if parser.buffered > PIECES_LIMIT and not self._is_paused and not self._transport.is_closing():
+            if (
+                parser.buffered > PIECES_LIMIT
+                and not self._is_paused
+                and not self._transport.is_closing()
+            ):
                 self._is_paused = True
                 self._transport.pause_reading()
         elif parser.is_done:
             self._answer(parser.take())
-        elif (head := parser.head) is not None and (head.length is None or head.length > WHOLE_LIMIT):
+        elif (head := parser.head) is not None and (
+            head.length is None or head.length > WHOLE_LIMIT
+        ):
             self._answer(None)
 
     def _answer(self, body: bytes | None) -> None:
         answered, self._answered, head = self._answered, None, self._parser.head
         assert answered is not None and head is not None
-        answer = WorkerAnswer(status=head.status, headers=head.headers, length=head.length, body=body)
+        answer = WorkerAnswer(
+            status=head.status, headers=head.headers, length=head.length, body=body
+        )
         if body is None:
             answer.connection = self
         else:
@@ -284,7 +309,11 @@ class Connection(asyncio.Protocol):
         """The answer is whole."""
         head = self._parser.head
         assert head is not None
-        is_clean = not head.is_last and not self._parser.has_rest and not self._transport.get_write_buffer_size()
+        is_clean = (
+            not head.is_last
+            and not self._parser.has_rest
+            and not self._transport.get_write_buffer_size()
+        )
         self._end()
         if not is_clean or self._transport.is_closing():
             self._transport.abort()

@@ -19,7 +19,9 @@ class RequestRouter(Protocol):
         """The table in force."""
         ...
 
-    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    async def switch_routes(
+        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+    ) -> None:
         """Put a new table in force. Raises KeyError for a replica without an address, or DeviceError."""
         ...
 

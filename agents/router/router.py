@@ -30,7 +30,13 @@ from agents.base.protocol import ServiceReading
 from agents.router.http_messages import make_head
 from agents.router.lane import Counts, Lane, Overloaded, Reason
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
-from agents.router.pool import ConnectionPool, LateAnswer, NotConnected, WorkerAnswer, WorkerAnswerLost
+from agents.router.pool import (
+    ConnectionPool,
+    LateAnswer,
+    NotConnected,
+    WorkerAnswer,
+    WorkerAnswerLost,
+)
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""
@@ -115,20 +121,41 @@ class Router:
         app.on_cleanup.append(self._close)
         return app
 
-    def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    def switch(
+        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+    ) -> None:
         """Put a new table in force at once. `addresses`: base URL of every replica that the routes name.
 
         Requests under way finish where they are, also those of services that the table no longer has.
         Raises KeyError when a replica has no address and ValueError when it is no address, and then changes nothing.
         """
-        needed = {replica_id: addresses[replica_id] for route in routes for replica_id, _ in route.shares}
-        pools = {replica_id: self._pool(replica_id, url) for replica_id, url in needed.items()}
+        needed = {
+            replica_id: addresses[replica_id]
+            for route in routes
+            for replica_id, _ in route.shares
+        }
+        pools = {
+            replica_id: self._pool(replica_id, url)
+            for replica_id, url in needed.items()
+        }
         known = {lane.service: lane for lane in (*self._retired, *self._lanes.values())}
         busy = {replica_id for lane in known.values() for replica_id in lane.busy}
-        self._keep_pools(pools | {each: pool for each, pool in self._pools.items() if each in busy - pools.keys()})
+        self._keep_pools(
+            pools
+            | {
+                each: pool
+                for each, pool in self._pools.items()
+                if each in busy - pools.keys()
+            }
+        )
         self._routes = routes
-        self._lanes = {route.service: known.get(route.service) or self._make_lane(route) for route in routes}
-        self._retired = [lane for service, lane in known.items() if service not in self._lanes]
+        self._lanes = {
+            route.service: known.get(route.service) or self._make_lane(route)
+            for route in routes
+        }
+        self._retired = [
+            lane for service, lane in known.items() if service not in self._lanes
+        ]
         for route in routes:
             self._lanes[route.service].switch(route)
         for lane in self._retired:
@@ -136,7 +163,10 @@ class Router:
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica has and has not answered; 0 means drained once no route names it."""
-        return sum(lane.in_flight(replica_id) for lane in (*self._lanes.values(), *self._retired))
+        return sum(
+            lane.in_flight(replica_id)
+            for lane in (*self._lanes.values(), *self._retired)
+        )
 
     def read(self) -> tuple[ServiceReading, ...]:
         """Every service's counts since the last reading, by service."""
@@ -144,7 +174,9 @@ class Router:
         self._retired = [lane for lane in self._retired if not lane.is_empty]
         return tuple(sorted(readings, key=lambda reading: reading.service))
 
-    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    async def switch_routes(
+        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+    ) -> None:
         """As `switch`, for `agents.router.request_router`."""
         self.switch(routes, addresses)
 
@@ -165,7 +197,12 @@ class Router:
         return lane.total() if lane is not None else Counts()
 
     def _make_lane(self, route: ServiceRoute) -> Lane:
-        return Lane(route, queue_limit=self._queue_limit, replica_limit=self._replica_limit, now_s=self._now_s)
+        return Lane(
+            route,
+            queue_limit=self._queue_limit,
+            replica_limit=self._replica_limit,
+            now_s=self._now_s,
+        )
 
     def _pool(self, replica_id: str, url: str) -> ConnectionPool:
         known = self._pools.get(replica_id)
@@ -181,10 +218,15 @@ class Router:
         service = request.match_info["service"]
         if any(route.service == service and route.shares for route in self._routes):
             return web.Response()
-        return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"service {service} has no ready replica on this node")
+        return problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"service {service} has no ready replica on this node",
+        )
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        text = exposition(shown((*self._lanes.values(), *self._retired)), unknown=self._unknown)
+        text = exposition(
+            shown((*self._lanes.values(), *self._retired)), unknown=self._unknown
+        )
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
@@ -192,18 +234,26 @@ class Router:
         lane = self._lanes.get(service)
         if lane is None:
             self._unknown += 1
-            return problem(HTTPStatus.NOT_FOUND, f"this node knows no service {service}")
+            return problem(
+                HTTPStatus.NOT_FOUND, f"this node knows no service {service}"
+            )
         came_s = self._now_s()
         deadline_text = request.headers.get(DEADLINE)
         try:
-            deadline_ms = None if deadline_text is None else parse_deadline_ms(deadline_text)
+            deadline_ms = (
+                None if deadline_text is None else parse_deadline_ms(deadline_text)
+            )
         except ValueError as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
-        held_bytes = request.content_length if request.content_length is not None else MAX_BODY
+        held_bytes = (
+            request.content_length if request.content_length is not None else MAX_BODY
+        )
         if self._held_bytes + held_bytes > self._max_held_bytes and self._held_bytes:
             lane.arrive()
             lane.reject("full")
-            return _come_again(lane, f"requests of {self._held_bytes} bytes wait already on this node")
+            return _come_again(
+                lane, f"requests of {self._held_bytes} bytes wait already on this node"
+            )
         self._held_bytes += held_bytes
         try:
             body = await request.read()
@@ -248,7 +298,9 @@ class Router:
             except TimeoutError:
                 if left_s < job.timeout_s:
                     return _expired("in the queue"), "expired"
-                return _come_again(lane, f"no replica of {lane.service} had room within {left_s:g} s"), "full"
+                return _come_again(
+                    lane, f"no replica of {lane.service} had room within {left_s:g} s"
+                ), "full"
             try:
                 return await self._forward(job, replica_id)
             except NotConnected as error:
@@ -260,7 +312,9 @@ class Router:
                 lane.release(replica_id)
         return problem(HTTPStatus.BAD_GATEWAY, reason), "lost"
 
-    async def _forward(self, job: _Job, replica_id: str) -> tuple[web.StreamResponse, Outcome]:
+    async def _forward(
+        self, job: _Job, replica_id: str
+    ) -> tuple[web.StreamResponse, Outcome]:
         """Pass the request on and its answer back. NotConnected: nothing was sent."""
         if job.request.transport is None:
             return problem(HTTPStatus.BAD_GATEWAY, "the client has left"), "gone"
@@ -279,18 +333,31 @@ class Router:
             answer = await pool.ask(head, job.body, timeout_s=left_s)
         except LateAnswer:
             if job.deadline_ms is not None and job.left_s(self._now_s()) <= 0.0:
-                return _expired(f"while replica {replica_id} had the request"), "expired"
-            self._note_failure(job.lane, replica_id, "no answer in time", is_unreachable=False)
-            return problem(HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer in {left_s:g} s"), "lost"
+                return _expired(
+                    f"while replica {replica_id} had the request"
+                ), "expired"
+            self._note_failure(
+                job.lane, replica_id, "no answer in time", is_unreachable=False
+            )
+            return problem(
+                HTTPStatus.BAD_GATEWAY,
+                f"replica {replica_id} did not answer in {left_s:g} s",
+            ), "lost"
         except WorkerAnswerLost as error:
             self._note_failure(job.lane, replica_id, str(error), is_unreachable=False)
-            return problem(HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"), "lost"
+            return problem(
+                HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
+            ), "lost"
         if answer.status >= 500:
-            self._note_failure(job.lane, replica_id, f"status {answer.status}", is_unreachable=False)
+            self._note_failure(
+                job.lane, replica_id, f"status {answer.status}", is_unreachable=False
+            )
         else:
             job.lane.succeed(replica_id)
         if answer.body is not None:
-            response = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+            response = web.Response(
+                status=answer.status, headers=answer.headers, body=answer.body
+            )
             return response, "served" if answer.status < 500 else "lost"
         return await self._pass_pieces(job, replica_id, answer)
 
@@ -316,11 +383,20 @@ class Router:
             answer.close()
         return response, "served" if answer.status < 500 else "lost"
 
-    def _note_failure(self, lane: Lane, replica_id: str, reason: str, *, is_unreachable: bool) -> None:
+    def _note_failure(
+        self, lane: Lane, replica_id: str, reason: str, *, is_unreachable: bool
+    ) -> None:
         if lane.fail(replica_id, is_unreachable=is_unreachable):
-            log.warning("replica %s of %s gets nothing until it is ready again: %s", replica_id, lane.service, reason)
+            log.warning(
+                "replica %s of %s gets nothing until it is ready again: %s",
+                replica_id,
+                lane.service,
+                reason,
+            )
             if (lane, replica_id) not in self._probes:
-                self._probes[lane, replica_id] = asyncio.create_task(self._probe(lane, replica_id))
+                self._probes[lane, replica_id] = asyncio.create_task(
+                    self._probe(lane, replica_id)
+                )
 
     async def _probe(self, lane: Lane, replica_id: str) -> None:
         """Ask until the replica is ready, or out of the table."""
@@ -328,8 +404,12 @@ class Router:
             while replica_id in lane.out:
                 await asyncio.sleep(lane.probe_in_s(replica_id))
                 pool = self._pools.get(replica_id)
-                if pool is not None and await pool.is_ready(READY_PATH, timeout_s=PROBE_TIMEOUT_S):
-                    log.info("replica %s of %s is ready again", replica_id, lane.service)
+                if pool is not None and await pool.is_ready(
+                    READY_PATH, timeout_s=PROBE_TIMEOUT_S
+                ):
+                    log.info(
+                        "replica %s of %s is ready again", replica_id, lane.service
+                    )
                     lane.readmit(replica_id)
         finally:
             del self._probes[lane, replica_id]

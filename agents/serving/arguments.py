@@ -26,27 +26,71 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve = parser.add_argument_group("serving")
-    serve.add_argument("--service", required=True, help="name of the service, as in /v2/models/{name}/infer")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=whole(0, 65535), default=0, help="default: any free one; printed at the start")
-    serve.add_argument("--batch", type=whole(1, 65536), default=1, help="most rows of a batch (default: %(default)s)")
-    serve.add_argument("--delay-ms", type=amount(10_000.0), default=0.0, help="longest wait for a full batch")
     serve.add_argument(
-        "--batch-limit", type=whole(1, 65536), help="what --batch may be changed to (default: 1024, or --batch)"
+        "--service",
+        required=True,
+        help="name of the service, as in /v2/models/{name}/infer",
     )
     serve.add_argument(
-        "--queue", type=whole(1, 65536), default=256, help="requests that wait at most (default: %(default)s)"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s)",
     )
     serve.add_argument(
-        "--drain-s", type=amount(3600.0), default=30.0, help="after SIGTERM, for open requests (default: %(default)s)"
+        "--port",
+        type=whole(0, 65535),
+        default=0,
+        help="default: any free one; printed at the start",
     )
-    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    serve.add_argument(
+        "--batch",
+        type=whole(1, 65536),
+        default=1,
+        help="most rows of a batch (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--delay-ms",
+        type=amount(10_000.0),
+        default=0.0,
+        help="longest wait for a full batch",
+    )
+    serve.add_argument(
+        "--batch-limit",
+        type=whole(1, 65536),
+        help="what --batch may be changed to (default: 1024, or --batch)",
+    )
+    serve.add_argument(
+        "--queue",
+        type=whole(1, 65536),
+        default=256,
+        help="requests that wait at most (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--drain-s",
+        type=amount(3600.0),
+        default=30.0,
+        help="after SIGTERM, for open requests (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--engine", choices=("timed", "torch", "onnx"), default="timed")
-    engine.add_argument("--network", help="torch, onnx: a file in --network-dir, or with --factory-module its function")
-    engine.add_argument("--network-dir", type=Path, help="the only directory that files are taken from")
-    engine.add_argument("--factory-module", help="torch: module whose functions make networks: torchvision.models")
-    engine.add_argument("--weights", help="torch: state dictionary for the factory's network, in --network-dir")
+    engine.add_argument(
+        "--network",
+        help="torch, onnx: a file in --network-dir, or with --factory-module its function",
+    )
+    engine.add_argument(
+        "--network-dir", type=Path, help="the only directory that files are taken from"
+    )
+    engine.add_argument(
+        "--factory-module",
+        help="torch: module whose functions make networks: torchvision.models",
+    )
+    engine.add_argument(
+        "--weights",
+        help="torch: state dictionary for the factory's network, in --network-dir",
+    )
     engine.add_argument(
         "--input",
         action="append",
@@ -54,13 +98,35 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME:DATATYPE:SHAPE",
         help="torch: an input without its rows, x:FP32:3,224,224; in the order of the network's arguments",
     )
-    engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
-    engine.add_argument("--memory-mib", type=amount(1e9), help="most device memory the engine takes; timed: fake")
-    engine.add_argument("--threads", type=whole(1, 1024), default=1, help="CPU threads of a batch (default: 1)")
+    engine.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="(default: %(default)s)",
+    )
+    engine.add_argument(
+        "--memory-mib",
+        type=amount(1e9),
+        help="most device memory the engine takes; timed: fake",
+    )
+    engine.add_argument(
+        "--threads",
+        type=whole(1, 1024),
+        default=1,
+        help="CPU threads of a batch (default: 1)",
+    )
     times = engine.add_mutually_exclusive_group()
-    times.add_argument("--times-ms", metavar="ROWS:MS,...", help="timed: measured times (default: 1:1)")
-    times.add_argument("--times-csv", type=Path, help="timed: a file with the columns batch, execution_ms")
-    engine.add_argument("--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU")
+    times.add_argument(
+        "--times-ms", metavar="ROWS:MS,...", help="timed: measured times (default: 1:1)"
+    )
+    times.add_argument(
+        "--times-csv",
+        type=Path,
+        help="timed: a file with the columns batch, execution_ms",
+    )
+    engine.add_argument(
+        "--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU"
+    )
     return parser
 
 
@@ -71,7 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.batch_limit is None:
         options.batch_limit = max(1024, options.batch)
     if options.batch > options.batch_limit:
-        parser.error(f"--batch {options.batch} is above --batch-limit {options.batch_limit}")
+        parser.error(
+            f"--batch {options.batch} is above --batch-limit {options.batch_limit}"
+        )
     if options.engine != "timed" and not options.network:
         parser.error(f"--engine {options.engine} needs --network")
     # Imported late: aiohttp alone takes longer than --help may.
@@ -85,7 +153,9 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.strip().lstrip("+").isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {low} to {high}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be a whole number from {low} to {high}"
+            )
         return int(text)
 
     return read
@@ -100,7 +170,9 @@ def amount(high: float) -> Callable[[str], float]:
         except ValueError:
             number = -1.0
         if not 0.0 <= number <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a number from 0 to {high:g}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must be a number from 0 to {high:g}"
+            )
         return number
 
     return read

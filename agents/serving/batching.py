@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agents.serving.engines.engine import Engine, EngineThread
-from agents.serving.engines.errors import DeadlinePassed, DropReason, EngineFailed, EngineLost, NotTaken, ServingError
+from agents.serving.engines.errors import (
+    DeadlinePassed,
+    DropReason,
+    EngineFailed,
+    EngineLost,
+    NotTaken,
+    ServingError,
+)
 from agents.serving.engines.tensors import Tensors, join, split
 
 
@@ -52,7 +59,9 @@ class Waiting:
     """By the loop's clock: not run after that."""
     is_gone: Callable[[], bool] = lambda: False
     """Whether the client has left."""
-    answered: "asyncio.Future[InferAnswer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answered: "asyncio.Future[InferAnswer]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
     @property
     def rows(self) -> int:
@@ -71,7 +80,13 @@ class Batcher:
     """The queue and the loop that empties it."""
 
     def __init__(
-        self, engine: Engine, thread: EngineThread, *, limits: BatchLimits, queue_limit: int, watch: BatchCounter
+        self,
+        engine: Engine,
+        thread: EngineThread,
+        *,
+        limits: BatchLimits,
+        queue_limit: int,
+        watch: BatchCounter,
     ) -> None:
         """`queue_limit`: most requests that wait."""
         self.limits = limits
@@ -99,7 +114,9 @@ class Batcher:
         """Raises NotTaken when the queue is full."""
         if len(self._waiting) >= self._queue_limit:
             self._watch.dropped("queue_full")
-            raise NotTaken(f"{self._queue_limit} requests wait already", reason="queue_full")
+            raise NotTaken(
+                f"{self._queue_limit} requests wait already", reason="queue_full"
+            )
 
     async def answer(self, request: Waiting) -> InferAnswer:
         """Queue a request and wait for its answer. Raises NotTaken, DeadlinePassed, EngineFailed or EngineLost."""
@@ -111,7 +128,11 @@ class Batcher:
         self._rows += request.rows
         self._idle.clear()
         self._changed.set()
-        expiry = loop.call_at(request.deadline_s, self._expire, request) if request.deadline_s < math.inf else None
+        expiry = (
+            loop.call_at(request.deadline_s, self._expire, request)
+            if request.deadline_s < math.inf
+            else None
+        )
         try:
             return await request.answered
         finally:
@@ -159,8 +180,14 @@ class Batcher:
         now_s = asyncio.get_running_loop().time
         while True:
             oldest = next(iter(self._waiting), None)
-            wait_s = None if oldest is None else oldest.came_s + self.limits.delay_ms / 1000.0 - now_s()
-            if wait_s is not None and (self._is_hurried or self._rows >= self.limits.batch or wait_s <= 0.0):
+            wait_s = (
+                None
+                if oldest is None
+                else oldest.came_s + self.limits.delay_ms / 1000.0 - now_s()
+            )
+            if wait_s is not None and (
+                self._is_hurried or self._rows >= self.limits.batch or wait_s <= 0.0
+            ):
                 return
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -178,7 +205,9 @@ class Batcher:
             elif request.is_gone():
                 self._remove(request)
                 self._fail(request, NotTaken("the client has left", reason="abandoned"))
-            elif taken and (rows + request.rows > self.limits.batch or not _alike(taken[0], request)):
+            elif taken and (
+                rows + request.rows > self.limits.batch or not _alike(taken[0], request)
+            ):
                 break
             else:
                 self._remove(request)
@@ -191,13 +220,20 @@ class Batcher:
         self.running = len(batch)
         rows = [each.rows for each in batch]
         try:
-            outputs, execution_s = await self._thread.call(lambda: self._execute([each.inputs for each in batch]))
+            outputs, execution_s = await self._thread.call(
+                lambda: self._execute([each.inputs for each in batch])
+            )
             parts = split(outputs, rows)
         except (EngineFailed, asyncio.CancelledError) as error:
             self._watch.batch_ended(rows=sum(rows), execution_s=0.0, is_ok=False)
             is_failure = isinstance(error, EngineFailed)
             for each in batch:
-                self._fail(each, error if is_failure else EngineFailed("the worker was stopped while the batch ran"))
+                self._fail(
+                    each,
+                    error
+                    if is_failure
+                    else EngineFailed("the worker was stopped while the batch ran"),
+                )
             if isinstance(error, EngineLost) or not is_failure:
                 raise
             return
@@ -206,7 +242,9 @@ class Batcher:
         self._watch.batch_ended(rows=sum(rows), execution_s=execution_s, is_ok=True)
         for request, part in zip(batch, parts, strict=True):
             if not request.answered.done():
-                answer = InferAnswer(outputs=part, batch_rows=sum(rows), batch_number=self.begun)
+                answer = InferAnswer(
+                    outputs=part, batch_rows=sum(rows), batch_number=self.begun
+                )
                 request.answered.set_result(answer)
 
     def _execute(self, requests: Sequence[Tensors]) -> tuple[Tensors, float]:
@@ -217,7 +255,9 @@ class Batcher:
         except ServingError:
             raise
         except Exception as error:  # A network is foreign code and raises what it likes; the worker goes on.
-            raise EngineFailed(f"the network raised {type(error).__name__}: {error}") from error
+            raise EngineFailed(
+                f"the network raised {type(error).__name__}: {error}"
+            ) from error
         return outputs, time.perf_counter() - start_s
 
     def _expire(self, request: Waiting) -> None:

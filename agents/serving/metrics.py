@@ -3,13 +3,26 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 from agents.serving.engines.errors import DropReason
 
 Outcome: TypeAlias = Literal["ok", "bad", "not_taken", "late", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "bad", "not_taken", "late", "failed")
-DROP_REASONS: tuple[DropReason, ...] = ("queue_full", "not_ready", "deadline", "abandoned", "stopped")
+DROP_REASONS: tuple[DropReason, ...] = (
+    "queue_full",
+    "not_ready",
+    "deadline",
+    "abandoned",
+    "stopped",
+)
 
 GAUGES: Mapping[str, str] = {
     "queue_length": "Requests that wait.",
@@ -30,13 +43,25 @@ class WorkerMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._requests = self._counter("requests", "Inference requests answered, by what became of them.", "outcome")
-        self._drops = self._counter("drops", "Requests that were not run, by reason.", "reason")
+        self._requests = self._counter(
+            "requests",
+            "Inference requests answered, by what became of them.",
+            "outcome",
+        )
+        self._drops = self._counter(
+            "drops", "Requests that were not run, by reason.", "reason"
+        )
         self._batches = self._counter("batches", "Batches that ended.", "outcome")
-        self._rows = self._histogram("batch_size_rows", "Rows of the batches that ran.", ROWS)
-        self._execution = self._histogram("execution_seconds", "Time of a batch in the engine.", SECONDS)
+        self._rows = self._histogram(
+            "batch_size_rows", "Rows of the batches that ran.", ROWS
+        )
+        self._execution = self._histogram(
+            "execution_seconds", "Time of a batch in the engine.", SECONDS
+        )
         self._latency = self._histogram(
-            "latency_seconds", "Arrival of a request to its answer, if it was run.", SECONDS
+            "latency_seconds",
+            "Arrival of a request to its answer, if it was run.",
+            SECONDS,
         )
         # A series that is there from the start can be alerted on: nothing is then 0, not absent.
         for outcome in OUTCOMES:
@@ -54,7 +79,9 @@ class WorkerMetrics:
 
     def observe(self, name: str, read: Callable[[], float]) -> None:
         """Add one of GAUGES, which is read when it is asked for."""
-        Gauge(f"plimsoll_worker_{name}", GAUGES[name], registry=self._registry).set_function(read)
+        Gauge(
+            f"plimsoll_worker_{name}", GAUGES[name], registry=self._registry
+        ).set_function(read)
 
     def answered(self, outcome: Outcome, latency_s: float) -> None:
         """A request was answered."""
@@ -82,7 +109,16 @@ class WorkerMetrics:
         return generate_latest(self._registry)
 
     def _counter(self, name: str, help_text: str, label: str) -> Counter:
-        return Counter(f"plimsoll_worker_{name}", help_text, (label,), registry=self._registry)
+        return Counter(
+            f"plimsoll_worker_{name}", help_text, (label,), registry=self._registry
+        )
 
-    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"plimsoll_worker_{name}", help_text, buckets=buckets, registry=self._registry)
+    def _histogram(
+        self, name: str, help_text: str, buckets: tuple[float, ...]
+    ) -> Histogram:
+        return Histogram(
+            f"plimsoll_worker_{name}",
+            help_text,
+            buckets=buckets,
+            registry=self._registry,
+        )

@@ -48,7 +48,9 @@ def run_worker(options: argparse.Namespace) -> int:
     # Each of them would double its series.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        level=options.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     try:
         return asyncio.run(_serve(options, os.environ))
@@ -60,11 +62,22 @@ def run_worker(options: argparse.Namespace) -> int:
 def make_engine(options: argparse.Namespace, environment: Mapping[str, str]) -> Engine:
     """The engine that the arguments ask for, not yet loaded. Raises LaunchFailed."""
     if options.engine == "timed":
-        from agents.serving.engines.timed_engine import TimedEngine, load_times, read_times
+        from agents.serving.engines.timed_engine import (
+            TimedEngine,
+            load_times,
+            read_times,
+        )
 
-        times = load_times(options.times_csv) if options.times_csv else read_times(options.times_ms or "1:1")
+        times = (
+            load_times(options.times_csv)
+            if options.times_csv
+            else read_times(options.times_ms or "1:1")
+        )
         return TimedEngine(
-            times=times, sms=options.fake_sms, memory_mib=options.memory_mib or 0.0, environment=environment
+            times=times,
+            sms=options.fake_sms,
+            memory_mib=options.memory_mib or 0.0,
+            environment=environment,
         )
     if options.engine == "torch":
         from agents.serving.engines.torch_engine import make_torch_engine
@@ -83,12 +96,17 @@ async def _serve(options: argparse.Namespace, environment: Mapping[str, str]) ->
         queue_limit=options.queue,
     )
     replica = ServedReplica(
-        settings, make_engine(options, environment), metrics=WorkerMetrics(), environment=environment
+        settings,
+        make_engine(options, environment),
+        metrics=WorkerMetrics(),
+        environment=environment,
     )
     signals = _Signals(asyncio.Event(), asyncio.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.came)
-    runner = web.AppRunner(make_app(replica), access_log=None, shutdown_timeout=LAST_ANSWERS_S)
+    runner = web.AppRunner(
+        make_app(replica), access_log=None, shutdown_timeout=LAST_ANSWERS_S
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, options.host, options.port).start()
@@ -114,18 +132,35 @@ async def _run(replica: ServedReplica, signals: _Signals, drain_s: float) -> int
     return 0 if is_whole else 1
 
 
-async def _drain(replica: ServedReplica, running: "asyncio.Task[None]", again: asyncio.Event, drain_s: float) -> bool:
+async def _drain(
+    replica: ServedReplica,
+    running: "asyncio.Task[None]",
+    again: asyncio.Event,
+    drain_s: float,
+) -> bool:
     """Answer what was taken; whether it all was, in time and before the second signal."""
     try:
         left = replica.drain().waiting
-        log.info("the worker of %s drains, %d requests wait", replica.settings.service, left)
+        log.info(
+            "the worker of %s drains, %d requests wait", replica.settings.service, left
+        )
     except WrongState as error:
         log.info("nothing to drain: %s", error)
-    idle, hurried = asyncio.create_task(replica.idle()), asyncio.create_task(again.wait())
+    idle, hurried = (
+        asyncio.create_task(replica.idle()),
+        asyncio.create_task(again.wait()),
+    )
     try:
-        await asyncio.wait({idle, hurried, running}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {idle, hurried, running},
+            timeout=drain_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         if not idle.done():
-            log.error("requests were still open after %g s or at the second signal; they are lost", drain_s)
+            log.error(
+                "requests were still open after %g s or at the second signal; they are lost",
+                drain_s,
+            )
         return idle.done()
     finally:
         idle.cancel()

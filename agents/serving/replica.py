@@ -24,7 +24,16 @@ from agents.serving.engines.sm_count import sm_percent_of
 from agents.serving.engines.tensors import Tensors
 from agents.serving.metrics import WorkerMetrics
 
-State: TypeAlias = Literal["loading", "ready", "draining", "drained", "offloading", "offloaded", "resuming", "failed"]
+State: TypeAlias = Literal[
+    "loading",
+    "ready",
+    "draining",
+    "drained",
+    "offloading",
+    "offloaded",
+    "resuming",
+    "failed",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +78,12 @@ class ServedReplica:
     """Drives one engine. All methods belong to the event loop that it was made in."""
 
     def __init__(
-        self, settings: WorkerSettings, engine: Engine, *, metrics: WorkerMetrics, environment: Mapping[str, str]
+        self,
+        settings: WorkerSettings,
+        engine: Engine,
+        *,
+        metrics: WorkerMetrics,
+        environment: Mapping[str, str],
     ) -> None:
         """Raises LaunchFailed where the environment's share is none."""
         self.settings = settings
@@ -82,7 +96,11 @@ class ServedReplica:
         self._is_loaded = False
         self._sm_percent = sm_percent_of(environment)
         self._batcher = Batcher(
-            engine, self._thread, limits=settings.limits, queue_limit=settings.queue_limit, watch=metrics
+            engine,
+            self._thread,
+            limits=settings.limits,
+            queue_limit=settings.queue_limit,
+            watch=metrics,
         )
         self._draining: asyncio.Task[None] | None = None
         self._observe()
@@ -91,7 +109,9 @@ class ServedReplica:
         """Load, warm up, then serve until cancelled. Raises LaunchFailed, EngineFailed at warm-up, or EngineLost."""
         try:
             self.signature = await self._thread.call(self._engine.load)
-            await self._thread.call(lambda: self._engine.warm_up(self._batcher.limits.batch))
+            await self._thread.call(
+                lambda: self._engine.warm_up(self._batcher.limits.batch)
+            )
             self._is_loaded = True
             self.state = "ready" if self.state == "loading" else self.state
             await self._batcher.run()
@@ -107,27 +127,40 @@ class ServedReplica:
         """Raises NotTaken unless a request may be taken now."""
         if self.state != "ready":
             self.metrics.dropped("not_ready")
-            raise NotTaken(f"the worker of {self.settings.service} is {self.state}", reason="not_ready")
+            raise NotTaken(
+                f"the worker of {self.settings.service} is {self.state}",
+                reason="not_ready",
+            )
         self._batcher.check_room()
 
     async def answer(
-        self, inputs: Tensors, *, came_s: float, deadline_s: float, is_gone: Callable[[], bool]
+        self,
+        inputs: Tensors,
+        *,
+        came_s: float,
+        deadline_s: float,
+        is_gone: Callable[[], bool],
     ) -> InferAnswer:
         """The outputs for some inputs. Raises BadRequest, NotTaken, DeadlinePassed or EngineFailed."""
         fitting = self._fitting(inputs)
         self.check_taking()
         return await self._batcher.answer(
-            Waiting(inputs=fitting, came_s=came_s, deadline_s=deadline_s, is_gone=is_gone)
+            Waiting(
+                inputs=fitting, came_s=came_s, deadline_s=deadline_s, is_gone=is_gone
+            )
         )
 
     def change_limits(self, *, batch: int | None, delay_ms: float | None) -> Status:
         """Take another largest batch or delay, for every batch that begins from now on. Raises BadRequest."""
         now = self._batcher.limits
         if batch is not None and batch > self.settings.batch_limit:
-            raise BadRequest(f"batch {batch} is above {self.settings.batch_limit}, what this worker was started for")
+            raise BadRequest(
+                f"batch {batch} is above {self.settings.batch_limit}, what this worker was started for"
+            )
         self._batcher.change(
             BatchLimits(
-                batch=now.batch if batch is None else batch, delay_ms=now.delay_ms if delay_ms is None else delay_ms
+                batch=now.batch if batch is None else batch,
+                delay_ms=now.delay_ms if delay_ms is None else delay_ms,
             )
         )
         return self.status()
@@ -139,7 +172,9 @@ class ServedReplica:
             self._batcher.hurry(is_hurried=True)
             self._draining = asyncio.create_task(self._finish_draining())
         elif self.state not in ("draining", "drained"):
-            raise WrongState(f"the worker is {self.state}; only a ready one can be drained")
+            raise WrongState(
+                f"the worker is {self.state}; only a ready one can be drained"
+            )
         return self.status()
 
     def undrain(self) -> Status:
@@ -155,7 +190,9 @@ class ServedReplica:
         """Answer what was taken, then move the device's memory to the host. Raises WrongState or EngineFailed."""
         if self.state != "offloaded":
             if self.state not in ("ready", "drained"):
-                raise WrongState(f"the worker is {self.state}; only a ready or drained one can be offloaded")
+                raise WrongState(
+                    f"the worker is {self.state}; only a ready or drained one can be offloaded"
+                )
             async with self._moving("offloading", "offloaded"):
                 await self._batcher.idle()
                 await self._thread.call(self._engine.offload)
@@ -222,15 +259,21 @@ class ServedReplica:
         """The inputs in the network's order. Raises BadRequest where it cannot take them."""
         rows, wanted = inputs[0].rows, self.signature.inputs
         if rows > self.settings.batch_limit:
-            raise BadRequest(f"the request has {rows} rows; a batch here has {self.settings.batch_limit} at most")
+            raise BadRequest(
+                f"the request has {rows} rows; a batch here has {self.settings.batch_limit} at most"
+            )
         if not wanted:
             return inputs
         given = {each.name: each for each in inputs}
         if given.keys() != {each.name for each in wanted}:
-            raise BadRequest(f"the inputs are {', '.join(given)}; the network takes {', '.join(map(str, wanted))}")
+            raise BadRequest(
+                f"the inputs are {', '.join(given)}; the network takes {', '.join(map(str, wanted))}"
+            )
         for each in wanted:
             if not each.takes(given[each.name].kind):
-                raise BadRequest(f"input {given[each.name].kind} is not what the network takes: {each}")
+                raise BadRequest(
+                    f"input {given[each.name].kind} is not what the network takes: {each}"
+                )
         return tuple(given[each.name] for each in wanted)
 
     def _observe(self) -> None:

@@ -28,11 +28,23 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from agents.base.http_problems import DEADLINE, parse_deadline_ms, problem
 from agents.serving.batching import InferAnswer
-from agents.serving.engines.errors import BadRequest, DeadlinePassed, EngineFailed, NotTaken, ServingError, WrongState
+from agents.serving.engines.errors import (
+    BadRequest,
+    DeadlinePassed,
+    EngineFailed,
+    NotTaken,
+    ServingError,
+    WrongState,
+)
 from agents.serving.engines.tensors import TensorType
 from agents.serving.metrics import Outcome
 from agents.serving.replica import ServedReplica, Status
-from agents.serving.wire import JSON_LENGTH_HEADER, InferRequest, decode_request, encode_answer
+from agents.serving.wire import (
+    JSON_LENGTH_HEADER,
+    InferRequest,
+    decode_request,
+    encode_answer,
+)
 
 MIB = 1024 * 1024
 MAX_BODY = 64 * MIB
@@ -77,7 +89,9 @@ class WireKind(msgspec.Struct):
     shape: list[int]
 
 
-def make_app(replica: ServedReplica, *, largest_held: int = MAX_HELD) -> web.Application:
+def make_app(
+    replica: ServedReplica, *, largest_held: int = MAX_HELD
+) -> web.Application:
     """The HTTP server of a replica; run it with `web.AppRunner`. `largest_held`: bytes of all open requests."""
     server = _Server(replica, largest_held)
     app = web.Application(client_max_size=MAX_BODY, middlewares=[_as_problems])
@@ -108,7 +122,10 @@ async def _as_problems(request: web.Request, handler: Handler) -> web.StreamResp
     except web.HTTPException as error:
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
-        answer = problem(HTTPStatus(error.status), f"{request.method} {request.path}: {error.text or error.reason}")
+        answer = problem(
+            HTTPStatus(error.status),
+            f"{request.method} {request.path}: {error.text or error.reason}",
+        )
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
@@ -123,18 +140,30 @@ class _Server:
         self._held = 0
 
     async def about(self, _: web.Request) -> web.Response:
-        return _json({"name": "plimsoll-worker", "version": _version(), "extensions": ["binary_tensor_data"]})
+        return _json(
+            {
+                "name": "plimsoll-worker",
+                "version": _version(),
+                "extensions": ["binary_tensor_data"],
+            }
+        )
 
     async def live(self, _: web.Request) -> web.Response:
         if self._replica.state == "failed":
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "the engine has failed; the worker must be started anew")
+            return problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "the engine has failed; the worker must be started anew",
+            )
         return _json({"live": True})
 
     async def ready(self, request: web.Request) -> web.Response:
         self._check_name(request)
         status = self._replica.status()
         if status.state != "ready":
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the worker of {status.service} is {status.state}")
+            return problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"the worker of {status.service} is {status.state}",
+            )
         return _json(status)
 
     async def describe(self, request: web.Request) -> web.Response:
@@ -172,19 +201,31 @@ class _Server:
     async def _infer(self, request: web.Request, came_s: float) -> web.Response:
         deadline_s = came_s + _deadline_ms(request) / 1000.0
         self._replica.check_taking()  # Before the body is read: who is overloaded must not read on.
-        asked = decode_request(await _body(request), request.headers.get(JSON_LENGTH_HEADER))
+        asked = decode_request(
+            await _body(request), request.headers.get(JSON_LENGTH_HEADER)
+        )
         answer = await self._replica.answer(
-            asked.inputs, came_s=came_s, deadline_s=deadline_s, is_gone=lambda: request.transport is None
+            asked.inputs,
+            came_s=came_s,
+            deadline_s=deadline_s,
+            is_gone=lambda: request.transport is None,
         )
         return _encoded(self._replica.settings.service, asked, answer)
 
     @contextmanager
     def _room_for(self, request: web.Request) -> Iterator[None]:
         """Hold as many bytes as the request has, from before they are read until it is answered. Raises NotTaken."""
-        length = MAX_BODY if request.content_length is None else min(request.content_length, MAX_BODY)
+        length = (
+            MAX_BODY
+            if request.content_length is None
+            else min(request.content_length, MAX_BODY)
+        )
         if self._held + length > self._largest_held:
             self._replica.metrics.dropped("queue_full")
-            raise NotTaken(f"open requests hold {self._held / MIB:.1f} MiB already", reason="queue_full")
+            raise NotTaken(
+                f"open requests hold {self._held / MIB:.1f} MiB already",
+                reason="queue_full",
+            )
         self._held += length
         try:
             yield
@@ -198,8 +239,16 @@ class _Server:
         try:
             change = msgspec.json.decode(await _body(request), type=BatchChangeRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadRequest(f'not a batch change like {{"batch": 8, "delay_ms": 2}}: {error}') from error
-        return _json(_batch_answer(self._replica.change_limits(batch=change.batch, delay_ms=change.delay_ms)))
+            raise BadRequest(
+                f'not a batch change like {{"batch": 8, "delay_ms": 2}}: {error}'
+            ) from error
+        return _json(
+            _batch_answer(
+                self._replica.change_limits(
+                    batch=change.batch, delay_ms=change.delay_ms
+                )
+            )
+        )
 
     async def drain(self, _: web.Request) -> web.Response:
         return _json(self._replica.drain(), HTTPStatus.ACCEPTED)
@@ -217,7 +266,10 @@ class _Server:
         return _json(self._replica.status())
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._replica.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=self._replica.metrics.text(),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
+        )
 
     def _check_name(self, request: web.Request) -> None:
         name, mine = request.match_info.get("name"), self._replica.settings.service
@@ -247,7 +299,9 @@ async def _body(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await request.read()
     except TimeoutError as error:
-        raise web.HTTPRequestTimeout(text=f"the body was not whole after {BODY_TIMEOUT_S:g} s") from error
+        raise web.HTTPRequestTimeout(
+            text=f"the body was not whole after {BODY_TIMEOUT_S:g} s"
+        ) from error
 
 
 def _batch_answer(status: Status) -> BatchAnswer:
@@ -265,17 +319,24 @@ def _wire_kind(kind: TensorType) -> WireKind:
 
 def _encoded(service: str, asked: InferRequest, answer: InferAnswer) -> web.Response:
     body, json_length = encode_answer(
-        service, asked, answer.outputs, {"batch": answer.batch_rows, "batch_number": answer.batch_number}
+        service,
+        asked,
+        answer.outputs,
+        {"batch": answer.batch_rows, "batch_number": answer.batch_number},
     )
     if json_length is None:
         return web.Response(body=body, content_type="application/json")
     return web.Response(
-        body=body, content_type="application/octet-stream", headers={JSON_LENGTH_HEADER: str(json_length)}
+        body=body,
+        content_type="application/octet-stream",
+        headers={JSON_LENGTH_HEADER: str(json_length)},
     )
 
 
 def _json(body: object, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+    return web.Response(
+        status=status, body=msgspec.json.encode(body), content_type="application/json"
+    )
 
 
 def _version() -> str:

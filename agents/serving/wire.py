@@ -15,7 +15,14 @@ import msgspec
 from msgspec import Meta
 
 from agents.serving.engines.errors import BadRequest
-from agents.serving.engines.tensors import TYPE_CODES, Tensor, Tensors, byte_count, pack_numbers, unpack_numbers
+from agents.serving.engines.tensors import (
+    TYPE_CODES,
+    Tensor,
+    Tensors,
+    byte_count,
+    pack_numbers,
+    unpack_numbers,
+)
 
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 MAX_DIMENSIONS = 16
@@ -103,7 +110,11 @@ def decode_request(body: bytes, json_length: str | None = None) -> InferRequest:
         inputs=inputs,
         id=asked.id,
         wanted=tuple(each.name for each in asked.outputs),
-        binary=tuple(each.name for each in asked.outputs if each.parameters.get("binary_data") is True),
+        binary=tuple(
+            each.name
+            for each in asked.outputs
+            if each.parameters.get("binary_data") is True
+        ),
         all_binary=asked.parameters.get("binary_data_output") is True,
     )
 
@@ -116,8 +127,14 @@ def encode_answer(
         raise BadRequest(
             f"no output {', '.join(sorted(missing))}; there are {', '.join(each.name for each in outputs)}"
         )
-    chosen = [each for each in outputs if not request.wanted or each.name in request.wanted]
-    binary = {each.name: each.data for each in chosen if request.all_binary or each.name in request.binary}
+    chosen = [
+        each for each in outputs if not request.wanted or each.name in request.wanted
+    ]
+    binary = {
+        each.name: each.data
+        for each in chosen
+        if request.all_binary or each.name in request.binary
+    }
     answer = WireAnswer(
         model_name=service,
         id=request.id,
@@ -134,15 +151,23 @@ def _parts(body: bytes, json_length: str | None) -> tuple[bytes, bytes]:
     """The JSON and what follows it."""
     if json_length is None:
         return body, b""
-    if not json_length.isascii() or not json_length.isdigit() or int(json_length) > len(body):
-        raise BadRequest(f"{JSON_LENGTH_HEADER} {json_length!r} must be 0 to {len(body)}, the length of the body")
+    if (
+        not json_length.isascii()
+        or not json_length.isdigit()
+        or int(json_length) > len(body)
+    ):
+        raise BadRequest(
+            f"{JSON_LENGTH_HEADER} {json_length!r} must be 0 to {len(body)}, the length of the body"
+        )
     return body[: int(json_length)], body[int(json_length) :]
 
 
 def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
     names = [each.name for each in asked]
     if len(set(names)) < len(names):
-        raise BadRequest(f"inputs must have names of their own, these are {', '.join(names)}")
+        raise BadRequest(
+            f"inputs must have names of their own, these are {', '.join(names)}"
+        )
     inputs, start = [], 0
     for each in asked:
         size = _binary_size(each)
@@ -153,7 +178,9 @@ def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
         raise BadRequest(f"{len(rest)} bytes follow the JSON, the inputs name {start}")
     rows = {each.rows for each in inputs}
     if len(rows) > 1:
-        raise BadRequest(f"the first dimension is the batch: it must be alike in all inputs, it is {sorted(rows)}")
+        raise BadRequest(
+            f"the first dimension is the batch: it must be alike in all inputs, it is {sorted(rows)}"
+        )
     return tuple(inputs)
 
 
@@ -163,12 +190,16 @@ def _tensor(asked: WireInput, data: bytes) -> Tensor:
         raise BadRequest(
             f"input {asked.name} has {len(data)} bytes, shape {asked.shape} of {asked.datatype} needs {wanted}"
         )
-    return Tensor(name=asked.name, datatype=asked.datatype, shape=tuple(asked.shape), data=data)
+    return Tensor(
+        name=asked.name, datatype=asked.datatype, shape=tuple(asked.shape), data=data
+    )
 
 
 def _known(datatype: str) -> str:
     if datatype not in TYPE_CODES:
-        raise BadRequest(f"datatype {datatype!r} is not served; there are {', '.join(TYPE_CODES)}")
+        raise BadRequest(
+            f"datatype {datatype!r} is not served; there are {', '.join(TYPE_CODES)}"
+        )
     return datatype
 
 
@@ -177,15 +208,21 @@ def _binary_size(asked: WireInput) -> int | None:
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise BadRequest(f"input {asked.name}: binary_data_size {size!r} must be a count of bytes")
+        raise BadRequest(
+            f"input {asked.name}: binary_data_size {size!r} must be a count of bytes"
+        )
     if bytes(asked.data):
-        raise BadRequest(f"input {asked.name} has data in the JSON and behind it; send one of the two")
+        raise BadRequest(
+            f"input {asked.name} has data in the JSON and behind it; send one of the two"
+        )
     return size
 
 
 def _json_data(asked: WireInput) -> bytes:
     try:
-        numbers = decode_numbers(bytes(asked.data), datatype=_known(asked.datatype), shape=asked.shape)
+        numbers = decode_numbers(
+            bytes(asked.data), datatype=_known(asked.datatype), shape=asked.shape
+        )
         return pack_numbers(asked.datatype, numbers)
     except BadRequest as error:
         raise BadRequest(f"input {asked.name}: {error}") from error
@@ -199,7 +236,12 @@ def _output(tensor: Tensor, *, is_binary: bool) -> WireOutput:
             datatype=tensor.datatype,
             parameters={"binary_data_size": len(tensor.data)},
         )
-    return WireOutput(name=tensor.name, shape=tensor.shape, datatype=tensor.datatype, data=unpack_numbers(tensor))
+    return WireOutput(
+        name=tensor.name,
+        shape=tensor.shape,
+        datatype=tensor.datatype,
+        data=unpack_numbers(tensor),
+    )
 
 
 Element: TypeAlias = Literal["bool", "int", "float"]
@@ -213,12 +255,22 @@ def decode_numbers(text: bytes, *, datatype: str, shape: list[int]) -> list[floa
     """
     text = text.strip()
     is_nested = text[:1] == b"[" and text[1:].lstrip()[:1] == b"["
-    element: Element = "bool" if datatype == "BOOL" else "float" if datatype.startswith("FP") else "int"
+    element: Element = (
+        "bool"
+        if datatype == "BOOL"
+        else "float"
+        if datatype.startswith("FP")
+        else "int"
+    )
     try:
         values = _decoder(element, len(shape) if is_nested else 1).decode(text)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"the data is not {datatype}: {error}") from error
-    return _flattened(cast(list[list[float]], values), shape) if is_nested else cast(list[float], values)
+    return (
+        _flattened(cast(list[list[float]], values), shape)
+        if is_nested
+        else cast(list[float], values)
+    )
 
 
 def _flattened(nested: list[list[float]], shape: list[int]) -> list[float]:

@@ -44,7 +44,9 @@ class ClientLoad:
 
     def at(self, second: int) -> int:
         """Clients in that second."""
-        return round(float(self.clients[second])) if 0 <= second < len(self.clients) else 0
+        return (
+            round(float(self.clients[second])) if 0 <= second < len(self.clients) else 0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,14 @@ class Clients:
             start_s = until_s
         return sent
 
-    def _second(self, start_s: float, end_s: float, targets: Sequence[Target], sent: Ints) -> None:
+    def _second(
+        self, start_s: float, end_s: float, targets: Sequence[Target], sent: Ints
+    ) -> None:
         clients = self._load.at(int(start_s))
         busy = len(self._retries) + sum(each.queue.in_flight for each in targets)
-        sends = np.concatenate([np.full(max(0, clients - busy), start_s), self._retries])
+        sends = np.concatenate(
+            [np.full(max(0, clients - busy), start_s), self._retries]
+        )
         if targets:
             self._retries = _advance(
                 TypedList([each.queue.state for each in targets]),
@@ -96,7 +102,9 @@ class Clients:
                 sent,
             )
             return
-        while len(due := sends[sends < end_s]):  # Nobody answers: every attempt is refused.
+        while len(
+            due := sends[sends < end_s]
+        ):  # Nobody answers: every attempt is refused.
             sent[-1] += len(due)
             sends = np.concatenate([sends[sends >= end_s], due + self._load.retry_s])
         self._retries = np.sort(sends)[:clients]
@@ -147,11 +155,15 @@ def _advance(states, paces, tallies, noises, choice, sends, window, sent):  # ty
         for _ in range(senders - leaving):
             target = _draw(choice)
             sent[target] += 1
-            if target == len(states) or not _offer(states[target], new, paces[target], end_s, tallies[target]):
+            if target == len(states) or not _offer(
+                states[target], new, paces[target], end_s, tallies[target]
+            ):
                 moments.append(now_s + retry_s)
         for each in range(len(states)):
             if states[each][1][RUNNING] == 0 and states[each][1][LENGTH] > 0:
-                late = start(states[each], now_s, paces[each], noises[each], end_s, tallies[each])
+                late = start(
+                    states[each], now_s, paces[each], noises[each], end_s, tallies[each]
+                )
                 moments.extend([now_s + retry_s] * late)
     for each in range(len(states)):
         if states[each][1][RUNNING] > 0:
@@ -165,7 +177,10 @@ def _draw(choice):  # type: ignore[no-untyped-def]
     cumulative, random = choice
     if not cumulative[-1] > 0.0:
         return len(cumulative)
-    return min(np.searchsorted(cumulative, random.random() * cumulative[-1], side="right"), len(cumulative) - 1)
+    return min(
+        np.searchsorted(cumulative, random.random() * cumulative[-1], side="right"),
+        len(cumulative) - 1,
+    )
 
 
 @njit(cache=True)

@@ -90,10 +90,16 @@ class SimulatedCluster:
         """`start_s`: the clock's time at which the trace begins; None = now."""
         ordered = sorted(nodes, key=lambda node: node.name)
         if len({node.name for node in ordered}) < len(ordered) or not ordered:
-            raise ValueError("a simulated cluster needs at least one node, each with its own name")
+            raise ValueError(
+                "a simulated cluster needs at least one node, each with its own name"
+            )
         paces = PaceMaker(world)
         self.nodes = {
-            node.name: SimNode(node, paces, np.random.default_rng([scenario.seed, _NOISE_STREAM + number]))
+            node.name: SimNode(
+                node,
+                paces,
+                np.random.default_rng([scenario.seed, _NOISE_STREAM + number]),
+            )
             for number, node in enumerate(ordered)
         }
         self.world = world
@@ -104,7 +110,9 @@ class SimulatedCluster:
         self._doors = make_doors(scenario.loads, scenario.seed)
         self._clients = make_clients(scenario.clients, scenario.seed)
         if both := sorted(self._doors.keys() & self._clients.keys()):
-            raise ValueError(f"{', '.join(both)}: a service has a load or clients, not both")
+            raise ValueError(
+                f"{', '.join(both)}: a service has a load or clients, not both"
+            )
         self._past: dict[str, ServiceTally] = {}
         self._laid_out = make_layout(self.nodes, changes=0)
         self._apply_faults()
@@ -122,7 +130,9 @@ class SimulatedCluster:
     @property
     def used_energy_j(self) -> float:
         """Energy of all GPUs while anything was on them, idle power included, up to each node's newest reading."""
-        return sum(gpu.used_energy_j for node in self.nodes.values() for gpu in node.gpus)
+        return sum(
+            gpu.used_energy_j for node in self.nodes.values() for gpu in node.gpus
+        )
 
     @property
     def busy_s(self) -> float:
@@ -136,14 +146,19 @@ class SimulatedCluster:
     def node(self, name: str) -> SimNode:
         """The node of that name; raises UnknownPart."""
         if name not in self.nodes:
-            raise UnknownPart(f"no simulated node {name!r}; known: {', '.join(self.nodes)}")
+            raise UnknownPart(
+                f"no simulated node {name!r}; known: {', '.join(self.nodes)}"
+            )
         return self.nodes[name]
 
     def is_lost(self, name: str, told_at_s: float) -> bool:
         """Whether what the node's agent told at that time of the clock does not reach anybody now."""
         return any(
             fault.kind in ("silent", "node_lost")
-            or (fault.kind == "stale" and self._now_s < told_at_s - self._start_s + fault.delay_s)
+            or (
+                fault.kind == "stale"
+                and self._now_s < told_at_s - self._start_s + fault.delay_s
+            )
             for fault in self._faults
             if fault.node == name and fault.is_on(self._now_s)
         )
@@ -151,7 +166,10 @@ class SimulatedCluster:
     def next_launches_s(self) -> Mapping[str, float]:
         """When, by the clock, the next replica or task of each node is ready or moved; of nodes that wait for one."""
         self.advance()
-        return {name: self._start_s + end_s for name, end_s in self._layout().launches_s.items()}
+        return {
+            name: self._start_s + end_s
+            for name, end_s in self._layout().launches_s.items()
+        }
 
     def advance(self) -> float:
         """Move everything on to the clock's present; returns the trace time."""
@@ -163,7 +181,9 @@ class SimulatedCluster:
             for name, ready_s in self._layout().launches_s.items():
                 if ready_s <= next_s + _SAME_S:
                     self.nodes[name].launch_ends(next_s + _SAME_S)
-            for node in {node.spec.name: node for node, _ in self._layout().tasks}.values():
+            for node in {
+                node.spec.name: node for node, _ in self._layout().tasks
+            }.values():
                 node.finish_tasks(next_s + _SAME_S)
             self._apply_faults()
         return self._now_s
@@ -185,11 +205,16 @@ class SimulatedCluster:
     def totals(self) -> tuple[ServiceTotals, ...]:
         """Every service's counts since the start, up to the clock's present; by service."""
         self.advance()
-        replicas: dict[str, list[SimReplica]] = {service: [] for service in self.services}
+        replicas: dict[str, list[SimReplica]] = {
+            service: [] for service in self.services
+        }
         for node in self.nodes.values():
             for _, each in node.replicas():
                 replicas.setdefault(each.command.service, []).append(each)
-        return tuple(self._totals_of(service, replicas[service]) for service in sorted(self.services))
+        return tuple(
+            self._totals_of(service, replicas[service])
+            for service in sorted(self.services)
+        )
 
     def tally(self, service: str) -> ServiceTally:
         """A service's counts on all nodes since the start, up to the clock's present; a copy."""
@@ -206,7 +231,9 @@ class SimulatedCluster:
 
     def _totals_of(self, service: str, mine: Sequence[SimReplica]) -> ServiceTotals:
         total, door = self._tally(service), self._doors.get(service)
-        age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (door.age_s(self._now_s) if door else 0.0)
+        age_s = sum(each.queue.age_s(self._now_s) for each in mine) + (
+            door.age_s(self._now_s) if door else 0.0
+        )
         return ServiceTotals(
             service=service,
             arrivals=total.arrivals,
@@ -225,7 +252,9 @@ class SimulatedCluster:
         yield from self._layout().launches_s.values()
         yield from (task.finish_s(until_s) for _, task in self._layout().tasks)
         for fault in self._faults:
-            yield from (moment for moment in (fault.start_s, fault.end_s) if moment > after_s)
+            yield from (
+                moment for moment in (fault.start_s, fault.end_s) if moment > after_s
+            )
 
     def _step(self, start_s: float, end_s: float) -> None:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
@@ -236,9 +265,13 @@ class SimulatedCluster:
             handed = door.step(start_s, end_s, [weight for _, _, weight in targets])
             if not targets:
                 self.home.tally(service).arrivals += handed.arrived
-            self.home.tally(service).reject(handed.dropped, after_s=handed.dropped_age_s)
+            self.home.tally(service).reject(
+                handed.dropped, after_s=handed.dropped_age_s
+            )
             self.home.tally(service).sums[PRESENT_S] += handed.waited_s
-            for (node, each, _), share, new in zip(targets, handed.shares, handed.new, strict=True):
+            for (node, each, _), share, new in zip(
+                targets, handed.shares, handed.new, strict=True
+            ):
                 node.tally(service).arrivals += new
                 handed_to[each] = share
         for service, clients in self._clients.items():
@@ -248,9 +281,13 @@ class SimulatedCluster:
         for node, each in layout.executing:
             if each.pace is not None and each.command.service not in self._clients:
                 share = handed_to.get(each, _NOTHING)
-                each.queue.advance((start_s, end_s), share, each.pace, node.tally(each.command.service))
+                each.queue.advance(
+                    (start_s, end_s), share, each.pace, node.tally(each.command.service)
+                )
 
-    def _step_clients(self, service: str, clients: Clients, window: tuple[float, float]) -> None:
+    def _step_clients(
+        self, service: str, clients: Clients, window: tuple[float, float]
+    ) -> None:
         layout = self._layout()
         weights = {each: weight for _, each, weight in layout.targets.get(service, ())}
         tallies, targets = [], []
@@ -258,7 +295,14 @@ class SimulatedCluster:
             if each.command.service == service and each.pace is not None:
                 tallies.append(node.tally(service))
                 weight = weights.get(each, 0.0)
-                targets.append(Target(queue=each.queue, pace=each.pace, tally=tallies[-1], weight=weight))
+                targets.append(
+                    Target(
+                        queue=each.queue,
+                        pace=each.pace,
+                        tally=tallies[-1],
+                        weight=weight,
+                    )
+                )
         *sent, refused = clients.step(*window, targets).tolist()
         for tally, requests in zip(tallies, sent, strict=True):
             tally.arrivals += requests
@@ -267,12 +311,26 @@ class SimulatedCluster:
 
     def _apply_faults(self) -> None:
         named = {fault.node for fault in self._faults}
-        for name, node in ((name, node) for name, node in self.nodes.items() if name in named):
+        for name, node in (
+            (name, node) for name, node in self.nodes.items() if name in named
+        ):
             for gpu in node.gpus:
-                active = [fault for fault in self._faults if fault.hits(name, gpu.index, self._now_s)]
-                gpu.launch_fails = any(fault.kind == "launch_failure" for fault in active)
-                is_lost = any(fault.kind in ("gpu_lost", "node_lost") for fault in active)
-                slowdown = float(np.prod([fault.factor for fault in active if fault.kind == "straggler"]))
+                active = [
+                    fault
+                    for fault in self._faults
+                    if fault.hits(name, gpu.index, self._now_s)
+                ]
+                gpu.launch_fails = any(
+                    fault.kind == "launch_failure" for fault in active
+                )
+                is_lost = any(
+                    fault.kind in ("gpu_lost", "node_lost") for fault in active
+                )
+                slowdown = float(
+                    np.prod(
+                        [fault.factor for fault in active if fault.kind == "straggler"]
+                    )
+                )
                 if is_lost and gpu.is_healthy:
                     node.lose_gpu(gpu, self._now_s)
                 gpu.is_healthy = not is_lost
@@ -307,5 +365,15 @@ def make_layout(nodes: Mapping[str, SimNode], changes: int) -> WorkLayout:
         for route in node.routes:
             if route.shares:
                 mine = targets.setdefault(route.service, [])
-                mine.extend((node, ready[each], weight) for each, weight in route.shares if each in ready)
-    return WorkLayout(changes=changes, targets=targets, executing=executing, launches_s=launches_s, tasks=tasks)
+                mine.extend(
+                    (node, ready[each], weight)
+                    for each, weight in route.shares
+                    if each in ready
+                )
+    return WorkLayout(
+        changes=changes,
+        targets=targets,
+        executing=executing,
+        launches_s=launches_s,
+        tasks=tasks,
+    )

@@ -4,8 +4,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agents.base.device import DeviceReadings, GpuPoll, GpuState, NodeState, RunningReplica, ServiceRoute
-from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, ServiceReading, TaskCommand
+from agents.base.device import (
+    DeviceReadings,
+    GpuPoll,
+    GpuState,
+    NodeState,
+    RunningReplica,
+    ServiceRoute,
+)
+from agents.base.protocol import (
+    GpuReading,
+    ReplicaCommand,
+    ReplicaReading,
+    ServiceReading,
+    TaskCommand,
+)
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.node import SimGpu, SimReplica
 from agents.sim.polls import PollWindows
@@ -24,7 +37,10 @@ class SimulatedDevice:
 
     async def state(self) -> NodeState:
         now_s = self._cluster.advance()
-        return NodeState(gpus=tuple(_gpu_state(gpu, now_s) for gpu in self._node.gpus), routes=self._node.routes)
+        return NodeState(
+            gpus=tuple(_gpu_state(gpu, now_s) for gpu in self._node.gpus),
+            routes=self._node.routes,
+        )
 
     def tell_changes(self, tell: Callable[[], None]) -> None:
         pass
@@ -36,7 +52,9 @@ class SimulatedDevice:
         self._window_start_s = now_s
         readings = DeviceReadings(
             gpus=tuple(self._read_gpu(gpu, window_s) for gpu in self._node.gpus),
-            replicas=tuple(_read_replica(gpu, each) for gpu, each in self._node.replicas()),
+            replicas=tuple(
+                _read_replica(gpu, each) for gpu, each in self._node.replicas()
+            ),
             services=self._read_services(),
             tasks=tuple(each.read(gpu.index) for gpu, each in self._node.tasks()),
         )
@@ -109,9 +127,15 @@ class SimulatedDevice:
 
     def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:
         idle_w = self._cluster.world.idle_w(gpu.spec.gpu_type)
-        works = [(each.queue.busy_s, each.queue.energy_j) for each in gpu.replicas.values()]
+        works = [
+            (each.queue.busy_s, each.queue.energy_j) for each in gpu.replicas.values()
+        ]
         works += [(each.busy_s, each.energy_j) for each in gpu.tasks.values()]
-        energy_j = idle_w * window_s + gpu.departed_energy_j + sum(work_j for _, work_j in works)
+        energy_j = (
+            idle_w * window_s
+            + gpu.departed_energy_j
+            + sum(work_j for _, work_j in works)
+        )
         free = 1.0
         for busy_s, _ in works:  # as if the busy times were independent of each other
             free *= 1.0 - min(1.0, busy_s / window_s if window_s > 0.0 else 0.0)
@@ -135,14 +159,25 @@ class SimulatedDevice:
             names |= set(cluster.services)
         queued = dict.fromkeys(names, 0)
         for _, each in node.replicas():
-            queued[each.command.service] = queued.get(each.command.service, 0) + each.queue.in_flight
+            queued[each.command.service] = (
+                queued.get(each.command.service, 0) + each.queue.in_flight
+            )
         if node is cluster.home:
-            queued = {service: count + cluster.waiting(service) for service, count in queued.items()}
+            queued = {
+                service: count + cluster.waiting(service)
+                for service, count in queued.items()
+            }
         readings = []
         for service in sorted(queued):
             tally = tallies.get(service)
             readings.append(
-                ServiceReading(service=service, arrivals=0, served=0, in_slo=0, queued=queued[service])
+                ServiceReading(
+                    service=service,
+                    arrivals=0,
+                    served=0,
+                    in_slo=0,
+                    queued=queued[service],
+                )
                 if tally is None
                 else ServiceReading(
                     service=service,
@@ -207,5 +242,7 @@ def _read_replica(gpu: SimGpu, each: SimReplica) -> ReplicaReading:
         memory_mib=each.command.memory_mib,
         batches=queue.batches,
         requests=queue.requests,
-        execution_ms=1000.0 * queue.execution_s / queue.batches if queue.batches else 0.0,
+        execution_ms=1000.0 * queue.execution_s / queue.batches
+        if queue.batches
+        else 0.0,
     )

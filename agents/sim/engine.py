@@ -105,7 +105,11 @@ class ReplicaQueue:
         return float(self._work[_ENERGY_J])
 
     def advance(
-        self, window: tuple[float, float], arrivals: tuple[Floats, Floats], pace: ExecutionPace, tally: ServiceTally
+        self,
+        window: tuple[float, float],
+        arrivals: tuple[Floats, Floats],
+        pace: ExecutionPace,
+        tally: ServiceTally,
     ) -> None:
         """Move through [start, end) of trace time.
 
@@ -113,7 +117,14 @@ class ReplicaQueue:
         router (from which its latency counts).
         """
         reached, since = arrivals
-        _advance(self.state, (reached, since), window, numbers(pace), self.noise, arrays(tally))
+        _advance(
+            self.state,
+            (reached, since),
+            window,
+            numbers(pace),
+            self.noise,
+            arrays(tally),
+        )
 
     def age_s(self, now_s: float) -> float:
         """Summed time since the arrival of all that waits or runs."""
@@ -166,7 +177,12 @@ def admit(state, arrivals, position, until_s, most, pace, end_s, tallies):  # ty
     counts, _, sums = tallies
     batch, batch_s, _, _, shed_s, _ = pace
     # In variables of its own, counted on without divisions, a request takes half as long.
-    free_s, full_s, present_s, length = times[0], batch_s[batch], sums[PRESENT_S], cursor[LENGTH]
+    free_s, full_s, present_s, length = (
+        times[0],
+        batch_s[batch],
+        sums[PRESENT_S],
+        cursor[LENGTH],
+    )
     full, rest = divmod(length - cursor[RUNNING], batch)
     place = (cursor[HEAD] + length) % len(queue)
     while position < len(reached) and reached[position] <= until_s and length < most:
@@ -263,7 +279,9 @@ def _advance(state, arrivals, window, pace, noise, tallies):  # type: ignore[no-
         if cursor[RUNNING] > 0:
             # What arrives at the very moment of the finish is in time for the next batch.
             until_s = min(times[0], end_s)
-            position = admit(state, arrivals, position, until_s, anything + 1, pace, end_s, tallies)
+            position = admit(
+                state, arrivals, position, until_s, anything + 1, pace, end_s, tallies
+            )
             if run_until_end(state, window, pace):
                 return
             finish(state, slo_s, end_s, tallies)
@@ -274,12 +292,23 @@ def _advance(state, arrivals, window, pace, noise, tallies):  # type: ignore[no-
             now_s = reached[position]
         else:
             now_s = max(times[0], start_s)
-        position = admit(state, arrivals, position, now_s, anything + 1, pace, end_s, tallies)
+        position = admit(
+            state, arrivals, position, now_s, anything + 1, pace, end_s, tallies
+        )
         if cursor[LENGTH] == 0:
             continue
         if cursor[LENGTH] < batch and timeout_s > 0.0:
             due_s = max(now_s, queue[cursor[HEAD]] + timeout_s)
-            position = admit(state, arrivals, position, min(due_s, end_s), batch, pace, end_s, tallies)
+            position = admit(
+                state,
+                arrivals,
+                position,
+                min(due_s, end_s),
+                batch,
+                pace,
+                end_s,
+                tallies,
+            )
             if cursor[LENGTH] >= batch:
                 now_s = max(now_s, reached[position - 1])
             elif due_s >= end_s:

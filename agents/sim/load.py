@@ -62,9 +62,13 @@ class LoadShape:
 
     def curve_rps(self, t_s: FloatArray) -> FloatArray:
         """Rate without bursts at each time."""
-        day = 1 + self.day_amplitude * np.sin(2 * np.pi * (t_s - self.day_phase_s) / self.day_period_s)
+        day = 1 + self.day_amplitude * np.sin(
+            2 * np.pi * (t_s - self.day_phase_s) / self.day_period_s
+        )
         spikes = [spike.at(t_s) for spike in self.spikes]
-        return np.asarray(self.mean_rps * day * np.prod([np.ones_like(t_s), *spikes], axis=0))
+        return np.asarray(
+            self.mean_rps * day * np.prod([np.ones_like(t_s), *spikes], axis=0)
+        )
 
     def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:
         """The curve, second by second, with bursts drawn anew."""
@@ -78,7 +82,9 @@ class LoadShape:
         measured = burst_factors(self.burst_service)
         starts = random.integers(0, len(measured), size=duration_s // BURST_BLOCK_S + 1)
         positions = (starts[:, None] + np.arange(BURST_BLOCK_S)).ravel()[:duration_s]
-        return np.asarray(1 + self.burst_weight * (measured[positions % len(measured)] - 1))
+        return np.asarray(
+            1 + self.burst_weight * (measured[positions % len(measured)] - 1)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,9 @@ class ArrivalProcess:
         lengths_s = np.diff(edges_s)
         random = np.random.default_rng([self.seed, self.stream, _ARRIVAL_STREAM, block])
         counts = random.poisson(rates_rps * lengths_s)
-        times = np.repeat(edges_s[:-1], counts) + np.repeat(lengths_s, counts) * random.random(counts.sum())
+        times = np.repeat(edges_s[:-1], counts) + np.repeat(
+            lengths_s, counts
+        ) * random.random(counts.sum())
         # Rounding must not move an arrival into the next block, where nobody would look for it.
         return np.sort(np.minimum(times, np.nextafter(end_s, 0.0)))
 
@@ -134,7 +142,13 @@ def burst_factors(service: str) -> FloatArray:
     The Azure counts are only 3 to 6 per second, so a 15 s mean takes out their Poisson noise (which `ArrivalProcess`
     adds anew); a 301 s mean is the trend (which the day curve stands for). Raises ValueError for an unknown service.
     """
-    counts = np.array([float(row["requests"]) for row in read("azure_llm_per_second.csv") if row["service"] == service])
+    counts = np.array(
+        [
+            float(row["requests"])
+            for row in read("azure_llm_per_second.csv")
+            if row["service"] == service
+        ]
+    )
     if not len(counts):
         raise ValueError(f"no Azure trace for service {service!r}; known: code, conv")
     factors = _moving_mean(counts, _SMOOTHING_S) / _moving_mean(counts, _TREND_S)
@@ -192,4 +206,6 @@ class Modulation:
             lengths_s = stays_s[chunk[:-1]] * random.exponential(size=_CHUNK)
             states = np.concatenate([states, chunk[:-1]])
             times_s = np.concatenate([times_s, times_s[-1] + np.cumsum(lengths_s)])
-        return ArrivalRates(edges_s=times_s, rates_rps=np.asarray(self.levels_rps)[states]).until(duration_s)
+        return ArrivalRates(
+            edges_s=times_s, rates_rps=np.asarray(self.levels_rps)[states]
+        ).until(duration_s)

@@ -75,11 +75,16 @@ class ServiceDoor:
             return self._hold(fresh, start_s, end_s)
         held, self._held = self._held, np.empty(0)
         since = np.concatenate([held, fresh]) if len(held) else fresh
-        dealt, ends, new = _deal(since, self._choose(weights, len(since)), len(weights), len(held))
+        dealt, ends, new = _deal(
+            since, self._choose(weights, len(since)), len(weights), len(held)
+        )
         mine = [dealt[first:last] for first, last in pairwise([0, *ends.tolist()])]
         return HandOut(
             arrived=len(fresh),
-            shares=tuple((np.maximum(each, start_s) if len(held) else each, each) for each in mine),
+            shares=tuple(
+                (np.maximum(each, start_s) if len(held) else each, each)
+                for each in mine
+            ),
             new=tuple(new.tolist()),
         )
 
@@ -104,7 +109,9 @@ class ServiceDoor:
     def _choose(self, weights: Sequence[float], count: int) -> Indices:
         """(count,) target of each request; one draw per request, so that no cut of the time changes the stream."""
         heights = np.asarray(weights, float)
-        cumulative = np.cumsum(heights if heights.sum() > 0.0 else np.ones(len(heights)))
+        cumulative = np.cumsum(
+            heights if heights.sum() > 0.0 else np.ones(len(heights))
+        )
         chosen: Indices = find_places(self._random.random(count), cumulative)
         return chosen
 
@@ -130,10 +137,14 @@ def find_places(shares, cumulative):  # type: ignore[no-untyped-def]
     longer than all else that is done here for a request.
     """
     last, total, parts = len(cumulative) - 1, cumulative[-1], 4 * len(cumulative)
-    begins = np.searchsorted(cumulative, np.arange(parts) * (total / parts), side="right")
+    begins = np.searchsorted(
+        cumulative, np.arange(parts) * (total / parts), side="right"
+    )
     found = np.empty(len(shares), np.int64)
     for position, share in enumerate(shares):
-        place = min(begins[max(0, int(share * parts) - 1)], last)  # one part before, for rounding's sake
+        place = min(
+            begins[max(0, int(share * parts) - 1)], last
+        )  # one part before, for rounding's sake
         while place < last and cumulative[place] <= share * total:
             place += 1
         found[position] = place
@@ -157,7 +168,9 @@ def _deal(since, chosen, targets, held):  # type: ignore[no-untyped-def]
     return dealt, ends, new
 
 
-def make_doors(sources: Mapping[str, ArrivalSource], seed: int) -> dict[str, ServiceDoor]:
+def make_doors(
+    sources: Mapping[str, ArrivalSource], seed: int
+) -> dict[str, ServiceDoor]:
     """A door for every service, each with its own random stream; by service name."""
     return {
         service: ServiceDoor(sources[service], np.random.default_rng([seed, stream]))

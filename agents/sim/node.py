@@ -10,7 +10,15 @@ from functools import cache
 import msgspec
 import numpy as np
 
-from agents.base.device import MEMORY_TOLERANCE, GpuLost, LaunchFailed, OutOfRange, Part, ServiceRoute, UnknownPart
+from agents.base.device import (
+    MEMORY_TOLERANCE,
+    GpuLost,
+    LaunchFailed,
+    OutOfRange,
+    Part,
+    ServiceRoute,
+    UnknownPart,
+)
 from agents.base.protocol import ReplicaCommand, ReplicaState, TaskCommand, TaskState
 from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.pace import LOWEST_CLOCK_SHARE, GpuUnderLoad, PaceMaker, SimulatedPart
@@ -29,7 +37,9 @@ QUEUE_CAPACITY = 512
 class SimReplica:
     """One simulated replica."""
 
-    def __init__(self, command: ReplicaCommand, *, ready_at_s: float, noise: Floats) -> None:
+    def __init__(
+        self, command: ReplicaCommand, *, ready_at_s: float, noise: Floats
+    ) -> None:
         self.command = command
         self.state: ReplicaState = "starting"
         self.ready_at_s = ready_at_s
@@ -65,14 +75,22 @@ class SimGpu:
         self.effective_clock_mhz = spec.max_clock_mhz
         self.clocks_mhz = _clocks_mhz(spec.max_clock_mhz)
         self._paces = paces
-        self._paced_for: tuple[GpuUnderLoad, list[tuple[Part, SimulatedPart]]] | None = None
+        self._paced_for: (
+            tuple[GpuUnderLoad, list[tuple[Part, SimulatedPart]]] | None
+        ) = None
         """What the paces were looked up for."""
 
     @property
     def memory_used_mib(self) -> float:
         """Memory of every replica that is alive and every task that holds some."""
-        replicas_mib = sum(each.command.memory_mib for each in self.replicas.values() if each.state != "failed")
-        return replicas_mib + sum(each.command.memory_mib for each in self.tasks.values() if each.holds_memory)
+        replicas_mib = sum(
+            each.command.memory_mib
+            for each in self.replicas.values()
+            if each.state != "failed"
+        )
+        return replicas_mib + sum(
+            each.command.memory_mib for each in self.tasks.values() if each.holds_memory
+        )
 
     def set_paces(self, slos_s: dict[str, float]) -> None:
         """Look all execution times up again, after anything on this GPU has changed."""
@@ -80,7 +98,9 @@ class SimGpu:
             gpu_type=self.spec.gpu_type,
             clock_mhz=self.clock_mhz or self.spec.max_clock_mhz,
             lowest_mhz=self.spec.max_clock_mhz * LOWEST_CLOCK_SHARE,
-            power_limit_w=math.inf if self.power_limit_w is None else self.power_limit_w,
+            power_limit_w=math.inf
+            if self.power_limit_w is None
+            else self.power_limit_w,
             slowdown=self.slowdown,
         )
         tenants: dict[Part, SimulatedPart] = {
@@ -93,22 +113,34 @@ class SimGpu:
             for replica_id, each in self.replicas.items()
             if each.executes
         }
-        tenants |= {("task", name): each.tenant for name, each in self.tasks.items() if each.state == "running"}
+        tenants |= {
+            ("task", name): each.tenant
+            for name, each in self.tasks.items()
+            if each.state == "running"
+        }
         wanted = board, list(tenants.items())
         if self._paced_for == wanted:
             return
         self._paced_for = wanted
-        clock_mhz = self.effective_clock_mhz = self._paces.clock_mhz(board, tuple(tenants.values()))
-        for (_, replica_id), pace in self._paces.paces(board, tenants, clock_mhz).items():
+        clock_mhz = self.effective_clock_mhz = self._paces.clock_mhz(
+            board, tuple(tenants.values())
+        )
+        for (_, replica_id), pace in self._paces.paces(
+            board, tenants, clock_mhz
+        ).items():
             self.replicas[replica_id].pace = pace
-        for (_, name), pace_of_task in self._paces.task_paces(board, tenants, clock_mhz).items():
+        for (_, name), pace_of_task in self._paces.task_paces(
+            board, tenants, clock_mhz
+        ).items():
             self.tasks[name].set_pace(pace_of_task)
 
 
 class SimNode:
     """One simulated machine. Errors are those of `agents.base.device`."""
 
-    def __init__(self, spec: SimulatedNodeSpec, paces: PaceMaker, random: np.random.Generator) -> None:
+    def __init__(
+        self, spec: SimulatedNodeSpec, paces: PaceMaker, random: np.random.Generator
+    ) -> None:
         self.spec = spec
         self.world = paces.world
         self.gpus = [SimGpu(gpu, index, paces) for index, gpu in enumerate(spec.gpus)]
@@ -117,7 +149,9 @@ class SimNode:
         """How often routes, replicas, tasks or their states have changed."""
         self.tallies: dict[str, ServiceTally] = {}
         self._random = random
-        (self._random_of_tasks,) = random.spawn(1)  # with or without tasks, replicas draw the same
+        (self._random_of_tasks,) = random.spawn(
+            1
+        )  # with or without tasks, replicas draw the same
 
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:
@@ -158,9 +192,13 @@ class SimNode:
     def gpu(self, index: int) -> SimGpu:
         """The healthy GPU of that index; raises UnknownPart or GpuLost."""
         if not 0 <= index < len(self.gpus):
-            raise UnknownPart(f"no GPU {index} on node {self.spec.name}; it has {len(self.gpus)}")
+            raise UnknownPart(
+                f"no GPU {index} on node {self.spec.name}; it has {len(self.gpus)}"
+            )
         if not self.gpus[index].is_healthy:
-            raise GpuLost(f"GPU {index} of node {self.spec.name} does not answer; reset it or replace it")
+            raise GpuLost(
+                f"GPU {index} of node {self.spec.name} does not answer; reset it or replace it"
+            )
         return self.gpus[index]
 
     def start(self, gpu_index: int, command: ReplicaCommand, now_s: float) -> None:
@@ -170,11 +208,15 @@ class SimNode:
             raise LaunchFailed(f"replica {command.id} runs already; stop it first")
         _check_room(gpu, f"replica {command.id}", command.memory_mib)
         if len(gpu.replicas) >= gpu.spec.max_replicas:
-            raise LaunchFailed(f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas")
+            raise LaunchFailed(
+                f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas"
+            )
         self._check_batch(command)
         noise = draw_noise(self._random, self.world.noise_cv(command.network))
         ready_at_s = now_s + self.spec.launch_s
-        gpu.replicas[command.id] = SimReplica(command, ready_at_s=ready_at_s, noise=noise)
+        gpu.replicas[command.id] = SimReplica(
+            command, ready_at_s=ready_at_s, noise=noise
+        )
         self.changes += 1
         self.launch_ends(now_s)  # Some need no time.
 
@@ -259,9 +301,14 @@ class SimNode:
     def lock_clock(self, gpu_index: int, clock_mhz: float | None) -> None:
         """Lock the graphics clock, or unlock it."""
         gpu = self.gpu(gpu_index)
-        lowest_mhz, highest_mhz = gpu.spec.max_clock_mhz * LOWEST_CLOCK_SHARE, gpu.spec.max_clock_mhz
+        lowest_mhz, highest_mhz = (
+            gpu.spec.max_clock_mhz * LOWEST_CLOCK_SHARE,
+            gpu.spec.max_clock_mhz,
+        )
         if clock_mhz is not None and not lowest_mhz <= clock_mhz <= highest_mhz:
-            raise OutOfRange(f"GPU {gpu_index} runs at {lowest_mhz:g} to {highest_mhz:g} MHz, not at {clock_mhz:g}")
+            raise OutOfRange(
+                f"GPU {gpu_index} runs at {lowest_mhz:g} to {highest_mhz:g} MHz, not at {clock_mhz:g}"
+            )
         gpu.clock_mhz = clock_mhz
         self.set_paces(gpu)
 
@@ -270,7 +317,9 @@ class SimNode:
         gpu = self.gpu(gpu_index)
         idle_w = self.world.idle_w(gpu.spec.gpu_type)
         if limit_w is not None and limit_w <= idle_w:
-            raise OutOfRange(f"GPU {gpu_index} draws {idle_w:g} W when idle and cannot be limited to {limit_w:g} W")
+            raise OutOfRange(
+                f"GPU {gpu_index} draws {idle_w:g} W when idle and cannot be limited to {limit_w:g} W"
+            )
         gpu.power_limit_w = limit_w
         self.set_paces(gpu)
 
@@ -303,13 +352,19 @@ class SimNode:
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
         if command.batch > largest:
-            raise OutOfRange(f"{command.network} was measured with batches 1 to {largest}, not {command.batch}")
+            raise OutOfRange(
+                f"{command.network} was measured with batches 1 to {largest}, not {command.batch}"
+            )
 
 
 def _check_room(gpu: SimGpu, who: str, memory_mib: float) -> None:
-    if gpu.memory_used_mib + memory_mib > gpu.spec.memory_mib * (1.0 + MEMORY_TOLERANCE):
+    if gpu.memory_used_mib + memory_mib > gpu.spec.memory_mib * (
+        1.0 + MEMORY_TOLERANCE
+    ):
         free_mib = gpu.spec.memory_mib - gpu.memory_used_mib
-        raise LaunchFailed(f"{who} needs {memory_mib:g} MiB, GPU {gpu.index} has {free_mib:g}")
+        raise LaunchFailed(
+            f"{who} needs {memory_mib:g} MiB, GPU {gpu.index} has {free_mib:g}"
+        )
 
 
 @cache

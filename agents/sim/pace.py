@@ -96,32 +96,48 @@ class PaceMaker:
     _times_ms: dict[RunningPart, Floats] = field(default_factory=dict)
     _busy_watts: dict[RunningPart, float] = field(default_factory=dict)
     """At the own batch."""
-    _full_watts: dict[tuple[str, float, tuple[SimulatedPart, ...]], float] = field(default_factory=dict)
+    _full_watts: dict[tuple[str, float, tuple[SimulatedPart, ...]], float] = field(
+        default_factory=dict
+    )
     """Of a GPU of a type, at a clock, where all its tenants work at once."""
     _task_times_ms: dict[RunningPart, float] = field(default_factory=dict)
 
-    def clock_mhz(self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...]) -> float:
+    def clock_mhz(
+        self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...]
+    ) -> float:
         """The clock in effect: the wanted one, or the highest below at which full load keeps within the power limit."""
         if self._full_load_w(board, tenants, board.clock_mhz) <= board.power_limit_w:
             return board.clock_mhz
         steps = int((board.clock_mhz - board.lowest_mhz) // CLOCK_STEP_MHZ)
         low, high = 0, max(0, steps)
-        while low < high:  # watts fall with every step down: find the first step that fits
+        while (
+            low < high
+        ):  # watts fall with every step down: find the first step that fits
             middle = (low + high) // 2
-            if self._full_load_w(board, tenants, board.clock_mhz - middle * CLOCK_STEP_MHZ) <= board.power_limit_w:
+            if (
+                self._full_load_w(
+                    board, tenants, board.clock_mhz - middle * CLOCK_STEP_MHZ
+                )
+                <= board.power_limit_w
+            ):
                 high = middle
             else:
                 low = middle + 1
         return board.clock_mhz - low * CLOCK_STEP_MHZ
 
     def paces(
-        self, board: GpuUnderLoad, tenants: Mapping[Part, SimulatedPart], clock_mhz: float
+        self,
+        board: GpuUnderLoad,
+        tenants: Mapping[Part, SimulatedPart],
+        clock_mhz: float,
     ) -> dict[Part, ExecutionPace]:
         """The pace of every replica at the clock in effect. Raises TruthError for an unknown network."""
         return {
             part: ExecutionPace(
                 batch=tenant.batch,
-                batch_s=self._batch_s(board, clock_mhz, tenant, neighbours(tenants, part)),
+                batch_s=self._batch_s(
+                    board, clock_mhz, tenant, neighbours(tenants, part)
+                ),
                 batch_w=self._batch_w(board, clock_mhz, tenant),
                 slo_s=tenant.slo_s,
             )
@@ -130,12 +146,17 @@ class PaceMaker:
         }
 
     def task_paces(
-        self, board: GpuUnderLoad, tenants: Mapping[Part, SimulatedPart], clock_mhz: float
+        self,
+        board: GpuUnderLoad,
+        tenants: Mapping[Part, SimulatedPart],
+        clock_mhz: float,
     ) -> dict[Part, TaskPace]:
         """The pace of every task at the clock in effect. Raises TruthError for an unknown network."""
         return {
             part: TaskPace(
-                iteration_s=self._iteration_s(board, clock_mhz, tenant, neighbours(tenants, part)),
+                iteration_s=self._iteration_s(
+                    board, clock_mhz, tenant, neighbours(tenants, part)
+                ),
                 busy_w=self._busy_w(board, clock_mhz, tenant),
             )
             for part, tenant in tenants.items()
@@ -143,41 +164,71 @@ class PaceMaker:
         }
 
     def _batch_s(
-        self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart, others: tuple[SimulatedNeighbour, ...]
+        self,
+        board: GpuUnderLoad,
+        clock_mhz: float,
+        tenant: SimulatedPart,
+        others: tuple[SimulatedNeighbour, ...],
     ) -> Floats:
-        times_ms = _remembered(self._times_ms, _placed(board, clock_mhz, tenant, others), self.world.batch_ms)
+        times_ms = _remembered(
+            self._times_ms,
+            _placed(board, clock_mhz, tenant, others),
+            self.world.batch_ms,
+        )
         return times_ms * (board.slowdown / 1000.0)
 
     def _iteration_s(
-        self, board: GpuUnderLoad, clock_mhz: float, task: SimulatedPart, others: tuple[SimulatedNeighbour, ...]
+        self,
+        board: GpuUnderLoad,
+        clock_mhz: float,
+        task: SimulatedPart,
+        others: tuple[SimulatedNeighbour, ...],
     ) -> float:
         def look_up(placed: RunningPart) -> float:
             return float(self.world.batch_ms(placed)[task.batch])
 
-        time_ms = _remembered(self._task_times_ms, _placed(board, clock_mhz, task, others), look_up)
+        time_ms = _remembered(
+            self._task_times_ms, _placed(board, clock_mhz, task, others), look_up
+        )
         return time_ms * board.slowdown / 1000.0
 
-    def _batch_w(self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart) -> Floats:
+    def _batch_w(
+        self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart
+    ) -> Floats:
         def look_up(placed: RunningPart) -> Floats:
             batches = range(1, self.world.max_batch(tenant.network) + 1)
-            return np.array([0.0, *(self.world.busy_w(placed, batch) for batch in batches)])
+            return np.array(
+                [0.0, *(self.world.busy_w(placed, batch) for batch in batches)]
+            )
 
         return _remembered(self._watts, _placed(board, clock_mhz, tenant, ()), look_up)
 
-    def _full_load_w(self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...], clock_mhz: float) -> float:
+    def _full_load_w(
+        self, board: GpuUnderLoad, tenants: tuple[SimulatedPart, ...], clock_mhz: float
+    ) -> float:
         def look_up(_: object) -> float:
-            return self.world.idle_w(board.gpu_type) + sum(self._busy_w(board, clock_mhz, each) for each in tenants)
+            return self.world.idle_w(board.gpu_type) + sum(
+                self._busy_w(board, clock_mhz, each) for each in tenants
+            )
 
-        return _remembered(self._full_watts, (board.gpu_type, clock_mhz, tenants), look_up)
+        return _remembered(
+            self._full_watts, (board.gpu_type, clock_mhz, tenants), look_up
+        )
 
-    def _busy_w(self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart) -> float:
+    def _busy_w(
+        self, board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart
+    ) -> float:
         def look_up(placed: RunningPart) -> float:
             return self.world.busy_w(placed, tenant.batch)
 
-        return _remembered(self._busy_watts, _placed(board, clock_mhz, tenant, ()), look_up)
+        return _remembered(
+            self._busy_watts, _placed(board, clock_mhz, tenant, ()), look_up
+        )
 
 
-def _remembered(memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found]) -> Found:
+def _remembered(
+    memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found]
+) -> Found:
     """What was found of it before, or is looked up; a full memo begins anew."""
     if key not in memo:
         if len(memo) >= _MAX_FOUND:
@@ -186,7 +237,9 @@ def _remembered(memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found
     return memo[key]
 
 
-def neighbours(tenants: Mapping[Part, SimulatedPart], part: Part) -> tuple[SimulatedNeighbour, ...]:
+def neighbours(
+    tenants: Mapping[Part, SimulatedPart], part: Part
+) -> tuple[SimulatedNeighbour, ...]:
     """The other replicas and tasks."""
     return tuple(
         SimulatedNeighbour(tenant.network, tenant.sm_percent, tenant.batch)
@@ -196,7 +249,10 @@ def neighbours(tenants: Mapping[Part, SimulatedPart], part: Part) -> tuple[Simul
 
 
 def _placed(
-    board: GpuUnderLoad, clock_mhz: float, tenant: SimulatedPart, others: tuple[SimulatedNeighbour, ...]
+    board: GpuUnderLoad,
+    clock_mhz: float,
+    tenant: SimulatedPart,
+    others: tuple[SimulatedNeighbour, ...],
 ) -> RunningPart:
     return RunningPart(
         network=tenant.network,

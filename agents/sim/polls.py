@@ -45,7 +45,9 @@ class PollWindows:
     def take(self, gpu: SimGpu) -> GpuPoll:
         """What the GPU did since the last poll of it; at the first, since the last reading."""
         counts = dict(self._since(gpu))
-        self._marks[gpu.index] = {key: counter.copy() for key, counter in self._counters(gpu)}
+        self._marks[gpu.index] = {
+            key: counter.copy() for key, counter in self._counters(gpu)
+        }
         self._carried[gpu.index] = {}
         power_w = self._node.world.idle_w(gpu.spec.gpu_type)
         for work in (work for (kind, _), work in counts.items() if kind != "service"):
@@ -53,28 +55,48 @@ class PollWindows:
         return GpuPoll(
             peak_power_w=round(float(power_w), _DIGITS),
             replicas=tuple(
-                _poll(each, counts["replica", each.command.id], counts["service", each.command.service])
+                _poll(
+                    each,
+                    counts["replica", each.command.id],
+                    counts["service", each.command.service],
+                )
                 for each in gpu.replicas.values()
             ),
         )
 
     def _since(self, gpu: SimGpu) -> Iterator[tuple[_Key, Floats]]:
-        marks, carried = self._marks.get(gpu.index, {}), self._carried.get(gpu.index, {})
+        marks, carried = (
+            self._marks.get(gpu.index, {}),
+            self._carried.get(gpu.index, {}),
+        )
         for key, counter in self._counters(gpu):
             mark = marks.get(key, np.zeros(len(counter)))
-            is_same = bool((counter >= mark).all())  # else another replica has its id now
+            is_same = bool(
+                (counter >= mark).all()
+            )  # else another replica has its id now
             yield key, counter - (mark if is_same else 0.0) + carried.get(key, 0.0)
 
     def _counters(self, gpu: SimGpu) -> Iterator[tuple[_Key, Floats]]:
         for replica_id, each in gpu.replicas.items():
             queue = each.queue
-            counts = [queue.batches, queue.requests, queue.execution_s, queue.busy_s, queue.energy_j]
+            counts = [
+                queue.batches,
+                queue.requests,
+                queue.execution_s,
+                queue.busy_s,
+                queue.energy_j,
+            ]
             yield ("replica", replica_id), np.array(counts, float)
         for name, task in gpu.tasks.items():
             yield ("task", name), np.array([0.0, 0.0, 0.0, task.busy_s, task.energy_j])
         for service in {each.command.service: None for each in gpu.replicas.values()}:
             tally = self._node.tallies.get(service)
-            yield ("service", service), np.zeros(BUCKET_COUNT) if tally is None else tally.buckets.astype(float)
+            yield (
+                ("service", service),
+                np.zeros(BUCKET_COUNT)
+                if tally is None
+                else tally.buckets.astype(float),
+            )
 
 
 def _poll(each: SimReplica, work: Floats, buckets: Floats) -> ReplicaPoll:
@@ -84,6 +106,10 @@ def _poll(each: SimReplica, work: Floats, buckets: Floats) -> ReplicaPoll:
         batches=batches,
         requests=round(work[_REQUESTS]),
         queued=each.queue.in_flight,
-        execution_ms=round(1000.0 * float(work[_EXECUTION_S]) / batches, _DIGITS) if batches else 0.0,
-        latency_buckets=tuple((bucket, round(count)) for bucket, count in enumerate(buckets) if count),
+        execution_ms=round(1000.0 * float(work[_EXECUTION_S]) / batches, _DIGITS)
+        if batches
+        else 0.0,
+        latency_buckets=tuple(
+            (bucket, round(count)) for bucket, count in enumerate(buckets) if count
+        ),
     )

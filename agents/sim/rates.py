@@ -23,10 +23,19 @@ class ArrivalRates:
     """(K,) rate in each piece."""
 
     def __post_init__(self) -> None:
-        edges_s, rates_rps = np.array(self.edges_s, dtype=float), np.array(self.rates_rps, dtype=float)
+        edges_s, rates_rps = (
+            np.array(self.edges_s, dtype=float),
+            np.array(self.rates_rps, dtype=float),
+        )
         if rates_rps.ndim != 1 or edges_s.shape != (len(rates_rps) + 1,):
-            raise ValueError(f"{edges_s.shape} edges and {rates_rps.shape} rates; K rates need K + 1 edges")
-        if edges_s[0] != 0.0 or not np.isfinite(edges_s).all() or (np.diff(edges_s) <= 0.0).any():
+            raise ValueError(
+                f"{edges_s.shape} edges and {rates_rps.shape} rates; K rates need K + 1 edges"
+            )
+        if (
+            edges_s[0] != 0.0
+            or not np.isfinite(edges_s).all()
+            or (np.diff(edges_s) <= 0.0).any()
+        ):
             raise ValueError("edges must begin at 0 and rise")
         if not np.isfinite(rates_rps).all() or (rates_rps < 0.0).any():
             raise ValueError("rates must be finite and at least 0")
@@ -44,8 +53,13 @@ class ArrivalRates:
         start_s, end_s = max(start_s, 0.0), min(end_s, float(self.edges_s[-1]))
         if start_s >= end_s:
             return np.array([start_s]), np.empty(0)
-        first, last = np.searchsorted(self.edges_s, start_s, side="right"), np.searchsorted(self.edges_s, end_s)
-        return np.concatenate([[start_s], self.edges_s[first:last], [end_s]]), self.rates_rps[first - 1 : last]
+        first, last = (
+            np.searchsorted(self.edges_s, start_s, side="right"),
+            np.searchsorted(self.edges_s, end_s),
+        )
+        return np.concatenate(
+            [[start_s], self.edges_s[first:last], [end_s]]
+        ), self.rates_rps[first - 1 : last]
 
     def until(self, end_s: float) -> "ArrivalRates":
         """These rates up to a time after the beginning."""
@@ -59,7 +73,9 @@ class ArrivalRates:
         edges_s = np.union1d(seconds, inner_s)
         piece = np.searchsorted(self.edges_s, edges_s[:-1], side="right") - 1
         rates_rps = np.append(self.rates_rps, 0.0)[piece]
-        return np.add.reduceat(rates_rps * np.diff(edges_s), np.searchsorted(edges_s, seconds[:-1]))
+        return np.add.reduceat(
+            rates_rps * np.diff(edges_s), np.searchsorted(edges_s, seconds[:-1])
+        )
 
 
 class Shape(Protocol):
@@ -91,4 +107,6 @@ class TraceShape:
 def stepped(rates_rps: ArrayLike) -> ArrivalRates:
     """Rates of one second each."""
     values = np.asarray(rates_rps, dtype=float)
-    return ArrivalRates(edges_s=np.arange(len(values) + 1, dtype=float), rates_rps=values)
+    return ArrivalRates(
+        edges_s=np.arange(len(values) + 1, dtype=float), rates_rps=values
+    )

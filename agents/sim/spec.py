@@ -6,7 +6,9 @@ from typing import Literal
 
 from agents.sim.truth.tables import read_types
 
-FaultKind = Literal["gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"]
+FaultKind = Literal[
+    "gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +56,25 @@ class Fault:
 
     def hits(self, node: str, gpu_index: int, at_s: float) -> bool:
         """Whether it affects that GPU then."""
-        return self.node == node and self.gpu_index in (None, gpu_index) and self.is_on(at_s)
+        return (
+            self.node == node
+            and self.gpu_index in (None, gpu_index)
+            and self.is_on(at_s)
+        )
 
 
-def make_node(name: str, gpu_type: str, *, gpus: int, memory_mib: float, launch_s: float = 5.0) -> SimulatedNodeSpec:
+def make_node(
+    name: str, gpu_type: str, *, gpus: int, memory_mib: float, launch_s: float = 5.0
+) -> SimulatedNodeSpec:
     """A node with equal GPUs of a type that can be simulated; ValueError names the types that can."""
     types = read_types()
     if gpu_type not in types:
-        raise ValueError(f"no GPU type {gpu_type!r} to simulate; known: {', '.join(types)}")
-    gpu = GpuSpec(gpu_type=gpu_type, memory_mib=memory_mib, max_clock_mhz=types[gpu_type].max_clock_mhz)
+        raise ValueError(
+            f"no GPU type {gpu_type!r} to simulate; known: {', '.join(types)}"
+        )
+    gpu = GpuSpec(
+        gpu_type=gpu_type,
+        memory_mib=memory_mib,
+        max_clock_mhz=types[gpu_type].max_clock_mhz,
+    )
     return SimulatedNodeSpec(name=name, gpus=(gpu,) * gpus, launch_s=launch_s)

@@ -54,7 +54,9 @@ class ServiceTally:
     @property
     def buckets(self) -> Ints:
         """(BUCKET_COUNT,) finished requests by the contract's buckets."""
-        return np.concatenate([self.fine[:1], self.fine[1:].reshape(-1, PARTS).sum(axis=1)])
+        return np.concatenate(
+            [self.fine[:1], self.fine[1:].reshape(-1, PARTS).sum(axis=1)]
+        )
 
     @property
     def present_s(self) -> float:

@@ -31,7 +31,12 @@ class SimTask:
     """One simulated task. Its owner calls `arrive` when it is due and `set_pace` when anything on its GPU changes."""
 
     def __init__(
-        self, command: TaskCommand, *, ready_at_s: float, random: np.random.Generator, noise_cv: float
+        self,
+        command: TaskCommand,
+        *,
+        ready_at_s: float,
+        random: np.random.Generator,
+        noise_cv: float,
     ) -> None:
         self.command = command
         self.state: TaskState = "starting"
@@ -61,14 +66,21 @@ class SimTask:
     def tenant(self) -> SimulatedPart:
         """What its GPU and neighbours see of it."""
         command = self.command
-        return SimulatedPart(network=command.network, sm_percent=command.sm_percent, batch=command.batch, is_task=True)
+        return SimulatedPart(
+            network=command.network,
+            sm_percent=command.sm_percent,
+            batch=command.batch,
+            is_task=True,
+        )
 
     @property
     def done_iterations(self) -> float:
         """How far it has come."""
         if self.state == "finished":
             return float(self.command.iterations)
-        return self._line_done + (self._now_s - self._line_s) / self._iteration_s(self._stretch)
+        return self._line_done + (self._now_s - self._line_s) / self._iteration_s(
+            self._stretch
+        )
 
     def arrive(self, *, launch_fails: bool) -> None:
         """The launch, or the way to or from the host, is over."""
@@ -103,7 +115,9 @@ class SimTask:
         self.busy_s += end_s - start_s
         self.energy_j += (end_s - start_s) * self._pace.busy_w
         while (edge_s := (self._stretch + 1) * STRETCH_S) <= end_s:
-            self._line_done += (edge_s - self._line_s) / self._iteration_s(self._stretch)
+            self._line_done += (edge_s - self._line_s) / self._iteration_s(
+                self._stretch
+            )
             self._line_s, self._stretch = edge_s, self._stretch + 1
         self._now_s = end_s
 
@@ -114,8 +128,14 @@ class SimTask:
             iteration_s, edge_s = self._iteration_s(stretch), (stretch + 1) * STRETCH_S
             finish_s = line_s + (self.command.iterations - done) * iteration_s
             if finish_s <= edge_s:
-                return max(finish_s, self._now_s)  # done may be a last digit beyond the end
-            done, line_s, stretch = done + (edge_s - line_s) / iteration_s, edge_s, stretch + 1
+                return max(
+                    finish_s, self._now_s
+                )  # done may be a last digit beyond the end
+            done, line_s, stretch = (
+                done + (edge_s - line_s) / iteration_s,
+                edge_s,
+                stretch + 1,
+            )
         return math.inf
 
     def running_task(self) -> RunningTask:

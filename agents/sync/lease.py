@@ -26,7 +26,12 @@ from pathlib import Path
 
 import msgspec
 
-from agents.base.durable_files import checked_body, checked_line, read_boot_id, replace_file
+from agents.base.durable_files import (
+    checked_body,
+    checked_line,
+    read_boot_id,
+    replace_file,
+)
 from agents.base.protocol import LeaseTerms, NodeCommand, Wire
 
 FILE = "lease.json"
@@ -49,7 +54,9 @@ def machine_uptime() -> Uptime:
     boot_id = ""
     with contextlib.suppress(OSError):
         boot_id = read_boot_id()
-    return Uptime(boot_id=boot_id, now_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    return Uptime(
+        boot_id=boot_id, now_s=lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+    )
 
 
 class _Kept(Wire, frozen=True, kw_only=True):
@@ -87,11 +94,18 @@ class Lease:
 
     def has_ended(self, now_s: float) -> bool:
         """Whether the control plane was silent for longer than the command holds."""
-        return self._terms is not None and now_s >= self._renewed_s + self._terms.duration_s
+        return (
+            self._terms is not None
+            and now_s >= self._renewed_s + self._terms.duration_s
+        )
 
     def in_force(self, command: NodeCommand, now_s: float) -> NodeCommand:
         """The command; without its clocks, power caps and governors when the lease has ended and says `restore`."""
-        if self._terms is None or self._terms.on_end == "keep" or not self.has_ended(now_s):
+        if (
+            self._terms is None
+            or self._terms.on_end == "keep"
+            or not self.has_ended(now_s)
+        ):
             return command
         if self._restored is None or self._restored[0] is not command:
             self._restored = (command, without_knobs(command))
@@ -106,7 +120,9 @@ class Lease:
             log.warning("%s", self._past)
         self._ended = False
         is_new, self._terms, self._renewed_s = terms != self._terms, terms, now_s
-        if is_new or (terms is not None and now_s + terms.duration_s > self._disk_end_s):
+        if is_new or (
+            terms is not None and now_s + terms.duration_s > self._disk_end_s
+        ):
             self._save(now_s)
 
     def tick(self, now_s: float) -> None:
@@ -137,9 +153,14 @@ class Lease:
             if self._terms is None:
                 self._path.unlink(missing_ok=True)
             else:
-                replace_file(self._path, checked_line(msgspec.json.encode(self._kept(self._terms, now_s))))
+                replace_file(
+                    self._path,
+                    checked_line(msgspec.json.encode(self._kept(self._terms, now_s))),
+                )
         except OSError as error:
-            self._disk_problem = f"the lease cannot be kept on disk, a restart begins it anew: {error}"
+            self._disk_problem = (
+                f"the lease cannot be kept on disk, a restart begins it anew: {error}"
+            )
         else:
             self._disk_problem = ""
 
@@ -148,11 +169,18 @@ class Lease:
         # Renewals until the next writing are not on disk: they may be as much later.
         grace_s = self._save_period_s if now_s == self._renewed_s else 0.0
         self._disk_end_s = now_s + left_s + grace_s
-        return _Kept(terms=terms, left_s=left_s + grace_s, boot_id=self._uptime.boot_id, uptime_s=self._uptime.now_s())
+        return _Kept(
+            terms=terms,
+            left_s=left_s + grace_s,
+            boot_id=self._uptime.boot_id,
+            uptime_s=self._uptime.now_s(),
+        )
 
     def _load(self, path: Path, now_s: float) -> None:
         try:
-            kept = msgspec.json.decode(checked_body(path.read_bytes().rstrip(b"\n")), type=_Kept)
+            kept = msgspec.json.decode(
+                checked_body(path.read_bytes().rstrip(b"\n")), type=_Kept
+            )
         except FileNotFoundError:
             return
         except (OSError, ValueError, msgspec.MsgspecError) as error:
@@ -160,7 +188,9 @@ class Lease:
             log.error("%s: %s", self._disk_problem, error)
             return
         is_same_boot = kept.boot_id != "" and kept.boot_id == self._uptime.boot_id
-        passed_s = max(0.0, self._uptime.now_s() - kept.uptime_s) if is_same_boot else 0.0
+        passed_s = (
+            max(0.0, self._uptime.now_s() - kept.uptime_s) if is_same_boot else 0.0
+        )
         self._terms = kept.terms
         self._disk_end_s = now_s + kept.left_s - passed_s
         self._renewed_s = self._disk_end_s - kept.terms.duration_s
@@ -168,7 +198,10 @@ class Lease:
 
 def without_knobs(command: NodeCommand) -> NodeCommand:
     """The same replicas, tasks and routes, with every clock and power limit at its default and no governor."""
-    gpus = (msgspec.structs.replace(gpu, clock_mhz=0.0, power_cap_w=0.0, governor=None) for gpu in command.gpus)
+    gpus = (
+        msgspec.structs.replace(gpu, clock_mhz=0.0, power_cap_w=0.0, governor=None)
+        for gpu in command.gpus
+    )
     return msgspec.structs.replace(command, gpus=tuple(gpus))
 
 

@@ -22,7 +22,11 @@ ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
 MAX_RETRY_AFTER_S = 60.0
 """Nobody can send an agent away for longer."""
-_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+_REFUSED = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
 
 Handler: TypeAlias = Callable[[Observation, float], Awaitable[SyncReply]]
 """(observation, seconds that the answer may wait for a newer command) → reply."""
@@ -64,7 +68,12 @@ class Transport(Protocol):
 class DirectTransport:
     """The control plane in the same process."""
 
-    def __init__(self, handle: Handler, *, is_lost: Callable[[Observation], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        *,
+        is_lost: Callable[[Observation], bool] = lambda _: False,
+    ) -> None:
         """`is_lost`: whether the network takes this observation nowhere at the moment."""
         self._handle = handle
         self._is_lost = is_lost
@@ -111,7 +120,11 @@ class HttpTransport:
                 headers={TIME_HEADER: f"{self._now_s():.3f}"} if self._now_s else None,
                 timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
             ) as response:
-                return _read(response.status, await response.read(), response.headers.get("Retry-After"))
+                return _read(
+                    response.status,
+                    await response.read(),
+                    response.headers.get("Retry-After"),
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ControlPlaneSilent(f"no answer from {self._url}: {reason}") from error
@@ -124,7 +137,10 @@ class HttpTransport:
     def _open(self) -> aiohttp.ClientSession:
         """The session; made late because it belongs to the running event loop."""
         if self._session is None:
-            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            headers = {
+                "Authorization": f"Bearer {self._token}",
+                "Content-Type": "application/json",
+            }
             if self._metrics_address:
                 headers[METRICS_HEADER] = self._metrics_address
             self._session = aiohttp.ClientSession(headers=headers)
@@ -148,12 +164,15 @@ def _read(status: int, body: bytes, retry_after: str | None) -> SyncReply:
             ) from error
     words = f"the control plane answered {status}{_words(body)}"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        raise NotAuthorised(f"{words}; make a token with scope agent and give it by --token-file")
+        raise NotAuthorised(
+            f"{words}; make a token with scope agent and give it by --token-file"
+        )
     if status in _REFUSED:
         raise Unacceptable(words)
     retry_after_s = _seconds(retry_after)
     raise ControlPlaneSilent(
-        words + (f", come again in {retry_after_s:g} s" if retry_after_s else ""), retry_after_s=retry_after_s
+        words + (f", come again in {retry_after_s:g} s" if retry_after_s else ""),
+        retry_after_s=retry_after_s,
     )
 
 
@@ -169,7 +188,11 @@ def _words(body: bytes) -> str:
         problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
-    return f": {problem.detail or problem.title}" if problem.detail or problem.title else ""
+    return (
+        f": {problem.detail or problem.title}"
+        if problem.detail or problem.title
+        else ""
+    )
 
 
 LIMIT_S = 5.0
@@ -197,7 +220,10 @@ class ClockSkew:
         """What is wrong, by how much, and what to do; empty = nothing."""
         if abs(self.certain_s) <= self._limit_s:
             return ""
-        middle_s, half_s = (self._low_s + self._high_s) / 2.0, (self._high_s - self._low_s) / 2.0
+        middle_s, half_s = (
+            (self._low_s + self._high_s) / 2.0,
+            (self._high_s - self._low_s) / 2.0,
+        )
         side = "ahead of" if middle_s > 0.0 else "behind"
         return (
             f"the node's clock is {abs(middle_s):.1f} s {side} the control plane's (give or take {half_s:.1f}): see by "

@@ -28,7 +28,8 @@ class HookClient:
     def __init__(self) -> None:
         # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a task.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar()
+            connector=aiohttp.TCPConnector(force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def status(self, url: str) -> SwapStatus:
@@ -45,7 +46,9 @@ class HookClient:
         if code == HTTPStatus.SERVICE_UNAVAILABLE:
             return False
         if code != HTTPStatus.OK:
-            raise HookFailed(f"PUT /{path} answers {code}: {body[:300].decode(errors='replace')}")
+            raise HookFailed(
+                f"PUT /{path} answers {code}: {body[:300].decode(errors='replace')}"
+            )
         return _read(url, body).state == wanted
 
     async def close(self) -> None:
@@ -54,14 +57,20 @@ class HookClient:
 
     async def _call(self, method: str, url: str, limit_s: float) -> tuple[int, bytes]:
         try:
-            async with self._session.request(method, url, timeout=aiohttp.ClientTimeout(total=limit_s)) as answer:
+            async with self._session.request(
+                method, url, timeout=aiohttp.ClientTimeout(total=limit_s)
+            ) as answer:
                 return answer.status, await answer.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise HookFailed(f"{method} {url} is not answered: {error or type(error).__name__}") from error
+            raise HookFailed(
+                f"{method} {url} is not answered: {error or type(error).__name__}"
+            ) from error
 
 
 def _read(url: str, body: bytes) -> SwapStatus:
     try:
         return msgspec.json.decode(body, type=SwapStatus)
     except msgspec.MsgspecError as error:
-        raise HookFailed(f"{url} does not answer as a swap hook does: {error}") from error
+        raise HookFailed(
+            f"{url} does not answer as a swap hook does: {error}"
+        ) from error

@@ -25,16 +25,22 @@ class CudaCheckpoint:
         states = {pid: await self._state(pid) for pid in pids}
         using = [pid for pid in pids if states[pid] in ("running", "locked")]
         if not using:
-            raise NotSupported(f"{PROGRAM} finds CUDA running in none of the processes {pids}")
+            raise NotSupported(
+                f"{PROGRAM} finds CUDA running in none of the processes {pids}"
+            )
         for pid in (each for each in using if states[each] == "running"):
             try:
-                await self._call("--action", "lock", "--pid", str(pid), "--timeout", str(LOCK_MS))
+                await self._call(
+                    "--action", "lock", "--pid", str(pid), "--timeout", str(LOCK_MS)
+                )
             except DeviceError as error:
                 for each in using:
                     with contextlib.suppress(DeviceError):
                         await self._call("--action", "unlock", "--pid", str(each))
                 if "checkpointed" in states.values():
-                    raise DeviceError(f"some of the processes are away already: {error}") from error
+                    raise DeviceError(
+                        f"some of the processes are away already: {error}"
+                    ) from error
                 raise NotSupported(str(error)) from error
         for pid in using:
             await self._call("--action", "checkpoint", "--pid", str(pid))
@@ -49,7 +55,9 @@ class CudaCheckpoint:
                 await self._call("--action", "unlock", "--pid", str(pid))
         states = {pid: await self._state(pid) for pid in pids}
         if "running" not in states.values():
-            raise DeviceError(f"{PROGRAM} finds CUDA running in none of the processes {pids} after they were restored")
+            raise DeviceError(
+                f"{PROGRAM} finds CUDA running in none of the processes {pids} after they were restored"
+            )
 
     async def is_away(self, pids: tuple[int, ...]) -> bool:
         """Whether all of the processes that use CUDA are checkpointed, as an earlier agent may have left them."""
@@ -85,11 +93,15 @@ class CudaCheckpoint:
                 process.kill()
             await process.wait()
             if isinstance(error, TimeoutError):
-                raise DeviceError(f"{PROGRAM} {' '.join(words)} took more than {CALL_LIMIT_S:g} s") from error
+                raise DeviceError(
+                    f"{PROGRAM} {' '.join(words)} took more than {CALL_LIMIT_S:g} s"
+                ) from error
             raise
         text = said.decode(errors="replace").strip()
         if process.returncode != 0:
-            raise DeviceError(f"{PROGRAM} {' '.join(words)} failed with {process.returncode}: {text[:300]}")
+            raise DeviceError(
+                f"{PROGRAM} {' '.join(words)} failed with {process.returncode}: {text[:300]}"
+            )
         return text
 
 
@@ -97,10 +109,18 @@ class Mover:
     """Moves the memory of tasks."""
 
     def __init__(
-        self, hook: HookClient, checkpoint: CudaCheckpoint, *, why_no_checkpoint: Callable[[int], str]
+        self,
+        hook: HookClient,
+        checkpoint: CudaCheckpoint,
+        *,
+        why_no_checkpoint: Callable[[int], str],
     ) -> None:
         """`why_no_checkpoint`: by GPU; empty = it may be tried."""
-        self._hook, self._checkpoint, self._why_no_checkpoint = hook, checkpoint, why_no_checkpoint
+        self._hook, self._checkpoint, self._why_no_checkpoint = (
+            hook,
+            checkpoint,
+            why_no_checkpoint,
+        )
 
     async def move(self, each: TaskProcess, way: Literal["out", "in"]) -> None:
         """Return when it is there; may be called again for a task that is there, or on its way, already.
@@ -109,7 +129,9 @@ class Mover:
         broken.
         """
         if each.url:
-            while not await self._hook.move(each.url, "offloaded" if way == "out" else "running"):
+            while not await self._hook.move(
+                each.url, "offloaded" if way == "out" else "running"
+            ):
                 log.info("task %s comes to no boundary yet", each.record.id)
             return
         assert each.process is not None

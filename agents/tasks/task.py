@@ -158,7 +158,10 @@ class TaskProcess:
     def note_kept(self, kept: float | None, now_s: float) -> None:
         """Its file says so now; it has none, or says nothing yet: None."""
         if kept is not None and kept > self.kept:
-            self.steps, self.busy_s = self.steps + kept - self.kept, self.busy_s + now_s - self.changed_s
+            self.steps, self.busy_s = (
+                self.steps + kept - self.kept,
+                self.busy_s + now_s - self.changed_s,
+            )
         if self.state != "running" or kept not in (None, self.kept):
             self.changed_s = now_s
         self.kept = self.kept if kept is None else kept
@@ -171,8 +174,14 @@ class TaskProcess:
         if code not in (0, None):
             return self.process.how
         if kept is not None:
-            return "" if kept >= wanted else f"it ended after {kept:g} of {wanted} iterations"
-        is_done = code == 0 or (self.status is not None and self.status.done_iterations >= wanted)
+            return (
+                ""
+                if kept >= wanted
+                else f"it ended after {kept:g} of {wanted} iterations"
+            )
+        is_done = code == 0 or (
+            self.status is not None and self.status.done_iterations >= wanted
+        )
         return "" if is_done else self.process.how
 
     def doom_by(self, reason: str) -> None:
@@ -197,7 +206,10 @@ class TaskProcess:
 
 
 def start_task(
-    launch: TaskLaunch, template: Template, place: LaunchPlace, records: Records[TaskProcessRecord]
+    launch: TaskLaunch,
+    template: Template,
+    place: LaunchPlace,
+    records: Records[TaskProcessRecord],
 ) -> TaskProcess:
     """A task whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
     command, kept = launch.command, []
@@ -214,7 +226,9 @@ def start_task(
         ports=place.ports,
         directory=str(place.directory),
     )
-    prepared = make_ready(template, parameters, place, launch.environment, keeps_directory=True)
+    prepared = make_ready(
+        template, parameters, place, launch.environment, keeps_directory=True
+    )
 
     def record(identity: Identity) -> None:
         kept.append(
@@ -237,7 +251,11 @@ def start_task(
         records.remove(command.name, keeps_folder=True)
         raise LaunchFailed(f"task {command.name} cannot be started: {error}") from error
     found = read_progress(prepared.filled.progress_file)
-    return TaskProcess(record=kept[0], process=process, kept=command.done_iterations if found is None else found)
+    return TaskProcess(
+        record=kept[0],
+        process=process,
+        kept=command.done_iterations if found is None else found,
+    )
 
 
 def with_phase(record: TaskProcessRecord, phase: Phase) -> TaskProcessRecord:
@@ -253,6 +271,12 @@ def read_progress(file: str) -> float | None:
     """Iterations that a task's program says it has kept; None = it says nothing that can be read."""
     if not file:
         return None
-    with contextlib.suppress(OSError, msgspec.MsgspecError), Path(file).open("rb") as opened:
-        return max(0.0, msgspec.json.decode(opened.read(MAX_FILE), type=_Progress).done_iterations)
+    with (
+        contextlib.suppress(OSError, msgspec.MsgspecError),
+        Path(file).open("rb") as opened,
+    ):
+        return max(
+            0.0,
+            msgspec.json.decode(opened.read(MAX_FILE), type=_Progress).done_iterations,
+        )
     return None

@@ -32,9 +32,21 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from agents.base.device import DeviceError, LaunchFailed, NotSupported, RunningTask, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    LaunchFailed,
+    NotSupported,
+    RunningTask,
+    UnknownPart,
+)
 from agents.base.protocol import TaskReading
-from agents.processes.care import cancelled, end_for_good, end_unrecorded, first, keep_logs
+from agents.processes.care import (
+    cancelled,
+    end_for_good,
+    end_unrecorded,
+    first,
+    keep_logs,
+)
 from agents.processes.launch import Crashes, LaunchPlace, Ports
 from agents.processes.process import Ending, WorkerProcess, end_left_over
 from agents.processes.records import Records
@@ -91,7 +103,11 @@ class Tasks:
         self.crashes = Crashes(time.monotonic)
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever a task has come up, been moved, finished, failed or gone."""
-        self._settings, self._templates, self._environment = settings, templates, environment
+        self._settings, self._templates, self._environment = (
+            settings,
+            templates,
+            environment,
+        )
         self._hooks = hooks or TaskHooks()
         self._checkpoint = CudaCheckpoint(environment)
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
@@ -107,23 +123,45 @@ class Tasks:
         self._records = records = Records(self._settings.directory, TaskProcessRecord)
         self._hook = HookClient()
         found = records.load()
-        await end_unrecorded(records.mark, {record.mark for record in found}, self._hooks.sharing.terminate)
+        await end_unrecorded(
+            records.mark,
+            {record.mark for record in found},
+            self._hooks.sharing.terminate,
+        )
         await asyncio.gather(*map(self._adopt, found))
-        self._logs = asyncio.create_task(keep_logs(lambda: map(records.log, self._tasks)))
+        self._logs = asyncio.create_task(
+            keep_logs(lambda: map(records.log, self._tasks))
+        )
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What an operator should know of them."""
-        failed = (f"task {name}: {each.message}" for name, each in self._sorted() if each.state == "failed")
-        return (*(self._records.problems if self._records else ()), *self._unswappable.values(), *failed)
+        failed = (
+            f"task {name}: {each.message}"
+            for name, each in self._sorted()
+            if each.state == "failed"
+        )
+        return (
+            *(self._records.problems if self._records else ()),
+            *self._unswappable.values(),
+            *failed,
+        )
 
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:
         """The tasks of a GPU, by name."""
-        return tuple(each.running_task() for _, each in self._sorted() if each.record.gpu_index == gpu_index)
+        return tuple(
+            each.running_task()
+            for _, each in self._sorted()
+            if each.record.gpu_index == gpu_index
+        )
 
     def holders(self) -> tuple[TaskHolder, ...]:
         """What each has of its GPU now; nothing of what has ended, whose process id may be another's by now."""
-        return tuple(each.holder() for _, each in self._sorted() if each.state not in ("failed", "finished"))
+        return tuple(
+            each.holder()
+            for _, each in self._sorted()
+            if each.state not in ("failed", "finished")
+        )
 
     def record(self, name: str) -> TaskProcessRecord:
         """What a task was started with. Raises UnknownPart."""
@@ -139,11 +177,16 @@ class Tasks:
         if name in self._tasks:
             raise LaunchFailed(f"task {name} is there already; stop it first")
         if (hold_s := self.crashes.hold_s(name)) > 0.0:
-            raise LaunchFailed(f"task {name} is in a crash loop and waits another {hold_s:.0f} s")
-        template = self._templates.find_task(launch.command.network, launch.command.kind)
+            raise LaunchFailed(
+                f"task {name} is in a crash loop and waits another {hold_s:.0f} s"
+            )
+        template = self._templates.find_task(
+            launch.command.network, launch.command.kind
+        )
         place = LaunchPlace(
             ports=self._ports.take(
-                len(template.ports), {port for each in self._tasks.values() for port in each.record.ports}
+                len(template.ports),
+                {port for each in self._tasks.values() for port in each.record.ports},
             ),
             directory=records.folder(name),
             log=records.log(name),
@@ -171,7 +214,9 @@ class Tasks:
         if each.is_leaving or each.state in ("swapping", "swapped"):
             return
         if each.state != "running":
-            raise DeviceError(f"task {name} is {each.state}; only one that runs can be swapped out")
+            raise DeviceError(
+                f"task {name} is {each.state}; only one that runs can be swapped out"
+            )
         self._begin_swap(each, "out")
 
     async def swap_in(self, name: str) -> None:
@@ -180,7 +225,9 @@ class Tasks:
         if each.is_leaving or each.state in ("swapping", "running"):
             return
         if each.state != "swapped":
-            raise DeviceError(f"task {name} is {each.state}; only one that is swapped out can come back")
+            raise DeviceError(
+                f"task {name} is {each.state}; only one that is swapped out can come back"
+            )
         self._begin_swap(each, "in")
 
     async def close(self, *, keep: bool) -> None:
@@ -191,7 +238,9 @@ class Tasks:
                     self._begin_stop(each)
             jobs = [each.job for each in self._tasks.values() if each.job is not None]
             await asyncio.gather(*jobs, return_exceptions=True)
-        left = tuple(self._tasks.values())  # Others may still be forgotten while these are waited for.
+        left = tuple(
+            self._tasks.values()
+        )  # Others may still be forgotten while these are waited for.
         for each in left:
             await cancelled(each.swap)  # First: it may begin a stop.
             await cancelled(each.job)
@@ -207,7 +256,9 @@ class Tasks:
     async def _adopt(self, record: TaskProcessRecord) -> None:
         """Go on with the recorded process where it was, or tell that it is gone."""
         process = WorkerProcess.adopt(record.identity, record.mark)
-        each = TaskProcess(record=record, process=process, kept=record.command.done_iterations)
+        each = TaskProcess(
+            record=record, process=process, kept=record.command.done_iterations
+        )
         self._tasks[record.id] = each
         found = await asyncio.to_thread(read_progress, record.progress_file)
         each.kept = each.kept if found is None else found
@@ -235,14 +286,28 @@ class Tasks:
         assert each.process is not None
         reason, limit_s = "", each.record.template.start_limit_s
         if each.record.phase == "starting":
-            up = await first(self._watch().bring_up(each), each.process.wait(), each.is_doomed(), limit_s=limit_s)
-            reason = f"it was not ready within {limit_s:g} s: {each.message}" if up is None else up
+            up = await first(
+                self._watch().bring_up(each),
+                each.process.wait(),
+                each.is_doomed(),
+                limit_s=limit_s,
+            )
+            reason = (
+                f"it was not ready within {limit_s:g} s: {each.message}"
+                if up is None
+                else up
+            )
             if not reason:
                 self._note(each, "running")
                 each.state, each.message = "running", ""
                 self.on_change()
         if not reason:
-            reason = await first(each.process.wait(), self._watch().follow(each), each.is_doomed()) or ""
+            reason = (
+                await first(
+                    each.process.wait(), self._watch().follow(each), each.is_doomed()
+                )
+                or ""
+            )
         await self._conclude(each, reason)
 
     async def _conclude(self, each: TaskProcess, reason: str) -> None:
@@ -253,7 +318,9 @@ class Tasks:
         await cancelled(each.swap)
         await self._end(each)
         if has_ended:
-            reason = each.unfinished(await asyncio.to_thread(read_progress, each.record.progress_file))
+            reason = each.unfinished(
+                await asyncio.to_thread(read_progress, each.record.progress_file)
+            )
         if reason:
             self._fail(each, reason)
         else:
@@ -291,7 +358,9 @@ class Tasks:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(each.process.wait(), LAST_WORDS_S)
                 return  # It ended meanwhile, which its life sees to.
-            each.doom_by(f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}")
+            each.doom_by(
+                f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}"
+            )
         else:
             if way == "in":
                 self._note(each, "running")
@@ -314,7 +383,9 @@ class Tasks:
             before.cancel()  # Now: the stop itself may be cancelled before it has begun.
         each.job = asyncio.create_task(self._stop(each, before))
 
-    async def _stop(self, each: TaskProcess, before: "asyncio.Task[None] | None") -> None:
+    async def _stop(
+        self, each: TaskProcess, before: "asyncio.Task[None] | None"
+    ) -> None:
         await cancelled(before)
         await cancelled(each.swap)
         await self._end(each)
@@ -323,7 +394,11 @@ class Tasks:
     async def _end(self, each: TaskProcess) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
-        await end_for_good(each.process, self._ending(each), partial(log.error, "task %s: %s", each.record.id))
+        await end_for_good(
+            each.process,
+            self._ending(each),
+            partial(log.error, "task %s: %s", each.record.id),
+        )
 
     def _ending(self, each: TaskProcess) -> Ending:
         terminate = partial(self._hooks.sharing.terminate, each.record.gpu_index)
@@ -358,10 +433,18 @@ class Tasks:
         return self._records
 
     def _watch(self) -> TaskWatch:
-        return TaskWatch(hook=self._asked(), prove=self._hooks.sharing.prove, ask_s=self._settings.ask_s)
+        return TaskWatch(
+            hook=self._asked(),
+            prove=self._hooks.sharing.prove,
+            ask_s=self._settings.ask_s,
+        )
 
     def _mover(self) -> Mover:
-        return Mover(self._asked(), self._checkpoint, why_no_checkpoint=self._hooks.why_no_checkpoint)
+        return Mover(
+            self._asked(),
+            self._checkpoint,
+            why_no_checkpoint=self._hooks.why_no_checkpoint,
+        )
 
     def _asked(self) -> HookClient:
         if self._hook is None:

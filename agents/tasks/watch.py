@@ -43,7 +43,9 @@ class TaskWatch:
                 objection = str(error)
             else:
                 # One that tells how many SMs it sees has its GPU; another may still be coming to it.
-                if not objection or (each.status is not None and each.status.sm_count is not None):
+                if not objection or (
+                    each.status is not None and each.status.sm_count is not None
+                ):
                     return objection
             each.message = objection
             await asyncio.sleep(self.ask_s)
@@ -55,9 +57,16 @@ class TaskWatch:
             try:
                 await self.look(each)
                 if not each.url:
-                    each.note_kept(await asyncio.to_thread(read_progress, each.record.progress_file), time.monotonic())
+                    each.note_kept(
+                        await asyncio.to_thread(
+                            read_progress, each.record.progress_file
+                        ),
+                        time.monotonic(),
+                    )
                 answered_s = time.monotonic()
             except HookFailed as error:
                 if time.monotonic() - answered_s > limit_s:
-                    return f"it hung: its hook answered nothing for {limit_s:g} s: {error}"
+                    return (
+                        f"it hung: its hook answered nothing for {limit_s:g} s: {error}"
+                    )
             await asyncio.sleep(self.ask_s)

@@ -35,8 +35,13 @@ from aiohttp import web
 from agents.base.http_problems import problem
 from agents.serving.engines.errors import WrongState
 
-SwapState: TypeAlias = Literal["running", "asked", "offloading", "offloaded", "resuming", "failed", "ended"]
-_PENDING: dict[str, tuple[SwapState, ...]] = {"offloaded": ("asked", "offloading"), "running": ("resuming",)}
+SwapState: TypeAlias = Literal[
+    "running", "asked", "offloading", "offloaded", "resuming", "failed", "ended"
+]
+_PENDING: dict[str, tuple[SwapState, ...]] = {
+    "offloaded": ("asked", "offloading"),
+    "running": ("resuming",),
+}
 """What the loop goes through on its way to a wanted state."""
 START_S = 30.0
 BOUNDARY_TIMEOUT_S = 120.0
@@ -92,7 +97,9 @@ class SwapHooks:
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
-        self._thread = threading.Thread(target=self._loop.run_forever, name="swap-hooks", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="swap-hooks", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -105,7 +112,10 @@ class SwapHooks:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._become("ended")
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(START_S)
@@ -164,7 +174,9 @@ class SwapHooks:
             elif wanted == "running" and self._state == "asked":
                 self._state = "running"
             elif self._state not in (*pending, wanted):
-                raise WrongState(f"the training loop is {self._state}; it must be {before} for that")
+                raise WrongState(
+                    f"the training loop is {self._state}; it must be {before} for that"
+                )
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._state not in pending, self._timeout_s)
             if self._state not in (*pending, wanted):
@@ -174,7 +186,9 @@ class SwapHooks:
     def _is_to_resume(self) -> bool:
         """Return when the memory is asked back; False: the loop is to leave before that."""
         with self._changed:
-            while not self._changed.wait_for(lambda: self._state == "resuming" or self._is_leaving, LEAVE_LOOK_S):
+            while not self._changed.wait_for(
+                lambda: self._state == "resuming" or self._is_leaving, LEAVE_LOOK_S
+            ):
                 pass
             return self._state == "resuming"
 

@@ -26,18 +26,28 @@ class TorchWork:
         try:
             import torch
         except ImportError as error:
-            raise LaunchFailed(f"PyTorch cannot be imported ({error}); install the extra rl") from error
+            raise LaunchFailed(
+                f"PyTorch cannot be imported ({error}); install the extra rl"
+            ) from error
         # PyTorch is an extra and untyped here; it does not leave this file.
         self._torch: Any = torch
-        self._state_file: Path | None = options.checkpoint and options.checkpoint.with_name(
-            f"{options.checkpoint.name}.pt"
+        self._state_file: Path | None = (
+            options.checkpoint
+            and options.checkpoint.with_name(f"{options.checkpoint.name}.pt")
         )
-        self._network_name, self._is_training = options.network, options.kind == "training"
+        self._network_name, self._is_training = (
+            options.network,
+            options.kind == "training",
+        )
         self._place = self._take_device(options)
         self._network: Any = self._made(options)
-        self._optimiser: Any = torch.optim.SGD(self._network.parameters(), lr=0.01, momentum=0.9)
+        self._optimiser: Any = torch.optim.SGD(
+            self._network.parameters(), lr=0.01, momentum=0.9
+        )
         self._make_data(options)
-        self.start_iterations = self._load() if self._is_training else self._without_state(options)
+        self.start_iterations = (
+            self._load() if self._is_training else self._without_state(options)
+        )
 
     @property
     def sm_count(self) -> int | None:
@@ -51,7 +61,9 @@ class TorchWork:
                 self._network(self._data)
         else:
             self._optimiser.zero_grad(set_to_none=True)
-            loss = self._torch.nn.functional.cross_entropy(_first(self._network(self._data)), self._labels)
+            loss = self._torch.nn.functional.cross_entropy(
+                _first(self._network(self._data)), self._labels
+            )
             loss.backward()
             self._optimiser.step()
         if self._place != "cpu":
@@ -75,7 +87,9 @@ class TorchWork:
         self._optimiser.zero_grad(set_to_none=True)
         for tensor in self._tensors():
             pinned = self._place != "cpu"
-            host = self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+            host = self._torch.empty(
+                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned
+            )
             tensor.data = host.copy_(tensor.data)
         if self._place != "cpu":
             self._torch.cuda.empty_cache()
@@ -85,19 +99,32 @@ class TorchWork:
             tensor.data = tensor.data.to(self._place)
 
     def _tensors(self) -> list[Any]:
-        states = (value for state in self._optimiser.state.values() for value in state.values())
+        states = (
+            value
+            for state in self._optimiser.state.values()
+            for value in state.values()
+        )
         kept = (value for value in states if isinstance(value, self._torch.Tensor))
-        return [*chain(self._network.parameters(), self._network.buffers()), *kept, self._data, self._labels]
+        return [
+            *chain(self._network.parameters(), self._network.buffers()),
+            *kept,
+            self._data,
+            self._labels,
+        ]
 
     def _take_device(self, options: argparse.Namespace) -> str:
         has_gpu = self._torch.cuda.is_available()
         if options.device == "cuda" and not has_gpu:
-            raise LaunchFailed("PyTorch sees no GPU; is its build for CUDA, and a GPU visible?")
+            raise LaunchFailed(
+                "PyTorch sees no GPU; is its build for CUDA, and a GPU visible?"
+            )
         if not has_gpu or options.device == "cpu":
             return "cpu"
         if options.memory_mib:
             total = self._torch.cuda.get_device_properties(0).total_memory
-            self._torch.cuda.set_per_process_memory_fraction(min(1.0, options.memory_mib * MIB / total), 0)
+            self._torch.cuda.set_per_process_memory_fraction(
+                min(1.0, options.memory_mib * MIB / total), 0
+            )
         return "cuda:0"
 
     def _made(self, options: argparse.Namespace) -> Any:
@@ -105,9 +132,13 @@ class TorchWork:
         try:
             found = getattr(importlib.import_module(options.factory_module), name, None)
         except ImportError as error:
-            raise LaunchFailed(f"module {options.factory_module} cannot be imported: {error}") from error
+            raise LaunchFailed(
+                f"module {options.factory_module} cannot be imported: {error}"
+            ) from error
         if name.startswith("_") or not callable(found):
-            raise LaunchFailed(f"module {options.factory_module} has no public function {name!r} that makes a network")
+            raise LaunchFailed(
+                f"module {options.factory_module} has no public function {name!r} that makes a network"
+            )
         try:
             return found().to(self._place).train(self._is_training)
         except Exception as error:  # What a network's own code raises is its own.
@@ -116,24 +147,36 @@ class TorchWork:
     def _make_data(self, options: argparse.Namespace) -> None:
         kind = read_kind(options.input)
         dtype = getattr(self._torch, DTYPES[kind.datatype])
-        self._data = self._torch.randn((options.batch, *kind.row_shape), device=self._place).to(dtype)
-        self._labels = self._torch.zeros(options.batch, dtype=self._torch.int64, device=self._place)
+        self._data = self._torch.randn(
+            (options.batch, *kind.row_shape), device=self._place
+        ).to(dtype)
+        self._labels = self._torch.zeros(
+            options.batch, dtype=self._torch.int64, device=self._place
+        )
 
     def _load(self) -> int:
         """Iterations that the state on disk holds, which is taken over; 0 without one."""
         if self._state_file is None or not self._state_file.exists():
             return 0
         try:
-            state = self._torch.load(self._state_file, map_location=self._place, weights_only=True)
+            state = self._torch.load(
+                self._state_file, map_location=self._place, weights_only=True
+            )
             if state["network_name"] != self._network_name:
-                raise LaunchFailed(f"{self._state_file} is of network {state['network_name']}")
+                raise LaunchFailed(
+                    f"{self._state_file} is of network {state['network_name']}"
+                )
             self._network.load_state_dict(state["network"])
             self._optimiser.load_state_dict(state["optimiser"])
             return int(state["done_iterations"])
         except LaunchFailed:
             raise
-        except Exception as error:  # A damaged file fails in as many ways as it has parts.
-            raise LaunchFailed(f"checkpoint {self._state_file} cannot be read, remove it: {error}") from error
+        except (
+            Exception
+        ) as error:  # A damaged file fails in as many ways as it has parts.
+            raise LaunchFailed(
+                f"checkpoint {self._state_file} cannot be read, remove it: {error}"
+            ) from error
 
     def _without_state(self, options: argparse.Namespace) -> int:
         return max(int(options.done_iterations), kept_iterations(options))

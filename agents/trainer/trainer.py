@@ -42,7 +42,9 @@ class TimedWork:
         times = read_times(options.times_ms)
         engine = TimedEngine(times=times, sms=options.fake_sms, environment=os.environ)
         self.sm_count = engine.facts().sm_count
-        self.start_iterations = max(int(options.done_iterations), kept_iterations(options))
+        self.start_iterations = max(
+            int(options.done_iterations), kept_iterations(options)
+        )
         self._step_s = times.ms(options.batch) / 1000.0
 
     def step(self) -> None:
@@ -66,26 +68,84 @@ def make_parser() -> argparse.ArgumentParser:
     )
     task = parser.add_argument_group("task")
     task.add_argument("--task", required=True, help="its name")
-    task.add_argument("--kind", choices=("training", "offline"), default="training", help="(default: %(default)s)")
-    task.add_argument("--network", required=True, help="its name; a function of --factory-module, without -training")
-    task.add_argument("--batch", type=whole(1, 65536), default=1, help="of one iteration (default: %(default)s)")
-    task.add_argument("--iterations", type=whole(1, 10**12), required=True, help="until it is done")
-    task.add_argument("--done-iterations", type=amount(1e12), default=0.0, help="from where work without state goes on")
-    task.add_argument("--checkpoint", type=Path, metavar="FILE", help="default: nothing is kept")
-    task.add_argument("--checkpoint-s", type=amount(86400.0), default=30.0, help="between two (default: %(default)s)")
     task.add_argument(
-        "--host", default="127.0.0.1", help="for PUT /offload, /resume, GET /status (default: %(default)s)"
+        "--kind",
+        choices=("training", "offline"),
+        default="training",
+        help="(default: %(default)s)",
     )
-    task.add_argument("--port", type=whole(0, 65535), default=0, help="default: any free one; printed at the start")
-    task.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    task.add_argument(
+        "--network",
+        required=True,
+        help="its name; a function of --factory-module, without -training",
+    )
+    task.add_argument(
+        "--batch",
+        type=whole(1, 65536),
+        default=1,
+        help="of one iteration (default: %(default)s)",
+    )
+    task.add_argument(
+        "--iterations", type=whole(1, 10**12), required=True, help="until it is done"
+    )
+    task.add_argument(
+        "--done-iterations",
+        type=amount(1e12),
+        default=0.0,
+        help="from where work without state goes on",
+    )
+    task.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="default: nothing is kept"
+    )
+    task.add_argument(
+        "--checkpoint-s",
+        type=amount(86400.0),
+        default=30.0,
+        help="between two (default: %(default)s)",
+    )
+    task.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="for PUT /offload, /resume, GET /status (default: %(default)s)",
+    )
+    task.add_argument(
+        "--port",
+        type=whole(0, 65535),
+        default=0,
+        help="default: any free one; printed at the start",
+    )
+    task.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--engine", choices=("timed", "torch"), default="timed")
-    engine.add_argument("--factory-module", help="torch: module whose functions make networks: torchvision.models")
-    engine.add_argument("--input", default="x:FP32:3,224,224", help="torch: one example (default: %(default)s)")
-    engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
-    engine.add_argument("--memory-mib", type=amount(1e9), help="torch: most device memory it takes")
-    engine.add_argument("--times-ms", default="1:10", metavar="BATCH:MS,...", help="timed (default: %(default)s)")
-    engine.add_argument("--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU")
+    engine.add_argument(
+        "--factory-module",
+        help="torch: module whose functions make networks: torchvision.models",
+    )
+    engine.add_argument(
+        "--input",
+        default="x:FP32:3,224,224",
+        help="torch: one example (default: %(default)s)",
+    )
+    engine.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="(default: %(default)s)",
+    )
+    engine.add_argument(
+        "--memory-mib", type=amount(1e9), help="torch: most device memory it takes"
+    )
+    engine.add_argument(
+        "--times-ms",
+        default="1:10",
+        metavar="BATCH:MS,...",
+        help="timed (default: %(default)s)",
+    )
+    engine.add_argument(
+        "--fake-sms", type=whole(2, 1024), help="timed: multiprocessors of a fake GPU"
+    )
     return parser
 
 
@@ -96,7 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.engine == "torch" and not options.factory_module:
         parser.error("--engine torch needs --factory-module, e.g. torchvision.models")
     logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        level=options.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     try:
         return run_trainer(options, make_work(options))
@@ -132,7 +194,12 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
         hooks.leave()
 
     signal.signal(signal.SIGTERM, stop)
-    log.info("task %s goes on from iteration %d of %d", options.task, done, options.iterations)
+    log.info(
+        "task %s goes on from iteration %d of %d",
+        options.task,
+        done,
+        options.iterations,
+    )
     kept_s = time.monotonic()
     with hooks:
         sys.stdout.write(json.dumps({"url": hooks.url, "pid": os.getpid()}) + "\n")

@@ -55,7 +55,12 @@ class CheckpointNote(msgspec.Struct, kw_only=True):
 def _keep(options: argparse.Namespace, work: Work, hooks: SwapHooks, done: int) -> None:
     if options.checkpoint is None:
         return
-    note = CheckpointNote(kind=options.kind, network=options.network, batch=options.batch, done_iterations=done)
+    note = CheckpointNote(
+        kind=options.kind,
+        network=options.network,
+        batch=options.batch,
+        done_iterations=done,
+    )
     work.keep(done)
     replace_file(options.checkpoint, msgspec.json.encode(note))
     hooks.note_checkpoint()
@@ -68,8 +73,19 @@ def kept_iterations(options: argparse.Namespace) -> int:
     try:
         note = msgspec.json.decode(options.checkpoint.read_bytes(), type=CheckpointNote)
     except (OSError, msgspec.MsgspecError) as error:
-        raise LaunchFailed(f"checkpoint {options.checkpoint} cannot be read, remove it: {error}") from error
-    if (note.kind, note.network, note.batch) != (options.kind, options.network, options.batch):
-        log.warning("checkpoint %s is of %s at batch %d and not used", options.checkpoint, note.network, note.batch)
+        raise LaunchFailed(
+            f"checkpoint {options.checkpoint} cannot be read, remove it: {error}"
+        ) from error
+    if (note.kind, note.network, note.batch) != (
+        options.kind,
+        options.network,
+        options.batch,
+    ):
+        log.warning(
+            "checkpoint %s is of %s at batch %d and not used",
+            options.checkpoint,
+            note.network,
+            note.batch,
+        )
         return 0
     return note.done_iterations

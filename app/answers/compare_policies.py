@@ -73,11 +73,17 @@ async def compare_policies(
     for place, name in enumerate(names):
         share_s = max(MIN_PLAN_S, (ends_s - now_s()) / (len(names) - place))
         mine = replace(budget, seconds=share_s)
-        request = PlanRequest(policy=name, problem=problem, observed=observed, memory=None, budget=mine)
+        request = PlanRequest(
+            policy=name, problem=problem, observed=observed, memory=None, budget=mine
+        )
         try:
             found.append(judged(problem, name, await solver.make_plan(request)))
         except SolverUnavailable as error:
-            found.append(PolicyPlan(policy=name, status="failed", reason=str(error), gpus_by_type={}))
+            found.append(
+                PolicyPlan(
+                    policy=name, status="failed", reason=str(error), gpus_by_type={}
+                )
+            )
     return tuple(found)
 
 
@@ -86,7 +92,12 @@ def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     points = PlannedPoints().of(snapshot)
     problem = make_problem(
-        state, points, make_demands(snapshot), snapshot.settings, target=snapshot.target, at=snapshot.at
+        state,
+        points,
+        make_demands(snapshot),
+        snapshot.settings,
+        target=snapshot.target,
+        at=snapshot.at,
     )
     return problem, observe(snapshot)
 
@@ -100,7 +111,11 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         by_type[gpu.gpu_type] += gpu.count
     slack_percent, service = worst_slack(problem, plan)
     # Without a running plan the cost of moves is nothing, but every replica has to be started.
-    empty = problem if problem.current is not None else replace(problem, current=Plan(policy="none"))
+    empty = (
+        problem
+        if problem.current is not None
+        else replace(problem, current=Plan(policy="none"))
+    )
     return PolicyPlan(
         policy=policy,
         status=report.status,
@@ -114,7 +129,9 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         worst_slack_percent=slack_percent,
         worst_service=service,
         violations=len(broken),
-        first_violation=f"{broken[0].rule} at {broken[0].where}: {broken[0].detail}" if broken else "",
+        first_violation=f"{broken[0].rule} at {broken[0].where}: {broken[0].detail}"
+        if broken
+        else "",
         seconds=report.seconds,
     )
 
@@ -131,7 +148,10 @@ def worst_slack(problem: Problem, plan: Plan) -> tuple[float | None, str]:
     """The least room of all replicas in percent, and whose it is; see `PolicyPlan`. (None, "") where nothing runs."""
     reader = NeighbourReader(problem)
     rooms = [
-        (_slack_percent(seat.replica.arrival_rate_rps, seat.capacity_rps), seat.replica.service)
+        (
+            _slack_percent(seat.replica.arrival_rate_rps, seat.capacity_rps),
+            seat.replica.service,
+        )
         for gpu in plan.gpus
         for seat in reader.seats(gpu) or ()
     ]
@@ -144,5 +164,11 @@ def _slack_percent(rate_rps: float, capacity_rps: float) -> float:
 
 
 def _unserved_percent(problem: Problem, plan: Plan) -> float:
-    wanted = math.fsum(service.priority * service.arrival_rate_rps for service in problem.services)
-    return 100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted) if wanted > 0.0 else 0.0
+    wanted = math.fsum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
+    return (
+        100.0 * max(0.0, 1.0 - served_weight(problem, plan) / wanted)
+        if wanted > 0.0
+        else 0.0
+    )

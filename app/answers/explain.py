@@ -13,7 +13,16 @@ from solvers.explain.types import Binding, GpuExplanation, Relief
 from solvers.laws.cost import migration_cost_usd_per_hour
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
-from solvers.types.plan import BoundPlan, GpuPlan, Plan, PlanChange, ReplicaPlan, Unserved, diff, replicas_of
+from solvers.types.plan import (
+    BoundPlan,
+    GpuPlan,
+    Plan,
+    PlanChange,
+    ReplicaPlan,
+    Unserved,
+    diff,
+    replicas_of,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import Demand, GpuType
 
@@ -148,8 +157,14 @@ def explain(
     What follows from the report's prices at once is told; alternatives and tested reliefs only with `findings`.
     """
     names = {replica.service for gpu in plan.gpus for replica in gpu.replicas}
-    names |= {demand.service for demand in demands} | {entry.service for entry in plan.unserved}
-    before = Plan(policy="none") if problem is None or problem.current is None else problem.current
+    names |= {demand.service for demand in demands} | {
+        entry.service for entry in plan.unserved
+    }
+    before = (
+        Plan(policy="none")
+        if problem is None or problem.current is None
+        else problem.current
+    )
     changes = () if report.status == "kept" else diff(before, plan)
     told = Explanation(
         summary=_summary(report, reason),
@@ -161,13 +176,20 @@ def explain(
     )
     prices = report.prices if findings is None else findings.prices
     if problem is None:
-        return replace(told, services=tuple(_service(name, _Sources(plan, demands)) for name in sorted(names)))
+        return replace(
+            told,
+            services=tuple(
+                _service(name, _Sources(plan, demands)) for name in sorted(names)
+            ),
+        )
     reader = NeighbourReader(problem)
     sources = _Sources(plan, demands, problem, reader, prices)
     told = replace(
         told,
         services=tuple(_service(name, sources) for name in sorted(names)),
-        gpu_types=tuple(_gpu_type(gpu_type, plan, prices) for gpu_type in problem.gpu_types),
+        gpu_types=tuple(
+            _gpu_type(gpu_type, plan, prices) for gpu_type in problem.gpu_types
+        ),
         losses=explain_losses(problem, plan, bound),
     )
     if prices is None:
@@ -182,20 +204,32 @@ def explain(
     )
 
 
-def _moves(problem: Problem | None, plan: Plan, changes: Sequence[PlanChange]) -> TransitionCost:
+def _moves(
+    problem: Problem | None, plan: Plan, changes: Sequence[PlanChange]
+) -> TransitionCost:
     more = [change.after - change.before for change in changes]
     is_known = problem is not None and problem.current is not None
     return TransitionCost(
         replicas_started=sum(number for number in more if number > 0),
         replicas_stopped=-sum(number for number in more if number < 0),
-        migration_cost_usd_per_hour=migration_cost_usd_per_hour(problem, plan) if is_known and problem else 0.0,
+        migration_cost_usd_per_hour=migration_cost_usd_per_hour(problem, plan)
+        if is_known and problem
+        else 0.0,
     )
 
 
-def _gpu_type(gpu_type: GpuType, plan: Plan, prices: Prices | None) -> GpuTypeExplanation:
+def _gpu_type(
+    gpu_type: GpuType, plan: Plan, prices: Prices | None
+) -> GpuTypeExplanation:
     used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
     is_used_up = gpu_type.count is not None and used >= gpu_type.count
-    worth = None if prices is None else prices.of_gpu_type(gpu_type.name) if is_used_up else 0.0
+    worth = (
+        None
+        if prices is None
+        else prices.of_gpu_type(gpu_type.name)
+        if is_used_up
+        else 0.0
+    )
     return GpuTypeExplanation(
         gpu_type=gpu_type.name,
         used=used,
@@ -211,7 +245,9 @@ def _summary(report: PlanReport, reason: str) -> str:
     said = f"{report.status} at ${report.cost_usd_per_hour:.4f} per hour, found by {report.method or 'the policy'}"
     if report.gap_percent is not None:
         beyond = (
-            "above the least possible cost" if report.served_weight is None else "below the most that can be served"
+            "above the least possible cost"
+            if report.served_weight is None
+            else "below the most that can be served"
         )
         said += f", at most {report.gap_percent:.2f} % {beyond}"
     return f"{said}, in {1000 * report.seconds:.0f} ms"
@@ -230,10 +266,16 @@ class _Sources(NamedTuple):
 
 def _service(name: str, sources: _Sources) -> ServiceExplanation:
     plan, demands, problem, reader, prices = sources
-    groups = tuple(_group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name))
+    groups = tuple(
+        _group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name)
+    )
     unserved = tuple(entry for entry in plan.unserved if entry.service == name)
     known = [group.capacity_rps for group in groups]
-    capacity = None if None in known else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
+    capacity = (
+        None
+        if None in known
+        else math.fsum(g.count * (g.capacity_rps or 0.0) for g in groups)
+    )
     demand = next((entry for entry in demands if entry.service == name), None)
     limit = _limit(name, groups, unserved, problem)
     price = None if prices is None else prices.of_service(name)
@@ -244,7 +286,9 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
         capacity_rps=capacity,
         replicas=groups,
         unserved=unserved,
-        limit=f"{_DEGRADED}; {limit}" if demand is not None and demand.method == DEGRADED else limit,
+        limit=f"{_DEGRADED}; {limit}"
+        if demand is not None and demand.method == DEGRADED
+        else limit,
         bindings=() if reader is None else reader.bindings(plan, name, prices),
         worth_per_rps=None if price is None else price.per_rps,
         price_per_rps=None if price is None else price.per_rps_more,
@@ -252,7 +296,9 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
     )
 
 
-def _group(gpu: GpuPlan, replica: ReplicaPlan, reader: NeighbourReader | None) -> ReplicaGroup:
+def _group(
+    gpu: GpuPlan, replica: ReplicaPlan, reader: NeighbourReader | None
+) -> ReplicaGroup:
     seat = None if reader is None else reader.seat(gpu, replica)
     return ReplicaGroup(
         gpu_type=gpu.gpu_type,
@@ -263,26 +309,49 @@ def _group(gpu: GpuPlan, replica: ReplicaPlan, reader: NeighbourReader | None) -
         arrival_rate_rps=replica.arrival_rate_rps,
         capacity_rps=None if seat is None else seat.capacity_rps,
         execution_ms=None if seat is None else seat.execution_ms,
-        neighbours=tuple(sorted(other.service for other in gpu.replicas if other is not replica)),
+        neighbours=tuple(
+            sorted(other.service for other in gpu.replicas if other is not replica)
+        ),
     )
 
 
-def _limit(name: str, groups: Sequence[ReplicaGroup], unserved: Sequence[Unserved], problem: Problem | None) -> str:
+def _limit(
+    name: str,
+    groups: Sequence[ReplicaGroup],
+    unserved: Sequence[Unserved],
+    problem: Problem | None,
+) -> str:
     if unserved:
         return f"{unserved[0].reason}: {unserved[0].rate_rps:.1f} requests per second stay unserved"
     count = sum(group.count for group in groups)
-    service = None if problem is None else next((entry for entry in problem.services if entry.name == name), None)
-    if count == 0 and service is not None and (service.arrival_rate_rps > 0.0 or service.min_replicas > 0):
+    service = (
+        None
+        if problem is None
+        else next((entry for entry in problem.services if entry.name == name), None)
+    )
+    if (
+        count == 0
+        and service is not None
+        and (service.arrival_rate_rps > 0.0 or service.min_replicas > 0)
+    ):
         return "none: the plan leaves it out"
     if count == 0:
         return "no demand and no least number of replicas"
     if service is None:
-        return "the plan in force, which stays" if problem is None else "unknown: the problem has no such service"
+        return (
+            "the plan in force, which stays"
+            if problem is None
+            else "unknown: the problem has no such service"
+        )
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
     if count == service.min_replicas:
         return f"as few replicas as may run: min_replicas + buffer_replicas = {service.min_replicas}"
-    shares = [group.arrival_rate_rps / group.capacity_rps for group in groups if group.capacity_rps]
+    shares = [
+        group.arrival_rate_rps / group.capacity_rps
+        for group in groups
+        if group.capacity_rps
+    ]
     if not shares:
         return "unknown: the plan's operating points are not those of its problem"
     return f"capacity: its fullest replicas take {100 * max(shares):.1f} % of what the SLO allows"
@@ -292,29 +361,48 @@ MAX_LOSSES = 5
 """Of each kind: the worst ones."""
 
 
-def explain_losses(problem: Problem, plan: Plan, bound: BoundPlan | None) -> Losses | None:
+def explain_losses(
+    problem: Problem, plan: Plan, bound: BoundPlan | None
+) -> Losses | None:
     """The single losses that a plan, with ids where it is bound, does not survive; None for another problem's plan."""
     try:
         found = survivors(problem, plan if bound is None else bound)
     except InvalidInput:
         return None
-    entries = {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)} if bound is None else {}
+    entries = (
+        {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
+        if bound is None
+        else {}
+    )
     return Losses(
         gpus=found.gpus,
-        harmful_gpus=sum(entries[loss.name].count if loss.name in entries else 1 for loss in found.gpu_losses),
+        harmful_gpus=sum(
+            entries[loss.name].count if loss.name in entries else 1
+            for loss in found.gpu_losses
+        ),
         nodes=found.nodes,
         harmful_nodes=len(found.node_losses),
         worst=(
-            *(_explained("gpu", loss, entries.get(loss.name)) for loss in found.gpu_losses[:MAX_LOSSES]),
-            *(_explained("node", loss, None) for loss in found.node_losses[:MAX_LOSSES]),
+            *(
+                _explained("gpu", loss, entries.get(loss.name))
+                for loss in found.gpu_losses[:MAX_LOSSES]
+            ),
+            *(
+                _explained("node", loss, None)
+                for loss in found.node_losses[:MAX_LOSSES]
+            ),
         ),
     )
 
 
-def _explained(kind: Literal["gpu", "node"], loss: Loss, gpu: GpuPlan | None) -> LossExplanation:
+def _explained(
+    kind: Literal["gpu", "node"], loss: Loss, gpu: GpuPlan | None
+) -> LossExplanation:
     words = loss.name
     if gpu is not None:
         services = ", ".join(sorted(replica.service for replica in gpu.replicas))
         number = "the" if gpu.count == 1 else f"one of {gpu.count}"
         words = f"{number} {gpu.gpu_type} at {gpu.clock_mhz:g} MHz with {services}"
-    return LossExplanation(kind=kind, words=words, gpus=loss.gpus, shortfalls=loss.shortfalls)
+    return LossExplanation(
+        kind=kind, words=words, gpus=loss.gpus, shortfalls=loss.shortfalls
+    )

@@ -28,7 +28,11 @@ class LeastSlo:
 
 
 def infeasibility(
-    service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints], *, present: Collection[str] = ()
+    service: Service,
+    gpu_types: Sequence[GpuType],
+    points: Sequence[OperatingPoints],
+    *,
+    present: Collection[str] = (),
 ) -> str | None:
     """Why no operating point meets the service's SLO on any GPU type that it may use; None when one does.
 
@@ -58,16 +62,25 @@ def may_use(service: Service, gpu_type: str) -> bool:
     return allowed and gpu_type not in service.excluded_gpu_types
 
 
-def min_slo(service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints]) -> LeastSlo | None:
+def min_slo(
+    service: Service, gpu_types: Sequence[GpuType], points: Sequence[OperatingPoints]
+) -> LeastSlo | None:
     """The least latency, rounded up to 1 µs, that the service's percentile can get on these GPU types; None: no row."""
     candidates = [
         LeastSlo(
-            latency_ms=_round_up(ratio * row.solo_ms), gpu_type=gpu_type, sm_percent=row.sm_percent, batch=row.batch
+            latency_ms=_round_up(ratio * row.solo_ms),
+            gpu_type=gpu_type,
+            sm_percent=row.sm_percent,
+            batch=row.batch,
         )
         for gpu_type, row in _usable_rows(service.network, gpu_types, points)
         if (ratio := _min_ratio(row.batch, service.slo.percentile)) is not None
     ]
-    return min(candidates, key=lambda entry: (entry.latency_ms, entry.gpu_type, entry.sm_percent), default=None)
+    return min(
+        candidates,
+        key=lambda entry: (entry.latency_ms, entry.gpu_type, entry.sm_percent),
+        default=None,
+    )
 
 
 def _usable_rows(
@@ -80,13 +93,23 @@ def _usable_rows(
         if entry.network != network or gpu_type is None:
             continue
         for row in entry.rows:
-            if row.memory_mib <= gpu_type.memory_mib and gpu_type.idle_w + row.power_w <= gpu_type.power_cap_w:
+            if (
+                row.memory_mib <= gpu_type.memory_mib
+                and gpu_type.idle_w + row.power_w <= gpu_type.power_cap_w
+            ):
                 yield gpu_type.name, row
 
 
 @lru_cache(maxsize=4096)
 def _min_ratio(batch: int, percentile: float) -> float | None:
-    return next((r for r in RATIOS if max_utilisation(batch, percentile=percentile, slo_ratio=r) > 0.0), None)
+    return next(
+        (
+            r
+            for r in RATIOS
+            if max_utilisation(batch, percentile=percentile, slo_ratio=r) > 0.0
+        ),
+        None,
+    )
 
 
 def _round_up(latency_ms: float) -> float:

@@ -75,7 +75,10 @@ class Questions:
 
 
 async def preview(
-    solver: Solver, snapshot: Snapshot, changes: PreviewChanges, questions: Questions | None = None
+    solver: Solver,
+    snapshot: Snapshot,
+    changes: PreviewChanges,
+    questions: Questions | None = None,
 ) -> Preview:
     """What the loop would come to with these changes, whatever its mode; and what each question beyond them comes to.
 
@@ -111,7 +114,9 @@ async def preview(
             memory=None,
             promises_may_break=False,
         )
-    before = Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
+    before = (
+        Plan(policy="none") if snapshot.target is None else anonymous(snapshot.target)
+    )
     return Preview(
         decision=decision,
         demands=demands,
@@ -122,7 +127,11 @@ async def preview(
 
 
 async def _ask(
-    solver: Solver, snapshot: Snapshot, changes: PreviewChanges, problem: Problem, questions: Questions
+    solver: Solver,
+    snapshot: Snapshot,
+    changes: PreviewChanges,
+    problem: Problem,
+    questions: Questions,
 ) -> tuple[Planned, ...]:
     """Today's plan and one per question, for a snapshot that is changed already."""
     settings, observed = snapshot.settings, observe(snapshot)
@@ -134,7 +143,10 @@ async def _ask(
     async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
         budget = Budget(seconds=share_s, work=settings.solve_work, seed=settings.seed)
         question = groups.PlanningRequest(
-            problem=of, observed=observed, settings=settings, services=snapshot.state.services
+            problem=of,
+            observed=observed,
+            settings=settings,
+            services=snapshot.state.services,
         )
         answer = await groups.ask(solver, question, budget)
         return answer.plan, answer.report
@@ -150,7 +162,11 @@ async def _ask(
 
 
 def _asked(
-    snapshot: Snapshot, changes: PreviewChanges, problem: Problem, question: ScenarioQuestion, where: str
+    snapshot: Snapshot,
+    changes: PreviewChanges,
+    problem: Problem,
+    question: ScenarioQuestion,
+    where: str,
 ) -> tuple[WhatIfScenario, Problem]:
     """The scenario, with the demands of its services, and the problem with it."""
     scenario = question.scenario
@@ -158,11 +174,16 @@ def _asked(
         with_services = replace(changes, services=question.services, without=())
         _, _, problem = _problem(_changed(snapshot, with_services), changes)
         names = {service.name for service in question.services}
-        scenario = replace(scenario, services=tuple(one for one in problem.services if one.name in names))
+        scenario = replace(
+            scenario,
+            services=tuple(one for one in problem.services if one.name in names),
+        )
     return scenario, changed_problem(problem, scenario, where=where)
 
 
-def _problem(snapshot: Snapshot, changes: PreviewChanges) -> tuple[ClusterState, tuple[Demand, ...], Problem]:
+def _problem(
+    snapshot: Snapshot, changes: PreviewChanges
+) -> tuple[ClusterState, tuple[Demand, ...], Problem]:
     """State, demands and problem of a snapshot that is changed already."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     demands = _demands(snapshot, changes)
@@ -170,19 +191,36 @@ def _problem(snapshot: Snapshot, changes: PreviewChanges) -> tuple[ClusterState,
     return (
         state,
         demands,
-        make_problem(state, PlannedPoints().of(snapshot), demands, snapshot.settings, target=target, at=snapshot.at),
+        make_problem(
+            state,
+            PlannedPoints().of(snapshot),
+            demands,
+            snapshot.settings,
+            target=target,
+            at=snapshot.at,
+        ),
     )
 
 
 def _changed(snapshot: Snapshot, changes: PreviewChanges) -> Snapshot:
-    services = {service.name: service for service in snapshot.state.services if service.name not in changes.without}
+    services = {
+        service.name: service
+        for service in snapshot.state.services
+        if service.name not in changes.without
+    }
     services |= {service.name: service for service in changes.services}
-    settings = snapshot.settings if changes.policy is None else replace(snapshot.settings, policy=changes.policy)
+    settings = (
+        snapshot.settings
+        if changes.policy is None
+        else replace(snapshot.settings, policy=changes.policy)
+    )
     if changes.groups is not None:
         settings = replace(settings, groups=changes.groups)
     return replace(
         snapshot,
-        state=replace(snapshot.state, services=tuple(services[name] for name in sorted(services))),
+        state=replace(
+            snapshot.state, services=tuple(services[name] for name in sorted(services))
+        ),
         settings=settings,
     )
 
@@ -191,7 +229,9 @@ def _demands(snapshot: Snapshot, changes: PreviewChanges) -> tuple[Demand, ...]:
     return tuple(
         replace(
             demand,
-            arrival_rate_rps=changes.demand_rps.get(demand.service, demand.arrival_rate_rps)
+            arrival_rate_rps=changes.demand_rps.get(
+                demand.service, demand.arrival_rate_rps
+            )
             * changes.demand_factor.get(demand.service, 1.0),
         )
         for demand in make_demands(snapshot)
@@ -204,7 +244,14 @@ def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
         return None
     everyone = replace(state, services=snapshot.state.services)
     points = PlannedPoints().of(snapshot)
-    problem = make_problem(everyone, points, make_demands(snapshot), snapshot.settings, target=None, at=snapshot.at)
+    problem = make_problem(
+        everyone,
+        points,
+        make_demands(snapshot),
+        snapshot.settings,
+        target=None,
+        at=snapshot.at,
+    )
     try:
         return cost_usd_per_hour(problem, anonymous(snapshot.target))
     except InvalidInput:

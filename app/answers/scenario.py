@@ -47,10 +47,16 @@ def words(scenario: WhatIfScenario) -> str:
         f"all demand × {factor:g}" if name == ALL else f"demand of {name} × {factor:g}"
         for name, factor in scenario.demand_factor.items()
     ]
-    parts += [f"demand of {name} {rate:g} rps" for name, rate in scenario.demand_rps.items()]
+    parts += [
+        f"demand of {name} {rate:g} rps" for name, rate in scenario.demand_rps.items()
+    ]
     parts += [f"{number:+d} {name}" for name, number in scenario.gpus.items()]
-    parts += [f"{name} at ${price:g}/h" for name, price in scenario.price_usd_per_hour.items()]
-    parts += [f"SLO of {name} {slo_ms:g} ms" for name, slo_ms in scenario.slo_ms.items()]
+    parts += [
+        f"{name} at ${price:g}/h" for name, price in scenario.price_usd_per_hour.items()
+    ]
+    parts += [
+        f"SLO of {name} {slo_ms:g} ms" for name, slo_ms in scenario.slo_ms.items()
+    ]
     parts += [f"with {service.name}" for service in scenario.services]
     parts += [f"without {name}" for name in scenario.without]
     return scenario.name or ", ".join(parts) or "nothing different"
@@ -62,25 +68,35 @@ def changed(problem: Problem, scenario: WhatIfScenario, *, where: str = "") -> P
     known = list(services)
     for part in ("demand_factor", "demand_rps", "slo_ms"):
         extra = [ALL] if part == "demand_factor" else []
-        _check_names(getattr(scenario, part), [*known, *extra], "service", f"{where}{part}")
+        _check_names(
+            getattr(scenario, part), [*known, *extra], "service", f"{where}{part}"
+        )
     types = [gpu_type.name for gpu_type in problem.gpu_types]
     _check_names(scenario.gpus, types, "GPU type", f"{where}gpus")
-    _check_names(scenario.price_usd_per_hour, types, "GPU type", f"{where}price_usd_per_hour")
+    _check_names(
+        scenario.price_usd_per_hour, types, "GPU type", f"{where}price_usd_per_hour"
+    )
     _check_figures(scenario, where)
     return replace(
         problem,
         services=tuple(_service(service, scenario) for service in services.values()),
-        gpu_types=tuple(_gpu_type(gpu_type, scenario, where) for gpu_type in problem.gpu_types),
+        gpu_types=tuple(
+            _gpu_type(gpu_type, scenario, where) for gpu_type in problem.gpu_types
+        ),
     )
 
 
-def suggested(problem: Problem, plan: Plan, prices: Prices | None) -> tuple[WhatIfScenario, ...]:
+def suggested(
+    problem: Problem, plan: Plan, prices: Prices | None
+) -> tuple[WhatIfScenario, ...]:
     """The questions that are worth asking of any plan: stock, the SLOs of the dearest services, growth."""
     asked = [WhatIfScenario(demand_factor={ALL: _MORE_DEMAND})]
     for gpu_type in problem.gpu_types:
         if gpu_type.count is not None:
             asked.append(WhatIfScenario(gpus={gpu_type.name: 1}))
-            asked += [WhatIfScenario(gpus={gpu_type.name: -1})] if gpu_type.count > 0 else []
+            asked += (
+                [WhatIfScenario(gpus={gpu_type.name: -1})] if gpu_type.count > 0 else []
+            )
     for service in _dearest(problem, plan, prices)[:_SUGGESTED_SERVICES]:
         slo_ms = _LOOSER_SLO * service.slo_ms
         name = f"SLO of {service.name} {100.0 * (_LOOSER_SLO - 1.0):+.0f} % ({slo_ms:.4g} ms)"
@@ -90,32 +106,51 @@ def suggested(problem: Problem, plan: Plan, prices: Prices | None) -> tuple[What
 
 def max_suggested(problem: Problem) -> int:
     """`suggested` has no more than so many."""
-    return 1 + 2 * sum(gpu_type.count is not None for gpu_type in problem.gpu_types) + _SUGGESTED_SERVICES
+    return (
+        1
+        + 2 * sum(gpu_type.count is not None for gpu_type in problem.gpu_types)
+        + _SUGGESTED_SERVICES
+    )
 
 
-def _services(problem: Problem, scenario: WhatIfScenario, where: str) -> dict[str, ServiceDemand]:
+def _services(
+    problem: Problem, scenario: WhatIfScenario, where: str
+) -> dict[str, ServiceDemand]:
     services = {service.name: service for service in problem.services}
     _check_names(scenario.without, list(services), "service", f"{where}without")
-    kept = {name: service for name, service in services.items() if name not in scenario.without}
+    kept = {
+        name: service
+        for name, service in services.items()
+        if name not in scenario.without
+    }
     networks = sorted({points.network for points in problem.points})
     for index, service in enumerate(scenario.services):
         at = f"{where}services[{index}]"
         _check_names([service.network], networks, "measured network", f"{at}.network")
-        _check_names(service.allowed_gpu_types or (), [one.name for one in problem.gpu_types], "GPU type", at)
+        _check_names(
+            service.allowed_gpu_types or (),
+            [one.name for one in problem.gpu_types],
+            "GPU type",
+            at,
+        )
         if service.percentile not in problem.capacity_law.percentiles:
             there = ", ".join(f"{one:g}" for one in problem.capacity_law.percentiles)
             raise InvalidInput(
-                f"{at}.percentile", f"{service.percentile:g} is not in the problem's capacity law; it has {there}"
+                f"{at}.percentile",
+                f"{service.percentile:g} is not in the problem's capacity law; it has {there}",
             )
         kept[service.name] = service
     return kept
 
 
 def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
-    factor = scenario.demand_factor.get(service.name, scenario.demand_factor.get(ALL, 1.0))
+    factor = scenario.demand_factor.get(
+        service.name, scenario.demand_factor.get(ALL, 1.0)
+    )
     return replace(
         service,
-        arrival_rate_rps=factor * scenario.demand_rps.get(service.name, service.arrival_rate_rps),
+        arrival_rate_rps=factor
+        * scenario.demand_rps.get(service.name, service.arrival_rate_rps),
         slo_ms=scenario.slo_ms.get(service.name, service.slo_ms),
     )
 
@@ -123,37 +158,58 @@ def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
 def _gpu_type(gpu_type: GpuType, scenario: WhatIfScenario, where: str) -> GpuType:
     more = scenario.gpus.get(gpu_type.name, 0)
     if more and gpu_type.count is None:
-        raise InvalidInput(f"{where}gpus", f"there are as many {gpu_type.name} as wanted; more or fewer change nothing")
+        raise InvalidInput(
+            f"{where}gpus",
+            f"there are as many {gpu_type.name} as wanted; more or fewer change nothing",
+        )
     count = None if gpu_type.count is None else gpu_type.count + more
     if count is not None and count < 0:
         raise InvalidInput(
-            f"{where}gpus", f"{gpu_type.count} {gpu_type.name} can be planned with; {more:+d} would leave {count}"
+            f"{where}gpus",
+            f"{gpu_type.count} {gpu_type.name} can be planned with; {more:+d} would leave {count}",
         )
     price = scenario.price_usd_per_hour.get(gpu_type.name, gpu_type.price_usd_per_hour)
     return replace(gpu_type, count=count, price_usd_per_hour=price)
 
 
-def _check_names(names: Collection[str], known: Collection[str], what: str, at: str) -> None:
+def _check_names(
+    names: Collection[str], known: Collection[str], what: str, at: str
+) -> None:
     for name in names:
         if name not in known:
             raise InvalidInput(at, no_such(what, name, known))
 
 
 def _check_figures(scenario: WhatIfScenario, where: str) -> None:
-    for part, least in (("demand_factor", 0.0), ("demand_rps", 0.0), ("price_usd_per_hour", None), ("slo_ms", None)):
+    for part, least in (
+        ("demand_factor", 0.0),
+        ("demand_rps", 0.0),
+        ("price_usd_per_hour", None),
+        ("slo_ms", None),
+    ):
         figures: Mapping[str, float] = getattr(scenario, part)
         for name, value in figures.items():
-            is_wrong = not math.isfinite(value) or (value < least if least is not None else value <= 0.0)
+            is_wrong = not math.isfinite(value) or (
+                value < least if least is not None else value <= 0.0
+            )
             if is_wrong:
                 words_of = "0 or more" if least is not None else "above 0"
-                raise InvalidInput(f"{where}{part}", f"{value:g} for {name} must be a number {words_of}")
+                raise InvalidInput(
+                    f"{where}{part}",
+                    f"{value:g} for {name} must be a number {words_of}",
+                )
 
 
-def _dearest(problem: Problem, plan: Plan, prices: Prices | None) -> list[ServiceDemand]:
+def _dearest(
+    problem: Problem, plan: Plan, prices: Prices | None
+) -> list[ServiceDemand]:
     """Services by what their demand costs: at the prices of the relaxation, else by their SMs of GPUs."""
     if prices is not None:
         per_rps = {price.service: price.per_rps for price in prices.services}
-        cost = {service.name: per_rps.get(service.name, 0.0) * service.arrival_rate_rps for service in problem.services}
+        cost = {
+            service.name: per_rps.get(service.name, 0.0) * service.arrival_rate_rps
+            for service in problem.services
+        }
     else:
         cost = dict.fromkeys((service.name for service in problem.services), 0.0)
         for gpu in plan.gpus:

@@ -13,7 +13,9 @@ from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan, Unserved, UnservedReason, planned_rates_rps
 from solvers.types.state import Service, ServiceObservation
 
-ConditionType = Literal["Ready", "TelemetryAvailable", "Feasible", "Applied", "PredictionsHold", "SLOMet"]
+ConditionType = Literal[
+    "Ready", "TelemetryAvailable", "Feasible", "Applied", "PredictionsHold", "SLOMet"
+]
 Truth = Literal["True", "False", "Unknown"]
 
 UNSERVED_REASONS: dict[UnservedReason, str] = {
@@ -50,16 +52,22 @@ class ServiceStatus:
     conditions: tuple[Condition, ...]
 
 
-def service_statuses(snapshot: Snapshot, names: Sequence[str]) -> dict[str, ServiceStatus]:
+def service_statuses(
+    snapshot: Snapshot, names: Sequence[str]
+) -> dict[str, ServiceStatus]:
     """The status of each named service that the snapshot knows."""
     observed = observe(snapshot)
     services = {service.name: service for service in snapshot.state.services}
     return {
-        name: _service_status(snapshot, services[name], observed.reading(name)) for name in names if name in services
+        name: _service_status(snapshot, services[name], observed.reading(name))
+        for name in names
+        if name in services
     }
 
 
-def _service_status(snapshot: Snapshot, service: Service, reading: ServiceObservation | None) -> ServiceStatus:
+def _service_status(
+    snapshot: Snapshot, service: Service, reading: ServiceObservation | None
+) -> ServiceStatus:
     telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
     feasible = _feasible(snapshot, service)
     applied = _applied(snapshot, service.name)
@@ -78,19 +86,35 @@ def _service_status(snapshot: Snapshot, service: Service, reading: ServiceObserv
 def _replicas(target: BoundPlan | None, service: str) -> Counter[str]:
     counts: Counter[str] = Counter()
     for gpu in target.gpus if target else ():
-        counts[gpu.gpu_type] += sum(replica.service == service for replica in gpu.replicas)
+        counts[gpu.gpu_type] += sum(
+            replica.service == service for replica in gpu.replicas
+        )
     return +counts
 
 
 def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Condition:
     def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(type="TelemetryAvailable", status=status, reason=reason, message=message)
+        return Condition(
+            type="TelemetryAvailable", status=status, reason=reason, message=message
+        )
 
     if reading is None:
-        return say("False", "MetricsMissing", "no node reported this service in the last minutes")
+        return say(
+            "False",
+            "MetricsMissing",
+            "no node reported this service in the last minutes",
+        )
     if reading.age_s > stale_after_s:
-        return say("False", "MetricsStale", f"the newest window is {reading.age_s:.0f} s old (limit {stale_after_s:g})")
-    return say("True", "MetricsFound", f"{reading.arrival_rate_rps:.1f} requests per second arrive")
+        return say(
+            "False",
+            "MetricsStale",
+            f"the newest window is {reading.age_s:.0f} s old (limit {stale_after_s:g})",
+        )
+    return say(
+        "True",
+        "MetricsFound",
+        f"{reading.arrival_rate_rps:.1f} requests per second arrive",
+    )
 
 
 def _feasible(snapshot: Snapshot, service: Service) -> Condition:
@@ -99,19 +123,33 @@ def _feasible(snapshot: Snapshot, service: Service) -> Condition:
 
     present = {gpu.gpu_type for gpu in snapshot.state.gpus}
     points = PlannedPoints().of(snapshot, [service.network])
-    impossible = infeasibility(service, snapshot.state.gpu_types, points, present=present)
+    impossible = infeasibility(
+        service, snapshot.state.gpu_types, points, present=present
+    )
     if impossible is not None:
         return say("False", "SloOutOfReach", impossible)
     if snapshot.target is None:
         return say("Unknown", "NotPlanned", "there is no plan in force yet")
-    unserved = [entry for entry in snapshot.target.unserved if entry.service == service.name]
+    unserved = [
+        entry for entry in snapshot.target.unserved if entry.service == service.name
+    ]
     if unserved:
-        return say("False", UNSERVED_REASONS[unserved[0].reason], "; ".join(map(_unserved_text, unserved)))
-    return say("True", "DemandServed", f"generation {snapshot.target.generation} serves the whole forecast rate")
+        return say(
+            "False",
+            UNSERVED_REASONS[unserved[0].reason],
+            "; ".join(map(_unserved_text, unserved)),
+        )
+    return say(
+        "True",
+        "DemandServed",
+        f"generation {snapshot.target.generation} serves the whole forecast rate",
+    )
 
 
 def _unserved_text(entry: Unserved) -> str:
-    missing = f" and {entry.replicas_missing} replicas" if entry.replicas_missing else ""
+    missing = (
+        f" and {entry.replicas_missing} replicas" if entry.replicas_missing else ""
+    )
     return f"the plan leaves out {entry.rate_rps:.1f} requests per second{missing}; what binds: {entry.reason}"
 
 
@@ -122,34 +160,71 @@ def _applied(snapshot: Snapshot, service: str) -> Condition:
     target = snapshot.target
     if target is None:
         return say("Unknown", "NoTarget", "there is no plan in force yet")
-    carrying = {gpu.node for gpu in target.gpus if any(replica.service == service for replica in gpu.replicas)}
+    carrying = {
+        gpu.node
+        for gpu in target.gpus
+        if any(replica.service == service for replica in gpu.replicas)
+    }
     behind = sorted(
-        status.node for status in snapshot.statuses if status.node in carrying and status.generation < target.generation
+        status.node
+        for status in snapshot.statuses
+        if status.node in carrying and status.generation < target.generation
     )
     if behind:
-        return say("False", "RollingOut", f"generation {target.generation} is not yet on {', '.join(behind)}")
-    return say("True", "NodesFollow", f"generation {target.generation} is in force on its nodes: {len(carrying)}")
+        return say(
+            "False",
+            "RollingOut",
+            f"generation {target.generation} is not yet on {', '.join(behind)}",
+        )
+    return say(
+        "True",
+        "NodesFollow",
+        f"generation {target.generation} is in force on its nodes: {len(carrying)}",
+    )
 
 
-def _predictions_hold(snapshot: Snapshot, service: Service, replicas: Mapping[str, int]) -> Condition:
+def _predictions_hold(
+    snapshot: Snapshot, service: Service, replicas: Mapping[str, int]
+) -> Condition:
     def say(status: Truth, reason: str, message: str) -> Condition:
-        return Condition(type="PredictionsHold", status=status, reason=reason, message=message)
+        return Condition(
+            type="PredictionsHold", status=status, reason=reason, message=message
+        )
 
-    healths = {correction.group: correction.health for correction in snapshot.corrections}
-    of_types = {gpu_type: healths.get(Group(service.network, gpu_type)) for gpu_type in sorted(replicas)}
-    served = {gpu_type: health for gpu_type, health in of_types.items() if health is not None and health.readings}
+    healths = {
+        correction.group: correction.health for correction in snapshot.corrections
+    }
+    of_types = {
+        gpu_type: healths.get(Group(service.network, gpu_type))
+        for gpu_type in sorted(replicas)
+    }
+    served = {
+        gpu_type: health
+        for gpu_type, health in of_types.items()
+        if health is not None and health.readings
+    }
     drifted = [
-        f"{gpu_type}: {100 * health.error:.0f} % off" for gpu_type, health in served.items() if health.is_alarmed
+        f"{gpu_type}: {100 * health.error:.0f} % off"
+        for gpu_type, health in served.items()
+        if health.is_alarmed
     ]
     if drifted:
         words = f"execution times left their band, more room is kept until they are learned ({', '.join(drifted)})"
         return say("False", "FitDrifted", words)
     if not served:
-        return say("Unknown", "NotServedYet", "no served batch was compared with what was predicted")
-    return say("True", "WithinBand", f"execution times are as predicted on {', '.join(served)}")
+        return say(
+            "Unknown",
+            "NotServedYet",
+            "no served batch was compared with what was predicted",
+        )
+    return say(
+        "True", "WithinBand", f"execution times are as predicted on {', '.join(served)}"
+    )
 
 
-def _slo_met(service: Service, reading: ServiceObservation | None, telemetry: Condition) -> Condition:
+def _slo_met(
+    service: Service, reading: ServiceObservation | None, telemetry: Condition
+) -> Condition:
     def say(status: Truth, reason: str, message: str) -> Condition:
         return Condition(type="SLOMet", status=status, reason=reason, message=message)
 
@@ -170,9 +245,22 @@ def _ready(feasible: Condition, applied: Condition, replicas: int) -> Condition:
     """The sum of the others: the plan serves all of it, the nodes have it, and somebody runs it."""
     for part in (feasible, applied):
         if part.status != "True":
-            return Condition(type="Ready", status=part.status, reason=part.reason, message=part.message)
+            return Condition(
+                type="Ready",
+                status=part.status,
+                reason=part.reason,
+                message=part.message,
+            )
     if replicas == 0:
         return Condition(
-            type="Ready", status="True", reason="ScaledToZero", message="no request is expected and no replica runs"
+            type="Ready",
+            status="True",
+            reason="ScaledToZero",
+            message="no request is expected and no replica runs",
         )
-    return Condition(type="Ready", status="True", reason="Serving", message=f"replicas in service: {replicas}")
+    return Condition(
+        type="Ready",
+        status="True",
+        reason="Serving",
+        message=f"replicas in service: {replicas}",
+    )

@@ -11,7 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.answers.scenario import WhatIfScenario, changed, max_suggested, suggested, words
+from app.answers.scenario import (
+    WhatIfScenario,
+    changed,
+    max_suggested,
+    suggested,
+    words,
+)
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.errors import InvalidInput
@@ -103,9 +109,16 @@ async def ask(
     today = await plan(TODAY, problem, left)
     whole = list(asked)
     if suggest:
-        whole += [(one, changed(problem, one)) for one in suggested(problem, today.plan, today.report.prices)]
+        whole += [
+            (one, changed(problem, one))
+            for one in suggested(problem, today.plan, today.report.prices)
+        ]
     planned = [
-        await plan(one, _beginning_with(today, of) if is_free_to_move else of, len(whole) - index)
+        await plan(
+            one,
+            _beginning_with(today, of) if is_free_to_move else of,
+            len(whole) - index,
+        )
         for index, (one, of) in enumerate(whole)
     ]
     return today, *planned
@@ -123,8 +136,14 @@ def answers(today: Planned, asked: Sequence[Planned]) -> tuple[ScenarioAnswer, .
     everyone = (today, *asked)
     best = [_best(one, everyone) for one in everyone]
     cost = best[0].cost_usd_per_hour
-    made = [replace(one, difference_usd_per_hour=one.cost_usd_per_hour - cost) for one in best]
-    ranked = sorted(made[1:], key=lambda one: (one.unserved_percent, one.cost_usd_per_hour, one.question))
+    made = [
+        replace(one, difference_usd_per_hour=one.cost_usd_per_hour - cost)
+        for one in best
+    ]
+    ranked = sorted(
+        made[1:],
+        key=lambda one: (one.unserved_percent, one.cost_usd_per_hour, one.question),
+    )
     return made[0], *ranked
 
 
@@ -136,8 +155,16 @@ def _best(one: Planned, everyone: Iterable[Planned]) -> ScenarioAnswer:
         if other is one:
             continue
         plan = _fitted(one.problem, other.plan)
-        found = None if plan is None else _answer(one, plan, planned_for=words(other.scenario))
-        if found is not None and _merit(found) < _merit(best) and not violations(one.problem, found.plan):
+        found = (
+            None
+            if plan is None
+            else _answer(one, plan, planned_for=words(other.scenario))
+        )
+        if (
+            found is not None
+            and _merit(found) < _merit(best)
+            and not violations(one.problem, found.plan)
+        ):
             best = found
     return best
 
@@ -156,17 +183,24 @@ def _fitted(problem: Problem, plan: Plan) -> Plan | None:
         return None
     share: dict[str, float] = {}
     for service in problem.services:
-        planned = math.fsum(gpu.count * replica.arrival_rate_rps for gpu, replica in replicas_of(plan, service.name))
+        planned = math.fsum(
+            gpu.count * replica.arrival_rate_rps
+            for gpu, replica in replicas_of(plan, service.name)
+        )
         if planned < service.arrival_rate_rps * (1.0 - _RATE_TOLERANCE):
             return None
-        share[service.name] = min(1.0, service.arrival_rate_rps / planned) if planned > 0.0 else 1.0
+        share[service.name] = (
+            min(1.0, service.arrival_rate_rps / planned) if planned > 0.0 else 1.0
+        )
     gpus = (_fitted_gpu(gpu, share) for gpu in plan.gpus)
     return replace(plan, gpus=tuple(gpu for gpu in gpus if gpu.replicas))
 
 
 def _fitted_gpu(gpu: GpuPlan, share: Mapping[str, float]) -> GpuPlan:
     replicas = (
-        replace(replica, arrival_rate_rps=share[replica.service] * replica.arrival_rate_rps)
+        replace(
+            replica, arrival_rate_rps=share[replica.service] * replica.arrival_rate_rps
+        )
         for replica in gpu.replicas
         if replica.service in share
     )
@@ -180,7 +214,9 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         cost = cost_usd_per_hour(problem, plan)
     except InvalidInput:
         return None
-    wanted = math.fsum(service.priority * service.arrival_rate_rps for service in problem.services)
+    wanted = math.fsum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
     served = served_weight(problem, plan)
     used = Counter[str]()
     for gpu in plan.gpus:
@@ -191,7 +227,9 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         difference_usd_per_hour=0.0,
         gpus={gpu_type.name: used[gpu_type.name] for gpu_type in problem.gpu_types},
         mix=_mix(plan),
-        unserved_percent=round(100.0 * (1.0 - served / wanted), _PERCENT_DIGITS) if wanted > 0.0 else 0.0,
+        unserved_percent=round(100.0 * (1.0 - served / wanted), _PERCENT_DIGITS)
+        if wanted > 0.0
+        else 0.0,
         unserved=plan.unserved,
         lower_bound_usd_per_hour=one.report.lower_bound_usd_per_hour,
         gap_percent=_gap_percent(one, plan, cost),
@@ -203,14 +241,22 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
 
 def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
     """Sorted by service and GPU type."""
-    replicas, shares = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[float]](list)
+    replicas, shares = (
+        Counter[tuple[str, str]](),
+        defaultdict[tuple[str, str], list[float]](list),
+    )
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             key = replica.service, gpu.gpu_type
             replicas[key] += gpu.count
             shares[key].append(gpu.count * replica.sm_percent)
     return tuple(
-        ServiceMix(service=key[0], gpu_type=key[1], replicas=number, sm_percent=math.fsum(shares[key]))
+        ServiceMix(
+            service=key[0],
+            gpu_type=key[1],
+            replicas=number,
+            sm_percent=math.fsum(shares[key]),
+        )
         for key, number in sorted(replicas.items())
     )
 

@@ -60,7 +60,11 @@ DESCRIPTION = (
 )
 
 
-def make_api(lifespan: Lifespan[FastAPI] | None = None, *, body_limit_bytes: int = DEFAULT_BODY_LIMIT) -> FastAPI:
+def make_api(
+    lifespan: Lifespan[FastAPI] | None = None,
+    *,
+    body_limit_bytes: int = DEFAULT_BODY_LIMIT,
+) -> FastAPI:
     """The application. Before the first request `app.state.parts` must hold its Parts."""
     app = FastAPI(
         title="Plimsoll",
@@ -84,7 +88,12 @@ def make_api(lifespan: Lifespan[FastAPI] | None = None, *, body_limit_bytes: int
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The document: FastAPI's, with the schemas that it cannot see, and without its own shape of errors."""
     if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        document = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+        )
         schemas = document["components"]["schemas"]
         schemas.update(_problem_schemas())
         schemas.update(_wire_schemas())
@@ -96,11 +105,15 @@ def openapi(app: FastAPI) -> dict[str, Any]:
 
 def _wire_schemas() -> dict[str, Any]:
     """The sync endpoint reads and writes its body with msgspec."""
-    _, components = msgspec.json.schema_components([Observation, SyncReply], ref_template="#/components/schemas/{name}")
+    _, components = msgspec.json.schema_components(
+        [Observation, SyncReply], ref_template="#/components/schemas/{name}"
+    )
     return components
 
 
 def _problem_schemas() -> dict[str, Any]:
     """Problems are answered by handlers, not by routes."""
-    schema = ProblemDetails.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+    schema = ProblemDetails.model_json_schema(
+        mode="serialization", ref_template="#/components/schemas/{model}"
+    )
     return {**schema.pop("$defs", {}), ProblemDetails.__name__: schema}

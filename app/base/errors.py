@@ -26,10 +26,14 @@ class PlimsollError(Exception):
 class InvalidRequest(PlimsollError):
     """The request is understood but cannot be done."""
 
-    def __init__(self, detail: str, field: str = "", *, others: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, detail: str, field: str = "", *, others: Sequence[tuple[str, str]] = ()
+    ) -> None:
         """`others`: further fields that are wrong, each with what is."""
         words = f"{field}: {detail}" if field else detail
-        super().__init__("; ".join([words, *(f"{name}: {wrong}" for name, wrong in others)]))
+        super().__init__(
+            "; ".join([words, *(f"{name}: {wrong}" for name, wrong in others)])
+        )
         self.field = field
         self.detail = detail
         self.others = tuple(others)
@@ -74,5 +78,9 @@ def no_such(what: str, name: str, known: Collection[str]) -> str:
     guess = f"did you mean {meant}? T" if meant else "t"
     names = list(known)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    there = f"here are {', '.join(names[:_MAX_NAMES])}{more}" if names else "here is none yet"
+    there = (
+        f"here are {', '.join(names[:_MAX_NAMES])}{more}"
+        if names
+        else "here is none yet"
+    )
     return f"no {what} is called {name!r}; {guess}{there}"

@@ -9,7 +9,12 @@ import structlog
 
 from app.base.settings import Settings
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 
 def configure_logs(settings: Settings) -> None:
@@ -27,7 +32,9 @@ def configure_logs(settings: Settings) -> None:
     else:
         # Plain: the default formatter prints every local variable, tokens and passwords among them.
         renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
+            colors=sys.stderr.isatty(),
+            timestamp_key="ts",
+            exception_formatter=structlog.dev.plain_traceback,
         )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -39,7 +46,10 @@ def configure_logs(settings: Settings) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                renderer,
+            ],
         )
     )
     root = logging.getLogger()
@@ -52,7 +62,10 @@ def configure_logs(settings: Settings) -> None:
 @contextmanager
 def nothing_logged() -> Iterator[None]:
     """Meanwhile nothing is logged: for runs whose results say all that happened, be it an alarm on a real cluster."""
-    configured, disabled = structlog.get_config() if structlog.is_configured() else None, logging.root.manager.disable
+    configured, disabled = (
+        structlog.get_config() if structlog.is_configured() else None,
+        logging.root.manager.disable,
+    )
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         logger_factory=structlog.ReturnLoggerFactory(),

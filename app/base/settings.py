@@ -12,7 +12,9 @@ from agents.base.protocol import LeaseEnd, LeaseTerms
 class Settings(BaseSettings):
     """Where the control plane runs. Precedence: command-line flags, then environment, then these defaults."""
 
-    model_config = SettingsConfigDict(env_prefix="PLIMSOLL_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PLIMSOLL_", extra="ignore", frozen=True
+    )
 
     database_url: SecretStr | None = Field(
         default=None,
@@ -20,19 +22,40 @@ class Settings(BaseSettings):
         "unset: the embedded server under `data_dir`",
     )
     data_dir: Path = Field(
-        default=Path(".plimsoll"), description="Folder of the embedded database and of simulated nodes' ledgers"
+        default=Path(".plimsoll"),
+        description="Folder of the embedded database and of simulated nodes' ledgers",
     )
-    host: str = Field(default="127.0.0.1", description="Address that the API listens on")
-    port: int = Field(default=8080, ge=0, le=65535, description="Port that the API listens on; 0 = any free one")
-    log_format: Literal["text", "json"] = Field(default="text", description="Log lines for people or for machines")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity logged")
+    host: str = Field(
+        default="127.0.0.1", description="Address that the API listens on"
+    )
+    port: int = Field(
+        default=8080,
+        ge=0,
+        le=65535,
+        description="Port that the API listens on; 0 = any free one",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Log lines for people or for machines"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity logged"
+    )
     speed: float = Field(
-        default=1.0, gt=0, le=1000, description="Seconds of control-plane time per second on the wall; for demos"
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Seconds of control-plane time per second on the wall; for demos",
     )
-    pool_size: int = Field(default=10, ge=2, le=100, description="Database connections per process")
-    request_limit_bytes: int = Field(default=4_194_304, ge=1024, description="Largest request body that is read")
+    pool_size: int = Field(
+        default=10, ge=2, le=100, description="Database connections per process"
+    )
+    request_limit_bytes: int = Field(
+        default=4_194_304, ge=1024, description="Largest request body that is read"
+    )
     sync_queue_limit: int = Field(
-        default=5000, ge=1, description="Observations that may wait for their commit before agents are told to wait"
+        default=5000,
+        ge=1,
+        description="Observations that may wait for their commit before agents are told to wait",
     )
     lease_s: int = Field(
         default=0,
@@ -73,16 +96,23 @@ class Settings(BaseSettings):
         description="Port at which a controller without an API (`plimsoll controller`) answers GET /metrics "
         "without a token; 0 = none",
     )
-    controller_metrics_host: str = Field(default="127.0.0.1", description="Address of that port")
+    controller_metrics_host: str = Field(
+        default="127.0.0.1", description="Address of that port"
+    )
 
     webhook_private: bool = Field(
-        default=False, description="Whether webhooks may reach loopback, private and link-local addresses"
+        default=False,
+        description="Whether webhooks may reach loopback, private and link-local addresses",
     )
 
     @property
     def lease(self) -> LeaseTerms | None:
         """What agents are told with every answer; None = commands hold for ever."""
-        return LeaseTerms(duration_s=float(self.lease_s), on_end=self.lease_end) if self.lease_s else None
+        return (
+            LeaseTerms(duration_s=float(self.lease_s), on_end=self.lease_end)
+            if self.lease_s
+            else None
+        )
 
     def printable(self) -> dict[str, str]:
         """Every setting with its value, secrets masked."""

@@ -49,7 +49,11 @@ def read_documents(text: str, complain: Complain) -> Iterator[Document]:
                 if value is not None:
                     yield Document(value=value, lines=lines)
     except yaml.MarkedYAMLError as error:
-        complain(error.problem_mark.line + 1 if error.problem_mark else 1, "", f"not YAML: {error.problem}")
+        complain(
+            error.problem_mark.line + 1 if error.problem_mark else 1,
+            "",
+            f"not YAML: {error.problem}",
+        )
     except yaml.YAMLError as error:
         complain(1, "", f"not YAML: {error}")
     except RecursionError:
@@ -61,8 +65,12 @@ def line_of_alias(text: str) -> int | None:
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:  # Each further one takes longer than all before: minutes for a few thousand.
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
+            if (
+                depth > MAX_DEPTH
+            ):  # Each further one takes longer than all before: minutes for a few thousand.
                 return None
             if isinstance(event, yaml.AliasEvent):
                 return event.start_mark.line + 1 if event.start_mark else 1
@@ -75,7 +83,9 @@ def dotted(path: FieldPath) -> str:
     """`spec.gpus[0].gpu_type`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        text += (
+            f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        )
     return text
 
 
@@ -95,7 +105,11 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node) -> object:
         value: object = loader.construct_document(node)
     except ValueError as error:  # A date like 2026-13-40.
         raise _unreadable(str(error), node) from error
-    except (LookupError, AttributeError, ArithmeticError) as error:  # PyYAML trusts tags, also those of `!!bool maybe`.
+    except (
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:  # PyYAML trusts tags, also those of `!!bool maybe`.
         raise _unreadable("a value that is not what its tag says", node) from error
     return value
 
@@ -105,14 +119,20 @@ def _unreadable(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 
 def _note_lines(
-    node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int], seen: set[yaml.Node], complain: Complain
+    node: yaml.Node,
+    path: FieldPath,
+    lines: dict[FieldPath, int],
+    seen: set[yaml.Node],
+    complain: Complain,
 ) -> None:
     if len(path) > MAX_DEPTH:
         raise _unreadable("nested too deeply", node)
     if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
         raise _unreadable(f"a number of {len(node.value):,} digits", node)
     lines.setdefault(path, node.start_mark.line + 1)
-    if node in seen:  # An alias: its lines are those of the anchor, and it may even hold itself.
+    if (
+        node in seen
+    ):  # An alias: its lines are those of the anchor, and it may even hold itself.
         return
     seen.add(node)
     if isinstance(node, yaml.SequenceNode):
@@ -122,6 +142,10 @@ def _note_lines(
         for key, value in node.value:
             inner, line = (*path, str(key.value)), key.start_mark.line + 1
             if inner in lines:
-                complain(line, dotted(inner), f"is given twice, first in line {lines[inner]}; keep one of them")
+                complain(
+                    line,
+                    dotted(inner),
+                    f"is given twice, first in line {lines[inner]}; keep one of them",
+                )
             lines[inner] = line
             _note_lines(value, inner, lines, seen, complain)

@@ -44,7 +44,9 @@ def load_gpu_types(names: Iterable[str] | None = None) -> tuple[GpuType, ...]:
 
 def list_networks(kind: NetworkKind | None = None) -> tuple[str, ...]:
     """Names of all shipped networks, or of those of one kind."""
-    return tuple(row["network"] for row in _rows("networks.csv") if kind in (None, row["kind"]))
+    return tuple(
+        row["network"] for row in _rows("networks.csv") if kind in (None, row["kind"])
+    )
 
 
 def not_for_services(network: str) -> str:
@@ -62,7 +64,9 @@ def load_profiles(
 
     Raises `CatalogueError` for a name that is not shipped.
     """
-    types = _select(gpu_types, [row["name"] for row in _rows("gpu_types.csv")], "GPU type")
+    types = _select(
+        gpu_types, [row["name"] for row in _rows("gpu_types.csv")], "GPU type"
+    )
     sensitivity = {
         (row["network"], row["gpu_type"]): float(row["sensitivity"])
         for name in ("sensitivity.csv", "training_sensitivity.csv")
@@ -84,7 +88,10 @@ def load_profiles(
 def load_provenance(network: str) -> tuple[tuple[str, OperatingPoint, str], ...]:
     """Every operating point of one network with its GPU type and how it is known: measured, scaled or estimated."""
     _select([network], list_networks(), "network")
-    return tuple((row["gpu_type"], _point(row), row["provenance"]) for row in _rows(f"profiles/{network}.csv"))
+    return tuple(
+        (row["gpu_type"], _point(row), row["provenance"])
+        for row in _rows(f"profiles/{network}.csv")
+    )
 
 
 def load_actors() -> Mapping[str, bytes]:
@@ -92,7 +99,10 @@ def load_actors() -> Mapping[str, bytes]:
     folder = resources.files("app.catalogue") / "data" / "actors"
     if not folder.is_dir():
         return {}
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".npz")), key=lambda file: file.name)
+    files = sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".npz")),
+        key=lambda file: file.name,
+    )
     return {file.name.removesuffix(".npz"): file.read_bytes() for file in files}
 
 
@@ -101,7 +111,9 @@ def load_layers() -> Mapping[str, LayerCounts]:
     return {
         row["network"]: LayerCounts(
             network=row["network"],
-            counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+            counts={
+                kind: int(count) for kind, count in row.items() if kind not in _SIZES
+            },
             parameters_millions=float(row["parameters_millions"]),
             gmacs=float(row["gmacs"]),
         )
@@ -114,7 +126,9 @@ def load_training_layers() -> tuple[LayerCounts, ...]:
     return tuple(
         LayerCounts(
             network=row["network"],
-            counts={kind: int(count) for kind, count in row.items() if kind not in _SIZES},
+            counts={
+                kind: int(count) for kind, count in row.items() if kind not in _SIZES
+            },
             parameters_millions=float(row["parameters_millions"]),
         )
         for row in _rows("training_layers.csv")
@@ -160,7 +174,9 @@ def _select(names: Iterable[str] | None, known: Iterable[str], what: str) -> lis
     ordered = list(known)
     wanted = set(ordered if names is None else names)
     if unknown := sorted(wanted - set(ordered)):
-        raise CatalogueError(f"the catalogue has no {what} {', '.join(unknown)}; it has {', '.join(ordered)}")
+        raise CatalogueError(
+            f"the catalogue has no {what} {', '.join(unknown)}; it has {', '.join(ordered)}"
+        )
     return [name for name in ordered if name in wanted]
 
 

@@ -4,7 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from app.catalogue.catalogue import list_networks, load_actors, load_gpu_types, load_profiles, load_provenance
+from app.catalogue.catalogue import (
+    list_networks,
+    load_actors,
+    load_gpu_types,
+    load_profiles,
+    load_provenance,
+)
 from app.db.base.transaction import Engine, transaction
 from app.db.decisions import actors
 from app.db.fleet import gpu_types
@@ -18,12 +24,20 @@ SHIPPED_SIGMA = 0.0
 SOURCE = "shipped catalogue, see app/catalogue/SOURCES.md"
 
 
-async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[str] | None = None) -> tuple[int, int]:
+async def install_catalogue(
+    engine: Engine, at: datetime, *, networks: Iterable[str] | None = None
+) -> tuple[int, int]:
     """Add the GPU types and networks (None = all) that the database lacks; returns how many of each."""
     async with transaction(engine) as connection:
-        known_types = {row.gpu_type.name for row in await gpu_types.list_rows(connection, at)}
+        known_types = {
+            row.gpu_type.name for row in await gpu_types.list_rows(connection, at)
+        }
         known_networks = {row.name for row in await profiles.list_networks(connection)}
-        new_types = [gpu_type for gpu_type in load_gpu_types() if gpu_type.name not in known_types]
+        new_types = [
+            gpu_type
+            for gpu_type in load_gpu_types()
+            if gpu_type.name not in known_types
+        ]
         wanted = list_networks() if networks is None else tuple(networks)
         new_networks = [network for network in wanted if network not in known_networks]
         for gpu_type in new_types:
@@ -31,9 +45,15 @@ async def install_catalogue(engine: Engine, at: datetime, *, networks: Iterable[
         training = set(list_networks("training"))
         for network in new_networks:
             labels = {KIND_LABEL: "training"} if network in training else {}
-            description = f"training, for tasks; {SOURCE}" if network in training else SOURCE
-            await profiles.save_network(connection, network, at=at, description=description, labels=labels)
-        shipped = [profile for network in new_networks for profile in _profiles(network)]
+            description = (
+                f"training, for tasks; {SOURCE}" if network in training else SOURCE
+            )
+            await profiles.save_network(
+                connection, network, at=at, description=description, labels=labels
+            )
+        shipped = [
+            profile for network in new_networks for profile in _profiles(network)
+        ]
         await profiles.save_profiles(connection, shipped, at=at)
         for fingerprint, weights in load_actors().items():
             if await actors.load_newest(connection, fingerprint) is None:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from app.cli.common.context import DEFAULT_URL, TOKEN_FILE_VARIABLE, URL_VARIABLE, cli_context
+from app.cli.common.context import (
+    DEFAULT_URL,
+    TOKEN_FILE_VARIABLE,
+    URL_VARIABLE,
+    cli_context,
+)
 
 if TYPE_CHECKING:
     from typer._click.core import Command
@@ -44,49 +49,123 @@ class Entry:
 
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Start": (
-        Entry("up", "start.up:up", "Start everything on this machine; --demo shows it at work."),
-        Entry("serve", "start.serve:serve", "Run the API and the control loop."),
-        Entry("controller", "start.serve:controller", "Run the control loop without the API."),
-        Entry("agent", "start.agent:app", "Run the agent of a node."),
-        Entry("worker", "start.worker:app", "Serve one replica by the Open Inference Protocol v2."),
         Entry(
-            "trainer", "start.trainer:app", "Run one training or offline task, which can give its GPU's memory back."
+            "up",
+            "start.up:up",
+            "Start everything on this machine; --demo shows it at work.",
         ),
-        Entry("relay", "start.relay:relay", "Tell the control plane what a server that no agent started does."),
-        Entry("plan", "start.plan:plan", "Solve a Problem file into a Plan file, without any server."),
+        Entry("serve", "start.serve:serve", "Run the API and the control loop."),
+        Entry(
+            "controller",
+            "start.serve:controller",
+            "Run the control loop without the API.",
+        ),
+        Entry("agent", "start.agent:app", "Run the agent of a node."),
+        Entry(
+            "worker",
+            "start.worker:app",
+            "Serve one replica by the Open Inference Protocol v2.",
+        ),
+        Entry(
+            "trainer",
+            "start.trainer:app",
+            "Run one training or offline task, which can give its GPU's memory back.",
+        ),
+        Entry(
+            "relay",
+            "start.relay:relay",
+            "Tell the control plane what a server that no agent started does.",
+        ),
+        Entry(
+            "plan",
+            "start.plan:plan",
+            "Solve a Problem file into a Plan file, without any server.",
+        ),
     ),
     "Objects": (
-        Entry("apply", "objects.apply:apply", "Create or change objects from YAML or JSON manifests."),
-        Entry("diff", "objects.diff:diff", "Show what `apply` would change, or how two plans differ."),
-        Entry("get", "objects.get:get", "List objects of one kind, or show one of them."),
-        Entry("describe", "objects.describe:describe", "Show one object with its status and newest events."),
+        Entry(
+            "apply",
+            "objects.apply:apply",
+            "Create or change objects from YAML or JSON manifests.",
+        ),
+        Entry(
+            "diff",
+            "objects.diff:diff",
+            "Show what `apply` would change, or how two plans differ.",
+        ),
+        Entry(
+            "get", "objects.get:get", "List objects of one kind, or show one of them."
+        ),
+        Entry(
+            "describe",
+            "objects.describe:describe",
+            "Show one object with its status and newest events.",
+        ),
         Entry("delete", "objects.delete:delete", "Delete objects."),
         Entry("cancel", "objects.delete:cancel", "End tasks; they stay in the list."),
-        Entry("cordon", "objects.cordon:cordon", "Start nothing new on a node; what runs there stays."),
+        Entry(
+            "cordon",
+            "objects.cordon:cordon",
+            "Start nothing new on a node; what runs there stays.",
+        ),
         Entry("uncordon", "objects.cordon:uncordon", "Use a node again."),
     ),
     "Decisions": (
-        Entry("policy", "decisions.policy:app", "List, describe, compare and switch policies."),
+        Entry(
+            "policy",
+            "decisions.policy:app",
+            "List, describe, compare and switch policies.",
+        ),
         Entry("explain", "decisions.explain:explain", "Say why a plan is as it is."),
-        Entry("what-if", "decisions.what_if:what_if", "Plan what would be different, and rank it by cost."),
-        Entry("approve", "decisions.approve:approve", "Let a proposed plan become the target."),
+        Entry(
+            "what-if",
+            "decisions.what_if:what_if",
+            "Plan what would be different, and rank it by cost.",
+        ),
+        Entry(
+            "approve",
+            "decisions.approve:approve",
+            "Let a proposed plan become the target.",
+        ),
         Entry("reject", "decisions.approve:reject", "Refuse a proposed plan."),
         Entry(
             "rollback",
             "decisions.approve:rollback",
             "Put an earlier plan back in force, bound anew to the fleet of now.",
         ),
-        Entry("pause", "decisions.approve:pause", "Stop the control loop from changing anything."),
+        Entry(
+            "pause",
+            "decisions.approve:pause",
+            "Stop the control loop from changing anything.",
+        ),
         Entry("resume", "decisions.approve:resume", "Let the control loop go on."),
     ),
     "Prediction": (
-        Entry("fit", "prediction.fit:fit", "Learn latency, power and memory from measurements."),
-        Entry("predict", "prediction.predict:predict", "Predict latencies under the conditions of a file, row by row."),
         Entry(
-            "forecast", "prediction.forecast:app", "Show a service's forecast, back-test a trace, or make it a history."
+            "fit",
+            "prediction.fit:fit",
+            "Learn latency, power and memory from measurements.",
         ),
-        Entry("samples", "prediction.samples:app", "Plan, convert, send and fit measurements."),
-        Entry("profile", "prediction.profile:app", "Measure networks on a GPU of this node."),
+        Entry(
+            "predict",
+            "prediction.predict:predict",
+            "Predict latencies under the conditions of a file, row by row.",
+        ),
+        Entry(
+            "forecast",
+            "prediction.forecast:app",
+            "Show a service's forecast, back-test a trace, or make it a history.",
+        ),
+        Entry(
+            "samples",
+            "prediction.samples:app",
+            "Plan, convert, send and fit measurements.",
+        ),
+        Entry(
+            "profile",
+            "prediction.profile:app",
+            "Measure networks on a GPU of this node.",
+        ),
         Entry(
             "capacity-law",
             "prediction.capacity_law:capacity_law",
@@ -94,23 +173,61 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         ),
     ),
     "Simulation": (
-        Entry("simulate", "simulation.simulate:simulate", "Simulate a fleet under load, one policy beside the other."),
-        Entry("trace", "simulation.trace:app", "Import, make, change and describe load for simulations."),
+        Entry(
+            "simulate",
+            "simulation.simulate:simulate",
+            "Simulate a fleet under load, one policy beside the other.",
+        ),
+        Entry(
+            "trace",
+            "simulation.trace:app",
+            "Import, make, change and describe load for simulations.",
+        ),
     ),
     "Reports": (
-        Entry("top", "reports.top:top", "Show what runs where, whether SLOs hold, and what it costs; live."),
         Entry(
-            "cost", "reports.cost_and_slo:cost", "Show what was spent, by service, project or GPU type, or on tasks."
+            "top",
+            "reports.top:top",
+            "Show what runs where, whether SLOs hold, and what it costs; live.",
         ),
-        Entry("slo", "reports.cost_and_slo:slo", "Show how many requests met their SLO, by service."),
-        Entry("events", "reports.events:events", "Show who changed what, and what the loop did."),
+        Entry(
+            "cost",
+            "reports.cost_and_slo:cost",
+            "Show what was spent, by service, project or GPU type, or on tasks.",
+        ),
+        Entry(
+            "slo",
+            "reports.cost_and_slo:slo",
+            "Show how many requests met their SLO, by service.",
+        ),
+        Entry(
+            "events",
+            "reports.events:events",
+            "Show who changed what, and what the loop did.",
+        ),
     ),
     "Operation": (
         Entry("token", "operation.token:app", "Make, list and revoke access tokens."),
-        Entry("db", "operation.db:app", "Bring the database to this program's schema, or check it."),
-        Entry("config", "operation.config:app", "Show the settings and where they come from."),
-        Entry("doctor", "operation.doctor:doctor", "Find out what is missing on this machine."),
-        Entry("version", "operation.version:version", "Show the versions of this program and of the control plane."),
+        Entry(
+            "db",
+            "operation.db:app",
+            "Bring the database to this program's schema, or check it.",
+        ),
+        Entry(
+            "config",
+            "operation.config:app",
+            "Show the settings and where they come from.",
+        ),
+        Entry(
+            "doctor",
+            "operation.doctor:doctor",
+            "Find out what is missing on this machine.",
+        ),
+        Entry(
+            "version",
+            "operation.version:version",
+            "Show the versions of this program and of the control plane.",
+        ),
     ),
 }
 
@@ -121,7 +238,9 @@ class Commands(MutableMapping[str, "Command"]):
     """The commands by name; looking one up imports its file. One whose file is missing is not there."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self._entries = {entry.name: entry for entry in entries if find_spec(entry.module)}
+        self._entries = {
+            entry.name: entry for entry in entries if find_spec(entry.module)
+        }
         self._loaded: dict[str, Command] = {}
 
     def __getitem__(self, name: str) -> "Command":
@@ -147,11 +266,15 @@ class Commands(MutableMapping[str, "Command"]):
 
 def load(entry: Entry) -> "Command":
     """The command behind an entry, imported now."""
-    found: typer.Typer | Callable[..., None] = getattr(import_module(entry.module), entry.target.partition(":")[2])
+    found: typer.Typer | Callable[..., None] = getattr(
+        import_module(entry.module), entry.target.partition(":")[2]
+    )
     if isinstance(found, typer.Typer):
         group = found
     else:
-        group = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
+        group = typer.Typer(
+            add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS
+        )
         group.command(entry.name)(found)
     command = typer.main.get_command(group)
     command.name = entry.name
@@ -168,15 +291,25 @@ class LazyGroup(TyperGroup):
     def format_commands(self, ctx: "ClickContext", formatter: "HelpFormatter") -> None:  # noqa: ARG002
         """The commands by section, from the table."""
         for title, section in SECTIONS.items():
-            if rows := [(entry.name, entry.help) for entry in section if entry.name in self.commands]:
+            if rows := [
+                (entry.name, entry.help)
+                for entry in section
+                if entry.name in self.commands
+            ]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
-    def shell_complete(self, ctx: "ClickContext", incomplete: str) -> list["CompletionItem"]:
+    def shell_complete(
+        self, ctx: "ClickContext", incomplete: str
+    ) -> list["CompletionItem"]:
         """Verbs from the table, else options: Tab must not wait until every command is imported."""
         from typer._click.shell_completion import CompletionItem
 
-        verbs = [entry for entry in ENTRIES if entry.name in self.commands and entry.name.startswith(incomplete)]
+        verbs = [
+            entry
+            for entry in ENTRIES
+            if entry.name in self.commands and entry.name.startswith(incomplete)
+        ]
         if incomplete and not verbs:
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(entry.name, help=entry.help) for entry in verbs]
@@ -199,10 +332,16 @@ def root_command() -> "Command":
 def _root(
     context: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help=f"Address of the control plane [default: ${URL_VARIABLE} or {DEFAULT_URL}]")
+        str | None,
+        typer.Option(
+            help=f"Address of the control plane [default: ${URL_VARIABLE} or {DEFAULT_URL}]"
+        ),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help=f"File with the token [default: $PLIMSOLL_TOKEN, ${TOKEN_FILE_VARIABLE}, saved]")
+        Path | None,
+        typer.Option(
+            help=f"File with the token [default: $PLIMSOLL_TOKEN, ${TOKEN_FILE_VARIABLE}, saved]"
+        ),
     ] = None,
 ) -> None:
     """Plimsoll loads shared GPUs up to the line, and never past it."""

@@ -44,7 +44,11 @@ def run(arguments: Sequence[str], context: "CliContext | None" = None) -> int:
     from solvers.types.errors import SolversError
 
     try:
-        root_command().main(list(arguments), prog_name="plimsoll", obj=context or CliContext.of_process())
+        root_command().main(
+            list(arguments),
+            prog_name="plimsoll",
+            obj=context or CliContext.of_process(),
+        )
     except (CliError, PlimsollError, SolversError) as error:
         show_error(error)
         return 1

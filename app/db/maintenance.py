@@ -44,11 +44,16 @@ class Retention:
     """Of those, the newest."""
 
 
-async def maintain(engine: AsyncEngine, now: datetime, keep: Retention | None = None) -> None:
+async def maintain(
+    engine: AsyncEngine, now: datetime, keep: Retention | None = None
+) -> None:
     """All of it, in short transactions. Safe to run at any time, and by two processes at once."""
     keep = keep or Retention()
     async with engine.begin() as connection:
-        await ensure_days(connection, {(now + timedelta(days=ahead)).date() for ahead in range(DAYS_AHEAD + 1)})
+        await ensure_days(
+            connection,
+            {(now + timedelta(days=ahead)).date() for ahead in range(DAYS_AHEAD + 1)},
+        )
     await roll_up(engine, now)
     async with engine.begin() as connection:
         await roll_up_rates(connection, now)
@@ -59,7 +64,9 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
     """Bring gpu_hour and use_hour up to the last full hour, and again every older hour that got late observations."""
     async with engine.begin() as connection:
         await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
-        hours = await connection.execute(text(_HOURS_TO_SUM), {"now": now, "slack": COMMIT_SLACK})
+        hours = await connection.execute(
+            text(_HOURS_TO_SUM), {"now": now, "slack": COMMIT_SLACK}
+        )
         # One by one: each has the time limit of a statement to itself, also after a day without a leader.
         for hour in hours.scalars().all():
             await connection.execute(text(_SUM_HOUR), {"hour": hour})
@@ -77,23 +84,52 @@ async def forget(engine: AsyncEngine, now: datetime, keep: Retention) -> None:
     """Drop partitions and rows that are older than they are kept."""
     async with engine.begin() as connection:
         oldest_day = (now - timedelta(days=keep.observations_days)).date()
-        await connection.execute(text("SELECT drop_observation_days(:before)"), {"before": oldest_day})
+        await connection.execute(
+            text("SELECT drop_observation_days(:before)"), {"before": oldest_day}
+        )
     rules = (
-        ("DELETE FROM service_window WHERE window_start < :before", timedelta(hours=keep.windows_hours)),
-        ("DELETE FROM service_step WHERE start < :before", timedelta(hours=keep.windows_hours)),
-        ("DELETE FROM pushed_window WHERE window_start < :before", timedelta(days=keep.pushed_days)),
-        ("DELETE FROM service_rate WHERE start < :before", timedelta(days=keep.rates_days)),
-        ("DELETE FROM forecast_choice WHERE at < :before", timedelta(days=keep.rates_days)),
+        (
+            "DELETE FROM service_window WHERE window_start < :before",
+            timedelta(hours=keep.windows_hours),
+        ),
+        (
+            "DELETE FROM service_step WHERE start < :before",
+            timedelta(hours=keep.windows_hours),
+        ),
+        (
+            "DELETE FROM pushed_window WHERE window_start < :before",
+            timedelta(days=keep.pushed_days),
+        ),
+        (
+            "DELETE FROM service_rate WHERE start < :before",
+            timedelta(days=keep.rates_days),
+        ),
+        (
+            "DELETE FROM forecast_choice WHERE at < :before",
+            timedelta(days=keep.rates_days),
+        ),
         (
             f"DELETE FROM sample WHERE source = '{SERVED}' AND received_at < :before",
             timedelta(days=keep.served_samples_days),
         ),
-        ("DELETE FROM fit WHERE NOT is_current AND created_at < :before", timedelta(days=keep.old_fits_days)),
+        (
+            "DELETE FROM fit WHERE NOT is_current AND created_at < :before",
+            timedelta(days=keep.old_fits_days),
+        ),
         ("DELETE FROM session WHERE expires_at < :before", timedelta()),
-        ("DELETE FROM idempotency WHERE created_at < :before", timedelta(days=keep.idempotency_days)),
-        ("DELETE FROM task WHERE coalesce(finished_at, cancelled_at) < :before", timedelta(days=keep.tasks_days)),
+        (
+            "DELETE FROM idempotency WHERE created_at < :before",
+            timedelta(days=keep.idempotency_days),
+        ),
+        (
+            "DELETE FROM task WHERE coalesce(finished_at, cancelled_at) < :before",
+            timedelta(days=keep.tasks_days),
+        ),
         ("DELETE FROM demand WHERE at < :before", timedelta(days=keep.plans_days)),
-        ("DELETE FROM plan WHERE at < :before AND state = 'kept'", timedelta(hours=keep.kept_hours)),
+        (
+            "DELETE FROM plan WHERE at < :before AND state = 'kept'",
+            timedelta(hours=keep.kept_hours),
+        ),
         (
             "DELETE FROM plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)",
             timedelta(days=keep.plans_days),

@@ -20,7 +20,16 @@ from app.db.fleet.windows import load_windows
 from app.db.operations import events
 from app.db.predictions import forecasts, health, profiles, samples
 from app.db.workloads import budgets, services, tasks
-from app.store.store import AuditEvent, Correction, Execution, FitHealth, Ingested, PlanRecord, SampleRow, Snapshot
+from app.store.store import (
+    AuditEvent,
+    Correction,
+    Execution,
+    FitHealth,
+    Ingested,
+    PlanRecord,
+    SampleRow,
+    Snapshot,
+)
 from app.store.trained_actors import fleet_fingerprint, wants_actor
 from solvers.forecast.choose_technique import Choice
 from solvers.predict.data.samples import Group
@@ -57,25 +66,33 @@ class PostgresStore:
             )
             target = await plans.load_bound(connection, "target")
             approved = await plans.load_bound(connection, "approved")
-            known = await self._load_known(connection, revisions.profile_revision, revisions.fit_revision)
+            known = await self._load_known(
+                connection, revisions.profile_revision, revisions.fit_revision
+            )
             return Snapshot(
                 at=now,
                 state=state,
                 points=known.points,
                 target=None if target is None else target[1],
                 settings=settings,
-                windows=await load_windows(connection, now, settings.window_s, state.services),
+                windows=await load_windows(
+                    connection, now, settings.window_s, state.services
+                ),
                 statuses=statuses,
                 approved=None if approved is None else approved[1],
                 approved_id=None if approved is None else approved[0],
-                proposed=await self._load_proposed(connection, revisions.target_generation, state.catalogue_revision),
+                proposed=await self._load_proposed(
+                    connection, revisions.target_generation, state.catalogue_revision
+                ),
                 memory=await policies.load_memory(connection, settings.policy),
                 group_memory=await policies.load_group_memory(connection, settings),
                 latency_sigma=known.latency_sigma,
                 corrections=known.corrections,
                 choices=await self._load_choices(connection),
                 degradations=await budgets.load_degradations(connection),
-                actor=await actors.load_newest(connection, fleet_fingerprint(state)) if wants_actor(settings) else None,
+                actor=await actors.load_newest(connection, fleet_fingerprint(state))
+                if wants_actor(settings)
+                else None,
             )
 
     async def record_plan(self, record: PlanRecord) -> int:
@@ -90,7 +107,11 @@ class PostgresStore:
         return plan_id
 
     async def push_target(
-        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+        self,
+        plan_id: int,
+        bound: BoundPlan,
+        commands: tuple[NodeCommand, ...],
+        at: datetime,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         async with self._engine.begin() as connection:
@@ -101,7 +122,9 @@ class PostgresStore:
         async with self._engine.begin() as connection:
             await policies.save_memory(connection, policy, memory)
 
-    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+    async def ingest(
+        self, observations: tuple[Observation, ...], received: datetime
+    ) -> Ingested:
         """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
         if not observations:
             return Ingested()
@@ -130,7 +153,9 @@ class PostgresStore:
         async with self._engine.begin() as connection:
             await lose_overuses(connection, nodes, at, why="since its node fell silent")
 
-    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+    async def load_executions(
+        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
+    ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         async with self._engine.connect() as connection:
             return await health.load_executions(connection, since, until, gpus)
@@ -140,7 +165,9 @@ class PostgresStore:
         async with self._engine.connect() as connection:
             return await health.load_all(connection)
 
-    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+    async def save_fit_health(
+        self, rows: tuple[FitHealth, ...], catalogue_revision: int
+    ) -> bool:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         async with self._engine.begin() as connection:
             return await health.save(connection, rows, catalogue_revision)
@@ -153,7 +180,9 @@ class PostgresStore:
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
         async with self._engine.connect() as connection:
-            await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            await connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
             async with connection.begin():
                 yield connection
 
@@ -161,12 +190,17 @@ class PostgresStore:
         self, connection: AsyncConnection, generation: int, catalogue_revision: int
     ) -> BoundPlan | None:
         """The plan that may wait for a person; what it binds is long, never changes, and is read once."""
-        plan_id = await plans.newest_proposed(connection, parent=generation, catalogue_revision=catalogue_revision)
+        plan_id = await plans.newest_proposed(
+            connection, parent=generation, catalogue_revision=catalogue_revision
+        )
         if plan_id is None:
             return None
         known = self._proposed
         if known is None or known[0] != plan_id:
-            self._proposed = known = (plan_id, await plans.bound_of(connection, plan_id))
+            self._proposed = known = (
+                plan_id,
+                await plans.bound_of(connection, plan_id),
+            )
         return known[1]
 
     async def _load_choices(self, connection: AsyncConnection) -> Mapping[str, Choice]:
@@ -177,24 +211,38 @@ class PostgresStore:
             self._choices_revision = revision
         return self._choices
 
-    async def _load_known(self, connection: AsyncConnection, profile_revision: int, fit_revision: int) -> "_Known":
+    async def _load_known(
+        self, connection: AsyncConnection, profile_revision: int, fit_revision: int
+    ) -> "_Known":
         """Profiles and what corrects them change rarely and are long; they are read again when their revision moved.
 
         Snapshots are read by the tick and beside it, some of them older than others: each gets what is of its revision.
         """
         known = self._known
-        if (profile_revision, fit_revision) == (known.profile_revision, known.fit_revision):
+        if (profile_revision, fit_revision) == (
+            known.profile_revision,
+            known.fit_revision,
+        ):
             return known
         if profile_revision != known.profile_revision:
             loaded = await profiles.load_profiles(connection)
             points = tuple(entry.points for entry in loaded)
-            latency_sigma = {entry.group: entry.performance.latency_sigma for entry in loaded}
+            latency_sigma = {
+                entry.group: entry.performance.latency_sigma for entry in loaded
+            }
             known = replace(known, points=points, latency_sigma=latency_sigma)
         # The same object where nothing changed: planned times are computed anew for every other one.
         same = {correction.group: correction for correction in self._known.corrections}
         read = [row.planned for row in await health.load_all(connection)]
-        corrections = tuple(same[each.group] if same.get(each.group) == each else each for each in read)
-        known = replace(known, corrections=corrections, profile_revision=profile_revision, fit_revision=fit_revision)
+        corrections = tuple(
+            same[each.group] if same.get(each.group) == each else each for each in read
+        )
+        known = replace(
+            known,
+            corrections=corrections,
+            profile_revision=profile_revision,
+            fit_revision=fit_revision,
+        )
         self._known = known
         return known
 

@@ -56,10 +56,15 @@ class DemoFeed:
             speed=self.speed,
             generation=target.generation if target else 0,
             last_change=self._last_change(),
-            services=[self._service(service, totals, target, trace_s) for service in self.services],
+            services=[
+                self._service(service, totals, target, trace_s)
+                for service in self.services
+            ],
             gpus=list(self._gpus(target)),
             cost_now_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
-            baseline_now_usd_per_hour=hourly_cost_usd(self.baseline[-1][1] if self.baseline else None, self.gpu_types),
+            baseline_now_usd_per_hour=hourly_cost_usd(
+                self.baseline[-1][1] if self.baseline else None, self.gpu_types
+            ),
             cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd,
             baseline_usd=make_bill(self.baseline, self.gpu_types, now).total_usd,
         )
@@ -71,7 +76,11 @@ class DemoFeed:
         return describe_change(before, self.pushed[-1][1])
 
     def _service(
-        self, service: Service, totals: Mapping[str, ServiceTotals], target: BoundPlan | None, trace_s: float
+        self,
+        service: Service,
+        totals: Mapping[str, ServiceTotals],
+        target: BoundPlan | None,
+        trace_s: float,
     ) -> ServiceLine:
         total = totals[service.name]
         since_s, then = self.past[0]
@@ -103,7 +112,9 @@ class DemoFeed:
     def _gpus(self, target: BoundPlan | None) -> Iterable[GpuLine]:
         shares: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for bound in target.gpus if target else ():
-            shares[bound.id] = [(replica.service, replica.sm_percent) for replica in bound.replicas]
+            shares[bound.id] = [
+                (replica.service, replica.sm_percent) for replica in bound.replicas
+            ]
         caps = {gpu_type.name: gpu_type.power_cap_w for gpu_type in self.gpu_types}
         for name, node in self.cluster.nodes.items():
             for gpu in node.gpus:

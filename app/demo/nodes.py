@@ -67,7 +67,10 @@ class DemoNodes:
 
     def start(self) -> None:
         """Run every agent."""
-        self._tasks = [asyncio.create_task(agent.run(self._stop), name="plimsoll-agent") for agent in self.agents]
+        self._tasks = [
+            asyncio.create_task(agent.run(self._stop), name="plimsoll-agent")
+            for agent in self.agents
+        ]
 
     async def stop(self) -> None:
         """Let every agent send its last observation, then end it."""

@@ -83,7 +83,9 @@ class Summary:
         return sum(service.baseline_usd for service in self.services)
 
 
-def render(summary: Summary, answers: Sequence[ReportTable], *, psql: str = "") -> RenderableType:
+def render(
+    summary: Summary, answers: Sequence[ReportTable], *, psql: str = ""
+) -> RenderableType:
     """The report; fits 80 columns but for its SQL. `answers`: to QUERIES, in their order. `psql`: how to open
     the database, empty without a way.
     """
@@ -104,7 +106,15 @@ def render(summary: Summary, answers: Sequence[ReportTable], *, psql: str = "") 
 def _services(summary: Summary) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("service")
-    for heading in ("requests", "SLO", "latency", "in SLO", "USD", "in SLO", "USD k8s_hpa"):
+    for heading in (
+        "requests",
+        "SLO",
+        "latency",
+        "in SLO",
+        "USD",
+        "in SLO",
+        "USD k8s_hpa",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for service in summary.services:
         share = f"p{100 * service.percentile:g}"
@@ -133,7 +143,10 @@ def _services(summary: Summary) -> Table:
 
 
 def _attained(attainment: float, wanted: float) -> Text:
-    return Text(f"{100 * attainment:.2f}%", style="green" if attainment >= wanted else "bold red")
+    return Text(
+        f"{100 * attainment:.2f}%",
+        style="green" if attainment >= wanted else "bold red",
+    )
 
 
 def _accounts(summary: Summary) -> Text:
@@ -141,10 +154,16 @@ def _accounts(summary: Summary) -> Text:
     memory = _ratio(summary.baseline_usd, summary.memory_usd)
     text = Text("\ncost of k8s_hpa / joint\n", style="bold")
     text.append(
-        f"  whole GPUs                {whole:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n", ""
+        f"  whole GPUs                {whole:>6}   {summary.baseline_usd:.3f} / {summary.cost_usd:.3f} USD\n",
+        "",
     )
-    text.append(f"  HetSev's accounting       {memory:>6}   {summary.baseline_usd:.3f} / {summary.memory_usd:.3f} USD")
-    text.append("\n  (HetSev pays for the memory in use where k8s_hpa pays for whole GPUs)\n", style="dim")
+    text.append(
+        f"  HetSev's accounting       {memory:>6}   {summary.baseline_usd:.3f} / {summary.memory_usd:.3f} USD"
+    )
+    text.append(
+        "\n  (HetSev pays for the memory in use where k8s_hpa pays for whole GPUs)\n",
+        style="dim",
+    )
     return text
 
 
@@ -183,5 +202,7 @@ def _table(answer: ReportTable) -> Table:
     for column in answer.columns:
         table.add_column(column, no_wrap=True)
     for row in answer.rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row), style="green")
+        table.add_row(
+            *("" if cell is None else str(cell) for cell in row), style="green"
+        )
     return table

@@ -34,7 +34,13 @@ from app.db.reports import reports
 from app.demo import report, view
 from app.demo.feed import DemoFeed
 from app.demo.nodes import DemoNodes, WatchedTransport
-from app.demo.scenario import DURATION_S, SERVICES, demo_cluster, demo_manifests, demo_settings
+from app.demo.scenario import (
+    DURATION_S,
+    SERVICES,
+    demo_cluster,
+    demo_manifests,
+    demo_settings,
+)
 from app.demo.summary import DemoCourse, make_summary
 from app.loop.tick import TickOutcome
 from app.postgres import server as postgres
@@ -50,7 +56,9 @@ FRAME_S = 0.5
 LINE_SHARE = 0.1
 """Without a terminal, one line each time that this share of the trace has passed."""
 START_LIMIT_S = 180.0
-DATABASE_STOPS = "(the database stops with the demo; `plimsoll up --demo --keep` leaves it running)"
+DATABASE_STOPS = (
+    "(the database stops with the demo; `plimsoll up --demo --keep` leaves it running)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,9 @@ def run_demo(options: DemoOptions, console: Console) -> None:
     """The whole demo, until its trace ends, somebody presses Ctrl-C, or SIGTERM comes."""
     began_s = time.monotonic()
     configure_logs(options.settings.model_copy(update={"log_level": "error"}))
-    console.print("starting PostgreSQL, API, control loop and 8 simulated nodes …", style="dim")
+    console.print(
+        "starting PostgreSQL, API, control loop and 8 simulated nodes …", style="dim"
+    )
     with postgres.in_use(options.settings.data_dir) as server:
         try:
             asyncio.run(_run(server, options, console, began_s))
@@ -76,7 +86,9 @@ def run_demo(options: DemoOptions, console: Console) -> None:
             console.print("\nstopped")
 
 
-async def _run(server: postgres.Server, options: DemoOptions, console: Console, began_s: float) -> None:
+async def _run(
+    server: postgres.Server, options: DemoOptions, console: Console, began_s: float
+) -> None:
     task = asyncio.current_task()
     assert task is not None
     # By itself SIGTERM would end this process at once and leave PostgreSQL behind.
@@ -103,12 +115,22 @@ class DemoStage:
     def open(self, clock: ControlClock) -> tuple[SimulatedCluster, ClosedLoop]:
         """The control plane's cluster and the baseline's; both traces begin now."""
         start_s = clock.now_s()
-        cluster = SimulatedCluster(self.plan.nodes, self.plan.scenario, world=self._world, clock=clock, start_s=start_s)
+        cluster = SimulatedCluster(
+            self.plan.nodes,
+            self.plan.scenario,
+            world=self._world,
+            clock=clock,
+            start_s=start_s,
+        )
         return cluster, self._baseline(clock)
 
     def _baseline(self, clock: ControlClock) -> ClosedLoop:
         return ClosedLoop(
-            self._baseline_plan, world=self._world, clock=clock, solver=InlineSolver(), promises_may_break=True
+            self._baseline_plan,
+            world=self._world,
+            clock=clock,
+            solver=InlineSolver(),
+            promises_may_break=True,
         )
 
     async def _rehearse(self) -> None:
@@ -124,7 +146,9 @@ class DemoStage:
 class _Demo:
     """One run; the parts that several steps need."""
 
-    def __init__(self, options: DemoOptions, console: Console, engine: Engine, began_s: float) -> None:
+    def __init__(
+        self, options: DemoOptions, console: Console, engine: Engine, began_s: float
+    ) -> None:
         self.options = options
         self.engine = engine
         self.console = console
@@ -135,13 +159,19 @@ class _Demo:
     async def run(self, url: str) -> None:
         """Start, deploy, watch until the trace ends, report."""
         settings = self.options.settings.model_copy(
-            update={"speed": self.options.speed, "port": free_port(self.options.settings), "log_level": "error"}
+            update={
+                "speed": self.options.speed,
+                "port": free_port(self.options.settings),
+                "log_level": "error",
+            }
         )
         plane = make_plane(settings, url=url, clock=WallClock(speed=self.options.speed))
         async with self._running(plane) as address:
             token = await self._install(plane)
             await self._deploy(address, token)
-            self.console.print(f"look at it in a browser: {login_url(address, token)}", soft_wrap=True)
+            self.console.print(
+                f"look at it in a browser: {login_url(address, token)}", soft_wrap=True
+            )
             stage = await asyncio.to_thread(DemoStage, self.options.seed)
             await self._first_tick()
             await self._watch(plane, address, token, stage)
@@ -155,7 +185,9 @@ class _Demo:
             while not server.started:
                 if serving.done():
                     await serving
-                    raise PlimsollError(f"the API did not start on port {plane.settings.port}")
+                    raise PlimsollError(
+                        f"the API did not start on port {plane.settings.port}"
+                    )
                 await asyncio.sleep(0.02)
             try:
                 yield f"http://{plane.settings.host}:{plane.settings.port}"
@@ -166,9 +198,16 @@ class _Demo:
     async def _install(self, plane: Plane) -> str:
         """Catalogue, policy and the first admin's token."""
         at = plane.clock.now()
-        await install_catalogue(self.engine, at, networks=sorted({service.network for service in SERVICES}))
+        await install_catalogue(
+            self.engine, at, networks=sorted({service.network for service in SERVICES})
+        )
         async with transaction(self.engine) as connection:
-            await policies.save(connection, demo_settings("joint", self.options.seed), at=at, actor="demo")
+            await policies.save(
+                connection,
+                demo_settings("joint", self.options.seed),
+                at=at,
+                actor="demo",
+            )
         made = await create_locally(self.engine, name="demo", scope="admin", at=at)
         write_token(self.options.settings.data_dir / "demo-token", made.secret)
         return made.secret
@@ -176,21 +215,29 @@ class _Demo:
     async def _deploy(self, address: str, token: str) -> None:
         """Nodes and services through the REST API, as an operator and the teams would."""
         headers = {"Authorization": f"Bearer {token}"}
-        async with httpx2.AsyncClient(base_url=f"{address}/api/v1", headers=headers) as client:
+        async with httpx2.AsyncClient(
+            base_url=f"{address}/api/v1", headers=headers
+        ) as client:
             for kind, name, body in demo_manifests():
                 answer = await client.put(f"/{kind}/{name}", json=body)
                 if answer.status_code >= 400:
-                    raise PlimsollError(f"PUT {kind}/{name} was answered {answer.status_code}: {answer.text}")
+                    raise PlimsollError(
+                        f"PUT {kind}/{name} was answered {answer.status_code}: {answer.text}"
+                    )
 
     async def _first_tick(self) -> None:
         """Wait until the control loop runs; its solvers take some seconds to load."""
         deadline_s = time.monotonic() + START_LIMIT_S
         while not self.ticks:
             if time.monotonic() > deadline_s:
-                raise PlimsollError(f"the control loop did not tick within {START_LIMIT_S:.0f} s; see its log above")
+                raise PlimsollError(
+                    f"the control loop did not tick within {START_LIMIT_S:.0f} s; see its log above"
+                )
             await asyncio.sleep(0.1)
 
-    async def _watch(self, plane: Plane, address: str, token: str, stage: DemoStage) -> None:
+    async def _watch(
+        self, plane: Plane, address: str, token: str, stage: DemoStage
+    ) -> None:
         cluster, baseline = stage.open(plane.clock)
         feed = DemoFeed(
             cluster=cluster,
@@ -203,15 +250,21 @@ class _Demo:
         )
 
         def watch(observation: Observation) -> None:
-            feed.power_w.update({(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus})
+            feed.power_w.update(
+                {(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus}
+            )
 
         nodes = DemoNodes(
             stage.plan,
             cluster,
             plane.clock,
-            transport=lambda: WatchedTransport(address, token, speed=self.options.speed, watch=watch),
+            transport=lambda: WatchedTransport(
+                address, token, speed=self.options.speed, watch=watch
+            ),
         )
-        beside = asyncio.create_task(run_baseline(baseline, stage.plan), name="demo-baseline")
+        beside = asyncio.create_task(
+            run_baseline(baseline, stage.plan), name="demo-baseline"
+        )
         nodes.start()
         try:
             try:
@@ -229,7 +282,11 @@ class _Demo:
     async def _show(self, plane: Plane, feed: DemoFeed, nodes: DemoNodes) -> None:
         """The live view, or a line now and then where no terminal shows it."""
         is_live = self.console.is_terminal
-        with Live(console=self.console, auto_refresh=False, screen=False) if is_live else nullcontext() as live:
+        with (
+            Live(console=self.console, auto_refresh=False, screen=False)
+            if is_live
+            else nullcontext() as live
+        ):
             next_line = 0.0
             while True:
                 await self._note_target(plane, feed)
@@ -267,9 +324,13 @@ class _Demo:
                     first_plan_s=self.first_plan_s,
                 ),
             )
-            answers = [await reports.ask(connection, query) for _, query in report.QUERIES]
+            answers = [
+                await reports.ask(connection, query) for _, query in report.QUERIES
+            ]
         opening = psql_command(plane.url) if self.options.keep else DATABASE_STOPS
-        self.console.print(report.render(summary, answers, psql=opening), soft_wrap=True)
+        self.console.print(
+            report.render(summary, answers, psql=opening), soft_wrap=True
+        )
 
     async def _stay(self, address: str) -> None:
         path = self.options.settings.data_dir / "demo-token"

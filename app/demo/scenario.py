@@ -89,9 +89,17 @@ SERVICES = (
 
 def demo_nodes() -> tuple[SimulatedNodeSpec, ...]:
     """Four nodes with two V100s each and four with two T4s each."""
-    memory_mib = {gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)}
+    memory_mib = {
+        gpu_type.name: gpu_type.memory_mib for gpu_type in load_gpu_types(GPU_TYPES)
+    }
     return tuple(
-        make_node(f"{label}-{number}", gpu_type, gpus=2, memory_mib=memory_mib[gpu_type], launch_s=LAUNCH_S)
+        make_node(
+            f"{label}-{number}",
+            gpu_type,
+            gpus=2,
+            memory_mib=memory_mib[gpu_type],
+            launch_s=LAUNCH_S,
+        )
         for label, gpu_type in (("t4", "T4"), ("v100", "V100-32GB"))
         for number in range(1, 5)
     )
@@ -135,7 +143,14 @@ def demo_loads(seed: int) -> dict[str, ArrivalProcess]:
 def _spikes(service: DemoService) -> tuple[Spike, ...]:
     if service.spike_start_s is None:
         return ()
-    return (Spike(start_s=service.spike_start_s, length_s=300.0, factor=SPIKE_FACTOR, ramp_s=60.0),)
+    return (
+        Spike(
+            start_s=service.spike_start_s,
+            length_s=300.0,
+            factor=SPIKE_FACTOR,
+            ramp_s=60.0,
+        ),
+    )
 
 
 def demo_settings(policy: str, seed: int) -> PolicySettings:
@@ -173,7 +188,10 @@ def demo_manifests() -> list[tuple[str, str, Manifest]]:
     """(collection of the API, name, body), in the order in which they must be put."""
     projects = sorted({service.project for service in demo_services()})
     return [
-        *(("projects", name, _manifest("Project", {"name": name}, {})) for name in projects),
+        *(
+            ("projects", name, _manifest("Project", {"name": name}, {}))
+            for name in projects
+        ),
         *(
             (
                 "nodes",
@@ -181,7 +199,12 @@ def demo_manifests() -> list[tuple[str, str, Manifest]]:
                 _manifest(
                     "Node",
                     {"name": node.name},
-                    {"gpus": [{"index": index, "gpu_type": gpu.gpu_type} for index, gpu in enumerate(node.gpus)]},
+                    {
+                        "gpus": [
+                            {"index": index, "gpu_type": gpu.gpu_type}
+                            for index, gpu in enumerate(node.gpus)
+                        ]
+                    },
                 ),
             )
             for node in demo_nodes()
@@ -195,7 +218,10 @@ def demo_manifests() -> list[tuple[str, str, Manifest]]:
                     {"name": service.name, "project": service.project},
                     {
                         "network": service.network,
-                        "slo": {"latency_ms": service.slo.latency_ms, "percentile": service.slo.percentile},
+                        "slo": {
+                            "latency_ms": service.slo.latency_ms,
+                            "percentile": service.slo.percentile,
+                        },
                         "scaling": {
                             "min_replicas": service.scaling.min_replicas,
                             "downscale_delay_s": service.scaling.downscale_delay_s,
@@ -209,4 +235,9 @@ def demo_manifests() -> list[tuple[str, str, Manifest]]:
 
 
 def _manifest(kind: str, metadata: Manifest, spec: Manifest) -> Manifest:
-    return {"apiVersion": "plimsoll/v1", "kind": kind, "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": "plimsoll/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "spec": spec,
+    }

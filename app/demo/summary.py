@@ -30,7 +30,10 @@ class DemoCourse:
 
 
 async def make_summary(
-    connection: Connection, feed: DemoFeed, baseline_totals: Sequence[ServiceTotals], course: DemoCourse
+    connection: Connection,
+    feed: DemoFeed,
+    baseline_totals: Sequence[ServiceTotals],
+    course: DemoCourse,
 ) -> Summary:
     """Everything that the closing report shows. Whole-GPU and memory costs come from `report.cost_by_service_hour`."""
     whole_usd, memory_usd = await _costs(connection)
@@ -49,7 +52,8 @@ async def make_summary(
                 percentile=service.slo.percentile,
                 attainment=attainment(totals[service.name]) or 0.0,
                 latency_ms=bucket_percentile_ms(
-                    dict(enumerate(totals[service.name].latency_buckets)), service.slo.percentile
+                    dict(enumerate(totals[service.name].latency_buckets)),
+                    service.slo.percentile,
                 ),
                 cost_usd=whole_usd[service.name],
                 baseline_attainment=attainment(theirs[service.name]) or 0.0,
@@ -65,11 +69,23 @@ async def make_summary(
     )
 
 
-async def _ticks_ms(connection: Connection, ticks: Sequence[TickOutcome]) -> tuple[list[float], list[float]]:
+async def _ticks_ms(
+    connection: Connection, ticks: Sequence[TickOutcome]
+) -> tuple[list[float], list[float]]:
     """Of ticks that kept or changed what runs, and of those that looked for something cheaper: these prove a bound."""
-    looks = {plan.id for plan in await plans.list_rows(connection) if plan.lower_bound_usd_per_hour is not None}
-    decided = [(1000.0 * tick.seconds["total"], tick.plan_id in looks) for tick in ticks if tick.state is not None]
-    return [ms for ms, is_look in decided if not is_look], [ms for ms, is_look in decided if is_look]
+    looks = {
+        plan.id
+        for plan in await plans.list_rows(connection)
+        if plan.lower_bound_usd_per_hour is not None
+    }
+    decided = [
+        (1000.0 * tick.seconds["total"], tick.plan_id in looks)
+        for tick in ticks
+        if tick.state is not None
+    ]
+    return [ms for ms, is_look in decided if not is_look], [
+        ms for ms, is_look in decided if is_look
+    ]
 
 
 async def _costs(connection: Connection) -> tuple[dict[str, float], dict[str, float]]:

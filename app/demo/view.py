@@ -61,19 +61,41 @@ class Frame:
 
 def render(frame: Frame) -> RenderableType:
     """The picture; fits 80 columns."""
-    colours = {line.name: COLOURS[index % len(COLOURS)] for index, line in enumerate(frame.services)}
+    colours = {
+        line.name: COLOURS[index % len(COLOURS)]
+        for index, line in enumerate(frame.services)
+    }
     return Group(
         _header(frame),
-        Panel(_services(frame.services, colours), title="services", title_align="left", border_style="dim"),
-        Panel(_gpus(frame.gpus, colours), title="GPUs: SM percent by service", title_align="left", border_style="dim"),
+        Panel(
+            _services(frame.services, colours),
+            title="services",
+            title_align="left",
+            border_style="dim",
+        ),
+        Panel(
+            _gpus(frame.gpus, colours),
+            title="GPUs: SM percent by service",
+            title_align="left",
+            border_style="dim",
+        ),
         _costs(frame),
-        Text(f" last change: {frame.last_change}", style="dim", no_wrap=True, overflow="ellipsis"),
+        Text(
+            f" last change: {frame.last_change}",
+            style="dim",
+            no_wrap=True,
+            overflow="ellipsis",
+        ),
     )
 
 
 def line(frame: Frame) -> str:
     """The picture in one line, for logs."""
-    missing = [service.name for service in frame.services if (service.attainment or 1.0) < service.percentile]
+    missing = [
+        service.name
+        for service in frame.services
+        if (service.attainment or 1.0) < service.percentile
+    ]
     return (
         f"{_clock(frame.trace_s)}  {sum(service.arrival_rate_rps for service in frame.services):.0f} rps  "
         f"{sum(bool(gpu.shares) for gpu in frame.gpus)} GPUs  {frame.cost_now_usd_per_hour:.2f} USD/h "
@@ -86,7 +108,9 @@ def _header(frame: Frame) -> Text:
     done = min(1.0, frame.trace_s / frame.duration_s)
     filled = round(done * 30)
     text = Text(" Plimsoll ", style="bold reverse")
-    text.append(f"  {_clock(frame.trace_s)} of {_clock(frame.duration_s)} ", style="bold")
+    text.append(
+        f"  {_clock(frame.trace_s)} of {_clock(frame.duration_s)} ", style="bold"
+    )
     text.append("━" * filled, style="green")
     text.append("━" * (30 - filled), style="dim")
     text.append(f"  {frame.speed:g}× · plan {frame.generation}", style="dim")
@@ -104,7 +128,9 @@ def _services(lines: Sequence[ServiceLine], colours: Mapping[str, str]) -> Table
         ("replicas", "right"),
         ("SM %", "right"),
     ):
-        table.add_column(heading, justify="left" if justify == "left" else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if justify == "left" else "right", no_wrap=True
+        )
     for line in lines:
         table.add_row(
             Text(f"{line.name[:1]} {line.name}", style=colours[line.name]),
@@ -123,13 +149,19 @@ def _services(lines: Sequence[ServiceLine], colours: Mapping[str, str]) -> Table
 def _latency(line: ServiceLine) -> Text:
     if line.latency_ms is None:
         return Text("–", style="dim")
-    return Text(f"{line.latency_ms:.0f} ms", style="green" if line.latency_ms <= line.slo_ms else "bold red")
+    return Text(
+        f"{line.latency_ms:.0f} ms",
+        style="green" if line.latency_ms <= line.slo_ms else "bold red",
+    )
 
 
 def _attainment(line: ServiceLine) -> Text:
     if line.attainment is None:
         return Text("–", style="dim")
-    return Text(f"{100 * line.attainment:.2f} %", style="green" if line.attainment >= line.percentile else "bold red")
+    return Text(
+        f"{100 * line.attainment:.2f} %",
+        style="green" if line.attainment >= line.percentile else "bold red",
+    )
 
 
 def _gpus(lines: Sequence[GpuLine], colours: Mapping[str, str]) -> Table:
@@ -139,7 +171,11 @@ def _gpus(lines: Sequence[GpuLine], colours: Mapping[str, str]) -> Table:
     grid.add_column(no_wrap=True)
     half = (len(lines) + 1) // 2
     for index in range(half):
-        right = _gpu(lines[index + half], colours) if index + half < len(lines) else Text("")
+        right = (
+            _gpu(lines[index + half], colours)
+            if index + half < len(lines)
+            else Text("")
+        )
         grid.add_row(_gpu(lines[index], colours), right)
     return grid
 
@@ -150,11 +186,15 @@ def _gpu(line: GpuLine, colours: Mapping[str, str]) -> Text:
     for service, sm_percent in line.shares:
         width = round(sm_percent / 100 * BAR_CELLS)
         # Letters as well as colours, for terminals and eyes without them.
-        text.append(service[:1] * width, style=f"black on {colours.get(service, 'white')}")
+        text.append(
+            service[:1] * width, style=f"black on {colours.get(service, 'white')}"
+        )
         cells += width
     text.append("·" * max(0, BAR_CELLS - cells), style="dim")
     used = f"{line.power_w:3.0f}/{line.power_cap_w:.0f}W"
-    text.append(f" {used}" if line.shares else " off", style="" if line.shares else "dim")
+    text.append(
+        f" {used}" if line.shares else " off", style="" if line.shares else "dim"
+    )
     return text
 
 
@@ -162,7 +202,9 @@ def _costs(frame: Frame) -> Text:
     text = Text(" now ")
     text.append(f"{frame.cost_now_usd_per_hour:.2f} USD/h", style="bold green")
     text.append(f", k8s_hpa {frame.baseline_now_usd_per_hour:.2f} on the same load")
-    text.append(f" · so far {frame.cost_usd:.2f} to {frame.baseline_usd:.2f} USD", style="dim")
+    text.append(
+        f" · so far {frame.cost_usd:.2f} to {frame.baseline_usd:.2f} USD", style="dim"
+    )
     return text
 
 

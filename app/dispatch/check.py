@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from solvers.check import task_violations
 from solvers.papers.oltunes.queues import Queues, enqueue, without
-from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, Round, schedule
+from solvers.papers.oltunes.schedule import (
+    DispatchRules,
+    DispatchState,
+    Round,
+    schedule,
+)
 from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting, PlacedJob
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints, Problem
@@ -46,11 +51,15 @@ class JobFleet:
     def bare(self, gpu: GpuId) -> BoundGpu:
         """The GPU without jobs: what stands there however long one waits."""
         own = self.gpus[gpu]
-        return replace(own, tasks=tuple(task for task in own.tasks if task.name not in self.jobs))
+        return replace(
+            own, tasks=tuple(task for task in own.tasks if task.name not in self.jobs)
+        )
 
     def refusal(self, gpu: BoundGpu, members: Iterable[PlacedJob]) -> str | None:
         """The first rule that the GPU breaks with these jobs: of the device, or what its replicas promise."""
-        found = task_violations(self.problem, [self.with_members(gpu, members)], self.points)
+        found = task_violations(
+            self.problem, [self.with_members(gpu, members)], self.points
+        )
         return f"{found[0].rule} at {gpu.id}: {found[0].detail}" if found else None
 
     def with_members(self, gpu: BoundGpu, members: Iterable[PlacedJob]) -> BoundGpu:
@@ -71,20 +80,31 @@ class Refusals:
         kept = {}
         for gpu in self.by_gpu.keys() & standing.gpus.keys():
             present = (standing.bare(gpu), standing.gpus[gpu])
-            own = {stood: found for stood, found in self.by_gpu[gpu].items() if stood in present}
+            own = {
+                stood: found
+                for stood, found in self.by_gpu[gpu].items()
+                if stood in present
+            }
             if own:
                 kept[gpu] = own
         self.by_gpu = kept
 
     def for_good(self, gpu: GpuId, standing: JobFleet) -> Mapping[Point, str]:
         """What is refused on the GPU even without jobs."""
-        return self.by_gpu[gpu].get(standing.bare(gpu), {}) if gpu in self.by_gpu else {}
+        return (
+            self.by_gpu[gpu].get(standing.bare(gpu), {}) if gpu in self.by_gpu else {}
+        )
 
     def now(self, gpu: GpuId, standing: JobFleet) -> frozenset[Point]:
         """What is refused on the GPU as it stands."""
         if gpu not in self.by_gpu:
             return frozenset()
-        return frozenset((*self.for_good(gpu, standing), *self.by_gpu[gpu].get(standing.gpus[gpu], ())))
+        return frozenset(
+            (
+                *self.for_good(gpu, standing),
+                *self.by_gpu[gpu].get(standing.gpus[gpu], ()),
+            )
+        )
 
     def strike(self, batch: JobBatch, view: JobGpu, standing: JobFleet) -> bool:
         """Take a refused batch apart; whether a setting that it has is struck out."""
@@ -100,7 +120,9 @@ class Refusals:
             reason = standing.refusal(full, member)
             if reason is not None:
                 alone = reason if full == bare else standing.refusal(bare, member)
-                own.setdefault(full if alone is None else bare, {})[point_of(setting)] = alone or reason
+                own.setdefault(full if alone is None else bare, {})[
+                    point_of(setting)
+                ] = alone or reason
         struck = self.now(batch.gpu, standing)
         return any(point_of(member.setting) in struck for member in batch.members)
 
@@ -123,21 +145,31 @@ def schedule_checked(attempt: Attempt, refusals: Refusals) -> Round:
     left_out: set[tuple[GpuId, str]] = set()
     for _ in range(MAX_TRIES):
         decided = _schedule(attempt, refusals, left_out)
-        refused = [batch for batch in decided.batches if _is_refused(batch, attempt.standing)]
+        refused = [
+            batch for batch in decided.batches if _is_refused(batch, attempt.standing)
+        ]
         for batch in refused:
             if not refusals.strike(batch, views[batch.gpu], attempt.standing):
                 left_out.add((batch.gpu, batch.members[-1].job.name))
         if not refused:
             return decided
-    return replace(decided, batches=tuple(batch for batch in decided.batches if batch not in refused))
+    return replace(
+        decided,
+        batches=tuple(batch for batch in decided.batches if batch not in refused),
+    )
 
 
 def refused_jobs(attempt: Attempt, refusals: Refusals) -> tuple[tuple[str, str], ...]:
     """Waiting jobs that the checker refuses on every GPU that might take them, each with the first rule; by name."""
     if not refusals.by_gpu:
         return ()
-    struck = {view.id: refusals.for_good(view.id, attempt.standing) for view in attempt.views}
-    found = ((job.name, _reason(job, attempt.views, struck)) for job in attempt.state.queues.jobs)
+    struck = {
+        view.id: refusals.for_good(view.id, attempt.standing) for view in attempt.views
+    }
+    found = (
+        (job.name, _reason(job, attempt.views, struck))
+        for job in attempt.state.queues.jobs
+    )
     return tuple(sorted((name, reason) for name, reason in found if reason is not None))
 
 
@@ -146,7 +178,9 @@ def point_of(setting: JobSetting) -> Point:
     return Point(setting.network, setting.gpu_type, setting.sm_percent, setting.batch)
 
 
-def _schedule(attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]) -> Round:
+def _schedule(
+    attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]
+) -> Round:
     """GPUs on which nothing is refused first, as if there were no others; then those with the same refusals together.
 
     (How full the fleet is, by which affinity is judged, is then that of these GPUs.)
@@ -157,12 +191,33 @@ def _schedule(attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, s
         queues = _allowed(left, struck, names)
         if rounds and not len(queues):
             continue
-        rounds.append(schedule(replace(attempt.state, queues=queues), views, attempt.now_s, attempt.rules))
-        left = without(left, {member.job.name for batch in rounds[-1].batches for member in batch.members})
+        rounds.append(
+            schedule(
+                replace(attempt.state, queues=queues),
+                views,
+                attempt.now_s,
+                attempt.rules,
+            )
+        )
+        left = without(
+            left,
+            {
+                member.job.name
+                for batch in rounds[-1].batches
+                for member in batch.members
+            },
+        )
     return Round(
         batches=tuple(batch for each in rounds for batch in each.batches),
-        state=replace(rounds[0].state, queues=left, max_jobs=max(each.state.max_jobs for each in rounds)),
-        held_until_s=min((each.held_until_s for each in rounds if each.held_until_s is not None), default=None),
+        state=replace(
+            rounds[0].state,
+            queues=left,
+            max_jobs=max(each.state.max_jobs for each in rounds),
+        ),
+        held_until_s=min(
+            (each.held_until_s for each in rounds if each.held_until_s is not None),
+            default=None,
+        ),
     )
 
 
@@ -170,28 +225,43 @@ Group = tuple[frozenset[Point], frozenset[str]]
 """What is struck out on some GPUs, and which jobs may not go there in this round."""
 
 
-def _groups(attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]) -> Mapping[Group, Sequence[JobGpu]]:
+def _groups(
+    attempt: Attempt, refusals: Refusals, left_out: Set[tuple[GpuId, str]]
+) -> Mapping[Group, Sequence[JobGpu]]:
     found: dict[Group, list[JobGpu]] = {(frozenset(), frozenset()): []}
     waited_for = set(_waited_for(attempt, refusals))
     for view in attempt.views:
         if view.id not in waited_for:
             names = frozenset(name for gpu, name in left_out if gpu == view.id)
-            found.setdefault((refusals.now(view.id, attempt.standing), names), []).append(view)
+            found.setdefault(
+                (refusals.now(view.id, attempt.standing), names), []
+            ).append(view)
     return found
 
 
 def _waited_for(attempt: Attempt, refusals: Refusals) -> Iterator[GpuId]:
     """GPUs that take none until their jobs are done: one for each job that has waited for too long, that is refused
     beside them, and that would not be without them."""
-    views = [view for view in attempt.views if view.id in refusals.by_gpu and view.residents]
+    views = [
+        view for view in attempt.views if view.id in refusals.by_gpu and view.residents
+    ]
     now = {view.id: refusals.now(view.id, attempt.standing) for view in views}
-    late = (job for job in attempt.state.queues.jobs if attempt.now_s - job.queued_s >= attempt.rules.patience_s)
+    late = (
+        job
+        for job in attempt.state.queues.jobs
+        if attempt.now_s - job.queued_s >= attempt.rules.patience_s
+    )
     taken: set[GpuId] = set()
     for job in sorted(late, key=lambda job: (job.queued_s, job.name)):
         for view in views:
             own = {point_of(setting) for setting in _with_room(job, view)}
             for_good = refusals.for_good(view.id, attempt.standing).keys()
-            if own and own <= now[view.id] and not own <= for_good and view.id not in taken:
+            if (
+                own
+                and own <= now[view.id]
+                and not own <= for_good
+                and view.id not in taken
+            ):
                 taken.add(view.id)
                 yield view.id
                 break
@@ -203,7 +273,9 @@ def _allowed(queues: Queues, struck: Set[Point], names: Set[str]) -> Queues:
         return queues
     jobs = []
     for job in queues.jobs:
-        settings = tuple(setting for setting in job.settings if point_of(setting) not in struck)
+        settings = tuple(
+            setting for setting in job.settings if point_of(setting) not in struck
+        )
         if settings and job.name not in names:
             jobs.append(replace(job, settings=settings))
     return enqueue(Queues(), jobs)
@@ -217,12 +289,19 @@ def _judged(batch: JobBatch, view: JobGpu) -> Iterator[tuple[Job, JobSetting]]:
     """Settings of the batch's jobs for which there is room: for any other one a job may still wait."""
     for member in batch.members:
         for setting in member.job.settings:
-            has_room = setting.sm_percent <= view.free_percent and setting.memory_mib <= view.free_mib
-            if setting == member.setting or (setting.gpu_type == view.gpu_type and has_room):
+            has_room = (
+                setting.sm_percent <= view.free_percent
+                and setting.memory_mib <= view.free_mib
+            )
+            if setting == member.setting or (
+                setting.gpu_type == view.gpu_type and has_room
+            ):
                 yield member.job, setting
 
 
-def _reason(job: Job, views: Sequence[JobGpu], struck: Mapping[GpuId, Mapping[Point, str]]) -> str | None:
+def _reason(
+    job: Job, views: Sequence[JobGpu], struck: Mapping[GpuId, Mapping[Point, str]]
+) -> str | None:
     """Why the checker lets no GPU take the job; None where one may, or where none has room for it."""
     reason = None
     for view in views:
@@ -236,7 +315,10 @@ def _reason(job: Job, views: Sequence[JobGpu], struck: Mapping[GpuId, Mapping[Po
 def _with_room(job: Job, view: JobGpu) -> Iterator[JobSetting]:
     """Settings for which there is room on the GPU once its jobs are done."""
     for setting in job.settings:
-        has_room = setting.sm_percent <= view.sm_percent and setting.memory_mib <= view.memory_mib
+        has_room = (
+            setting.sm_percent <= view.sm_percent
+            and setting.memory_mib <= view.memory_mib
+        )
         if setting.gpu_type == view.gpu_type and has_room:
             yield setting
 

@@ -69,7 +69,9 @@ class JobDispatcher:
             if not may_dispatch(snapshot):
                 self.next_s = IDLE_S
                 return False
-            decided = await asyncio.to_thread(dispatch, snapshot, self.memory, self.kernel_ratios, self.layers)
+            decided = await asyncio.to_thread(
+                dispatch, snapshot, self.memory, self.kernel_ratios, self.layers
+            )
             self.next_s = _next_s(decided, snapshot)
             await self._tell_refused(decided, snapshot)
             if decided.bound is None:
@@ -79,21 +81,29 @@ class JobDispatcher:
         self._take(decided) if won else self._feed_back(decided)
         return won
 
-    async def _push(self, snapshot: Snapshot, decided: Dispatched, bound: BoundPlan) -> bool:
+    async def _push(
+        self, snapshot: Snapshot, decided: Dispatched, bound: BoundPlan
+    ) -> bool:
         plan_id = await self.store.record_plan(_record(snapshot, decided, bound))
         commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
         won = await self.store.push_target(plan_id, bound, commands, snapshot.at)
         if won:
             await self.store.add_events(pushed_event(snapshot, bound, plan_id))
         else:
-            log.warning("jobs are dispatched again: another plan became the target first", jobs=_jobs(decided))
+            log.warning(
+                "jobs are dispatched again: another plan became the target first",
+                jobs=_jobs(decided),
+            )
         return won
 
     async def _tell_refused(self, decided: Dispatched, snapshot: Snapshot) -> None:
         """Of a job that no GPU takes: once, as long as it waits."""
         new = [entry for entry in decided.refused if entry[0] not in self.memory.told]
         if new:
-            log.error("jobs wait: the checker refuses them on every GPU", jobs=[name for name, _ in new][:10])
+            log.error(
+                "jobs wait: the checker refuses them on every GPU",
+                jobs=[name for name, _ in new][:10],
+            )
             await self.store.add_events(*refused_events(new, snapshot.at))
             self.memory.told |= {name for name, _ in new}
 
@@ -113,9 +123,14 @@ def may_dispatch(snapshot: Snapshot) -> bool:
     """Whether jobs may be dispatched: some policy does, a target is there, no person wants to see plans first, and none
     has one to judge: it would be lost to any other target."""
     settings = snapshot.settings
-    modes = [settings.mode, *(group.mode for group in settings.groups if group.policy == DISPATCHES_JOBS)]
+    modes = [
+        settings.mode,
+        *(group.mode for group in settings.groups if group.policy == DISPATCHES_JOBS),
+    ]
     is_free = not settings.paused and all(mode is Mode.AUTO for mode in modes)
-    is_ready = is_used(settings) and snapshot.target is not None and snapshot.approved is None
+    is_ready = (
+        is_used(settings) and snapshot.target is not None and snapshot.approved is None
+    )
     return is_free and is_ready and not _awaits_approval(snapshot)
 
 
@@ -129,16 +144,24 @@ def _awaits_approval(snapshot: Snapshot) -> bool:
     if proposed is None or snapshot.target is None:
         return False
     is_wanted = proposed.policy in (snapshot.target.policy, settings.planner)
-    return is_wanted and effective_mode(settings, snapshot.state, snapshot.target, proposed) is Mode.APPROVE
+    return (
+        is_wanted
+        and effective_mode(settings, snapshot.state, snapshot.target, proposed)
+        is Mode.APPROVE
+    )
 
 
-async def run_dispatcher(dispatcher: JobDispatcher, wakeups: Wakeups, is_on: Callable[[], Awaitable[bool]]) -> None:
+async def run_dispatcher(
+    dispatcher: JobDispatcher, wakeups: Wakeups, is_on: Callable[[], Awaitable[bool]]
+) -> None:
     """Rounds until cancelled, while it is on. Broad by intent: a fault costs one round.
 
     `is_on`: whether this process leads and some policy dispatches jobs; asked before every round.
     """
     woken = asyncio.Event()
-    listening = asyncio.create_task(_listen(wakeups, woken), name="plimsoll-dispatch-wakeups")
+    listening = asyncio.create_task(
+        _listen(wakeups, woken), name="plimsoll-dispatch-wakeups"
+    )
     try:
         while True:
             await _sleep_until(woken, dispatcher)
@@ -150,7 +173,9 @@ async def run_dispatcher(dispatcher: JobDispatcher, wakeups: Wakeups, is_on: Cal
                     dispatcher.next_s = IDLE_S
             except Exception as error:
                 dispatcher.next_s = WAITING_S
-                log.error("dispatch failed; the next round starts over", error=str(error))
+                log.error(
+                    "dispatch failed; the next round starts over", error=str(error)
+                )
             await dispatcher.clock.sleep(PERIOD_S)
     finally:
         listening.cancel()
@@ -165,7 +190,9 @@ async def _listen(wakeups: Wakeups, woken: asyncio.Event) -> None:
 async def _sleep_until(woken: asyncio.Event, dispatcher: JobDispatcher) -> None:
     """Until somebody wakes it, or the next round is due by itself."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(woken.wait(), timeout=dispatcher.next_s / dispatcher.clock.speed)
+        await asyncio.wait_for(
+            woken.wait(), timeout=dispatcher.next_s / dispatcher.clock.speed
+        )
 
 
 def _next_s(decided: Dispatched, snapshot: Snapshot) -> float:
@@ -175,7 +202,9 @@ def _next_s(decided: Dispatched, snapshot: Snapshot) -> float:
 
 
 def _jobs(decided: Dispatched) -> tuple[str, ...]:
-    return tuple(member.job.name for batch in decided.batches for member in batch.members)
+    return tuple(
+        member.job.name for batch in decided.batches for member in batch.members
+    )
 
 
 def _record(snapshot: Snapshot, decided: Dispatched, bound: BoundPlan) -> PlanRecord:

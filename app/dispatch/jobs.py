@@ -16,7 +16,14 @@ from app.loop.predict import PlannedPoints
 from app.store.store import Snapshot
 from solvers.papers.oltunes.queues import Queues, enqueue
 from solvers.papers.oltunes.schedule import DispatchState
-from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, best_types, mean_latency_s, tune
+from solvers.papers.oltunes.tuning_score import (
+    JobDemand,
+    JobOption,
+    PowerFacts,
+    best_types,
+    mean_latency_s,
+    tune,
+)
 from solvers.papers.oltunes.types import Job, JobGpu, JobSetting, fleet_load
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType, Task, Variant
@@ -34,7 +41,9 @@ SOLE = 1.0
 class DispatchMemory:
     """What the dispatcher remembers between rounds; a new leader begins without."""
 
-    state: DispatchState = field(default_factory=lambda: DispatchState(max_jobs=MAX_PER_GPU))
+    state: DispatchState = field(
+        default_factory=lambda: DispatchState(max_jobs=MAX_PER_GPU)
+    )
     """Without queues: who waits is in the store."""
     failures: dict[str, int] = field(default_factory=dict)
     """Deployments that failed, by job."""
@@ -68,15 +77,23 @@ class JobInputs(NamedTuple):
 
     def has_settings_of(self, other: "JobInputs | None") -> bool:
         """Whether settings are the same; points are known by identity."""
-        return other is not None and self.types == other.types and self._has_points_of(other)
+        return (
+            other is not None
+            and self.types == other.types
+            and self._has_points_of(other)
+        )
 
     def is_same(self, other: "JobInputs | None") -> bool:
         """Whether settings and refusals are the same."""
-        return other is not None and self[2:] == other[2:] and self.has_settings_of(other)
+        return (
+            other is not None and self[2:] == other[2:] and self.has_settings_of(other)
+        )
 
     def _has_points_of(self, other: "JobInputs") -> bool:
         one, another = self.points, other.points
-        return len(one) == len(another) and all(a is b for a, b in zip(one, another, strict=True))
+        return len(one) == len(another) and all(
+            a is b for a, b in zip(one, another, strict=True)
+        )
 
 
 class JobFacts(NamedTuple):
@@ -99,7 +116,9 @@ def variants_of(task: Task) -> tuple[Variant, ...]:
     """Networks that may do the task and are accurate enough."""
     if not task.variants:
         return (Variant(network=task.network, accuracy=SOLE),)
-    return tuple(variant for variant in task.variants if variant.accuracy >= task.accuracy_floor)
+    return tuple(
+        variant for variant in task.variants if variant.accuracy >= task.accuracy_floor
+    )
 
 
 def queues_of(
@@ -126,7 +145,9 @@ def queues_of(
         facts = _facts(task, now_s)
         found = memory.settings.get(task.name)
         if found is None or found.facts != facts:
-            found = memory.settings[task.name] = JobSettings(facts, _tuned(task, memory, by_network, load))
+            found = memory.settings[task.name] = JobSettings(
+                facts, _tuned(task, memory, by_network, load)
+            )
         if found.settings:
             jobs.append(_job(task, memory, now_s))
     return enqueue(Queues(), jobs)
@@ -138,7 +159,12 @@ def note_refused(memory: DispatchMemory, names: Iterable[str]) -> None:
     memory.refused = (memory.refused - looked_at) | frozenset(names)
 
 
-def _forget(snapshot: Snapshot, memory: DispatchMemory, known: Set[str], points: tuple[OperatingPoints, ...]) -> None:
+def _forget(
+    snapshot: Snapshot,
+    memory: DispatchMemory,
+    known: Set[str],
+    points: tuple[OperatingPoints, ...],
+) -> None:
     """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
     types = {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
     fleet = {gpu.gpu_type for gpu in snapshot.state.gpus}
@@ -153,14 +179,22 @@ def _forget(snapshot: Snapshot, memory: DispatchMemory, known: Set[str], points:
     if not made_from.is_same(memory.made_from):
         memory.refusals, memory.refused = Refusals(), frozenset()
     memory.made_from = made_from
-    memory.settings = {name: own for name, own in memory.settings.items() if name in known}
-    memory.failures = {name: count for name, count in memory.failures.items() if name in known}
+    memory.settings = {
+        name: own for name, own in memory.settings.items() if name in known
+    }
+    memory.failures = {
+        name: count for name, count in memory.failures.items() if name in known
+    }
     memory.refused &= known
     memory.told &= known
 
 
 def _gpu_facts(gpu_type: GpuType) -> JobGpuFacts:
-    return JobGpuFacts(gpu_type.name, PowerFacts(gpu_type.memory_mib, gpu_type.power_cap_w), gpu_type.clocks_mhz[-1])
+    return JobGpuFacts(
+        gpu_type.name,
+        PowerFacts(gpu_type.memory_mib, gpu_type.power_cap_w),
+        gpu_type.clocks_mhz[-1],
+    )
 
 
 def _facts(task: Task, now_s: float) -> JobFacts:
@@ -170,7 +204,10 @@ def _facts(task: Task, now_s: float) -> JobFacts:
 
 
 def _tuned(
-    task: Task, memory: DispatchMemory, points: Mapping[str, Sequence[OperatingPoints]], load: float
+    task: Task,
+    memory: DispatchMemory,
+    points: Mapping[str, Sequence[OperatingPoints]],
+    load: float,
 ) -> tuple[JobSetting, ...]:
     assert memory.made_from is not None
     left_s = math.inf if task.due_in_s is None else task.due_in_s
@@ -203,7 +240,9 @@ def _inputs(task: Task) -> int:
 
 
 def _options(
-    task: Task, points: Mapping[str, Sequence[OperatingPoints]], top_mhz: Mapping[str, float]
+    task: Task,
+    points: Mapping[str, Sequence[OperatingPoints]],
+    top_mhz: Mapping[str, float],
 ) -> Iterator[JobOption]:
     """Operating points of its variants at the highest clocks: at any other one nobody dispatches."""
     for variant in variants_of(task):

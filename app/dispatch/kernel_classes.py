@@ -9,17 +9,25 @@ from solvers.papers.oltunes.affinity import kernel_ratio
 
 def load_kernel_ratios() -> Mapping[str, float]:
     """Time in compute-bound over time in memory-bound kernels, by network (OLTunes, equation 1, weighted by time)."""
-    text = (resources.files("app.catalogue") / "data" / "kernel_classes.csv").read_text()
+    text = (
+        resources.files("app.catalogue") / "data" / "kernel_classes.csv"
+    ).read_text()
     return {
-        row["network"]: kernel_ratio(float(row["compute_bound_ms"]), float(row["memory_bound_ms"]))
+        row["network"]: kernel_ratio(
+            float(row["compute_bound_ms"]), float(row["memory_bound_ms"])
+        )
         for row in csv.DictReader(text.splitlines())
     }
 
 
 def load_count_ratios() -> Mapping[str, float]:
     """The same by the number of kernels, as equation 1 is printed; by it no network is compute-intensive."""
-    text = (resources.files("app.catalogue") / "data" / "kernel_classes.csv").read_text()
+    text = (
+        resources.files("app.catalogue") / "data" / "kernel_classes.csv"
+    ).read_text()
     return {
-        row["network"]: kernel_ratio(float(row["compute_bound_kernels"]), float(row["memory_bound_kernels"]))
+        row["network"]: kernel_ratio(
+            float(row["compute_bound_kernels"]), float(row["memory_bound_kernels"])
+        )
         for row in csv.DictReader(text.splitlines())
     }

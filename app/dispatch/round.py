@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from app.dispatch.check import Attempt, JobFleet, refused_jobs, schedule_checked
-from app.dispatch.jobs import MAX_PER_GPU, DispatchMemory, note_refused, queues_of, variants_of
+from app.dispatch.jobs import (
+    MAX_PER_GPU,
+    DispatchMemory,
+    note_refused,
+    queues_of,
+    variants_of,
+)
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.power_caps import is_limited
 from app.loop.predict import cordoned_gpus, make_problem
@@ -19,7 +25,13 @@ from solvers.papers.oltunes.affinity import ratios_of
 from solvers.papers.oltunes.schedule import DispatchRules, DispatchState
 from solvers.papers.oltunes.types import JobBatch, JobGpu, Resident
 from solvers.predict.data.samples import LayerCounts
-from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, planned_rates_rps
+from solvers.types.plan import (
+    BoundGpu,
+    BoundPlan,
+    BoundReplica,
+    BoundTask,
+    planned_rates_rps,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Gpu, GpuId, GpuType, Task
 
@@ -60,15 +72,25 @@ def dispatch(
         return nothing
     placed = _alive_places(target, state)
     jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
-    waiting = sorted((task for task in jobs if task.name not in placed), key=lambda task: (-task.waiting_s, task.name))
+    waiting = sorted(
+        (task for task in jobs if task.name not in placed),
+        key=lambda task: (-task.waiting_s, task.name),
+    )
     if not waiting:
         return nothing
     networks = {variant.network for task in waiting for variant in variants_of(task)}
-    points = memory.planned_points.of(snapshot, networks | {service.network for service in state.services})
-    demands = tuple(Demand(service=name, arrival_rate_rps=rate) for name, rate in planned_rates_rps(target).items())
+    points = memory.planned_points.of(
+        snapshot, networks | {service.network for service in state.services}
+    )
+    demands = tuple(
+        Demand(service=name, arrival_rate_rps=rate)
+        for name, rate in planned_rates_rps(target).items()
+    )
     problem = make_problem(state, points, demands, snapshot.settings, target=target)
     views = _views(state, target, jobs, may_open=not is_limited(problem, state.nodes))
-    memory.state = replace(memory.state, queues=queues_of(snapshot, memory, waiting, points, views))
+    memory.state = replace(
+        memory.state, queues=queues_of(snapshot, memory, waiting, points, views)
+    )
     newcomers = [task for task in state.tasks if task.layers and task.name in placed]
     standing = JobFleet(
         gpus=_standing(state, target, views),
@@ -79,15 +101,25 @@ def dispatch(
         points=(*points_of_tasks(newcomers, snapshot.points, problem, layers), *points),
     )
     rules = DispatchRules(
-        ratios=ratios_of(kernel_ratios, {entry.network: entry.sensitivity for entry in points}),
+        ratios=ratios_of(
+            kernel_ratios, {entry.network: entry.sensitivity for entry in points}
+        ),
         max_jobs=MAX_PER_GPU,
     )
-    attempt = Attempt(state=memory.state, views=views, now_s=snapshot.at.timestamp(), rules=rules, standing=standing)
+    attempt = Attempt(
+        state=memory.state,
+        views=views,
+        now_s=snapshot.at.timestamp(),
+        rules=rules,
+        standing=standing,
+    )
     decided = schedule_checked(attempt, memory.refusals)
     refused = refused_jobs(attempt, memory.refusals)
     note_refused(memory, [name for name, _ in refused])
     return Dispatched(
-        bound=_following(target, standing, decided.batches) if decided.batches else None,
+        bound=_following(target, standing, decided.batches)
+        if decided.batches
+        else None,
         problem=problem,
         batches=decided.batches,
         state=decided.state,
@@ -97,32 +129,54 @@ def dispatch(
     )
 
 
-def _alive_places(target: BoundPlan, state: ClusterState) -> dict[str, tuple[GpuId, BoundTask]]:
+def _alive_places(
+    target: BoundPlan, state: ClusterState
+) -> dict[str, tuple[GpuId, BoundTask]]:
     """Of GPUs that answer: on any other one a job is lost, and begins anew elsewhere."""
     alive = {gpu.id for gpu in state.gpus if gpu.healthy}
     return {name: place for name, place in _places(target).items() if place[0] in alive}
 
 
-def _views(state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_open: bool) -> list[JobGpu]:
+def _views(
+    state: ClusterState, target: BoundPlan, jobs: Sequence[Task], *, may_open: bool
+) -> list[JobGpu]:
     """The GPUs that may take jobs, with what replicas and other tasks leave of them.
 
     `may_open`: whether idle GPUs may; under a limit on watts all of them are given away.
     """
     cordoned, bound = cordoned_gpus(state), {gpu.id: gpu for gpu in target.gpus}
     types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
-    own_jobs, present = {job.name: job for job in jobs}, {task.name for task in state.tasks}
+    own_jobs, present = (
+        {job.name: job for job in jobs},
+        {task.name for task in state.tasks},
+    )
     views = []
     for gpu in state.gpus:
         own = bound.get(gpu.id)
-        if not gpu.healthy or gpu.id in cordoned or gpu.gpu_type not in types or (own is None and not may_open):
+        if (
+            not gpu.healthy
+            or gpu.id in cordoned
+            or gpu.gpu_type not in types
+            or (own is None and not may_open)
+        ):
             continue
         if own is None or own.clock_mhz == types[gpu.gpu_type].clocks_mhz[-1]:
             views.append(_view(gpu, types[gpu.gpu_type], own, own_jobs, present))
     return views
 
 
-def _view(gpu: Gpu, gpu_type: GpuType, own: BoundGpu | None, jobs: Mapping[str, Task], present: Set[str]) -> JobGpu:
-    tasks = [task for task in (own.tasks if own else ()) if task.is_resident and task.name in present]
+def _view(
+    gpu: Gpu,
+    gpu_type: GpuType,
+    own: BoundGpu | None,
+    jobs: Mapping[str, Task],
+    present: Set[str],
+) -> JobGpu:
+    tasks = [
+        task
+        for task in (own.tasks if own else ())
+        if task.is_resident and task.name in present
+    ]
     others: list[BoundReplica | BoundTask] = [*(own.replicas if own else ())]
     others += [task for task in tasks if task.name not in jobs]
     return JobGpu(
@@ -130,8 +184,13 @@ def _view(gpu: Gpu, gpu_type: GpuType, own: BoundGpu | None, jobs: Mapping[str, 
         gpu_type=gpu.gpu_type,
         memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in others),
         sm_percent=100.0 - sum(each.sm_percent for each in others),
-        residents=tuple(_resident(task, jobs[task.name]) for task in tasks if task.name in jobs),
-        has_early_end=any(task.kind == "offline" and task.name not in present for task in (own.tasks if own else ())),
+        residents=tuple(
+            _resident(task, jobs[task.name]) for task in tasks if task.name in jobs
+        ),
+        has_early_end=any(
+            task.kind == "offline" and task.name not in present
+            for task in (own.tasks if own else ())
+        ),
     )
 
 
@@ -146,22 +205,39 @@ def _resident(bound: BoundTask, task: Task) -> Resident:
     )
 
 
-def _standing(state: ClusterState, target: BoundPlan, views: Sequence[JobGpu]) -> dict[GpuId, BoundGpu]:
+def _standing(
+    state: ClusterState, target: BoundPlan, views: Sequence[JobGpu]
+) -> dict[GpuId, BoundGpu]:
     """The GPUs of the views as they stand, without tasks that are done."""
-    present, bound = {task.name for task in state.tasks}, {gpu.id: gpu for gpu in target.gpus}
-    types, gpus = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}, {gpu.id: gpu for gpu in state.gpus}
+    present, bound = (
+        {task.name for task in state.tasks},
+        {gpu.id: gpu for gpu in target.gpus},
+    )
+    types, gpus = (
+        {gpu_type.name: gpu_type for gpu_type in state.gpu_types},
+        {gpu.id: gpu for gpu in state.gpus},
+    )
     found = {}
     for view in views:
         own = bound.get(view.id) or _empty(gpus[view.id], types[view.gpu_type])
-        found[view.id] = replace(own, tasks=tuple(task for task in own.tasks if task.name in present))
+        found[view.id] = replace(
+            own, tasks=tuple(task for task in own.tasks if task.name in present)
+        )
     return found
 
 
-def _following(target: BoundPlan, standing: JobFleet, batches: Sequence[JobBatch]) -> BoundPlan:
+def _following(
+    target: BoundPlan, standing: JobFleet, batches: Sequence[JobBatch]
+) -> BoundPlan:
     """The next target: with the batches, and without tasks that are done."""
     started = {member.job.name for batch in batches for member in batch.members}
     left = standing.tasks.keys() - started
-    gpus = {gpu.id: replace(gpu, tasks=tuple(task for task in gpu.tasks if task.name in left)) for gpu in target.gpus}
+    gpus = {
+        gpu.id: replace(
+            gpu, tasks=tuple(task for task in gpu.tasks if task.name in left)
+        )
+        for gpu in target.gpus
+    }
     for batch in batches:
         gpus[batch.gpu] = standing.with_members(standing.gpus[batch.gpu], batch.members)
     return replace(

@@ -72,7 +72,9 @@ class ForecastHistory(Protocol):
         ...
 
 
-async def choose_forecasts(history: ForecastHistory, now: datetime) -> Mapping[str, Choice]:
+async def choose_forecasts(
+    history: ForecastHistory, now: datetime
+) -> Mapping[str, Choice]:
     """Judge up to MAX_SERVICES services that are due, and keep what was chosen; returns it by service."""
     cases = await history.load_cases(now, MAX_SERVICES)
     # One by one: between two services the tick gets its turn.
@@ -89,30 +91,54 @@ def judge(case: Case) -> Choice:
         return _chosen(case, old.technique, old.scores, seasons_now)
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
-    first = round((from_s - windows.start_s) / windows.window_s) - windows_ahead(windows, case.horizon_s) + 1
-    question = BackTestOrigin(horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, max_origins=MAX_ORIGINS)
+    first = (
+        round((from_s - windows.start_s) / windows.window_s)
+        - windows_ahead(windows, case.horizon_s)
+        + 1
+    )
+    question = BackTestOrigin(
+        horizon_s=case.horizon_s, lookback=WINDOWS_IN_SNAPSHOT, max_origins=MAX_ORIGINS
+    )
     margins = {name: margin_of(score) for name, score in old.scores.items()}
-    new = back_test(windows, question, lambda _: before, margins=margins, since=max(1, first))
+    new = back_test(
+        windows, question, lambda _: before, margins=margins, since=max(1, first)
+    )
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
     return _chosen(case, choose(scores, old.technique), scores, seasons_now)
 
 
-def needed_reserve_rps(windows: RequestSeries | None, *, slo: Slo, scaling: Scaling, horizon_s: float) -> float:
+def needed_reserve_rps(
+    windows: RequestSeries | None, *, slo: Slo, scaling: Scaling, horizon_s: float
+) -> float:
     """The reserve that one service's windows of the last hour ask for."""
     if windows is None:
         return 0.0
     reaction_s = scaling.upscale_delay_s + horizon_s + START_S
     # The other half of what the SLO forgives is for queues.
     percentile = (1.0 + slo.percentile) / 2.0
-    return reserve_rps(windows, percentile=percentile, hold_s=scaling.downscale_delay_s, reaction_s=reaction_s)
+    return reserve_rps(
+        windows,
+        percentile=percentile,
+        hold_s=scaling.downscale_delay_s,
+        reaction_s=reaction_s,
+    )
 
 
-def _chosen(case: Case, technique: str, scores: Mapping[str, ForecastScore], seasons: tuple[Season, ...]) -> Choice:
+def _chosen(
+    case: Case,
+    technique: str,
+    scores: Mapping[str, ForecastScore],
+    seasons: tuple[Season, ...],
+) -> Choice:
     return Choice(
         technique=technique,
-        seasons=tuple(season for season in seasons if season.period_s == PERIODS_S.get(technique)),
+        seasons=tuple(
+            season for season in seasons if season.period_s == PERIODS_S.get(technique)
+        ),
         margin=margin_of(scores.get(technique)),
-        reserve_rps=needed_reserve_rps(case.windows, slo=case.slo, scaling=case.scaling, horizon_s=case.horizon_s),
+        reserve_rps=needed_reserve_rps(
+            case.windows, slo=case.slo, scaling=case.scaling, horizon_s=case.horizon_s
+        ),
         scores=scores,
         judged_until_s=case.until_s,
     )
@@ -150,9 +176,14 @@ def view_forecast(snapshot: Snapshot, service: str, choice: Choice) -> ForecastV
     windows = [window for window in snapshot.windows if window.service == service]
     rates_rps: tuple[float, ...] = ()
     if is_heard(windows, snapshot):
-        history = History(recent=make_series(complete_windows(windows, snapshot)), seasons=choice.seasons)
+        history = History(
+            recent=make_series(complete_windows(windows, snapshot)),
+            seasons=choice.seasons,
+        )
         ahead_s = horizon_s(snapshot.settings)
-        made = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=SHOWN_LEVELS)
+        made = forecast_by(
+            choice.technique, history, horizon_s=ahead_s, levels=SHOWN_LEVELS
+        )
         rates_rps = () if made is None else widen(made, choice.margin).rates_rps
     return ForecastView(
         service=service,

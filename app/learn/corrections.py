@@ -18,9 +18,22 @@ from app.base.clock import ControlClock
 from app.learn.readings import StatedTimes, make_readings
 from app.learn.served_samples import EVERY_S, Condition, served_samples
 from app.loop.predict import normal_deviate, row_keys, sigma_of
-from app.store.store import AuditEvent, Correction, Execution, FitHealth, Snapshot, Store
+from app.store.store import (
+    AuditEvent,
+    Correction,
+    Execution,
+    FitHealth,
+    Snapshot,
+    Store,
+)
 from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import ExecutionReading, FitState, learn, log_factors, new_health
+from solvers.predict.learn.online import (
+    ExecutionReading,
+    FitState,
+    learn,
+    log_factors,
+    new_health,
+)
 from solvers.types.plan import BoundGpu
 from solvers.types.problem import OperatingPoints
 
@@ -76,23 +89,41 @@ async def learn_once(learner: OnlineLearner) -> LearnOutcome:
     """
     snapshot = await learner.store.load_snapshot(learner.clock.now())
     steady_since = _note_settled(learner, snapshot)
-    if not snapshot.settings.learning or snapshot.target is None or snapshot.target.governor is not None:
+    if (
+        not snapshot.settings.learning
+        or snapshot.target is None
+        or snapshot.target.governor is not None
+    ):
         return LearnOutcome()
     known = {row.group: row for row in await learner.store.load_fit_health()}
     since_s, until_s = _stretch(learner, snapshot.at.timestamp(), known.values())
     if until_s <= since_s:
         return LearnOutcome()
-    gpus = some_of([gpu for gpu in snapshot.target.gpus if steady_since[gpu.id] <= since_s], until_s)
-    executions = await learner.store.load_executions(_moment(since_s), _moment(until_s), [gpu.id for gpu in gpus])
+    gpus = some_of(
+        [gpu for gpu in snapshot.target.gpus if steady_since[gpu.id] <= since_s],
+        until_s,
+    )
+    executions = await learner.store.load_executions(
+        _moment(since_s), _moment(until_s), [gpu.id for gpu in gpus]
+    )
     outcome = await asyncio.to_thread(judge, snapshot, known, gpus, executions, until_s)
-    if outcome.changed and not await learner.store.save_fit_health(outcome.changed, snapshot.state.catalogue_revision):
-        log.info("the catalogue changed while it was learned about; the next round reads the same period again")
+    if outcome.changed and not await learner.store.save_fit_health(
+        outcome.changed, snapshot.state.catalogue_revision
+    ):
+        log.info(
+            "the catalogue changed while it was learned about; the next round reads the same period again"
+        )
         return LearnOutcome()
     learner.read_until_s = until_s
     if until_s % SAMPLE_EVERY_S == 0.0:
         await _keep_samples(learner, gpus, executions, since_s, snapshot.at)
     for event in outcome.events:
-        log.warning("operating points", subject=event.subject, kind=event.kind, reason=event.reason)
+        log.warning(
+            "operating points",
+            subject=event.subject,
+            kind=event.kind,
+            reason=event.reason,
+        )
     if outcome.events:
         await learner.store.add_events(*outcome.events)
     return outcome
@@ -108,11 +139,19 @@ def some_of(gpus: Sequence[BoundGpu], until_s: float) -> list[BoundGpu]:
 
 
 async def _keep_samples(
-    learner: OnlineLearner, gpus: Sequence[BoundGpu], executions: Sequence[Execution], since_s: float, at: datetime
+    learner: OnlineLearner,
+    gpus: Sequence[BoundGpu],
+    executions: Sequence[Execution],
+    since_s: float,
+    at: datetime,
 ) -> None:
     """A few of what was served from `since_s` to where it was read, for fits to come."""
     until_s = learner.read_until_s
-    recent = {condition: when for condition, when in learner.sampled_s.items() if until_s - when < EVERY_S}
+    recent = {
+        condition: when
+        for condition, when in learner.sampled_s.items()
+        if until_s - when < EVERY_S
+    }
     rows = served_samples(gpus, executions, recent, since_s=since_s, until_s=until_s)
     if rows:
         await learner.store.add_samples(tuple(rows.values()), at)
@@ -128,21 +167,42 @@ def judge(
 ) -> LearnOutcome:
     """What these executions, of a period that ended at `until_s`, say of the operating points."""
     points = {Group(entry.network, entry.gpu_type): entry for entry in snapshot.points}
-    stated = StatedTimes(points, {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types})
+    stated = StatedTimes(
+        points, {gpu_type.name: gpu_type for gpu_type in snapshot.state.gpu_types}
+    )
     readings = make_readings(gpus, executions, stated)
     changed = []
     for group in sorted(readings):
         before = known.get(group)
-        after = _learned(points[group], sigma_of(snapshot, points[group]), before, readings[group], until_s)
+        after = _learned(
+            points[group],
+            sigma_of(snapshot, points[group]),
+            before,
+            readings[group],
+            until_s,
+        )
         if before is None or after is not before.now:
             changed.append(_row(snapshot, points[group], before, after))
-    events = [event for row in changed for event in _events(snapshot.at, known.get(row.group), row)]
+    events = [
+        event
+        for row in changed
+        for event in _events(snapshot.at, known.get(row.group), row)
+    ]
     for group in _forgotten(snapshot, known, until_s):
         changed.append(
-            _row(snapshot, points[group], None, new_health(np.array(sigma_of(snapshot, points[group])), until_s))
+            _row(
+                snapshot,
+                points[group],
+                None,
+                new_health(np.array(sigma_of(snapshot, points[group])), until_s),
+            )
         )
         events.append(_forgotten_event(snapshot.at, group))
-    return LearnOutcome(readings=sum(map(len, readings.values())), changed=tuple(changed), events=tuple(events))
+    return LearnOutcome(
+        readings=sum(map(len, readings.values())),
+        changed=tuple(changed),
+        events=tuple(events),
+    )
 
 
 def _learned(
@@ -152,22 +212,42 @@ def _learned(
     readings: list[ExecutionReading],
     until_s: float,
 ) -> FitState:
-    health = new_health(np.array(sigma), until_s - PERIOD_S) if before is None else before.now
-    return learn(health, readings, dict(zip(row_keys(points), sigma, strict=True)), until_s)
+    health = (
+        new_health(np.array(sigma), until_s - PERIOD_S)
+        if before is None
+        else before.now
+    )
+    return learn(
+        health, readings, dict(zip(row_keys(points), sigma, strict=True)), until_s
+    )
 
 
-def _row(snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: FitState) -> FitHealth:
+def _row(
+    snapshot: Snapshot, points: OperatingPoints, before: FitHealth | None, now: FitState
+) -> FitHealth:
     """The health with what planning reckons with from here on."""
     group = Group(points.network, points.gpu_type)
     if before is None or _is_taken_over(snapshot, points, before.planned, now):
-        return FitHealth(group=group, now=now, planned=Correction(group=group, health=now, at=snapshot.at))
+        return FitHealth(
+            group=group,
+            now=now,
+            planned=Correction(group=group, health=now, at=snapshot.at),
+        )
     return replace(before, now=now)
 
 
-def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: FitState) -> bool:
+def _is_taken_over(
+    snapshot: Snapshot, points: OperatingPoints, planned: Correction, now: FitState
+) -> bool:
     """Whether planning follows what was learned since it last did."""
-    sigma, keys, z = np.array(sigma_of(snapshot, points)), row_keys(points), normal_deviate(snapshot.settings)
-    change = log_factors(now, keys, sigma, z) - log_factors(planned.health, keys, sigma, z)
+    sigma, keys, z = (
+        np.array(sigma_of(snapshot, points)),
+        row_keys(points),
+        normal_deviate(snapshot.settings),
+    )
+    change = log_factors(now, keys, sigma, z) - log_factors(
+        planned.health, keys, sigma, z
+    )
     age_s = (snapshot.at - planned.at).total_seconds()
     return (
         now.is_alarmed != planned.health.is_alarmed
@@ -176,24 +256,39 @@ def _is_taken_over(snapshot: Snapshot, points: OperatingPoints, planned: Correct
     )
 
 
-def _forgotten(snapshot: Snapshot, known: Mapping[Group, FitHealth], until_s: float) -> list[Group]:
+def _forgotten(
+    snapshot: Snapshot, known: Mapping[Group, FitHealth], until_s: float
+) -> list[Group]:
     """What plans stayed away from for so long that what was learned of it is out of date."""
     target = snapshot.target.gpus if snapshot.target else ()
-    planned = {Group(replica.network, gpu.gpu_type) for gpu in target for replica in gpu.replicas}
+    planned = {
+        Group(replica.network, gpu.gpu_type)
+        for gpu in target
+        for replica in gpu.replicas
+    }
     stated = {Group(points.network, points.gpu_type) for points in snapshot.points}
     return [
         group
         for group in sorted(known.keys() & stated - planned)
-        if known[group].now.readings and until_s - known[group].now.seen_until_s >= FORGET_AFTER_S
+        if known[group].now.readings
+        and until_s - known[group].now.seen_until_s >= FORGET_AFTER_S
     ]
 
 
 def _forgotten_event(at: datetime, group: Group) -> AuditEvent:
     reason = f"on {group.gpu_type} it was not planned for a day: what was learned of its times counts no more"
-    return AuditEvent(at=at, actor=ACTOR, kind="FitForgotten", subject=f"network/{group.network}", reason=reason)
+    return AuditEvent(
+        at=at,
+        actor=ACTOR,
+        kind="FitForgotten",
+        subject=f"network/{group.network}",
+        reason=reason,
+    )
 
 
-def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterable[AuditEvent]:
+def _events(
+    at: datetime, before: FitHealth | None, after: FitHealth
+) -> Iterable[AuditEvent]:
     was_alarmed = before is not None and before.now.is_alarmed
     if was_alarmed == after.now.is_alarmed:
         return
@@ -214,10 +309,15 @@ def _events(at: datetime, before: FitHealth | None, after: FitHealth) -> Iterabl
     )
 
 
-def _stretch(learner: OnlineLearner, now_s: float, known: Iterable[FitHealth]) -> tuple[float, float]:
+def _stretch(
+    learner: OnlineLearner, now_s: float, known: Iterable[FitHealth]
+) -> tuple[float, float]:
     """From the end of the last period that was read to that of the last one whose windows are all here."""
     until_s = PERIOD_S * math.floor((now_s - SETTLE_S) / PERIOD_S)
-    read_s = max([learner.read_until_s, *(row.now.seen_until_s for row in known)]) or until_s - PERIOD_S
+    read_s = (
+        max([learner.read_until_s, *(row.now.seen_until_s for row in known)])
+        or until_s - PERIOD_S
+    )
     return max(read_s, until_s - MAX_S), until_s
 
 
@@ -226,9 +326,16 @@ def _note_settled(learner: OnlineLearner, snapshot: Snapshot) -> Mapping[str, fl
     now_s = snapshot.at.timestamp()
     settled: dict[str, tuple[Settings, float]] = {}
     for gpu in snapshot.target.gpus if snapshot.target else ():
-        settings = (gpu.clock_mhz, tuple((each.id, each.sm_percent, each.batch) for each in gpu.replicas))
+        settings = (
+            gpu.clock_mhz,
+            tuple((each.id, each.sm_percent, each.batch) for each in gpu.replicas),
+        )
         before = learner.settled.get(gpu.id)
-        settled[gpu.id] = before if before is not None and before[0] == settings else (settings, now_s)
+        settled[gpu.id] = (
+            before
+            if before is not None and before[0] == settings
+            else (settings, now_s)
+        )
     learner.settled = settled
     return {gpu: since_s for gpu, (_, since_s) in settled.items()}
 

@@ -37,13 +37,19 @@ class StatedTimes:
 
     points: Mapping[Group, OperatingPoints]
     gpu_types: Mapping[str, GpuType]
-    _lines: dict[Group, dict[tuple[float, float], list[OperatingPoint]]] = field(default_factory=dict)
+    _lines: dict[Group, dict[tuple[float, float], list[OperatingPoint]]] = field(
+        default_factory=dict
+    )
 
     def row(self, group: Group, key: RowKey) -> OperatingPoint | None:
         """The row of that SM percent, batch and clock, or None."""
-        return next((row for row in self._line(group, key) if row.batch == key.batch), None)
+        return next(
+            (row for row in self._line(group, key) if row.batch == key.batch), None
+        )
 
-    def at_batch(self, group: Group, key: RowKey, batch: float) -> OperatingPoint | None:
+    def at_batch(
+        self, group: Group, key: RowKey, batch: float
+    ) -> OperatingPoint | None:
         """The row that batches of this mean size have; None outside the rows of that SM percent and clock."""
         line = self._line(group, key)
         right = bisect_left(line, batch, key=lambda row: row.batch)
@@ -64,7 +70,10 @@ class StatedTimes:
             lines: dict[tuple[float, float], list[OperatingPoint]] = defaultdict(list)
             for row in self.points[group].rows if group in self.points else ():
                 lines[_place(row.sm_percent, row.clock_mhz)].append(row)
-            self._lines[group] = {place: sorted(rows, key=lambda row: row.batch) for place, rows in lines.items()}
+            self._lines[group] = {
+                place: sorted(rows, key=lambda row: row.batch)
+                for place, rows in lines.items()
+            }
         return self._lines[group].get(_place(key.sm_percent, key.clock_mhz), [])
 
 
@@ -91,7 +100,9 @@ def runs_as_planned(gpu: BoundGpu, seen: Mapping[str, Execution]) -> bool:
     """
     if gpu.tasks:
         return False
-    planned = {replica.id: (replica.sm_percent, replica.batch) for replica in gpu.replicas}
+    planned = {
+        replica.id: (replica.sm_percent, replica.batch) for replica in gpu.replicas
+    }
     return planned.keys() == seen.keys() and all(
         each.is_steady and _same((each.sm_percent, each.batch), planned[each.replica])  # type: ignore[index]
         for each in seen.values()
@@ -102,7 +113,10 @@ def _readings_of(
     gpu: BoundGpu, seen: Mapping[str, Execution], stated: StatedTimes
 ) -> Iterable[tuple[Group, ExecutionReading]]:
     keys = [RowKey(each.sm_percent, each.batch, gpu.clock_mhz) for each in gpu.replicas]
-    found = [stated.row(Group(each.network, gpu.gpu_type), key) for each, key in zip(gpu.replicas, keys, strict=True)]
+    found = [
+        stated.row(Group(each.network, gpu.gpu_type), key)
+        for each, key in zip(gpu.replicas, keys, strict=True)
+    ]
     rows = [row for row in found if row is not None]
     if len(rows) < len(found) or gpu.gpu_type not in stated.gpu_types:
         return
@@ -122,14 +136,18 @@ def _readings_of(
             neighbours = NEIGHBOUR_SHARE * math.log(expected_ms / row.solo_ms)
             log_ratio = math.log(execution.execution_ms / expected_ms)
             variance = (
-                BATCH_CV**2 / execution.batches + neighbours**2 + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2
+                BATCH_CV**2 / execution.batches
+                + neighbours**2
+                + (FILL_SIGMA * math.log2(replica.batch / fill)) ** 2
             )
             yield (
                 group,
                 ExecutionReading(
                     replica=replica.id,
                     row=key,
-                    log_ratio=log_ratio if log_ratio >= 0.0 else min(0.0, log_ratio + neighbours),
+                    log_ratio=log_ratio
+                    if log_ratio >= 0.0
+                    else min(0.0, log_ratio + neighbours),
                     variance=variance,
                 ),
             )

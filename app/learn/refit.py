@@ -16,8 +16,19 @@ import numpy as np
 from app.base.errors import InvalidRequest, Unavailable
 from app.solver.process import follow_parent
 from solvers.predict.data.fit import Coefficients, Fit, Fits, TooFewSamples
-from solvers.predict.data.samples import Group, LayerCounts, Samples, make_queries, make_samples
-from solvers.predict.estimate.operating_points import FitFacts, Performance, make_grid, make_performance
+from solvers.predict.data.samples import (
+    Group,
+    LayerCounts,
+    Samples,
+    make_queries,
+    make_samples,
+)
+from solvers.predict.estimate.operating_points import (
+    FitFacts,
+    Performance,
+    make_grid,
+    make_performance,
+)
 from solvers.predict.estimate.predict import predict_quantity
 from solvers.predict.estimate.predict_alone import GPU_TYPE_RATIO, LAYER_COUNTS
 from solvers.predict.interference import pressure
@@ -93,7 +104,12 @@ def run_refit(request: RefitRequest) -> RefitAnswer:
     """
     fits = Fits(fits=())
     if len(request.samples):
-        fits = make_fits(request.samples, layers=request.layers, seed=request.seed, source=request.source)
+        fits = make_fits(
+            request.samples,
+            layers=request.layers,
+            seed=request.seed,
+            source=request.source,
+        )
     types = {gpu_type.name: gpu_type for gpu_type in request.gpu_types}
     kept = tuple(fit for fit in fits.fits if fit.group.network in (request.network, ""))
     fitted = {fit.group.gpu_type: fit for fit in kept if fit.quantity == "latency_ms"}
@@ -106,27 +122,52 @@ def run_refit(request: RefitRequest) -> RefitAnswer:
                 candidates.append(_estimate(request, fits, types[name]))
         except (TooFewSamples, InvalidInput) as error:
             problems.append((name, str(error)))
-    sampled = {group.gpu_type for group in request.samples.at.groups() if group.network == request.network}
-    told = {name for name, _ in problems} | {entry.performance.points.gpu_type for entry in candidates}
-    problems += [(name, "there are too few samples for any technique") for name in sorted(sampled - told)]
-    return RefitAnswer(fits=kept, candidates=tuple(candidates), problems=tuple(problems))
+    sampled = {
+        group.gpu_type
+        for group in request.samples.at.groups()
+        if group.network == request.network
+    }
+    told = {name for name, _ in problems} | {
+        entry.performance.points.gpu_type for entry in candidates
+    }
+    problems += [
+        (name, "there are too few samples for any technique")
+        for name in sorted(sampled - told)
+    ]
+    return RefitAnswer(
+        fits=kept, candidates=tuple(candidates), problems=tuple(problems)
+    )
 
 
 def _cold_types(request: RefitRequest, fitted: Collection[str]) -> set[str]:
     """GPU types of the fleet on which nothing says how the network runs."""
-    return set(request.fleet) - set(fitted) - {entry.gpu_type for entry in request.present}
+    return (
+        set(request.fleet) - set(fitted) - {entry.gpu_type for entry in request.present}
+    )
 
 
 def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCandidate:
     """Operating points from the network's fits on other GPU types, or from its layers, and what relatives do."""
     group = Group(request.network, gpu_type.name)
-    there = tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name)[:MAX_RELATIVES]
+    there = tuple(
+        entry for entry in request.relatives if entry.gpu_type == gpu_type.name
+    )[:MAX_RELATIVES]
     names = {entry.network for entry in there}
-    relatives = _fit_relatives([entry for entry in request.relatives if entry.network in names])
+    relatives = _fit_relatives(
+        [entry for entry in request.relatives if entry.network in names]
+    )
     own = {(fit.quantity, fit.group) for fit in fits.fits}
-    known = Fits(fits=(*fits.fits, *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own)))
+    known = Fits(
+        fits=(
+            *fits.fits,
+            *(fit for fit in relatives.fits if (fit.quantity, fit.group) not in own),
+        )
+    )
     facts = FitFacts(gpu_type=gpu_type, layers=request.layers, relatives=there)
-    is_moved = any(fit.quantity == "latency_ms" and fit.group.network == request.network for fit in fits.fits)
+    is_moved = any(
+        fit.quantity == "latency_ms" and fit.group.network == request.network
+        for fit in fits.fits
+    )
     return RefitCandidate(
         performance=make_performance(known, group, make_grid(facts), facts),
         technique=GPU_TYPE_RATIO if is_moved else LAYER_COUNTS,
@@ -154,14 +195,23 @@ def _fit_relatives(relatives: Sequence[OperatingPoints]) -> Fits:
         batch=[float(row.batch) for _, row in rows],
         sm_percent=[row.sm_percent for _, row in rows],
     )
-    return make_fits(make_samples(at, [row.solo_ms for _, row in rows]), technique=RELATIVES_TECHNIQUE)
+    return make_fits(
+        make_samples(at, [row.solo_ms for _, row in rows]),
+        technique=RELATIVES_TECHNIQUE,
+    )
 
 
-def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -> RefitCandidate:
-    present = next((entry for entry in request.present if entry.gpu_type == gpu_type.name), None)
+def _candidate(
+    request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType
+) -> RefitCandidate:
+    present = next(
+        (entry for entry in request.present if entry.gpu_type == gpu_type.name), None
+    )
     everything = request.samples.take(request.samples.at.groups()[fit.group])
     if not (everything.at.time_quota_percent == FULL_QUOTA).any():
-        raise TooFewSamples("replicas run at full time quota, of which there is no sample")
+        raise TooFewSamples(
+            "replicas run at full time quota, of which there is no sample"
+        )
     own = _alone(everything)
     facts = FitFacts(
         gpu_type=gpu_type,
@@ -169,7 +219,9 @@ def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -
         # A network that was only ever measured beside neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,
         neighbours=_neighbours_of(request.samples, fits, gpu_type.name),
-        relatives=tuple(entry for entry in request.relatives if entry.gpu_type == gpu_type.name),
+        relatives=tuple(
+            entry for entry in request.relatives if entry.gpu_type == gpu_type.name
+        ),
     )
     return RefitCandidate(
         performance=make_performance(fits, fit.group, make_grid(facts), facts),
@@ -180,7 +232,9 @@ def _candidate(request: RefitRequest, fits: Fits, fit: Fit, gpu_type: GpuType) -
     )
 
 
-def error_of(points: OperatingPoints, samples: Samples, gpu_type: GpuType) -> float | None:
+def error_of(
+    points: OperatingPoints, samples: Samples, gpu_type: GpuType
+) -> float | None:
     """Mean |stated − measured| / measured over samples, alone, at conditions of some row; None: fewer than three.
 
     Rows state times at full time quota and without a power limit; other samples say nothing of them.
@@ -189,45 +243,65 @@ def error_of(points: OperatingPoints, samples: Samples, gpu_type: GpuType) -> fl
     top = gpu_type.clocks_mhz[-1]
     at = samples.at
     is_plain = (at.time_quota_percent == FULL_QUOTA) & np.isnan(at.power_limit_w)
-    conditions = zip(at.sm_percent, at.batch, np.where(np.isnan(at.clock_mhz), top, at.clock_mhz), strict=True)
+    conditions = zip(
+        at.sm_percent,
+        at.batch,
+        np.where(np.isnan(at.clock_mhz), top, at.clock_mhz),
+        strict=True,
+    )
     errors = [
         abs(solo[key] - measured) / measured
-        for key, measured, plain in zip(conditions, samples.latency_ms.tolist(), is_plain.tolist(), strict=True)
+        for key, measured, plain in zip(
+            conditions, samples.latency_ms.tolist(), is_plain.tolist(), strict=True
+        )
         if plain and key in solo
     ]
     return math.fsum(errors) / len(errors) if len(errors) >= MIN_COMPARED else None
 
 
 def _alone(samples: Samples) -> Samples:
-    rows = [row for row, neighbours in enumerate(samples.at.neighbours) if not neighbours]
+    rows = [
+        row for row, neighbours in enumerate(samples.at.neighbours) if not neighbours
+    ]
     return samples.take(np.array(rows, dtype=np.intp))
 
 
 def _neighbours_of(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients | None:
     """The pressure law of a GPU type; None where nothing was sampled beside neighbours there."""
-    rows = np.array([row for row, name in enumerate(samples.at.gpu_type) if name == gpu_type], dtype=np.intp)
+    rows = np.array(
+        [row for row, name in enumerate(samples.at.gpu_type) if name == gpu_type],
+        dtype=np.intp,
+    )
     of_type = samples.take(rows)
     try:
-        return pressure.fit(of_type, predict_quantity(fits, "latency_ms", of_type.at.alone()))
+        return pressure.fit(
+            of_type, predict_quantity(fits, "latency_ms", of_type.at.alone())
+        )
     except TooFewSamples:
         return None
 
 
-async def run_in_process(run: Callable[[Request], Answer], request: Request, *, limit_s: float) -> Answer:
+async def run_in_process(
+    run: Callable[[Request], Answer], request: Request, *, limit_s: float
+) -> Answer:
     """`run(request)` in a fresh process; `run` is a function of a module.
 
     Raises Unavailable at the limit, which kills it, and when it dies; InvalidRequest when it raised InvalidInput.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit")
+    process = context.Process(
+        target=_answer, args=(theirs, run), daemon=True, name="plimsoll-refit"
+    )
     process.start()
     theirs.close()
     try:
         async with asyncio.timeout(limit_s):
             is_done, answer = await asyncio.to_thread(_exchange, ours, request)
     except TimeoutError:
-        raise Unavailable(f"fitting was ended after {limit_s:g} s; fit fewer samples") from None
+        raise Unavailable(
+            f"fitting was ended after {limit_s:g} s; fit fewer samples"
+        ) from None
     except (EOFError, OSError) as error:
         raise Unavailable("the process that fits died; try again") from error
     finally:

@@ -42,12 +42,19 @@ def served_samples(
     for gpu in gpus:
         seen = by_gpu.get(gpu.id, {})
         if runs_as_planned(gpu, seen):
-            idle = {each for each, said in seen.items() if not _is_busy(said, until_s - since_s)}
+            idle = {
+                each
+                for each, said in seen.items()
+                if not _is_busy(said, until_s - since_s)
+            }
             for replica in gpu.replicas:
                 execution = seen[replica.id]
                 if idle - {replica.id}:
                     continue
-                if execution.requests >= execution.batches >= MIN_BATCHES and execution.execution_ms > 0.0:
+                if (
+                    execution.requests >= execution.batches >= MIN_BATCHES
+                    and execution.execution_ms > 0.0
+                ):
                     found[_condition(gpu, replica)].append(execution)
     return {
         condition: _sample(condition, found[condition], until_s)
@@ -62,12 +69,16 @@ def _is_busy(execution: Execution, period_s: float) -> bool:
 
 def _condition(gpu: BoundGpu, replica: BoundReplica) -> Condition:
     others = [each for each in gpu.replicas if each.id != replica.id]
-    neighbours = sorted(Neighbour(each.network, float(each.batch), each.sm_percent) for each in others)
+    neighbours = sorted(
+        Neighbour(each.network, float(each.batch), each.sm_percent) for each in others
+    )
     group = Group(replica.network, gpu.gpu_type)
     return group, replica.sm_percent, replica.batch, gpu.clock_mhz, tuple(neighbours)
 
 
-def _sample(condition: Condition, executions: Sequence[Execution], until_s: float) -> SampleRow:
+def _sample(
+    condition: Condition, executions: Sequence[Execution], until_s: float
+) -> SampleRow:
     group, sm_percent, _, clock_mhz, neighbours = condition
     middle_ms = median_low(execution.execution_ms for execution in executions)
     middle = min(

@@ -75,8 +75,12 @@ def next_step(spending: Spending, most: int) -> int:
     """The step to be on from now: the same one, one further, one back, or 0; at most `most`."""
     step = min(spending.step, most)
     settled_s = spending.settled_s if spending.is_in_force else 0.0
-    if spending.is_spent or (spending.is_hourly and spending.usd_per_hour > spending.pace_usd_per_hour):
-        is_enough = spending.usd_per_hour <= spending.pace_usd_per_hour or settled_s < SETTLE_S
+    if spending.is_spent or (
+        spending.is_hourly and spending.usd_per_hour > spending.pace_usd_per_hour
+    ):
+        is_enough = (
+            spending.usd_per_hour <= spending.pace_usd_per_hour or settled_s < SETTLE_S
+        )
         return step if is_enough else min(step + 1, most)
     if not spending.is_hourly:
         return 0
@@ -89,7 +93,9 @@ def max_steps(services: Iterable[Service], degradation: Degradation) -> int:
     return (len(SHARES) - 1) * len(_ladder(services, degradation))
 
 
-def shares_of(services: Collection[Service], degradations: Iterable[Degradation]) -> Mapping[str, float]:
+def shares_of(
+    services: Collection[Service], degradations: Iterable[Degradation]
+) -> Mapping[str, float]:
     """Share of its demand of every service that is degraded, by name, sorted."""
     shares: dict[str, float] = {}
     for degradation in degradations:
@@ -97,29 +103,44 @@ def shares_of(services: Collection[Service], degradations: Iterable[Degradation]
         for service in services:
             if not _is_touched(service, degradation):
                 continue
-            rungs = degradation.step - (len(SHARES) - 1) * ladder.index(service.priority)
+            rungs = degradation.step - (len(SHARES) - 1) * ladder.index(
+                service.priority
+            )
             share = SHARES[min(max(0, rungs), len(SHARES) - 1)]
             shares[service.name] = min(share, shares.get(service.name, 1.0))
     return {name: share for name, share in sorted(shares.items()) if share < 1.0}
 
 
-def degraded(demands: Iterable[Demand], shares: Mapping[str, float]) -> tuple[Demand, ...]:
+def degraded(
+    demands: Iterable[Demand], shares: Mapping[str, float]
+) -> tuple[Demand, ...]:
     """The demands with these shares of them, where they were heard; others as they are."""
     return tuple(_part(demand, shares.get(demand.service, 1.0)) for demand in demands)
 
 
-def words_on_degraded(services: Collection[Service], degradations: Sequence[Degradation]) -> tuple[str, ...]:
+def words_on_degraded(
+    services: Collection[Service], degradations: Sequence[Degradation]
+) -> tuple[str, ...]:
     """What a plan's report says of it, one sentence per budget that takes something."""
     found = ((each.budget, shares_of(services, [each])) for each in degradations)
-    return tuple(f"budget {name} is exceeded: {told(shares)}" for name, shares in found if shares)
+    return tuple(
+        f"budget {name} is exceeded: {told(shares)}" for name, shares in found if shares
+    )
 
 
 def told(shares: Mapping[str, float]) -> str:
     """The shares in words: `planned of the demand: chat for 50 %, search for 25 %`."""
     if not shares:
         return "every service is planned for its whole demand"
-    parts = [f"{name} for {100 * share:g} %" for name, share in list(shares.items())[:_MAX_NAMES]]
-    more = f", and {len(shares) - _MAX_NAMES} more services for less" if len(shares) > _MAX_NAMES else ""
+    parts = [
+        f"{name} for {100 * share:g} %"
+        for name, share in list(shares.items())[:_MAX_NAMES]
+    ]
+    more = (
+        f", and {len(shares) - _MAX_NAMES} more services for less"
+        if len(shares) > _MAX_NAMES
+        else ""
+    )
     return f"planned of the demand: {', '.join(parts)}{more}"
 
 
@@ -137,13 +158,19 @@ def _part(demand: Demand, share: float) -> Demand:
 
 def _ladder(services: Iterable[Service], degradation: Degradation) -> Sequence[float]:
     """Priorities that may be touched, the least first."""
-    return sorted({service.priority for service in services if _is_touched(service, degradation)})
+    return sorted(
+        {service.priority for service in services if _is_touched(service, degradation)}
+    )
 
 
 def _is_touched(service: Service, degradation: Degradation) -> bool:
     is_of_budget = degradation.project is None or service.project == degradation.project
     is_planned = service.mode is not Mode.OFF
-    return is_of_budget and is_planned and service.priority < degradation.protected_priority
+    return (
+        is_of_budget
+        and is_planned
+        and service.priority < degradation.protected_priority
+    )
 
 
 Period: TypeAlias = Literal["hour", "day", "month"]
@@ -153,7 +180,10 @@ and the least important services are planned for less."""
 
 LEVELS: tuple[Literal[80, 100], ...] = (100, 80)
 LOOK_PERIOD_S = 60.0
-_CONSEQUENCES = {"block_new": "; nothing new is taken", "degrade": "; the least important services get less"}
+_CONSEQUENCES = {
+    "block_new": "; nothing new is taken",
+    "degrade": "; the least important services get less",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +215,9 @@ class BudgetState:
     @property
     def words(self) -> str:
         """Whose it is and how it stands."""
-        whose = "the whole cluster" if self.project is None else f"project {self.project}"
+        whose = (
+            "the whole cluster" if self.project is None else f"project {self.project}"
+        )
         return f"{self.spent_usd:.2f} of {self.limit_usd:.2f} USD of this {self.period} are spent by {whose}"
 
     @property
@@ -227,7 +259,9 @@ def spending_of(state: BudgetState, at: datetime) -> Spending:
     hours = (state.until - state.since).total_seconds() / 3600.0
     return Spending(
         step=state.degradation.step,
-        settled_s=math.inf if state.degrade_at is None else (at - state.degrade_at).total_seconds(),
+        settled_s=math.inf
+        if state.degrade_at is None
+        else (at - state.degrade_at).total_seconds(),
         is_in_force=state.is_in_force,
         is_spent=level_of(state) == 100,
         is_hourly=state.period == "hour",
@@ -236,7 +270,9 @@ def spending_of(state: BudgetState, at: datetime) -> Spending:
     )
 
 
-def step_event(state: BudgetState, step: int, shares: Mapping[str, float], at: datetime) -> AuditEvent:
+def step_event(
+    state: BudgetState, step: int, shares: Mapping[str, float], at: datetime
+) -> AuditEvent:
     """What the audit says when it takes or gives back a step. shares: of demand by service, from now on."""
     rate = f"the plan in force costs {state.usd_per_hour:.2f} USD per hour"
     return AuditEvent(

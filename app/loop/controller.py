@@ -104,8 +104,15 @@ class Controller:
         scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=JOB_DEFAULTS)
         # Until the database answers; `_reschedule` follows what it says.
         period_s = FIRST_PERIOD_S
-        scheduler.add_job(self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick")
-        scheduler.add_job(self._safely_maintain, "interval", seconds=self._wall(MAINTENANCE_PERIOD_S), id="maintain")
+        scheduler.add_job(
+            self._wake_on_time, "interval", seconds=self._wall(period_s), id="tick"
+        )
+        scheduler.add_job(
+            self._safely_maintain,
+            "interval",
+            seconds=self._wall(MAINTENANCE_PERIOD_S),
+            id="maintain",
+        )
         for job in self._slow_jobs:
             run = partial(self._safely_run, job)
             seconds = max(self._wall(job.period_s), MIN_JOB_S)
@@ -140,7 +147,11 @@ class Controller:
                 self.on_tick(self.last)
         except Exception as error:
             self.leads = False
-            log.error("tick failed; the next one starts over", error=str(error), kind=type(error).__name__)
+            log.error(
+                "tick failed; the next one starts over",
+                error=str(error),
+                kind=type(error).__name__,
+            )
             await self._clock.sleep(RETRY_S)
 
     async def _start_solver(self) -> None:
@@ -158,7 +169,9 @@ class Controller:
             log.warning("period is not readable", error=str(error))
             return period_s
         if wanted_s != period_s:
-            scheduler.reschedule_job("tick", trigger="interval", seconds=self._wall(wanted_s))
+            scheduler.reschedule_job(
+                "tick", trigger="interval", seconds=self._wall(wanted_s)
+            )
         return wanted_s
 
     async def _wake_on_time(self) -> None:
@@ -175,7 +188,9 @@ class Controller:
         try:
             await self._maintain()
         except Exception as error:
-            log.error("maintenance failed; it runs again within the hour", error=str(error))
+            log.error(
+                "maintenance failed; it runs again within the hour", error=str(error)
+            )
 
     async def _safely_run(self, job: SlowJob) -> None:
         if not self.leads:
@@ -183,7 +198,11 @@ class Controller:
         try:
             await job.run()
         except Exception as error:
-            log.error("slow job failed; it runs again at its next time", job=job.name, error=str(error))
+            log.error(
+                "slow job failed; it runs again at its next time",
+                job=job.name,
+                error=str(error),
+            )
 
     def _wall(self, seconds: float) -> float:
         return seconds / self._clock.speed

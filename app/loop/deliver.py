@@ -3,7 +3,14 @@
 from collections import defaultdict
 from dataclasses import asdict
 
-from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand
+from agents.base.protocol import (
+    GovernorCommand,
+    GpuCommand,
+    NodeCommand,
+    ReplicaCommand,
+    Route,
+    TaskCommand,
+)
 from app.store.store import PolicySettings
 from solvers.governors.registry import GOVERNORS
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, planned_rates_rps
@@ -31,7 +38,11 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
             node=node.id,
             generation=bound.generation,
             gpus=tuple(
-                _gpu(gpu, index_of[gpu.id], _governor(bound.governor, gpu, types[gpu.gpu_type]))
+                _gpu(
+                    gpu,
+                    index_of[gpu.id],
+                    _governor(bound.governor, gpu, types[gpu.gpu_type]),
+                )
                 for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
             ),
             routes=routes,
@@ -40,7 +51,9 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     )
 
 
-def _governor(name: str | None, gpu: BoundGpu, gpu_type: GpuType) -> GovernorCommand | None:
+def _governor(
+    name: str | None, gpu: BoundGpu, gpu_type: GpuType
+) -> GovernorCommand | None:
     """The governor of a GPU: any of its type's clocks, batches up to the plan's, power up to the plan's cap."""
     if name is None:
         return None
@@ -91,7 +104,12 @@ CAUTION = (Mode.OFF, Mode.ADVISE, Mode.APPROVE, Mode.AUTO)
 """Most cautious first."""
 
 
-def effective_mode(settings: PolicySettings, state: ClusterState, target: BoundPlan | None, bound: BoundPlan) -> Mode:
+def effective_mode(
+    settings: PolicySettings,
+    state: ClusterState,
+    target: BoundPlan | None,
+    bound: BoundPlan,
+) -> Mode:
     """The most cautious of the policy's mode and those of the services whose replicas change, and of their groups.
 
     A service in mode off is not planned at all, so its own mode does not keep its last replicas from ending. Where
@@ -103,7 +121,9 @@ def effective_mode(settings: PolicySettings, state: ClusterState, target: BoundP
     modes = [service.mode for service in services if service.mode is not Mode.OFF]
     if settings.approve_switch and target is not None and target.policy != bound.policy:
         modes.append(Mode.APPROVE)
-    return min([settings.mode, *modes, *(group.mode for group in groups)], key=CAUTION.index)
+    return min(
+        [settings.mode, *modes, *(group.mode for group in groups)], key=CAUTION.index
+    )
 
 
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:
@@ -113,7 +133,20 @@ def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:
 
 
 def _settings(plan: BoundPlan | None) -> set[tuple[str, str, str, float, int, float]]:
-    def key(gpu: str, clock_mhz: float, replica: BoundReplica) -> tuple[str, str, str, float, int, float]:
-        return replica.service, replica.id, gpu, replica.sm_percent, replica.batch, clock_mhz
+    def key(
+        gpu: str, clock_mhz: float, replica: BoundReplica
+    ) -> tuple[str, str, str, float, int, float]:
+        return (
+            replica.service,
+            replica.id,
+            gpu,
+            replica.sm_percent,
+            replica.batch,
+            clock_mhz,
+        )
 
-    return {key(gpu.id, gpu.clock_mhz, replica) for gpu in (plan.gpus if plan else ()) for replica in gpu.replicas}
+    return {
+        key(gpu.id, gpu.clock_mhz, replica)
+        for gpu in (plan.gpus if plan else ())
+        for replica in gpu.replicas
+    }

@@ -14,15 +14,26 @@ ACTOR = "controller"
 
 def held_event(at: datetime, reason: str) -> AuditEvent:
     """The loop decided nothing."""
-    return AuditEvent(at=at, actor=ACTOR, kind="LoopHeld", subject="loop", reason=reason)
+    return AuditEvent(
+        at=at, actor=ACTOR, kind="LoopHeld", subject="loop", reason=reason
+    )
 
 
 def refused_event(at: datetime, plan_id: int, reason: str) -> AuditEvent:
     """The checker refused a plan."""
-    return AuditEvent(at=at, actor=ACTOR, kind="PlanRefused", subject=f"plan/{plan_id}", reason=reason, plan_id=plan_id)
+    return AuditEvent(
+        at=at,
+        actor=ACTOR,
+        kind="PlanRefused",
+        subject=f"plan/{plan_id}",
+        reason=reason,
+        plan_id=plan_id,
+    )
 
 
-def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[AuditEvent, ...]:
+def silence_events(
+    at: datetime, *, before: Sequence[str], after: Sequence[str]
+) -> tuple[AuditEvent, ...]:
     """One line per node that fell silent or was heard again."""
     lost = [
         AuditEvent(
@@ -36,14 +47,22 @@ def silence_events(at: datetime, *, before: Sequence[str], after: Sequence[str])
         if node not in before
     ]
     back = [
-        AuditEvent(at=at, actor=ACTOR, kind="NodeHeard", subject=f"node/{node}", reason="its agent reports again")
+        AuditEvent(
+            at=at,
+            actor=ACTOR,
+            kind="NodeHeard",
+            subject=f"node/{node}",
+            reason="its agent reports again",
+        )
         for node in before
         if node not in after
     ]
     return (*lost, *back)
 
 
-def repartition_events(at: datetime, *, before: Sequence[str], after: Sequence[str]) -> tuple[AuditEvent, ...]:
+def repartition_events(
+    at: datetime, *, before: Sequence[str], after: Sequence[str]
+) -> tuple[AuditEvent, ...]:
     """One line per GPU whose governor has come to ask for other SM percents."""
     return tuple(
         AuditEvent(
@@ -68,14 +87,20 @@ def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> AuditEve
         subject=f"plan/{plan_id}",
         reason=describe_change(snapshot.target, bound),
         plan_id=plan_id,
-        before=None if snapshot.target is None else {"generation": snapshot.target.generation},
+        before=None
+        if snapshot.target is None
+        else {"generation": snapshot.target.generation},
         after={"generation": bound.generation, "gpus": len(bound.gpus)},
     )
 
 
 def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
     """What changes between two plans, e.g. `chat: +2 on T4, -1 on V100; photo: other SM percent, batch or clock`."""
-    old = anonymous(before) if before is not None else anonymous(BoundPlan(generation=0, parent=0, policy="none"))
+    old = (
+        anonymous(before)
+        if before is not None
+        else anonymous(BoundPlan(generation=0, parent=0, policy="none"))
+    )
     moves: Counter[tuple[str, str]] = Counter()
     reshaped: Counter[str] = Counter()
     for change in diff(old, anonymous(after)):
@@ -83,7 +108,11 @@ def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
         reshaped[change.service] += 1
     phrases, same_counts = [], []
     for service in sorted(reshaped):
-        counts = [f"{count:+d} on {kind}" for (name, kind), count in sorted(moves.items()) if name == service and count]
+        counts = [
+            f"{count:+d} on {kind}"
+            for (name, kind), count in sorted(moves.items())
+            if name == service and count
+        ]
         if counts:
             phrases.append(f"{service}: {', '.join(counts)}")
         else:
@@ -121,13 +150,17 @@ LOOK_PERIOD_S = 30.0
 """So often the leader looks who waits for long."""
 
 
-def progress_event(name: str, before: TaskRecord, after: TaskRecord, *, node: str, at: datetime) -> AuditEvent | None:
+def progress_event(
+    name: str, before: TaskRecord, after: TaskRecord, *, node: str, at: datetime
+) -> AuditEvent | None:
     """What a node's report changed about a task; None where it only came on. `name`: as its team calls it."""
     found = _change(before, after)
     if found is None:
         return None
     kind, reason = found
-    return AuditEvent(at=at, actor=f"node/{node}", kind=kind, subject=f"task/{name}", reason=reason)
+    return AuditEvent(
+        at=at, actor=f"node/{node}", kind=kind, subject=f"task/{name}", reason=reason
+    )
 
 
 def _change(before: TaskRecord, after: TaskRecord) -> tuple[str, str] | None:
@@ -142,9 +175,15 @@ def _change(before: TaskRecord, after: TaskRecord) -> tuple[str, str] | None:
         case "running":
             return "TaskStarted", f"{_place(after)}, after {done}"
         case "swapped":
-            return "TaskSwappedOut", f"its room on {_gpu(after)} is needed; {done} are done"
+            return (
+                "TaskSwappedOut",
+                f"its room on {_gpu(after)} is needed; {done} are done",
+            )
         case "failed":
-            return "TaskFailed", f"on {_gpu(after)}, after {done}; its agent starts it again"
+            return (
+                "TaskFailed",
+                f"on {_gpu(after)}, after {done}; its agent starts it again",
+            )
         case _:
             return None
 
@@ -194,10 +233,18 @@ def starved_event(task: Starved, at: datetime) -> AuditEvent:
             "send a profile, or add nodes of another type"
         )
     reason = f"it has not run for {task.waiting_s:,.0f} s: {why}"
-    return AuditEvent(at=at, actor=ACTOR, kind="TaskStarved", subject=f"task/{task.name}", reason=reason)
+    return AuditEvent(
+        at=at,
+        actor=ACTOR,
+        kind="TaskStarved",
+        subject=f"task/{task.name}",
+        reason=reason,
+    )
 
 
-def refused_events(refused: Iterable[tuple[str, str]], at: datetime) -> tuple[AuditEvent, ...]:
+def refused_events(
+    refused: Iterable[tuple[str, str]], at: datetime
+) -> tuple[AuditEvent, ...]:
     """The checker left tasks out of a plan: (id, rule with its detail) of each."""
     return tuple(
         AuditEvent(

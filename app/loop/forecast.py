@@ -18,7 +18,13 @@ from app.loop.observe import age_s
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import Choice
 from solvers.forecast.techniques import forecast_by
-from solvers.forecast.types import PLANNING_LEVEL, Forecast, History, RequestSeries, widen
+from solvers.forecast.types import (
+    PLANNING_LEVEL,
+    Forecast,
+    History,
+    RequestSeries,
+    widen,
+)
 from solvers.types.plan import planned_rates_rps
 from solvers.types.state import Demand, Service
 
@@ -53,7 +59,10 @@ def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
     """The demands without what they hold for bursts: for when that takes room from what is there."""
     return tuple(
         replace(
-            demand, arrival_rate_rps=demand.arrival_rate_rps - demand.reserve_rps, reserve_rps=0.0, method="forecast"
+            demand,
+            arrival_rate_rps=demand.arrival_rate_rps - demand.reserve_rps,
+            reserve_rps=0.0,
+            method="forecast",
         )
         if demand.reserve_rps
         else demand
@@ -64,7 +73,11 @@ def without_reserves(demands: Iterable[Demand]) -> tuple[Demand, ...]:
 def without_headroom(demands: Iterable[Demand]) -> tuple[Demand, ...]:
     """The demands as they are foreseen: for when the headroom of some takes what others will need."""
     return tuple(
-        replace(demand, arrival_rate_rps=demand.arrival_rate_rps - demand.headroom_rps, headroom_rps=0.0)
+        replace(
+            demand,
+            arrival_rate_rps=demand.arrival_rate_rps - demand.headroom_rps,
+            headroom_rps=0.0,
+        )
         for demand in demands
     )
 
@@ -76,25 +89,39 @@ def horizon_s(settings: PolicySettings) -> float:
 
 def is_heard(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> bool:
     """Whether anybody reported of a service lately; windows: its own, oldest first."""
-    return bool(windows) and age_s(windows[-1], snapshot.at) <= snapshot.settings.stale_after_s
+    return (
+        bool(windows)
+        and age_s(windows[-1], snapshot.at) <= snapshot.settings.stale_after_s
+    )
 
 
 def make_series(windows: Sequence[ServiceWindow]) -> RequestSeries:
     """The arrivals of one service from its windows, oldest first, at least one; NaN where a window is missing."""
     window_s = windows[0].window_s
     start_s = windows[0].start.timestamp()
-    places = [round((window.start.timestamp() - start_s) / window_s) for window in windows]
+    places = [
+        round((window.start.timestamp() - start_s) / window_s) for window in windows
+    ]
     arrivals = np.full(places[-1] + 1, np.nan)
     arrivals[places] = [window.arrivals for window in windows]
     return RequestSeries(start_s=start_s, window_s=window_s, arrivals=arrivals)
 
 
-def complete_windows(windows: Sequence[ServiceWindow], snapshot: Snapshot) -> Sequence[ServiceWindow]:
+def complete_windows(
+    windows: Sequence[ServiceWindow], snapshot: Snapshot
+) -> Sequence[ServiceWindow]:
     """The windows that are over; all of them where none is."""
-    return [window for window in windows if age_s(window, snapshot.at) >= 0.0] or windows
+    return [
+        window for window in windows if age_s(window, snapshot.at) >= 0.0
+    ] or windows
 
 
-def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot, planned_rps: float) -> Demand:
+def _demand(
+    service: Service,
+    windows: Sequence[ServiceWindow],
+    snapshot: Snapshot,
+    planned_rps: float,
+) -> Demand:
     if not is_heard(windows, snapshot):
         return Demand(service=service.name, arrival_rate_rps=planned_rps, method=KEPT)
     series = make_series(complete_windows(windows, snapshot))
@@ -107,7 +134,9 @@ def _demand(service: Service, windows: Sequence[ServiceWindow], snapshot: Snapsh
     high = max(made[end].rates_rps[0] for end in falling)
     headroom = snapshot.settings.headroom
     followed_rps = min(max(planned_rps, headroom * low), headroom * high)
-    reserve_rps = max(0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps)
+    reserve_rps = max(
+        0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps
+    )
     return Demand(
         service=service.name,
         arrival_rate_rps=followed_rps + reserve_rps,
@@ -124,18 +153,26 @@ def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
     An end is the number of windows before it, the last of them heard.
     """
     ends = (series.heard[::-1] + 1).tolist()
-    within = [end for end in ends if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s]
+    within = [
+        end
+        for end in ends
+        if end == ends[0] or now_s - series.start_s - end * series.window_s <= delay_s
+    ]
     return within[:: max(1, math.ceil(len(within) / MAX_FORECASTS))]
 
 
-def _forecasts(service: str, series: RequestSeries, ends: Set[int], snapshot: Snapshot) -> Mapping[int, Forecast]:
+def _forecasts(
+    service: str, series: RequestSeries, ends: Set[int], snapshot: Snapshot
+) -> Mapping[int, Forecast]:
     """The forecast as of each end."""
     choice = snapshot.choices.get(service, _DEFAULT)
     ahead_s = horizon_s(snapshot.settings)
     made: dict[int, Forecast] = {}
     for end in ends:
         history = History(recent=series.part(0, end), seasons=choice.seasons)
-        forecast = forecast_by(choice.technique, history, horizon_s=ahead_s, levels=_LEVELS)
+        forecast = forecast_by(
+            choice.technique, history, horizon_s=ahead_s, levels=_LEVELS
+        )
         assert forecast is not None, "the last window of each end was heard"
         made[end] = widen(forecast, choice.margin)
     return made

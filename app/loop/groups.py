@@ -49,12 +49,18 @@ async def ask(solver: Solver, question: PlanningRequest, budget: Budget) -> Plan
     parts = parts_of(question.problem, question.settings, question.services)
     if not question.settings.groups:
         policy = question.settings.policy
-        return await solver.make_plan(_request(policy, question.problem, question.observed, question.memory, budget))
+        return await solver.make_plan(
+            _request(
+                policy, question.problem, question.observed, question.memory, budget
+            )
+        )
     share = replace(budget, seconds=budget.seconds / max(1, len(parts)))
     decided: list[GroupPlan] = []
     memories: dict[str, Json] = {}
     for place, part in enumerate(parts):
-        answer = await _ask_part(solver, question, parts[place:], [one.plan for one in decided], share)
+        answer = await _ask_part(
+            solver, question, parts[place:], [one.plan for one in decided], share
+        )
         decided.append(GroupPlan(part=part, plan=answer.plan, report=answer.report))
         memories[part.group] = answer.memory
     plan, report = merged(question.problem, question.settings.planner, decided)
@@ -62,7 +68,9 @@ async def ask(solver: Solver, question: PlanningRequest, budget: Budget) -> Plan
     return PlanAnswer(plan=plan, report=report, memory=memory, group_memory=memories)
 
 
-def parts_of(problem: Problem, settings: PolicySettings, services: Sequence[Service]) -> tuple[PlanGroup, ...]:
+def parts_of(
+    problem: Problem, settings: PolicySettings, services: Sequence[Service]
+) -> tuple[PlanGroup, ...]:
     """The groups that have services in the problem, in their order; what is of none comes last."""
     group_of = {service.name: settings.group_of(service) for service in services}
     chosen = {service.name: group_of.get(service.name) for service in problem.services}
@@ -70,26 +78,45 @@ def parts_of(problem: Problem, settings: PolicySettings, services: Sequence[Serv
         PlanGroup(
             group=group.name,
             policy=group.policy,
-            services=frozenset(name for name, own in chosen.items() if own is not None and own.name == group.name),
+            services=frozenset(
+                name
+                for name, own in chosen.items()
+                if own is not None and own.name == group.name
+            ),
         )
         for group in settings.groups
     ]
     rest = frozenset(name for name, own in chosen.items() if own is None)
     return tuple(
-        part for part in (*found, PlanGroup(group=OTHERS, policy=settings.policy, services=rest)) if part.services
+        part
+        for part in (
+            *found,
+            PlanGroup(group=OTHERS, policy=settings.policy, services=rest),
+        )
+        if part.services
     )
 
 
 async def _ask_part(
-    solver: Solver, question: PlanningRequest, left: Sequence[PlanGroup], before: Sequence[Plan], budget: Budget
+    solver: Solver,
+    question: PlanningRequest,
+    left: Sequence[PlanGroup],
+    before: Sequence[Plan],
+    budget: Budget,
 ) -> PlanAnswer:
     """The answer for the first of the parts that are left."""
     part, *later = left
-    memory = question.memory if part.group == OTHERS else question.group_memory.get(part.group)
+    memory = (
+        question.memory
+        if part.group == OTHERS
+        else question.group_memory.get(part.group)
+    )
     answer: PlanAnswer | None = None
     for problem in _problems(question.problem, part, later, before):
         try:
-            answer = await solver.make_plan(_request(part.policy, problem, question.observed, memory, budget))
+            answer = await solver.make_plan(
+                _request(part.policy, problem, question.observed, memory, budget)
+            )
         except SolverUnavailable as error:
             raise SolverUnavailable(f"group {part.group}: {error}") from error
         if not answer.plan.unserved:
@@ -99,7 +126,10 @@ async def _ask_part(
 
 
 def _problems(
-    problem: Problem, part: PlanGroup, later: Sequence[PlanGroup], before: Sequence[Plan]
+    problem: Problem,
+    part: PlanGroup,
+    later: Sequence[PlanGroup],
+    before: Sequence[Plan],
 ) -> Iterator[Problem]:
     """That of the part without the GPUs that later ones run on; then with them, where that is any more."""
     others = frozenset(name for one in later for name in one.services)
@@ -110,5 +140,9 @@ def _problems(
         yield second
 
 
-def _request(policy: str, problem: Problem, observed: Observed, memory: Json, budget: Budget) -> PlanRequest:
-    return PlanRequest(policy=policy, problem=problem, observed=observed, memory=memory, budget=budget)
+def _request(
+    policy: str, problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> PlanRequest:
+    return PlanRequest(
+        policy=policy, problem=problem, observed=observed, memory=memory, budget=budget
+    )

@@ -21,18 +21,30 @@ CHOOSING = "joint"
 
 def networks_of(services: Sequence[Service]) -> set[str]:
     """That may serve them."""
-    return {name for each in services for name in (each.network, *(one.network for one in each.variants))}
+    return {
+        name
+        for each in services
+        for name in (each.network, *(one.network for one in each.variants))
+    }
 
 
 def with_choices(
-    problem: Problem, services: Sequence[Service], settings: PolicySettings, target: BoundPlan | None
+    problem: Problem,
+    services: Sequence[Service],
+    settings: PolicySettings,
+    target: BoundPlan | None,
 ) -> Problem:
     """The problem with the network that is to serve each service. It has the operating points of all variants."""
-    chosen = choose_variants(problem, _choosing(problem, services, settings), running_networks(target))
+    chosen = choose_variants(
+        problem, _choosing(problem, services, settings), running_networks(target)
+    )
     network_of = {choice.service: choice.network for choice in chosen}
     return replace(
         problem,
-        services=tuple(replace(each, network=network_of.get(each.name, each.network)) for each in problem.services),
+        services=tuple(
+            replace(each, network=network_of.get(each.name, each.network))
+            for each in problem.services
+        ),
     )
 
 
@@ -42,22 +54,38 @@ def running_networks(target: BoundPlan | None) -> Mapping[str, str]:
     for gpu in target.gpus if target is not None else ():
         for replica in gpu.replicas:
             rates[replica.service][replica.network] += replica.arrival_rate_rps
-    return {name: min(own, key=lambda network: (-own[network], network)) for name, own in rates.items()}
+    return {
+        name: min(own, key=lambda network: (-own[network], network))
+        for name, own in rates.items()
+    }
 
 
-def words_on_variants(problem: Problem, services: Sequence[Service], settings: PolicySettings) -> tuple[str, ...]:
+def words_on_variants(
+    problem: Problem, services: Sequence[Service], settings: PolicySettings
+) -> tuple[str, ...]:
     """For the report: which variant serves each service, and what the others would cost."""
-    choosing = sorted(_choosing(problem, services, settings), key=lambda each: each.name)
+    choosing = sorted(
+        _choosing(problem, services, settings), key=lambda each: each.name
+    )
     return tuple(
-        f"{each.name}: " + "; ".join(_words(variant_costs(problem, each), problem.service(each.name).network))
+        f"{each.name}: "
+        + "; ".join(
+            _words(variant_costs(problem, each), problem.service(each.name).network)
+        )
         for each in choosing
     )
 
 
-def _choosing(problem: Problem, services: Sequence[Service], settings: PolicySettings) -> list[Service]:
+def _choosing(
+    problem: Problem, services: Sequence[Service], settings: PolicySettings
+) -> list[Service]:
     known = {service.name for service in problem.services}
     return [
-        each for each in services if each.variants and each.name in known and _policy_of(each, settings) == CHOOSING
+        each
+        for each in services
+        if each.variants
+        and each.name in known
+        and _policy_of(each, settings) == CHOOSING
     ]
 
 
@@ -69,8 +97,17 @@ def _policy_of(service: Service, settings: PolicySettings) -> str:
 def _words(costs: Sequence[VariantCost], chosen: str) -> Iterator[str]:
     """The one that serves first."""
     for each in sorted(costs, key=lambda cost: cost.variant.network != chosen):
-        name, usd = f"{each.variant.network} (accuracy {each.variant.accuracy:g})", each.usd_per_hour
+        name, usd = (
+            f"{each.variant.network} (accuracy {each.variant.accuracy:g})",
+            each.usd_per_hour,
+        )
         if each.variant.network == chosen:
-            yield f"served by {name}" + ("" if usd is None else f", for about ${usd:.4f} per hour of GPUs")
+            yield f"served by {name}" + (
+                "" if usd is None else f", for about ${usd:.4f} per hour of GPUs"
+            )
         else:
-            yield f"{name} cannot keep the SLO" if usd is None else f"{name} would cost ${usd:.4f}"
+            yield (
+                f"{name} cannot keep the SLO"
+                if usd is None
+                else f"{name} would cost ${usd:.4f}"
+            )

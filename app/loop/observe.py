@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 
 from agents.base.protocol import bucket_end_ms
 from app.store.store import ServiceWindow, Snapshot
-from solvers.types.state import ClusterState, GpuId, Observed, Service, ServiceObservation, gpu_id
+from solvers.types.state import (
+    ClusterState,
+    GpuId,
+    Observed,
+    Service,
+    ServiceObservation,
+    gpu_id,
+)
 
 READING_WINDOW_S = 60.0
 """Readings for policies look back this far."""
@@ -40,8 +47,12 @@ def asking_gpus(snapshot: Snapshot) -> tuple[GpuId, ...]:
     target = snapshot.target
     if target is None:
         return ()
-    follow = [status for status in snapshot.statuses if status.generation == target.generation]
-    asking = {gpu_id(status.node, index) for status in follow for index in status.repartition}
+    follow = [
+        status for status in snapshot.statuses if status.generation == target.generation
+    ]
+    asking = {
+        gpu_id(status.node, index) for status in follow for index in status.repartition
+    }
     return tuple(sorted(asking & {gpu.id for gpu in target.gpus}))
 
 
@@ -49,15 +60,28 @@ def asking_services(snapshot: Snapshot) -> tuple[str, ...]:
     """Services that run on those GPUs, sorted."""
     asking = set(asking_gpus(snapshot))
     gpus = snapshot.target.gpus if snapshot.target is not None else ()
-    return tuple(sorted({replica.service for gpu in gpus if gpu.id in asking for replica in gpu.replicas}))
+    return tuple(
+        sorted(
+            {
+                replica.service
+                for gpu in gpus
+                if gpu.id in asking
+                for replica in gpu.replicas
+            }
+        )
+    )
 
 
-def make_reading(service: Service, windows: Sequence[ServiceWindow], now: datetime) -> ServiceObservation:
+def make_reading(
+    service: Service, windows: Sequence[ServiceWindow], now: datetime
+) -> ServiceObservation:
     """The reading of one service from its windows, oldest first; at least one.
 
     A window that is still open counts only while there is no other.
     """
-    recent = [window for window in windows if 0.0 <= age_s(window, now) <= READING_WINDOW_S] or [windows[-1]]
+    recent = [
+        window for window in windows if 0.0 <= age_s(window, now) <= READING_WINDOW_S
+    ] or [windows[-1]]
     seconds = sum(window.window_s for window in recent)
     served = sum(window.served for window in recent)
     finished = served + sum(window.rejected for window in recent)
@@ -66,12 +90,16 @@ def make_reading(service: Service, windows: Sequence[ServiceWindow], now: dateti
         arrival_rate_rps=sum(window.arrivals for window in recent) / seconds,
         served_rps=served / seconds,
         latency_ms=latency_percentile_ms(recent, service.slo.percentile),
-        attainment=sum(window.in_slo for window in recent) / finished if finished else None,
+        attainment=sum(window.in_slo for window in recent) / finished
+        if finished
+        else None,
         age_s=age_s(windows[-1], now),
     )
 
 
-def latency_percentile_ms(windows: Sequence[ServiceWindow], percentile: float) -> float | None:
+def latency_percentile_ms(
+    windows: Sequence[ServiceWindow], percentile: float
+) -> float | None:
     """Upper end of the latency bucket that holds the percentile; None when nothing finished."""
     counts: dict[int, int] = defaultdict(int)
     for window in windows:
@@ -95,7 +123,11 @@ def hold_reason(snapshot: Snapshot) -> str | None:
     """Why the loop must not decide now, in words; None when it may."""
     if not snapshot.state.gpus:
         return "no GPU is registered: start an agent or apply a Node"
-    heard = [node for node in snapshot.state.nodes if node.silent_for_s <= snapshot.settings.stale_after_s]
+    heard = [
+        node
+        for node in snapshot.state.nodes
+        if node.silent_for_s <= snapshot.settings.stale_after_s
+    ]
     if not heard:
         freshest = min(node.silent_for_s for node in snapshot.state.nodes)
         return (
@@ -108,13 +140,17 @@ def hold_reason(snapshot: Snapshot) -> str | None:
 def silent_nodes(snapshot: Snapshot) -> tuple[str, ...]:
     """Nodes whose agents are silent for longer than the limit."""
     limit = snapshot.settings.stale_after_s
-    return tuple(sorted(node.id for node in snapshot.state.nodes if node.silent_for_s > limit))
+    return tuple(
+        sorted(node.id for node in snapshot.state.nodes if node.silent_for_s > limit)
+    )
 
 
 def without_silent_nodes(state: ClusterState, silent: Sequence[str]) -> ClusterState:
     """The state in which the GPUs of silent nodes are not healthy, so that nothing is planned there."""
     gone = set(silent)
-    gpus = tuple(replace(gpu, healthy=False) if gpu.node in gone else gpu for gpu in state.gpus)
+    gpus = tuple(
+        replace(gpu, healthy=False) if gpu.node in gone else gpu for gpu in state.gpus
+    )
     return replace(state, gpus=gpus)
 
 
@@ -150,7 +186,9 @@ class HeardNodes:
     def _was_away(self, snapshot: Snapshot) -> bool:
         settings = snapshot.settings
         longest_s = max(settings.stale_after_s, MISSED_PERIODS * settings.period_s)
-        return self.looked_at is None or snapshot.at - self.looked_at > timedelta(seconds=longest_s)
+        return self.looked_at is None or snapshot.at - self.looked_at > timedelta(
+            seconds=longest_s
+        )
 
     def _comeback_reason(self, snapshot: Snapshot, since: datetime) -> str | None:
         """Give every agent the time after which it would count as silent, where there is a plan to keep meanwhile."""

@@ -77,7 +77,10 @@ async def decide(
     return await judge(
         problem,
         state,
-        replace(answer, report=replace(answer.report, messages=(*answer.report.messages, *words))),
+        replace(
+            answer,
+            report=replace(answer.report, messages=(*answer.report.messages, *words)),
+        ),
         governor=settings.governor,
         target=target,
         memory=memory,
@@ -97,10 +100,16 @@ async def judge(
 ) -> Decision:
     """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
     # Where a governor holds power, shares of the budget are caps that it keeps; a plan need not fit in it.
-    checked = replace(problem, power_budget_w=None) if holds_power(governor) else problem
+    checked = (
+        replace(problem, power_budget_w=None) if holds_power(governor) else problem
+    )
     # In a thread: on a large fleet it takes long enough to keep agents waiting that this process serves.
     broken = await asyncio.to_thread(violations, checked, answer.plan)
-    fatal = [entry for entry in broken if entry.severity == "physical" or not promises_may_break]
+    fatal = [
+        entry
+        for entry in broken
+        if entry.severity == "physical" or not promises_may_break
+    ]
     if fatal:
         return Decision(
             state="refused",
@@ -122,7 +131,14 @@ def _bound(
     governor: str | None,
 ) -> Decision:
     generation = 1 if target is None else target.generation + 1
-    result = bind(problem, answer.plan, state.gpus, state.nodes, running=target, generation=generation)
+    result = bind(
+        problem,
+        answer.plan,
+        state.gpus,
+        state.nodes,
+        running=target,
+        generation=generation,
+    )
     bound = replace(result.plan, governor=governor)
     decision = Decision(
         state="proposed",
@@ -148,16 +164,24 @@ def _bound(
         return replace(decision, state="refused", bound=None, reason=reason)
     bound, decision = capped, replace(decision, bound=capped)
     if target is not None and same_state(bound, target):
-        return replace(decision, state="kept", bound=None, reason="nothing would change")
+        return replace(
+            decision, state="kept", bound=None, reason="nothing would change"
+        )
     return decision
 
 
-def keep(problem: Problem, target: BoundPlan | None, *, reason: str, memory: Json) -> Decision:
+def keep(
+    problem: Problem, target: BoundPlan | None, *, reason: str, memory: Json
+) -> Decision:
     """The current plan stays; the report says why."""
     plan = Plan(policy="none") if target is None else anonymous(target)
     cost = cost_usd_per_hour(problem, _known(problem, plan))
-    report = PlanReport(status="kept", cost_usd_per_hour=cost, method="keep", messages=(reason,))
-    return Decision(state="kept", plan=plan, report=report, memory=memory, reason=reason)
+    report = PlanReport(
+        status="kept", cost_usd_per_hour=cost, method="keep", messages=(reason,)
+    )
+    return Decision(
+        state="kept", plan=plan, report=report, memory=memory, reason=reason
+    )
 
 
 def with_words(decision: Decision, words: Sequence[str]) -> Decision:
@@ -168,7 +192,10 @@ def with_words(decision: Decision, words: Sequence[str]) -> Decision:
 
 def _known(problem: Problem, plan: Plan) -> Plan:
     """The part of the plan that can be priced: services, GPU types and rows may have gone since it was made."""
-    rows, services = OperatingRows(problem), {service.name: service.network for service in problem.services}
+    rows, services = (
+        OperatingRows(problem),
+        {service.name: service.network for service in problem.services},
+    )
     types = {gpu_type.name for gpu_type in problem.gpu_types}
     gpus = (
         replace(
@@ -178,7 +205,9 @@ def _known(problem: Problem, plan: Plan) -> Plan:
                 for replica in gpu.replicas
                 if replica.service in services
                 and rows.find(
-                    services[replica.service], gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+                    services[replica.service],
+                    gpu.gpu_type,
+                    (replica.sm_percent, replica.batch, gpu.clock_mhz),
                 )
             ),
         )
@@ -202,8 +231,13 @@ def same_state(new: BoundPlan, old: BoundPlan) -> bool:
     )
 
 
-def _close(new: Mapping[str, float], old: Mapping[str, float], tolerance: float) -> bool:
-    return all(abs(value - old[key]) <= tolerance * max(value, old[key]) for key, value in new.items())
+def _close(
+    new: Mapping[str, float], old: Mapping[str, float], tolerance: float
+) -> bool:
+    return all(
+        abs(value - old[key]) <= tolerance * max(value, old[key])
+        for key, value in new.items()
+    )
 
 
 def _shortages(plan: BoundPlan) -> frozenset[tuple[str, int]]:
@@ -212,7 +246,14 @@ def _shortages(plan: BoundPlan) -> frozenset[tuple[str, int]]:
 
 def _shape(plan: BoundPlan) -> frozenset[tuple[object, ...]]:
     return frozenset(
-        (gpu.id, gpu.clock_mhz, gpu.power_cap_w, replica.id, replica.sm_percent, replica.batch)
+        (
+            gpu.id,
+            gpu.clock_mhz,
+            gpu.power_cap_w,
+            replica.id,
+            replica.sm_percent,
+            replica.batch,
+        )
         for gpu in plan.gpus
         for replica in gpu.replicas
     )

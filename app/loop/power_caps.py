@@ -19,15 +19,23 @@ from solvers.types.state import Node
 
 def holds_power(governor: str | None) -> bool:
     """Whether a governor of that name keeps a GPU's cap by itself, whatever the plan draws."""
-    return governor is not None and governor in GOVERNORS and GOVERNORS[governor].holds_power
+    return (
+        governor is not None
+        and governor in GOVERNORS
+        and GOVERNORS[governor].holds_power
+    )
 
 
 def is_limited(problem: Problem, nodes: Sequence[Node]) -> bool:
     """Whether there is any limit on watts beyond those of the GPUs."""
-    return problem.power_budget_w is not None or any(node.power_cap_w is not None for node in nodes)
+    return problem.power_budget_w is not None or any(
+        node.power_cap_w is not None for node in nodes
+    )
 
 
-def with_caps(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> BoundPlan | None:
+def with_caps(
+    problem: Problem, bound: BoundPlan, nodes: Sequence[Node]
+) -> BoundPlan | None:
     """The plan with a power cap for every GPU, together within all limits; None where they leave too little for it.
 
     Where nothing is limited, the plan itself.
@@ -38,14 +46,21 @@ def with_caps(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> Boun
     takers = [_taker(problem, rows, gpu, governed=governed) for gpu in bound.gpus]
     caps = {node.id: node.power_cap_w for node in nodes if node.power_cap_w is not None}
     budget_w = math.inf if problem.power_budget_w is None else problem.power_budget_w
-    watts = fill(takers, budget_w=budget_w, node_caps_w={str(node): cap_w for node, cap_w in caps.items()})
+    watts = fill(
+        takers,
+        budget_w=budget_w,
+        node_caps_w={str(node): cap_w for node, cap_w in caps.items()},
+    )
     if watts is None:
         return None
     min_w = {taker.id: taker.min_w for taker in takers}
     return replace(
         bound,
         gpus=tuple(
-            replace(gpu, power_cap_w=max(float(math.floor(watts[gpu.id])), min_w[gpu.id])) for gpu in bound.gpus
+            replace(
+                gpu, power_cap_w=max(float(math.floor(watts[gpu.id])), min_w[gpu.id])
+            )
+            for gpu in bound.gpus
         ),
     )
 
@@ -53,8 +68,15 @@ def with_caps(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> Boun
 def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str:
     """Why a plan has no caps, in words, with the remedy."""
     rows, governed = OperatingRows(problem), holds_power(bound.governor)
-    drawn_w = {gpu.id: _taker(problem, rows, gpu, governed=governed).min_w for gpu in bound.gpus}
-    remedy = "" if governed else ", or set the policy's governor to power_latency, which holds a share of it"
+    drawn_w = {
+        gpu.id: _taker(problem, rows, gpu, governed=governed).min_w
+        for gpu in bound.gpus
+    }
+    remedy = (
+        ""
+        if governed
+        else ", or set the policy's governor to power_latency, which holds a share of it"
+    )
     for node in sorted(nodes, key=lambda node: node.id):
         on_node_w = sum(drawn_w[gpu.id] for gpu in bound.gpus if gpu.node == node.id)
         if node.power_cap_w is not None and on_node_w > node.power_cap_w:
@@ -64,12 +86,19 @@ def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str
     return f"{words} {problem.power_budget_w or math.inf:g}: raise it, plan with policy joint, which fits it{remedy}"
 
 
-def _taker(problem: Problem, rows: OperatingRows, gpu: BoundGpu, *, governed: bool) -> Taker:
+def _taker(
+    problem: Problem, rows: OperatingRows, gpu: BoundGpu, *, governed: bool
+) -> Taker:
     gpu_type = problem.gpu_type(gpu.gpu_type)
     planned = _rows_at(rows, gpu, gpu.clock_mhz)
     min_w = gpu_type.idle_w + sum(row.power_w for row in planned)
     if not governed:
-        return Taker(id=gpu.id, node=gpu.node, min_w=min_w, max_w=max(min_w, gpu_type.power_cap_w))
+        return Taker(
+            id=gpu.id,
+            node=gpu.node,
+            min_w=min_w,
+            max_w=max(min_w, gpu_type.power_cap_w),
+        )
     points = list(_points(rows, gpu, gpu_type.clocks_mhz, idle_w=gpu_type.idle_w))
     min_w = min([min_w, gpu_type.power_cap_w, *(watts for watts, _ in points)])
     return Taker(
@@ -86,16 +115,35 @@ def _points(
 ) -> Iterator[tuple[float, float]]:
     """(watts, throughput) at every clock at which all its replicas have rows: the sum of their parts of their best."""
     by_clock = {clock: _rows_at(rows, gpu, clock) for clock in clocks_mhz}
-    whole = {clock: found for clock, found in by_clock.items() if len(found) == len(gpu.replicas)}
-    best_ms = [min(found[at].solo_ms for found in whole.values()) for at in range(len(gpu.replicas))] if whole else []
+    whole = {
+        clock: found
+        for clock, found in by_clock.items()
+        if len(found) == len(gpu.replicas)
+    }
+    best_ms = (
+        [
+            min(found[at].solo_ms for found in whole.values())
+            for at in range(len(gpu.replicas))
+        ]
+        if whole
+        else []
+    )
     for found in whole.values():
-        throughput = sum(best / row.solo_ms for best, row in zip(best_ms, found, strict=True))
+        throughput = sum(
+            best / row.solo_ms for best, row in zip(best_ms, found, strict=True)
+        )
         yield idle_w + sum(row.power_w for row in found), throughput
 
 
-def _rows_at(rows: OperatingRows, gpu: BoundGpu, clock_mhz: float) -> list[OperatingPoint]:
+def _rows_at(
+    rows: OperatingRows, gpu: BoundGpu, clock_mhz: float
+) -> list[OperatingPoint]:
     found = (
-        rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, clock_mhz))
+        rows.find(
+            replica.network,
+            gpu.gpu_type,
+            (replica.sm_percent, replica.batch, clock_mhz),
+        )
         for replica in gpu.replicas
     )
     return [row for row in found if row is not None]

@@ -17,7 +17,15 @@ from solvers.predict.data.samples import Group, Reals
 from solvers.predict.learn.online import FitState, RowKey, log_factors, new_health
 from solvers.types.plan import BoundPlan, anonymous
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
-from solvers.types.state import ClusterState, Demand, GpuId, GpuType, Mode, Scaling, Service
+from solvers.types.state import (
+    ClusterState,
+    Demand,
+    GpuId,
+    GpuType,
+    Mode,
+    Scaling,
+    Service,
+)
 
 Sigma = tuple[float, ...]
 
@@ -46,9 +54,13 @@ class PlannedPoints:
     Whoever stores problems knows shared parts by identity, and a tick should not compute what the last one did.
     """
 
-    _kept: dict[Group, tuple[PointInputs, OperatingPoints]] = field(default_factory=dict)
+    _kept: dict[Group, tuple[PointInputs, OperatingPoints]] = field(
+        default_factory=dict
+    )
 
-    def of(self, snapshot: Snapshot, networks: Collection[str] | None = None) -> tuple[OperatingPoints, ...]:
+    def of(
+        self, snapshot: Snapshot, networks: Collection[str] | None = None
+    ) -> tuple[OperatingPoints, ...]:
         """The snapshot's points, with planned times for these networks: None = those that may serve some service."""
         wanted = networks_of(snapshot.state.services) if networks is None else networks
         learned = snapshot.corrections if snapshot.settings.learning else ()
@@ -57,9 +69,16 @@ class PlannedPoints:
 
         def planned(points: OperatingPoints) -> OperatingPoints:
             group = Group(points.network, points.gpu_type)
-            return self._planned(PointInputs(points, snapshot.latency_sigma.get(group), healths.get(group), z))
+            return self._planned(
+                PointInputs(
+                    points, snapshot.latency_sigma.get(group), healths.get(group), z
+                )
+            )
 
-        return tuple(planned(entry) if entry.network in wanted else entry for entry in snapshot.points)
+        return tuple(
+            planned(entry) if entry.network in wanted else entry
+            for entry in snapshot.points
+        )
 
     def _planned(self, made_from: PointInputs) -> OperatingPoints:
         group = Group(made_from.points.network, made_from.points.gpu_type)
@@ -75,14 +94,21 @@ def planned_points(made_from: PointInputs) -> OperatingPoints:
     if health is None and not (sigma and any(sigma)):
         return points
     stated: Reals = np.array(sigma or (0.0,) * len(points.rows))
-    factors = np.exp(log_factors(health or new_health(stated, 0.0), row_keys(points), stated, z))
-    rows = tuple(row.slower(factor) for row, factor in zip(points.rows, factors.tolist(), strict=True))
+    factors = np.exp(
+        log_factors(health or new_health(stated, 0.0), row_keys(points), stated, z)
+    )
+    rows = tuple(
+        row.slower(factor)
+        for row, factor in zip(points.rows, factors.tolist(), strict=True)
+    )
     return replace(points, rows=rows)
 
 
 def sigma_of(snapshot: Snapshot, points: OperatingPoints) -> Sigma:
     """The stated uncertainty of every row."""
-    return snapshot.latency_sigma.get(Group(points.network, points.gpu_type)) or (0.0,) * len(points.rows)
+    return snapshot.latency_sigma.get(Group(points.network, points.gpu_type)) or (
+        0.0,
+    ) * len(points.rows)
 
 
 def row_keys(points: OperatingPoints) -> list[RowKey]:
@@ -112,15 +138,25 @@ def make_problem(
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
     `without_cordoned`: count none of them, for when a plan with them found no place.
     """
-    carrying = set() if target is None or without_cordoned else {gpu.id for gpu in target.gpus if gpu.replicas}
+    carrying = (
+        set()
+        if target is None or without_cordoned
+        else {gpu.id for gpu in target.gpus if gpu.replicas}
+    )
     gpu_types = _stocked(state, carrying)
     services = _service_demands(state.services, demands, gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
     planned = {service.name for service in services}
-    networks = networks_of([service for service in state.services if service.name in planned])
+    networks = networks_of(
+        [service for service in state.services if service.name in planned]
+    )
     used = tuple(
         sorted(
-            (entry for entry in points if entry.network in networks and entry.gpu_type in known),
+            (
+                entry
+                for entry in points
+                if entry.network in networks and entry.gpu_type in known
+            ),
             key=lambda entry: (entry.network, entry.gpu_type),
         )
     )
@@ -152,7 +188,9 @@ def _stocked(state: ClusterState, carrying: Collection[str]) -> tuple[GpuType, .
     """GPU types of the fleet with the number of GPUs that may be used; cordoned ones only where they carry replicas."""
     cordoned = cordoned_gpus(state)
     usable = Counter(
-        gpu.gpu_type for gpu in state.gpus if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
+        gpu.gpu_type
+        for gpu in state.gpus
+        if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
     )
     fleet = {gpu.gpu_type for gpu in state.gpus}
     return tuple(
@@ -171,7 +209,9 @@ def cordoned_gpus(state: ClusterState) -> set[GpuId]:
 def _service_demands(
     services: Sequence[Service], demands: Sequence[Demand], gpu_types: Sequence[GpuType]
 ) -> tuple[ServiceDemand, ...]:
-    rates: Mapping[str, float] = {demand.service: demand.arrival_rate_rps for demand in demands}
+    rates: Mapping[str, float] = {
+        demand.service: demand.arrival_rate_rps for demand in demands
+    }
     return tuple(
         ServiceDemand(
             name=service.name,
@@ -200,7 +240,10 @@ def _allowed(service: Service, gpu_types: Sequence[GpuType]) -> tuple[str, ...] 
     return tuple(
         gpu_type.name
         for gpu_type in gpu_types
-        if (service.allowed_gpu_types is None or gpu_type.name in service.allowed_gpu_types)
+        if (
+            service.allowed_gpu_types is None
+            or gpu_type.name in service.allowed_gpu_types
+        )
         and gpu_type.name not in service.excluded_gpu_types
     )
 
@@ -224,5 +267,9 @@ def carbon_g_per_kwh(settings: PolicySettings, at: datetime | None) -> float:
 
 def price_usd_per_kwh(settings: PolicySettings, at: datetime | None) -> float:
     """What plans made at that time reckon with."""
-    carbon_usd = carbon_g_per_kwh(settings, at) * settings.carbon_price_usd_per_t / GRAMS_PER_TONNE
+    carbon_usd = (
+        carbon_g_per_kwh(settings, at)
+        * settings.carbon_price_usd_per_t
+        / GRAMS_PER_TONNE
+    )
     return settings.energy_price_usd_per_kwh + carbon_usd

@@ -61,7 +61,9 @@ def hold_reason(snapshot: Snapshot) -> str | None:
     return None
 
 
-async def restore(snapshot: Snapshot, earlier: BoundPlan, *, layers: Sequence[LayerCounts] = ()) -> Restored:
+async def restore(
+    snapshot: Snapshot, earlier: BoundPlan, *, layers: Sequence[LayerCounts] = ()
+) -> Restored:
     """The earlier plan on the present fleet, with the tasks of now on what it leaves over."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
     demands = make_demands(snapshot)
@@ -81,34 +83,61 @@ async def restore(snapshot: Snapshot, earlier: BoundPlan, *, layers: Sequence[La
     return Restored(decision=decision, problem=problem, demands=demands)
 
 
-def _problem(snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]) -> Problem:
+def _problem(
+    snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
+) -> Problem:
     points = PlannedPoints().of(snapshot)
-    return make_problem(state, points, demands, snapshot.settings, target=snapshot.target, at=snapshot.at)
+    return make_problem(
+        state,
+        points,
+        demands,
+        snapshot.settings,
+        target=snapshot.target,
+        at=snapshot.at,
+    )
 
 
 def _plan(earlier: BoundPlan, problem: Problem) -> Plan:
     """Without what it left unserved of services that are gone."""
     names = {service.name for service in problem.services}
     plan = anonymous(earlier)
-    return replace(plan, unserved=tuple(entry for entry in plan.unserved if entry.service in names))
+    return replace(
+        plan, unserved=tuple(entry for entry in plan.unserved if entry.service in names)
+    )
 
 
-async def _decide(snapshot: Snapshot, state: ClusterState, problem: Problem, plan: Plan) -> Decision:
+async def _decide(
+    snapshot: Snapshot, state: ClusterState, problem: Problem, plan: Plan
+) -> Decision:
     # As in `judge`: where a governor holds power, a plan need not fit into the budget. Only of a plan without broken
     # physical rules is the cost known: others name what is gone.
-    checked = replace(problem, power_budget_w=None) if holds_power(snapshot.settings.governor) else problem
+    checked = (
+        replace(problem, power_budget_w=None)
+        if holds_power(snapshot.settings.governor)
+        else problem
+    )
     broken = await asyncio.to_thread(violations, checked, plan)
     physical = [entry for entry in broken if entry.severity == "physical"]
     if physical:
         words = dict.fromkeys(entry.detail for entry in physical)
         report = PlanReport(status="kept", cost_usd_per_hour=0.0, method="restore")
-        return Decision(state="refused", plan=plan, report=report, violations=broken, reason="; ".join([*words][:5]))
+        return Decision(
+            state="refused",
+            plan=plan,
+            report=report,
+            violations=broken,
+            reason="; ".join([*words][:5]),
+        )
     cost = cost_usd_per_hour(problem, plan)
     return await judge(
         problem,
         state,
         PlanAnswer(
-            plan=plan, report=PlanReport(status="feasible", cost_usd_per_hour=cost, method="restore"), memory=None
+            plan=plan,
+            report=PlanReport(
+                status="feasible", cost_usd_per_hour=cost, method="restore"
+            ),
+            memory=None,
         ),
         governor=snapshot.settings.governor,
         target=snapshot.target,

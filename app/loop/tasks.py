@@ -20,11 +20,21 @@ from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations
 from solvers.policies.registry import DISPATCHES_JOBS, Fill
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import ProfiledNetworks, UnprofiledNetwork
+from solvers.predict.estimate.unprofiled_training import (
+    ProfiledNetworks,
+    UnprofiledNetwork,
+)
 from solvers.tick.bind import named
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Severity, Violation
-from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask, anonymous, planned_rates_rps
+from solvers.types.plan import (
+    BoundGpu,
+    BoundPlan,
+    BoundReplica,
+    BoundTask,
+    anonymous,
+    planned_rates_rps,
+)
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import ClusterState, GpuId, GpuType, Task
 
@@ -41,25 +51,42 @@ def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]
         elif task.name in placed:
             was = placed[task.name][1]
             done = task.done_iterations * task.batch / was.batch
-            again = replace(task, network=was.network, batch=was.batch, iterations=was.iterations)
-            found.append(replace(again, done_iterations=min(done, float(was.iterations))))
+            again = replace(
+                task, network=was.network, batch=was.batch, iterations=was.iterations
+            )
+            found.append(
+                replace(again, done_iterations=min(done, float(was.iterations)))
+            )
     return tuple(found)
 
 
 def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
-    return {task.name: (gpu.id, task) for gpu in (target.gpus if target else ()) for task in gpu.tasks}
+    return {
+        task.name: (gpu.id, task)
+        for gpu in (target.gpus if target else ())
+        for task in gpu.tasks
+    }
 
 
 def is_dispatched(task: Task, settings: PolicySettings) -> bool:
     """Whether the task is a job of the dispatcher. Groups that ask for labels have services only."""
     groups = (each for each in settings.groups if not each.labels)
-    chosen = next((each for each in groups if not each.projects or task.project in each.projects), None)
-    return task.kind == "offline" and (settings.policy if chosen is None else chosen.policy) == DISPATCHES_JOBS
+    chosen = next(
+        (each for each in groups if not each.projects or task.project in each.projects),
+        None,
+    )
+    return (
+        task.kind == "offline"
+        and (settings.policy if chosen is None else chosen.policy) == DISPATCHES_JOBS
+    )
 
 
 def is_used(settings: PolicySettings) -> bool:
     """Whether any task can be a job of the dispatcher."""
-    return DISPATCHES_JOBS in (settings.policy, *(group.policy for group in settings.groups))
+    return DISPATCHES_JOBS in (
+        settings.policy,
+        *(group.policy for group in settings.groups),
+    )
 
 
 log = structlog.get_logger(__name__)
@@ -86,7 +113,11 @@ def with_tasks(
     A refused plan stays refused. `promises_may_break`: as in plans, for baselines in simulation.
     """
     bound = decision.bound or (target if decision.state == "kept" else None)
-    if bound is None or decision.state not in ("proposed", "kept") or not (state.tasks or tasks_of(target)):
+    if (
+        bound is None
+        or decision.state not in ("proposed", "kept")
+        or not (state.tasks or tasks_of(target))
+    ):
         return decision
     used = {gpu.id for gpu in bound.gpus}
     wanted = FillProblem(
@@ -95,26 +126,51 @@ def with_tasks(
         tasks=state.tasks,
         points=points_of_tasks(state.tasks, points, problem, layers),
         # Under a limit on watts all of them are given away: no GPU is opened for tasks alone.
-        gpus=[gpu for gpu in state.gpus if gpu.healthy and (gpu.id in used or not is_limited(problem, state.nodes))],
+        gpus=[
+            gpu
+            for gpu in state.gpus
+            if gpu.healthy and (gpu.id in used or not is_limited(problem, state.nodes))
+        ],
         cordoned=cordoned_gpus(state),
         running=target,
     )
-    refused: Severities = ("physical",) if promises_may_break else ("physical", "promise")
+    refused: Severities = (
+        ("physical",) if promises_may_break else ("physical", "promise")
+    )
     try:
         left_out: dict[str, str] = {}
-        filled = {gpu.id: gpu for gpu in map(_checker(wanted, refused, left_out), fill(wanted))}
-    except InvalidInput as error:  # only of a plan that is kept though its service or rows have gone
-        log.warning("no task is started or swapped: what runs is unknown to the problem", reason=str(error))
+        filled = {
+            gpu.id: gpu
+            for gpu in map(_checker(wanted, refused, left_out), fill(wanted))
+        }
+    except (
+        InvalidInput
+    ) as error:  # only of a plan that is kept though its service or rows have gone
+        log.warning(
+            "no task is started or swapped: what runs is unknown to the problem",
+            reason=str(error),
+        )
         return decision
     decision = replace(decision, refused_tasks=tuple(sorted(left_out.items())))
-    generation = bound.generation if decision.bound is not None else bound.generation + 1
+    generation = (
+        bound.generation if decision.bound is not None else bound.generation + 1
+    )
     gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
     if decision.bound is not None:
         return replace(decision, bound=replace(decision.bound, gpus=gpus))
-    if target is None or (_tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)):
+    if target is None or (
+        _tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)
+    ):
         return decision
-    following = replace(target, generation=generation, parent=target.generation, gpus=gpus)
-    return replace(decision, state="proposed", bound=following, reason="tasks take or leave what services leave over")
+    following = replace(
+        target, generation=generation, parent=target.generation, gpus=gpus
+    )
+    return replace(
+        decision,
+        state="proposed",
+        bound=following,
+        reason="tasks take or leave what services leave over",
+    )
 
 
 def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
@@ -127,12 +183,24 @@ def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
     }
 
     def at_demand(replica: BoundReplica) -> BoundReplica:
-        return replace(replica, arrival_rate_rps=replica.arrival_rate_rps * factors.get(replica.service, 1.0))
+        return replace(
+            replica,
+            arrival_rate_rps=replica.arrival_rate_rps
+            * factors.get(replica.service, 1.0),
+        )
 
-    return replace(bound, gpus=tuple(replace(gpu, replicas=tuple(map(at_demand, gpu.replicas))) for gpu in bound.gpus))
+    return replace(
+        bound,
+        gpus=tuple(
+            replace(gpu, replicas=tuple(map(at_demand, gpu.replicas)))
+            for gpu in bound.gpus
+        ),
+    )
 
 
-def _checker(wanted: FillProblem, refused: Severities, left_out: dict[str, str]) -> Callable[[BoundGpu], BoundGpu]:
+def _checker(
+    wanted: FillProblem, refused: Severities, left_out: dict[str, str]
+) -> Callable[[BoundGpu], BoundGpu]:
     """Takes the tasks off a GPU on which they break a rule, and notes the rule under their names in `left_out`."""
 
     def checked(gpu: BoundGpu) -> BoundGpu:
@@ -140,15 +208,25 @@ def _checker(wanted: FillProblem, refused: Severities, left_out: dict[str, str])
         broken = [entry for entry in found if entry.severity in refused]
         if not broken:
             return gpu
-        log.error("tasks are left out: the checker refused them", where=broken[0].where, detail=broken[0].detail)
-        left_out.update((task.name, f"{broken[0].rule} at {gpu.id}: {broken[0].detail}") for task in gpu.tasks)
+        log.error(
+            "tasks are left out: the checker refused them",
+            where=broken[0].where,
+            detail=broken[0].detail,
+        )
+        left_out.update(
+            (task.name, f"{broken[0].rule} at {gpu.id}: {broken[0].detail}")
+            for task in gpu.tasks
+        )
         return replace(gpu, tasks=())
 
     return checked
 
 
 def _sound(
-    filled: Mapping[GpuId, BoundGpu], bound: BoundPlan, problem: Problem, refused: Severities
+    filled: Mapping[GpuId, BoundGpu],
+    bound: BoundPlan,
+    problem: Problem,
+    refused: Severities,
 ) -> Mapping[GpuId, BoundGpu]:
     """What was filled; without the GPUs whose replicas were retuned where the retuned plan breaks a rule."""
     retuned = _retuned(filled.values(), bound)
@@ -156,11 +234,19 @@ def _sound(
         return filled
     before = {_rule_at(entry) for entry in violations(problem, anonymous(bound))}
     after = replace(bound, gpus=tuple(filled.get(gpu.id, gpu) for gpu in bound.gpus))
-    found = [entry for entry in violations(problem, anonymous(after)) if entry.severity in refused]
+    found = [
+        entry
+        for entry in violations(problem, anonymous(after))
+        if entry.severity in refused
+    ]
     broken = [entry for entry in found if _rule_at(entry) not in before]
     if not broken:
         return filled
-    log.error("replicas stay as planned: the checker refused them", where=broken[0].where, detail=broken[0].detail)
+    log.error(
+        "replicas stay as planned: the checker refused them",
+        where=broken[0].where,
+        detail=broken[0].detail,
+    )
     return {key: gpu for key, gpu in filled.items() if key not in retuned}
 
 
@@ -172,11 +258,15 @@ def _rule_at(entry: Violation) -> tuple[str, str]:
 def _retuned(gpus: Iterable[BoundGpu], bound: BoundPlan) -> frozenset[GpuId]:
     """GPUs whose replicas are set otherwise than in the bound plan."""
     planned = {gpu.id: _settings(gpu) for gpu in bound.gpus}
-    return frozenset(gpu.id for gpu in gpus if gpu.replicas and _settings(gpu) != planned.get(gpu.id))
+    return frozenset(
+        gpu.id for gpu in gpus if gpu.replicas and _settings(gpu) != planned.get(gpu.id)
+    )
 
 
 def _settings(gpu: BoundGpu) -> tuple[object, ...]:
-    return gpu.clock_mhz, tuple((each.service, each.sm_percent, each.batch) for each in gpu.replicas)
+    return gpu.clock_mhz, tuple(
+        (each.service, each.sm_percent, each.batch) for each in gpu.replicas
+    )
 
 
 def _merged(bound: BoundPlan, filled: Mapping[GpuId, BoundGpu]) -> tuple[BoundGpu, ...]:
@@ -184,7 +274,11 @@ def _merged(bound: BoundPlan, filled: Mapping[GpuId, BoundGpu]) -> tuple[BoundGp
 
     Rates are the plan's; so are replicas, where `filled` has not retuned them.
     """
-    own = {gpu.id: _with_own_rates(filled.get(gpu.id, gpu), gpu) for gpu in bound.gpus if gpu.replicas}
+    own = {
+        gpu.id: _with_own_rates(filled.get(gpu.id, gpu), gpu)
+        for gpu in bound.gpus
+        if gpu.replicas
+    }
     alone = {gpu.id: gpu for gpu in filled.values() if gpu.id not in own and gpu.tasks}
     return tuple(gpu for _, gpu in sorted((own | alone).items()))
 
@@ -194,7 +288,12 @@ def _with_own_rates(filled: BoundGpu, planned: BoundGpu) -> BoundGpu:
         replace(each, arrival_rate_rps=own.arrival_rate_rps)
         for each, own in zip(filled.replicas, planned.replicas, strict=True)
     )
-    return replace(planned, clock_mhz=filled.clock_mhz, replicas=tuple(replicas), tasks=filled.tasks)
+    return replace(
+        planned,
+        clock_mhz=filled.clock_mhz,
+        replicas=tuple(replicas),
+        tasks=filled.tasks,
+    )
 
 
 def tasks_of(plan: BoundPlan | None) -> frozenset[tuple[str, BoundTask]]:
@@ -211,7 +310,10 @@ PARAMETERS = "parameters_millions"
 
 
 def points_of_tasks(
-    tasks: Sequence[Task], points: Sequence[OperatingPoints], problem: Problem, layers: Sequence[LayerCounts]
+    tasks: Sequence[Task],
+    points: Sequence[OperatingPoints],
+    problem: Problem,
+    layers: Sequence[LayerCounts],
 ) -> tuple[OperatingPoints, ...]:
     """Points of the tasks' networks on the problem's GPU types.
 
@@ -219,12 +321,16 @@ def points_of_tasks(
     without any, whose task states its layers, gets estimates; `layers`: of training networks that were profiled.
     """
     networks = {task.network for task in tasks}
-    known = {(entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)}
+    known = {
+        (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
+    }
     profiled = tuple(entry for entry in known.values() if entry.network in networks)
     newcomers = {
         (task.network, task.batch): task
         for task in tasks
-        if task.layers and task.memory_mib is not None and all(network != task.network for network, _ in known)
+        if task.layers
+        and task.memory_mib is not None
+        and all(network != task.network for network, _ in known)
     }
     if not newcomers:
         return profiled
@@ -233,7 +339,9 @@ def points_of_tasks(
     estimated = (
         entry
         for gpu_type in problem.gpu_types
-        for entry in _estimates(newcomers.values(), gpu_type, training, problem.points, layers)
+        for entry in _estimates(
+            newcomers.values(), gpu_type, training, problem.points, layers
+        )
     )
     return (*profiled, *estimated)
 
@@ -247,14 +355,27 @@ def _estimates(
 ) -> list[OperatingPoints]:
     """One entry per network, with rows at each batch that a task of it has."""
     on_type, beside = (
-        tuple(sorted((entry for entry in known if entry.gpu_type == gpu_type.name), key=lambda each: each.network))
+        tuple(
+            sorted(
+                (entry for entry in known if entry.gpu_type == gpu_type.name),
+                key=lambda each: each.network,
+            )
+        )
         for known in (training, services)
     )
     frozen = tuple(_Frozen(each) for each in layers)
     found: dict[str, OperatingPoints] = {}
     for task in sorted(tasks, key=lambda task: (task.network, task.batch)):
         asked = _newcomer(task, layers)
-        entry = _estimate(_Frozen(asked.layers), asked.batch, asked.memory_mib, gpu_type, on_type, beside, frozen)
+        entry = _estimate(
+            _Frozen(asked.layers),
+            asked.batch,
+            asked.memory_mib,
+            gpu_type,
+            on_type,
+            beside,
+            frozen,
+        )
         if entry is not None:
             before = found[entry.network].rows if entry.network in found else ()
             found[entry.network] = OperatingPoints(
@@ -271,7 +392,9 @@ def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
     usual = median(each.parameters_millions for each in layers) if layers else 0.0
     parameters = float(counts.pop(PARAMETERS, 0)) or usual
     return UnprofiledNetwork(
-        layers=LayerCounts(network=task.network, counts=counts, parameters_millions=parameters),
+        layers=LayerCounts(
+            network=task.network, counts=counts, parameters_millions=parameters
+        ),
         batch=task.batch,
         memory_mib=task.memory_mib or 0.0,
     )
@@ -282,7 +405,11 @@ class _Frozen:
 
     def __init__(self, counts: LayerCounts) -> None:
         self.counts = counts
-        self._key = (counts.network, counts.parameters_millions, tuple(sorted(counts.counts.items())))
+        self._key = (
+            counts.network,
+            counts.parameters_millions,
+            tuple(sorted(counts.counts.items())),
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Frozen) and self._key == other._key
@@ -303,6 +430,11 @@ def _estimate(
 ) -> OperatingPoints | None:
     """Kept from tick to tick: an estimate takes some ten milliseconds, and what it follows from seldom changes."""
     relatives = ProfiledNetworks(
-        gpu_type=gpu_type, training=training, services=services, layers=tuple(each.counts for each in known)
+        gpu_type=gpu_type,
+        training=training,
+        services=services,
+        layers=tuple(each.counts for each in known),
     )
-    return relatives.estimate(UnprofiledNetwork(layers=layers.counts, batch=batch, memory_mib=memory_mib))
+    return relatives.estimate(
+        UnprofiledNetwork(layers=layers.counts, batch=batch, memory_mib=memory_mib)
+    )

@@ -14,9 +14,22 @@ import structlog
 from app.base.clock import ControlClock
 from app.loop.budgets import words_on_degraded
 from app.loop.deliver import effective_mode, make_commands
-from app.loop.events import held_event, pushed_event, refused_event, refused_events, repartition_events, silence_events
+from app.loop.events import (
+    held_event,
+    pushed_event,
+    refused_event,
+    refused_events,
+    repartition_events,
+    silence_events,
+)
 from app.loop.forecast import make_demands, without_headroom, without_reserves
-from app.loop.observe import HeardNodes, asking_gpus, observe, silent_nodes, without_silent_nodes
+from app.loop.observe import (
+    HeardNodes,
+    asking_gpus,
+    observe,
+    silent_nodes,
+    without_silent_nodes,
+)
 from app.loop.plan import Decision, decide, same_state, with_words
 from app.loop.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.loop.tasks import tasks_of, tasks_to_fill, with_tasks
@@ -110,7 +123,9 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("forecast")
     # 5. Predict, plan, check, bind; fill what is left over with tasks.
     problem, decision, demands = await _decide(loop, snapshot, state, demands)
-    decision = with_words(decision, words_on_degraded(state.services, snapshot.degradations))
+    decision = with_words(
+        decision, words_on_degraded(state.services, snapshot.degradations)
+    )
     fill = fill_of(snapshot.settings.policy)
     decision = await asyncio.to_thread(
         with_tasks,
@@ -168,7 +183,8 @@ def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:
     """Whether a plan leaves out more than headroom for want of GPUs, and there is headroom to give."""
     headroom_rps = {demand.service: demand.headroom_rps for demand in demands}
     return any(headroom_rps.values()) and any(
-        entry.reason in WANT_OF_GPUS and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
+        entry.reason in WANT_OF_GPUS
+        and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
         for entry in plan.unserved
     )
 
@@ -221,13 +237,23 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
     waiting = loop.proposed
     if waiting is None or decision.bound is None:
         return decision
-    made_from = (snapshot.target.generation if snapshot.target else 0, snapshot.state.catalogue_revision)
+    made_from = (
+        snapshot.target.generation if snapshot.target else 0,
+        snapshot.state.catalogue_revision,
+    )
     is_fresh = made_from == (waiting.bound.parent, waiting.catalogue_revision)
-    is_same = same_state(decision.bound, waiting.bound) and tasks_of(decision.bound) == tasks_of(waiting.bound)
+    is_same = same_state(decision.bound, waiting.bound) and tasks_of(
+        decision.bound
+    ) == tasks_of(waiting.bound)
     if not is_fresh or not is_same:
         loop.proposed = None
         return decision
-    return replace(decision, state="kept", bound=None, reason=f"plan {waiting.plan_id} proposed this already")
+    return replace(
+        decision,
+        state="kept",
+        bound=None,
+        reason=f"plan {waiting.plan_id} proposed this already",
+    )
 
 
 def _hold(loop: Loop, snapshot: Snapshot) -> str | None:
@@ -239,7 +265,9 @@ def _hold(loop: Loop, snapshot: Snapshot) -> str | None:
     return telemetry
 
 
-async def _held(loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch") -> TickOutcome:
+async def _held(
+    loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch"
+) -> TickOutcome:
     """Do nothing, and say why, once per reason (its figures may change without a new line)."""
     kind = reason.split(":")[0]
     if kind != loop.held_for:
@@ -247,14 +275,24 @@ async def _held(loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch"
         log.warning("loop holds", reason=reason)
         await loop.store.add_events(held_event(snapshot.at, reason))
     generation = snapshot.target.generation if snapshot.target else 0
-    return TickOutcome(state=None, reason=reason, generation=generation, seconds=watch.done())
+    return TickOutcome(
+        state=None, reason=reason, generation=generation, seconds=watch.done()
+    )
 
 
-async def _tell_silence(loop: Loop, snapshot: Snapshot, silent: tuple[str, ...]) -> None:
+async def _tell_silence(
+    loop: Loop, snapshot: Snapshot, silent: tuple[str, ...]
+) -> None:
     if silent != loop.silent:
         events = silence_events(snapshot.at, before=loop.silent, after=silent)
-        log.warning("node silence changes", silent=len(silent), changed=[event.subject for event in events][:10])
-        await loop.store.lose_sight([node for node in silent if node not in loop.silent], snapshot.at)
+        log.warning(
+            "node silence changes",
+            silent=len(silent),
+            changed=[event.subject for event in events][:10],
+        )
+        await loop.store.lose_sight(
+            [node for node in silent if node not in loop.silent], snapshot.at
+        )
         await loop.store.add_events(*events)
         loop.silent = silent
 
@@ -268,48 +306,76 @@ async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
     loop.asking = asking
 
 
-async def tell_refused_tasks(loop: Loop, snapshot: Snapshot, decision: Decision) -> None:
+async def tell_refused_tasks(
+    loop: Loop, snapshot: Snapshot, decision: Decision
+) -> None:
     """Once for each as long as it is refused in every tick: the fill proposes the same again."""
-    new = [entry for entry in decision.refused_tasks if entry[0] not in loop.refused_tasks]
+    new = [
+        entry for entry in decision.refused_tasks if entry[0] not in loop.refused_tasks
+    ]
     if new:
         await loop.store.add_events(*refused_events(new, snapshot.at))
     loop.refused_tasks = frozenset(name for name, _ in decision.refused_tasks)
 
 
-async def _push_approved(loop: Loop, snapshot: Snapshot, watch: "_Stopwatch") -> TickOutcome:
+async def _push_approved(
+    loop: Loop, snapshot: Snapshot, watch: "_Stopwatch"
+) -> TickOutcome:
     assert snapshot.approved is not None
     assert snapshot.approved_id is not None
     loop.proposed = None
     commands = make_commands(snapshot.approved, snapshot.state)
-    won = await loop.store.push_target(snapshot.approved_id, snapshot.approved, commands, snapshot.at)
+    won = await loop.store.push_target(
+        snapshot.approved_id, snapshot.approved, commands, snapshot.at
+    )
     if won:
-        await loop.store.add_events(pushed_event(snapshot, snapshot.approved, snapshot.approved_id))
+        await loop.store.add_events(
+            pushed_event(snapshot, snapshot.approved, snapshot.approved_id)
+        )
     parent = snapshot.target.generation if snapshot.target else 0
     return TickOutcome(
         state="target" if won else "lost",
-        reason="" if won else "the fleet or the target changed since the plan was made; a new one follows",
+        reason=""
+        if won
+        else "the fleet or the target changed since the plan was made; a new one follows",
         generation=snapshot.approved.generation if won else parent,
         plan_id=snapshot.approved_id,
         seconds=watch.done(),
     )
 
 
-async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: int, watch: "_Stopwatch") -> TickOutcome:
+async def _finish(
+    loop: Loop,
+    snapshot: Snapshot,
+    decision: Decision,
+    plan_id: int,
+    watch: "_Stopwatch",
+) -> TickOutcome:
     state: PlanState = decision.state
     generation = snapshot.target.generation if snapshot.target else 0
     reason = decision.reason
     if decision.state == "refused":
         log.error("plan refused", plan_id=plan_id, reason=decision.reason)
-        await loop.store.add_events(refused_event(snapshot.at, plan_id, decision.reason))
+        await loop.store.add_events(
+            refused_event(snapshot.at, plan_id, decision.reason)
+        )
     mode = _mode(snapshot, decision)
     if decision.bound is not None and mode is not Mode.AUTO:
         loop.proposed = Proposal(
-            plan_id=plan_id, bound=decision.bound, catalogue_revision=snapshot.state.catalogue_revision
+            plan_id=plan_id,
+            bound=decision.bound,
+            catalogue_revision=snapshot.state.catalogue_revision,
         )
-        reason = f"mode {mode}: the plan is not pushed" + (" before a person approves" if mode is Mode.APPROVE else "")
+        reason = f"mode {mode}: the plan is not pushed" + (
+            " before a person approves" if mode is Mode.APPROVE else ""
+        )
     if decision.bound is not None and mode is Mode.AUTO:
-        commands = await asyncio.to_thread(make_commands, decision.bound, snapshot.state)
-        won = await loop.store.push_target(plan_id, decision.bound, commands, snapshot.at)
+        commands = await asyncio.to_thread(
+            make_commands, decision.bound, snapshot.state
+        )
+        won = await loop.store.push_target(
+            plan_id, decision.bound, commands, snapshot.at
+        )
         watch.lap("push")
         if won:
             await loop.store.add_events(pushed_event(snapshot, decision.bound, plan_id))
@@ -334,7 +400,9 @@ async def _finish(loop: Loop, snapshot: Snapshot, decision: Decision, plan_id: i
 def _mode(snapshot: Snapshot, decision: Decision) -> Mode:
     if decision.bound is None:
         return snapshot.settings.mode
-    return effective_mode(snapshot.settings, snapshot.state, snapshot.target, decision.bound)
+    return effective_mode(
+        snapshot.settings, snapshot.state, snapshot.target, decision.bound
+    )
 
 
 class _Stopwatch:

@@ -11,8 +11,12 @@ from app.manifests.parts import Metadata, Money, Name, Strict
 class BudgetSpec(Strict):
     """What may be spent, and what happens when it is."""
 
-    project: Name | None = Field(default=None, description="Absent: the whole cluster, idle time included")
-    period: Literal["hour", "day", "month"] = Field(default="month", description="They begin with those of UTC")
+    project: Name | None = Field(
+        default=None, description="Absent: the whole cluster, idle time included"
+    )
+    period: Literal["hour", "day", "month"] = Field(
+        default="month", description="They begin with those of UTC"
+    )
     usd: Money = Field(description="Above 0")
     action: Literal["warn", "block_new", "degrade"] = Field(
         default="warn",

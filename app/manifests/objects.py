@@ -37,7 +37,9 @@ def named_priority(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value not in PRIORITY_CLASSES:
-        raise ValueError(f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}")
+        raise ValueError(
+            f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}"
+        )
     return PRIORITY_CLASSES[value]
 
 
@@ -51,10 +53,18 @@ class SloSpec(Strict):
 class ScalingSpec(Strict):
     """Limits and delays of the replica count; delays are in seconds."""
 
-    min_replicas: int = Field(default=0, ge=0, le=10_000, validation_alias=camel("min_replicas"))
-    max_replicas: int | None = Field(default=None, ge=1, le=10_000, validation_alias=camel("max_replicas"))
-    upscale_delay_s: Amount = Field(default=0.0, le=86_400, validation_alias=camel("upscale_delay_s"))
-    downscale_delay_s: Amount = Field(default=60.0, le=86_400, validation_alias=camel("downscale_delay_s"))
+    min_replicas: int = Field(
+        default=0, ge=0, le=10_000, validation_alias=camel("min_replicas")
+    )
+    max_replicas: int | None = Field(
+        default=None, ge=1, le=10_000, validation_alias=camel("max_replicas")
+    )
+    upscale_delay_s: Amount = Field(
+        default=0.0, le=86_400, validation_alias=camel("upscale_delay_s")
+    )
+    downscale_delay_s: Amount = Field(
+        default=60.0, le=86_400, validation_alias=camel("downscale_delay_s")
+    )
     buffer_replicas: int = Field(
         default=0,
         ge=0,
@@ -66,14 +76,18 @@ class ScalingSpec(Strict):
     @model_validator(mode="after")
     def _limits_in_order(self) -> "ScalingSpec":
         if self.max_replicas is not None and self.min_replicas > self.max_replicas:
-            raise ValueError(f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}")
+            raise ValueError(
+                f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}"
+            )
         return self
 
 
 class GpuChoice(Strict):
     """Which GPU types a service may use."""
 
-    allowed: list[TypeName] | None = Field(default=None, max_length=64, description="Absent: all")
+    allowed: list[TypeName] | None = Field(
+        default=None, max_length=64, description="Absent: all"
+    )
     excluded: list[TypeName] = Field(default_factory=list, max_length=64)
 
 
@@ -81,7 +95,12 @@ class VariantManifest(Strict):
     """One network that can do the work, and how well."""
 
     network: TypeName
-    accuracy: float = Field(ge=0, le=1, allow_inf_nan=False, description="As you state it; compared with the floor")
+    accuracy: float = Field(
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="As you state it; compared with the floor",
+    )
 
 
 class ServiceSpec(Strict):
@@ -95,7 +114,11 @@ class ServiceSpec(Strict):
         "accuracy_floor, others take `network`",
     )
     accuracy_floor: float = Field(
-        default=0.0, ge=0, le=1, allow_inf_nan=False, description="Variants below it are never chosen"
+        default=0.0,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Variants below it are never chosen",
     )
     slo: SloSpec
     scaling: ScalingSpec = ScalingSpec()
@@ -120,7 +143,9 @@ class ServiceSpec(Strict):
 
     @field_validator("variants")
     @classmethod
-    def _has_its_network(cls, variants: list[VariantManifest], info: ValidationInfo) -> list[VariantManifest]:
+    def _has_its_network(
+        cls, variants: list[VariantManifest], info: ValidationInfo
+    ) -> list[VariantManifest]:
         names, own = [each.network for each in variants], info.data.get("network")
         if len(set(names)) < len(names):
             raise ValueError("have the same network twice")
@@ -131,19 +156,25 @@ class ServiceSpec(Strict):
     @field_validator("accuracy_floor")
     @classmethod
     def _is_reached(cls, floor: float, info: ValidationInfo) -> float:
-        accuracy = {each.network: each.accuracy for each in info.data.get("variants", [])}
+        accuracy = {
+            each.network: each.accuracy for each in info.data.get("variants", [])
+        }
         own = info.data.get("network")
         if not accuracy and floor > 0.0 and "variants" in info.data:
             raise ValueError("is for variants; without them leave it out")
         if own in accuracy and accuracy[own] < floor:
-            raise ValueError(f"{own} has {accuracy[own]:g}; take a network above the floor, or lower it")
+            raise ValueError(
+                f"{own} has {accuracy[own]:g}; take a network above the floor, or lower it"
+            )
         return floor
 
 
 class GpuTypeSpec(Strict):
     """One kind of GPU and its price."""
 
-    price_usd_per_hour: Money = Field(description="Price of one whole GPU from now on; earlier hours keep theirs")
+    price_usd_per_hour: Money = Field(
+        description="Price of one whole GPU from now on; earlier hours keep theirs"
+    )
     memory_mib: Size
     sm_count: int | None = Field(default=None, ge=1, le=10_000)
     sm_percent_step: float = Field(default=10.0, gt=0, le=100, allow_inf_nan=False)
@@ -164,7 +195,11 @@ class GpuTypeSpec(Strict):
 class NodeGpu(Strict):
     """One GPU of a node."""
 
-    index: int = Field(ge=0, le=64_999, description="As the agent counts; slices of GPU 0 (MIG) begin at 1000")
+    index: int = Field(
+        ge=0,
+        le=64_999,
+        description="As the agent counts; slices of GPU 0 (MIG) begin at 1000",
+    )
     gpu_type: TypeName
 
 
@@ -172,9 +207,12 @@ class NodeSpec(Strict):
     """One machine with GPUs."""
 
     gpus: list[NodeGpu] = Field(default_factory=list, max_length=128)
-    cordoned: bool = Field(default=False, description="Nothing new is started here; what runs here stays")
+    cordoned: bool = Field(
+        default=False, description="Nothing new is started here; what runs here stays"
+    )
     power_cap_w: Size | None = Field(
-        default=None, description="Watts that its used GPUs together may draw, idle watts included. Absent: no limit"
+        default=None,
+        description="Watts that its used GPUs together may draw, idle watts included. Absent: no limit",
     )
 
     @field_validator("gpus")
@@ -284,7 +322,13 @@ class PolicyManifest(_Manifest):
 
 
 Manifest = Annotated[
-    Project | GpuTypeManifest | NodeManifest | Network | ProfileManifest | ServiceManifest | PolicyManifest,
+    Project
+    | GpuTypeManifest
+    | NodeManifest
+    | Network
+    | ProfileManifest
+    | ServiceManifest
+    | PolicyManifest,
     Field(discriminator="kind"),
 ]
 """Any of the kinds, told apart by `kind`."""

@@ -21,7 +21,9 @@ TypeName = Annotated[str, StringConstraints(pattern=TYPE_NAME_PATTERN)]
 """GPU types and networks are called as their makers call them: letters, digits, `-`, `_` and `.`, at most 63."""
 
 LabelValue = Annotated[str, StringConstraints(max_length=253)]
-Money = Annotated[Decimal, Field(gt=0, le=Decimal(1_000_000), max_digits=14, decimal_places=6)]
+Money = Annotated[
+    Decimal, Field(gt=0, le=Decimal(1_000_000), max_digits=14, decimal_places=6)
+]
 Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
@@ -42,14 +44,19 @@ class Metadata(Strict):
     """Who an object is."""
 
     name: Name
-    project: Name = Field(default="default", description="The project that owns the object and pays for it")
-    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
-        default_factory=dict, max_length=64
+    project: Name = Field(
+        default="default",
+        description="The project that owns the object and pays for it",
     )
-    annotations: dict[Annotated[str, StringConstraints(min_length=1, max_length=253)], LabelValue] = Field(
-        default_factory=dict, max_length=64
+    labels: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue
+    ] = Field(default_factory=dict, max_length=64)
+    annotations: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=253)], LabelValue
+    ] = Field(default_factory=dict, max_length=64)
+    generation: int | None = Field(
+        default=None, ge=1, description="Set by the server; grows with every change"
     )
-    generation: int | None = Field(default=None, ge=1, description="Set by the server; grows with every change")
     created_at: datetime | None = Field(default=None, description="Set by the server")
 
 

@@ -2,7 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from app.manifests.parts import Amount, LabelValue, Name, Size, Strict
 from solvers.governors.registry import GOVERNORS
@@ -14,25 +20,38 @@ class PolicyGroupSpec(Strict):
 
     name: Name
     policy: str = Field(max_length=63)
-    projects: list[Name] = Field(default_factory=list, max_length=100, description="Services of these; empty: of any")
-    labels: dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue] = Field(
-        default_factory=dict, max_length=64, description="Services that have all of these labels"
+    projects: list[Name] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Services of these; empty: of any",
+    )
+    labels: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=63)], LabelValue
+    ] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Services that have all of these labels",
     )
     mode: Literal["advise", "approve", "auto"] = Field(
-        default="auto", description="For its services; the more cautious of this, theirs and the policy's counts"
+        default="auto",
+        description="For its services; the more cautious of this, theirs and the policy's counts",
     )
 
     @model_validator(mode="after")
     def _chooses(self) -> "PolicyGroupSpec":
         if not self.projects and not self.labels:
-            raise ValueError("give projects or labels: a group of all services is what `policy` is for")
+            raise ValueError(
+                "give projects or labels: a group of all services is what `policy` is for"
+            )
         return self
 
 
 def _unique(groups: list[PolicyGroupSpec]) -> list[PolicyGroupSpec]:
     names = [group.name for group in groups]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two groups are called {repeated[0]!r}; a name says which one is meant")
+        raise ValueError(
+            f"two groups are called {repeated[0]!r}; a name says which one is meant"
+        )
     return groups
 
 
@@ -50,7 +69,8 @@ class PolicySpec(Strict):
     objective: Literal["min_cost", "max_goodput"] = "min_cost"
     energy_price_usd_per_kwh: Amount = 0.0
     carbon_price_usd_per_t: Amount = Field(
-        default=0.0, description="Price of a tonne of carbon dioxide; plans add it to that of energy"
+        default=0.0,
+        description="Price of a tonne of carbon dioxide; plans add it to that of energy",
     )
     carbon_g_per_kwh: list[Amount] = Field(
         default_factory=list,
@@ -62,7 +82,9 @@ class PolicySpec(Strict):
     migration_cost_usd_per_hour: Amount = 0.0
     headroom: float = Field(default=1.1, ge=1.0, le=10.0, allow_inf_nan=False)
     stale_after_s: float = Field(default=15.0, ge=1.0, le=86_400, allow_inf_nan=False)
-    solve_seconds: float = Field(default=TICK.seconds, gt=0, le=600, allow_inf_nan=False)
+    solve_seconds: float = Field(
+        default=TICK.seconds, gt=0, le=600, allow_inf_nan=False
+    )
     solve_work: float = Field(default=TICK.work, gt=0, le=600, allow_inf_nan=False)
     seed: int = Field(default=TICK.seed, ge=0, le=2**31 - 1)
     window_s: float = Field(default=1.0, ge=0.5, le=300, allow_inf_nan=False)
@@ -74,7 +96,8 @@ class PolicySpec(Strict):
         description="Execution times are planned at this quantile of what they may be; 0.5: as stated and learned",
     )
     learning: bool = Field(
-        default=True, description="Whether served latencies correct the operating points that are planned with"
+        default=True,
+        description="Whether served latencies correct the operating points that are planned with",
     )
     hysteresis: float = Field(
         default=TICK.stability.hysteresis,
@@ -130,12 +153,16 @@ class PolicySpec(Strict):
     @classmethod
     def _hours(cls, series: list[float]) -> list[float]:
         if len(series) not in (0, 1, 24):
-            raise ValueError(f"must have 1 figure or 24, one per hour of the day, not {len(series)}")
+            raise ValueError(
+                f"must have 1 figure or 24, one per hour of the day, not {len(series)}"
+            )
         return series
 
     @field_validator("governor")
     @classmethod
     def _known_governor(cls, governor: str | None) -> str | None:
         if governor is not None and governor not in GOVERNORS:
-            raise ValueError(f"must be one of {', '.join(sorted(GOVERNORS))}, not {governor!r}")
+            raise ValueError(
+                f"must be one of {', '.join(sorted(GOVERNORS))}, not {governor!r}"
+            )
         return governor

@@ -4,7 +4,13 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from app.manifests.objects import PRIORITY_CLASSES, VariantManifest, named_priority
@@ -36,23 +42,47 @@ class TaskSpec(Strict):
         description="training: iterations are steps of a training network; offline: batches of stored inputs"
     )
     network: TypeName | None = Field(
-        default=None, description="Absent only where layers say what it is made of: then it is called like the task"
+        default=None,
+        description="Absent only where layers say what it is made of: then it is called like the task",
     )
     layers: dict[LayerKind, Annotated[int, Field(ge=0, le=1_000_000)]] | None = Field(
-        default=None, min_length=1, description="Of a training network that was never profiled: its layers by kind"
+        default=None,
+        min_length=1,
+        description="Of a training network that was never profiled: its layers by kind",
     )
-    memory_mib: Size | None = Field(default=None, description="GPU memory that a network needs which has `layers` here")
+    memory_mib: Size | None = Field(
+        default=None,
+        description="GPU memory that a network needs which has `layers` here",
+    )
     variants: list[VariantManifest] = Field(
-        default_factory=list, max_length=16, description="Networks that may do an offline job, `network` among them"
+        default_factory=list,
+        max_length=16,
+        description="Networks that may do an offline job, `network` among them",
     )
     accuracy_floor: float = Field(
-        default=0.0, ge=0, le=1, allow_inf_nan=False, description="Variants below it are never chosen"
+        default=0.0,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Variants below it are never chosen",
     )
-    batch: int = Field(ge=1, le=65_536, description="Examples or inputs of one iteration; one that was profiled")
-    iterations: int | None = Field(default=None, ge=1, le=MAX_ITERATIONS, description="This, or epochs, or inputs")
-    epochs: int | None = Field(default=None, ge=1, le=1_000_000, description="Passes over `examples`")
-    examples: int | None = Field(default=None, ge=1, le=10**12, description="Of one epoch")
-    inputs: int | None = Field(default=None, ge=1, le=10**12, description="Stored inputs of the whole job")
+    batch: int = Field(
+        ge=1,
+        le=65_536,
+        description="Examples or inputs of one iteration; one that was profiled",
+    )
+    iterations: int | None = Field(
+        default=None, ge=1, le=MAX_ITERATIONS, description="This, or epochs, or inputs"
+    )
+    epochs: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Passes over `examples`"
+    )
+    examples: int | None = Field(
+        default=None, ge=1, le=10**12, description="Of one epoch"
+    )
+    inputs: int | None = Field(
+        default=None, ge=1, le=10**12, description="Stored inputs of the whole job"
+    )
     deadline_after_s: float | None = Field(
         default=None,
         gt=0,
@@ -75,7 +105,9 @@ class TaskSpec(Strict):
         description="What counts: above 0.5 that it is done soon, else that much is done (read by policy oltunes)",
     )
     gpus: int = Field(default=1, description="1: a task uses one GPU, or a part of it")
-    checkpoint_command: list[Annotated[str, StringConstraints(min_length=1, max_length=4000)]] | None = Field(
+    checkpoint_command: (
+        list[Annotated[str, StringConstraints(min_length=1, max_length=4000)]] | None
+    ) = Field(
         default=None,
         min_length=1,
         max_length=64,
@@ -105,7 +137,9 @@ class TaskSpec(Strict):
                 "TaskSpec",
                 [
                     InitErrorDetails(
-                        type=PydanticCustomError("value_error", "{it}", {"it": words}), loc=(field,), input=""
+                        type=PydanticCustomError("value_error", "{it}", {"it": words}),
+                        loc=(field,),
+                        input="",
                     )
                     for field, words in found
                 ],
@@ -133,32 +167,50 @@ class TaskManifest(Strict):
 
 def _ways(spec: TaskSpec) -> Iterator[Complaint]:
     """One way to say how much is to be done."""
-    given = [name for name in ("iterations", "epochs", "inputs") if getattr(spec, name) is not None]
+    given = [
+        name
+        for name in ("iterations", "epochs", "inputs")
+        if getattr(spec, name) is not None
+    ]
     if len(given) != 1:
         words = f"give one of iterations, epochs or inputs, not {' and '.join(given) or 'none of them'}"
         yield given[-1] if given else "iterations", words
-    elif spec.total_iterations > MAX_ITERATIONS and (spec.examples is not None or spec.epochs is None):
+    elif spec.total_iterations > MAX_ITERATIONS and (
+        spec.examples is not None or spec.epochs is None
+    ):
         yield (
             given[0],
             f"they are {spec.total_iterations:,} iterations of batch {spec.batch}; 1,000,000,000 are the most",
         )
     if spec.epochs is not None and spec.examples is None:
-        yield "examples", "this field is missing: with epochs, say how many examples one of them has"
+        yield (
+            "examples",
+            "this field is missing: with epochs, say how many examples one of them has",
+        )
     if spec.examples is not None and spec.epochs is None:
         yield "examples", "is for epochs; without them leave it out"
 
 
 def _networks(spec: TaskSpec) -> Iterator[Complaint]:
     if spec.network is None and spec.layers is None:
-        yield "network", "this field is missing; or give layers and memory_mib of one that was never profiled"
+        yield (
+            "network",
+            "this field is missing; or give layers and memory_mib of one that was never profiled",
+        )
     if spec.layers is not None and spec.kind != "training":
         yield "layers", "are for training: offline jobs run networks that were profiled"
     if spec.layers is not None and not any(spec.layers.values()):
         yield "layers", "are all 0: say of what the network is made"
     if spec.layers is not None and spec.memory_mib is None:
-        yield "memory_mib", "this field is missing: nothing else says what a network needs that was never profiled"
+        yield (
+            "memory_mib",
+            "this field is missing: nothing else says what a network needs that was never profiled",
+        )
     if spec.layers is None and spec.memory_mib is not None:
-        yield "memory_mib", "is for a network with layers; that of a profiled one is in its profile: leave it out"
+        yield (
+            "memory_mib",
+            "is for a network with layers; that of a profiled one is in its profile: leave it out",
+        )
 
 
 def _variants(spec: TaskSpec) -> Iterator[Complaint]:
@@ -175,4 +227,7 @@ def _variants(spec: TaskSpec) -> Iterator[Complaint]:
         yield "variants", "have the same network twice"
     best = max(variant.accuracy for variant in spec.variants)
     if best < spec.accuracy_floor:
-        yield "accuracy_floor", f"no variant reaches {spec.accuracy_floor:g}; the best has {best:g}"
+        yield (
+            "accuracy_floor",
+            f"no variant reaches {spec.accuracy_floor:g}; the best has {best:g}",
+        )

@@ -23,10 +23,15 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
         slo=Slo(latency_ms=spec.slo.latency_ms, percentile=spec.slo.percentile),
         scaling=Scaling(**spec.scaling.model_dump()),
         priority=spec.priority,
-        allowed_gpu_types=None if spec.gpu_types.allowed is None else tuple(spec.gpu_types.allowed),
+        allowed_gpu_types=None
+        if spec.gpu_types.allowed is None
+        else tuple(spec.gpu_types.allowed),
         excluded_gpu_types=tuple(spec.gpu_types.excluded),
         mode=Mode(spec.mode),
-        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in spec.variants),
+        variants=tuple(
+            Variant(network=each.network, accuracy=each.accuracy)
+            for each in spec.variants
+        ),
         accuracy_floor=spec.accuracy_floor,
         labels=tuple(sorted(manifest.metadata.labels.items())),
     )
@@ -45,7 +50,10 @@ def to_task(manifest: task_manifests.TaskManifest) -> Task:
         due_in_s=spec.deadline_after_s,
         priority=spec.priority,
         weight=spec.weight,
-        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in spec.variants),
+        variants=tuple(
+            Variant(network=each.network, accuracy=each.accuracy)
+            for each in spec.variants
+        ),
         accuracy_floor=spec.accuracy_floor,
         layers=tuple(sorted((spec.layers or {}).items())),
         memory_mib=spec.memory_mib,
@@ -56,7 +64,10 @@ def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
     """The GPU type that a manifest states."""
     spec = manifest.spec
     if spec.power_cap_w < spec.idle_w:
-        raise InvalidRequest(f"{spec.power_cap_w:g} is below idle_w {spec.idle_w:g}", field="spec.power_cap_w")
+        raise InvalidRequest(
+            f"{spec.power_cap_w:g} is below idle_w {spec.idle_w:g}",
+            field="spec.power_cap_w",
+        )
     return GpuType(
         name=manifest.metadata.name,
         price_usd_per_hour=float(spec.price_usd_per_hour),
@@ -76,7 +87,9 @@ def to_points(manifest: manifests.ProfileManifest) -> OperatingPoints:
     for index, row in enumerate(rows):
         _check_row(row, f"spec.rows[{index}]")
     if len({row[:3] for row in rows}) < len(rows):
-        raise InvalidRequest("two rows have the same (sm_percent, batch, clock_mhz)", field="spec.rows")
+        raise InvalidRequest(
+            "two rows have the same (sm_percent, batch, clock_mhz)", field="spec.rows"
+        )
     return OperatingPoints(
         network=manifest.spec.network,
         gpu_type=manifest.spec.gpu_type,
@@ -91,7 +104,10 @@ def to_latency_sigma(manifest: manifests.ProfileManifest) -> tuple[float | None,
     if not isinstance(stated, list):
         return (stated,) * len(rows)
     if len(stated) != len(rows):
-        raise InvalidRequest(f"has {len(stated)} entries for {len(rows)} rows", field="spec.latency_sigma")
+        raise InvalidRequest(
+            f"has {len(stated)} entries for {len(rows)} rows",
+            field="spec.latency_sigma",
+        )
     return tuple(stated)
 
 
@@ -121,11 +137,17 @@ def to_group(stated: manifests.PolicyGroupSpec) -> PolicyGroup:
 def _check_row(row: OperatingPoint, where: str) -> None:
     for index, (name, value) in enumerate(zip(row._fields, row, strict=True)):
         if not (math.isfinite(value) and 0 <= value <= MAX_FIGURE):
-            raise InvalidRequest(f"{name} must be from 0 to {MAX_FIGURE:g}", field=f"{where}[{index}]")
+            raise InvalidRequest(
+                f"{name} must be from 0 to {MAX_FIGURE:g}", field=f"{where}[{index}]"
+            )
     if not 0 < row.sm_percent <= 100:
-        raise InvalidRequest("sm_percent must be above 0 and at most 100", field=f"{where}[0]")
+        raise InvalidRequest(
+            "sm_percent must be above 0 and at most 100", field=f"{where}[0]"
+        )
     if not 1 <= row.batch <= MAX_BATCH:
-        raise InvalidRequest(f"batch must be from 1 to {MAX_BATCH}", field=f"{where}[1]")
+        raise InvalidRequest(
+            f"batch must be from 1 to {MAX_BATCH}", field=f"{where}[1]"
+        )
     if not row.clock_mhz > 0:
         raise InvalidRequest("clock_mhz must be above 0", field=f"{where}[2]")
     if not row.solo_ms > 0:

@@ -14,7 +14,12 @@ from app.base.yaml_lines import FieldPath
 from app.manifests.parts import PATTERN_RULES
 
 # What other systems call our fields.
-FOREIGN_WORDS = {"model": "network", "modelName": "network", "resources": "gpu_types", "accelerators": "gpu_types"}
+FOREIGN_WORDS = {
+    "model": "network",
+    "modelName": "network",
+    "resources": "gpu_types",
+    "accelerators": "gpu_types",
+}
 
 
 def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
@@ -28,7 +33,11 @@ def remedy(kind: type[BaseModel], path: FieldPath, error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
         message = f"must be {PATTERN_RULES[error['ctx']['pattern']]}"
     else:
-        message = error["msg"].replace("Input should be", "must be", 1).replace("String should have", "must have", 1)
+        message = (
+            error["msg"]
+            .replace("Input should be", "must be", 1)
+            .replace("String should have", "must have", 1)
+        )
     return f"{message[:1].lower()}{message[1:]}, not {_shown(error['input'])}"
 
 
@@ -36,7 +45,11 @@ def unknown_field(name: str, known: Sequence[str]) -> str:
     """A field that is not there, and the one that was probably meant."""
     names = f"he fields here are {', '.join(known)}"
     meant = nearest(FOREIGN_WORDS.get(name, name), known)
-    return f"unknown field; did you mean {meant}? T{names}" if meant else f"unknown field; t{names}"
+    return (
+        f"unknown field; did you mean {meant}? T{names}"
+        if meant
+        else f"unknown field; t{names}"
+    )
 
 
 def unknown_kind(kind: object, known: Sequence[str]) -> str:
@@ -67,5 +80,9 @@ def _classes(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _shown(value: object) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    text = (
+        yaml.safe_dump(value, default_flow_style=True, width=1000)
+        .removesuffix("...\n")
+        .strip()
+    )
     return text if len(text) <= 60 else text[:57] + "…"

@@ -13,11 +13,19 @@ EventKind = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z]{1,62}$")]
 class WebhookSpec(Strict):
     """Where events are sent, and which."""
 
-    url: str = Field(max_length=2000, pattern=r"^https?://[\x21-\x7e]+$", description="http or https, no credentials")
-    kinds: list[EventKind] = Field(
-        default_factory=list, max_length=100, description="Kinds of events, e.g. BudgetSpent; empty: all"
+    url: str = Field(
+        max_length=2000,
+        pattern=r"^https?://[\x21-\x7e]+$",
+        description="http or https, no credentials",
     )
-    enabled: bool = Field(default=True, description="false: events are neither sent nor kept for it")
+    kinds: list[EventKind] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Kinds of events, e.g. BudgetSpent; empty: all",
+    )
+    enabled: bool = Field(
+        default=True, description="false: events are neither sent nor kept for it"
+    )
 
     @field_validator("url")
     @classmethod

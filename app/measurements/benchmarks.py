@@ -60,7 +60,11 @@ class Imported:
 
 
 def make_imported(
-    rows: Sequence[BenchmarkRow], conditions: BenchmarkConditions, *, file: str, notes: Sequence[str] = ()
+    rows: Sequence[BenchmarkRow],
+    conditions: BenchmarkConditions,
+    *,
+    file: str,
+    notes: Sequence[str] = (),
 ) -> Imported:
     """Samples from rows. Raises InvalidRequest when none is left."""
     if not rows:
@@ -93,4 +97,6 @@ def require_option(value: str | float | None, option: str, why: str) -> None:
 def refuse_latency(latency: Latency, allowed: Sequence[Latency], tool: str) -> None:
     """Raises InvalidRequest for a time that the tool does not measure."""
     if latency not in allowed:
-        raise InvalidRequest(f"{tool} does not tell the {latency} latency; it tells {' and '.join(allowed)}")
+        raise InvalidRequest(
+            f"{tool} does not tell the {latency} latency; it tells {' and '.join(allowed)}"
+        )

@@ -14,10 +14,24 @@ import numpy as np
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal, require_columns
-from app.measurements.tables import POSITIVE, CsvTable, NumberRange, Reals, parse_number, read_table
+from app.measurements.tables import (
+    POSITIVE,
+    CsvTable,
+    NumberRange,
+    Reals,
+    parse_number,
+    read_table,
+)
 from solvers.predict.data.fit import Predictions
 from solvers.predict.data.sample_checks import MAX_BATCH
-from solvers.predict.data.samples import Neighbour, NeighbourSet, Queries, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Neighbour,
+    NeighbourSet,
+    Queries,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.types.errors import InvalidInput
 
 _PERCENT = NumberRange(above=0.0, at_most=100.0)
@@ -43,7 +57,12 @@ PREDICTED = ("latency_ms", "latency_ms_low", "latency_ms_high", "technique")
 _ROW = re.compile(r"rows\[(\d+)\]\.(\w+)")
 _NEEDED = ("network", "gpu_type", "batch", "sm_percent")
 _ALIASES = {"time_quota_pct": "time_quota_percent"}
-_FOREIGN_WORDS = {"model": "network", "gpu": "gpu_type", "batch_size": "batch", "sm_pct": "sm_percent"}
+_FOREIGN_WORDS = {
+    "model": "network",
+    "gpu": "gpu_type",
+    "batch_size": "batch",
+    "sm_pct": "sm_percent",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +108,9 @@ class QueryFile:
         if not len(rows):
             return None
         errors = np.abs(predictions.latency_ms - measured)[rows] / measured[rows]
-        is_within = (predictions.latency_ms_low <= measured) & (measured <= predictions.latency_ms_high)
+        is_within = (predictions.latency_ms_low <= measured) & (
+            measured <= predictions.latency_ms_high
+        )
         return PredictionErrors(
             size=len(rows),
             mean=float(np.mean(errors)),
@@ -101,16 +122,23 @@ class QueryFile:
 def read_samples(sources: Sequence[Path]) -> SampleFiles:
     """The samples of one or more files (`-` = stdin), in their order. Raises InvalidRequest."""
     tables = tuple(read_table(source, _check_samples_header) for source in sources)
-    measured = {name: _joined([_numbers(table, name, allowed) for table in tables]) for name, allowed in _optional()}
+    measured = {
+        name: _joined([_numbers(table, name, allowed) for table in tables])
+        for name, allowed in _optional()
+    }
     latency_ms = _joined([table.numbers("latency_ms", POSITIVE) for table in tables])
-    return SampleFiles(samples=make_samples(_queries(tables), latency_ms, **measured), tables=tables)
+    return SampleFiles(
+        samples=make_samples(_queries(tables), latency_ms, **measured), tables=tables
+    )
 
 
 def read_queries(source: Path) -> QueryFile:
     """The queries of a file (`-` = stdin). Raises InvalidRequest."""
     table = read_table(source, _check_queries_header)
     measured = _numbers(table, "latency_ms", POSITIVE)
-    return QueryFile(queries=_queries([table]), table=table, measured_latency_ms=measured)
+    return QueryFile(
+        queries=_queries([table]), table=table, measured_latency_ms=measured
+    )
 
 
 def find_row(error: InvalidInput) -> tuple[int, str] | None:
@@ -126,17 +154,33 @@ def query_rows(queries: Queries) -> Iterator[Sequence[str]]:
 
 def sample_rows(samples: Samples) -> Iterator[Sequence[str]]:
     """A header and rows; a column that no sample knows anything of is left out."""
-    measured = {"latency_ms": samples.latency_ms} | {name: getattr(samples, name) for name, _ in _optional()}
+    measured = {"latency_ms": samples.latency_ms} | {
+        name: getattr(samples, name) for name, _ in _optional()
+    }
     yield from _rows(_condition_columns(samples.at) | _known(measured))
 
 
-def prediction_rows(query: QueryFile, predictions: Predictions, extra: Mapping[str, Reals]) -> Iterator[Sequence[str]]:
+def prediction_rows(
+    query: QueryFile, predictions: Predictions, extra: Mapping[str, Reals]
+) -> Iterator[Sequence[str]]:
     """A header and rows: the conditions as the file wrote them, the predictions, and extra columns."""
-    kept = {name: cells for name, cells in query.table.cells.items() if _canonical(name) in CONDITIONS}
-    values = (predictions.latency_ms, predictions.latency_ms_low, predictions.latency_ms_high)
+    kept = {
+        name: cells
+        for name, cells in query.table.cells.items()
+        if _canonical(name) in CONDITIONS
+    }
+    values = (
+        predictions.latency_ms,
+        predictions.latency_ms_low,
+        predictions.latency_ms_high,
+    )
     yield (*kept, *PREDICTED, *extra)
     yield from zip(
-        *kept.values(), *map(_texts, values), predictions.technique, *map(_texts, extra.values()), strict=True
+        *kept.values(),
+        *map(_texts, values),
+        predictions.technique,
+        *map(_texts, extra.values()),
+        strict=True,
     )
 
 
@@ -147,12 +191,18 @@ def _condition_columns(at: Queries) -> dict[str, Iterable[str]]:
         columns["time_quota_percent"] = _texts(at.time_quota_percent)
     columns |= _known({"clock_mhz": at.clock_mhz, "power_limit_w": at.power_limit_w})
     if any(at.neighbours):
-        columns["neighbours"] = ["+".join(map(_neighbour_text, neighbours)) for neighbours in at.neighbours]
+        columns["neighbours"] = [
+            "+".join(map(_neighbour_text, neighbours)) for neighbours in at.neighbours
+        ]
     return columns
 
 
 def _known(columns: Mapping[str, Reals]) -> dict[str, Iterable[str]]:
-    return {name: _texts(values) for name, values in columns.items() if not np.isnan(values).all()}
+    return {
+        name: _texts(values)
+        for name, values in columns.items()
+        if not np.isnan(values).all()
+    }
 
 
 def _rows(columns: Mapping[str, Iterable[str]]) -> Iterator[Sequence[str]]:
@@ -161,7 +211,9 @@ def _rows(columns: Mapping[str, Iterable[str]]) -> Iterator[Sequence[str]]:
 
 
 def _optional() -> list[tuple[str, NumberRange]]:
-    return [(name, allowed) for name, allowed in MEASURED.items() if name != "latency_ms"]
+    return [
+        (name, allowed) for name, allowed in MEASURED.items() if name != "latency_ms"
+    ]
 
 
 def _check_samples_header(place: str, names: Sequence[str]) -> None:
@@ -179,12 +231,16 @@ def _check_known(place: str, names: Sequence[str]) -> None:
     for index, name in enumerate(names):
         canonical = _canonical(name)
         if canonical not in known:
-            close = get_close_matches(_FOREIGN_WORDS.get(name.lower(), name), known, n=1)
+            close = get_close_matches(
+                _FOREIGN_WORDS.get(name.lower(), name), known, n=1
+            )
             guess = f"did you mean {close[0]}? " if close else ""
             problem = f"unknown column; {guess}{'T' if close else 't'}he columns are {', '.join(known)}"
             raise refusal(problem, file=place, column=name or repr(name))
         if canonical in map(_canonical, names[:index]):
-            raise refusal(f"the header has {canonical} already", file=place, column=name)
+            raise refusal(
+                f"the header has {canonical} already", file=place, column=name
+            )
 
 
 def _canonical(name: str) -> str:
@@ -193,7 +249,12 @@ def _canonical(name: str) -> str:
 
 def _queries(tables: Sequence[CsvTable]) -> Queries:
     numbers = {
-        name: _joined([_numbers(table, name, allowed, is_needed=name in _NEEDED) for table in tables])
+        name: _joined(
+            [
+                _numbers(table, name, allowed, is_needed=name in _NEEDED)
+                for table in tables
+            ]
+        )
         for name, allowed in CONDITIONS.items()
         if allowed is not None
     }
@@ -207,10 +268,18 @@ def _queries(tables: Sequence[CsvTable]) -> Queries:
     )
 
 
-def _numbers(table: CsvTable, name: str, allowed: NumberRange, *, is_needed: bool = False) -> Reals:
+def _numbers(
+    table: CsvTable, name: str, allowed: NumberRange, *, is_needed: bool = False
+) -> Reals:
     """(N,) numbers of a column by its canonical name; NaN where the column is absent."""
-    written = next((column for column in table.cells if _canonical(column) == name), None)
-    return np.full(len(table), np.nan) if written is None else table.numbers(written, allowed, or_empty=not is_needed)
+    written = next(
+        (column for column in table.cells if _canonical(column) == name), None
+    )
+    return (
+        np.full(len(table), np.nan)
+        if written is None
+        else table.numbers(written, allowed, or_empty=not is_needed)
+    )
 
 
 def _joined(columns: Sequence[Reals]) -> Reals:
@@ -225,7 +294,11 @@ def _neighbours(table: CsvTable) -> Sequence[NeighbourSet]:
     for row, cell in enumerate(cells):
         if cell not in parsed:
             try:
-                parsed[cell] = tuple(_neighbour(entry.strip()) for entry in cell.split("+")) if cell else ()
+                parsed[cell] = (
+                    tuple(_neighbour(entry.strip()) for entry in cell.split("+"))
+                    if cell
+                    else ()
+                )
             except ValueError as error:
                 raise table.refusal(str(error), row=row, column="neighbours") from error
     return [parsed[cell] for cell in cells]
@@ -236,7 +309,9 @@ def _neighbour(text: str) -> Neighbour:
     if len(parts) != 3 or not parts[0] or not parts[0].isprintable():
         raise ValueError(f"must be network:batch:sm_percent, joined by +, not {text!r}")
     try:
-        return Neighbour(parts[0], parse_number(parts[1], BATCH), parse_number(parts[2], _PERCENT))
+        return Neighbour(
+            parts[0], parse_number(parts[1], BATCH), parse_number(parts[2], _PERCENT)
+        )
     except ValueError as error:
         raise ValueError(f"neighbour {text!r}: {error}") from error
 

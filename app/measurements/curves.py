@@ -56,7 +56,9 @@ class GroupCurves:
     """In the samples' order."""
 
 
-def curves_of(group: Group, samples: Samples, fits: Fits, *, max_curves: int) -> GroupCurves:
+def curves_of(
+    group: Group, samples: Samples, fits: Fits, *, max_curves: int
+) -> GroupCurves:
     """The curves of a group through its samples, at least one; without a fit of its latency there are no curves."""
     setting = _setting(samples)
     drawn = _spread(sorted(set(samples.at.batch.tolist())), max_curves)
@@ -64,7 +66,9 @@ def curves_of(group: Group, samples: Samples, fits: Fits, *, max_curves: int) ->
     return GroupCurves(
         setting=setting,
         drawn=tuple(drawn),
-        curves=tuple(_curves(group, drawn, samples, setting, fits)) if is_fitted else (),
+        curves=tuple(_curves(group, drawn, samples, setting, fits))
+        if is_fitted
+        else (),
         measured=tuple(_measured(samples, setting, fits)),
     )
 
@@ -77,7 +81,9 @@ def _setting(samples: Samples) -> CurveSetting:
         for values in (at.clock_mhz, at.power_limit_w)
     )
     return CurveSetting(
-        clock_mhz=clock_mhz, time_quota_percent=max(at.time_quota_percent.tolist()), power_limit_w=power_limit_w
+        clock_mhz=clock_mhz,
+        time_quota_percent=max(at.time_quota_percent.tolist()),
+        power_limit_w=power_limit_w,
     )
 
 
@@ -95,11 +101,21 @@ def _nearest(values: Sequence[float], target: float) -> float:
 
 
 def _curves(
-    group: Group, batches: Sequence[float], samples: Samples, setting: CurveSetting, fits: Fits
+    group: Group,
+    batches: Sequence[float],
+    samples: Samples,
+    setting: CurveSetting,
+    fits: Fits,
 ) -> Iterator[LatencyCurve]:
-    least, most = min(samples.at.sm_percent.tolist()), max(samples.at.sm_percent.tolist())
+    least, most = (
+        min(samples.at.sm_percent.tolist()),
+        max(samples.at.sm_percent.tolist()),
+    )
     # Rounding must not lift the last point above the largest share, which may be 100.
-    shares = [min(least * (most / least) ** (step / (CURVE_POINTS - 1)), most) for step in range(CURVE_POINTS)]
+    shares = [
+        min(least * (most / least) ** (step / (CURVE_POINTS - 1)), most)
+        for step in range(CURVE_POINTS)
+    ]
     size = len(batches) * CURVE_POINTS
     queries = make_queries(
         [group.network] * size,
@@ -116,7 +132,9 @@ def _curves(
         yield LatencyCurve(batch=batch, points=tuple(zip(shares, own, strict=True)))
 
 
-def _measured(samples: Samples, setting: CurveSetting, fits: Fits) -> Iterator[Measured]:
+def _measured(
+    samples: Samples, setting: CurveSetting, fits: Fits
+) -> Iterator[Measured]:
     at = samples.at
     wanted = (setting.clock_mhz, setting.time_quota_percent, setting.power_limit_w)
     rows = zip(
@@ -125,11 +143,19 @@ def _measured(samples: Samples, setting: CurveSetting, fits: Fits) -> Iterator[M
         samples.latency_ms.tolist(),
         predict_quantity(fits, "latency_ms", at.alone()).tolist(),
         at.neighbours,
-        zip(at.clock_mhz.tolist(), at.time_quota_percent.tolist(), at.power_limit_w.tolist(), strict=True),
+        zip(
+            at.clock_mhz.tolist(),
+            at.time_quota_percent.tolist(),
+            at.power_limit_w.tolist(),
+            strict=True,
+        ),
         strict=True,
     )
     for batch, sm_percent, latency_ms, fitted_ms, neighbours, knobs in rows:
-        is_same = all(isnan(knob) or knob == value for knob, value in zip(knobs, wanted, strict=True))
+        is_same = all(
+            isnan(knob) or knob == value
+            for knob, value in zip(knobs, wanted, strict=True)
+        )
         yield Measured(
             batch=batch,
             sm_percent=sm_percent,

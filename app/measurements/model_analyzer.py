@@ -25,7 +25,9 @@ from app.measurements.csv_files import BATCH
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import NOT_NEGATIVE, POSITIVE, CsvTable, Reals, read_table
 
-_COMPUTE = tuple(f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output"))
+_COMPUTE = tuple(
+    f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output")
+)
 _CLIENT = "Avg Latency (ms)"
 _POWER, _MEMORY = "GPU Power Usage (W)", "GPU Memory Usage (MB)"
 _CONFIG, _CONCURRENCY = "Model Config Path", "Concurrency"
@@ -40,15 +42,25 @@ Flags = npt.NDArray[np.bool_]
 
 
 def read_model_analyzer(
-    source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.SERVER, gpu_metrics: Path | None = None
+    source: Path,
+    conditions: BenchmarkConditions,
+    *,
+    latency: Latency = Latency.SERVER,
+    gpu_metrics: Path | None = None,
 ) -> Imported:
     """Samples from Model Analyzer's inference metrics, with the GPU's where given. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "Model Analyzer")
     table = read_table(source, _check_inference_header)
     networks, batches = table.names("Model"), table.numbers("Batch", BATCH)
-    latency_ms = _server_ms(table) if latency is Latency.SERVER else table.numbers(_client_column(table), POSITIVE)
+    latency_ms = (
+        _server_ms(table)
+        if latency is Latency.SERVER
+        else table.numbers(_client_column(table), POSITIVE)
+    )
     figures = {} if gpu_metrics is None else _read_gpu_figures(gpu_metrics)
-    is_one = np.array([_ONE_ON_GPU.fullmatch(cell) is not None for cell in table.cells[_INSTANCES]])
+    is_one = np.array(
+        [_ONE_ON_GPU.fullmatch(cell) is not None for cell in table.cells[_INSTANCES]]
+    )
     is_known = _is_batch_known(table, batches, latency)
     rows = []
     for row in np.flatnonzero(is_one & is_known).tolist():
@@ -62,7 +74,9 @@ def read_model_analyzer(
                 memory_mib=memory_mib,
             )
         )
-    notes = _notes(len(table), shared=int(np.sum(~is_one)), queued=int(np.sum(is_one & ~is_known)))
+    notes = _notes(
+        len(table), shared=int(np.sum(~is_one)), queued=int(np.sum(is_one & ~is_known))
+    )
     return make_imported(rows, conditions, file=table.file, notes=notes)
 
 
@@ -80,11 +94,15 @@ def _notes(size: int, *, shared: int, queued: int) -> list[str]:
 
 
 def _check_inference_header(place: str, names: Sequence[str]) -> None:
-    require_columns(place, names, _NEEDED, "Model Analyzer's metrics-model-inference.csv")
+    require_columns(
+        place, names, _NEEDED, "Model Analyzer's metrics-model-inference.csv"
+    )
 
 
 def _check_gpu_header(place: str, names: Sequence[str]) -> None:
-    require_columns(place, names, (*_KEY, "GPU UUID"), "Model Analyzer's metrics-model-gpu.csv")
+    require_columns(
+        place, names, (*_KEY, "GPU UUID"), "Model Analyzer's metrics-model-gpu.csv"
+    )
 
 
 def _server_ms(table: CsvTable) -> Reals:
@@ -95,10 +113,13 @@ def _server_ms(table: CsvTable) -> Reals:
             "perf_server_compute_output to Model Analyzer's inference_output_fields"
         )
         raise refusal(problem, file=table.file, column=missing[0])
-    total: Reals = np.sum([table.numbers(column, NOT_NEGATIVE) for column in _COMPUTE], axis=0)
+    total: Reals = np.sum(
+        [table.numbers(column, NOT_NEGATIVE) for column in _COMPUTE], axis=0
+    )
     if np.any(total <= 0.0):
         problem = (
-            "the server computed for less than 0.05 ms, which Model Analyzer rounds to 0; import perf_analyzer's CSV"
+            "the server computed for less than 0.05 ms, which Model Analyzer rounds "
+            "to 0; import perf_analyzer's CSV"
         )
         raise table.refusal(problem, row=int(np.argmin(total)), column=_COMPUTE[1])
     return total

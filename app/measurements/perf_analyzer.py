@@ -21,7 +21,15 @@ from app.measurements.benchmarks import (
     require_option,
 )
 from app.measurements.rows import refusal, require_columns
-from app.measurements.tables import NOT_NEGATIVE, POSITIVE, CsvTable, NumberRange, Reals, parse_number, read_table
+from app.measurements.tables import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    CsvTable,
+    NumberRange,
+    Reals,
+    parse_number,
+    read_table,
+)
 
 CONCURRENCY = "Concurrency"
 _RATE = "Request Rate"
@@ -34,15 +42,31 @@ US_PER_MS = 1000.0
 _BYTES_OR_W = NumberRange(at_least=0.0, at_most=1e15)
 
 
-def read_perf_analyzer(source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.SERVER) -> Imported:
+def read_perf_analyzer(
+    source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.SERVER
+) -> Imported:
     """Samples from perf_analyzer's CSV. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.SERVER, Latency.CLIENT), "perf_analyzer")
-    require_option(conditions.network, "--network", "perf_analyzer's file does not say which network was measured")
-    require_option(conditions.batch, "--batch", "perf_analyzer's file does not say the batch size (its -b)")
+    require_option(
+        conditions.network,
+        "--network",
+        "perf_analyzer's file does not say which network was measured",
+    )
+    require_option(
+        conditions.batch,
+        "--batch",
+        "perf_analyzer's file does not say the batch size (its -b)",
+    )
     assert conditions.network is not None and conditions.batch is not None
     table = read_table(source, _check_header)
-    latency_ms = (_server_us(table) if latency is Latency.SERVER else _client_us(table)) / US_PER_MS
-    kept = [row for row in range(len(table)) if latency is Latency.SERVER or _is_single(table, row)]
+    latency_ms = (
+        _server_us(table) if latency is Latency.SERVER else _client_us(table)
+    ) / US_PER_MS
+    kept = [
+        row
+        for row in range(len(table))
+        if latency is Latency.SERVER or _is_single(table, row)
+    ]
     power_w, several = _per_gpu(table, _POWER)
     memory_b, _ = _per_gpu(table, _MEMORY)
     rows = [
@@ -75,20 +99,27 @@ def _server_us(table: CsvTable) -> Reals:
     parts = _COMPUTE if _COMPUTE[0] in table.cells else _COMPUTE_ONCE
     if parts[0] not in table.cells:
         problem = (
-            f"there is no column {_COMPUTE[1]}: the server kept no statistics; --latency client takes the client's"
+            f"there is no column {_COMPUTE[1]}: the server kept no statistics; "
+            f"--latency client takes the client's"
         )
         raise refusal(problem, file=table.file, column=_COMPUTE[1])
     total: Reals = np.sum([table.numbers(part, NOT_NEGATIVE) for part in parts], axis=0)
     if np.any(total <= 0.0):
         problem = "the server computed nothing here (0 µs); did all answers come from its cache?"
-        raise table.refusal(problem, row=int(np.argmin(total)), column=parts[-1 if len(parts) == 1 else 1])
+        raise table.refusal(
+            problem,
+            row=int(np.argmin(total)),
+            column=parts[-1 if len(parts) == 1 else 1],
+        )
     return total
 
 
 def _client_us(table: CsvTable) -> Reals:
     column = next((name for name in _CLIENT if name in table.cells), None)
     if column is None:
-        raise refusal(f"there is neither a column {_CLIENT[0]} nor {_CLIENT[1]}", file=table.file)
+        raise refusal(
+            f"there is neither a column {_CLIENT[0]} nor {_CLIENT[1]}", file=table.file
+        )
     return table.numbers(column, POSITIVE)
 
 
@@ -105,7 +136,9 @@ def _per_gpu(table: CsvTable, column: str) -> tuple[Reals, bool]:
         several |= len(entries) > 1
         if len(entries) == 1:
             try:
-                figure = parse_number(entries[0].rpartition(":")[2].strip(), _BYTES_OR_W)
+                figure = parse_number(
+                    entries[0].rpartition(":")[2].strip(), _BYTES_OR_W
+                )
             except ValueError as error:
                 raise table.refusal(str(error), row=row, column=column) from error
             values[row] = figure or np.nan

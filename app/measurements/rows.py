@@ -56,13 +56,19 @@ def open_rows(source: Path, check_header: CheckHeader) -> Rows:
     rows = _filled_rows(file, reader, len(notes))
     place, header = next(rows, (0, None))
     if header is None:
-        raise refusal("the file is empty; its first line must name the columns", file=file)
+        raise refusal(
+            "the file is empty; its first line must name the columns", file=file
+        )
     _check_separator_and_repeats(f"{file}:{place}", header)
     check_header(f"{file}:{place}", header)
-    return Rows(file=file, names=header, notes=notes, rows=_even_rows(file, rows, len(header)))
+    return Rows(
+        file=file, names=header, notes=notes, rows=_even_rows(file, rows, len(header))
+    )
 
 
-def refusal(problem: str, *, file: str, line: int | None = None, column: str = "") -> InvalidRequest:
+def refusal(
+    problem: str, *, file: str, line: int | None = None, column: str = ""
+) -> InvalidRequest:
     """The error that names a place: `file:line: column NAME: problem`."""
     place = file if line is None else f"{file}:{line}"
     return InvalidRequest(problem, f"{place}: column {column}" if column else place)
@@ -78,7 +84,9 @@ def read_bytes(source: Path) -> bytes:
     return b"".join(_lines(source, longest=-1))
 
 
-def require_columns(place: str, names: Sequence[str], needed: Iterable[str], what: str) -> None:
+def require_columns(
+    place: str, names: Sequence[str], needed: Iterable[str], what: str
+) -> None:
     """Raises InvalidRequest when a header lacks columns of a kind of file."""
     if missing := [name for name in needed if name not in names]:
         s = "s" if len(missing) > 1 else ""
@@ -86,7 +94,9 @@ def require_columns(place: str, names: Sequence[str], needed: Iterable[str], wha
         raise refusal(problem, file=place)
 
 
-def _split_notes(file: str, lines: Iterator[str]) -> tuple[tuple[str, ...], Iterator[str]]:
+def _split_notes(
+    file: str, lines: Iterator[str]
+) -> tuple[tuple[str, ...], Iterator[str]]:
     """The notes at the top, and the lines below them."""
     notes: list[str] = []
     for line in lines:
@@ -94,12 +104,16 @@ def _split_notes(file: str, lines: Iterator[str]) -> tuple[tuple[str, ...], Iter
             return tuple(notes), chain([line], lines)
         notes.append(line[1:].strip())
         if len(notes) > MAX_NOTES:
-            raise refusal(f"more than {MAX_NOTES} lines of notes", file=file, line=len(notes))
+            raise refusal(
+                f"more than {MAX_NOTES} lines of notes", file=file, line=len(notes)
+            )
     return tuple(notes), lines
 
 
 def _check_separator_and_repeats(place: str, names: Sequence[str]) -> None:
-    if len(names) == 1 and (separator := next((mark for mark in ";\t|" if mark in names[0]), None)):
+    if len(names) == 1 and (
+        separator := next((mark for mark in ";\t|" if mark in names[0]), None)
+    ):
         problem = f"the columns seem to be separated by {separator!r}; only commas separate them"
         raise refusal(problem, file=place)
     for index, name in enumerate(names):
@@ -114,7 +128,9 @@ def _filled_rows(file: str, reader: "Reader", lines_above: int) -> Iterator[Row]
         except StopIteration:
             return
         except csv.Error as error:
-            raise refusal(f"not CSV: {error}", file=file, line=lines_above + reader.line_num) from error
+            raise refusal(
+                f"not CSV: {error}", file=file, line=lines_above + reader.line_num
+            ) from error
         if row and (len(row) > 1 or row[0].strip()):
             yield lines_above + reader.line_num, [cell.strip() for cell in row]
 
@@ -123,7 +139,9 @@ def _even_rows(file: str, rows: Iterator[Row], width: int) -> Iterator[Row]:
     is_empty = True
     for line, cells in rows:
         if len(cells) != width:
-            problem = f"the row has {len(cells)} cells, the header names {width} columns"
+            problem = (
+                f"the row has {len(cells)} cells, the header names {width} columns"
+            )
             raise refusal(problem, file=file, line=line)
         is_empty = False
         yield line, cells
@@ -135,11 +153,15 @@ def _text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
     """Line by line, so that an error has its line."""
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE:
-            raise refusal(f"the line is longer than {MAX_LINE:,} bytes", file=file, line=number)
+            raise refusal(
+                f"the line is longer than {MAX_LINE:,} bytes", file=file, line=number
+            )
         try:
             yield line.removeprefix(_BOM).decode() if number == 1 else line.decode()
         except UnicodeDecodeError as error:
-            problem = f"not UTF-8 text: {error.reason} at byte {error.start + 1} of the line"
+            problem = (
+                f"not UTF-8 text: {error.reason} at byte {error.start + 1} of the line"
+            )
             raise refusal(problem, file=file, line=number) from error
 
 

@@ -26,7 +26,11 @@ class NumberRange:
 
     def holds(self, values: Reals) -> npt.NDArray[np.bool_]:
         """(N,) whether each value is allowed; NaN is not."""
-        low = values > self.above if self.above is not None else values >= (self.at_least or 0.0)
+        low = (
+            values > self.above
+            if self.above is not None
+            else values >= (self.at_least or 0.0)
+        )
         return low & (values <= self.at_most)
 
     def holds_one(self, value: float) -> bool:
@@ -34,8 +38,14 @@ class NumberRange:
         return bool(self.holds(np.array([value]))[0])
 
     def __str__(self) -> str:
-        low = f"above {self.above:g}" if self.above is not None else f"at least {self.at_least or 0.0:g}"
-        return low if self.at_most == MAX_NUMBER else f"{low} and at most {self.at_most:g}"
+        low = (
+            f"above {self.above:g}"
+            if self.above is not None
+            else f"at least {self.at_least or 0.0:g}"
+        )
+        return (
+            low if self.at_most == MAX_NUMBER else f"{low} and at most {self.at_most:g}"
+        )
 
 
 POSITIVE = NumberRange(above=0.0)
@@ -65,23 +75,35 @@ class CsvTable:
         bad = {cell for cell in set(cells) if not cell or not cell.isprintable()}
         for row, cell in enumerate(cells if bad else ()):
             if cell in bad:
-                problem = f"{cell!r} holds characters that cannot be printed" if cell else "the cell is empty"
+                problem = (
+                    f"{cell!r} holds characters that cannot be printed"
+                    if cell
+                    else "the cell is empty"
+                )
                 raise self.refusal(problem, row=row, column=column)
         return tuple(cells)
 
-    def numbers(self, column: str, allowed: NumberRange, *, or_empty: bool = False) -> Reals:
+    def numbers(
+        self, column: str, allowed: NumberRange, *, or_empty: bool = False
+    ) -> Reals:
         """(N,) numbers of a column; NaN for empty cells where they are allowed. Raises InvalidRequest."""
         cells = self.cells[column]
         try:
             values = np.array([float(cell) if cell else math.nan for cell in cells])
         except ValueError:
             values = np.array([_float_or_nan(cell) for cell in cells])
-        is_good = allowed.holds(values) | (np.array([not cell for cell in cells]) if or_empty else False)
+        is_good = allowed.holds(values) | (
+            np.array([not cell for cell in cells]) if or_empty else False
+        )
         # Python takes 1_000 for a number; no other program does.
         is_good &= np.array(["_" not in cell for cell in cells], dtype=np.bool_)
         if not is_good.all():
             row = int(np.argmin(is_good))
-            raise self.refusal(_number_problem(cells[row], allowed, or_empty=or_empty), row=row, column=column)
+            raise self.refusal(
+                _number_problem(cells[row], allowed, or_empty=or_empty),
+                row=row,
+                column=column,
+            )
         return values
 
 
@@ -107,7 +129,11 @@ def make_table(opened: Rows) -> CsvTable:
         lines.append(line)
         for column, cell in zip(columns, row, strict=True):
             column.append(pool.setdefault(cell, cell))
-    return CsvTable(file=opened.file, cells=dict(zip(opened.names, columns, strict=True)), lines=lines)
+    return CsvTable(
+        file=opened.file,
+        cells=dict(zip(opened.names, columns, strict=True)),
+        lines=lines,
+    )
 
 
 def _float_or_nan(cell: str) -> float:

@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal
-from app.measurements.tables import NOT_NEGATIVE, CsvTable, NumberRange, Reals, read_table
+from app.measurements.tables import (
+    NOT_NEGATIVE,
+    CsvTable,
+    NumberRange,
+    Reals,
+    read_table,
+)
 from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
 from solvers.forecast.types import RequestSeries
 
@@ -59,15 +65,21 @@ def read_trace(source: Path, column: str | None = None) -> ArrivalTrace:
     table = read_table(source, check)
     times, value_column = header
     times_s = _times_s(table, times)
-    places, step_s = find_steps(times_s, lambda problem, row: table.refusal(problem, row=row, column=times))
+    places, step_s = find_steps(
+        times_s, lambda problem, row: table.refusal(problem, row=row, column=times)
+    )
     values = table.numbers(value_column, NOT_NEGATIVE, or_empty=True)
     arrivals = np.full(places[-1] + 1, np.nan)
     arrivals[places] = values * step_s if value_column.endswith(RATE_SUFFIX) else values
-    series = RequestSeries(start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals)
+    series = RequestSeries(
+        start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals
+    )
     return ArrivalTrace(series=series, is_dated=times == DATED)
 
 
-def make_history(trace: ArrivalTrace, *, now_s: float, start_s: float | None = None) -> RequestSeries:
+def make_history(
+    trace: ArrivalTrace, *, now_s: float, start_s: float | None = None
+) -> RequestSeries:
     """The trace as if it had ended lately, in steps of five minutes.
 
     start_s: when it began, seconds since 1970; else a dated trace is moved by whole weeks, so that hours and weekdays
@@ -77,11 +89,20 @@ def make_history(trace: ArrivalTrace, *, now_s: float, start_s: float | None = N
     period_s = _WEEK_S if trace.is_dated else DAY_S
     begin_s = series.start_s if trace.is_dated else 0.0
     if start_s is None:
-        start_s = begin_s + math.floor((now_s - begin_s - (series.end_s - series.start_s)) / period_s) * period_s
+        start_s = (
+            begin_s
+            + math.floor((now_s - begin_s - (series.end_s - series.start_s)) / period_s)
+            * period_s
+        )
     if series.window_s == COARSE_S:
         # Steps of five minutes count in the nearest five minutes of the clock.
         start_s = round(start_s / COARSE_S) * COARSE_S
-    coarse = coarsen(RequestSeries(start_s=start_s, window_s=series.window_s, arrivals=series.arrivals), COARSE_S)
+    coarse = coarsen(
+        RequestSeries(
+            start_s=start_s, window_s=series.window_s, arrivals=series.arrivals
+        ),
+        COARSE_S,
+    )
     return coarse.part(0, max(0, int((now_s - coarse.start_s) // COARSE_S)))
 
 
@@ -91,8 +112,14 @@ def _fine(series: RequestSeries) -> RequestSeries:
     if series.window_s <= COARSE_S:
         return series
     if abs(parts * COARSE_S - series.window_s) > _TOLERANCE:
-        raise InvalidRequest(f"steps of {series.window_s:g} s are no multiple of five minutes")
-    return RequestSeries(start_s=series.start_s, window_s=COARSE_S, arrivals=np.repeat(series.arrivals / parts, parts))
+        raise InvalidRequest(
+            f"steps of {series.window_s:g} s are no multiple of five minutes"
+        )
+    return RequestSeries(
+        start_s=series.start_s,
+        window_s=COARSE_S,
+        arrivals=np.repeat(series.arrivals / parts, parts),
+    )
 
 
 def time_column(place: str, names: Sequence[str]) -> str:
@@ -107,7 +134,10 @@ def time_column(place: str, names: Sequence[str]) -> str:
 def _value_column(place: str, names: Sequence[str], wanted: str | None) -> str:
     if wanted is not None:
         if wanted not in names or wanted in SECONDS_PER:
-            raise refusal(f"there is no column {wanted!r} to read; there are {', '.join(names)}", file=place)
+            raise refusal(
+                f"there is no column {wanted!r} to read; there are {', '.join(names)}",
+                file=place,
+            )
         return wanted
     found = [name for name in VALUES if name in names]
     if len(found) != 1:
@@ -139,23 +169,35 @@ def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], f
         raise refuse("one row has no step; a trace needs at least two", 0)
     steps_s = np.diff(times_s)
     if (steps_s <= 0.0).any():
-        raise refuse("times must rise from row to row", int(np.argmax(steps_s <= 0.0)) + 1)
+        raise refuse(
+            "times must rise from row to row", int(np.argmax(steps_s <= 0.0)) + 1
+        )
     step_s = float(steps_s.min())
     places = (times_s - times_s[0]) / step_s
     if places[-1] >= MAX_STEPS:
-        raise refuse(f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MAX_STEPS:,}", len(times_s) - 1)
+        raise refuse(
+            f"{places[-1]:.0f} steps of {step_s:g} s are too many; at most {MAX_STEPS:,}",
+            len(times_s) - 1,
+        )
     uneven = np.abs(np.diff(places) - np.round(np.diff(places))) > _TOLERANCE
     if uneven.any():
         row = int(np.argmax(uneven)) + 1
-        raise refuse(f"comes no multiple of {step_s:g} s, the shortest step, after the row before", row)
-    return np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(np.int64), step_s
+        raise refuse(
+            f"comes no multiple of {step_s:g} s, the shortest step, after the row before",
+            row,
+        )
+    return np.concatenate([[0], np.cumsum(np.round(np.diff(places)))]).astype(
+        np.int64
+    ), step_s
 
 
 def _times_s(table: CsvTable, column: str) -> Reals:
     """(N,) seconds; since 1970 for timestamps."""
     if column != DATED:
         return table.numbers(column, ANY_TIME) * SECONDS_PER[column]
-    return np.array([_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])])
+    return np.array(
+        [_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])]
+    )
 
 
 def _moment_s(table: CsvTable, row: int, cell: str) -> float:

@@ -44,7 +44,9 @@ class _Result:
         """A field's number. Raises InvalidRequest, which names line and column of the field."""
         value = self.fields.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refusal(f"must be a number {allowed}, not {describe(value)}", name)
+            raise self.refusal(
+                f"must be a number {allowed}, not {describe(value)}", name
+            )
         if not math.isfinite(value) or not allowed.holds_one(float(value)):
             raise self.refusal(f"must be {allowed}, not {value}", name)
         return float(value)
@@ -58,7 +60,9 @@ class _Result:
         return InvalidRequest(problem, f"{self.file}:{line}:{column}: {name}")
 
 
-def read_vllm(source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.REQUEST) -> Imported:
+def read_vllm(
+    source: Path, conditions: BenchmarkConditions, *, latency: Latency = Latency.REQUEST
+) -> Imported:
     """Samples from vLLM's result files. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.REQUEST, Latency.TOKEN), "vLLM")
     results = list(_read_results(source))
@@ -66,51 +70,84 @@ def read_vllm(source: Path, conditions: BenchmarkConditions, *, latency: Latency
     return make_imported(rows, conditions, file=file_name(source))
 
 
-def _row(result: _Result, conditions: BenchmarkConditions, latency: Latency) -> BenchmarkRow:
+def _row(
+    result: _Result, conditions: BenchmarkConditions, latency: Latency
+) -> BenchmarkRow:
     if result.has("avg_latency"):
         return _offline_row(result, conditions, latency)
     if result.has("request_throughput"):
         return _serving_row(result, conditions, latency)
     known = "request_throughput (vllm bench serve) nor avg_latency (vllm bench latency)"
-    raise result.refusal(f"neither {known} is here; other benchmarks tell no latency", "request_throughput")
-
-
-def _offline_row(result: _Result, conditions: BenchmarkConditions, latency: Latency) -> BenchmarkRow:
-    """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
-    refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
-    require_option(conditions.network, "--network", "the file of vllm bench latency does not say the network")
-    require_option(conditions.batch, "--batch", "the file of vllm bench latency does not say its --batch-size")
-    assert conditions.network is not None and conditions.batch is not None
-    return BenchmarkRow(
-        network=conditions.network, batch=conditions.batch, latency_ms=result.number("avg_latency") * MS_PER_S
+    raise result.refusal(
+        f"neither {known} is here; other benchmarks tell no latency",
+        "request_throughput",
     )
 
 
-def _serving_row(result: _Result, conditions: BenchmarkConditions, latency: Latency) -> BenchmarkRow:
+def _offline_row(
+    result: _Result, conditions: BenchmarkConditions, latency: Latency
+) -> BenchmarkRow:
+    """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
+    refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
+    require_option(
+        conditions.network,
+        "--network",
+        "the file of vllm bench latency does not say the network",
+    )
+    require_option(
+        conditions.batch,
+        "--batch",
+        "the file of vllm bench latency does not say its --batch-size",
+    )
+    assert conditions.network is not None and conditions.batch is not None
+    return BenchmarkRow(
+        network=conditions.network,
+        batch=conditions.batch,
+        latency_ms=result.number("avg_latency") * MS_PER_S,
+    )
+
+
+def _serving_row(
+    result: _Result, conditions: BenchmarkConditions, latency: Latency
+) -> BenchmarkRow:
     """`vllm bench serve`: continuous batches, whose mean size follows from Little's law."""
     network = conditions.network or _network(result)
     request_ms = _request_ms(result)
     # Requests under way = rate × time of each; fewer than one on average still means a batch of one.
     under_way = max(1.0, result.number("request_throughput") * request_ms / MS_PER_S)
-    latency_ms = request_ms if latency is Latency.REQUEST else result.number("mean_tpot_ms")
-    return BenchmarkRow(network=network, batch=conditions.batch or under_way, latency_ms=latency_ms)
+    latency_ms = (
+        request_ms if latency is Latency.REQUEST else result.number("mean_tpot_ms")
+    )
+    return BenchmarkRow(
+        network=network, batch=conditions.batch or under_way, latency_ms=latency_ms
+    )
 
 
 def _request_ms(result: _Result) -> float:
     """Mean time of a request; without it, first token plus the others at their mean pace."""
     if result.has("mean_e2el_ms"):
         return result.number("mean_e2el_ms")
-    tokens = result.number("total_output_tokens", _COUNT) / result.number("completed", _COUNT)
+    tokens = result.number("total_output_tokens", _COUNT) / result.number(
+        "completed", _COUNT
+    )
     if tokens <= 1.0:  # Of a single token there is no pace.
         return result.number("mean_ttft_ms")
-    return result.number("mean_ttft_ms") + (tokens - 1.0) * result.number("mean_tpot_ms")
+    return result.number("mean_ttft_ms") + (tokens - 1.0) * result.number(
+        "mean_tpot_ms"
+    )
 
 
 def _network(result: _Result) -> str:
     """`Llama-3.1-8B-Instruct` of `meta-llama/Llama-3.1-8B-Instruct`."""
     name = result.fields.get("model_id")
-    if not isinstance(name, str) or not name.rstrip("/").rpartition("/")[2].isprintable() or not name.strip("/ "):
-        raise result.refusal("must name the network; or say it with --network", "model_id")
+    if (
+        not isinstance(name, str)
+        or not name.rstrip("/").rpartition("/")[2].isprintable()
+        or not name.strip("/ ")
+    ):
+        raise result.refusal(
+            "must name the network; or say it with --network", "model_id"
+        )
     return name.rstrip("/").rpartition("/")[2].strip()
 
 
@@ -120,7 +157,9 @@ def _read_results(source: Path) -> Iterator[_Result]:
     try:
         text = read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise refusal(f"not UTF-8 text: {error.reason} at byte {error.start + 1}", file=file) from error
+        raise refusal(
+            f"not UTF-8 text: {error.reason} at byte {error.start + 1}", file=file
+        ) from error
     decoder = json.JSONDecoder()
     start = _skip_blanks(text, 0)
     if start == len(text):
@@ -129,12 +168,21 @@ def _read_results(source: Path) -> Iterator[_Result]:
         try:
             document, end = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            raise InvalidRequest(f"not JSON: {error.msg}", f"{file}:{error.lineno}:{error.colno}") from error
+            raise InvalidRequest(
+                f"not JSON: {error.msg}", f"{file}:{error.lineno}:{error.colno}"
+            ) from error
         except (RecursionError, ValueError) as error:
             raise refusal(f"not JSON that can be read: {error}", file=file) from error
-        result = _Result(file=file, text=text, start=start, fields=document if isinstance(document, dict) else {})
+        result = _Result(
+            file=file,
+            text=text,
+            start=start,
+            fields=document if isinstance(document, dict) else {},
+        )
         if not isinstance(document, dict):
-            raise result.refusal(f"must be an object, not {describe(document)}", "document")
+            raise result.refusal(
+                f"must be an object, not {describe(document)}", "document"
+            )
         yield result
         start = _skip_blanks(text, end)
 

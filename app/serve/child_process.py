@@ -27,7 +27,9 @@ class ControllerEnded(Exception):
 
 
 @asynccontextmanager
-async def controller_process(run: ProcessBody, note: Note) -> AsyncIterator["asyncio.Future[None]"]:
+async def controller_process(
+    run: ProcessBody, note: Note
+) -> AsyncIterator["asyncio.Future[None]"]:
     """Start the controller; yields a future that fails with ControllerEnded when it ends by itself."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -58,7 +60,9 @@ def follow(pipe: Connection, note: Note) -> "asyncio.Future[None]":
         except (EOFError, OSError):
             loop.remove_reader(pipe.fileno())
             if not ended.done():
-                ended.set_exception(ControllerEnded("the controller's process ended; see its log above"))
+                ended.set_exception(
+                    ControllerEnded("the controller's process ended; see its log above")
+                )
 
     loop.add_reader(pipe.fileno(), read)
     return ended

@@ -64,7 +64,9 @@ async def running_controller(
     plane: Plane, *, on_tick: Callable[[TickOutcome], None] | None = None
 ) -> AsyncIterator[tuple[Controller, "asyncio.Task[None]"]]:
     """A controller with its task: leads when it can, and ticks. The end gives the lead back at once."""
-    engine = make_engine(plane.url, pool_size=CONTROLLER_CONNECTIONS, application="plimsoll-controller")
+    engine = make_engine(
+        plane.url, pool_size=CONTROLLER_CONNECTIONS, application="plimsoll-controller"
+    )
     metrics, tracer = LoopMetrics(plane.registry), make_tracer(os.environ)
 
     def ticked(outcome: TickOutcome) -> None:
@@ -80,11 +82,19 @@ async def running_controller(
 
     async def maintained() -> None:
         with translated():
-            keep = Retention(observations_days=plane.settings.retention_days, rates_days=plane.settings.rates_days)
+            keep = Retention(
+                observations_days=plane.settings.retention_days,
+                rates_days=plane.settings.rates_days,
+            )
             await maintain(engine, plane.clock.now(), keep)
 
-    solver, store = SolverWorker(threads=plane.settings.solver_threads), PostgresStore(engine)
-    loop = Loop(store=store, solver=solver, clock=plane.clock, layers=load_training_layers())
+    solver, store = (
+        SolverWorker(threads=plane.settings.solver_threads),
+        PostgresStore(engine),
+    )
+    loop = Loop(
+        store=store, solver=solver, clock=plane.clock, layers=load_training_layers()
+    )
     controller = Controller(
         loop,
         Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}"),
@@ -92,11 +102,18 @@ async def running_controller(
         period_s=period_s,
         maintain=maintained,
         on_tick=ticked,
-        slow_jobs=(*_slow_jobs(engine, store, plane.clock), sending_job(_sender(engine, plane))),
+        slow_jobs=(
+            *_slow_jobs(engine, store, plane.clock),
+            sending_job(_sender(engine, plane)),
+        ),
     )
     task = asyncio.create_task(controller.run(), name="plimsoll-controller")
     dispatcher = JobDispatcher(
-        store=store, clock=plane.clock, turn=loop.turn, kernel_ratios=load_kernel_ratios(), layers=loop.layers
+        store=store,
+        clock=plane.clock,
+        turn=loop.turn,
+        kernel_ratios=load_kernel_ratios(),
+        layers=loop.layers,
     )
 
     async def is_dispatching() -> bool:
@@ -104,7 +121,9 @@ async def running_controller(
             return controller.leads and is_used(await policies.load_current(connection))
 
     wakeups = Listener(plane.url, WAKE_CHANNEL)
-    jobs = asyncio.create_task(run_dispatcher(dispatcher, wakeups, is_dispatching), name="plimsoll-dispatch")
+    jobs = asyncio.create_task(
+        run_dispatcher(dispatcher, wakeups, is_dispatching), name="plimsoll-dispatch"
+    )
     try:
         yield controller, task
     finally:
@@ -118,9 +137,14 @@ async def running_controller(
             await asyncio.to_thread(tracer.close)
 
 
-def _slow_jobs(engine: Engine, store: PostgresStore, clock: ControlClock) -> tuple[SlowJob, ...]:
+def _slow_jobs(
+    engine: Engine, store: PostgresStore, clock: ControlClock
+) -> tuple[SlowJob, ...]:
     """What the leader does beside its ticks."""
-    forecasts, learner = PostgresForecasts(engine), OnlineLearner(store=store, clock=clock)
+    forecasts, learner = (
+        PostgresForecasts(engine),
+        OnlineLearner(store=store, clock=clock),
+    )
     attempts = Attempts()
 
     async def choose() -> None:
@@ -133,7 +157,9 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: ControlClock) -> tup
 
     async def refit() -> None:
         run = partial(run_in_process, run_refit, limit_s=REFIT_LIMIT_S)
-        await refit_waiting(engine, run, layers=load_layers(), now=clock.now, attempts=attempts)
+        await refit_waiting(
+            engine, run, layers=load_layers(), now=clock.now, attempts=attempts
+        )
 
     async def tell_starved() -> None:
         async with transaction(engine) as connection:
@@ -155,7 +181,12 @@ def _slow_jobs(engine: Engine, store: PostgresStore, clock: ControlClock) -> tup
 
 def _sender(engine: Engine, plane: Plane) -> Sender:
     may_be_private = plane.settings.webhook_private
-    return Sender(engine=engine, clock=plane.clock, body=event_bytes, may_be_private=may_be_private)
+    return Sender(
+        engine=engine,
+        clock=plane.clock,
+        body=event_bytes,
+        may_be_private=may_be_private,
+    )
 
 
 async def run_controller(plane: Plane) -> None:
@@ -176,7 +207,9 @@ class ControllerBody:
     def __call__(self, pipe: Connection) -> None:
         os.nice(CONTROLLER_NICENESS)
         configure_logs(self.settings)
-        asyncio.run(_run_controller(make_plane(self.settings, self.url, self.clock), pipe))
+        asyncio.run(
+            _run_controller(make_plane(self.settings, self.url, self.clock), pipe)
+        )
 
 
 async def _run_controller(plane: Plane, pipe: Connection | None = None) -> None:
@@ -185,7 +218,9 @@ async def _run_controller(plane: Plane, pipe: Connection | None = None) -> None:
     _on_stop_signals(asked.set)
     if pipe is not None:
         stop_when_closed(pipe, asked.set)
-    async with running_controller(plane, on_tick=None if pipe is None else partial(tell, pipe)) as (_, task):
+    async with running_controller(
+        plane, on_tick=None if pipe is None else partial(tell, pipe)
+    ) as (_, task):
         stopping = asyncio.create_task(asked.wait(), name="plimsoll-stop")
         await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -200,12 +235,16 @@ def _on_stop_signals(act: Callable[[], None]) -> None:
 
 
 @asynccontextmanager
-async def controller_metrics(settings: Settings, registry: CollectorRegistry) -> AsyncIterator[None]:
+async def controller_metrics(
+    settings: Settings, registry: CollectorRegistry
+) -> AsyncIterator[None]:
     """Answers `GET /metrics` where the settings say, if they do. Raises PlimsollError where the port is taken."""
     host, port = settings.controller_metrics_host, settings.controller_metrics_port
     async with AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(metrics_port(host, port, partial(generate_latest, registry)))
+            await stack.enter_async_context(
+                metrics_port(host, port, partial(generate_latest, registry))
+            )
         except OSError as error:
             raise PlimsollError(
                 f"the controller's metrics cannot be at {host}, port {port}: {error.strerror or error}; "

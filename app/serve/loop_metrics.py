@@ -22,14 +22,28 @@ class LoopMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._ticks = Counter(
-            "plimsoll_ticks", "Ticks by what they did; `held` where nothing was decided", ("state",), registry=registry
+            "plimsoll_ticks",
+            "Ticks by what they did; `held` where nothing was decided",
+            ("state",),
+            registry=registry,
         )
         self._seconds = Histogram(
-            "plimsoll_tick_step_seconds", "Time of one step of a tick", ("step",), buckets=SECONDS, registry=registry
+            "plimsoll_tick_step_seconds",
+            "Time of one step of a tick",
+            ("step",),
+            buckets=SECONDS,
+            registry=registry,
         )
-        self._held = self._gauge("loop_held", "1 while ticks decide nothing, because of telemetry or the operator")
-        self._generation = self._gauge("target_generation", "Generation of the plan in force")
-        self._last = self._gauge("last_tick_timestamp_seconds", "When the newest tick ended")
+        self._held = self._gauge(
+            "loop_held",
+            "1 while ticks decide nothing, because of telemetry or the operator",
+        )
+        self._generation = self._gauge(
+            "target_generation", "Generation of the plan in force"
+        )
+        self._last = self._gauge(
+            "last_tick_timestamp_seconds", "When the newest tick ended"
+        )
         self._plan = _PlanMetrics(registry)
 
     def note(self, outcome: TickOutcome) -> None:
@@ -51,13 +65,32 @@ class _PlanMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._cost = self._gauge("plan_cost_usd_per_hour", "Cost of the newest plan, by the solver's accounting")
-        self._bound = self._gauge("plan_lower_bound_usd_per_hour", "Proven bound of that cost; absent without one")
-        self._gap = self._gauge("plan_gap_ratio", "Distance of that cost from its bound; absent without one")
-        self._unserved = self._gauge("plan_unserved_requests_per_second", "Demand that the newest plan leaves out")
-        self._plans = self._counter("plans", "Plans by how good their solver says they are", ("policy", "status"))
-        self._fallbacks = self._counter("solver_fallbacks", "Solves that gave no solution", ("problem", "status"))
-        self._violations = self._counter("violations", "Rules that plans broke", ("rule", "severity"))
+        self._cost = self._gauge(
+            "plan_cost_usd_per_hour",
+            "Cost of the newest plan, by the solver's accounting",
+        )
+        self._bound = self._gauge(
+            "plan_lower_bound_usd_per_hour",
+            "Proven bound of that cost; absent without one",
+        )
+        self._gap = self._gauge(
+            "plan_gap_ratio", "Distance of that cost from its bound; absent without one"
+        )
+        self._unserved = self._gauge(
+            "plan_unserved_requests_per_second",
+            "Demand that the newest plan leaves out",
+        )
+        self._plans = self._counter(
+            "plans",
+            "Plans by how good their solver says they are",
+            ("policy", "status"),
+        )
+        self._fallbacks = self._counter(
+            "solver_fallbacks", "Solves that gave no solution", ("problem", "status")
+        )
+        self._violations = self._counter(
+            "violations", "Rules that plans broke", ("rule", "severity")
+        )
         self._solves = Histogram(
             "plimsoll_solver_seconds",
             "Time of one solve, by problem, solver and how it ended",
@@ -79,7 +112,9 @@ class _PlanMetrics:
         self._unserved.labels(outcome.policy).set(outcome.unserved_rps)
         self._set_or_clear(self._bound, outcome.policy, report.lower_bound_usd_per_hour)
         gap = report.gap_percent
-        self._set_or_clear(self._gap, outcome.policy, None if gap is None else gap / 100.0)
+        self._set_or_clear(
+            self._gap, outcome.policy, None if gap is None else gap / 100.0
+        )
         for violation in outcome.violations:
             self._violations.labels(violation.rule, violation.severity).inc()
         self._note_solves(report)
@@ -88,7 +123,9 @@ class _PlanMetrics:
         for step in report.steps:
             # Of groups, each planned by its own policy, the name comes first: `batch: autoscale`.
             problem = step.technique.rpartition(": ")[2]
-            self._solves.labels(*self._bounded(problem, step.method, str(step.status))).observe(step.seconds)
+            self._solves.labels(
+                *self._bounded(problem, step.method, str(step.status))
+            ).observe(step.seconds)
             if not step.status.has_solution:
                 self._fallbacks.labels(problem, str(step.status)).inc()
 
@@ -102,7 +139,11 @@ class _PlanMetrics:
     def _forget_others(self, policy: str) -> None:
         """A policy that no longer decides has no newest plan."""
         for gauge in (self._cost, self._bound, self._gap, self._unserved):
-            for labels in {sample.labels["policy"] for metric in gauge.collect() for sample in metric.samples}:
+            for labels in {
+                sample.labels["policy"]
+                for metric in gauge.collect()
+                for sample in metric.samples
+            }:
                 if labels != policy:
                     gauge.remove(labels)
 

@@ -21,9 +21,15 @@ class Plane:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
 
-def make_plane(settings: Settings, url: str | None = None, clock: ControlClock | None = None) -> Plane:
+def make_plane(
+    settings: Settings, url: str | None = None, clock: ControlClock | None = None
+) -> Plane:
     """The shared parts. Without `url` the settings say where the database is; it may be the embedded server."""
-    return Plane(settings=settings, url=url or database_url(settings), clock=clock or WallClock(speed=settings.speed))
+    return Plane(
+        settings=settings,
+        url=url or database_url(settings),
+        clock=clock or WallClock(speed=settings.speed),
+    )
 
 
 def database_url(settings: Settings) -> str:

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-STEPS: Mapping[str, int] = {"snapshot": 1, "forecast": 4, "decide": 5, "record": 6, "push": 7}
+STEPS: Mapping[str, int] = {
+    "snapshot": 1,
+    "forecast": 4,
+    "decide": 5,
+    "record": 6,
+    "push": 7,
+}
 """The loop's own numbers of the steps whose time it takes; 2 and 3 take none."""
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -44,15 +50,27 @@ class TickTracer:
         tracer = self.provider.get_tracer("plimsoll.loop")
         end_ns = self.now_ns()
         began_ns = end_ns - round(outcome.seconds.get("total", 0.0) * _NS)
-        root = tracer.start_span("tick", start_time=began_ns, attributes=_attributes(outcome))
+        root = tracer.start_span(
+            "tick", start_time=began_ns, attributes=_attributes(outcome)
+        )
         inside = trace.set_span_in_context(root)
         step_ns = began_ns
         for name, seconds in outcome.seconds.items():
             if name == "total":
                 continue
-            span = tracer.start_span(f"tick.{name}", inside, start_time=step_ns, attributes=_step_attributes(name))
+            span = tracer.start_span(
+                f"tick.{name}",
+                inside,
+                start_time=step_ns,
+                attributes=_step_attributes(name),
+            )
             if name == "decide" and outcome.report is not None:
-                _add_solves(tracer, trace.set_span_in_context(span), outcome.report.steps, step_ns)
+                _add_solves(
+                    tracer,
+                    trace.set_span_in_context(span),
+                    outcome.report.steps,
+                    step_ns,
+                )
             step_ns += round(seconds * _NS)
             span.end(end_time=step_ns)
         root.end(end_time=end_ns)
@@ -67,12 +85,16 @@ def make_tracer(environment: Mapping[str, str]) -> TickTracer | None:
     if not is_wanted(environment):
         return None
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter,
+        )
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        log.warning("traces are asked for, but OpenTelemetry is not there: install plimsoll[otel]")
+        log.warning(
+            "traces are asked for, but OpenTelemetry is not there: install plimsoll[otel]"
+        )
         return None
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first where they are set.
     name = environment.get("OTEL_SERVICE_NAME", "plimsoll-controller")
@@ -114,7 +136,9 @@ def _step_attributes(name: str) -> dict[str, int]:
     return {"plimsoll.step": STEPS[name]} if name in STEPS else {}
 
 
-def _add_solves(tracer: "Tracer", inside: "Context", solves: tuple[SolveReport, ...], began_ns: int) -> None:
+def _add_solves(
+    tracer: "Tracer", inside: "Context", solves: tuple[SolveReport, ...], began_ns: int
+) -> None:
     """Spans of the solves, one after the other: how long each took is measured, when it began is not."""
     for solve in solves:
         attributes: dict[str, str | float] = {
@@ -126,6 +150,11 @@ def _add_solves(tracer: "Tracer", inside: "Context", solves: tuple[SolveReport, 
             attributes["plimsoll.objective"] = solve.objective
         if solve.bound is not None:
             attributes["plimsoll.bound"] = solve.bound
-        span = tracer.start_span(f"solve {solve.technique}", inside, start_time=began_ns, attributes=attributes)
+        span = tracer.start_span(
+            f"solve {solve.technique}",
+            inside,
+            start_time=began_ns,
+            attributes=attributes,
+        )
         began_ns += round(solve.seconds * _NS)
         span.end(end_time=began_ns)

@@ -34,7 +34,9 @@ NODES_TOKEN = "up-nodes"
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
-def run_everything(settings: Settings, url: str, *, nodes: int, token_path: Path, say: Say) -> None:
+def run_everything(
+    settings: Settings, url: str, *, nodes: int, token_path: Path, say: Say
+) -> None:
     """Set the database up where it is new, then serve until SIGTERM or SIGINT.
 
     `nodes`: simulated nodes to start, each with two GPUs and CPU workers behind a real router. `token_path`: where the
@@ -54,7 +56,9 @@ def _alone(data_dir: Path) -> Iterator[None]:
     try:
         layout = claim(data_dir)
     except (DataDirRefused, OSError) as error:
-        raise PlimsollError(f"cannot use the data directory {data_dir}: {error}") from error
+        raise PlimsollError(
+            f"cannot use the data directory {data_dir}: {error}"
+        ) from error
     lock = try_flock(layout.root / "up.lock")
     if lock is None:
         raise PlimsollError(
@@ -67,7 +71,9 @@ def _alone(data_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: Path, say: Say) -> None:
+async def _run(
+    plane: Plane, listening: socket.socket, nodes: int, token_path: Path, say: Say
+) -> None:
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
         at = plane.clock.now()
@@ -83,7 +89,9 @@ async def _run(plane: Plane, listening: socket.socket, nodes: int, token_path: P
     say(f"API: {address}/api/v1, documented at {address}/docs; stop with Ctrl-C")
     if plane.settings.database_url is None:
         say(f"SQL: psql '{conninfo(plane.url)}'")
-    async with _agents(nodes, address, agent_token.secret if agent_token else "", plane.settings, say):
+    async with _agents(
+        nodes, address, agent_token.secret if agent_token else "", plane.settings, say
+    ):
         await serve_plane(plane, listening)
 
 
@@ -95,12 +103,20 @@ async def _first_token(engine: Engine, plane: Plane, path: Path, say: Say) -> st
     async with transaction(engine) as connection:
         if any(row.scope == "admin" for row in await tokens.list_rows(connection)):
             return ""
-    made = await create_locally(engine, name="first-admin", scope="admin", at=plane.clock.now())
-    ours = plane.settings.data_dir / "admin-token" if await asyncio.to_thread(path.exists) else path
+    made = await create_locally(
+        engine, name="first-admin", scope="admin", at=plane.clock.now()
+    )
+    ours = (
+        plane.settings.data_dir / "admin-token"
+        if await asyncio.to_thread(path.exists)
+        else path
+    )
     write_token(ours, made.secret)
     say(f"admin token, shown once and kept in {ours}:\n  {made.secret}")
     if ours != path:
-        say(f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}")
+        say(
+            f"  {path} holds another control plane's; for this one: export PLIMSOLL_TOKEN_FILE={ours.absolute()}"
+        )
     return made.secret
 
 
@@ -115,9 +131,14 @@ async def _nodes_token(engine: Engine, plane: Plane) -> NewToken:
 
 
 @asynccontextmanager
-async def _agents(count: int, address: str, token: str, settings: Settings, say: Say) -> AsyncIterator[None]:
+async def _agents(
+    count: int, address: str, token: str, settings: Settings, say: Say
+) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
-    processes = [await _start_agent(number, address, token, settings) for number in range(1, count + 1)]
+    processes = [
+        await _start_agent(number, address, token, settings)
+        for number in range(1, count + 1)
+    ]
     if count:
         ports = ", ".join(str(FIRST_ROUTER_PORT + number) for number in range(count))
         say(f"simulated nodes: {count}, each with 2 GPUs; requests to ports {ports}")
@@ -134,7 +155,9 @@ async def _agents(count: int, address: str, token: str, settings: Settings, say:
                 process.kill()
 
 
-async def _start_agent(number: int, address: str, token: str, settings: Settings) -> asyncio.subprocess.Process:
+async def _start_agent(
+    number: int, address: str, token: str, settings: Settings
+) -> asyncio.subprocess.Process:
     gpu_type = NODE_GPU_TYPES[(number - 1) % len(NODE_GPU_TYPES)]
     memory = ["--gpu-memory-mib", "16384"] if gpu_type == "T4" else []
     return await asyncio.create_subprocess_exec(

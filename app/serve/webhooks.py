@@ -72,11 +72,17 @@ async def send_due(sender: Sender) -> int:
         await webhooks.give_up(connection, at, tries_limit=TRIES)
         await webhooks.tell_full(connection, at)
         due = await webhooks.take_due(
-            connection, at, each=EACH, tries_limit=TRIES, next_at=lambda key, tries: next_try(key, tries, at)
+            connection,
+            at,
+            each=EACH,
+            tries_limit=TRIES,
+            next_at=lambda key, tries: next_try(key, tries, at),
         )
     turn = asyncio.Lock()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_deliver(sender, delivery, turn)) for delivery in due]
+        tasks = [
+            group.create_task(_deliver(sender, delivery, turn)) for delivery in due
+        ]
     return sum(task.result() for task in tasks)
 
 
@@ -101,7 +107,9 @@ def is_public(address: str) -> bool:
     if isinstance(found, ipaddress.IPv6Address):
         if found in NAT64:
             carried.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
-        carried += [each for each in (found.ipv4_mapped, found.sixtofour) if each is not None]
+        carried += [
+            each for each in (found.ipv4_mapped, found.sixtofour) if each is not None
+        ]
         carried = carried[1:] or carried
     return all(each.is_global and not each.is_multicast for each in carried)
 
@@ -140,7 +148,9 @@ def _in_words(error: BaseException) -> str:
     beneath: BaseException | None = error
     while beneath is not None:
         if isinstance(beneath, ssl.SSLCertVerificationError):
-            return f"the receiver's certificate is not accepted: {beneath.verify_message}"
+            return (
+                f"the receiver's certificate is not accepted: {beneath.verify_message}"
+            )
         if isinstance(beneath, socket.gaierror):
             return f"the host's address is not found: {beneath.strerror}"
         beneath = beneath.__cause__ or beneath.__context__
@@ -153,7 +163,9 @@ def authorities() -> ssl.SSLContext:
     try:
         return httpx2.create_ssl_context()
     except OSError as error:
-        raise Refused(f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {error}") from error
+        raise Refused(
+            f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {error}"
+        ) from error
 
 
 async def _post(sender: Sender, delivery: Delivery) -> int:
@@ -168,13 +180,20 @@ async def _post(sender: Sender, delivery: Delivery) -> int:
         "User-Agent": "plimsoll",
         "Plimsoll-Webhook-Id": message_id,
         "Plimsoll-Webhook-Timestamp": timestamp,
-        "Plimsoll-Webhook-Signature": signature(delivery.secret, message_id, timestamp, body),
+        "Plimsoll-Webhook-Signature": signature(
+            delivery.secret, message_id, timestamp, body
+        ),
     }
     # The address that was checked is the one connected to: a second look-up might find another. Proxies of the
     # environment are left aside for the same reason; its certificate authorities are not (`trust_env` means both).
     verify = (sender.tls or authorities)() if url.scheme == "https" else False
     async with (
-        httpx2.AsyncClient(trust_env=False, verify=verify, follow_redirects=False, timeout=sender.limit_s) as client,
+        httpx2.AsyncClient(
+            trust_env=False,
+            verify=verify,
+            follow_redirects=False,
+            timeout=sender.limit_s,
+        ) as client,
         client.stream(
             "POST",
             url.copy_with(host=address),
@@ -189,8 +208,12 @@ async def _post(sender: Sender, delivery: Delivery) -> int:
 async def _resolve(sender: Sender, url: httpx2.URL) -> str:
     """The first address of the host. Raises Refused where any of them is not public."""
     port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        url.host, port, type=socket.SOCK_STREAM
+    )
     addresses = [str(each[4][0]) for each in found]
     if not sender.may_be_private and not all(is_public(each) for each in addresses):
-        raise Refused(f"{url.host} has an address that is not public; PLIMSOLL_WEBHOOK_PRIVATE=true allows it")
+        raise Refused(
+            f"{url.host} has an address that is not public; PLIMSOLL_WEBHOOK_PRIVATE=true allows it"
+        )
     return addresses[0]

@@ -17,13 +17,29 @@ def number(value: float, digits: int | None = None) -> str:
     """A figure with thousands set apart; without `digits` with three that count, or two below 0.1."""
     if digits is None:
         size = abs(value)
-        digits = 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else max(3, _second_place(size))
+        digits = (
+            0
+            if size >= 100 or size == 0
+            else 1
+            if size >= 10
+            else 2
+            if size >= 1
+            else max(3, _second_place(size))
+        )
     text = f"{value:,.{digits}f}"
-    return text.replace("-", "−") if any(digit in text for digit in "123456789") else text.removeprefix("-")
+    return (
+        text.replace("-", "−")
+        if any(digit in text for digit in "123456789")
+        else text.removeprefix("-")
+    )
 
 
 def estimate_texts(
-    value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0, is_share: bool = False
+    value: SeedMean | None,
+    *,
+    digits: int | None = None,
+    scale: float = 1.0,
+    is_share: bool = False,
 ) -> tuple[str, str]:
     """A mean, and its interval in as many digits, or nothing where there is none; `–` where nothing is known.
 
@@ -42,11 +58,16 @@ def estimate_texts(
     if is_share and half and (low < 0.0 or high > 100.0):
         if half > 1.0:
             low, high, places = math.floor(low), math.ceil(high), 0
-        return mean, f"{'0' if low <= 0.0 else number(low, places)}–{'100' if high >= 100.0 else number(high, places)}"
+        return (
+            mean,
+            f"{'0' if low <= 0.0 else number(low, places)}–{'100' if high >= 100.0 else number(high, places)}",
+        )
     return mean, f"±{number(half, places)}"
 
 
-def estimate_words(value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0) -> str:
+def estimate_words(
+    value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0
+) -> str:
     """Mean and interval, without a blank between them: a line must fit a terminal of 80 columns."""
     return "".join(estimate_texts(value, digits=digits, scale=scale))
 
@@ -54,7 +75,9 @@ def estimate_words(value: SeedMean | None, *, digits: int | None = None, scale: 
 def share_words(value: SeedMean | None, *, digits: int) -> str:
     """In percent; an interval that is not even to both sides stands in brackets."""
     mean, spread = estimate_texts(value, digits=digits, is_share=True)
-    return f"{mean}({spread})" if spread and not spread.startswith("±") else mean + spread
+    return (
+        f"{mean}({spread})" if spread and not spread.startswith("±") else mean + spread
+    )
 
 
 def duration(seconds: float) -> str:
@@ -62,7 +85,12 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if seconds < 60 or whole != seconds:
         return f"{seconds:g} s"
-    parts = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
+    parts = (
+        (whole // 86_400, "d"),
+        (whole // 3600 % 24, "h"),
+        (whole // 60 % 60, "min"),
+        (whole % 60, "s"),
+    )
     return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 

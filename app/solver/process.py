@@ -87,14 +87,20 @@ class PreviewSolver(Solver, Inquirer, Protocol):
     """What people's questions are answered with."""
 
 
-def run_policy(request: PlanRequest, now_s: Callable[[], float] = time.monotonic) -> PlanAnswer:
+def run_policy(
+    request: PlanRequest, now_s: Callable[[], float] = time.monotonic
+) -> PlanAnswer:
     """Call the policy here and now; its report gets the measured seconds."""
     from solvers.policies.registry import policy
 
     began = now_s()
     budget = replace(request.budget, elapsed=lambda: now_s() - began)
-    plan, report, memory = policy(request.policy).make_plan(request.problem, request.observed, request.memory, budget)
-    return PlanAnswer(plan=plan, report=replace(report, seconds=now_s() - began), memory=memory)
+    plan, report, memory = policy(request.policy).make_plan(
+        request.problem, request.observed, request.memory, budget
+    )
+    return PlanAnswer(
+        plan=plan, report=replace(report, seconds=now_s() - began), memory=memory
+    )
 
 
 def run_inquiry(inquiry: Inquiry) -> Findings:
@@ -113,9 +119,14 @@ class InlineSolver:
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer. Raises SolverUnavailable."""
         try:
-            return run_policy(replace(request, budget=replace(request.budget, seconds=math.inf)), now_s=lambda: 0.0)
+            return run_policy(
+                replace(request, budget=replace(request.budget, seconds=math.inf)),
+                now_s=lambda: 0.0,
+            )
         except Exception as error:
-            raise SolverUnavailable(f"policy {request.policy} failed: {error!r}") from error
+            raise SolverUnavailable(
+                f"policy {request.policy} failed: {error!r}"
+            ) from error
 
     async def inquire(self, inquiry: Inquiry) -> Findings:
         """What is found out. Raises SolverUnavailable."""
@@ -136,7 +147,9 @@ class TimedSolver(InlineSolver):
         try:
             return run_policy(request)
         except Exception as error:
-            raise SolverUnavailable(f"policy {request.policy} failed: {error!r}") from error
+            raise SolverUnavailable(
+                f"policy {request.policy} failed: {error!r}"
+            ) from error
 
 
 def load_policies() -> None:
@@ -184,14 +197,18 @@ class SolverWorker:
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
-        answer = await self._ask(replace(request, budget=self._portable(request.budget)))
+        answer = await self._ask(
+            replace(request, budget=self._portable(request.budget))
+        )
         if isinstance(answer, PlanAnswer):
             return answer
         raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
 
     async def inquire(self, inquiry: Inquiry) -> Findings:
         """What is found out within the budget plus a grace period. Raises SolverUnavailable."""
-        answer = await self._ask(replace(inquiry, budget=self._portable(inquiry.budget)))
+        answer = await self._ask(
+            replace(inquiry, budget=self._portable(inquiry.budget))
+        )
         if isinstance(answer, Findings):
             return answer
         raise SolverUnavailable(f"the inquiry failed: {answer}")
@@ -205,12 +222,16 @@ class SolverWorker:
             pipe = await self._ensure_started()
             limit_s = message.budget.seconds + self._grace_s
             try:
-                return await self._within(limit_s, _exchange, pipe, message, self._points)
+                return await self._within(
+                    limit_s, _exchange, pipe, message, self._points
+                )
             except TimeoutError:
                 words = f"the solver worker was killed after {limit_s:.1f} s without an answer"
                 raise SolverUnavailable(words) from None
             except (OSError, EOFError) as error:
-                raise SolverUnavailable("the solver worker died; a new one starts when it is needed") from error
+                raise SolverUnavailable(
+                    "the solver worker died; a new one starts when it is needed"
+                ) from error
 
     async def close(self) -> None:
         """End the worker."""
@@ -218,13 +239,20 @@ class SolverWorker:
             self._kill()
 
     async def _ensure_started(self) -> Connection:
-        if self._pipe is not None and self._process is not None and self._process.is_alive():
+        if (
+            self._pipe is not None
+            and self._process is not None
+            and self._process.is_alive()
+        ):
             return self._pipe
         self._kill()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_serve, args=(theirs, self._prepare, self._run), daemon=True, name="plimsoll-solver"
+            target=_serve,
+            args=(theirs, self._prepare, self._run),
+            daemon=True,
+            name="plimsoll-solver",
         )
         process.start()
         theirs.close()
@@ -232,13 +260,19 @@ class SolverWorker:
         try:
             await self._within(self._start_limit_s, ours.recv)
         except TimeoutError:
-            words = f"the solver worker did not start within {self._start_limit_s:.0f} s"
+            words = (
+                f"the solver worker did not start within {self._start_limit_s:.0f} s"
+            )
             raise SolverUnavailable(words) from None
         except (OSError, EOFError) as error:
-            raise SolverUnavailable("the solver worker died while it started") from error
+            raise SolverUnavailable(
+                "the solver worker died while it started"
+            ) from error
         return ours
 
-    async def _within(self, limit_s: float, talk: Callable[..., object], *args: object) -> object:
+    async def _within(
+        self, limit_s: float, talk: Callable[..., object], *args: object
+    ) -> object:
         """What the worker says; without an answer, or when the caller is cancelled, it is killed.
 
         The kill also ends the thread that waits on the pipe, so that no late answer meets a later request.
@@ -259,7 +293,9 @@ class SolverWorker:
         self._process = self._pipe = None
 
 
-def _exchange(pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints) -> object:
+def _exchange(
+    pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints
+) -> object:
     """Send and receive. Raises EOFError or OSError when the other side is gone."""
     packed = points.pack(message.problem.points)
     pipe.send((replace(message, problem=replace(message.problem, points=())), packed))
@@ -271,7 +307,9 @@ def _received(pipe: Connection, points: ReceivedPoints) -> PlanRequest | Inquiry
     message: PlanRequest | Inquiry
     packed: Packed
     message, packed = pipe.recv()
-    return replace(message, problem=replace(message.problem, points=points.unpack(packed)))
+    return replace(
+        message, problem=replace(message.problem, points=points.unpack(packed))
+    )
 
 
 def follow_parent() -> None:
@@ -290,7 +328,11 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanRequest], PlanAnswer]) -> None:
+def _serve(
+    pipe: Connection,
+    prepare: Callable[[], None],
+    run: Callable[[PlanRequest], PlanAnswer],
+) -> None:
     """The worker's main: import the solvers, say so, answer requests until the other side is gone."""
     follow_parent()
     prepare()
@@ -306,7 +348,9 @@ def _serve(pipe: Connection, prepare: Callable[[], None], run: Callable[[PlanReq
                 return
             try:
                 answer: PlanAnswer | Findings | str = (
-                    run(request) if isinstance(request, PlanRequest) else run_inquiry(request)
+                    run(request)
+                    if isinstance(request, PlanRequest)
+                    else run_inquiry(request)
                 )
             except Exception as error:  # the one place where a policy's fault becomes a message to the loop
                 answer = f"{type(error).__name__}: {error}"

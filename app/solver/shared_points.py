@@ -35,5 +35,7 @@ class ReceivedPoints:
 
     def unpack(self, packed: Packed) -> tuple[OperatingPoints, ...]:
         """The points that were packed."""
-        self._last = tuple(self._last[each] if isinstance(each, int) else each for each in packed)
+        self._last = tuple(
+            self._last[each] if isinstance(each, int) else each for each in packed
+        )
         return self._last

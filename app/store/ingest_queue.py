@@ -76,12 +76,22 @@ class IngestQueue:
     async def _commit(self, batch: list[_Waiting]) -> None:
         """Broad by intent: whatever goes wrong, every waiting agent is told to send again."""
         try:
-            result = await self._store.ingest(tuple(entry.observation for entry in batch), self._clock.now())
+            result = await self._store.ingest(
+                tuple(entry.observation for entry in batch), self._clock.now()
+            )
         except Exception as error:
-            log.error("observations could not be committed", count=len(batch), error=str(error))
+            log.error(
+                "observations could not be committed",
+                count=len(batch),
+                error=str(error),
+            )
             for entry in batch:
                 if not entry.done.done():
-                    entry.done.set_exception(Unavailable("the database did not take the observation; send it again"))
+                    entry.done.set_exception(
+                        Unavailable(
+                            "the database did not take the observation; send it again"
+                        )
+                    )
             return
         for entry in batch:
             if not entry.done.done():
@@ -91,7 +101,13 @@ class IngestQueue:
 def _answer(entry: _Waiting, result: Ingested) -> None:
     node = entry.observation.node
     if node in result.unknown_nodes:
-        entry.done.set_exception(NotFound(f"node {node!r} is not registered; apply a Node manifest for it first"))
+        entry.done.set_exception(
+            NotFound(
+                f"node {node!r} is not registered; apply a Node manifest for it first"
+            )
+        )
         return
-    acknowledged = result.acknowledged.get((node, entry.observation.boot), entry.observation.sequence)
+    acknowledged = result.acknowledged.get(
+        (node, entry.observation.boot), entry.observation.sequence
+    )
     entry.done.set_result(acknowledged)

@@ -22,12 +22,28 @@ from app.store.store import (
 )
 from app.store.task_book import TaskBook
 from app.store.trained_actors import fleet_fingerprint, wants_actor
-from app.store.windows import Sums, make_windows, parts_of, placed_start_s, snapshot_numbers
+from app.store.windows import (
+    Sums,
+    make_windows,
+    parts_of,
+    placed_start_s,
+    snapshot_numbers,
+)
 from solvers.forecast.choose_technique import Choice
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
-from solvers.types.state import ClusterState, Gpu, GpuId, GpuType, Json, Node, Service, Task, gpu_id
+from solvers.types.state import (
+    ClusterState,
+    Gpu,
+    GpuId,
+    GpuType,
+    Json,
+    Node,
+    Service,
+    Task,
+    gpu_id,
+)
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -96,14 +112,20 @@ class MemoryStore:
 
     def put_gpu_types(self, gpu_types: Iterable[GpuType]) -> None:
         """Add or replace GPU types; how many there are is counted from the GPUs, so `count` is not kept."""
-        self._gpu_types |= {gpu_type.name: replace(gpu_type, count=None) for gpu_type in gpu_types}
+        self._gpu_types |= {
+            gpu_type.name: replace(gpu_type, count=None) for gpu_type in gpu_types
+        }
         self._revise()
 
-    def put_node(self, node: Node, gpus: Iterable[Gpu], *, at: datetime = EPOCH) -> None:
+    def put_node(
+        self, node: Node, gpus: Iterable[Gpu], *, at: datetime = EPOCH
+    ) -> None:
         """Add or replace a node with all its GPUs."""
         row = self._nodes.setdefault(node.id, _NodeRow(node=node, created_at=at))
         row.node = replace(node, silent_for_s=0.0)
-        self._gpus = {gpu.id: gpu for gpu in self._gpus.values() if gpu.node != node.id} | {gpu.id: gpu for gpu in gpus}
+        self._gpus = {
+            gpu.id: gpu for gpu in self._gpus.values() if gpu.node != node.id
+        } | {gpu.id: gpu for gpu in gpus}
         self._revise()
 
     def put_services(self, services: Iterable[Service]) -> None:
@@ -122,7 +144,9 @@ class MemoryStore:
             raise NotFound(f"no service is called {name!r}")
         self._revise()
 
-    def put_points(self, points: Iterable[OperatingPoints], *, latency_sigma: float = 0.0) -> None:
+    def put_points(
+        self, points: Iterable[OperatingPoints], *, latency_sigma: float = 0.0
+    ) -> None:
         """Add or replace operating points by (network, GPU type), all with this uncertainty of their times."""
         for entry in points:
             group = Group(entry.network, entry.gpu_type)
@@ -143,9 +167,16 @@ class MemoryStore:
         """Everything for one tick."""
         window_s = self.settings.window_s
         wanted = snapshot_numbers(now.timestamp(), window_s, self._services.values())
-        kept = {number: each for number, each in self._windows.get(window_s, {}).items() if number >= wanted.start}
+        kept = {
+            number: each
+            for number, each in self._windows.get(window_s, {}).items()
+            if number >= wanted.start
+        }
         self._windows = {window_s: kept}
-        approved_id = max((key for key, record in self.plans.items() if record.state == "approved"), default=None)
+        approved_id = max(
+            (key for key, record in self.plans.items() if record.state == "approved"),
+            default=None,
+        )
         state = self._state(now)
         return Snapshot(
             at=now,
@@ -153,10 +184,18 @@ class MemoryStore:
             points=tuple(self._points[key] for key in sorted(self._points)),
             target=self._target,
             settings=self.settings,
-            windows=tuple(one for number in wanted if number in kept for one in _made(kept[number], number, window_s)),
+            windows=tuple(
+                one
+                for number in wanted
+                if number in kept
+                for one in _made(kept[number], number, window_s)
+            ),
             statuses=tuple(
                 AgentStatus(
-                    node=name, last_seen=row.last_seen_at, generation=row.generation, repartition=row.repartition
+                    node=name,
+                    last_seen=row.last_seen_at,
+                    generation=row.generation,
+                    repartition=row.repartition,
                 )
                 for name, row in sorted(self._nodes.items())
             ),
@@ -171,15 +210,23 @@ class MemoryStore:
             },
             latency_sigma=dict(self._latency_sigma),
             choices=dict(self.choices),
-            corrections=tuple(self._fit_health[group].planned for group in sorted(self._fit_health)),
-            actor=self.actors.get(fleet_fingerprint(state)) if wants_actor(self.settings) else None,
+            corrections=tuple(
+                self._fit_health[group].planned for group in sorted(self._fit_health)
+            ),
+            actor=self.actors.get(fleet_fingerprint(state))
+            if wants_actor(self.settings)
+            else None,
         )
 
     def _proposed(self) -> BoundPlan | None:
         made_from = (self._target.generation if self._target else 0, self._revision)
         for _, record in sorted(self.plans.items(), reverse=True):
             bound = record.bound
-            if record.state == "proposed" and bound and (bound.parent, record.catalogue_revision) == made_from:
+            if (
+                record.state == "proposed"
+                and bound
+                and (bound.parent, record.catalogue_revision) == made_from
+            ):
                 return bound
         return None
 
@@ -195,7 +242,9 @@ class MemoryStore:
         """The oldest goes that is neither in force nor still to be decided on."""
         lasting = ("target", "proposed", "approved")
         older = (key for key in self.plans if key != self._newest_plan_id)
-        oldest = next((key for key in older if self.plans[key].state not in lasting), None)
+        oldest = next(
+            (key for key in older if self.plans[key].state not in lasting), None
+        )
         if oldest is not None:
             del self.plans[oldest]
 
@@ -204,12 +253,17 @@ class MemoryStore:
         return any(
             record.state == "approved"
             and record.bound is not None
-            and (record.bound.parent, record.catalogue_revision) == (generation, self._revision)
+            and (record.bound.parent, record.catalogue_revision)
+            == (generation, self._revision)
             for record in self.plans.values()
         )
 
     async def push_target(
-        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+        self,
+        plan_id: int,
+        bound: BoundPlan,
+        commands: tuple[NodeCommand, ...],
+        at: datetime,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         record = self.plans.get(plan_id)
@@ -218,7 +272,10 @@ class MemoryStore:
         if record.state not in ("proposed", "approved"):
             return False
         generation = self._target.generation if self._target else 0
-        is_fresh = (bound.parent, record.catalogue_revision) == (generation, self._revision)
+        is_fresh = (bound.parent, record.catalogue_revision) == (
+            generation,
+            self._revision,
+        )
         gives_way = record.state == "proposed" and self._is_one_approved(generation)
         if not is_fresh or gives_way or bound.generation <= generation:
             self.plans[plan_id] = replace(record, state="lost")
@@ -232,7 +289,9 @@ class MemoryStore:
         self._target = bound
         self.pushed.append((at, bound))
         self.tasks.place(bound)
-        self._commands |= {command.node: command for command in commands if command.node in self._nodes}
+        self._commands |= {
+            command.node: command for command in commands if command.node in self._nodes
+        }
         self.on_wake("plimsoll_command")
         return True
 
@@ -240,16 +299,24 @@ class MemoryStore:
         """Keep what the policy wrote down, until the next tick."""
         self._memory[policy] = memory
 
-    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+    async def ingest(
+        self, observations: tuple[Observation, ...], received: datetime
+    ) -> Ingested:
         """Keep observations; one that came before (same node, boot, sequence) changes nothing."""
-        unknown = sorted({entry.node for entry in observations if entry.node not in self._nodes})
+        unknown = sorted(
+            {entry.node for entry in observations if entry.node not in self._nodes}
+        )
         acknowledged: dict[tuple[str, str], int] = {}
-        for observation in sorted(observations, key=lambda entry: (entry.node, entry.boot, entry.sequence)):
+        for observation in sorted(
+            observations, key=lambda entry: (entry.node, entry.boot, entry.sequence)
+        ):
             row = self._nodes.get(observation.node)
             if row is None:
                 continue
             row.last_seen_at = max(received, row.last_seen_at or received)
-            sequences = self._received.setdefault((observation.node, observation.boot), set())
+            sequences = self._received.setdefault(
+                (observation.node, observation.boot), set()
+            )
             if observation.sequence not in sequences:
                 sequences.add(observation.sequence)
                 self._take(observation, row, received)
@@ -259,7 +326,11 @@ class MemoryStore:
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
         command = self._commands.get(node)
-        return command if command is not None and command.generation > after_generation else None
+        return (
+            command
+            if command is not None and command.generation > after_generation
+            else None
+        )
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
@@ -268,26 +339,35 @@ class MemoryStore:
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
         """Nothing: what replicas use is not kept here."""
 
-    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+    async def load_executions(
+        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
+    ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         first_s, last_s, wanted = since.timestamp(), until.timestamp(), set[str](gpus)
         readings: dict[tuple[str, str], list[ReplicaReading]] = {}
         for start_s, gpu, reading in self._readings:
             if first_s <= start_s < last_s and gpu in wanted:
                 readings.setdefault((gpu, reading.id), []).append(reading)
-        return tuple(make_execution(gpu, readings[gpu, replica]) for gpu, replica in sorted(readings))
+        return tuple(
+            make_execution(gpu, readings[gpu, replica])
+            for gpu, replica in sorted(readings)
+        )
 
     async def load_fit_health(self) -> tuple[FitHealth, ...]:
         """The health of the operating points in force, by network and GPU type; of those that were ever served."""
         return tuple(self._fit_health[group] for group in sorted(self._fit_health))
 
-    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+    async def save_fit_health(
+        self, rows: tuple[FitHealth, ...], catalogue_revision: int
+    ) -> bool:
         """Keep these, in place of those of the same groups. False, and nothing kept: the catalogue changed."""
         if catalogue_revision != self._revision:
             return False
         for row in rows:
             known = self._fit_health.get(row.group)
-            if row.group in self._points and (known is None or known.now.seen_until_s < row.now.seen_until_s):
+            if row.group in self._points and (
+                known is None or known.now.seen_until_s < row.now.seen_until_s
+            ):
                 self._fit_health[row.group] = row
         return True
 
@@ -302,29 +382,40 @@ class MemoryStore:
         self._revision += 1
         self.on_wake("plimsoll_wake")
 
-    def _judge(self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]) -> None:
+    def _judge(
+        self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
+    ) -> None:
         record = self.plans.get(plan_id)
         if record is None:
             raise NotFound(f"there is no plan {plan_id}")
         if record.state not in of:
-            raise Conflict(f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}")
+            raise Conflict(
+                f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}"
+            )
         self.plans[plan_id] = replace(record, state=state)
         self.on_wake("plimsoll_wake")
 
     def _state(self, now: datetime) -> ClusterState:
         def silent_for_s(row: _NodeRow) -> float:
-            return max(0.0, (now - (row.last_seen_at or row.created_at)).total_seconds())
+            return max(
+                0.0, (now - (row.last_seen_at or row.created_at)).total_seconds()
+            )
 
         return ClusterState(
             gpu_types=tuple(self._gpu_types[name] for name in sorted(self._gpu_types)),
-            nodes=tuple(replace(row.node, silent_for_s=silent_for_s(row)) for _, row in sorted(self._nodes.items())),
+            nodes=tuple(
+                replace(row.node, silent_for_s=silent_for_s(row))
+                for _, row in sorted(self._nodes.items())
+            ),
             gpus=tuple(self._gpus[name] for name in sorted(self._gpus)),
             services=tuple(self._services[name] for name in sorted(self._services)),
             tasks=self.tasks.unfinished(now),
             catalogue_revision=self._revision,
         )
 
-    def _take(self, observation: Observation, row: _NodeRow, received: datetime) -> None:
+    def _take(
+        self, observation: Observation, row: _NodeRow, received: datetime
+    ) -> None:
         start_s = placed_start_s(observation, received.timestamp())
         end_s = start_s + observation.window_s
         if row.last_window_end_s is None or end_s > row.last_window_end_s:
@@ -335,15 +426,24 @@ class MemoryStore:
         window_s = self.settings.window_s
         windows = self._windows.setdefault(window_s, {})
         for (service, number), counts in parts_of(observation, end_s, window_s):
-            window = windows[number] if number in windows else windows.setdefault(number, _Window())
+            window = (
+                windows[number]
+                if number in windows
+                else windows.setdefault(number, _Window())
+            )
             window.sums[service].add(counts)
             window.made = None
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
         for each in observation.replicas:
-            self._readings.append((start_s, gpu_id(observation.node, each.gpu_index), each))
-        while self._readings and self._readings[0][0] < received.timestamp() - EXECUTIONS_KEPT_S:
+            self._readings.append(
+                (start_s, gpu_id(observation.node, each.gpu_index), each)
+            )
+        while (
+            self._readings
+            and self._readings[0][0] < received.timestamp() - EXECUTIONS_KEPT_S
+        ):
             self._readings.popleft()
 
     def _note_health(self, observation: Observation) -> None:
@@ -351,7 +451,8 @@ class MemoryStore:
         changed = {
             gpu.id: replace(gpu, healthy=healthy[gpu.index])
             for gpu in self._gpus.values()
-            if gpu.node == observation.node and healthy.get(gpu.index, gpu.healthy) != gpu.healthy
+            if gpu.node == observation.node
+            and healthy.get(gpu.index, gpu.healthy) != gpu.healthy
         }
         if changed:
             self._gpus |= changed
@@ -360,7 +461,9 @@ class MemoryStore:
 
 def _made(window: _Window, number: int, window_s: float) -> tuple[ServiceWindow, ...]:
     if window.made is None:
-        window.made = make_windows({(service, number): sums for service, sums in window.sums.items()}, window_s)
+        window.made = make_windows(
+            {(service, number): sums for service, sums in window.sums.items()}, window_s
+        )
     return window.made
 
 
@@ -368,14 +471,18 @@ def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
     """What one replica executed, from the readings of its windows; at least one."""
     batches = sum(each.batches for each in readings)
     busy_ms = sum(each.batches * each.execution_ms for each in readings)
-    sm_percents, sizes = {each.sm_percent for each in readings}, {each.batch for each in readings}
+    sm_percents, sizes = (
+        {each.sm_percent for each in readings},
+        {each.batch for each in readings},
+    )
     return Execution(
         replica=readings[0].id,
         gpu=gpu,
         service=min(each.service for each in readings),
         sm_percent=min(sm_percents),
         batch=min(sizes),
-        is_steady=len(sm_percents) == len(sizes) == 1 and all(each.state == "ready" for each in readings),
+        is_steady=len(sm_percents) == len(sizes) == 1
+        and all(each.state == "ready" for each in readings),
         batches=batches,
         requests=sum(each.requests for each in readings),
         execution_ms=busy_ms / batches if batches else 0.0,

@@ -32,7 +32,16 @@ class Degradation:
     """Services of this priority and above are never touched."""
 
 
-PlanState = Literal["proposed", "approved", "target", "superseded", "refused", "rejected", "kept", "lost"]
+PlanState = Literal[
+    "proposed",
+    "approved",
+    "target",
+    "superseded",
+    "refused",
+    "rejected",
+    "kept",
+    "lost",
+]
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
 target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no;
 kept: the current plan stays, nothing new to push; lost: another plan became the target first."""
@@ -114,12 +123,18 @@ class PolicySettings:
     @property
     def planner(self) -> str:
         """Who plans, as plans name it: `joint`, or `joint; web: hetsev` with a group called web."""
-        return "; ".join((self.policy, *(f"{group.name}: {group.policy}" for group in self.groups)))
+        return "; ".join(
+            (self.policy, *(f"{group.name}: {group.policy}" for group in self.groups))
+        )
 
     @property
     def stability(self) -> Stability:
         """How willing the policy is to rearrange what runs."""
-        return Stability(hysteresis=self.hysteresis, move_budget=self.move_budget, min_dwell_s=self.min_dwell_s)
+        return Stability(
+            hysteresis=self.hysteresis,
+            move_budget=self.move_budget,
+            min_dwell_s=self.min_dwell_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +324,11 @@ class Store(Protocol):
         ...
 
     async def push_target(
-        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+        self,
+        plan_id: int,
+        bound: BoundPlan,
+        commands: tuple[NodeCommand, ...],
+        at: datetime,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged.
 
@@ -322,7 +341,9 @@ class Store(Protocol):
         """Keep what the policy wrote down, until the next tick. `policy`: its name, or a group's `memory_key`."""
         ...
 
-    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+    async def ingest(
+        self, observations: tuple[Observation, ...], received: datetime
+    ) -> Ingested:
         """Make observations durable; one that came before (same node, boot, sequence) changes nothing."""
         ...
 
@@ -338,7 +359,9 @@ class Store(Protocol):
         """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
         ...
 
-    async def load_executions(self, since: datetime, until: datetime, gpus: Sequence[GpuId]) -> tuple[Execution, ...]:
+    async def load_executions(
+        self, since: datetime, until: datetime, gpus: Sequence[GpuId]
+    ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
         ...
 
@@ -346,7 +369,9 @@ class Store(Protocol):
         """The health of the operating points in force, by network and GPU type; of those that were ever served."""
         ...
 
-    async def save_fit_health(self, rows: tuple[FitHealth, ...], catalogue_revision: int) -> bool:
+    async def save_fit_health(
+        self, rows: tuple[FitHealth, ...], catalogue_revision: int
+    ) -> bool:
         """Keep these, in place of those of the same groups that were read less far. False, and nothing kept: the
         catalogue changed."""
         ...

@@ -17,8 +17,18 @@ from solvers.types.state import GpuId, Task, gpu_id
 Place: TypeAlias = tuple[GpuId, float]
 """A GPU and a share of its SMs, as a target gives them to a task."""
 
-TaskPhase: TypeAlias = Literal["queued", "starting", "running", "swapped", "failed", "finished", "cancelled"]
-TASK_PHASES: tuple[TaskPhase, ...] = ("queued", "starting", "running", "swapped", "failed", "finished", "cancelled")
+TaskPhase: TypeAlias = Literal[
+    "queued", "starting", "running", "swapped", "failed", "finished", "cancelled"
+]
+TASK_PHASES: tuple[TaskPhase, ...] = (
+    "queued",
+    "starting",
+    "running",
+    "swapped",
+    "failed",
+    "finished",
+    "cancelled",
+)
 """queued: it runs nowhere; starting, running, swapped, failed: as its node last reported, which starts a failed one
 again; finished: all iterations are done; cancelled: nobody wants it any more."""
 
@@ -82,7 +92,9 @@ class TaskBook:
         """Enter tasks; their deadlines count from now. Raises Conflict for a name that is taken."""
         for task in tasks:
             if task.name in self.records:
-                raise Conflict(f"there is a task {task.name!r} already; give this one another name")
+                raise Conflict(
+                    f"there is a task {task.name!r} already; give this one another name"
+                )
             self.records[task.name] = submitted(task, at)
 
     def cancel(self, name: str, at: datetime) -> None:
@@ -94,39 +106,69 @@ class TaskBook:
     def place(self, target: BoundPlan) -> None:
         """Note where a new target wants each task; one that is to be elsewhere runs no more from now on."""
         places = places_of(target)
-        self.records = {name: placed(record, places.get(name)) for name, record in self.records.items()}
+        self.records = {
+            name: placed(record, places.get(name))
+            for name, record in self.records.items()
+        }
 
     def take(self, observation: Observation, end: datetime) -> None:
         """Note what a node reports of a window that ended then; where a task is not wanted only that it is done."""
         report = report_of(observation, end)
-        self.records = {name: reported(record, report) for name, record in self.records.items()}
+        self.records = {
+            name: reported(record, report) for name, record in self.records.items()
+        }
 
     def unfinished(self, now: datetime) -> tuple[Task, ...]:
         """What is still to be done, by name, as it stands now."""
-        return tuple(as_of(record, now) for _, record in sorted(self.records.items()) if not record.is_over)
+        return tuple(
+            as_of(record, now)
+            for _, record in sorted(self.records.items())
+            if not record.is_over
+        )
 
 
 def submitted(task: Task, at: datetime) -> TaskRecord:
     """The record of a task that begins now; its deadline counts from now."""
-    deadline_at = None if task.due_in_s is None else at + timedelta(seconds=task.due_in_s)
-    return TaskRecord(task=task, submitted_at=at, deadline_at=deadline_at, done_iterations=task.done_iterations)
+    deadline_at = (
+        None if task.due_in_s is None else at + timedelta(seconds=task.due_in_s)
+    )
+    return TaskRecord(
+        task=task,
+        submitted_at=at,
+        deadline_at=deadline_at,
+        done_iterations=task.done_iterations,
+    )
 
 
 def cancelled(record: TaskRecord, at: datetime) -> TaskRecord:
     """The record once nobody wants the task any more. Raises Conflict for one that has finished."""
     if record.finished_at is not None:
-        raise Conflict(f"task {record.task.name!r} has finished; nothing of it is left to be cancelled")
-    return record if record.is_over else replace(record, cancelled_at=at, place=None, state=None)
+        raise Conflict(
+            f"task {record.task.name!r} has finished; nothing of it is left to be cancelled"
+        )
+    return (
+        record
+        if record.is_over
+        else replace(record, cancelled_at=at, place=None, state=None)
+    )
 
 
 def places_of(target: BoundPlan) -> dict[str, Place]:
     """Where a target wants each of its tasks, by name."""
-    return {task.name: (gpu.id, task.sm_percent) for gpu in target.gpus for task in gpu.tasks}
+    return {
+        task.name: (gpu.id, task.sm_percent)
+        for gpu in target.gpus
+        for task in gpu.tasks
+    }
 
 
 def placed(record: TaskRecord, place: Place | None) -> TaskRecord:
     """The record under a target that wants the task there."""
-    return record if record.is_over or record.place == place else replace(record, place=place, state=None)
+    return (
+        record
+        if record.is_over or record.place == place
+        else replace(record, place=place, state=None)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +199,15 @@ def reported(record: TaskRecord, report: TaskReport) -> TaskRecord:
     reading = report.readings.get(record.task.name)
     if record.is_over:
         return record
-    if reading is not None and (reading.state == "finished" or _place(report.node, reading) == record.place):
+    if reading is not None and (
+        reading.state == "finished" or _place(report.node, reading) == record.place
+    ):
         return _noted(record, reading, report.end)
-    is_gone = record.state is not None and record.place is not None and record.place[0] in report.gpus
+    is_gone = (
+        record.state is not None
+        and record.place is not None
+        and record.place[0] in report.gpus
+    )
     return replace(record, state=None) if is_gone else record
 
 
@@ -169,7 +217,9 @@ def as_of(record: TaskRecord, now: datetime) -> Task:
         record.task,
         done_iterations=record.done_iterations,
         waiting_s=waiting_s(record, now),
-        due_in_s=None if record.deadline_at is None else (record.deadline_at - now).total_seconds(),
+        due_in_s=None
+        if record.deadline_at is None
+        else (record.deadline_at - now).total_seconds(),
         iteration_ms=record.iteration_ms if record.state == "running" else 0.0,
     )
 
@@ -191,7 +241,9 @@ def remaining_s(record: TaskRecord) -> float | None:
     """Until it is done at its present pace; None where it does not run, or its pace is not known yet."""
     if record.is_over or record.state != "running" or record.iteration_ms <= 0.0:
         return None
-    return (record.task.iterations - record.done_iterations) * record.iteration_ms / 1000.0
+    return (
+        (record.task.iterations - record.done_iterations) * record.iteration_ms / 1000.0
+    )
 
 
 def _place(node: str, reading: TaskReading) -> Place:
@@ -202,7 +254,9 @@ def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecor
     has_run = reading.state in ("running", "finished")
     # A dispatcher may run it with another batch than it was submitted with.
     factor = reading.batch / record.task.batch
-    done_iterations = min(reading.done_iterations * factor, float(record.task.iterations))
+    done_iterations = min(
+        reading.done_iterations * factor, float(record.task.iterations)
+    )
     iteration_ms = reading.iteration_ms / factor
     progress = max(0.0, done_iterations - record.done_iterations)
     return replace(
@@ -213,6 +267,8 @@ def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecor
         last_ran_at=end if has_run else record.last_ran_at,
         finished_at=end if reading.state == "finished" else None,
         ran_s=record.ran_s + progress * iteration_ms / 1000.0,
-        starts=record.starts + (record.state in (None, "failed") and reading.state != "failed"),
-        swaps=record.swaps + (reading.state in ("swapping", "swapped") and record.state == "running"),
+        starts=record.starts
+        + (record.state in (None, "failed") and reading.state != "failed"),
+        swaps=record.swaps
+        + (reading.state in ("swapping", "swapped") and record.state == "running"),
     )

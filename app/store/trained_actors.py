@@ -11,7 +11,9 @@ POLICIES = frozenset({"inss", "inss_1e", "inss_ni"})
 
 def wants_actor(settings: PolicySettings) -> bool:
     """Whether the policy, or that of a group of services, asks for a trained actor."""
-    return settings.policy in POLICIES or any(group.policy in POLICIES for group in settings.groups)
+    return settings.policy in POLICIES or any(
+        group.policy in POLICIES for group in settings.groups
+    )
 
 
 def fleet_fingerprint(state: ClusterState) -> str:

@@ -55,7 +55,9 @@ class Sums:
             in_slo=_part(self.in_slo, index, parts),
             rejected=_part(self.rejected, index, parts),
             latency_buckets={
-                bucket: part for bucket, count in self.latency_buckets.items() if (part := _part(count, index, parts))
+                bucket: part
+                for bucket, count in self.latency_buckets.items()
+                if (part := _part(count, index, parts))
             },
         )
 
@@ -75,7 +77,9 @@ def window_number(end_s: float, window_s: float) -> int:
     return math.ceil(end_s / window_s - LATENESS) - 1
 
 
-def parts_of(observation: Observation, end_s: float, window_s: float) -> Iterator[tuple[WindowKey, Sums]]:
+def parts_of(
+    observation: Observation, end_s: float, window_s: float
+) -> Iterator[tuple[WindowKey, Sums]]:
     """The counts of every service by the windows in which they count; `end_s`: where the agent's window ends.
 
     Of a longer stretch than any snapshot holds, the newest windows alone: nobody reads the older ones.
@@ -84,7 +88,10 @@ def parts_of(observation: Observation, end_s: float, window_s: float) -> Iterato
     covered = max(1, round(observation.window_s / window_s))
     for service, counts in sums_of(observation):
         for part in range(min(covered, MAX_WINDOWS)):
-            yield (service, newest - part), counts if covered == 1 else counts.part(part, covered)
+            yield (
+                (service, newest - part),
+                counts if covered == 1 else counts.part(part, covered),
+            )
 
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
@@ -102,26 +109,39 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
         )
 
 
-def snapshot_numbers(now_s: float, window_s: float, services: Iterable[Service] = ()) -> range:
+def snapshot_numbers(
+    now_s: float, window_s: float, services: Iterable[Service] = ()
+) -> range:
     """Numbers of the windows that a snapshot holds, the one that is open now among them.
 
     As many as the longest delay of the services needs, at least WINDOWS_IN_SNAPSHOT, at most MAX_WINDOWS.
     """
-    delays_s = [max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s) for one in services]
+    delays_s = [
+        max(one.scaling.upscale_delay_s, one.scaling.downscale_delay_s)
+        for one in services
+    ]
     wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
     newest = math.floor(now_s / window_s)
-    return range(newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS) + 1, newest + 1)
-
-
-def make_windows(sums: Mapping[WindowKey, Sums], window_s: float) -> tuple[ServiceWindow, ...]:
-    """The windows of a snapshot, by start and service."""
-    return tuple(
-        make_window(service, number * window_s, window_s, counts)
-        for (service, number), counts in sorted(sums.items(), key=lambda item: (item[0][1], item[0][0]))
+    return range(
+        newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS) + 1, newest + 1
     )
 
 
-def make_window(service: str, start_s: float, window_s: float, counts: Sums) -> ServiceWindow:
+def make_windows(
+    sums: Mapping[WindowKey, Sums], window_s: float
+) -> tuple[ServiceWindow, ...]:
+    """The windows of a snapshot, by start and service."""
+    return tuple(
+        make_window(service, number * window_s, window_s, counts)
+        for (service, number), counts in sorted(
+            sums.items(), key=lambda item: (item[0][1], item[0][0])
+        )
+    )
+
+
+def make_window(
+    service: str, start_s: float, window_s: float, counts: Sums
+) -> ServiceWindow:
     """One window of a snapshot."""
     return ServiceWindow(
         service=service,

@@ -15,7 +15,15 @@ from app.web.login import FIRST_PAGE
 from app.web.pages import PAGES, SECURITY, DashboardPage, Paper, look_of, require_person
 from app.web.topics import cluster_summary as header
 from app.web.topics import error_budgets as budgets
-from app.web.topics import fleet, gpu, nodes, service, service_status, services, simulations
+from app.web.topics import (
+    fleet,
+    gpu,
+    nodes,
+    service,
+    service_status,
+    services,
+    simulations,
+)
 from app.web.topics.feed import Look, TopicFeed
 
 TOPICS = {
@@ -57,15 +65,24 @@ def install(app: FastAPI, stopping: asyncio.Event) -> None:
         require_person(context)
         stream = feed.stream(_wanted(request, context))
         return StreamingResponse(
-            stream, media_type="text/event-stream", headers={**SECURITY, "X-Accel-Buffering": "no"}
+            stream,
+            media_type="text/event-stream",
+            headers={**SECURITY, "X-Accel-Buffering": "no"},
         )
 
     app.add_route(assets.prefix + "/{path:path}", static, include_in_schema=False)
     app.add_route("/", first, include_in_schema=False)
     app.add_route("/live", live, include_in_schema=False)
-    app.add_route("/new-service/yaml", new_service.read_yaml, methods=["POST"], include_in_schema=False)
+    app.add_route(
+        "/new-service/yaml",
+        new_service.read_yaml,
+        methods=["POST"],
+        include_in_schema=False,
+    )
     app.add_route("/login", partial(login.show, paper), include_in_schema=False)
-    app.add_route("/login", partial(login.enter, paper), methods=["POST"], include_in_schema=False)
+    app.add_route(
+        "/login", partial(login.enter, paper), methods=["POST"], include_in_schema=False
+    )
     app.add_route("/logout", login.leave, methods=["POST"], include_in_schema=False)
     for each in PAGES:
         app.add_route(each.address, partial(page, page=each), include_in_schema=False)
@@ -75,12 +92,17 @@ def _wanted(request: Request, context: Context) -> dict[str, Look]:
     """Topics that a page asks for, as `topic=fleet` or `topic=service/chat`. Raises InvalidRequest."""
     asked = request.query_params.getlist("topic")
     if not 1 <= len(asked) <= MAX_TOPICS:
-        raise InvalidRequest(f"ask for 1 to {MAX_TOPICS} topics of {', '.join(TOPICS)}", field="topic")
+        raise InvalidRequest(
+            f"ask for 1 to {MAX_TOPICS} topics of {', '.join(TOPICS)}", field="topic"
+        )
     found: dict[str, Look] = {}
     for each in asked:
         name, _, argument = each.partition("/")
         if name not in TOPICS:
-            raise InvalidRequest(f"no topic is called {name!r}; there are {', '.join(TOPICS)}", field="topic")
+            raise InvalidRequest(
+                f"no topic is called {name!r}; there are {', '.join(TOPICS)}",
+                field="topic",
+            )
         if TOPICS[name].is_of_cluster and context.caller.projects is not None:
             continue
         found[name] = look_of(context, argument)

@@ -41,9 +41,13 @@ class Assets:
 
     def __init__(self, folder: Traversable | None = None) -> None:
         """Without `folder`, those that came with the package."""
-        found = sorted(_walk(folder or files("app.web") / FOLDER, ""), key=lambda asset: asset.path)
+        found = sorted(
+            _walk(folder or files("app.web") / FOLDER, ""), key=lambda asset: asset.path
+        )
         self._by_path = {asset.path: asset for asset in found}
-        whole = hashlib.sha256(b"".join(asset.path.encode() + asset.content for asset in found))
+        whole = hashlib.sha256(
+            b"".join(asset.path.encode() + asset.content for asset in found)
+        )
         self.prefix = f"/{FOLDER}/{whole.hexdigest()[:12]}"
         """Where they are; what a script imports by a relative path is below it, too."""
 
@@ -52,7 +56,11 @@ class Assets:
         asset = self._by_path.get(path)
         if asset is None:
             raise NotFound(f"the dashboard has no file {path!r}")
-        headers = {"Cache-Control": FOR_GOOD, "X-Content-Type-Options": "nosniff", "Vary": "Accept-Encoding"}
+        headers = {
+            "Cache-Control": FOR_GOOD,
+            "X-Content-Type-Options": "nosniff",
+            "Vary": "Accept-Encoding",
+        }
         if not accepts_gzip(request):
             return Response(asset.content, media_type=asset.media_type, headers=headers)
         headers["Content-Encoding"] = "gzip"
@@ -68,5 +76,9 @@ def _walk(folder: Traversable, prefix: str) -> list[Asset]:
     found: list[Asset] = []
     for entry in folder.iterdir():
         path = f"{prefix}{entry.name}"
-        found += _walk(entry, f"{path}/") if entry.is_dir() else [Asset(path=path, content=entry.read_bytes())]
+        found += (
+            _walk(entry, f"{path}/")
+            if entry.is_dir()
+            else [Asset(path=path, content=entry.read_bytes())]
+        )
     return found

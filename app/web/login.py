@@ -23,7 +23,9 @@ MAX_FORM = 4096
 
 async def show(paper: Paper, request: Request) -> Response:
     """The form."""
-    return paper.html(request, "login.html", next=_next(request.query_params.get("next")), problem="")
+    return paper.html(
+        request, "login.html", next=_next(request.query_params.get("next")), problem=""
+    )
 
 
 async def enter(paper: Paper, request: Request) -> Response:
@@ -35,7 +37,9 @@ async def enter(paper: Paper, request: Request) -> Response:
         require_own_page(request.method, request.headers.raw)
         caller = await _holder(parts, form.get("token", [""])[0].strip())
     except (Forbidden, Unauthorised) as error:
-        return paper.html(request, "login.html", status=401, next=wanted, problem=str(error))
+        return paper.html(
+            request, "login.html", status=401, next=wanted, problem=str(error)
+        )
     if caller.projects is not None and wanted == FIRST_PAGE:
         wanted = FIRST_OF_PROJECT
     answer = RedirectResponse(wanted, status_code=303)
@@ -55,7 +59,9 @@ async def leave(request: Request) -> Response:
 async def _holder(parts: ApiParts, secret: str) -> TokenRow:
     """Whose token it is. Raises Unauthorised, or Forbidden for an agent's."""
     if not PATTERN.fullmatch(secret):
-        raise Unauthorised("A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more.")
+        raise Unauthorised(
+            "A token reads plim_viewer_…, plim_operator_… or plim_admin_… and 43 characters more."
+        )
     now = parts.clock.now()
     async with transaction(parts.engine) as connection:
         row = await tokens.find(connection, digest(secret))
@@ -63,11 +69,17 @@ async def _holder(parts: ApiParts, secret: str) -> TokenRow:
             raise Unauthorised("This token is not known, was revoked, or has expired.")
         await tokens.note_use(connection, row, now)
     if row.scope == "agent":
-        raise Forbidden("An agent's token may only report. Log in with one of scope viewer, operator or admin.")
+        raise Forbidden(
+            "An agent's token may only report. Log in with one of scope viewer, operator or admin."
+        )
     return row
 
 
 def _next(wanted: str | None) -> str:
     """A page of ours; nobody is sent elsewhere by a link to the login page."""
-    is_ours = wanted is not None and wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    is_ours = (
+        wanted is not None
+        and wanted.startswith("/")
+        and not wanted.startswith(("//", "/\\"))
+    )
     return wanted if wanted and is_ours else FIRST_PAGE

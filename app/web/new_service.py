@@ -22,7 +22,14 @@ async def read_yaml(request: Request) -> Response:
     require_person(context)
     body = await request.body()
     if len(body) > MAX_TEXT:
-        return _answer([], [_complaint(1, f"longer than {MAX_TEXT // 1024} KiB; use `plimsoll apply`")])
+        return _answer(
+            [],
+            [
+                _complaint(
+                    1, f"longer than {MAX_TEXT // 1024} KiB; use `plimsoll apply`"
+                )
+            ],
+        )
     # In a thread: PyYAML takes up to a second, in which the API answers others.
     return _answer(*await asyncio.to_thread(parse, body.decode("utf-8", "replace")))
 
@@ -30,7 +37,12 @@ async def read_yaml(request: Request) -> Response:
 def parse(text: str) -> tuple[list[object], list[object]]:
     """Documents, each with the lines of its fields by JSON pointer; and complaints, each with its line."""
     if (line := line_of_alias(text)) is not None:
-        return [], [_complaint(line, "anchors and aliases are not read here; write it out, or use `plimsoll apply`")]
+        return [], [
+            _complaint(
+                line,
+                "anchors and aliases are not read here; write it out, or use `plimsoll apply`",
+            )
+        ]
     complaints: list[object] = []
 
     def complain(line: int, field: str, problem: str) -> None:
@@ -41,12 +53,17 @@ def parse(text: str) -> tuple[list[object], list[object]]:
         if max(map(len, document.lines)) > MAX_DEEP:
             complain(1, "", "nested too deeply")
         else:
-            documents.append({"value": document.value, "lines": _by_pointer(document.lines)})
+            documents.append(
+                {"value": document.value, "lines": _by_pointer(document.lines)}
+            )
     return documents, complaints
 
 
 def _by_pointer(lines: Mapping[FieldPath, int]) -> dict[str, int]:
-    return {"".join(f"/{_escaped(part)}" for part in path): line for path, line in lines.items()}
+    return {
+        "".join(f"/{_escaped(part)}" for part in path): line
+        for path, line in lines.items()
+    }
 
 
 def _escaped(part: str | int) -> str:
@@ -63,4 +80,6 @@ def _answer(documents: list[object], complaints: list[object]) -> Response:
     except (TypeError, ValueError):  # A key that is a list, bytes by `!!binary`, …
         complaint = _complaint(1, "has values that JSON does not know")
         body = msgspec.json.encode({"documents": [], "complaints": [complaint]})
-    return Response(body, status_code=HTTPStatus.OK, media_type="application/json", headers=SECURITY)
+    return Response(
+        body, status_code=HTTPStatus.OK, media_type="application/json", headers=SECURITY
+    )

@@ -50,8 +50,17 @@ class DashboardPage:
 
 
 PAGES = (
-    DashboardPage(name="fleet", title="Fleet", topics=("fleet", "gauges", "services"), is_of_cluster=True),
-    DashboardPage(name="services", title="Services", topics=("services", "service_status", "budgets")),
+    DashboardPage(
+        name="fleet",
+        title="Fleet",
+        topics=("fleet", "gauges", "services"),
+        is_of_cluster=True,
+    ),
+    DashboardPage(
+        name="services",
+        title="Services",
+        topics=("services", "service_status", "budgets"),
+    ),
     DashboardPage(
         name="service",
         title="Service",
@@ -61,7 +70,11 @@ PAGES = (
         is_in_navigation=False,
     ),
     DashboardPage(
-        name="new_service", title="New service", path="/new-service", under="services", is_in_navigation=False
+        name="new_service",
+        title="New service",
+        path="/new-service",
+        under="services",
+        is_in_navigation=False,
     ),
     DashboardPage(name="plans", title="Plans", is_of_cluster=True),
     DashboardPage(
@@ -72,8 +85,20 @@ PAGES = (
         is_in_navigation=False,
         is_of_cluster=True,
     ),
-    DashboardPage(name="why", title="Why plan", path="/why/{argument}", under="plans", is_in_navigation=False),
-    DashboardPage(name="what_if", title="What-if", path="/what-if", topics=("services", "fleet"), is_of_cluster=True),
+    DashboardPage(
+        name="why",
+        title="Why plan",
+        path="/why/{argument}",
+        under="plans",
+        is_in_navigation=False,
+    ),
+    DashboardPage(
+        name="what_if",
+        title="What-if",
+        path="/what-if",
+        topics=("services", "fleet"),
+        is_of_cluster=True,
+    ),
     DashboardPage(name="simulate", title="Simulate", topics=("simulations",)),
     DashboardPage(name="cost", title="Cost"),
     DashboardPage(name="predictors", title="Predictors", is_of_cluster=True),
@@ -98,10 +123,15 @@ class Paper:
     def __init__(self, assets: Assets) -> None:
         self._assets = assets
         self._templates = Environment(
-            loader=PackageLoader("app.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader("app.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
         )
 
-    async def page(self, page: DashboardPage, request: Request, context: Context, feed: TopicFeed) -> Response:
+    async def page(
+        self, page: DashboardPage, request: Request, context: Context, feed: TopicFeed
+    ) -> Response:
         """One page with the first data of its topics."""
         argument = str(request.path_params.get("argument", ""))
         first: dict[str, Items] = {}
@@ -114,21 +144,41 @@ class Paper:
             request,
             "page.html",
             page=page,
-            pages=[each for each in PAGES if each.is_in_navigation and _reaches(context, each)],
+            pages=[
+                each
+                for each in PAGES
+                if each.is_in_navigation and _reaches(context, each)
+            ],
             script=page.name if _reaches(context, page) else "elsewhere",
             argument=argument,
             caller=context.caller,
-            state=_data_block({"page": page.name, "argument": argument, "scope": context.caller.scope, "first": first}),
+            state=_data_block(
+                {
+                    "page": page.name,
+                    "argument": argument,
+                    "scope": context.caller.scope,
+                    "first": first,
+                }
+            ),
         )
 
-    def html(self, request: Request, template: str, *, status: int = 200, **values: object) -> Response:
+    def html(
+        self, request: Request, template: str, *, status: int = 200, **values: object
+    ) -> Response:
         """One template, filled in."""
-        text = self._templates.get_template(template).render(assets=self._assets.prefix, **values)
+        text = self._templates.get_template(template).render(
+            assets=self._assets.prefix, **values
+        )
         headers, body = {**SECURITY, "Vary": "Accept-Encoding"}, text.encode()
         if accepts_gzip(request):
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(body, COMPRESSION_LEVEL)
-        return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=headers)
+        return Response(
+            body,
+            status_code=status,
+            media_type="text/html; charset=utf-8",
+            headers=headers,
+        )
 
 
 def _reaches(context: Context, page: DashboardPage) -> bool:
@@ -137,13 +187,17 @@ def _reaches(context: Context, page: DashboardPage) -> bool:
 
 def look_of(context: Context, argument: str) -> Look:
     """Who looks at what."""
-    return Look(parts=context.parts, argument=argument, projects=context.caller.projects)
+    return Look(
+        parts=context.parts, argument=argument, projects=context.caller.projects
+    )
 
 
 def require_person(context: Context) -> None:
     """Raise Forbidden for an agent's token."""
     if context.caller.scope == "agent":
-        raise Forbidden("an agent's token may only report; log in with one of scope viewer, operator or admin")
+        raise Forbidden(
+            "an agent's token may only report; log in with one of scope viewer, operator or admin"
+        )
 
 
 def _data_block(value: object) -> str:

@@ -48,7 +48,9 @@ def evaluate(sm_percents: FloatArray, time_ms: FloatArray, share: float) -> floa
     return float(np.interp(-1.0 / share, -1.0 / sm_percents, time_ms))
 
 
-def upper_envelope(points: tuple[MeasuredPoint, ...], batches: tuple[int, ...]) -> Surface:
+def upper_envelope(
+    points: tuple[MeasuredPoint, ...], batches: tuple[int, ...]
+) -> Surface:
     """The least curve above the de-noised points that never rises with SM percent nor falls with batch.
 
     A median over three neighbouring shares drops lone outliers; then a running maximum from the highest share
@@ -60,23 +62,37 @@ def upper_envelope(points: tuple[MeasuredPoint, ...], batches: tuple[int, ...]) 
     filled = np.stack([_fill(curves, share) for share in sm_percents], axis=1)
     smooth = np.stack([median_of_three(line) for line in filled])
     falling = np.maximum.accumulate(smooth[:, ::-1], axis=1)[:, ::-1]
-    return Surface(batches=batches, sm_percents=sm_percents, time_ms=np.maximum.accumulate(falling, axis=0))
+    return Surface(
+        batches=batches,
+        sm_percents=sm_percents,
+        time_ms=np.maximum.accumulate(falling, axis=0),
+    )
 
 
-def _curve(points: tuple[MeasuredPoint, ...], batch: int) -> tuple[FloatArray, FloatArray]:
+def _curve(
+    points: tuple[MeasuredPoint, ...], batch: int
+) -> tuple[FloatArray, FloatArray]:
     measured = [point for point in points if point.batch == batch]
     shares = np.array([point.sm_percent for point in measured])
     return shares, np.array([point.latency_ms for point in measured])
 
 
-def _fill(curves: Mapping[int, tuple[FloatArray, FloatArray]], share: float) -> FloatArray:
+def _fill(
+    curves: Mapping[int, tuple[FloatArray, FloatArray]], share: float
+) -> FloatArray:
     """Latency (B,) at one share; a batch not measured at so low a share is interpolated between batches that were.
 
     The first and the last batch always count, by the work-bound law if need be.
     """
     batches = list(curves)
-    known = [batch for batch in batches if curves[batch][0][0] <= share or batch in (batches[0], batches[-1])]
-    return np.interp(batches, known, [evaluate(*curves[batch], share) for batch in known])
+    known = [
+        batch
+        for batch in batches
+        if curves[batch][0][0] <= share or batch in (batches[0], batches[-1])
+    ]
+    return np.interp(
+        batches, known, [evaluate(*curves[batch], share) for batch in known]
+    )
 
 
 def median_of_three(values: FloatArray) -> FloatArray:

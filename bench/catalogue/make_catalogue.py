@@ -92,13 +92,27 @@ def make(shared: Path, out: Path) -> None:
     write_rows(
         out / "relative_speed.csv",
         ("gpu_type", "speed", "speed_low", "provenance", "source"),
-        [(speed.gpu_type, speed.speed, speed.speed_low, speed.provenance, speed.source) for speed in speeds],
+        [
+            (
+                speed.gpu_type,
+                speed.speed,
+                speed.speed_low,
+                speed.provenance,
+                speed.source,
+            )
+            for speed in speeds
+        ],
     )
     write_rows(
         out / "sensitivity.csv",
         ("network", "gpu_type", "sensitivity", "provenance"),
         [
-            (network.name, gpu_type.name, SENSITIVITY, _sensitivity_provenance(network, gpu_type))
+            (
+                network.name,
+                gpu_type.name,
+                SENSITIVITY,
+                _sensitivity_provenance(network, gpu_type),
+            )
             for network in networks
             for gpu_type in types
         ],
@@ -106,18 +120,24 @@ def make(shared: Path, out: Path) -> None:
     for network in networks:
         fit = fit_v100(network, read_points(shared, network), shared)
         lines = [
-            line for gpu_type, speed in zip(types, speeds, strict=True) for line in profile_lines(fit, gpu_type, speed)
+            line
+            for gpu_type, speed in zip(types, speeds, strict=True)
+            for line in profile_lines(fit, gpu_type, speed)
         ]
         write_rows(out / "profiles" / f"{network.name}.csv", PROFILE_HEADER, lines)
 
 
-def fit_v100(network: NetworkFacts, points: tuple[MeasuredPoint, ...], shared: Path) -> V100Fit:
+def fit_v100(
+    network: NetworkFacts, points: tuple[MeasuredPoint, ...], shared: Path
+) -> V100Fit:
     """Envelope the measured points and split them into transfer, launch and run (at least 1 % of the whole)."""
     batches = TENSORRT_BATCHES if network.is_tensorrt else PYTORCH_BATCHES
     latency = upper_envelope(points, batches)
     run_ms = latency.time_ms.copy()
     for index, batch in enumerate(batches):
-        run_ms[index] -= _transfer_ms(batch, 10.0) + network.kernels * LAUNCH_MS_PER_KERNEL
+        run_ms[index] -= (
+            _transfer_ms(batch, 10.0) + network.kernels * LAUNCH_MS_PER_KERNEL
+        )
     run_ms = np.maximum.accumulate(run_ms.clip(min=0.01 * latency.time_ms), axis=0)
     return V100Fit(
         network=network,
@@ -129,7 +149,9 @@ def fit_v100(network: NetworkFacts, points: tuple[MeasuredPoint, ...], shared: P
     )
 
 
-def profile_lines(fit: V100Fit, gpu_type: CatalogueType, speed: RelativeSpeed) -> Iterator[tuple[str | float, ...]]:
+def profile_lines(
+    fit: V100Fit, gpu_type: CatalogueType, speed: RelativeSpeed
+) -> Iterator[tuple[str | float, ...]]:
     """The operating points of one network on one GPU type.
 
     A GPU that is r times as fast as a V100 behaves at share p as a V100 at share r * p; a lower clock makes it slower
@@ -151,7 +173,9 @@ def profile_lines(fit: V100Fit, gpu_type: CatalogueType, speed: RelativeSpeed) -
                     network.kernels * LAUNCH_MS_PER_KERNEL,
                     fit.run.at(batch, share),
                     round(memory_mib(network, batch)),
-                    _v100_watts(fit, sm_percent, batch, share) * dynamic_scale * slowing**CLOCK_EXPONENT,
+                    _v100_watts(fit, sm_percent, batch, share)
+                    * dynamic_scale
+                    * slowing**CLOCK_EXPONENT,
                     PRESSURE_AT_FULL_SHARE * sm_percent / 100,
                     _provenance(speed, slowing, (sm_percent, batch) in fit.measured),
                 )
@@ -169,7 +193,9 @@ def _transfer_ms(batch: int, pcie_gb_per_s: float) -> float:
 
 def _v100_watts(fit: V100Fit, sm_percent: float, batch: int, share: float) -> float:
     if fit.network.is_tensorrt:
-        return interpolated_w(read_watts(fit.shared, fit.network.source_name), sm_percent, batch)
+        return interpolated_w(
+            read_watts(fit.shared, fit.network.source_name), sm_percent, batch
+        )
     duty = batch * fit.work_ms * 100 / share / fit.latency.at(batch, share)
     return busy_share_w(sm_percent, duty)
 

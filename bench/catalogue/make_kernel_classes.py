@@ -12,17 +12,33 @@ from bench.catalogue.measured import ROOT, rows, write_rows
 
 OUT = ROOT / "app" / "catalogue" / "data" / "kernel_classes.csv"
 NAMES = {"mobilenetv2": "mobilenet_v2", "efficientnet": "efficientnet_b0"}
-COLUMNS = ("compute_bound_kernels", "memory_bound_kernels", "compute_bound_ms", "memory_bound_ms")
+COLUMNS = (
+    "compute_bound_kernels",
+    "memory_bound_kernels",
+    "compute_bound_ms",
+    "memory_bound_ms",
+)
 
 
 def make(shared: Path, out: Path) -> None:
     """One line per network: the smallest batch that was profiled."""
-    profiled = [row for row in rows(shared / "orion_kernels" / "kernel_classes.csv") if row["mode"] == "inference"]
+    profiled = [
+        row
+        for row in rows(shared / "orion_kernels" / "kernel_classes.csv")
+        if row["mode"] == "inference"
+    ]
     lines = {
-        NAMES.get(row["model"], row["model"]): (row["batch"], *(row[column] for column in COLUMNS))
+        NAMES.get(row["model"], row["model"]): (
+            row["batch"],
+            *(row[column] for column in COLUMNS),
+        )
         for row in sorted(profiled, key=lambda row: -int(row["batch"]))
     }
-    write_rows(out, ("network", "batch", *COLUMNS), [(name, *line) for name, line in sorted(lines.items())])
+    write_rows(
+        out,
+        ("network", "batch", *COLUMNS),
+        [(name, *line) for name, line in sorted(lines.items())],
+    )
 
 
 def main() -> None:

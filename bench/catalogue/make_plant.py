@@ -36,7 +36,12 @@ from bench.catalogue.make_truth import Line
 from bench.catalogue.measured import DEFAULT_SHARED, Row, rows, write_rows
 from bench.catalogue.watts import V100_IDLE_W, V100_LIMIT_W, busy_share_w
 
-FITTED = {"resnet50": "resnet50", "mobilenet_v2": "mobilenet_v2", "vgg16": "vgg19", "densenet121": "densenet201"}
+FITTED = {
+    "resnet50": "resnet50",
+    "mobilenet_v2": "mobilenet_v2",
+    "vgg16": "vgg19",
+    "densenet121": "densenet201",
+}
 """Networks with curves of their own, and whose law over the clock they follow."""
 PLANT_DATA = Path(__file__).parents[1] / "papers" / "data"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -104,15 +109,36 @@ def make(shared: Path, out: Path) -> None:
     """Write both files below `out`."""
     write_rows(
         out / "plant.csv",
-        ("network", "gpu_type", "batch", "sm_percent", "clock_mhz", "latency_ms", "watts"),
-        [line for board in BOARDS for network in sorted(FITTED) for line in _lines(shared, board, network)],
+        (
+            "network",
+            "gpu_type",
+            "batch",
+            "sm_percent",
+            "clock_mhz",
+            "latency_ms",
+            "watts",
+        ),
+        [
+            line
+            for board in BOARDS
+            for network in sorted(FITTED)
+            for line in _lines(shared, board, network)
+        ],
     )
-    write_rows(out / "plant_types.csv", ("gpu_type", "idle_w", "tdp_w"), [_type_line(shared, each) for each in BOARDS])
+    write_rows(
+        out / "plant_types.csv",
+        ("gpu_type", "idle_w", "tdp_w"),
+        [_type_line(shared, each) for each in BOARDS],
+    )
 
 
 def _type_line(shared: Path, board: Board) -> Line:
     law = read_law(shared, board, "resnet50")
-    return board.name, board.static_scale * law.static_w(board.clocks_mhz[0]), board.tdp_w
+    return (
+        board.name,
+        board.static_scale * law.static_w(board.clocks_mhz[0]),
+        board.tdp_w,
+    )
 
 
 def read_law(shared: Path, board: Board, network: str) -> Law:
@@ -127,14 +153,23 @@ def read_law(shared: Path, board: Board, network: str) -> Law:
         }
         wanted |= more
         found = rows(shared / "pctodl_fits" / name)
-        return next(row for row in found if all(row[key] == value for key, value in wanted.items()))
+        return next(
+            row
+            for row in found
+            if all(row[key] == value for key, value in wanted.items())
+        )
 
     power = row("power_fit.csv")
     return Law(
         time_exponent=float(row("throughput_fit.csv")["gamma_t"]),
         power_exponent=float(power["gamma_p"]),
         base_w=float(power["p_base_w"]),
-        static=(float(power["d3"]), float(power["d2"]), float(power["d1"]), float(power["d0"])),
+        static=(
+            float(power["d3"]),
+            float(power["d2"]),
+            float(power["d1"]),
+            float(power["d0"]),
+        ),
         kappa=float(row("kappa_by_batch.csv", batch="128")["kappa"]),
     )
 
@@ -149,23 +184,46 @@ def _lines(shared: Path, board: Board, network: str) -> Iterator[Line]:
         for percent in SM_PERCENTS:
             time_ms, duty = solo_ms(facts, batch, percent * speed)
             wobble = _wobble(network, board.name, batch, percent)
-            level_w = busy_share_w(percent, duty) * room_w / (V100_LIMIT_W - V100_IDLE_W) * (1.0 + 0.01 * wobble)
+            level_w = (
+                busy_share_w(percent, duty)
+                * room_w
+                / (V100_LIMIT_W - V100_IDLE_W)
+                * (1.0 + 0.01 * wobble)
+            )
             for clock, static in zip(board.clocks_mhz, static_w, strict=True):
                 share = clock / board.clocks_mhz[-1]
                 ripple = 1.0 + 0.003 * _wobble(network, board.name, clock)
-                latency_ms = time_ms * (1.0 + 0.02 * wobble) * share**-law.time_exponent * ripple
-                busy_w = level_w * (base_share + (1.0 - base_share) * share**law.power_exponent)
+                latency_ms = (
+                    time_ms * (1.0 + 0.02 * wobble) * share**-law.time_exponent * ripple
+                )
+                busy_w = level_w * (
+                    base_share + (1.0 - base_share) * share**law.power_exponent
+                )
                 busy_w += percent / 100.0 * (static - static_w[0])
-                yield network, board.name, float(batch), percent, clock, latency_ms, busy_w
+                yield (
+                    network,
+                    board.name,
+                    float(batch),
+                    percent,
+                    clock,
+                    latency_ms,
+                    busy_w,
+                )
 
 
 def law_range_w(board: Board, law: Law) -> float:
     """Watts between static and full of the board that was fitted."""
-    fitted = next(each for each in BOARDS if each.fitted == board.fitted and each.static_scale == 1.0)
+    fitted = next(
+        each
+        for each in BOARDS
+        if each.fitted == board.fitted and each.static_scale == 1.0
+    )
     return fitted.tdp_w - law.static_w(fitted.clocks_mhz[-1])
 
 
-def solo_ms(facts: NetworkTruth, batch: int, v100_percent: float) -> tuple[float, float]:
+def solo_ms(
+    facts: NetworkTruth, batch: int, v100_percent: float
+) -> tuple[float, float]:
     """Time of a batch alone at a share of a V100 (in percent, may be above 100), and its duty."""
     kernels_ms = facts.work_ms_per_item * 100.0 / v100_percent
     measured: FloatArray = facts.curves.batch_ms(v100_percent)
@@ -173,7 +231,9 @@ def solo_ms(facts: NetworkTruth, batch: int, v100_percent: float) -> tuple[float
     time_ms = float(measured[min(batch, largest)])
     if batch > largest:
         host_ms = float(measured[1])
-        time_ms += _sum_ms(host_ms, kernels_ms * batch) - _sum_ms(host_ms, kernels_ms * largest)
+        time_ms += _sum_ms(host_ms, kernels_ms * batch) - _sum_ms(
+            host_ms, kernels_ms * largest
+        )
     return time_ms, min(1.0, kernels_ms * batch / time_ms)
 
 
@@ -186,7 +246,11 @@ def _speed(shared: Path, board: Board, network: str) -> float:
     if (network, board.name) in speeds:
         return speeds[network, board.name].speed
     a100, own = BOARDS[0], read_law(shared, board, network)
-    return speeds[network, a100.name].speed * own.kappa / read_law(shared, a100, network).kappa
+    return (
+        speeds[network, a100.name].speed
+        * own.kappa
+        / read_law(shared, a100, network).kappa
+    )
 
 
 def _wobble(*of: object) -> float:

@@ -14,10 +14,28 @@ from pathlib import Path
 
 from bench.catalogue.make_catalogue import MEMORY_BASE_MIB, PROFILE_HEADER
 from bench.catalogue.make_truth import TRUTH_DATA, speed_line
-from bench.catalogue.measured import CATALOGUE_DATA, DEFAULT_SHARED, NetworkFacts, read_types, write_rows
+from bench.catalogue.measured import (
+    CATALOGUE_DATA,
+    DEFAULT_SHARED,
+    NetworkFacts,
+    read_types,
+    write_rows,
+)
 from bench.catalogue.relative_speed import RelativeSpeed, relative_speeds
-from bench.catalogue.training_belief import Believed, Points, fit_growth, fit_sensitivity, fit_step, profile_lines
-from bench.catalogue.training_shape import StepShape, step_shapes, uneven_slowdowns, uneven_steps
+from bench.catalogue.training_belief import (
+    Believed,
+    Points,
+    fit_growth,
+    fit_sensitivity,
+    fit_step,
+    profile_lines,
+)
+from bench.catalogue.training_shape import (
+    StepShape,
+    step_shapes,
+    uneven_slowdowns,
+    uneven_steps,
+)
 from bench.catalogue.training_sources import SIA_CLUSTERS, SOURCES, TrainingSources
 
 INFERENCE = "inference"
@@ -73,14 +91,21 @@ def _trained(sources: TrainingSources, network: NetworkFacts) -> Trained:
     whole_ms = {batch: sources.v100_ms(name, batch) for batch in source.batches}
     shapes = step_shapes(whole_ms, source.share_exponent)
     by_training = {other: sources.slowed_by_training(name, other) for other in SOURCES}
-    unlimited = {INFERENCE: (sources.slowed_by_inference(name), _tally_provenance(name)), **by_training}
+    unlimited = {
+        INFERENCE: (sources.slowed_by_inference(name), _tally_provenance(name)),
+        **by_training,
+    }
     return Trained(
         network=network,
         whole_ms=whole_ms,
         shapes=shapes,
-        curves={batch: uneven_steps(shapes[batch], whole_ms[batch], f"{name}/{batch}") for batch in source.batches},
+        curves={
+            batch: uneven_steps(shapes[batch], whole_ms[batch], f"{name}/{batch}")
+            for batch in source.batches
+        },
         slowdowns={
-            other: (uneven_slowdowns(factor, f"{name}/{other}"), known) for other, (factor, known) in unlimited.items()
+            other: (uneven_slowdowns(factor, f"{name}/{other}"), known)
+            for other, (factor, known) in unlimited.items()
         },
     )
 
@@ -98,7 +123,15 @@ def _write_truth(
 ) -> None:
     write_rows(
         out / "training_networks.csv",
-        ("network", "kernels", "work_ms_per_item", "busy_w", "noise_cv", "memory_base_mib", "memory_per_item_mib"),
+        (
+            "network",
+            "kernels",
+            "work_ms_per_item",
+            "busy_w",
+            "noise_cv",
+            "memory_base_mib",
+            "memory_per_item_mib",
+        ),
         [_network_line(sources, each) for each in trained],
     )
     write_rows(
@@ -121,9 +154,17 @@ def _write_truth(
         ("network", "neighbour", "neighbour_sm_percent", "slowdown", "provenance"),
         [
             *_slowdown_lines(
-                INFERENCE, {name: (points, _tally_provenance(name)) for name, points in on_inference.items()}
+                INFERENCE,
+                {
+                    name: (points, _tally_provenance(name))
+                    for name, points in on_inference.items()
+                },
             ),
-            *(line for each in trained for line in _slowdown_lines(each.network.name, each.slowdowns)),
+            *(
+                line
+                for each in trained
+                for line in _slowdown_lines(each.network.name, each.slowdowns)
+            ),
         ],
     )
 
@@ -141,8 +182,13 @@ def _network_line(sources: TrainingSources, each: Trained) -> Line:
     )
 
 
-def _step_lines(sources: TrainingSources, each: Trained, speeds: dict[str, RelativeSpeed]) -> Iterator[Line]:
-    true_speeds = {name: float(speed_line(each.network, speed)[2]) for name, speed in speeds.items()}
+def _step_lines(
+    sources: TrainingSources, each: Trained, speeds: dict[str, RelativeSpeed]
+) -> Iterator[Line]:
+    true_speeds = {
+        name: float(speed_line(each.network, speed)[2])
+        for name, speed in speeds.items()
+    }
     for gpu_type, speed in true_speeds.items():
         min_ms = 0.0  # scaled apart, a larger batch could come out below a smaller one
         for batch in each.whole_ms:
@@ -153,7 +199,11 @@ def _step_lines(sources: TrainingSources, each: Trained, speeds: dict[str, Relat
 
 
 def _whole_step(
-    sources: TrainingSources, each: Trained, batch: int, gpu_type: str, speeds: dict[str, float]
+    sources: TrainingSources,
+    each: Trained,
+    batch: int,
+    gpu_type: str,
+    speeds: dict[str, float],
 ) -> tuple[float, str]:
     """Step on a whole GPU: measured, or by Sia's ratio, or moved along the curve from the V100 or A100."""
     name = each.network.name
@@ -166,13 +216,23 @@ def _whole_step(
     anchor = V100 if gpu_type in SIA_CLUSTERS else A100
     anchor_ms, _ = _whole_step(sources, each, batch, anchor, speeds)
     shape = each.shapes[batch]
-    return anchor_ms * shape.over(100.0 * speeds[gpu_type]) / shape.over(100.0 * speeds[anchor]), "scaled"
+    return anchor_ms * shape.over(100.0 * speeds[gpu_type]) / shape.over(
+        100.0 * speeds[anchor]
+    ), "scaled"
 
 
-def _slowdown_lines(network: str, slowdowns: dict[str, tuple[list[tuple[float, float]], str]]) -> Iterator[Line]:
+def _slowdown_lines(
+    network: str, slowdowns: dict[str, tuple[list[tuple[float, float]], str]]
+) -> Iterator[Line]:
     for neighbour, (points, known) in slowdowns.items():
         for share, slowdown in points:
-            yield network, neighbour, share, slowdown, known if share == 100.0 else "synthetic"
+            yield (
+                network,
+                neighbour,
+                share,
+                slowdown,
+                known if share == 100.0 else "synthetic",
+            )
 
 
 def _write_belief(
@@ -183,12 +243,18 @@ def _write_belief(
     out: Path,
 ) -> None:
     types = read_types()
-    believed = [_believed(sources, each, dict(on_inference[each.network.name])) for each in trained]
+    believed = [
+        _believed(sources, each, dict(on_inference[each.network.name]))
+        for each in trained
+    ]
     growths = {each.network.name: each.growth for each in believed}
     sensitivities = [
         fit_sensitivity(
             dict(each.slowdowns[INFERENCE][0]),
-            [(dict(each.slowdowns[other][0]), growth) for other, growth in growths.items()],
+            [
+                (dict(each.slowdowns[other][0]), growth)
+                for other, growth in growths.items()
+            ],
         )
         for each in trained
     ]
@@ -215,13 +281,18 @@ def _write_belief(
         write_rows(out / "profiles" / f"{each.network.name}.csv", PROFILE_HEADER, lines)
 
 
-def _believed(sources: TrainingSources, each: Trained, on_inference: Points) -> Believed:
+def _believed(
+    sources: TrainingSources, each: Trained, on_inference: Points
+) -> Believed:
     name, noise_cv = each.network.name, sources.noise_cv(each.network.name)
     return Believed(
         network=each.network,
         bytes_per_item=SOURCES[name].bytes_per_item,
         memory_mib={batch: each.memory_mib(batch) for batch in each.whole_ms},
-        steps={batch: fit_step(dict(curve), noise_cv, f"{name}/{batch}") for batch, curve in each.curves.items()},
+        steps={
+            batch: fit_step(dict(curve), noise_cv, f"{name}/{batch}")
+            for batch, curve in each.curves.items()
+        },
         work_ms_per_item=each.work_ms_per_item,
         busy_w=sources.busy_w(name),
         growth=fit_growth(on_inference),
@@ -234,7 +305,9 @@ def _believed(sources: TrainingSources, each: Trained, on_inference: Points) -> 
     )
 
 
-def _ratio(sources: TrainingSources, each: Trained, gpu_type: str, batch: int) -> float | None:
+def _ratio(
+    sources: TrainingSources, each: Trained, gpu_type: str, batch: int
+) -> float | None:
     """Published step on a whole GPU over the V100's; None where nothing was."""
     if gpu_type.startswith("V100"):
         return 1.0

@@ -39,7 +39,11 @@ def make(shared: Path, out: Path) -> None:
     types = read_types()
     tensorrt = [network for network in networks if network.is_tensorrt]
     pairs = list(rows(shared / "igniter_v100" / "pair_interference.csv"))
-    write_rows(out / "curves.csv", ("network", "batch", "sm_percent", "latency_ms"), curve_lines(shared, networks))
+    write_rows(
+        out / "curves.csv",
+        ("network", "batch", "sm_percent", "latency_ms"),
+        curve_lines(shared, networks),
+    )
     write_rows(
         out / "watts.csv",
         ("network", "sm_percent", "batch", "duty", "watts"),
@@ -48,9 +52,17 @@ def make(shared: Path, out: Path) -> None:
     write_rows(
         out / "pair_slowdown.csv",
         ("network", "neighbour_sm_percent", "slowdown"),
-        [line for network in [*tensorrt, None] for line in slowdown_lines(pairs, network)],
+        [
+            line
+            for network in [*tensorrt, None]
+            for line in slowdown_lines(pairs, network)
+        ],
     )
-    write_rows(out / "launch_delay.csv", ("replicas", "delay_ms_per_kernel"), delay_lines(shared))
+    write_rows(
+        out / "launch_delay.csv",
+        ("replicas", "delay_ms_per_kernel"),
+        delay_lines(shared),
+    )
     write_rows(
         out / "gpu_types.csv",
         ("gpu_type", "max_clock_mhz", "idle_w", "tdp_w"),
@@ -58,7 +70,14 @@ def make(shared: Path, out: Path) -> None:
     )
     write_rows(
         out / "networks.csv",
-        ("network", "kernels", "work_ms_per_item", "noise_cv", "memory_base_mib", "memory_per_item_mib"),
+        (
+            "network",
+            "kernels",
+            "work_ms_per_item",
+            "noise_cv",
+            "memory_base_mib",
+            "memory_per_item_mib",
+        ),
         [network_line(shared, network, pairs) for network in networks],
     )
     speeds = relative_speeds(shared, types)
@@ -67,7 +86,11 @@ def make(shared: Path, out: Path) -> None:
         ("network", "gpu_type", "speed", "provenance"),
         [speed_line(network, speed) for network in networks for speed in speeds],
     )
-    write_rows(out / "azure_llm_per_second.csv", ("service", "second", "requests"), azure_lines(shared))
+    write_rows(
+        out / "azure_llm_per_second.csv",
+        ("service", "second", "requests"),
+        azure_lines(shared),
+    )
 
 
 def curve_lines(shared: Path, networks: tuple[NetworkFacts, ...]) -> list[Line]:
@@ -82,7 +105,9 @@ def curve_lines(shared: Path, networks: tuple[NetworkFacts, ...]) -> list[Line]:
 def watts_lines(shared: Path, network: NetworkFacts) -> Iterator[Line]:
     """Measured watts above idle, with the duty at which they were drawn (GPU time at full efficiency over GPU time)."""
     shares, batches, watts = read_watts(shared, network.source_name)
-    work_ms = work_ms_per_item(fit_v100(network, read_points(shared, network), shared).latency)
+    work_ms = work_ms_per_item(
+        fit_v100(network, read_points(shared, network), shared).latency
+    )
     gpu_ms = {
         (float(row["sm_pct"]), float(row["batch"])): float(row["gpu_latency_ms"])
         for row in rows(shared / "igniter_v100" / "power_clock.csv")
@@ -91,7 +116,13 @@ def watts_lines(shared: Path, network: NetworkFacts) -> Iterator[Line]:
     for i, share in enumerate(shares):
         for j, batch in enumerate(batches):
             duty = min(1.0, batch * work_ms * 100 / share / gpu_ms[share, batch])
-            yield network.name, float(share), float(batch), duty, repr(round(float(watts[i, j]), 3))
+            yield (
+                network.name,
+                float(share),
+                float(batch),
+                duty,
+                repr(round(float(watts[i, j]), 3)),
+            )
 
 
 def slowdown_lines(pairs: list[Row], network: NetworkFacts | None) -> Iterator[Line]:
@@ -100,7 +131,9 @@ def slowdown_lines(pairs: list[Row], network: NetworkFacts | None) -> Iterator[L
     for row in pairs:
         for mine, other in (("a", "b"), ("b", "a")):
             if network is None or row[f"model_{mine}"] == network.source_name:
-                slowdown = float(row[f"latency_{mine}_ms"]) / float(row[f"solo_latency_{mine}_ms"])
+                slowdown = float(row[f"latency_{mine}_ms"]) / float(
+                    row[f"solo_latency_{mine}_ms"]
+                )
                 measured.setdefault(float(row[f"sm_pct_{other}"]), []).append(slowdown)
     for share, slowdowns in sorted(measured.items()):
         yield network.name if network else POOLED, share, median(slowdowns)
@@ -109,7 +142,9 @@ def slowdown_lines(pairs: list[Row], network: NetworkFacts | None) -> Iterator[L
 def delay_lines(shared: Path) -> list[Line]:
     """Measured launch delay per kernel by the number of replicas on the GPU."""
     hardware = rows(shared / "igniter_v100" / "hardware.csv")
-    measured = [row for row in hardware if row["quantity"] == "sched_delay_ms_per_kernel"]
+    measured = [
+        row for row in hardware if row["quantity"] == "sched_delay_ms_per_kernel"
+    ]
     return [(row["condition"].split()[0], row["value"]) for row in measured]
 
 
@@ -123,12 +158,22 @@ def network_line(shared: Path, network: NetworkFacts, pairs: list[Row]) -> Line:
     ]
     per_item_mib = memory_mib(network, 1) - memory_mib(network, 0)
     work_ms = raw_work_ms_per_item(shared, network)
-    return network.name, network.kernels, work_ms, median(spread), memory_mib(network, 0), per_item_mib
+    return (
+        network.name,
+        network.kernels,
+        work_ms,
+        median(spread),
+        memory_mib(network, 0),
+        per_item_mib,
+    )
 
 
 def raw_work_ms_per_item(shared: Path, network: NetworkFacts) -> float:
     """As `work_ms_per_item`, over the raw points."""
-    return min(point.latency_ms * point.sm_percent / 100 / point.batch for point in read_points(shared, network))
+    return min(
+        point.latency_ms * point.sm_percent / 100 / point.batch
+        for point in read_points(shared, network)
+    )
 
 
 def speed_line(network: NetworkFacts, speed: RelativeSpeed) -> Line:

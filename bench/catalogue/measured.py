@@ -19,13 +19,18 @@ def rows(path: Path) -> Iterator[Row]:
         yield from csv.DictReader(file)
 
 
-def write_rows(path: Path, header: tuple[str, ...], lines: list[tuple[str | float, ...]]) -> None:
+def write_rows(
+    path: Path, header: tuple[str, ...], lines: list[tuple[str | float, ...]]
+) -> None:
     """Write a CSV file with Unix line ends; a re-run gives the same bytes (see `number`)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows([cell if isinstance(cell, str) else number(cell) for cell in line] for line in lines)
+        writer.writerows(
+            [cell if isinstance(cell, str) else number(cell) for cell in line]
+            for line in lines
+        )
 
 
 def number(value: float) -> str:
@@ -106,16 +111,26 @@ def read_types() -> tuple[CatalogueType, ...]:
     )
 
 
-def read_points(shared: Path, network: NetworkFacts, *, measured: Path = MEASURED) -> tuple[MeasuredPoint, ...]:
+def read_points(
+    shared: Path, network: NetworkFacts, *, measured: Path = MEASURED
+) -> tuple[MeasuredPoint, ...]:
     """The measured points of one network, sorted by batch, then SM percent; `measured`: where our own sets are."""
     if (own := measured / network.source / "solo.csv").is_file():
         return _own_points(own, network.source_name)
     if network.is_tensorrt:
         source = rows(shared / "igniter_v100" / "solo_latency.csv")
     else:
-        source = (row for row in rows(shared / "rapp_v100" / "latency_sm_quota.csv") if row["time_quota_pct"] == "100")
+        source = (
+            row
+            for row in rows(shared / "rapp_v100" / "latency_sm_quota.csv")
+            if row["time_quota_pct"] == "100"
+        )
     points = [
-        MeasuredPoint(sm_percent=float(row["sm_pct"]), batch=int(row["batch"]), latency_ms=float(row["latency_ms"]))
+        MeasuredPoint(
+            sm_percent=float(row["sm_pct"]),
+            batch=int(row["batch"]),
+            latency_ms=float(row["latency_ms"]),
+        )
         for row in source
         if row["model"] == network.source_name
     ]
@@ -126,7 +141,9 @@ def _own_points(path: Path, name: str) -> tuple[MeasuredPoint, ...]:
     """Of a set that `bench.real_gpu` wrote, with the shares that were asked for."""
     points = [
         MeasuredPoint(
-            sm_percent=float(row["sm_percent"]), batch=int(row["batch"]), latency_ms=float(row["latency_ms_mean"])
+            sm_percent=float(row["sm_percent"]),
+            batch=int(row["batch"]),
+            latency_ms=float(row["latency_ms_mean"]),
         )
         for row in rows(path)
         if row["network"] == name

@@ -41,21 +41,32 @@ MLPERF_BOARDS = {
 }
 
 
-def relative_speeds(shared: Path, types: Iterable[CatalogueType]) -> tuple[RelativeSpeed, ...]:
+def relative_speeds(
+    shared: Path, types: Iterable[CatalogueType]
+) -> tuple[RelativeSpeed, ...]:
     """One entry per GPU type, in the order of `types`."""
     by_name = {gpu_type.name: gpu_type for gpu_type in types}
     speeds = {name: _v100(name) for name in ("V100-16GB", "V100-32GB")}
     speeds |= _from_sia(shared)
     speeds |= _from_mlperf(shared, speeds["A100-40GB"])
-    speeds["RTX-4090"] = _same_design(by_name["RTX-4090"], by_name["L40S"], speeds["L40S"], "same chip")
+    speeds["RTX-4090"] = _same_design(
+        by_name["RTX-4090"], by_name["L40S"], speeds["L40S"], "same chip"
+    )
     for name in ("RTX-2060-Super", "RTX-2060"):
-        speeds[name] = _same_design(by_name[name], by_name["RTX-2080-Ti"], speeds["RTX-2080-Ti"], "same architecture")
+        speeds[name] = _same_design(
+            by_name[name],
+            by_name["RTX-2080-Ti"],
+            speeds["RTX-2080-Ti"],
+            "same architecture",
+        )
     return tuple(speeds[name] for name in by_name)
 
 
 def _v100(name: str) -> RelativeSpeed:
     source = "reference: RaPP and iGniter measured a V100 16 GB"
-    return RelativeSpeed(gpu_type=name, speed=1.0, speed_low=1.0, provenance="measured", source=source)
+    return RelativeSpeed(
+        gpu_type=name, speed=1.0, speed_low=1.0, provenance="measured", source=source
+    )
 
 
 def _from_sia(shared: Path) -> dict[str, RelativeSpeed]:
@@ -63,11 +74,14 @@ def _from_sia(shared: Path) -> dict[str, RelativeSpeed]:
     for row in rows(shared / "sia_training" / "step_time.csv"):
         if SIA_BATCHES.get(row["model"]) == row["local_batch"]:
             key = (row["gpu_cluster"], row["model"])
-            compute_s.setdefault(key, []).append(float(row["step_s"]) - float(row["sync_s"]))
+            compute_s.setdefault(key, []).append(
+                float(row["step_s"]) - float(row["sync_s"])
+            )
     speeds = {}
     for name, cluster in SIA_CLUSTERS.items():
         ratios = {
-            network: median(compute_s["azure", network]) / median(compute_s[cluster, network])
+            network: median(compute_s["azure", network])
+            / median(compute_s[cluster, network])
             for network in SIA_BATCHES
         }
         speeds[name] = RelativeSpeed(
@@ -93,10 +107,12 @@ def _from_mlperf(shared: Path, anchor: RelativeSpeed) -> dict[str, RelativeSpeed
         if name == anchor.gpu_type:
             continue
         ratios = [
-            median(rate[board, scenario, network]) / median(rate[MLPERF_BOARDS["A100-40GB"], scenario, network])
+            median(rate[board, scenario, network])
+            / median(rate[MLPERF_BOARDS["A100-40GB"], scenario, network])
             for scenario in ("Offline", "Server")
             for network in MLPERF_NETWORKS
-            if (board, scenario, network) in rate and (MLPERF_BOARDS["A100-40GB"], scenario, network) in rate
+            if (board, scenario, network) in rate
+            and (MLPERF_BOARDS["A100-40GB"], scenario, network) in rate
         ]
         is_substitute = name == "A10G"
         speeds[name] = RelativeSpeed(
@@ -109,7 +125,9 @@ def _from_mlperf(shared: Path, anchor: RelativeSpeed) -> dict[str, RelativeSpeed
     return speeds
 
 
-def _same_design(wanted: CatalogueType, known: CatalogueType, speed: RelativeSpeed, relation: str) -> RelativeSpeed:
+def _same_design(
+    wanted: CatalogueType, known: CatalogueType, speed: RelativeSpeed, relation: str
+) -> RelativeSpeed:
     """Boards of one design, scaled by the published FLOPS and memory bandwidth.
 
     The RTX 4090 carries the L40S's chip (AD102); the RTX 2060 (Super) the RTX 2080 Ti's SMs (Turing), fewer of them.

@@ -9,11 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.catalogue.make_catalogue import LAUNCH_MS_PER_KERNEL, PRESSURE_AT_FULL_SHARE, SENSITIVITY, SM_PERCENTS
+from bench.catalogue.make_catalogue import (
+    LAUNCH_MS_PER_KERNEL,
+    PRESSURE_AT_FULL_SHARE,
+    SENSITIVITY,
+    SM_PERCENTS,
+)
 from bench.catalogue.measured import CatalogueType, NetworkFacts
 from bench.catalogue.relative_speed import RelativeSpeed
 from bench.catalogue.training_shape import normal_draws
-from bench.catalogue.watts import CLOCK_EXPONENT, V100_IDLE_W, V100_LIMIT_W, busy_share_w
+from bench.catalogue.watts import (
+    CLOCK_EXPONENT,
+    V100_IDLE_W,
+    V100_LIMIT_W,
+    busy_share_w,
+)
 
 PROFILED_SHARES = (10.0, 25.0, 50.0, 100.0)
 PROFILED_NEIGHBOURS = (20.0, 50.0, 100.0)
@@ -74,8 +84,12 @@ def fit_step(points: Points, noise_cv: float, name: str) -> StepFit:
     """Least squares of the relative error over `PROFILED_SHARES`, each read once with its noise; both parts ≥ 0."""
     noise = 1.0 + noise_cv * np.array(normal_draws(name, len(PROFILED_SHARES)))
     readings = np.array([points[share] for share in PROFILED_SHARES]) * noise
-    columns = np.stack([100.0 / np.array(PROFILED_SHARES), np.ones(len(PROFILED_SHARES))], axis=1)
-    a_ms, b_ms = np.linalg.lstsq(columns / readings[:, None], np.ones(len(readings)), rcond=None)[0]
+    columns = np.stack(
+        [100.0 / np.array(PROFILED_SHARES), np.ones(len(PROFILED_SHARES))], axis=1
+    )
+    a_ms, b_ms = np.linalg.lstsq(
+        columns / readings[:, None], np.ones(len(readings)), rcond=None
+    )[0]
     if b_ms < 0.0:  # work-bound throughout: the best a alone
         weights = columns[:, 0] / readings
         a_ms, b_ms = weights.sum() / (weights**2).sum(), 0.0
@@ -85,22 +99,37 @@ def fit_step(points: Points, noise_cv: float, name: str) -> StepFit:
 def fit_growth(points: Points) -> Growth:
     """A straight line through the logarithms at `PROFILED_NEIGHBOURS`."""
     shares = np.array(PROFILED_NEIGHBOURS) / 100.0
-    exponent, log_full = np.polyfit(np.log(shares), np.log([points[100.0 * share] - 1.0 for share in shares]), 1)
+    exponent, log_full = np.polyfit(
+        np.log(shares), np.log([points[100.0 * share] - 1.0 for share in shares]), 1
+    )
     return Growth(at_full=float(np.exp(log_full)), exponent=float(exponent))
 
 
-def fit_sensitivity(by_inference: Points, by_training: Sequence[tuple[Points, Growth]]) -> float:
+def fit_sensitivity(
+    by_inference: Points, by_training: Sequence[tuple[Points, Growth]]
+) -> float:
     """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `NEIGHBOUR_SHARES`."""
-    neighbours = [(PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share]) for share in NEIGHBOUR_SHARES]
+    neighbours = [
+        (PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share])
+        for share in NEIGHBOUR_SHARES
+    ]
     neighbours += [
-        (growth.pressure(share), points[share]) for points, growth in by_training for share in NEIGHBOUR_SHARES
+        (growth.pressure(share), points[share])
+        for points, growth in by_training
+        for share in NEIGHBOUR_SHARES
     ]
     pressures, slowdowns = np.array(neighbours).T
-    return max(_MIN_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures)))
+    return max(
+        _MIN_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures))
+    )
 
 
 def profile_lines(
-    believed: Believed, gpu_type: CatalogueType, speed: RelativeSpeed, *, anchor: RelativeSpeed
+    believed: Believed,
+    gpu_type: CatalogueType,
+    speed: RelativeSpeed,
+    *,
+    anchor: RelativeSpeed,
 ) -> Iterator[tuple[str | float, ...]]:
     """The operating points on one GPU type, by the same laws of speed and clock as inference's.
 
@@ -114,7 +143,9 @@ def profile_lines(
             for batch, fit in believed.steps.items():
                 step_ms = max(min_ms, fit.at(share) * _level(believed, batch, anchor))
                 min_ms = step_ms
-                transfer_ms = batch * believed.bytes_per_item / (gpu_type.pcie_gb_per_s * 1e6)
+                transfer_ms = (
+                    batch * believed.bytes_per_item / (gpu_type.pcie_gb_per_s * 1e6)
+                )
                 launch_ms = believed.network.kernels * LAUNCH_MS_PER_KERNEL
                 yield (
                     gpu_type.name,
@@ -125,7 +156,13 @@ def profile_lines(
                     launch_ms,
                     max(_MIN_RUN * step_ms, step_ms - transfer_ms - launch_ms),
                     round(believed.memory_mib[batch]),
-                    _watts(believed, gpu_type, sm_percent, slowing, batch * 100.0 / share / fit.at(share)),
+                    _watts(
+                        believed,
+                        gpu_type,
+                        sm_percent,
+                        slowing,
+                        batch * 100.0 / share / fit.at(share),
+                    ),
                     believed.growth.pressure(sm_percent),
                     "estimated",
                 )
@@ -139,7 +176,11 @@ def _level(believed: Believed, batch: int, anchor: RelativeSpeed) -> float:
 
 
 def _watts(
-    believed: Believed, gpu_type: CatalogueType, sm_percent: float, slowing: float, items_per_work_ms: float
+    believed: Believed,
+    gpu_type: CatalogueType,
+    sm_percent: float,
+    slowing: float,
+    items_per_work_ms: float,
 ) -> float:
     """`items_per_work_ms` times the work per item is the duty: SM time wanted over SM time had."""
     duty = believed.work_ms_per_item * items_per_work_ms

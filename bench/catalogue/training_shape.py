@@ -53,7 +53,10 @@ class StepShape:
 
     def _raw(self, share: float) -> float:
         work = self.work * (100.0 / share) ** self.exponent
-        return float((self.host**_KNEE_SHARPNESS + work**_KNEE_SHARPNESS) ** (1.0 / _KNEE_SHARPNESS))
+        return float(
+            (self.host**_KNEE_SHARPNESS + work**_KNEE_SHARPNESS)
+            ** (1.0 / _KNEE_SHARPNESS)
+        )
 
 
 def step_shapes(whole_ms: Mapping[int, float], exponent: float) -> dict[int, StepShape]:
@@ -66,13 +69,18 @@ def step_shapes(whole_ms: Mapping[int, float], exponent: float) -> dict[int, Ste
     if len(whole_ms) > 1:
         host_ms = linear_regression(list(whole_ms), list(whole_ms.values())).intercept
     else:
-        host_ms, per_item_ms = _HOST_ALONE * min(whole_ms.values()), _WORK_ALONE * per_item_ms
+        host_ms, per_item_ms = (
+            _HOST_ALONE * min(whole_ms.values()),
+            _WORK_ALONE * per_item_ms,
+        )
     shapes: dict[int, StepShape] = {}
     floor_ms = 0.0
     for batch, step_ms in whole_ms.items():
         work_ms = batch * per_item_ms
         min_ms = work_ms * _host_over_work(floor_ms / step_ms)
-        shapes[batch] = StepShape(host=max(host_ms, min_ms), work=work_ms, exponent=exponent)
+        shapes[batch] = StepShape(
+            host=max(host_ms, min_ms), work=work_ms, exponent=exponent
+        )
         floor_ms = max(floor_ms, step_ms * shapes[batch].floor)
     return shapes
 
@@ -82,13 +90,23 @@ def _host_over_work(floor: float) -> float:
     return float(floor / (1.0 - floor**_KNEE_SHARPNESS) ** (1.0 / _KNEE_SHARPNESS))
 
 
-def uneven_steps(shape: StepShape, whole_ms: float, name: str) -> list[tuple[float, float]]:
+def uneven_steps(
+    shape: StepShape, whole_ms: float, name: str
+) -> list[tuple[float, float]]:
     """(SM percent of a V100, step in ms), falling; at 100 % it is `whole_ms` itself, and above it is even."""
     steps = [(100.0, whole_ms)]
     for share in SHARES[-2::-1]:
         uneven = 1.0 + _WIGGLE * draw(f"{name}/{share:g}")
-        steps.append((share, max(steps[-1][1] * _STRICTLY, whole_ms * shape.over(share) * uneven)))
-    return [*steps[::-1], *((share, whole_ms * shape.over(share)) for share in FASTER_SHARES)]
+        steps.append(
+            (
+                share,
+                max(steps[-1][1] * _STRICTLY, whole_ms * shape.over(share) * uneven),
+            )
+        )
+    return [
+        *steps[::-1],
+        *((share, whole_ms * shape.over(share)) for share in FASTER_SHARES),
+    ]
 
 
 def uneven_slowdowns(unlimited: float, name: str) -> list[tuple[float, float]]:
@@ -96,8 +114,18 @@ def uneven_slowdowns(unlimited: float, name: str) -> list[tuple[float, float]]:
     found: list[tuple[float, float]] = []
     for share in NEIGHBOUR_SHARES:
         growth = smooth_slowdown(unlimited, share) - 1.0
-        uneven = 1.0 + (_NEIGHBOUR_WIGGLE * draw(f"{name}/{share:g}") if share < 100.0 else 0.0)
-        found.append((share, min(unlimited, max(1.0 + growth * uneven, found[-1][1] if found else 1.0))))
+        uneven = 1.0 + (
+            _NEIGHBOUR_WIGGLE * draw(f"{name}/{share:g}") if share < 100.0 else 0.0
+        )
+        found.append(
+            (
+                share,
+                min(
+                    unlimited,
+                    max(1.0 + growth * uneven, found[-1][1] if found else 1.0),
+                ),
+            )
+        )
     return found
 
 
@@ -113,4 +141,7 @@ def draw(name: str) -> float:
 
 def normal_draws(name: str, count: int) -> Sequence[float]:
     """`count` numbers that belong to the name, of mean 0 and standard deviation 1 (twelve uniform ones summed)."""
-    return [sum(draw(f"{name}/{each}/{part}") for part in range(12)) / 2.0 for each in range(count)]
+    return [
+        sum(draw(f"{name}/{each}/{part}") for part in range(12)) / 2.0
+        for each in range(count)
+    ]

@@ -15,7 +15,13 @@ from bench.catalogue.watts import V100_IDLE_W, V100_LIMIT_W
 
 SAME_BATCH = 0.04
 """Relative difference up to which a source's batch counts as ours: Sia measured 129, 257 and 33 for 128, 256 and 32."""
-SIA_CLUSTERS = {"T4": "aws", "RTX-2080-Ti": "rtx", "V100-16GB": "azure", "V100-32GB": "azure", "A100-40GB": "dgx-ext"}
+SIA_CLUSTERS = {
+    "T4": "aws",
+    "RTX-2080-Ti": "rtx",
+    "V100-16GB": "azure",
+    "V100-32GB": "azure",
+    "A100-40GB": "dgx-ext",
+}
 ANY = "any"
 # MISO's A100 40 GB: 400 W, 52 W when idle with a context loaded (gpu_types.csv).
 _A100_IDLE_W, _A100_LIMIT_W = 52.0, 400.0
@@ -131,8 +137,16 @@ class TrainingSources:
         if not source.gavel:
             return self._sia_at(source, "V100-16GB")[batch]
         for row in _cached(self.shared / "gavel_training" / "solo_throughput.csv"):
-            one_gpu = row["gpu"] == "v100" and row["consolidated"] == "1" and row["num_gpus"] == "1"
-            if one_gpu and row["model"] == source.gavel and row["batch"] in ("", str(batch)):
+            one_gpu = (
+                row["gpu"] == "v100"
+                and row["consolidated"] == "1"
+                and row["num_gpus"] == "1"
+            )
+            if (
+                one_gpu
+                and row["model"] == source.gavel
+                and row["batch"] in ("", str(batch))
+            ):
                 return 1000.0 / float(row["steps_per_s"])
         raise LookupError(f"Gavel has no {network} with batch {batch}")
 
@@ -150,33 +164,57 @@ class TrainingSources:
             return None
         ours, v100 = self._sia(source.sia, gpu_type), self._sia(source.sia, "V100-16GB")
         common = sorted(set(ours) & set(v100))
-        return float(np.interp(batch, common, [ours[each] / v100[each] for each in common]))
+        return float(
+            np.interp(batch, common, [ours[each] / v100[each] for each in common])
+        )
 
     def _sia_at(self, source: TrainingSource, gpu_type: str) -> dict[int, float]:
         steps = self._sia(source.sia, gpu_type)
-        near = {ours: min(steps, key=lambda theirs: abs(theirs - ours)) for ours in source.batches}
-        return {ours: steps[theirs] for ours, theirs in near.items() if abs(theirs - ours) <= SAME_BATCH * ours}
+        near = {
+            ours: min(steps, key=lambda theirs: abs(theirs - ours))
+            for ours in source.batches
+        }
+        return {
+            ours: steps[theirs]
+            for ours, theirs in near.items()
+            if abs(theirs - ours) <= SAME_BATCH * ours
+        }
 
     def _sia(self, name: str, gpu_type: str) -> dict[int, float]:
         """Median over scales of the step without its synchronisation, in ms by batch."""
         steps: dict[int, list[float]] = {}
         for row in _cached(self.shared / "sia_training" / "step_time.csv"):
             if row["gpu_cluster"] == SIA_CLUSTERS[gpu_type] and row["model"] == name:
-                steps.setdefault(int(row["local_batch"]), []).append(float(row["step_s"]) - float(row["sync_s"]))
-        return {batch: 1000.0 * median(seconds) for batch, seconds in sorted(steps.items())}
+                steps.setdefault(int(row["local_batch"]), []).append(
+                    float(row["step_s"]) - float(row["sync_s"])
+                )
+        return {
+            batch: 1000.0 * median(seconds) for batch, seconds in sorted(steps.items())
+        }
 
     def slows_inference(self, network: str) -> float:
         """By how much training without an SM limit slows inference: Tally's MPS averages over both its services."""
-        return geometric_mean([float(row["slowdown_avg"]) for row in self._tally(network)])
+        return geometric_mean(
+            [float(row["slowdown_avg"]) for row in self._tally(network)]
+        )
 
     def slowed_by_inference(self, network: str) -> float:
         """By how much inference at half load slows training: one over Tally's relative throughput."""
-        return geometric_mean([1.0 / float(row["training_rel_throughput"]) for row in self._tally(network)])
+        return geometric_mean(
+            [
+                1.0 / float(row["training_rel_throughput"])
+                for row in self._tally(network)
+            ]
+        )
 
     def _tally(self, network: str) -> list[dict[str, str]]:
         pairs = _cached(self.shared / "tally_infer_train" / "pairs_a100.csv")
         name = SOURCES[network].tally
-        return [row for row in pairs if row["sharing"] == "mps" and row["training_model"] == name]
+        return [
+            row
+            for row in pairs
+            if row["sharing"] == "mps" and row["training_model"] == name
+        ]
 
     def slowed_by_training(self, network: str, neighbour: str) -> tuple[float, str]:
         """By how much another training job on the GPU slows one (Gavel, V100, both unlimited), and how that is known.
@@ -193,11 +231,17 @@ class TrainingSources:
     def _pair_rates(self) -> dict[tuple[str, str], list[float]]:
         rates: dict[tuple[str, str], list[float]] = {}
         for row in _cached(self.shared / "gavel_training" / "pair_throughput.csv"):
-            is_one_v100 = row["gpu"] == "v100" and row["num_gpus_a"] == row["num_gpus_b"] == "1"
+            is_one_v100 = (
+                row["gpu"] == "v100" and row["num_gpus_a"] == row["num_gpus_b"] == "1"
+            )
             if not is_one_v100 or row["both_zero"] == "1":
                 continue
             for ours, other in (("a", "b"), ("b", "a")):
-                rate = min(1.0, float(row[f"steps_per_s_{ours}"]) / float(row[f"solo_steps_per_s_{ours}"]))
+                rate = min(
+                    1.0,
+                    float(row[f"steps_per_s_{ours}"])
+                    / float(row[f"solo_steps_per_s_{ours}"]),
+                )
                 name, neighbour = row[f"model_{ours}"], row[f"model_{other}"]
                 for key in ((name, neighbour), (name, ANY), (ANY, ANY)):
                     rates.setdefault(key, []).append(rate)
@@ -211,19 +255,31 @@ class TrainingSources:
             watts = [
                 float(row["avg_power_w"])
                 for row in readings
-                if row["gpu"] == "v100" and row["network"] == source.zeus and row["power_limit_w"] == "250"
+                if row["gpu"] == "v100"
+                and row["network"] == source.zeus
+                and row["power_limit_w"] == "250"
             ]
             return median(watts) - V100_IDLE_W
         utilisation = _cached(self.shared / "miso_mig" / "full_gpu_utilisation.csv")
-        watts = [float(row["power_w"]) for row in utilisation if row["model"] == source.miso]
-        return (max(watts) - _A100_IDLE_W) * (V100_LIMIT_W - V100_IDLE_W) / (_A100_LIMIT_W - _A100_IDLE_W)
+        watts = [
+            float(row["power_w"]) for row in utilisation if row["model"] == source.miso
+        ]
+        return (
+            (max(watts) - _A100_IDLE_W)
+            * (V100_LIMIT_W - V100_IDLE_W)
+            / (_A100_LIMIT_W - _A100_IDLE_W)
+        )
 
     def noise_cv(self, network: str) -> float:
         """Standard deviation over the mean of one step, from MISO's percentiles on the whole A100 (pooled for LM)."""
         name = SOURCES[network].miso
         spread = [
-            (float(row["p95_step_s"]) - float(row["p5_step_s"])) / _SPAN_IN_DEVIATIONS / float(row["median_step_s"])
-            for row in _cached(self.shared / "miso_mig" / "train_step_time_by_slice.csv")
+            (float(row["p95_step_s"]) - float(row["p5_step_s"]))
+            / _SPAN_IN_DEVIATIONS
+            / float(row["median_step_s"])
+            for row in _cached(
+                self.shared / "miso_mig" / "train_step_time_by_slice.csv"
+            )
             if row["mig_slice"] == "7g.40gb" and name in ("", row["model"])
         ]
         return median(spread)

@@ -23,16 +23,21 @@ _SHARES = np.array([0.0, 10.0, 50.0, 100.0])
 _BUSY_W = np.array([0.0, 31.6, 133.0, 275.0])
 
 
-def read_watts(shared: Path, source_name: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+def read_watts(
+    shared: Path, source_name: str
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Measured watts above idle of one iGniter network: shares (P,), batches (B,), watts (P, B)."""
     readings = {
-        (float(row["sm_pct"]), float(row["batch"])): float(row["gpu_power_w"]) - V100_IDLE_W
+        (float(row["sm_pct"]), float(row["batch"])): float(row["gpu_power_w"])
+        - V100_IDLE_W
         for row in rows(shared / "igniter_v100" / "power_clock.csv")
         if row["model"] == source_name
     }
     shares = sorted({share for share, _ in readings})
     batches = sorted({batch for _, batch in readings})
-    watts = np.array([[readings[share, batch] for batch in batches] for share in shares])
+    watts = np.array(
+        [[readings[share, batch] for batch in batches] for share in shares]
+    )
     return np.array(shares), np.array(batches), watts
 
 
@@ -48,7 +53,9 @@ def busy_share_w(sm_percent: float, duty: float) -> float:
     return min(busy_w * (0.1 + 0.9 * min(duty, 1.0)), V100_LIMIT_W - V100_IDLE_W)
 
 
-def interpolated_w(readings: tuple[FloatArray, FloatArray, FloatArray], sm_percent: float, batch: int) -> float:
+def interpolated_w(
+    readings: tuple[FloatArray, FloatArray, FloatArray], sm_percent: float, batch: int
+) -> float:
     """Measured watts, linear in share and batch, held up where the readings fall a little from batch 16 to 32."""
     shares, batches, watts = readings
     rising = np.maximum.accumulate(watts, axis=1)

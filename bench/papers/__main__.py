@@ -25,7 +25,11 @@ def main() -> int:
     options = _options()
     wanted = _chosen(options.only)
     found = outcomes(wanted, quick=options.quick, jobs=options.jobs)
-    judged = tuple(verdict for outcome in found for verdict in verdicts(outcome.system, outcome.tables))
+    judged = tuple(
+        verdict
+        for outcome in found
+        for verdict in verdicts(outcome.system, outcome.tables)
+    )
     print("\n".join(told(found, judged)))
     write(found, judged, is_quick=options.quick)
     failed = [outcome.system.name for outcome in found if outcome.error]
@@ -34,7 +38,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def write(found: Sequence[Outcome], judged: Sequence[Verdict], *, is_quick: bool) -> None:
+def write(
+    found: Sequence[Outcome], judged: Sequence[Verdict], *, is_quick: bool
+) -> None:
     """`bench/results/papers.json` and `papers.html`; a quick run has files of its own."""
     RESULTS.mkdir(exist_ok=True)
     name = "papers_quick" if is_quick else "papers"
@@ -43,12 +49,19 @@ def write(found: Sequence[Outcome], judged: Sequence[Verdict], *, is_quick: bool
         "quick": is_quick,
         "verdicts": [msgspec.to_builtins(verdict) for verdict in judged],
         "systems": [
-            {"name": each.system.name, "seconds": each.seconds, "error": each.error, "tables": list(each.tables)}
+            {
+                "name": each.system.name,
+                "seconds": each.seconds,
+                "error": each.error,
+                "tables": list(each.tables),
+            }
             for each in found
         ],
     }
     # Endless figures become null: JSON has none.
-    (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    (RESULTS / f"{name}.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    )
     page = report_to_html(found, judged, machine=machine(), is_quick=is_quick)
     (RESULTS / f"{name}.html").write_text(page, encoding="utf-8")
     print(f"\nWrote {RESULTS / name}.json and .html")
@@ -57,17 +70,29 @@ def write(found: Sequence[Outcome], judged: Sequence[Verdict], *, is_quick: bool
 def _chosen(only: Sequence[str]) -> tuple[System, ...]:
     """Those named; without names all whose experiments are there."""
     wanted = {name.lower() for name in only}
-    return tuple(system for system in SYSTEMS if (system.is_there if not wanted else system.name.lower() in wanted))
+    return tuple(
+        system
+        for system in SYSTEMS
+        if (system.is_there if not wanted else system.name.lower() in wanted)
+    )
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.papers", description=__doc__)
     names = [system.name for system in SYSTEMS]
     parser.add_argument("--quick", action="store_true", help="a short slice of each")
-    parser.add_argument("--only", action="append", default=[], metavar="SYSTEM", help=", ".join(names))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="systems at a time")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="SYSTEM", help=", ".join(names)
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="systems at a time"
+    )
     options = parser.parse_args()
-    if unknown := [name for name in options.only if name.lower() not in {known.lower() for known in names}]:
+    if unknown := [
+        name
+        for name in options.only
+        if name.lower() not in {known.lower() for known in names}
+    ]:
         parser.error(f"no system is called {unknown[0]}; there are {', '.join(names)}")
     return options
 

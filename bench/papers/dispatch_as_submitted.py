@@ -29,7 +29,8 @@ def _needed(settings: Iterable[JobSetting]) -> JobSetting:
     found = list(settings)
     batch = max(setting.batch for setting in found)
     largest = sorted(
-        (setting for setting in found if setting.batch == batch), key=lambda one: (one.sm_percent, one.network)
+        (setting for setting in found if setting.batch == batch),
+        key=lambda one: (one.sm_percent, one.network),
     )
     allowed_s = min(setting.latency_s for setting in largest) / ENOUGH
     return next(setting for setting in largest if setting.latency_s <= allowed_s)

@@ -39,7 +39,9 @@ class Foresight:
     revision: int = 0
     """Grows with every row that is learned."""
     _seen: int = 0
-    _latest: deque[tuple[ServedConditions, float]] = field(default_factory=lambda: deque(maxlen=LATEST))
+    _latest: deque[tuple[ServedConditions, float]] = field(
+        default_factory=lambda: deque(maxlen=LATEST)
+    )
 
     def learn(self, rows: Iterable[tuple[ServedConditions, float]]) -> None:
         """Rows of a network's history: conditions, and milliseconds of a batch."""
@@ -51,7 +53,9 @@ class Foresight:
         """A measured batch; whether the error made it train anew."""
         predicted_ms = float(self.predict_ms([conditions])[0])
         error = abs(math.log(latency_ms / predicted_ms))
-        self.error = error if self._seen == 0 else self.error + SMOOTHING * (error - self.error)
+        self.error = (
+            error if self._seen == 0 else self.error + SMOOTHING * (error - self.error)
+        )
         self._seen += 1
         self.learn([(conditions, latency_ms)])
         if self._seen < MIN_SEEN or self.error <= self.theta:
@@ -69,10 +73,14 @@ class Foresight:
 
     def predict_ms(self, rows: Sequence[ServedConditions]) -> Reals:
         """(N,) milliseconds of a batch, for rows of one network on one GPU type."""
-        coefficients = self.learner.group_coefficients(Group(rows[0].network, rows[0].gpu_type))
+        coefficients = self.learner.group_coefficients(
+            Group(rows[0].network, rows[0].gpu_type)
+        )
         return factorisation_machine.predict_targets(coefficients, rows)[0]
 
     def _update(self, conditions: ServedConditions, latency_ms: float) -> None:
         throughput_rps = 1000.0 * conditions.batch / latency_ms
-        self.learner.update(conditions, latency_ms=latency_ms, throughput_rps=throughput_rps)
+        self.learner.update(
+            conditions, latency_ms=latency_ms, throughput_rps=throughput_rps
+        )
         self.revision += 1

@@ -19,8 +19,23 @@ Ours.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from solvers.papers.oltunes.queues import PATIENCE_S, Queues, impatient, is_lost, without
-from solvers.papers.oltunes.types import MAX_JOBS, ROUNDING, Job, JobBatch, JobGpu, JobSetting, PlacedJob, could_hold
+from solvers.papers.oltunes.queues import (
+    PATIENCE_S,
+    Queues,
+    impatient,
+    is_lost,
+    without,
+)
+from solvers.papers.oltunes.types import (
+    MAX_JOBS,
+    ROUNDING,
+    Job,
+    JobBatch,
+    JobGpu,
+    JobSetting,
+    PlacedJob,
+    could_hold,
+)
 
 _MIN_PERCENT = 100.0 / MAX_JOBS
 
@@ -36,7 +51,11 @@ def schedule(
 
     `prices_usd_per_hour` by GPU type; a type without one is not used. O(GPUs · jobs · settings of a job).
     """
-    rooms = [_Room(gpu) for gpu in sorted(gpus, key=lambda gpu: gpu.id) if gpu.gpu_type in prices_usd_per_hour]
+    rooms = [
+        _Room(gpu)
+        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
+        if gpu.gpu_type in prices_usd_per_hour
+    ]
     first = impatient(queues.jobs, now_s, patience_s)
     others = without(queues, {job.name for job in first}).jobs
     batches = []
@@ -45,12 +64,16 @@ def schedule(
         if choice is not None:
             room, setting = choice
             room.take(setting)
-            batches.append(JobBatch(gpu=room.gpu.id, members=(PlacedJob(job, setting),)))
+            batches.append(
+                JobBatch(gpu=room.gpu.id, members=(PlacedJob(job, setting),))
+            )
         elif not any(room.is_open for room in rooms):
             break
         elif at < len(first):
             _keep(job, rooms)
-    return tuple(batches), without(queues, {batch.members[0].job.name for batch in batches})
+    return tuple(batches), without(
+        queues, {batch.members[0].job.name for batch in batches}
+    )
 
 
 class _Room:
@@ -60,17 +83,31 @@ class _Room:
         self.gpu = gpu
         self.is_kept = False
         """Whether it takes nothing more, for one that has waited for long."""
-        self.free_percent, self.free_mib, self.jobs = gpu.free_percent, gpu.free_mib, len(gpu.residents)
+        self.free_percent, self.free_mib, self.jobs = (
+            gpu.free_percent,
+            gpu.free_mib,
+            len(gpu.residents),
+        )
         self._networks = Counter(resident.network for resident in gpu.residents)
 
     @property
     def is_open(self) -> bool:
-        return not self.is_kept and self.free_percent > ROUNDING and self.jobs < MAX_JOBS
+        return (
+            not self.is_kept and self.free_percent > ROUNDING and self.jobs < MAX_JOBS
+        )
 
     def has_room(self, setting: JobSetting) -> bool:
         """Whether a job may start there so."""
-        fits = setting.sm_percent <= self.free_percent + ROUNDING and setting.memory_mib <= self.free_mib + ROUNDING
-        return fits and setting.gpu_type == self.gpu.gpu_type and self.jobs < MAX_JOBS and not self.is_kept
+        fits = (
+            setting.sm_percent <= self.free_percent + ROUNDING
+            and setting.memory_mib <= self.free_mib + ROUNDING
+        )
+        return (
+            fits
+            and setting.gpu_type == self.gpu.gpu_type
+            and self.jobs < MAX_JOBS
+            and not self.is_kept
+        )
 
     def running(self, network: str) -> int:
         """Jobs of the network that it has."""
@@ -85,7 +122,10 @@ class _Room:
 
 def _in_order(jobs: Iterable[Job], now_s: float) -> list[Job]:
     """Who can be in time, then who cannot; each by deadline."""
-    return sorted(jobs, key=lambda job: (is_lost(job, now_s), job.deadline_s, job.queued_s, job.name))
+    return sorted(
+        jobs,
+        key=lambda job: (is_lost(job, now_s), job.deadline_s, job.queued_s, job.name),
+    )
 
 
 def _keep(job: Job, rooms: Sequence[_Room]) -> None:
@@ -103,7 +143,11 @@ def _choose(
     for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
         for setting in (one for one in job.settings if one.gpu_type == gpu_type):
             is_late = now_s + setting.latency_s > job.deadline_s
-            usd = prices[gpu_type] * max(setting.sm_percent, _MIN_PERCENT) * setting.latency_s
+            usd = (
+                prices[gpu_type]
+                * max(setting.sm_percent, _MIN_PERCENT)
+                * setting.latency_s
+            )
             room = _fullest(rooms, setting)
             if room is None:
                 continue
@@ -116,4 +160,12 @@ def _choose(
 def _fullest(rooms: Sequence[_Room], setting: JobSetting) -> _Room | None:
     """Of the GPUs that can take it and run its network least, the fullest one."""
     fitting = [room for room in rooms if room.has_room(setting)]
-    return min(fitting, key=lambda room: (room.running(setting.network), room.free_percent, room.gpu.id), default=None)
+    return min(
+        fitting,
+        key=lambda room: (
+            room.running(setting.network),
+            room.free_percent,
+            room.gpu.id,
+        ),
+        default=None,
+    )

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 
 from solvers.papers.oltunes.affinity import COMPUTE_FROM
 from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob, Resident
+from solvers.papers.oltunes.types import (
+    MAX_JOBS,
+    Job,
+    JobBatch,
+    JobGpu,
+    JobSetting,
+    PlacedJob,
+    Resident,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +42,10 @@ def schedule(
     batches: list[JobBatch] = []
     turn = state.turn
     refused: set[tuple[tuple[JobSetting, ...], bool]] = set()
-    for job in (*_in_order(state.queues.latency_critical), *_in_order(state.queues.throughput_oriented)):
+    for job in (
+        *_in_order(state.queues.latency_critical),
+        *_in_order(state.queues.throughput_oriented),
+    ):
         kind = job.settings, job.is_latency_critical
         if kind in refused:
             continue
@@ -56,7 +67,9 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.queued_s, job.name))
 
 
-def _setting(job: Job, gpu: JobGpu, residents: Sequence[Resident], ratios: Mapping[str, float]) -> JobSetting | None:
+def _setting(
+    job: Job, gpu: JobGpu, residents: Sequence[Resident], ratios: Mapping[str, float]
+) -> JobSetting | None:
     """The job's setting where it may start there now."""
     setting = next((one for one in job.settings if one.gpu_type == gpu.gpu_type), None)
     if setting is None or len(residents) >= MAX_JOBS:
@@ -68,7 +81,10 @@ def _setting(job: Job, gpu: JobGpu, residents: Sequence[Resident], ratios: Mappi
     high = [each for each in residents if each.is_latency_critical]
     if job.is_latency_critical:
         return None if high else setting
-    is_complement = all(_is_compute(each.network, ratios) != _is_compute(setting.network, ratios) for each in high)
+    is_complement = all(
+        _is_compute(each.network, ratios) != _is_compute(setting.network, ratios)
+        for each in high
+    )
     return setting if is_complement else None
 
 
@@ -77,4 +93,11 @@ def _is_compute(network: str, ratios: Mapping[str, float]) -> bool:
 
 
 def _resident(job: Job, setting: JobSetting) -> Resident:
-    return Resident(job.name, setting.sm_percent, setting.memory_mib, 0.0, job.is_latency_critical, setting.network)
+    return Resident(
+        job.name,
+        setting.sm_percent,
+        setting.memory_mib,
+        0.0,
+        job.is_latency_critical,
+        setting.network,
+    )

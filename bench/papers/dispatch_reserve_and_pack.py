@@ -11,7 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, JobSetting, PlacedJob
+from solvers.papers.oltunes.types import (
+    MAX_JOBS,
+    Job,
+    JobBatch,
+    JobGpu,
+    JobSetting,
+    PlacedJob,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +36,17 @@ class _Load:
 
     def __init__(self, gpu: JobGpu) -> None:
         self.gpu = gpu
-        self.free_percent, self.free_mib, self.jobs = gpu.free_percent, gpu.free_mib, len(gpu.residents)
+        self.free_percent, self.free_mib, self.jobs = (
+            gpu.free_percent,
+            gpu.free_mib,
+            len(gpu.residents),
+        )
 
     def has_room(self, setting: JobSetting) -> bool:
-        fits = setting.sm_percent <= self.free_percent and setting.memory_mib <= self.free_mib
+        fits = (
+            setting.sm_percent <= self.free_percent
+            and setting.memory_mib <= self.free_mib
+        )
         return fits and self.jobs < MAX_JOBS
 
     def take(self, setting: JobSetting) -> None:
@@ -41,7 +55,9 @@ class _Load:
         self.jobs += 1
 
 
-def schedule(queues: Queues, gpus: Sequence[JobGpu], reservation: Reservation) -> tuple[tuple[JobBatch, ...], Queues]:
+def schedule(
+    queues: Queues, gpus: Sequence[JobGpu], reservation: Reservation
+) -> tuple[tuple[JobBatch, ...], Queues]:
     """One round: jobs, each with the GPU on which it starts now, and who waits on. The order of items changes nothing.
 
     Where the fleet has GPUs of one kind only, all jobs use them. A job that finds no room holds nobody else up.
@@ -55,12 +71,18 @@ def schedule(queues: Queues, gpus: Sequence[JobGpu], reservation: Reservation) -
         placed = _place(job, (high or regular) if is_heavy else (regular or high))
         if placed is not None:
             batches.append(placed)
-    return tuple(batches), without(queues, {batch.members[0].job.name for batch in batches})
+    return tuple(batches), without(
+        queues, {batch.members[0].job.name for batch in batches}
+    )
 
 
 def _place(job: Job, loads: Sequence[_Load]) -> JobBatch | None:
     by_type = {setting.gpu_type: setting for setting in reversed(job.settings)}
-    fitting = [load for load in loads if load.gpu.gpu_type in by_type and load.has_room(by_type[load.gpu.gpu_type])]
+    fitting = [
+        load
+        for load in loads
+        if load.gpu.gpu_type in by_type and load.has_room(by_type[load.gpu.gpu_type])
+    ]
     if not fitting:
         return None
     best = min(fitting, key=lambda load: (load.free_percent, load.gpu.id))

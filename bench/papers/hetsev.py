@@ -21,7 +21,12 @@ JOBS = 1
 
 def tables(quick: bool) -> tuple[Table, ...]:
     """Its three experiments, closed and open loop; quick: the beginning of two, with one seed."""
-    mine = [(each, name) for each in EXPERIMENTS if each.title.startswith(SYSTEM) for name in each.scenarios]
+    mine = [
+        (each, name)
+        for each in EXPERIMENTS
+        if each.title.startswith(SYSTEM)
+        for name in each.scenarios
+    ]
     wanted = [(each, name) for each, name in mine if not quick or name in QUICK_S]
     return tuple(_table(each, name, quick=quick) for each, name in wanted)
 
@@ -45,11 +50,15 @@ def _table(experiment: Experiment, name: str, *, quick: bool) -> Table:
 
 def _beginning(scenario: SimulationScenario, duration_s: float) -> SimulationScenario:
     """Its first seconds, with its first seed."""
-    spec = scenario.spec.model_copy(update={"duration_s": duration_s, "seeds": scenario.spec.seeds[:1]})
+    spec = scenario.spec.model_copy(
+        update={"duration_s": duration_s, "seeds": scenario.spec.seeds[:1]}
+    )
     return scenario.model_copy(update={"spec": spec})
 
 
-def rows(claims: Sequence[Claim], report: SimulationReport, *, truth: Truth) -> tuple[Row, ...]:
+def rows(
+    claims: Sequence[Claim], report: SimulationReport, *, truth: Truth
+) -> tuple[Row, ...]:
     """A row per claim, and one of `joint` for every claim of `hetsev`, in whose place its own claim comes."""
     found: list[Row] = []
     has_joint = any(run.policy == "joint" for run in report.runs)
@@ -63,7 +72,9 @@ def rows(claims: Sequence[Claim], report: SimulationReport, *, truth: Truth) -> 
     return tuple({(row.figure, row.policy): row for row in found}.values())
 
 
-def _row(claim: Claim, figure: str, report: SimulationReport, policy: str, truth: Truth) -> Row:
+def _row(
+    claim: Claim, figure: str, report: SimulationReport, policy: str, truth: Truth
+) -> Row:
     is_own = policy == claim.policy
     return Row(
         figure=figure,

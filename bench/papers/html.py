@@ -14,7 +14,11 @@ _TITLE = "Five papers' experiments, and joint beside them"
 
 
 def report_to_html(
-    outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], *, machine: Mapping[str, str | int], is_quick: bool
+    outcomes: Sequence[Outcome],
+    verdicts: Sequence[Verdict],
+    *,
+    machine: Mapping[str, str | int],
+    is_quick: bool,
 ) -> str:
     """The page."""
     body = "\n".join(_body(outcomes, verdicts, machine=machine, is_quick=is_quick))
@@ -26,11 +30,17 @@ def report_to_html(
 
 
 def _body(
-    outcomes: Sequence[Outcome], verdicts: Sequence[Verdict], *, machine: Mapping[str, str | int], is_quick: bool
+    outcomes: Sequence[Outcome],
+    verdicts: Sequence[Verdict],
+    *,
+    machine: Mapping[str, str | int],
+    is_quick: bool,
 ) -> Iterator[str]:
     yield f"<h1>{_TITLE}</h1>"
     if is_quick:
-        yield paragraph("A quick run: short slices, that no figure should be quoted from.", "bad")
+        yield paragraph(
+            "A quick run: short slices, that no figure should be quoted from.", "bad"
+        )
     yield "<h2>Does joint do at least as well?</h2>"
     yield from _summary(outcomes, verdicts)
     for outcome in outcomes:
@@ -40,7 +50,9 @@ def _body(
                 yield from _experiment(each)
     yield "<footer><h2>What this is</h2>"
     yield bullets(f"{word}: {words}" for word, words in TRUTHS.items())
-    yield paragraph("Measured on " + ", ".join(f"{key} {value}" for key, value in machine.items()))
+    yield paragraph(
+        "Measured on " + ", ".join(f"{key} {value}" for key, value in machine.items())
+    )
     yield "<p>Made by <code>make bench-papers</code>.</p></footer>"
 
 
@@ -48,14 +60,35 @@ def _summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterat
     """One line per figure of a system's objective."""
     rows: list[tuple[str | FigureCell, ...]] = []
     for outcome in outcomes:
-        mine = [verdict for verdict in verdicts if verdict.system == outcome.system.name]
-        name = f"{outcome.system.name}: {outcome.system.objective}" + (f"; joint {count_words(mine)}" if mine else "")
+        mine = [
+            verdict for verdict in verdicts if verdict.system == outcome.system.name
+        ]
+        name = f"{outcome.system.name}: {outcome.system.objective}" + (
+            f"; joint {count_words(mine)}" if mine else ""
+        )
         rows.extend(_verdict(name, each) for each in mine)
         if not mine:
             words = "failed" if outcome.error else "no figure of both"
-            rows.append((name, "-", "-", "-", "-", FigureCell(text=words, is_bad=bool(outcome.error))))
-    yield table(("system", "figure", "its policy", "joint", "better by", "verdict"), rows, lefts=2)
-    yield bullets(f"{outcome.system.name} failed: {outcome.error}" for outcome in outcomes if outcome.error)
+            rows.append(
+                (
+                    name,
+                    "-",
+                    "-",
+                    "-",
+                    "-",
+                    FigureCell(text=words, is_bad=bool(outcome.error)),
+                )
+            )
+    yield table(
+        ("system", "figure", "its policy", "joint", "better by", "verdict"),
+        rows,
+        lefts=2,
+    )
+    yield bullets(
+        f"{outcome.system.name} failed: {outcome.error}"
+        for outcome in outcomes
+        if outcome.error
+    )
 
 
 def _verdict(name: str, verdict: Verdict) -> tuple[str | FigureCell, ...]:
@@ -71,7 +104,9 @@ def _verdict(name: str, verdict: Verdict) -> tuple[str | FigureCell, ...]:
 
 def _experiment(each: Table) -> Iterator[str]:
     yield f"<h3>{escape(each.title)}</h3>"
-    yield paragraph(f"{each.scenario}; seeds {', '.join(map(str, each.seeds))}.", "faint")
+    yield paragraph(
+        f"{each.scenario}; seeds {', '.join(map(str, each.seeds))}.", "faint"
+    )
     yield table(HEADINGS, (_row(row, first) for row, first in _named(each)), lefts=2)
     yield bullets(each.notes)
 

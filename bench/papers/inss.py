@@ -18,7 +18,15 @@ from statistics import fmean, median
 import numpy as np
 
 from bench.papers.inss_prediction import errors_percent
-from bench.papers.inss_stage import EIGHT, SIX, Played, Setup, play, problem, shipped_actor
+from bench.papers.inss_stage import (
+    EIGHT,
+    SIX,
+    Played,
+    Setup,
+    play,
+    problem,
+    shipped_actor,
+)
 from bench.papers.table import Row, Table
 from bench.report import Figures, print_table, write_results
 from solvers.greedy.configure import planning_clock_mhz
@@ -39,7 +47,8 @@ PROCESSES = min(2, os.cpu_count() or 1)
 """Of a full run: this system takes longest."""
 SCENARIO = "bench.papers.inss_stage.scenario"
 _BOARDS = (
-    "RTX 2060 and 2060 Super are scaled from V100 curves by published ratios; MobileNetV2 stands in for EfficientNet."
+    "RTX 2060 and 2060 Super are scaled from V100 curves by published ratios; "
+    "MobileNetV2 stands in for EfficientNet."
 )
 _MIXES = "The paper prints no rates: each seed draws constant ones from the published program's ranges."
 _WHY_NOT = (
@@ -55,7 +64,12 @@ _MEMORY = (
 def tables(quick: bool) -> tuple[Table, ...]:
     """The paper's figures 15 to 23, tables 2 and 3, and the time of decisions; `quick`: one seed, fewer loads."""
     seeds = SEEDS[:1] if quick else SEEDS
-    found = [_six(seeds, quick=quick), _swinging(seeds, quick=quick), _errors(quick=quick), _times(quick=quick)]
+    found = [
+        _six(seeds, quick=quick),
+        _swinging(seeds, quick=quick),
+        _errors(quick=quick),
+        _times(quick=quick),
+    ]
     if not quick:
         found.insert(2, _eight(seeds))
     return tuple(found)
@@ -72,16 +86,25 @@ class Search:
     processes: int = 1
 
 
-def saturations(setup: Setup, names: Sequence[str], search: Search) -> dict[str, tuple[Played, ...]]:
+def saturations(
+    setup: Setup, names: Sequence[str], search: Search
+) -> dict[str, tuple[Played, ...]]:
     """By policy and seed, the highest load that was found within the SLOs; where none is, the lowest load."""
-    asked = [(replace(setup, mix=seed), name, seed, search) for name in names for seed in search.seeds]
+    asked = [
+        (replace(setup, mix=seed), name, seed, search)
+        for name in names
+        for seed in search.seeds
+    ]
     if search.processes == 1:
         found = [_saturated(*each) for each in asked]
     else:
         with ProcessPoolExecutor(max_workers=search.processes) as pool:
             found = list(pool.map(_saturated, *zip(*asked, strict=True)))
     per_policy = len(search.seeds)
-    return {name: tuple(found[at * per_policy : (at + 1) * per_policy]) for at, name in enumerate(names)}
+    return {
+        name: tuple(found[at * per_policy : (at + 1) * per_policy])
+        for at, name in enumerate(names)
+    }
 
 
 def _saturated(setup: Setup, name: str, seed: int, search: Search) -> Played:
@@ -94,7 +117,11 @@ def highest(played_at: Callable[[float], Played], search: Search) -> Played:
     for load in search.loads:
         played = played_at(load)
         if played.keeps_slos:
-            return _finer(played_at, above, played) if search.is_fine and above is not None else played
+            return (
+                _finer(played_at, above, played)
+                if search.is_fine and above is not None
+                else played
+            )
         above = load
     return replace(played, goodput_rps=0.0, load=0.0)
 
@@ -111,23 +138,43 @@ def _finer(played_at: Callable[[float], Played], above: float, best: Played) -> 
 
 
 def _six(seeds: Sequence[int], *, quick: bool) -> Table:
-    search = Search(seeds=tuple(seeds), is_fine=not quick, processes=1 if quick else PROCESSES)
+    search = Search(
+        seeds=tuple(seeds), is_fine=not quick, processes=1 if quick else PROCESSES
+    )
     rivals = (*PAPER_GAINS, "joint") if quick else RIVALS
     found = saturations(Setup(services=SIX), ("inss", *rivals), search)
     rows = [_throughput_row(name, played) for name, played in found.items()]
     for name in PAPER_GAINS:
         if not any(one.goodput_rps for one in found[name]):
             same = [
-                play(replace(Setup(services=SIX), mix=one.seed), (name,), one.load, (one.seed,))
+                play(
+                    replace(Setup(services=SIX), mix=one.seed),
+                    (name,),
+                    one.load,
+                    (one.seed,),
+                )
                 for one in found["inss"]
             ]
             found[name] = tuple(one for played in same for one in played)
     for name, paper in PAPER_GAINS.items():
-        rows.append(_gain_row(f"gain in throughput over {name}, %", found["inss"], found[name], paper, demanded=paper))
+        rows.append(
+            _gain_row(
+                f"gain in throughput over {name}, %",
+                found["inss"],
+                found[name],
+                paper,
+                demanded=paper,
+            )
+        )
     if "gpulets_bda" in found:
         rows.append(
             replace(
-                _gain_row("gain of gpulets' with InSS's batches, %", found["gpulets_bda"], found["gpulets"], 11.0),
+                _gain_row(
+                    "gain of gpulets' with InSS's batches, %",
+                    found["gpulets_bda"],
+                    found["gpulets"],
+                    11.0,
+                ),
                 policy="gpulets_bda",
             )
         )
@@ -135,7 +182,9 @@ def _six(seeds: Sequence[int], *, quick: bool) -> Table:
         Row(
             figure="late or dropped at saturation, %",
             policy=name,
-            paper={"inss": 1.0, "gpulets": 4.4, "gslice": 4.5, "igniter": 3.8}.get(name),
+            paper={"inss": 1.0, "gpulets": 4.4, "gslice": 4.5, "igniter": 3.8}.get(
+                name
+            ),
             is_at_least=False,
             demanded=1.0 if name == "inss" else None,
             values=tuple(one.late_percent for one in found[name]),
@@ -144,7 +193,10 @@ def _six(seeds: Sequence[int], *, quick: bool) -> Table:
         for name in found
     ]
     return _table(
-        "six networks on 4 GPUs, highest load with < 1 % late", seeds, rows, (_BOARDS, _MIXES, _MEMORY, _WHY_NOT)
+        "six networks on 4 GPUs, highest load with < 1 % late",
+        seeds,
+        rows,
+        (_BOARDS, _MIXES, _MEMORY, _WHY_NOT),
     )
 
 
@@ -153,29 +205,49 @@ def _eight(seeds: Sequence[int]) -> Table:
     for gpus, supers in ((4, 2), (5, 3)):
         setup = Setup(services=EIGHT, supers=supers)
         search = Search(seeds=tuple(seeds), loads=LOADS[2:], processes=PROCESSES)
-        for name, played in saturations(setup, ("inss", "gpulets", "gslice", "igniter"), search).items():
+        for name, played in saturations(
+            setup, ("inss", "gpulets", "gslice", "igniter"), search
+        ).items():
             row = _throughput_row(name, played)
             rows.append(replace(row, figure=f"throughput on {gpus} GPUs, rps"))
     note = "On 5 GPUs no actor is trained: a local search provisions, as for any other fleet."
-    return _table("eight networks on 4 and 5 GPUs", seeds, rows, (_BOARDS, _MIXES, note))
+    return _table(
+        "eight networks on 4 and 5 GPUs", seeds, rows, (_BOARDS, _MIXES, note)
+    )
 
 
 def _swinging(seeds: Sequence[int], *, quick: bool) -> Table:
     """The same requests for all, at rates that jump."""
     setup = Setup(services=SIX, mix=None, counted_s=120.0 if quick else 600.0)
     rows = []
-    for name in ("inss", "gpulets", "gslice", "igniter") if quick else ("inss", *RIVALS):
-        played = play(setup, (name,), SWING_LOAD, seeds, processes=1 if quick else PROCESSES)
+    for name in (
+        ("inss", "gpulets", "gslice", "igniter") if quick else ("inss", *RIVALS)
+    ):
+        played = play(
+            setup, (name,), SWING_LOAD, seeds, processes=1 if quick else PROCESSES
+        )
         figures = {
             "throughput in time, rps": tuple(one.goodput_rps for one in played),
             "late or dropped, %": tuple(one.late_percent for one in played),
         }
         rows += [
-            Row(figure=figure, policy=name, paper=None, is_at_least=figure[0] == "t", values=values, truth="scaled")
+            Row(
+                figure=figure,
+                policy=name,
+                paper=None,
+                is_at_least=figure[0] == "t",
+                values=values,
+                truth="scaled",
+            )
             for figure, values in figures.items()
         ]
     note = "A jump counts as late until the forecast has seen it and replicas have started."
-    return _table(f"rates that jump every minute, load {SWING_LOAD:g}", seeds, rows, (_BOARDS, note))
+    return _table(
+        f"rates that jump every minute, load {SWING_LOAD:g}",
+        seeds,
+        rows,
+        (_BOARDS, note),
+    )
 
 
 def _errors(*, quick: bool) -> Table:
@@ -192,13 +264,17 @@ def _errors(*, quick: bool) -> Table:
         for figure, paper, value in errors_percent(quick=quick)
     ]
     note = (
-        "Four of the 28 printed rows are left out: no row of that network is alone. In sample, as 28 rows are too few."
+        "Four of the 28 printed rows are left out: no row of that network is alone. "
+        "In sample, as 28 rows are too few."
     )
     return _table("prediction error of GPU execution latency", (0,), rows, (note,))
 
 
 def _times(*, quick: bool) -> Table:
-    times = {name: decision_ms(name, repeats=5 if quick else 40) for name in ("inss", *PAPER_GAINS)}
+    times = {
+        name: decision_ms(name, repeats=5 if quick else 40)
+        for name in ("inss", *PAPER_GAINS)
+    }
     most = min(value for name, value in times.items() if name in ("gpulets", "gslice"))
     rows = [
         Row(
@@ -224,7 +300,10 @@ def _times(*, quick: bool) -> Table:
         )
     )
     return _table(
-        "time of decisions, eight networks on 4 GPUs", (0,), rows, ("Medians, one process, other work beside.",)
+        "time of decisions, eight networks on 4 GPUs",
+        (0,),
+        rows,
+        ("Medians, one process, other work beside.",),
     )
 
 
@@ -237,7 +316,8 @@ def decision_ms(name: str, *, repeats: int) -> float:
     draw, found = np.random.default_rng(0), []
     for _ in range(repeats):
         services = tuple(
-            replace(one, arrival_rate_rps=one.arrival_rate_rps * draw.uniform(0.9, 1.1)) for one in asked.services
+            replace(one, arrival_rate_rps=one.arrival_rate_rps * draw.uniform(0.9, 1.1))
+            for one in asked.services
         )
         changed = replace(asked, services=services, current=plan)
         begun = time.perf_counter()
@@ -252,8 +332,12 @@ def inference_ms(*, repeats: int) -> float:
     actor = actor_from_bytes(shipped_actor())
     clocks = [planning_clock_mhz(asked, gpu_type) for gpu_type in asked.gpu_types]
     world = ProvisioningWorld(asked, setting_of(actor, asked), clocks_mhz=clocks)
-    rates = np.array([asked.service(name).arrival_rate_rps for name in world.setting.services])
-    situation = Situation(rates_rps=rates, queued=0.0 * rates, used_mib=np.zeros(len(world.setting.gpus)))
+    rates = np.array(
+        [asked.service(name).arrival_rate_rps for name in world.setting.services]
+    )
+    situation = Situation(
+        rates_rps=rates, queued=0.0 * rates, used_mib=np.zeros(len(world.setting.gpus))
+    )
     found = []
     for seed in range(repeats):
         begun = time.perf_counter()
@@ -264,21 +348,45 @@ def inference_ms(*, repeats: int) -> float:
 
 def _throughput_row(name: str, played: Sequence[Played]) -> Row:
     values = tuple(one.goodput_rps for one in played)
-    return Row(figure="throughput, rps", policy=name, paper=None, values=values, truth="scaled")
+    return Row(
+        figure="throughput, rps", policy=name, paper=None, values=values, truth="scaled"
+    )
 
 
 def _gain_row(
-    figure: str, ours: Sequence[Played], theirs: Sequence[Played], paper: float, *, demanded: float | None = None
+    figure: str,
+    ours: Sequence[Played],
+    theirs: Sequence[Played],
+    paper: float,
+    *,
+    demanded: float | None = None,
 ) -> Row:
     """Of the means over the seeds."""
-    mine, rival = fmean(one.goodput_rps for one in ours), fmean(one.goodput_rps for one in theirs)
+    mine, rival = (
+        fmean(one.goodput_rps for one in ours),
+        fmean(one.goodput_rps for one in theirs),
+    )
     gain = 100.0 * (mine / rival - 1.0) if rival > 0.0 else float("inf")
-    return Row(figure=figure, policy="inss", paper=paper, demanded=demanded, values=(gain,), truth="scaled")
+    return Row(
+        figure=figure,
+        policy="inss",
+        paper=paper,
+        demanded=demanded,
+        values=(gain,),
+        truth="scaled",
+    )
 
 
-def _table(title: str, seeds: Sequence[int], rows: Sequence[Row], notes: Sequence[str]) -> Table:
+def _table(
+    title: str, seeds: Sequence[int], rows: Sequence[Row], notes: Sequence[str]
+) -> Table:
     return Table(
-        system="InSS", title=title, scenario=SCENARIO, seeds=tuple(seeds), rows=tuple(rows), notes=tuple(notes)
+        system="InSS",
+        title=title,
+        scenario=SCENARIO,
+        seeds=tuple(seeds),
+        rows=tuple(rows),
+        notes=tuple(notes),
     )
 
 
@@ -300,7 +408,9 @@ def figures_of(table: Table) -> list[Mapping[str, object]]:
 
 def main() -> None:
     """Print the tables, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.papers.inss", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.papers.inss", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     rows: list[Figures] = []

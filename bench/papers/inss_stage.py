@@ -41,14 +41,30 @@ class Workload:
 
 
 WORKLOADS = {
-    "alexnet": Workload(network="alexnet-trt", slo_ms=25.0, lowest_rps=100.0, highest_rps=500.0),
-    "resnet50": Workload(network="resnet50-trt", slo_ms=80.0, lowest_rps=100.0, highest_rps=400.0),
-    "vgg16": Workload(network="vgg16", slo_ms=150.0, lowest_rps=50.0, highest_rps=200.0),
-    "mnasnet": Workload(network="mnasnet1_0", slo_ms=50.0, lowest_rps=100.0, highest_rps=400.0),
-    "mobilenet": Workload(network="mobilenet_v3_large", slo_ms=60.0, lowest_rps=100.0, highest_rps=450.0),
-    "efficientnet": Workload(network="mobilenet_v2", slo_ms=40.0, lowest_rps=100.0, highest_rps=400.0),
-    "resnet18": Workload(network="resnet18", slo_ms=60.0, lowest_rps=100.0, highest_rps=300.0),
-    "vgg19": Workload(network="vgg19-trt", slo_ms=200.0, lowest_rps=50.0, highest_rps=150.0),
+    "alexnet": Workload(
+        network="alexnet-trt", slo_ms=25.0, lowest_rps=100.0, highest_rps=500.0
+    ),
+    "resnet50": Workload(
+        network="resnet50-trt", slo_ms=80.0, lowest_rps=100.0, highest_rps=400.0
+    ),
+    "vgg16": Workload(
+        network="vgg16", slo_ms=150.0, lowest_rps=50.0, highest_rps=200.0
+    ),
+    "mnasnet": Workload(
+        network="mnasnet1_0", slo_ms=50.0, lowest_rps=100.0, highest_rps=400.0
+    ),
+    "mobilenet": Workload(
+        network="mobilenet_v3_large", slo_ms=60.0, lowest_rps=100.0, highest_rps=450.0
+    ),
+    "efficientnet": Workload(
+        network="mobilenet_v2", slo_ms=40.0, lowest_rps=100.0, highest_rps=400.0
+    ),
+    "resnet18": Workload(
+        network="resnet18", slo_ms=60.0, lowest_rps=100.0, highest_rps=300.0
+    ),
+    "vgg19": Workload(
+        network="vgg19-trt", slo_ms=200.0, lowest_rps=50.0, highest_rps=150.0
+    ),
 }
 SIX = ("alexnet", "efficientnet", "mnasnet", "mobilenet", "resnet50", "vgg16")
 """The published program's own six."""
@@ -90,9 +106,14 @@ class Played:
         return self.late_percent < LATE_PERCENT
 
 
-def scenario(setup: Setup, policies: Sequence[str], load: float, seeds: Sequence[int]) -> SimulationScenario:
+def scenario(
+    setup: Setup, policies: Sequence[str], load: float, seeds: Sequence[int]
+) -> SimulationScenario:
     """The scenario as `plimsoll simulate` would read it."""
-    pools = [("super", "RTX-2060-Super", setup.supers), ("plain", "RTX-2060", setup.plain)]
+    pools = [
+        ("super", "RTX-2060-Super", setup.supers),
+        ("plain", "RTX-2060", setup.plain),
+    ]
     return SimulationScenario.model_validate(
         {
             "kind": "Scenario",
@@ -116,7 +137,12 @@ def scenario(setup: Setup, policies: Sequence[str], load: float, seeds: Sequence
 
 
 def play(
-    setup: Setup, policies: Sequence[str], load: float, seeds: Sequence[int], *, processes: int = 1
+    setup: Setup,
+    policies: Sequence[str],
+    load: float,
+    seeds: Sequence[int],
+    *,
+    processes: int = 1,
 ) -> tuple[Played, ...]:
     """Every policy with every seed at one load. Raises RuntimeError where a run fails."""
     described = scenario(setup, policies, load, seeds)
@@ -124,7 +150,9 @@ def play(
     found = []
     for outcome in simulate_all(jobs, make_runner(processes)):
         if isinstance(outcome, FailedRun):
-            raise RuntimeError(f"{outcome.policy}, seed {outcome.seed}: {outcome.reason}")
+            raise RuntimeError(
+                f"{outcome.policy}, seed {outcome.seed}: {outcome.reason}"
+            )
         found.append(_played(outcome, load, setup.counted_s))
     return tuple(found)
 
@@ -133,12 +161,21 @@ def play(
 def problem(setup: Setup, load: float) -> Problem:
     """What the loop would ask a policy at that load."""
     described = scenario(setup, ("inss",), load, (0,))
-    plan = make_cluster(described, described.spec.policies[0], 0, catalogue=shipped_catalogue(described), folder=Path())
+    plan = make_cluster(
+        described,
+        described.spec.policies[0],
+        0,
+        catalogue=shipped_catalogue(described),
+        folder=Path(),
+    )
     clock = ManualControlClock()
     snapshot = asyncio.run(make_store(plan, clock).load_snapshot(clock.now()))
-    asked = make_problem(snapshot.state, snapshot.points, (), snapshot.settings, target=None)
+    asked = make_problem(
+        snapshot.state, snapshot.points, (), snapshot.settings, target=None
+    )
     services = tuple(
-        replace(service, arrival_rate_rps=rate_rps(setup, service.name) * load) for service in asked.services
+        replace(service, arrival_rate_rps=rate_rps(setup, service.name) * load)
+        for service in asked.services
     )
     return replace(asked, services=services)
 
@@ -162,7 +199,9 @@ def _load(setup: Setup, name: str, load: float) -> dict[str, object]:
         return {"rate_rps": load * rate_rps(setup, name)}
     workload = WORKLOADS[name]
     step_rps = (workload.highest_rps - workload.lowest_rps) / (LEVELS - 1)
-    levels = [load * (workload.lowest_rps + step_rps * level) for level in range(LEVELS)]
+    levels = [
+        load * (workload.lowest_rps + step_rps * level) for level in range(LEVELS)
+    ]
     return {"levels": {"rates_rps": levels, "mean_stays_s": [STAY_S] * LEVELS}}
 
 

@@ -38,7 +38,12 @@ SEEDS = (1, 2, 3)
 TIGHT = Setting(cap_w=150.0, latency_ms=100.0)
 LOOSE = Setting(cap_w=150.0, latency_ms=300.0)
 BASELINES = ("clipper_latency", "clipper_power", "dfs", "batch_dvfs")
-PAPER_GAINS = {"clipper_latency": 130.9, "clipper_power": 110.3, "dfs": 67.7, "batch_dvfs": 70.5}
+PAPER_GAINS = {
+    "clipper_latency": 130.9,
+    "clipper_power": 110.3,
+    "dfs": 67.7,
+    "batch_dvfs": 70.5,
+}
 """In percent, in the paper's own order; it does not say outright which is whose."""
 MIN_GAIN = 67.7
 PAPER_ENERGY_GAINS = (22.2, 50.2)
@@ -79,21 +84,40 @@ def tables(quick: bool) -> tuple[Table, ...]:
     chosen, seeds = (stages()[:1], SEEDS[:1]) if quick else (stages(), SEEDS)
     found = []
     for stage in chosen:
-        found += [_throughput(stage, seeds), _energy(stage, seeds), _settling(stage, seeds)]
+        found += [
+            _throughput(stage, seeds),
+            _energy(stage, seeds),
+            _settling(stage, seeds),
+        ]
     if not quick:
         found += [_cap_sweep(stages()[0], seeds), _latency_sweep(stages()[0], seeds)]
     return tuple(found)
 
 
 def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
-    results = {name: result(stage, name, TIGHT, seeds) for name in (*BASELINES, "joint", "morak")}
+    results = {
+        name: result(stage, name, TIGHT, seeds)
+        for name in (*BASELINES, "joint", "morak")
+    }
     morak = results["morak"]
     rows = [
-        Row(figure=_KEPT, policy=name, paper=None, values=each.kept_rps, truth=stage.truth)
+        Row(
+            figure=_KEPT,
+            policy=name,
+            paper=None,
+            values=each.kept_rps,
+            truth=stage.truth,
+        )
         for name, each in results.items()
     ]
     rows += [
-        Row(figure=_ALL, policy=name, paper=None, values=each.rate_rps, truth=stage.truth)
+        Row(
+            figure=_ALL,
+            policy=name,
+            paper=None,
+            values=each.rate_rps,
+            truth=stage.truth,
+        )
         for name, each in results.items()
     ]
     rows += [
@@ -106,7 +130,10 @@ def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
         )
         for name in BASELINES
     ]
-    best = [max(values) for values in zip(*(results[name].kept_rps for name in BASELINES), strict=True)]
+    best = [
+        max(values)
+        for values in zip(*(results[name].kept_rps for name in BASELINES), strict=True)
+    ]
     rows.append(
         Row(
             figure="throughput within both limits over the best baseline, %",
@@ -144,15 +171,22 @@ def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
     return _table(stage, "150 W and 100 ms (figure 6)", seeds, rows, _WHY_NOT_ALL)
 
 
-def _of_network(results: Mapping[str, Result], network: str) -> tuple[list[float], list[float]]:
+def _of_network(
+    results: Mapping[str, Result], network: str
+) -> tuple[list[float], list[float]]:
     """Morak's throughput of one network, and that of the baseline that is best at it."""
     mine = [each.get(network, 0.0) for each in results["morak"].kept_by_network]
-    others = [[each.get(network, 0.0) for each in results[name].kept_by_network] for name in BASELINES]
+    others = [
+        [each.get(network, 0.0) for each in results[name].kept_by_network]
+        for name in BASELINES
+    ]
     return mine, [max(values) for values in zip(*others, strict=True)]
 
 
 def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
-    results = {name: result(stage, name, LOOSE, seeds) for name in (*BASELINES, "morak")}
+    results = {
+        name: result(stage, name, LOOSE, seeds) for name in (*BASELINES, "morak")
+    }
     rows = [
         Row(
             figure="energy per request, J",
@@ -164,7 +198,12 @@ def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
         )
         for name, each in results.items()
     ]
-    best = [min(values) for values in zip(*(results[name].joule_per_request for name in BASELINES), strict=True)]
+    best = [
+        min(values)
+        for values in zip(
+            *(results[name].joule_per_request for name in BASELINES), strict=True
+        )
+    ]
     mine = results["morak"].joule_per_request
     rows.append(
         Row(
@@ -172,7 +211,10 @@ def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
             policy="morak",
             paper=PAPER_ENERGY_GAINS[0],
             demanded=PAPER_ENERGY_GAINS[0],
-            values=tuple(100.0 * (1.0 - own / other) for own, other in zip(mine, best, strict=True)),
+            values=tuple(
+                100.0 * (1.0 - own / other)
+                for own, other in zip(mine, best, strict=True)
+            ),
             truth=stage.truth,
         )
     )
@@ -193,7 +235,10 @@ def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
 
 def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
     """Periods after a start, and after each change of a limit, until both limits are kept for good."""
-    lower_cap, tighter = Setting(cap_w=120.0, latency_ms=100.0), Setting(cap_w=150.0, latency_ms=60.0)
+    lower_cap, tighter = (
+        Setting(cap_w=120.0, latency_ms=100.0),
+        Setting(cap_w=150.0, latency_ms=60.0),
+    )
     courses = {
         "start": (TIGHT, TIGHT),
         "cap 150 to 120 W": (TIGHT, lower_cap),
@@ -203,7 +248,10 @@ def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
     }
     rows, again = [], []
     for figure, (first, then) in courses.items():
-        found = [_settled(stage, first, then, seed, is_start=figure == "start") for seed in seeds]
+        found = [
+            _settled(stage, first, then, seed, is_start=figure == "start")
+            for seed in seeds
+        ]
         again += [figure] if any(needs for _, needs in found) else []
         rows.append(
             Row(
@@ -224,15 +272,21 @@ def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
     return _table(stage, title, seeds, rows, *([notes] if again else []))
 
 
-def _settled(stage: Stage, first: Setting, then: Setting, seed: int, *, is_start: bool) -> tuple[int, bool]:
+def _settled(
+    stage: Stage, first: Setting, then: Setting, seed: int, *, is_start: bool
+) -> tuple[int, bool]:
     """Periods from the start or the change on; whether it took another partition."""
     gpus = gpus_of(stage, "morak", first)
-    course = play(stage, gpus, "power_latency", [first] * PERIODS + [then] * PERIODS, seed)
+    course = play(
+        stage, gpus, "power_latency", [first] * PERIODS + [then] * PERIODS, seed
+    )
     begin = 0 if is_start else PERIODS
     periods = settled_after([gpu[begin : begin + PERIODS] for gpu in course])
     if periods < PERIODS:
         return periods, False
-    anew = play(stage, gpus_of(stage, "morak", then), "power_latency", [then] * PERIODS, seed)
+    anew = play(
+        stage, gpus_of(stage, "morak", then), "power_latency", [then] * PERIODS, seed
+    )
     return FAILING_PERIODS + LOOP_S + settled_after(anew), True
 
 
@@ -240,12 +294,22 @@ def _cap_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
     rows = []
     for cap_w in CAPS_W:
         for name in (*BASELINES, "morak"):
-            found = result(stage, name, Setting(cap_w=cap_w, latency_ms=TIGHT.latency_ms), seeds)
+            found = result(
+                stage, name, Setting(cap_w=cap_w, latency_ms=TIGHT.latency_ms), seeds
+            )
             demanded = cap_w if name == "morak" else None
             figure = f"most power at a cap of {cap_w:g} W, W"
             rows.append(_upper(figure, name, found.max_w, demanded, stage))
             figure = f"throughput within both limits at {cap_w:g} W, rps"
-            rows.append(Row(figure=figure, policy=name, paper=None, values=found.kept_rps, truth=stage.truth))
+            rows.append(
+                Row(
+                    figure=figure,
+                    policy=name,
+                    paper=None,
+                    values=found.kept_rps,
+                    truth=stage.truth,
+                )
+            )
     return _table(stage, "caps from 100 to 200 W at 100 ms (figure 7a)", seeds, rows)
 
 
@@ -253,23 +317,53 @@ def _latency_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
     rows = []
     for latency_ms in LATENCIES_MS:
         for name in (*BASELINES, "morak"):
-            found = result(stage, name, Setting(cap_w=TIGHT.cap_w, latency_ms=latency_ms), seeds)
+            found = result(
+                stage, name, Setting(cap_w=TIGHT.cap_w, latency_ms=latency_ms), seeds
+            )
             demanded = latency_ms if name == "morak" else None
             rows.append(
-                _upper(f"time of a batch at a limit of {latency_ms:g} ms, ms", name, found.batch_ms, demanded, stage)
+                _upper(
+                    f"time of a batch at a limit of {latency_ms:g} ms, ms",
+                    name,
+                    found.batch_ms,
+                    demanded,
+                    stage,
+                )
             )
             figure = f"throughput within both limits at {latency_ms:g} ms, rps"
-            rows.append(Row(figure=figure, policy=name, paper=None, values=found.kept_rps, truth=stage.truth))
+            rows.append(
+                Row(
+                    figure=figure,
+                    policy=name,
+                    paper=None,
+                    values=found.kept_rps,
+                    truth=stage.truth,
+                )
+            )
     return _table(stage, "latency limits at 150 W (figure 7b)", seeds, rows)
 
 
-def _upper(figure: str, name: str, values: tuple[float, ...], demanded: float | None, stage: Stage) -> Row:
+def _upper(
+    figure: str,
+    name: str,
+    values: tuple[float, ...],
+    demanded: float | None,
+    stage: Stage,
+) -> Row:
     return Row(
-        figure=figure, policy=name, paper=None, is_at_least=False, demanded=demanded, values=values, truth=stage.truth
+        figure=figure,
+        policy=name,
+        paper=None,
+        is_at_least=False,
+        demanded=demanded,
+        values=values,
+        truth=stage.truth,
     )
 
 
-def _table(stage: Stage, title: str, seeds: tuple[int, ...], rows: Sequence[Row], *notes: str) -> Table:
+def _table(
+    stage: Stage, title: str, seeds: tuple[int, ...], rows: Sequence[Row], *notes: str
+) -> Table:
     return Table(
         system="Morak",
         title=f"{stage.name}: {title}",
@@ -291,17 +385,29 @@ def gpus_of(stage: Stage, name: str, setting: Setting) -> tuple[Gpu, ...]:
 
 
 def _rates_of_morak(stage: Stage, setting: Setting) -> Mapping[str, float]:
-    course = play(stage, gpus_of(stage, "morak", setting), "power_latency", [setting] * PERIODS, SEEDS[0])
+    course = play(
+        stage,
+        gpus_of(stage, "morak", setting),
+        "power_latency",
+        [setting] * PERIODS,
+        SEEDS[0],
+    )
     settled = [period for gpu in course for period in gpu[SETTLING:]]
     seconds = PERIODS - SETTLING
-    return {name: sum(each.rates_rps.get(name, 0.0) for each in settled) / seconds for name in stage.networks}
+    return {
+        name: sum(each.rates_rps.get(name, 0.0) for each in settled) / seconds
+        for name in stage.networks
+    }
 
 
 def result(stage: Stage, name: str, setting: Setting, seeds: tuple[int, ...]) -> Result:
     """What a baseline, Morak or `joint` comes to under fixed limits."""
     governor = name if name in BASELINES else "power_latency"
     gpus = gpus_of(stage, name, setting)
-    return measured(stage, [play(stage, gpus, governor, [setting] * PERIODS, seed) for seed in seeds])
+    return measured(
+        stage,
+        [play(stage, gpus, governor, [setting] * PERIODS, seed) for seed in seeds],
+    )
 
 
 def measured(stage: Stage, courses: Sequence[Course]) -> Result:
@@ -310,12 +416,27 @@ def measured(stage: Stage, courses: Sequence[Course]) -> Result:
     flat = [[period for gpu in course for period in gpu] for course in settled]
     seconds = [len(course[0]) for course in settled]
     return Result(
-        rate_rps=tuple(sum(each.rate_rps for each in of) / s for of, s in zip(flat, seconds, strict=True)),
-        kept_rps=tuple(sum(each.kept_rps for each in of) / s for of, s in zip(flat, seconds, strict=True)),
-        kept_by_network=tuple(_by_network(of, s) for of, s in zip(flat, seconds, strict=True)),
-        over_percent=tuple(100.0 * fmean(not each.keeps_cap for each in of) for of in flat),
-        joule_per_request=tuple(sum(each.power_w for each in of) / sum(each.rate_rps for each in of) for of in flat),
-        joule_per_work=tuple(sum(each.power_w for each in of) / _work_s(stage, of) for of in flat),
+        rate_rps=tuple(
+            sum(each.rate_rps for each in of) / s
+            for of, s in zip(flat, seconds, strict=True)
+        ),
+        kept_rps=tuple(
+            sum(each.kept_rps for each in of) / s
+            for of, s in zip(flat, seconds, strict=True)
+        ),
+        kept_by_network=tuple(
+            _by_network(of, s) for of, s in zip(flat, seconds, strict=True)
+        ),
+        over_percent=tuple(
+            100.0 * fmean(not each.keeps_cap for each in of) for of in flat
+        ),
+        joule_per_request=tuple(
+            sum(each.power_w for each in of) / sum(each.rate_rps for each in of)
+            for of in flat
+        ),
+        joule_per_work=tuple(
+            sum(each.power_w for each in of) / _work_s(stage, of) for of in flat
+        ),
         max_w=tuple(max(each.power_w for each in of) for of in flat),
         batch_ms=tuple(fmean(each.longest_ms for each in of) for of in flat),
     )
@@ -323,8 +444,15 @@ def measured(stage: Stage, courses: Sequence[Course]) -> Result:
 
 def _work_s(stage: Stage, periods: Sequence[Period]) -> float:
     """Seconds that whole GPUs at the highest clock and the largest batch would take for the requests of all periods."""
-    whole_rps = {name: rate_rps / len(stage.networks) for name, rate_rps in plenty_rps(stage).items()}
-    return sum(rate_rps / whole_rps[name] for each in periods for name, rate_rps in each.rates_rps.items())
+    whole_rps = {
+        name: rate_rps / len(stage.networks)
+        for name, rate_rps in plenty_rps(stage).items()
+    }
+    return sum(
+        rate_rps / whole_rps[name]
+        for each in periods
+        for name, rate_rps in each.rates_rps.items()
+    )
 
 
 def _by_network(periods: Sequence[Period], seconds: int) -> Mapping[str, float]:
@@ -338,7 +466,8 @@ def _by_network(periods: Sequence[Period], seconds: int) -> Mapping[str, float]:
 def gains(mine: Sequence[float], others: Sequence[float]) -> tuple[float, ...]:
     """By how many percent more, seed by seed; a hundredfold where the other has nothing."""
     return tuple(
-        100.0 * (own / other - 1.0) if other > 0.0 else 10_000.0 for own, other in zip(mine, others, strict=True)
+        100.0 * (own / other - 1.0) if other > 0.0 else 10_000.0
+        for own, other in zip(mine, others, strict=True)
     )
 
 
@@ -346,7 +475,9 @@ def settled_after(course: Course) -> int:
     """The number of the first period from which on every GPU keeps both limits; as many as there are when never."""
     last = -1
     for gpu in course:
-        last = max([last, *(number for number, period in enumerate(gpu) if not period.keeps)])
+        last = max(
+            [last, *(number for number, period in enumerate(gpu) if not period.keeps)]
+        )
     return last + 1
 
 
@@ -372,12 +503,19 @@ def as_figures(found: Sequence[Table]) -> list[Figures]:
 def main() -> None:
     """Print the tables and keep them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one world, one seed, no sweeps")
+    parser.add_argument(
+        "--quick", action="store_true", help="one world, one seed, no sweeps"
+    )
     quick = bool(parser.parse_args().quick)
     found = tables(quick)
     for table in found:
         print(f"\n{table.title}")
-        print_table([{key: value for key, value in row.items() if key != "table"} for row in as_figures([table])])
+        print_table(
+            [
+                {key: value for key, value in row.items() if key != "table"}
+                for row in as_figures([table])
+            ]
+        )
         for note in table.notes:
             print(f"  {note}")
     if not quick:

@@ -18,11 +18,24 @@ from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
 from bench.papers.plant import load_plant
 from bench.papers.table import Truth
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod, within
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    ReplicaLimits,
+    ReplicaPeriod,
+    within,
+)
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType, Observed
 
 PERIODS = 60
@@ -81,7 +94,11 @@ class Stage:
     def largest_batch(self, network: str) -> int:
         """What one replica alone has memory for."""
         sizes = range(1, self.world.max_batch(network) + 1)
-        return max(batch for batch in sizes if self.world.memory_mib(network, batch) <= self.memory_mib)
+        return max(
+            batch
+            for batch in sizes
+            if self.world.memory_mib(network, batch) <= self.memory_mib
+        )
 
     @property
     def planned_clocks_mhz(self) -> tuple[float, ...]:
@@ -193,18 +210,31 @@ Course = Sequence[Sequence[Period]]
 """By GPU, its periods."""
 
 
-def play(stage: Stage, gpus: Sequence[Gpu], governor: str | None, settings: Sequence[Setting], seed: int) -> Course:
+def play(
+    stage: Stage,
+    gpus: Sequence[Gpu],
+    governor: str | None,
+    settings: Sequence[Setting],
+    seed: int,
+) -> Course:
     """Every GPU for as many periods as there are settings, under a governor; None: the knobs stay."""
     random = np.random.default_rng(seed)
     return [_play(stage, gpu, governor, settings, random) for gpu in gpus]
 
 
 def _play(
-    stage: Stage, gpu: Gpu, governor: str | None, settings: Sequence[Setting], random: np.random.Generator
+    stage: Stage,
+    gpu: Gpu,
+    governor: str | None,
+    settings: Sequence[Setting],
+    random: np.random.Generator,
 ) -> list[Period]:
     start = GOVERNORS[governor].start if governor else None
     limits = _limits(stage, gpu, settings[0])
-    planned = GovernorKnobs(clock_mhz=gpu.clock_mhz, batches={each.network: each.largest_batch for each in gpu.tenants})
+    planned = GovernorKnobs(
+        clock_mhz=gpu.clock_mhz,
+        batches={each.network: each.largest_batch for each in gpu.tenants},
+    )
     knobs, passed = within(start(limits) if start else planned, limits), []
     for before, setting in zip((settings[0], *settings), settings, strict=False):
         if setting != before:
@@ -223,13 +253,19 @@ def _limits(stage: Stage, gpu: Gpu, setting: Setting) -> GovernorLimits:
         power_cap_w=setting.cap_w,
         clocks_mhz=stage.clocks_mhz,
         replicas=tuple(
-            ReplicaLimits(id=each.network, latency_ms=setting.latency_ms, largest_batch=each.largest_batch)
+            ReplicaLimits(
+                id=each.network,
+                latency_ms=setting.latency_ms,
+                largest_batch=each.largest_batch,
+            )
             for each in gpu.tenants
         ),
     )
 
 
-def _measure(stage: Stage, gpu: Gpu, knobs: GovernorKnobs, random: np.random.Generator) -> GpuPeriod:
+def _measure(
+    stage: Stage, gpu: Gpu, knobs: GovernorKnobs, random: np.random.Generator
+) -> GpuPeriod:
     """What one second shows: every batch full, its mean time with the noise that so many batches leave."""
     world, replicas = stage.world, []
     power_w = world.idle_w(stage.board)
@@ -238,7 +274,12 @@ def _measure(stage: Stage, gpu: Gpu, knobs: GovernorKnobs, random: np.random.Gen
         placed = _placed(stage, gpu, each, knobs)
         mean_ms = float(world.batch_ms(placed)[batch])
         batches = max(1, round(1000.0 / mean_ms))
-        time_ms = mean_ms * (1.0 + world.noise_cv(each.network) / batches**0.5 * float(random.standard_normal()))
+        time_ms = mean_ms * (
+            1.0
+            + world.noise_cv(each.network)
+            / batches**0.5
+            * float(random.standard_normal())
+        )
         power_w += world.busy_w(placed, batch)
         replicas.append(
             ReplicaPeriod(
@@ -253,7 +294,9 @@ def _measure(stage: Stage, gpu: Gpu, knobs: GovernorKnobs, random: np.random.Gen
     return GpuPeriod(peak_power_w=power_w, replicas=tuple(replicas))
 
 
-def _placed(stage: Stage, gpu: Gpu, tenant: Tenant, knobs: GovernorKnobs) -> RunningPart:
+def _placed(
+    stage: Stage, gpu: Gpu, tenant: Tenant, knobs: GovernorKnobs
+) -> RunningPart:
     return RunningPart(
         network=tenant.network,
         gpu_type=stage.board,
@@ -261,7 +304,9 @@ def _placed(stage: Stage, gpu: Gpu, tenant: Tenant, knobs: GovernorKnobs) -> Run
         batch=knobs.batches[tenant.network],
         clock_mhz=knobs.clock_mhz,
         neighbours=tuple(
-            SimulatedNeighbour(other.network, other.sm_percent, knobs.batches[other.network])
+            SimulatedNeighbour(
+                other.network, other.sm_percent, knobs.batches[other.network]
+            )
             for other in gpu.tenants
             if other is not tenant
         ),
@@ -269,13 +314,20 @@ def _placed(stage: Stage, gpu: Gpu, tenant: Tenant, knobs: GovernorKnobs) -> Run
 
 
 def _period(knobs: GovernorKnobs, reading: GpuPeriod, setting: Setting) -> Period:
-    rates = {each.id: 1000.0 * knobs.batches[each.id] / each.execution_ms for each in reading.replicas}
-    in_time = {each.id: each.execution_ms <= setting.latency_ms for each in reading.replicas}
+    rates = {
+        each.id: 1000.0 * knobs.batches[each.id] / each.execution_ms
+        for each in reading.replicas
+    }
+    in_time = {
+        each.id: each.execution_ms <= setting.latency_ms for each in reading.replicas
+    }
     keeps_cap = reading.peak_power_w <= setting.cap_w
     return Period(
         power_w=reading.peak_power_w,
         rates_rps=rates,
-        kept={name: rate for name, rate in rates.items() if in_time[name] and keeps_cap},
+        kept={
+            name: rate for name, rate in rates.items() if in_time[name] and keeps_cap
+        },
         keeps=keeps_cap and all(in_time.values()),
         keeps_cap=keeps_cap,
         longest_ms=max(each.execution_ms for each in reading.replicas),
@@ -286,7 +338,13 @@ def exclusive(stage: Stage) -> list[Gpu]:
     """One network on each GPU, as the paper's baselines have it, at the highest clock and the largest batch."""
     return [
         Gpu(
-            tenants=(Tenant(network=each, sm_percent=100.0, largest_batch=stage.largest_batch(each)),),
+            tenants=(
+                Tenant(
+                    network=each,
+                    sm_percent=100.0,
+                    largest_batch=stage.largest_batch(each),
+                ),
+            ),
             clock_mhz=stage.clocks_mhz[-1],
         )
         for each in stage.networks
@@ -299,23 +357,41 @@ def plenty_rps(stage: Stage) -> dict[str, float]:
     for each in stage.networks:
         batch = stage.largest_batch(each)
         whole = RunningPart(
-            network=each, gpu_type=stage.board, sm_percent=100.0, batch=batch, clock_mhz=stage.clocks_mhz[-1]
+            network=each,
+            gpu_type=stage.board,
+            sm_percent=100.0,
+            batch=batch,
+            clock_mhz=stage.clocks_mhz[-1],
         )
-        rates[each] = len(stage.networks) * 1000.0 * batch / float(stage.world.batch_ms(whole)[batch])
+        rates[each] = (
+            len(stage.networks)
+            * 1000.0
+            * batch
+            / float(stage.world.batch_ms(whole)[batch])
+        )
     return rates
 
 
-def planned(stage: Stage, name: str, setting: Setting, rates_rps: Mapping[str, float]) -> list[Gpu]:
+def planned(
+    stage: Stage, name: str, setting: Setting, rates_rps: Mapping[str, float]
+) -> list[Gpu]:
     """The GPUs of a policy's plan for these rates."""
     budget = Budget(seconds=10.0, work=4.0)
-    plan, _, _ = policy(name).make_plan(a_problem(stage, setting, rates_rps), Observed(at_s=0.0), None, budget)
+    plan, _, _ = policy(name).make_plan(
+        a_problem(stage, setting, rates_rps), Observed(at_s=0.0), None, budget
+    )
     return list(_gpus(plan))
 
 
 def _gpus(plan: Plan) -> Iterator[Gpu]:
     for gpu in plan.gpus:
         tenants = tuple(
-            Tenant(network=each.service, sm_percent=each.sm_percent, largest_batch=each.batch) for each in gpu.replicas
+            Tenant(
+                network=each.service,
+                sm_percent=each.sm_percent,
+                largest_batch=each.batch,
+            )
+            for each in gpu.replicas
         )
         yield from [Gpu(tenants=tenants, clock_mhz=gpu.clock_mhz)] * gpu.count
 
@@ -326,10 +402,17 @@ def full_batches(batches: Sequence[int]) -> CapacityLaw:
     Whoever's batch takes no more than half of the SLO is in time, however busy the GPU is.
     """
     row = tuple((1.0, 1.0) for _ in batches)
-    return CapacityLaw(percentiles=(0.98,), batches=tuple(batches), slo_ratios=(2.0, 3.0), max_utilisation=(row,))
+    return CapacityLaw(
+        percentiles=(0.98,),
+        batches=tuple(batches),
+        slo_ratios=(2.0, 3.0),
+        max_utilisation=(row,),
+    )
 
 
-def a_problem(stage: Stage, setting: Setting, rates_rps: Mapping[str, float]) -> Problem:
+def a_problem(
+    stage: Stage, setting: Setting, rates_rps: Mapping[str, float]
+) -> Problem:
     """The networks as services. A request waits for one batch before its own, so the SLO is twice the limit."""
     gpu_type = GpuType(
         name=stage.board,
@@ -367,11 +450,28 @@ def _points(stage_name: str, network: str) -> OperatingPoints:
     (stage,) = (each for each in stages() if each.name == stage_name)
     world, rows = stage.world, []
     batches = [batch for batch in stage.batches if batch <= world.max_batch(network)]
-    for percent, batch, clock_mhz in product(SM_PERCENTS, batches, stage.planned_clocks_mhz):
+    for percent, batch, clock_mhz in product(
+        SM_PERCENTS, batches, stage.planned_clocks_mhz
+    ):
         placed = RunningPart(
-            network=network, gpu_type=stage.board, sm_percent=percent, batch=batch, clock_mhz=clock_mhz
+            network=network,
+            gpu_type=stage.board,
+            sm_percent=percent,
+            batch=batch,
+            clock_mhz=clock_mhz,
         )
-        time_ms, power_w = float(world.batch_ms(placed)[batch]), world.busy_w(placed, batch)
-        facts = world.memory_mib(network, batch), power_w, _PRESSURE_PER_PERCENT * percent
-        rows.append(OperatingPoint(percent, batch, clock_mhz, 0.0, 0.0, time_ms, *facts))
-    return OperatingPoints(network=network, gpu_type=stage.board, sensitivity=1.0, rows=tuple(rows))
+        time_ms, power_w = (
+            float(world.batch_ms(placed)[batch]),
+            world.busy_w(placed, batch),
+        )
+        facts = (
+            world.memory_mib(network, batch),
+            power_w,
+            _PRESSURE_PER_PERCENT * percent,
+        )
+        rows.append(
+            OperatingPoint(percent, batch, clock_mhz, 0.0, 0.0, time_ms, *facts)
+        )
+    return OperatingPoints(
+        network=network, gpu_type=stage.board, sensitivity=1.0, rows=tuple(rows)
+    )

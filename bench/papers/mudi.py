@@ -34,11 +34,13 @@ HEAVY = 2.0
 """More than any policy gets done, so that training takes all that it is given."""
 
 _SUBSTITUTES = (
-    "GPT-2, BERT, RoBERTa and YOLOS are stood in for by other networks, seven of the nine kinds of training too."
+    "GPT-2, BERT, RoBERTa and YOLOS are stood in for by other networks, seven of the "
+    "nine kinds of training too."
 )
 _UNFINISHED = "A task that is not done when the run ends counts with the time that it has been there."
 _ONE_PER_GPU = (
-    "Every policy has one service per GPU, as in the paper; it says how shares are set and where training goes."
+    "Every policy has one service per GPU, as in the paper; it says how shares are "
+    "set and where training goes."
 )
 _PROMISES = (
     "Baselines take SMs without asking what training does to the services' percentiles; `mudi` and `joint` let no task "
@@ -60,12 +62,21 @@ def tables(quick: bool, *, processes: int = 1) -> tuple[Table, ...]:
     seeds = (1,) if quick else (1, 2, 3)
     duration_s = 480.0 if quick else 1860.0
     small = _runs(
-        [Setting(policies=policies, duration_s=duration_s, load=LOAD, seed=seed) for seed in seeds], processes
+        [
+            Setting(policies=policies, duration_s=duration_s, load=LOAD, seed=seed)
+            for seed in seeds
+        ],
+        processes,
     )
     found = [_small(small, seeds, duration_s), _kinds(small, seeds)]
     if not quick:
         found.append(_sweep(policies, duration_s, processes))
-    return (*found, _large(policies, quick=quick, processes=processes), _decisions(quick), _colocation(quick))
+    return (
+        *found,
+        _large(policies, quick=quick, processes=processes),
+        _decisions(quick),
+        _colocation(quick),
+    )
 
 
 def _runs(settings: Sequence[Setting], processes: int) -> Runs:
@@ -88,8 +99,21 @@ def _small(runs: Runs, seeds: Sequence[int], duration_s: float) -> Table:
         scenario=SCENARIO,
         seeds=tuple(seeds),
         rows=(
-            *_rows(runs, "requests in violation, %", _late_percent, paper=0.5, demanded=0.5, is_at_least=False),
-            *_rows(runs, "in violation, worst service, %", _worst_late_percent, is_at_least=False, demanded=2.0),
+            *_rows(
+                runs,
+                "requests in violation, %",
+                _late_percent,
+                paper=0.5,
+                demanded=0.5,
+                is_at_least=False,
+            ),
+            *_rows(
+                runs,
+                "in violation, worst service, %",
+                _worst_late_percent,
+                is_at_least=False,
+                demanded=2.0,
+            ),
             *_rows(runs, "completion time, s", _mean_completion_s, is_at_least=False),
             *_shorter(runs),
             *_rows(runs, "waiting per task, s", _mean_waiting_s, is_at_least=False),
@@ -104,12 +128,18 @@ def _shorter(runs: Runs) -> list[Row]:
     """By how much training is done sooner than under the baselines: the best kind and baseline, and the worst kind."""
     rivals = [policy for policy in (*BASELINES, "joint") if policy in runs]
     factors = {
-        policy: [_factors(mine, theirs) for mine, theirs in zip(runs[OURS], runs[policy], strict=True)]
+        policy: [
+            _factors(mine, theirs)
+            for mine, theirs in zip(runs[OURS], runs[policy], strict=True)
+        ]
         for policy in rivals
     }
     rows = []
     for policy in rivals:
-        best, worst, mean = (tuple(pick(list(each.values())) for each in factors[policy]) for pick in (max, min, fmean))
+        best, worst, mean = (
+            tuple(pick(list(each.values())) for each in factors[policy])
+            for pick in (max, min, fmean)
+        )
         is_papers = policy in BASELINES
         rows += [
             _row(
@@ -118,7 +148,11 @@ def _shorter(runs: Runs) -> list[Row]:
                 paper=2.27 if is_papers else None,
                 demanded=2.27 if is_papers else None,
             ),
-            _row(f"completion, worst kind, {policy} over mudi, x", worst, demanded=1.0 if is_papers else None),
+            _row(
+                f"completion, worst kind, {policy} over mudi, x",
+                worst,
+                demanded=1.0 if is_papers else None,
+            ),
             _row(f"completion, mean of kinds, {policy} over mudi, x", mean),
         ]
     return rows
@@ -131,10 +165,21 @@ def _kinds(runs: Runs, seeds: Sequence[int]) -> Table:
         scenario=SCENARIO,
         seeds=tuple(seeds),
         rows=tuple(
-            _row(f"time of {kind.name}, s", tuple(values), policy=policy, is_at_least=False)
+            _row(
+                f"time of {kind.name}, s",
+                tuple(values),
+                policy=policy,
+                is_at_least=False,
+            )
             for kind in KINDS
             for policy, each in runs.items()
-            if (values := [by_kind[kind.name] for run in each if kind.name in (by_kind := _by_kind(run))])
+            if (
+                values := [
+                    by_kind[kind.name]
+                    for run in each
+                    if kind.name in (by_kind := _by_kind(run))
+                ]
+            )
         ),
         notes=(_UNFINISHED,),
     )
@@ -144,11 +189,23 @@ def _sweep(policies: Sequence[str], duration_s: float, processes: int) -> Table:
     """Violations and completion under less and more training; SM utilisation where there is more than is done."""
     rows: list[Row] = []
     for load in (0.4, HEAVY):
-        runs = _runs([Setting(policies=policies, duration_s=duration_s, load=load, seed=1)], processes)
-        rows += _rows(runs, f"requests in violation at {load:g}, %", _late_percent, is_at_least=False)
-        rows += _rows(runs, f"completion at {load:g}, s", _mean_completion_s, is_at_least=False)
+        runs = _runs(
+            [Setting(policies=policies, duration_s=duration_s, load=load, seed=1)],
+            processes,
+        )
+        rows += _rows(
+            runs,
+            f"requests in violation at {load:g}, %",
+            _late_percent,
+            is_at_least=False,
+        )
+        rows += _rows(
+            runs, f"completion at {load:g}, s", _mean_completion_s, is_at_least=False
+        )
         if load == HEAVY:
-            rows += _rows(runs, "GPU time that training makes use of, %", _trained_percent)
+            rows += _rows(
+                runs, "GPU time that training makes use of, %", _trained_percent
+            )
             mine = _trained_percent(runs[OURS][0])
             rows += [
                 _row(
@@ -176,7 +233,15 @@ def _sweep(policies: Sequence[str], duration_s: float, processes: int) -> Table:
 def _large(policies: Sequence[str], *, quick: bool, processes: int) -> Table:
     nodes, duration_s = (6, 180.0) if quick else (250, 240.0)
     runs = _runs(
-        [Setting(policies=policies[:2] if quick else policies, duration_s=duration_s, load=0.6, seed=1, nodes=nodes)],
+        [
+            Setting(
+                policies=policies[:2] if quick else policies,
+                duration_s=duration_s,
+                load=0.6,
+                seed=1,
+                nodes=nodes,
+            )
+        ],
         processes,
     )
     return Table(
@@ -185,18 +250,30 @@ def _large(policies: Sequence[str], *, quick: bool, processes: int) -> Table:
         scenario=SCENARIO,
         seeds=(1,),
         rows=(
-            *_rows(runs, "requests in violation, %", _late_percent, paper=1.2, demanded=1.2, is_at_least=False),
+            *_rows(
+                runs,
+                "requests in violation, %",
+                _late_percent,
+                paper=1.2,
+                demanded=1.2,
+                is_at_least=False,
+            ),
             *_rows(runs, "completion time, s", _mean_completion_s, is_at_least=False),
             *_rows(runs, "unfinished tasks, %", _unfinished_percent, is_at_least=False),
         ),
-        notes=("The run is shorter than the paper's: most long tasks are not done at its end.", _UNFINISHED),
+        notes=(
+            "The run is shorter than the paper's: most long tasks are not done at its end.",
+            _UNFINISHED,
+        ),
     )
 
 
 def _decisions(quick: bool) -> Table:
     rows: list[Row] = []
     for gpus, limit_ms in ((12, 18.0), (1000, 30.0)):
-        found: list[Decisions] = [decide(gpus, seed, tasks=10) for seed in range(2 if quick else 10)]
+        found: list[Decisions] = [
+            decide(gpus, seed, tasks=10) for seed in range(2 if quick else 10)
+        ]
         rows += [
             _row(
                 f"decision on one task, {gpus} GPUs, ms",
@@ -224,7 +301,9 @@ def _decisions(quick: bool) -> Table:
         scenario="bench/papers/mudi_cases.py:decide",
         seeds=tuple(range(2 if quick else 10)),
         rows=rows,
-        notes=("The planner alone, on this machine; the slides' times are of a middleware that also moves tasks.",),
+        notes=(
+            "The planner alone, on this machine; the slides' times are of a middleware that also moves tasks.",
+        ),
     )
 
 
@@ -240,7 +319,11 @@ def _colocation(quick: bool) -> Table:
         ),
     ]
     for is_unseen in (False, True):
-        found = [each for seed in range(groups) if (each := compare(seed, tasks=3, is_unseen=is_unseen)) is not None]
+        found = [
+            each
+            for seed in range(groups)
+            if (each := compare(seed, tasks=3, is_unseen=is_unseen)) is not None
+        ]
         what = "three tasks, one never profiled" if is_unseen else "three tasks"
         for name, values in (
             (OURS, [each.mudi for each in found]),
@@ -319,7 +402,9 @@ def _late_percent(run: RunResult) -> float:
 
 
 def _worst_late_percent(run: RunResult) -> float:
-    return 100.0 * max(1.0 - each.attainment for each in run.services if each.attainment is not None)
+    return 100.0 * max(
+        1.0 - each.attainment for each in run.services if each.attainment is not None
+    )
 
 
 def _completion_s(task: TaskResult) -> float:
@@ -339,7 +424,11 @@ def _unfinished_percent(run: RunResult) -> float:
 
 
 def _trained_percent(run: RunResult) -> float:
-    return 100.0 * sum(task.counted_gpu_hours for task in run.tasks) / sum(run.gpu_hours.values())
+    return (
+        100.0
+        * sum(task.counted_gpu_hours for task in run.tasks)
+        / sum(run.gpu_hours.values())
+    )
 
 
 def _by_kind(run: RunResult) -> dict[str, float]:
@@ -358,9 +447,17 @@ def _factors(mine: RunResult, theirs: RunResult) -> dict[str, float]:
 
 def main() -> None:
     """Print the tables and write bench/results/mudi.json."""
-    parser = argparse.ArgumentParser(prog="python -m bench.papers.mudi", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a slice of everything, within half a minute")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.papers.mudi", description=__doc__
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a slice of everything, within half a minute",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time"
+    )
     options = parser.parse_args()
     written = []
     for table in tables(options.quick, processes=options.jobs):
@@ -381,7 +478,11 @@ def main() -> None:
         print_table(shown)
         print("\n".join(table.notes))
         written += [{"table": table.title, **row} for row in shown]
-    write_results("mudi_quick" if options.quick else "mudi", written, settings={"quick": options.quick})
+    write_results(
+        "mudi_quick" if options.quick else "mudi",
+        written,
+        settings={"quick": options.quick},
+    )
 
 
 if __name__ == "__main__":

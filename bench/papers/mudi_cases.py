@@ -21,7 +21,10 @@ from solvers.laws.capacity_law import make_capacity_law
 from solvers.papers.mudi.fill import MudiFilling
 from solvers.papers.mudi.tune import Tuned, Tuner
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import ProfiledNetworks, UnprofiledNetwork
+from solvers.predict.estimate.unprofiled_training import (
+    ProfiledNetworks,
+    UnprofiledNetwork,
+)
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import Gpu, GpuId, NodeId, ReplicaId, Task
@@ -70,10 +73,19 @@ def decide(gpus: int, seed: int, *, tasks: int) -> Decisions:
 def compare(seed: int, *, tasks: int, is_unseen: bool = False) -> Found | None:
     """One case; None where some way to decide finds no place for a task. `is_unseen`: the last task's network was
     never profiled."""
-    filling = _filling(len(SERVICES), seed, tasks=tasks, equal_rates=False, is_unseen=is_unseen)
+    filling = _filling(
+        len(SERVICES), seed, tasks=tasks, equal_rates=False, is_unseen=is_unseen
+    )
     case = _Case(filling)
     least = case.least()
-    ways = [case.slowness(way) for way in (case.by_mudi(), case.by_bare_slope(), case.by_chance(random.Random(seed)))]
+    ways = [
+        case.slowness(way)
+        for way in (
+            case.by_mudi(),
+            case.by_bare_slope(),
+            case.by_chance(random.Random(seed)),
+        )
+    ]
     if least is None or any(way is None for way in ways):
         return None
     mudi, bare_slope, by_chance = (way / least for way in ways if way is not None)
@@ -103,25 +115,41 @@ class _Case:
     def least(self) -> float | None:
         """Of all ways."""
         ways = itertools.product(sorted(self._gpus), repeat=len(self._tasks))
-        found = [self.slowness(dict(zip(sorted(self._tasks), way, strict=True))) for way in ways]
+        found = [
+            self.slowness(dict(zip(sorted(self._tasks), way, strict=True)))
+            for way in ways
+        ]
         return min((each for each in found if each is not None), default=None)
 
     def slowness(self, way: Way | None) -> float | None:
         """Summed over the tasks; None where a GPU cannot be tuned for those that it is given."""
         if way is None:
             return None
-        by_gpu = {key: tuple(sorted(name for name in way if way[name] == key)) for key in set(way.values())}
+        by_gpu = {
+            key: tuple(sorted(name for name in way if way[name] == key))
+            for key in set(way.values())
+        }
         found = [self._on(key, names) for key, names in sorted(by_gpu.items())]
-        return None if any(each is None for each in found) else sum(each for each in found if each is not None)
+        return (
+            None
+            if any(each is None for each in found)
+            else sum(each for each in found if each is not None)
+        )
 
     def added(self) -> Iterator[float]:
         """One per task that finds a place."""
         for name in sorted(self._tasks):
-            before = {task.name: gpu.id for gpu in self._filling.gpus() for task in gpu.tasks}
+            before = {
+                task.name: gpu.id for gpu in self._filling.gpus() for task in gpu.tasks
+            }
             self._filling.place(self._tasks[name])
-            after = {task.name: gpu.id for gpu in self._filling.gpus() for task in gpu.tasks}
+            after = {
+                task.name: gpu.id for gpu in self._filling.gpus() for task in gpu.tasks
+            }
             ways = {key: self.slowness({**before, name: key}) for key in self._gpus}
-            least = min((each for each in ways.values() if each is not None), default=None)
+            least = min(
+                (each for each in ways.values() if each is not None), default=None
+            )
             mine = ways[after[name]] if name in after else None
             if mine is not None and least is not None:
                 now = self.slowness(before) or 0.0
@@ -130,33 +158,54 @@ class _Case:
     def by_mudi(self) -> Way | None:
         for name in sorted(self._tasks):
             self._filling.place(self._tasks[name])
-        placed = {task.name: gpu.id for gpu in self._filling.gpus() for task in gpu.tasks}
+        placed = {
+            task.name: gpu.id for gpu in self._filling.gpus() for task in gpu.tasks
+        }
         return placed if len(placed) == len(self._tasks) else None
 
     def by_bare_slope(self) -> Way | None:
         """The GPU with the fewest tasks and the smallest slope of the service alone, as far as it can be tuned."""
         way: dict[str, GpuId] = {}
         for name in sorted(self._tasks):
-            fitting = [key for key in sorted(self._gpus) if self._on(key, self._with(way, key, name)) is not None]
+            fitting = [
+                key
+                for key in sorted(self._gpus)
+                if self._on(key, self._with(way, key, name)) is not None
+            ]
             if not fitting:
                 return None
-            way[name] = min(fitting, key=lambda key: (len(self._with(way, key, "")), self._slope(key, name), key))
+            way[name] = min(
+                fitting,
+                key=lambda key: (
+                    len(self._with(way, key, "")),
+                    self._slope(key, name),
+                    key,
+                ),
+            )
         return way
 
     def by_chance(self, draw: random.Random) -> Way | None:
         way: dict[str, GpuId] = {}
         for name in sorted(self._tasks):
-            fitting = [key for key in sorted(self._gpus) if self._on(key, self._with(way, key, name)) is not None]
+            fitting = [
+                key
+                for key in sorted(self._gpus)
+                if self._on(key, self._with(way, key, name)) is not None
+            ]
             if not fitting:
                 return None
             way[name] = draw.choice(fitting)
         return way
 
     def _slope(self, key: GpuId, name: str) -> float:
-        return self._filling.slopes.of(self._filling.host(key), [self._tasks[name]]).slope
+        return self._filling.slopes.of(
+            self._filling.host(key), [self._tasks[name]]
+        ).slope
 
     def _with(self, way: Way, key: GpuId, name: str) -> tuple[str, ...]:
-        return tuple(sorted([each for each in way if way[each] == key] + [name] * bool(name)))
+        return tuple(
+            sorted([each for each in way if way[each] == key] + [name] * bool(name))
+        )
 
     def _on(self, key: GpuId, names: tuple[str, ...]) -> float | None:
         if len(names) > FillLimits().max_tasks_per_gpu:
@@ -164,9 +213,13 @@ class _Case:
         if (key, names) not in self._known:
             tasks = [self._tasks[name] for name in names]
             tuner = self._filling.tuner
-            fresh = Tuner(problem=tuner.problem, seats=tuner.seats, iterations=tuner.iterations)
+            fresh = Tuner(
+                problem=tuner.problem, seats=tuner.seats, iterations=tuner.iterations
+            )
             tuned = fresh.tune(self._filling.host(key), tasks)
-            self._known[key, names] = None if tuned is None else _true_slowness(self._gpus[key], tuned, tasks)
+            self._known[key, names] = (
+                None if tuned is None else _true_slowness(self._gpus[key], tuned, tasks)
+            )
         return self._known[key, names]
 
 
@@ -211,29 +264,55 @@ def _truth() -> Truth:
     return load_truth()
 
 
-def _filling(gpus: int, seed: int, *, tasks: int, equal_rates: bool, is_unseen: bool = False) -> MudiFilling:
+def _filling(
+    gpus: int, seed: int, *, tasks: int, equal_rates: bool, is_unseen: bool = False
+) -> MudiFilling:
     draw = random.Random(seed)
     problem = _problem()
     parts = {each.name: draw.uniform(*_PARTS) for each in SERVICES}
     bound = [
-        _bound(problem, SERVICES[number % len(SERVICES)], number, parts if equal_rates else None, draw)
+        _bound(
+            problem,
+            SERVICES[number % len(SERVICES)],
+            number,
+            parts if equal_rates else None,
+            draw,
+        )
         for number in range(gpus)
     ]
-    kinds = [draw.choices(KINDS, [kind.fraction for kind in KINDS])[0] for _ in range(tasks)]
+    kinds = [
+        draw.choices(KINDS, [kind.fraction for kind in KINDS])[0] for _ in range(tasks)
+    ]
     wanted = [
-        Task(name=f"{number:03}", kind="training", network=kind.network, batch=kind.batch, iterations=1000)
+        Task(
+            name=f"{number:03}",
+            kind="training",
+            network=kind.network,
+            batch=kind.batch,
+            iterations=1000,
+        )
         for number, kind in enumerate(kinds)
     ]
     points = load_profiles(sorted({kind.network for kind in KINDS}), [GPU_TYPE])
     if is_unseen:
         points = (*points, _estimated(problem, points, wanted[-1]))
         wanted[-1] = replace(wanted[-1], network=_UNSEEN + wanted[-1].network)
-    fleet = [Gpu(id=gpu.id, node=gpu.node, gpu_type=GPU_TYPE, index=number) for number, gpu in enumerate(bound)]
+    fleet = [
+        Gpu(id=gpu.id, node=gpu.node, gpu_type=GPU_TYPE, index=number)
+        for number, gpu in enumerate(bound)
+    ]
     plan = BoundPlan(generation=1, parent=0, policy="mudi", gpus=tuple(bound))
-    return MudiFilling(FillProblem(problem=problem, bound=plan, tasks=wanted, points=points, gpus=fleet), FillLimits())
+    return MudiFilling(
+        FillProblem(
+            problem=problem, bound=plan, tasks=wanted, points=points, gpus=fleet
+        ),
+        FillLimits(),
+    )
 
 
-def _estimated(problem: Problem, points: Sequence[OperatingPoints], task: Task) -> OperatingPoints:
+def _estimated(
+    problem: Problem, points: Sequence[OperatingPoints], task: Task
+) -> OperatingPoints:
     """The task's network, judged by its layers and without its own points."""
     layers = load_training_layers()
     (own,) = (each for each in layers if each.network == task.network)
@@ -250,8 +329,14 @@ def _estimated(problem: Problem, points: Sequence[OperatingPoints], task: Task) 
         for row in entry.rows
         if row.batch == task.batch
     }
-    unseen = LayerCounts(network=_UNSEEN + task.network, counts=own.counts, parameters_millions=own.parameters_millions)
-    found = relatives.estimate(UnprofiledNetwork(layers=unseen, batch=task.batch, memory_mib=memory_mib))
+    unseen = LayerCounts(
+        network=_UNSEEN + task.network,
+        counts=own.counts,
+        parameters_millions=own.parameters_millions,
+    )
+    found = relatives.estimate(
+        UnprofiledNetwork(layers=unseen, batch=task.batch, memory_mib=memory_mib)
+    )
     assert found is not None, "there are relatives"
     return found
 
@@ -264,7 +349,11 @@ def _problem() -> Problem:
     batches = sorted({row.batch for entry in points for row in entry.rows})
     services = tuple(
         ServiceDemand(
-            name=each.name, network=each.network, slo_ms=each.slo_ms, percentile=PERCENTILE, arrival_rate_rps=0.0
+            name=each.name,
+            network=each.network,
+            slo_ms=each.slo_ms,
+            percentile=PERCENTILE,
+            arrival_rate_rps=0.0,
         )
         for each in SERVICES
     )
@@ -278,13 +367,21 @@ def _problem() -> Problem:
 
 
 def _bound(
-    problem: Problem, each: Inference, number: int, parts: Mapping[str, float] | None, draw: random.Random
+    problem: Problem,
+    each: Inference,
+    number: int,
+    parts: Mapping[str, float] | None,
+    draw: random.Random,
 ) -> BoundGpu:
     """A GPU with the service's replica as a plan begins with it: the whole GPU, the batch that carries most."""
     service, gpu_type = problem.service(each.name), problem.gpu_type(GPU_TYPE)
     points = problem.points_of(each.network, GPU_TYPE)
     assert points is not None, "the catalogue has every network"
-    whole = [row for row in points.rows if row.sm_percent == 100.0 and row.clock_mhz == gpu_type.clocks_mhz[-1]]
+    whole = [
+        row
+        for row in points.rows
+        if row.sm_percent == 100.0 and row.clock_mhz == gpu_type.clocks_mhz[-1]
+    ]
     row = max(whole, key=lambda row: by_law(problem, service, row))
     part = draw.uniform(*_PARTS) if parts is None else parts[each.name]
     replica = BoundReplica(

@@ -60,15 +60,43 @@ SERVICES = (
 )
 _S, _M, _L, _XL = 60.0, 180.0, 400.0, 1200.0
 KINDS = (
-    Kind(name="vgg16", network="resnet18-training", batch=256, size_s=_S, fraction=0.14),
-    Kind(name="squeezenet", network="resnet18-training", batch=64, size_s=_S, fraction=0.14),
-    Kind(name="resnet50", network="resnet50-training", batch=64, size_s=_S, fraction=0.14),
-    Kind(name="ncf", network="recommendation-training", batch=2048, size_s=_M, fraction=0.12),
+    Kind(
+        name="vgg16", network="resnet18-training", batch=256, size_s=_S, fraction=0.14
+    ),
+    Kind(
+        name="squeezenet",
+        network="resnet18-training",
+        batch=64,
+        size_s=_S,
+        fraction=0.14,
+    ),
+    Kind(
+        name="resnet50", network="resnet50-training", batch=64, size_s=_S, fraction=0.14
+    ),
+    Kind(
+        name="ncf",
+        network="recommendation-training",
+        batch=2048,
+        size_s=_M,
+        fraction=0.12,
+    ),
     Kind(name="lstm", network="lm-training", batch=20, size_s=_M, fraction=0.12),
-    Kind(name="ad-gcl", network="transformer-training", batch=64, size_s=_M, fraction=0.12),
+    Kind(
+        name="ad-gcl",
+        network="transformer-training",
+        batch=64,
+        size_s=_M,
+        fraction=0.12,
+    ),
     Kind(name="bert", network="bert-training", batch=16, size_s=_L, fraction=0.12),
     Kind(name="yolov5", network="cyclegan-training", batch=1, size_s=_L, fraction=0.10),
-    Kind(name="resnet18", network="resnet18-training", batch=128, size_s=_XL, fraction=0.02),
+    Kind(
+        name="resnet18",
+        network="resnet18-training",
+        batch=128,
+        size_s=_XL,
+        fraction=0.02,
+    ),
 )
 
 
@@ -109,7 +137,13 @@ def make_scenario(setting: Setting) -> SimulationScenario:
             "loop": {"period_s": 5, "headroom": 1.1, "max_replicas_per_gpu": 1},
             "agent_period_s": 5,
             "fleet": [
-                {"name": "a100", "gpu_type": GPU_TYPE, "nodes": setting.nodes, "gpus_per_node": 4, "launch_s": 10}
+                {
+                    "name": "a100",
+                    "gpu_type": GPU_TYPE,
+                    "nodes": setting.nodes,
+                    "gpus_per_node": 4,
+                    "launch_s": 10,
+                }
             ],
             "services": [_service(each, setting.gpus_per_service) for each in SERVICES],
             "tasks": _tasks(setting),
@@ -140,9 +174,13 @@ def _tasks(setting: Setting) -> list[dict[str, Any]]:
     mean_s = sum(kind.fraction * kind.size_s for kind in KINDS) / sum(fractions)
     tasks: list[dict[str, Any]] = []
     at_s = 0.0
-    while (at_s := at_s + draw.expovariate(setting.gpus * setting.load / mean_s)) < SUBMITTED * setting.duration_s:
+    while (
+        at_s := at_s + draw.expovariate(setting.gpus * setting.load / mean_s)
+    ) < SUBMITTED * setting.duration_s:
         (kind,) = draw.choices(KINDS, fractions)
-        step_ms = iteration_ms(TaskWork(network=kind.network, batch=kind.batch), GPU_TYPE, points)
+        step_ms = iteration_ms(
+            TaskWork(network=kind.network, batch=kind.batch), GPU_TYPE, points
+        )
         size_s = kind.size_s * draw.uniform(0.6, 1.4)
         tasks.append(
             {

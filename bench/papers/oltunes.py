@@ -72,7 +72,14 @@ def tables(quick: bool, run: Run = run_case) -> tuple[Table, ...]:
             policy: [
                 run(
                     truth,
-                    Case(policy=policy, pattern=pattern, seed=seed, length_s=length_s, warm_up_s=warm_up_s, load=load),
+                    Case(
+                        policy=policy,
+                        pattern=pattern,
+                        seed=seed,
+                        length_s=length_s,
+                        warm_up_s=warm_up_s,
+                        load=load,
+                    ),
                 )
                 for seed in seeds
             ]
@@ -83,7 +90,10 @@ def tables(quick: bool, run: Run = run_case) -> tuple[Table, ...]:
     light = runs_of("poisson", LIGHT, seeds[:1])
     return (
         _claims(stress, seeds),
-        *(_side_by_side(f"{pattern}, {STRESS:g} × Table 7", runs, seeds) for pattern, runs in stress.items()),
+        *(
+            _side_by_side(f"{pattern}, {STRESS:g} × Table 7", runs, seeds)
+            for pattern, runs in stress.items()
+        ),
         _side_by_side(f"poisson, {LIGHT:g} × Table 7", light, seeds[:1]),
     )
 
@@ -91,7 +101,12 @@ def tables(quick: bool, run: Run = run_case) -> tuple[Table, ...]:
 def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
     """The abstract's figures: the largest gain over a baseline, over patterns."""
     rows = [
-        _claim("p99 against the baselines, up to, %", -49.0, stress, lambda run: run.jobs.p99_ms),
+        _claim(
+            "p99 against the baselines, up to, %",
+            -49.0,
+            stress,
+            lambda run: run.jobs.p99_ms,
+        ),
         _claim(
             "throughput against the baselines, up to, %",
             61.0,
@@ -99,7 +114,12 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
             lambda run: run.jobs.inputs_per_s,
             is_at_least=True,
         ),
-        _claim("violations against the baselines, up to, %", -92.0, stress, lambda run: run.jobs.violations_percent),
+        _claim(
+            "violations against the baselines, up to, %",
+            -92.0,
+            stress,
+            lambda run: run.jobs.violations_percent,
+        ),
         _claim(
             "EPC of a job against reserve_and_pack, up to, %",
             -84.6,
@@ -114,7 +134,12 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
             epc_of_a_gpu,
             only="reserve_and_pack",
         ),
-        _claim("energy of an input against the baselines, up to, %", None, stress, energy_of_an_input_j),
+        _claim(
+            "energy of an input against the baselines, up to, %",
+            None,
+            stress,
+            energy_of_an_input_j,
+        ),
         Row(
             figure="accuracy loss, worst pattern, %",
             policy="oltunes",
@@ -122,7 +147,10 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
             is_at_least=False,
             demanded=4.0,
             values=tuple(
-                max(runs["oltunes"][at].jobs.accuracy_loss_percent for runs in stress.values())
+                max(
+                    runs["oltunes"][at].jobs.accuracy_loss_percent
+                    for runs in stress.values()
+                )
                 for at in range(len(seeds))
             ),
             truth="synthetic",
@@ -181,11 +209,19 @@ def _claim(
 
 def _side_by_side(title: str, runs: Runs, seeds: tuple[int, ...]) -> Table:
     rows = [
-        Row(figure=figure, policy=policy, paper=None, values=tuple(map(measure, runs[policy])), truth="synthetic")
+        Row(
+            figure=figure,
+            policy=policy,
+            paper=None,
+            values=tuple(map(measure, runs[policy])),
+            truth="synthetic",
+        )
         for figure, measure in FIGURES.items()
         for policy in POLICIES
     ]
-    return Table(system="OLTunes", title=title, scenario=SCENARIO, seeds=seeds, rows=rows)
+    return Table(
+        system="OLTunes", title=title, scenario=SCENARIO, seeds=seeds, rows=rows
+    )
 
 
 def _difference_percent(ours: float, theirs: float) -> float:
@@ -248,11 +284,16 @@ def main() -> None:
     """Print all tables and write bench/results/oltunes.json."""
     made = tables("--quick" in sys.argv[1:])
     for table in made:
-        print(f"\n{table.system}: {table.title}, seeds {', '.join(map(str, table.seeds))}")
+        print(
+            f"\n{table.system}: {table.title}, seeds {', '.join(map(str, table.seeds))}"
+        )
         print_table(table_rows(table))
         for note in table.notes:
             print(f"* {note}")
-    write_results("oltunes", [{"table": table.title, **row} for table in made for row in table_rows(table)])
+    write_results(
+        "oltunes",
+        [{"table": table.title, **row} for table in made for row in table_rows(table)],
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,13 @@ from bench.papers.jobs.dispatchers import (
     PackingDispatcher,
 )
 from bench.papers.jobs.report import JobsReport
-from bench.papers.jobs.requests import Arrivals, JobKind, JobRequest, Pattern, make_requests
+from bench.papers.jobs.requests import (
+    Arrivals,
+    JobKind,
+    JobRequest,
+    Pattern,
+    make_requests,
+)
 from bench.papers.jobs.run import JobsRun, run_jobs
 from bench.papers.jobs.settle import Grid, Settler
 from bench.papers.jobs.world import SimGpu
@@ -73,9 +79,21 @@ class PaperKind:
 # ResNet-18, -50 as they are; ResNet-101 for 152; EfficientNet-B0 and RegNetX-8GF for YOLOv5n and 5x; VGG-16 (138 M
 # parameters) for BERT-base (110 M); ConvNeXt-S, the one with most work per input, for GPT-2.
 KINDS = (
-    PaperKind(name="resnet18", networks=("resnet18",), uniform_rps=70.0, poisson_rps=60.0, largest=256, slo_ms=10.0),
     PaperKind(
-        name="yolov5n", networks=("efficientnet_b0",), uniform_rps=25.0, poisson_rps=20.0, largest=256, slo_ms=25.0
+        name="resnet18",
+        networks=("resnet18",),
+        uniform_rps=70.0,
+        poisson_rps=60.0,
+        largest=256,
+        slo_ms=10.0,
+    ),
+    PaperKind(
+        name="yolov5n",
+        networks=("efficientnet_b0",),
+        uniform_rps=25.0,
+        poisson_rps=20.0,
+        largest=256,
+        slo_ms=25.0,
     ),
     PaperKind(
         name="yolov5x",
@@ -85,7 +103,14 @@ KINDS = (
         largest=256,
         slo_ms=45.0,
     ),
-    PaperKind(name="resnet50", networks=("resnet50",), uniform_rps=20.0, poisson_rps=12.5, largest=128, slo_ms=80.0),
+    PaperKind(
+        name="resnet50",
+        networks=("resnet50",),
+        uniform_rps=20.0,
+        poisson_rps=12.5,
+        largest=128,
+        slo_ms=80.0,
+    ),
     PaperKind(
         name="resnet152",
         networks=("resnet101", "resnet50"),
@@ -95,7 +120,13 @@ KINDS = (
         slo_ms=170.0,
     ),
     PaperKind(
-        name="bert", networks=("vgg16",), uniform_rps=10.0, poisson_rps=5.0, largest=128, slo_ms=150.0, is_language=True
+        name="bert",
+        networks=("vgg16",),
+        uniform_rps=10.0,
+        poisson_rps=5.0,
+        largest=128,
+        slo_ms=150.0,
+        is_language=True,
     ),
     PaperKind(
         name="gpt2",
@@ -152,7 +183,9 @@ def make_dispatcher(policy: str) -> Dispatcher:
     if policy == "orion":
         return OrionDispatcher(ratios=ratios)
     if policy == "reserve_and_pack":
-        return PackingDispatcher(reservation=Reservation(high_end=HIGH_END, heavy=HEAVY))
+        return PackingDispatcher(
+            reservation=Reservation(high_end=HIGH_END, heavy=HEAVY)
+        )
     return LeastCostDispatcher(prices_usd_per_hour=PRICES_USD_PER_HOUR)
 
 
@@ -170,7 +203,12 @@ def cluster() -> Iterator[SimGpu]:
 
 def requests_of(case: Case) -> tuple[JobRequest, ...]:
     """The jobs of a case."""
-    arrivals = Arrivals(pattern=case.pattern, length_s=case.length_s, seed=case.seed, traces=tuple(traces(case)))
+    arrivals = Arrivals(
+        pattern=case.pattern,
+        length_s=case.length_s,
+        seed=case.seed,
+        traces=tuple(traces(case)),
+    )
     return make_requests([_kind(kind, case) for kind in KINDS], arrivals)
 
 
@@ -178,13 +216,20 @@ def traces(case: Case) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Azure's LLM services by the second; every seed begins elsewhere."""
     start = 120 * case.seed
     for service in ("code", "conv"):
-        counts = [float(row["requests"]) for row in read("azure_llm_per_second.csv") if row["service"] == service]
+        counts = [
+            float(row["requests"])
+            for row in read("azure_llm_per_second.csv")
+            if row["service"] == service
+        ]
         yield service, tuple(counts[start:] + counts[:start])
 
 
 def network_ratios() -> dict[str, float]:
     """Equation 1 by network: from kernels where they were profiled, else from the measured sensitivity."""
-    sensitivity = {points.network: points.sensitivity for points in load_profiles(gpu_types=["V100-16GB"])}
+    sensitivity = {
+        points.network: points.sensitivity
+        for points in load_profiles(gpu_types=["V100-16GB"])
+    }
     return ratios_of(load_kernel_ratios(), sensitivity)
 
 
@@ -203,10 +248,16 @@ def make_grid(truth: Truth, network: str) -> Grid:
     """Table 3's SM percents, and its batches as far as they were measured."""
     batches = tuple(size for size in (1, 2, 4, 8) if size <= truth.max_batch(network))
     memory = {batch: truth.memory_mib(network, batch) for batch in batches}
-    return Grid(sm_percents=tuple(float(percent) for percent in range(5, 101, 5)), batches=batches, memory_mib=memory)
+    return Grid(
+        sm_percents=tuple(float(percent) for percent in range(5, 101, 5)),
+        batches=batches,
+        memory_mib=memory,
+    )
 
 
-def history(truth: Truth, gpus: Sequence[SimGpu]) -> list[tuple[ServedConditions, float]]:
+def history(
+    truth: Truth, gpus: Sequence[SimGpu]
+) -> list[tuple[ServedConditions, float]]:
     """Runs alone that were noted before: operating points at random."""
     random = np.random.default_rng(0)
     clocks = {gpu.gpu_type: gpu.clock_mhz for gpu in gpus}
@@ -214,9 +265,16 @@ def history(truth: Truth, gpus: Sequence[SimGpu]) -> list[tuple[ServedConditions
     for _ in range(HISTORY_ROWS):
         network = str(random.choice(sorted(ACCURACY)))
         gpu_type = str(random.choice(sorted(clocks)))
-        batch, percent = int(random.choice((1, 2, 4, 8))), float(random.integers(1, 21) * 5)
+        batch, percent = (
+            int(random.choice((1, 2, 4, 8))),
+            float(random.integers(1, 21) * 5),
+        )
         placed = RunningPart(
-            network=network, gpu_type=gpu_type, sm_percent=percent, batch=batch, clock_mhz=clocks[gpu_type]
+            network=network,
+            gpu_type=gpu_type,
+            sm_percent=percent,
+            batch=batch,
+            clock_mhz=clocks[gpu_type],
         )
         noise = 1.0 + truth.noise_cv(network) * float(random.standard_normal())
         row = ServedConditions(network, gpu_type, float(batch), percent)
@@ -226,12 +284,17 @@ def history(truth: Truth, gpus: Sequence[SimGpu]) -> list[tuple[ServedConditions
 
 def _kind(kind: PaperKind, case: Case) -> JobKind:
     best = max(ACCURACY[network] for network in kind.networks)
-    variants = [Variant(network=network, accuracy=ACCURACY[network]) for network in kind.networks]
+    variants = [
+        Variant(network=network, accuracy=ACCURACY[network])
+        for network in kind.networks
+    ]
     rate_rps = kind.uniform_rps if case.pattern == "uniform" else kind.poisson_rps
     return JobKind(
         name=kind.name,
         rate_rps=rate_rps * case.load,
-        variants=tuple(variant for variant in variants if variant.accuracy >= ACCURACY_FLOOR * best),
+        variants=tuple(
+            variant for variant in variants if variant.accuracy >= ACCURACY_FLOOR * best
+        ),
         inputs=tuple(size for size in SIZES if size <= kind.largest),
         slo_ms=kind.slo_ms,
         critical_share=0.1 if kind.is_language else 0.9,

@@ -36,7 +36,12 @@ class Surface:
     def batch_ms(self, sm_percent: float, clock_mhz: float) -> FloatArray:
         """Time of batches 0 to the largest: linear in batch, in 1 / SM percent and in the clock; entry 0 is 0."""
         inverse = -1.0 / self.sm_percents
-        at_share = _between(inverse, self.time_ms, -1.0 / max(sm_percent, float(self.sm_percents[0])), axis=1)
+        at_share = _between(
+            inverse,
+            self.time_ms,
+            -1.0 / max(sm_percent, float(self.sm_percents[0])),
+            axis=1,
+        )
         # Below the least share of the table the work-bound law holds, as in `curves`.
         at_share = at_share * max(1.0, float(self.sm_percents[0]) / sm_percent)
         line = _between(self.clocks_mhz, at_share, clock_mhz, axis=1)
@@ -47,7 +52,10 @@ class Surface:
     def busy_w(self, sm_percent: float, batch: float, clock_mhz: float) -> float:
         """Watts above idle: linear in batch, SM percent and clock; no SMs draw nothing."""
         at_share = _between(
-            np.array([0.0, *self.sm_percents]), np.pad(self.watts, ((0, 0), (1, 0), (0, 0))), sm_percent, axis=1
+            np.array([0.0, *self.sm_percents]),
+            np.pad(self.watts, ((0, 0), (1, 0), (0, 0))),
+            sm_percent,
+            axis=1,
         )
         line = _between(self.clocks_mhz, at_share, clock_mhz, axis=1)
         return float(np.interp(batch, self.batches, line))
@@ -84,7 +92,9 @@ class TableWorld:
         """The surface of a network on a board. Raises TruthError for one that the table lacks."""
         if (network, gpu_type) not in self._surfaces:
             known = f"{', '.join(self.networks)} on {', '.join(self.gpu_types)}"
-            raise TruthError(f"the plant has no {network!r} on {gpu_type!r}; known: {known}")
+            raise TruthError(
+                f"the plant has no {network!r} on {gpu_type!r}; known: {known}"
+            )
         return self._surfaces[network, gpu_type]
 
     def max_batch(self, network: str) -> int:
@@ -97,17 +107,23 @@ class TableWorld:
 
     def batch_ms(self, placed: RunningPart) -> FloatArray:
         """Mean time of batches 0 to `max_batch` beside the neighbours: (max_batch + 1,), entry 0 is 0."""
-        alone_ms = self.surface(placed.network, placed.gpu_type).batch_ms(placed.sm_percent, placed.clock_mhz)
+        alone_ms = self.surface(placed.network, placed.gpu_type).batch_ms(
+            placed.sm_percent, placed.clock_mhz
+        )
         return alone_ms * self._slowdown(placed)
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle while such a batch runs."""
-        return self.surface(placed.network, placed.gpu_type).busy_w(placed.sm_percent, batch, placed.clock_mhz)
+        return self.surface(placed.network, placed.gpu_type).busy_w(
+            placed.sm_percent, batch, placed.clock_mhz
+        )
 
     def idle_w(self, gpu_type: str) -> float:
         """Watts of an idle board at its lowest clock. Raises TruthError for one that the table lacks."""
         if gpu_type not in self._idle_w:
-            raise TruthError(f"no board {gpu_type!r} in the plant; known: {', '.join(self.gpu_types)}")
+            raise TruthError(
+                f"no board {gpu_type!r} in the plant; known: {', '.join(self.gpu_types)}"
+            )
         return self._idle_w[gpu_type]
 
     def tdp_w(self, gpu_type: str) -> float:
@@ -139,12 +155,16 @@ class TableWorld:
             batch=batch,
             clock_mhz=_SLOWED_CLOCK_MHZ,
         )
-        return float(self._truth.batch_ms(beside)[batch] / self._truth.batch_ms(alone)[batch])
+        return float(
+            self._truth.batch_ms(beside)[batch] / self._truth.batch_ms(alone)[batch]
+        )
 
 
 def load_plant() -> TableWorld:
     """Read the shipped tables."""
-    found: dict[tuple[str, str], dict[tuple[float, float, float], tuple[float, float]]] = {}
+    found: dict[
+        tuple[str, str], dict[tuple[float, float, float], tuple[float, float]]
+    ] = {}
     for row in _rows("plant.csv"):
         at = float(row["batch"]), float(row["sm_percent"]), float(row["clock_mhz"])
         cell = float(row["latency_ms"]), float(row["watts"])
@@ -158,9 +178,13 @@ def load_plant() -> TableWorld:
     )
 
 
-def _surface(cells: Mapping[tuple[float, float, float], tuple[float, float]]) -> Surface:
+def _surface(
+    cells: Mapping[tuple[float, float, float], tuple[float, float]],
+) -> Surface:
     axes = [sorted({at[axis] for at in cells}) for axis in range(3)]
-    values = np.array([[[cells[b, p, f] for f in axes[2]] for p in axes[1]] for b in axes[0]])
+    values = np.array(
+        [[[cells[b, p, f] for f in axes[2]] for p in axes[1]] for b in axes[0]]
+    )
     return Surface(
         batches=np.array(axes[0]),
         sm_percents=np.array(axes[1]),
@@ -170,7 +194,9 @@ def _surface(cells: Mapping[tuple[float, float, float], tuple[float, float]]) ->
     )
 
 
-def _between(grid: FloatArray, values: FloatArray, at: float, *, axis: int) -> FloatArray:
+def _between(
+    grid: FloatArray, values: FloatArray, at: float, *, axis: int
+) -> FloatArray:
     """The values at one point of an ascending grid along that axis, linear in between, constant beyond the ends."""
     at = float(np.clip(at, grid[0], grid[-1]))
     right = int(np.clip(np.searchsorted(grid, at), 1, len(grid) - 1))

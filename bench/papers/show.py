@@ -60,8 +60,13 @@ def summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterato
     """For each system: whether `joint` is at least as good, and whether it is much better."""
     yield "joint against each paper's own policy, on the paper's own objective"
     for outcome in outcomes:
-        mine = [verdict for verdict in verdicts if verdict.system == outcome.system.name]
-        yield from _wrapped(f"{outcome.system.name}: {outcome.system.objective} ({outcome.seconds:.0f} s)", "")
+        mine = [
+            verdict for verdict in verdicts if verdict.system == outcome.system.name
+        ]
+        yield from _wrapped(
+            f"{outcome.system.name}: {outcome.system.objective} ({outcome.seconds:.0f} s)",
+            "",
+        )
         if outcome.error:
             yield from _wrapped(f"FAILED: {outcome.error}", "  ")
         elif not mine:
@@ -74,7 +79,10 @@ def summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterato
 
 def count_words(verdicts: Sequence[Verdict]) -> str:
     """In how many figures `joint` is as good, and much better; at least one verdict."""
-    good, much = sum(one.is_as_good for one in verdicts), sum(one.is_much_better for one in verdicts)
+    good, much = (
+        sum(one.is_as_good for one in verdicts),
+        sum(one.is_much_better for one in verdicts),
+    )
     return f"at least as good in {good} of {len(verdicts)}, by 10 % or more in {much}"
 
 
@@ -90,8 +98,13 @@ def table_lines(table: Table) -> Iterator[str]:
     """One experiment."""
     yield from _wrapped(f"== {table.system}: {table.title}", "")
     seeds = ", ".join(map(str, table.seeds))
-    yield from _wrapped(f"{table.scenario}; seeds {seeds}; ± is the 95 % confidence interval", "")
-    widths = [max(map(len, column)) for column in zip(HEADINGS, *map(cells, table.rows), strict=True)]
+    yield from _wrapped(
+        f"{table.scenario}; seeds {seeds}; ± is the 95 % confidence interval", ""
+    )
+    widths = [
+        max(map(len, column))
+        for column in zip(HEADINGS, *map(cells, table.rows), strict=True)
+    ]
     yield "  " + _line(HEADINGS, widths)
     for figure, rows in by_figure(table.rows).items():
         yield from _wrapped(figure, "")
@@ -110,5 +123,9 @@ def _line(entries: Sequence[str], widths: Sequence[int]) -> str:
 
 def _wrapped(words: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        words, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+        words,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_on_hyphens=False,
     ) or [indent]

@@ -45,7 +45,10 @@ SYSTEMS = (
         module="hetsev",
         policy="hetsev",
         objective="cost of serving within the SLOs, and throughput where GPUs are short",
-        aims=(Aim(figure="cost ratio, whole GPUs", is_more=True), Aim(figure="throughput", is_more=True)),
+        aims=(
+            Aim(figure="cost ratio, whole GPUs", is_more=True),
+            Aim(figure="throughput", is_more=True),
+        ),
     ),
     System(
         name="InSS",
@@ -66,7 +69,10 @@ SYSTEMS = (
         module="mudi",
         policy="mudi",
         objective="completion time of training beside services that keep their SLOs",
-        aims=(Aim(figure="completion time, s", is_more=False), Aim(figure="completion at ", is_more=False)),
+        aims=(
+            Aim(figure="completion time, s", is_more=False),
+            Aim(figure="completion at ", is_more=False),
+        ),
     ),
     System(
         name="OLTunes",

@@ -45,7 +45,11 @@ class Row:
         """Whether the demanded figure is met; None where nothing is demanded."""
         if self.demanded is None:
             return None
-        return self.mean >= self.demanded if self.is_at_least else self.mean <= self.demanded
+        return (
+            self.mean >= self.demanded
+            if self.is_at_least
+            else self.mean <= self.demanded
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,11 @@ def verdicts(system: System, tables: Sequence[Table]) -> tuple[Verdict, ...]:
 
 def _beside(table: Table, own: Row, *, is_more: bool) -> Iterator[Verdict]:
     for row in table.rows:
-        if (row.policy, row.figure) == (JOINT, own.figure) and math.isfinite(row.mean) and math.isfinite(own.mean):
+        if (
+            (row.policy, row.figure) == (JOINT, own.figure)
+            and math.isfinite(row.mean)
+            and math.isfinite(own.mean)
+        ):
             yield Verdict(
                 system=table.system,
                 table=table.title,

@@ -18,7 +18,9 @@ def main(words: Sequence[str]) -> int:
     own, options = words[: words.index("-m")], words[words.index("-m") + 2 :]
 
     def make(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Engine:
-        return make_network(parsed.service, is_fake="--fake" in own, environment=environment)
+        return make_network(
+            parsed.service, is_fake="--fake" in own, environment=environment
+        )
 
     return bench(options, make)
 

@@ -63,7 +63,9 @@ class DriverCuda:
 
     def sm_count(self) -> int:
         count = ctypes.c_int()
-        self._call("cuDeviceGetAttribute", ctypes.byref(count), MULTIPROCESSORS, self._device)
+        self._call(
+            "cuDeviceGetAttribute", ctypes.byref(count), MULTIPROCESSORS, self._device
+        )
         return count.value
 
     def take(self, limit_mib: int) -> int:
@@ -82,12 +84,19 @@ class DriverCuda:
         self._buffer = self._buffer or self._allocate()
         for number in range(FILLS):
             size = ctypes.c_size_t(BLOCK_MIB << 20)
-            self._call("cuMemsetD8_v2", ctypes.c_uint64(self._buffer), ctypes.c_ubyte(number), size)
+            self._call(
+                "cuMemsetD8_v2",
+                ctypes.c_uint64(self._buffer),
+                ctypes.c_ubyte(number),
+                size,
+            )
         self._call("cuCtxSynchronize")
 
     def _allocate(self) -> int:
         address = ctypes.c_uint64()
-        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(BLOCK_MIB << 20))
+        self._call(
+            "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(BLOCK_MIB << 20)
+        )
         return address.value
 
     def _call(self, function: str, *arguments: object) -> None:

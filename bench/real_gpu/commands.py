@@ -32,13 +32,17 @@ NETWORKS = "resnet50,mobilenet_v2,vgg16,densenet121,efficientnet_b0,vit_b_16"
 LEFT_OVER = 3
 
 
-def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, programs: "Programs | None" = None
+) -> int:
     """Entry point; the exit code. `programs`: other processes than ours, for rehearsals."""
     parser = make_parser()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parsed = parser.parse_args(words)
     shares, batches = _numbers(parser, parsed.shares), _numbers(parser, parsed.batches)
-    if lacking := missing_packages(needs_torch=parsed.step != "probe" and not parsed.fake):
+    if lacking := missing_packages(
+        needs_torch=parsed.step != "probe" and not parsed.fake
+    ):
         print(f"Error: {lacking}", file=sys.stderr)
         return 1
     from agents.base.device import DeviceError, NoDriver
@@ -51,9 +55,14 @@ def main(arguments: Sequence[str] | None = None, programs: "Programs | None" = N
         options.out.mkdir(parents=True, exist_ok=True)
         with Nvml() as nvml:
             run = open_run(options, ReadNvml(nvml), programs=programs, say=_say)
-            return asyncio.run(_steps(run, STEPS if parsed.step == "all" else (parsed.step,)))
+            return asyncio.run(
+                _steps(run, STEPS if parsed.step == "all" else (parsed.step,))
+            )
     except NoDriver as error:
-        print(f"No GPU here: {error}. These steps need NVIDIA's driver; nvidia-smi must list the GPU.", file=sys.stderr)
+        print(
+            f"No GPU here: {error}. These steps need NVIDIA's driver; nvidia-smi must list the GPU.",
+            file=sys.stderr,
+        )
     except (DeviceError, OSError) as error:
         print(f"Error: {error}", file=sys.stderr)
     return 1
@@ -65,30 +74,80 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m bench.real_gpu",
         description="Measure a GPU that was lent; no clock, limit or mode is changed. See docs/measure-a-gpu.md.",
     )
-    parser.add_argument("step", choices=(*STEPS, "all"), metavar="STEP", help=f"{', '.join(STEPS)}, or all in order")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the set; what is in it is kept")
     parser.add_argument(
-        "--budget-s", type=_amount, default=540.0, metavar="N", help="begin nothing after so long (default: 540)"
+        "step",
+        choices=(*STEPS, "all"),
+        metavar="STEP",
+        help=f"{', '.join(STEPS)}, or all in order",
     )
-    parser.add_argument("--gpu", type=int, default=0, metavar="INDEX", help="which GPU (default: 0)")
-    parser.add_argument("--gpu-type", default="", metavar="NAME", help="in the rows (default: the driver's name)")
-    parser.add_argument("--networks", default=NETWORKS, metavar="NAME,...", help="of torchvision.models (default: six)")
-    parser.add_argument("--shares", default="10,20,30,50,75,100", metavar="PERCENT,...", help="of share and solo")
-    parser.add_argument("--batches", default="1,8,32", metavar="ROWS,...", help="of solo")
-    parser.add_argument("--window-s", type=_amount, default=1.0, metavar="S", help="of one window (default: 1)")
-    parser.add_argument("--fake", action="store_true", help="a rehearsal: sleeping processes instead of PyTorch")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the set; what is in it is kept",
+    )
+    parser.add_argument(
+        "--budget-s",
+        type=_amount,
+        default=540.0,
+        metavar="N",
+        help="begin nothing after so long (default: 540)",
+    )
+    parser.add_argument(
+        "--gpu", type=int, default=0, metavar="INDEX", help="which GPU (default: 0)"
+    )
+    parser.add_argument(
+        "--gpu-type",
+        default="",
+        metavar="NAME",
+        help="in the rows (default: the driver's name)",
+    )
+    parser.add_argument(
+        "--networks",
+        default=NETWORKS,
+        metavar="NAME,...",
+        help="of torchvision.models (default: six)",
+    )
+    parser.add_argument(
+        "--shares",
+        default="10,20,30,50,75,100",
+        metavar="PERCENT,...",
+        help="of share and solo",
+    )
+    parser.add_argument(
+        "--batches", default="1,8,32", metavar="ROWS,...", help="of solo"
+    )
+    parser.add_argument(
+        "--window-s",
+        type=_amount,
+        default=1.0,
+        metavar="S",
+        help="of one window (default: 1)",
+    )
+    parser.add_argument(
+        "--fake",
+        action="store_true",
+        help="a rehearsal: sleeping processes instead of PyTorch",
+    )
     return parser
 
 
 def missing_packages(*, needs_torch: bool) -> str:
     """What this Python lacks and what to do; empty = nothing."""
-    if missing := [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]:
+    if missing := [
+        package
+        for module, package in NEEDED.items()
+        if importlib.util.find_spec(module) is None
+    ]:
         return (
             f"{sys.executable} has no {', '.join(missing)}. Install from a folder of wheels that was carried along "
             f"(docs/measure-a-gpu.md): {sys.executable} -m pip install --no-index --find-links WHEELS "
             f"{' '.join(missing)}"
         )
-    if needs_torch and (missing := [each for each in TORCH if importlib.util.find_spec(each) is None]):
+    if needs_torch and (
+        missing := [each for each in TORCH if importlib.util.find_spec(each) is None]
+    ):
         return (
             f"{sys.executable} has no {' and no '.join(missing)}; call these scripts by the Python that has PyTorch "
             "for CUDA. `probe` needs none of it, --fake rehearses without"
@@ -105,7 +164,10 @@ def _numbers(parser: argparse.ArgumentParser, text: str) -> tuple[float, ...]:
 
 
 def _options(
-    parsed: argparse.Namespace, words: Sequence[str], shares: tuple[float, ...], batches: tuple[int, ...]
+    parsed: argparse.Namespace,
+    words: Sequence[str],
+    shares: tuple[float, ...],
+    batches: tuple[int, ...],
 ) -> "Options":
     from bench.real_gpu.run import Options
 
@@ -142,7 +204,9 @@ async def _steps(run: "Run", names: Sequence[str]) -> int:
     with contextlib.suppress(asyncio.CancelledError):
         for name in names:
             if run.left_s <= 0.0:
-                run.say(f"{name}: the budget is over before it: run the same command again")
+                run.say(
+                    f"{name}: the budget is over before it: run the same command again"
+                )
                 code = code or LEFT_OVER
                 continue
             run.say(f"== {name}")

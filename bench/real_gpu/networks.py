@@ -61,12 +61,18 @@ class TorchNetwork:
         try:
             self._torch = importlib.import_module("torch")
         except ImportError as error:
-            raise LaunchFailed(f"PyTorch cannot be imported: {error}; --fake needs none") from error
+            raise LaunchFailed(
+                f"PyTorch cannot be imported: {error}; --fake needs none"
+            ) from error
         if self._is_cuda and not self._torch.cuda.is_available():
-            raise LaunchFailed("PyTorch sees no GPU; is its build for CUDA, and a GPU visible?")
+            raise LaunchFailed(
+                "PyTorch sees no GPU; is its build for CUDA, and a GPU visible?"
+            )
         self._torch.backends.cudnn.benchmark = True
         if self.name != KERNEL:
-            self._network = self._placed(_torchvision_network(self.name.removeprefix(TRAINING)))
+            self._network = self._placed(
+                _torchvision_network(self.name.removeprefix(TRAINING))
+            )
         return Signature()
 
     def warm_up(self, batch: int) -> None:
@@ -109,16 +115,24 @@ class TorchNetwork:
                 self._torch.cuda.synchronize()
         except self._torch.OutOfMemoryError as error:
             self.offload()
-            raise EngineFailed(f"{rows} rows of {self.name} do not fit into memory: {error}") from error
+            raise EngineFailed(
+                f"{rows} rows of {self.name} do not fit into memory: {error}"
+            ) from error
         except RuntimeError as error:
-            if "CUDA error" in str(error):  # Sticky: every later call of this process fails as well.
-                raise EngineLost(f"the GPU does not come back in this process: {error}") from error
+            if "CUDA error" in str(
+                error
+            ):  # Sticky: every later call of this process fails as well.
+                raise EngineLost(
+                    f"the GPU does not come back in this process: {error}"
+                ) from error
             raise
 
     def _placed(self, network: Any) -> Any:
         torch = self._torch
         network = network.to(self.device, memory_format=torch.channels_last)
-        return network.train() if self.name.startswith(TRAINING) else network.half().eval()
+        return (
+            network.train() if self.name.startswith(TRAINING) else network.half().eval()
+        )
 
     def _make_step(self, rows: int) -> _Step:
         if self.name == KERNEL:
@@ -127,10 +141,14 @@ class TorchNetwork:
         is_training = self.name.startswith(TRAINING)
         dtype = torch.float32 if is_training else torch.float16
         images = [
-            torch.randn(rows, 3, pixels, pixels, device=self.device, dtype=dtype).to(memory_format=torch.channels_last)
+            torch.randn(rows, 3, pixels, pixels, device=self.device, dtype=dtype).to(
+                memory_format=torch.channels_last
+            )
             for _ in range(INPUT_SETS)
         ]
-        return self._training_step(images) if is_training else self._inference_step(images)
+        return (
+            self._training_step(images) if is_training else self._inference_step(images)
+        )
 
     def _inference_step(self, images: list[Any]) -> _Step:
         def step(number: int) -> object:
@@ -157,7 +175,10 @@ class TorchNetwork:
     def _kernel_step(self, rows: int) -> _Step:
         torch = self._torch
         torch.backends.cuda.matmul.allow_tf32 = False
-        one, other, result = (torch.randn(self.kernel_size, self.kernel_size, device=self.device) for _ in range(3))
+        one, other, result = (
+            torch.randn(self.kernel_size, self.kernel_size, device=self.device)
+            for _ in range(3)
+        )
 
         def step(number: int) -> object:  # noqa: ARG001  always the same matrices
             for _ in range(rows):
@@ -171,11 +192,15 @@ def _torchvision_network(name: str) -> Any:
     try:
         networks = importlib.import_module("torchvision.models")
     except ImportError as error:
-        raise LaunchFailed(f"torchvision cannot be imported: {error}; --fake needs none") from error
+        raise LaunchFailed(
+            f"torchvision cannot be imported: {error}; --fake needs none"
+        ) from error
     make: Callable[..., Any] | None = getattr(networks, name, None)
     if make is None or name.startswith("_"):
         raise LaunchFailed(f"torchvision.models has no network {name!r}")
-    extra = {"init_weights": False, "aux_logits": False} if name == "inception_v3" else {}
+    extra = (
+        {"init_weights": False, "aux_logits": False} if name == "inception_v3" else {}
+    )
     return make(weights=None, **extra)
 
 
@@ -190,6 +215,14 @@ def _fake_engine(name: str, environment: Mapping[str, str]) -> TimedEngine:
     if name == KERNEL:
         floor_ms, row_ms = 0.0, 4.0 / share
     else:
-        floor_ms, row_ms = 2.0, (0.2 if name.startswith(TRAINING) else 0.1) * 0.6 / min(share, 0.6)
+        floor_ms, row_ms = (
+            2.0,
+            (0.2 if name.startswith(TRAINING) else 0.1) * 0.6 / min(share, 0.6),
+        )
     points = ((1, floor_ms + row_ms), (2, floor_ms + 2.0 * row_ms))
-    return TimedEngine(times=MeasuredTimes(points), sms=FAKE_SMS, memory_mib=500.0, environment=environment)
+    return TimedEngine(
+        times=MeasuredTimes(points),
+        sms=FAKE_SMS,
+        memory_mib=500.0,
+        environment=environment,
+    )

@@ -17,7 +17,13 @@ from bench.real_gpu.tables import Table
 from bench.report import Figure, Figures
 
 FILE = "pairs.csv"
-COLUMNS = (*ALONE_COLUMNS, "other_network", "other_batch", "other_sm_percent", "slowdown")
+COLUMNS = (
+    *ALONE_COLUMNS,
+    "other_network",
+    "other_batch",
+    "other_sm_percent",
+    "slowdown",
+)
 SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0))
 BATCH, TRAINING_BATCH = 8, 32
 TRAINED = "resnet18"
@@ -35,35 +41,54 @@ async def measure(run: Run) -> bool:
     kept = Kept(
         table=table,
         rows=lambda found: pair_rows(run, found),
-        has=lambda cell: table.has(**condition(cell.members[0]), **_other(cell.members[1:])),
+        has=lambda cell: table.has(
+            **condition(cell.members[0]), **_other(cell.members[1:])
+        ),
     )
     return await profile(run, "pairs", cells(run.options.networks), kept)
 
 
 def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
     """The first three networks beside training, and the first beside the second."""
-    neighbours = [((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH)) for network in networks[:3]]
-    neighbours += [((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]]
+    neighbours = [
+        ((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH))
+        for network in networks[:3]
+    ]
+    neighbours += [
+        ((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]
+    ]
     found: dict[MeasurementCell, None] = {}
     for (one, rows), (other, other_rows) in neighbours:
         for share, rest in SPLITS:
             first = Member(network=one, batch=rows, sm_percent=share)
             second = Member(network=other, batch=other_rows, sm_percent=rest)
-            found |= dict.fromkeys((make_cell([first]), make_cell([second]), make_cell([first, second])))
+            found |= dict.fromkeys(
+                (make_cell([first]), make_cell([second]), make_cell([first, second]))
+            )
     return tuple(found)
 
 
 def pair_rows(run: Run, found: Sequence[Measurement]) -> list[Figures]:
     """Alone first, then the pairs."""
-    alone = {each.cell.members[0]: each.timings[0].latency_ms_p50 for each in found if len(each.cell.members) == 1}
-    ordered = sorted(found, key=lambda each: (len(each.cell.members), each.cell.members))
+    alone = {
+        each.cell.members[0]: each.timings[0].latency_ms_p50
+        for each in found
+        if len(each.cell.members) == 1
+    }
+    ordered = sorted(
+        found, key=lambda each: (len(each.cell.members), each.cell.members)
+    )
     return [row for each in ordered for row in _rows(run, each, alone)]
 
 
-def _rows(run: Run, measurement: Measurement, alone_ms: dict[Member, float]) -> list[Figures]:
+def _rows(
+    run: Run, measurement: Measurement, alone_ms: dict[Member, float]
+) -> list[Figures]:
     found: list[Figures] = []
     for place, timing in enumerate(measurement.timings):
-        others = [other.member for at, other in enumerate(measurement.timings) if at != place]
+        others = [
+            other.member for at, other in enumerate(measurement.timings) if at != place
+        ]
         base_ms = alone_ms.get(timing.member)
         found.append(
             {
@@ -72,7 +97,9 @@ def _rows(run: Run, measurement: Measurement, alone_ms: dict[Member, float]) -> 
                 "clock_mhz": measurement.clock_mhz,
                 "windows": measurement.windows,
                 **_other(others),
-                "slowdown": timing.latency_ms_p50 / base_ms if others and base_ms else None,
+                "slowdown": timing.latency_ms_p50 / base_ms
+                if others and base_ms
+                else None,
             }
         )
     return found

@@ -23,7 +23,14 @@ from bench.report import Figure, Figures
 
 FILE, TABLE_FILE = "probe.csv", "sm_table.csv"
 COLUMNS = ("question", "answer", "detail")
-TABLE_COLUMNS = ("gpu_type", "sm_percent", "sm_count", "sm_count_of_gpu", "is_as_expected", "detail")
+TABLE_COLUMNS = (
+    "gpu_type",
+    "sm_percent",
+    "sm_count",
+    "sm_count_of_gpu",
+    "is_as_expected",
+    "detail",
+)
 NUMBERS = "driver_numbers_processes_as_here"
 NO_NUMBERS = "the driver lists processes by other numbers than they have here: foreign ones are not noticed"
 TABLE_SHARES = tuple(map(float, range(5, 101, 5)))
@@ -66,10 +73,15 @@ async def measure(run: Run) -> bool:
         rows = await _facts(run)
         if not await why_no_mps(run):
             async with under_mps(run) as session:
-                rows += [await ask(run, session) for ask in (_numbers, _memory_limit, _terminate)]
+                rows += [
+                    await ask(run, session)
+                    for ask in (_numbers, _memory_limit, _terminate)
+                ]
         table.replace(rows)
     for row in table.rows:
-        run.say(f"  {row['question']}: {row['answer']}{' - ' if row['detail'] else ''}{row['detail']}")
+        run.say(
+            f"  {row['question']}: {row['answer']}{' - ' if row['detail'] else ''}{row['detail']}"
+        )
     return bool(await why_no_mps(run)) or await _sm_table(run)
 
 
@@ -77,7 +89,11 @@ async def _facts(run: Run) -> list[Figures]:
     sample = run.nvml.sample(run.gpu)
     why = await why_no_mps(run)
     facts: list[tuple[str, Figure, str]] = [
-        ("gpu", run.gpu.name, f"{run.gpu.memory_mib:.0f} MiB, SMs: {run.gpu.sm_count or 'not told'}"),
+        (
+            "gpu",
+            run.gpu.name,
+            f"{run.gpu.memory_mib:.0f} MiB, SMs: {run.gpu.sm_count or 'not told'}",
+        ),
         ("driver_version", run.nvml.driver_version(), ""),
         ("mps", not why, why),
         ("gpm", *_can(run, Capability.SM_ACTIVITY)),
@@ -85,10 +101,20 @@ async def _facts(run: Run) -> list[Figures]:
         ("lists_mps_clients", *_can(run, Capability.LIST_MPS)),
         ("power_limit_w", sample.enforced_limit_w, "as found; never changed"),
         ("idle_clock_mhz", sample.clock_mhz, ", ".join(sample.event_reasons)),
-        ("cuda_checkpoint", shutil.which("cuda-checkpoint") is not None, "program in PATH"),
-        *((name, _version(name), "") for name in ("torch", "torchvision", "nvidia-ml-py")),
+        (
+            "cuda_checkpoint",
+            shutil.which("cuda-checkpoint") is not None,
+            "program in PATH",
+        ),
+        *(
+            (name, _version(name), "")
+            for name in ("torch", "torchvision", "nvidia-ml-py")
+        ),
     ]
-    return [{"question": question, "answer": answer, "detail": detail} for question, answer, detail in facts]
+    return [
+        {"question": question, "answer": answer, "detail": detail}
+        for question, answer, detail in facts
+    ]
 
 
 def _can(run: Run, capability: Capability) -> tuple[bool, str]:
@@ -118,13 +144,19 @@ def trusted_nvml(run: Run) -> ReadNvml:
 async def _numbers(run: Run, session: Session) -> Figures:
     """Whether the driver lists a process by the number that it has here; in a container it may not."""
     try:
-        async with _client(run, _environment(session, 50.0, float(LIMIT_MIB))) as client:
+        async with _client(
+            run, _environment(session, 50.0, float(LIMIT_MIB))
+        ) as client:
             await client.ask(work=0.5)
             listed = sorted(each.pid for each in run.nvml.processes(run.gpu))
     except DeviceError as error:
         return {"question": NUMBERS, "answer": None, "detail": str(error)}
     words = f"process {client.pid} here; the driver lists {listed or 'none'}"
-    return {"question": NUMBERS, "answer": client.pid in listed if listed else None, "detail": words}
+    return {
+        "question": NUMBERS,
+        "answer": client.pid in listed if listed else None,
+        "detail": words,
+    }
 
 
 async def _memory_limit(run: Run, session: Session) -> Figures:
@@ -134,12 +166,24 @@ async def _memory_limit(run: Run, session: Session) -> Figures:
         async with _client(run, environment) as client:
             answer = await client.ask(take=float(ASKED_MIB))
     except LaunchFailed as error:
-        return {"question": "memory_limit_is_kept", "answer": None, "detail": str(error)}
+        return {
+            "question": "memory_limit_is_kept",
+            "answer": None,
+            "detail": str(error),
+        }
     if "error" in answer:
-        return {"question": "memory_limit_is_kept", "answer": None, "detail": f"CUDA error {answer['error']}"}
+        return {
+            "question": "memory_limit_is_kept",
+            "answer": None,
+            "detail": f"CUDA error {answer['error']}",
+        }
     taken = answer["taken_mib"]
     words = f"{taken} MiB were granted of {ASKED_MIB} asked for under a limit of {LIMIT_MIB}"
-    return {"question": "memory_limit_is_kept", "answer": taken <= LIMIT_MIB, "detail": words}
+    return {
+        "question": "memory_limit_is_kept",
+        "answer": taken <= LIMIT_MIB,
+        "detail": words,
+    }
 
 
 async def _terminate(run: Run, session: Session) -> Figures:
@@ -147,7 +191,10 @@ async def _terminate(run: Run, session: Session) -> Figures:
     question = "terminate_client_harms_nobody_else"
     environment = _environment(session, 40.0, float(LIMIT_MIB))
     try:
-        async with _client(run, environment) as victim, _client(run, environment) as other:
+        async with (
+            _client(run, environment) as victim,
+            _client(run, environment) as other,
+        ):
             await victim.tell(work=SPIN_S)
             before = await other.ask(work=0.5)
             is_done = await session.mps.terminate(victim.pid)
@@ -176,7 +223,9 @@ async def _sm_table(run: Run) -> bool:
         whole = run.gpu.sm_count or await _seen_sms(run, session, 100.0)
         for share in left:
             if run.left_s <= 0.0:
-                run.say(f"the budget is over before the share of {share:g} %: run the same command again")
+                run.say(
+                    f"the budget is over before the share of {share:g} %: run the same command again"
+                )
                 return False
             sms = await _seen_sms(run, session, share)
             why = objection(sms, whole, share)
@@ -191,7 +240,9 @@ async def _sm_table(run: Run) -> bool:
                 }
             )
     odd = [row["sm_percent"] for row in table.rows if row["is_as_expected"] == "no"]
-    run.say(f"SMs by share: {len(table.rows)} shares, not as expected: {', '.join(odd) or 'none'}")
+    run.say(
+        f"SMs by share: {len(table.rows)} shares, not as expected: {', '.join(odd) or 'none'}"
+    )
     return True
 
 
@@ -201,9 +252,13 @@ async def _seen_sms(run: Run, session: Session, share: float) -> int:
         return client.sm_count
 
 
-def _environment(session: Session, sm_percent: float, memory_mib: float) -> Mapping[str, str]:
+def _environment(
+    session: Session, sm_percent: float, memory_mib: float
+) -> Mapping[str, str]:
     """Of a client that ends with the session."""
-    limits = session.mps.client_environment(sm_percent, memory_mib, is_best_effort=False)
+    limits = session.mps.client_environment(
+        sm_percent, memory_mib, is_best_effort=False
+    )
     return {**limits, MARK: session.mark}
 
 
@@ -241,8 +296,12 @@ async def _hear(process: asyncio.subprocess.Process, limit_s: float) -> dict[str
     try:
         line = await asyncio.wait_for(process.stdout.readline(), limit_s)
     except TimeoutError as error:
-        raise LaunchFailed(f"process {process.pid} gave no answer in {limit_s:.0f} s") from error
+        raise LaunchFailed(
+            f"process {process.pid} gave no answer in {limit_s:.0f} s"
+        ) from error
     if not line:
-        raise LaunchFailed(f"process {process.pid} ended without an answer; its complaint stands above")
+        raise LaunchFailed(
+            f"process {process.pid} ended without an answer; its complaint stands above"
+        )
     message: dict[str, int] = json.loads(line)
     return message

@@ -52,12 +52,18 @@ class _Told:
 
     def begun(self, *, cells: int, done: int) -> None:
         self.left = cells - done
-        self.run.say(f"{cells} cells, {done} measured already; {self.run.left_s:.0f} s left")
+        self.run.say(
+            f"{cells} cells, {done} measured already; {self.run.left_s:.0f} s left"
+        )
 
     def measured(self, measurement: Measurement) -> None:
         self.left -= 1
-        figures = ", ".join(f"{each.latency_ms_p50:.3g}" for each in measurement.timings)
-        self.run.say(f"  {measurement.cell}: p50 {figures} ms; {self.left} to go, {self.run.left_s:.0f} s left")
+        figures = ", ".join(
+            f"{each.latency_ms_p50:.3g}" for each in measurement.timings
+        )
+        self.run.say(
+            f"  {measurement.cell}: p50 {figures} ms; {self.left} to go, {self.run.left_s:.0f} s left"
+        )
         self.kept.write(self.journal)
 
     def failed(self, cell: MeasurementCell, why: str) -> None:
@@ -65,7 +71,9 @@ class _Told:
         self.run.say(f"  {cell}: left out: {why}")
 
 
-async def profile(run: Run, name: str, cells: Sequence[MeasurementCell], kept: Kept) -> bool:
+async def profile(
+    run: Run, name: str, cells: Sequence[MeasurementCell], kept: Kept
+) -> bool:
     """Measure what is not measured yet. Raises DeviceError."""
     if all(map(kept.has, cells)):
         run.say(f"all {len(cells)} cells are measured already")
@@ -73,7 +81,9 @@ async def profile(run: Run, name: str, cells: Sequence[MeasurementCell], kept: K
     path = run.path("journals") / name
     path.parent.mkdir(parents=True, exist_ok=True)
     async with open_profile(_settings(run, cells), trusted_nvml(run)) as opened:
-        with contextlib.closing(Journal(path, opened.header(), resumes=path.exists())) as journal:
+        with contextlib.closing(
+            Journal(path, opened.header(), resumes=path.exists())
+        ) as journal:
             told = _Told(run=run, kept=kept, journal=journal)
             report = await opened.profiler(journal, told).run(cells)
             kept.write(journal)
@@ -106,6 +116,10 @@ def templates(run: Run) -> Templates:
 
 def _tell(run: Run, report: ProfileReport) -> None:
     if report.left:
-        run.say(f"the budget is over, {report.left} cells are left: run the same command again")
+        run.say(
+            f"the budget is over, {report.left} cells are left: run the same command again"
+        )
     if report.failed:
-        run.say(f"{len(report.failed)} cells were left out; the same command tries them again")
+        run.say(
+            f"{len(report.failed)} cells were left out; the same command tries them again"
+        )

@@ -4,7 +4,14 @@ from contextlib import AbstractContextManager
 
 from agents.base.device import NotSupported
 from agents.gpu.nvml.session import Nvml
-from agents.gpu.nvml.types import Capability, GpuIdentity, GpuProcess, GpuSample, NextXid, ProcessUse
+from agents.gpu.nvml.types import (
+    Capability,
+    GpuIdentity,
+    GpuProcess,
+    GpuSample,
+    NextXid,
+    ProcessUse,
+)
 
 
 class ReadNvml:
@@ -40,7 +47,9 @@ class ReadNvml:
             raise NotSupported(self._why_no_processes)
         return self._nvml.processes(gpu)
 
-    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+    def process_use(
+        self, gpu: GpuIdentity, since_us: int = 0
+    ) -> tuple[ProcessUse, ...]:
         """How busy each process kept it since then. Raises NotSupported."""
         if self._why_no_processes:
             raise NotSupported(self._why_no_processes)
@@ -50,7 +59,9 @@ class ReadNvml:
         """Return when the GPU can be read in this way; raises DeviceError with why not."""
         self._nvml.check(gpu, capability)
 
-    def watched_xids(self, gpus: tuple[GpuIdentity, ...]) -> AbstractContextManager[NextXid]:
+    def watched_xids(
+        self, gpus: tuple[GpuIdentity, ...]
+    ) -> AbstractContextManager[NextXid]:
         """A way to wait for critical errors."""
         return self._nvml.watched_xids(gpus)
 

@@ -84,13 +84,25 @@ class Run:
 
 
 def open_run(
-    options: Options, nvml: ReadNvml, *, programs: Programs | None = None, say: Callable[[str], None] = print
+    options: Options,
+    nvml: ReadNvml,
+    *,
+    programs: Programs | None = None,
+    say: Callable[[str], None] = print,
 ) -> Run:
     """A run on one of the GPUs. Raises UnknownPart."""
     gpus = {gpu.index: gpu for gpu in nvml.gpus()}
     if options.gpu not in gpus:
-        raise UnknownPart(f"no GPU {options.gpu}; this machine has {sorted(gpus) or 'none'}")
-    return Run(options=options, nvml=nvml, gpu=gpus[options.gpu], programs=programs or Programs(), say=say)
+        raise UnknownPart(
+            f"no GPU {options.gpu}; this machine has {sorted(gpus) or 'none'}"
+        )
+    return Run(
+        options=options,
+        nvml=nvml,
+        gpu=gpus[options.gpu],
+        programs=programs or Programs(),
+        say=say,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +124,17 @@ async def under_mps(run: Run) -> AsyncIterator[Session]:
     """
     mark = secrets.token_hex(8)
     directory = Path(tempfile.mkdtemp(prefix="plimsoll-"))
-    duties = Duties(mark=mark, directory=str(directory), gpu_uuid=run.gpu.uuid, mps_dir=str(directory / "m"))
-    mps = Mps(run.gpu.uuid, directory / "m", environment={**run.environment, MARK: daemon_mark(mark)})
+    duties = Duties(
+        mark=mark,
+        directory=str(directory),
+        gpu_uuid=run.gpu.uuid,
+        mps_dir=str(directory / "m"),
+    )
+    mps = Mps(
+        run.gpu.uuid,
+        directory / "m",
+        environment={**run.environment, MARK: daemon_mark(mark)},
+    )
     async with keeping(duties, run.environment):
         if why := await mps.why_not():
             raise NotSupported(f"this step needs MPS, which cannot be used here: {why}")
@@ -125,14 +146,20 @@ async def under_mps(run: Run) -> AsyncIterator[Session]:
 async def why_no_mps(run: Run) -> str:
     """Why MPS cannot be used here; empty = it can."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as directory:
-        return await Mps(run.gpu.uuid, Path(directory) / "m", environment=run.environment).why_not()
+        return await Mps(
+            run.gpu.uuid, Path(directory) / "m", environment=run.environment
+        ).why_not()
 
 
 def python_path(run: Run) -> str:
     """PYTHONPATH of what is started elsewhere: this repository, and what the caller had (packages carried along)."""
-    return os.pathsep.join(filter(None, (str(ROOT), run.environment.get("PYTHONPATH", ""))))
+    return os.pathsep.join(
+        filter(None, (str(ROOT), run.environment.get("PYTHONPATH", "")))
+    )
 
 
 def _plain(name: str) -> str:
     """`NVIDIA H200` as H200, `Tesla V100-SXM2-32GB` as V100-SXM2-32GB."""
-    return "-".join(word for word in name.split() if word not in ("NVIDIA", "Tesla", "GeForce"))
+    return "-".join(
+        word for word in name.split() if word not in ("NVIDIA", "Tesla", "GeForce")
+    )

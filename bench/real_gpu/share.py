@@ -50,7 +50,10 @@ async def measure(run: Run) -> bool:
 def share_rows(run: Run, found: Sequence[Measurement]) -> list[Figures]:
     """By share, ascending."""
     ordered = sorted(found, key=lambda each: each.timings[0].member.sm_percent)
-    points = [(each.timings[0].member.sm_percent, 1000.0 / each.timings[0].latency_ms) for each in ordered]
+    points = [
+        (each.timings[0].member.sm_percent, 1000.0 / each.timings[0].latency_ms)
+        for each in ordered
+    ]
     differences = differences_percent(points)
     return [
         {
@@ -64,7 +67,9 @@ def share_rows(run: Run, found: Sequence[Measurement]) -> list[Figures]:
             "power_w": each.power_w,
             "clock_mhz": each.clock_mhz,
         }
-        for each, (share, rate), difference in zip(ordered, points, differences, strict=True)
+        for each, (share, rate), difference in zip(
+            ordered, points, differences, strict=True
+        )
     ]
 
 
@@ -73,7 +78,9 @@ def differences_percent(points: Sequence[Point]) -> list[float | None]:
     kept = points[: _knee(points) + 1]
     if not kept:
         return []
-    slope = sum(share * rate for share, rate in kept) / sum(share * share for share, _ in kept)
+    slope = sum(share * rate for share, rate in kept) / sum(
+        share * share for share, _ in kept
+    )
     return [
         100.0 * (rate / (slope * share) - 1.0) if place < len(kept) else None
         for place, (share, rate) in enumerate(points)

@@ -11,7 +11,14 @@ from bench.report import Figures
 FILE = "solo.csv"
 COLUMNS = (
     *("network", "gpu_type", "batch", "sm_percent", "sm_count"),
-    *("latency_ms_mean", "latency_ms_p50", "latency_ms_p99", "p99_is_indicative", "batches_timed", "spread_percent"),
+    *(
+        "latency_ms_mean",
+        "latency_ms_p50",
+        "latency_ms_p99",
+        "p99_is_indicative",
+        "batches_timed",
+        "spread_percent",
+    ),
     *("memory_mib", "power_w", "clock_mhz", "windows"),
 )
 FILES = {FILE: COLUMNS}
@@ -40,7 +47,11 @@ async def measure(run: Run) -> bool:
 
 def condition(member: Member) -> dict[str, object]:
     """The columns that say what was measured."""
-    return {"network": member.network, "batch": member.batch, "sm_percent": member.sm_percent}
+    return {
+        "network": member.network,
+        "batch": member.batch,
+        "sm_percent": member.sm_percent,
+    }
 
 
 def solo_row(run: Run, measurement: Measurement) -> Figures:

@@ -31,7 +31,11 @@ _UNITS = (
 def write_source(run: Run) -> None:
     """Write it anew, with a part for each file that is there; the days of earlier calls stay."""
     path = run.path(FILE)
-    calls = [line for line in _lines(path.read_text(encoding="utf-8") if path.exists() else "") if line != _call(run)]
+    calls = [
+        line
+        for line in _lines(path.read_text(encoding="utf-8") if path.exists() else "")
+        if line != _call(run)
+    ]
     driver = run.nvml.driver_version()
     facts = [
         f"- GPU: {run.gpu.name}, {run.gpu.memory_mib:.0f} MiB, SMs: {run.gpu.sm_count or 'not told'}; `gpu_type` in "
@@ -41,7 +45,11 @@ def write_source(run: Run) -> None:
         "- Settings of the GPU: as found. Clocks, power limit, compute mode, MIG and persistence were not changed.",
         "- Licence: Apache-2.0, own measurement of the Plimsoll project.",
     ]
-    warning = ["**Made by the fake: these are not measurements of any GPU.**", ""] if run.options.is_fake else []
+    warning = (
+        ["**Made by the fake: these are not measurements of any GPU.**", ""]
+        if run.options.is_fake
+        else []
+    )
     parts = [line for module in STEPS.values() for line in _part(run, module)]
     text = [
         f"# {run.gpu_type}: measured by bench.real_gpu",
@@ -80,7 +88,11 @@ def _call(run: Run) -> str:
 
 def _lines(text: str) -> list[str]:
     """The calls that an earlier SOURCE.md tells."""
-    return [line for line in text.splitlines() if line.startswith("- 20") and line.endswith("`")]
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith("- 20") and line.endswith("`")
+    ]
 
 
 def _version(name: str) -> str:

@@ -44,7 +44,12 @@ FILE = "switch.csv"
 COLUMNS = (
     *("switch", "network", "gpu_type", "from_sm_percent", "to_sm_percent", "rate_rps"),
     *("requests_before", "requests_during", "failures", "first_failure"),
-    *("latency_ms_p50_before", "latency_ms_p99_before", "latency_ms_p50_during", "latency_ms_p99_during"),
+    *(
+        "latency_ms_p50_before",
+        "latency_ms_p99_before",
+        "latency_ms_p50_during",
+        "latency_ms_p99_during",
+    ),
     "switch_s",
 )
 SHARES = (40.0, 60.0, 30.0, 50.0)
@@ -74,7 +79,11 @@ class Answers:
 
     def between(self, start_s: float, end_s: float) -> list[float]:
         """Latencies of requests sent in that time, ascending."""
-        return sorted(took_ms for sent_s, took_ms in self.latencies_ms if start_s <= sent_s < end_s)
+        return sorted(
+            took_ms
+            for sent_s, took_ms in self.latencies_ms
+            if start_s <= sent_s < end_s
+        )
 
 
 async def measure(run: Run) -> bool:
@@ -83,12 +92,18 @@ async def measure(run: Run) -> bool:
     left = [number for number in range(1, len(SHARES)) if not table.has(switch=number)]
     if left:
         router = Router()
-        async with under_mps(run) as session, _device(run, session, router) as device, _front(router) as url:
+        async with (
+            under_mps(run) as session,
+            _device(run, session, router) as device,
+            _front(router) as url,
+        ):
             await _settle(device, _command(run, left[0] - 1))
             async with _load(run, url) as answers:
                 for number in left:
                     if run.left_s <= 0.0:
-                        run.say(f"the budget is over before switch {number}: run the same command again")
+                        run.say(
+                            f"the budget is over before switch {number}: run the same command again"
+                        )
                         return False
                     table.add(await _switch(run, device, answers, number))
     for row in table.rows:
@@ -103,7 +118,9 @@ async def measure(run: Run) -> bool:
     return not failed
 
 
-async def _switch(run: Run, device: GpuDevice, answers: Answers, number: int) -> Figures:
+async def _switch(
+    run: Run, device: GpuDevice, answers: Answers, number: int
+) -> Figures:
     await asyncio.sleep(BEFORE_WINDOWS * run.options.window_s)
     begun_s = time.monotonic()
     watched_s = begun_s - BEFORE_WINDOWS * run.options.window_s
@@ -112,7 +129,10 @@ async def _switch(run: Run, device: GpuDevice, answers: Answers, number: int) ->
     ended_s = time.monotonic()
     # Requests that are still open were sent during the switch.
     await asyncio.sleep(run.options.window_s)
-    before, during = answers.between(watched_s, begun_s), answers.between(begun_s, ended_s)
+    before, during = (
+        answers.between(watched_s, begun_s),
+        answers.between(begun_s, ended_s),
+    )
     return {
         "switch": number,
         "network": _network(run),
@@ -123,7 +143,9 @@ async def _switch(run: Run, device: GpuDevice, answers: Answers, number: int) ->
         "requests_before": len(before),
         "requests_during": len(during),
         "failures": len(answers.failures) - failed,
-        "first_failure": answers.failures[failed] if len(answers.failures) > failed else None,
+        "first_failure": answers.failures[failed]
+        if len(answers.failures) > failed
+        else None,
         "latency_ms_p50_before": _quantile(before, 0.5),
         "latency_ms_p99_before": _quantile(before, 0.99),
         "latency_ms_p50_during": _quantile(during, 0.5),
@@ -153,31 +175,50 @@ def _command(run: Run, number: int) -> NodeCommand:
     )
     limit_w = run.nvml.sample(run.gpu).enforced_limit_w or 0.0
     gpu = GpuCommand(
-        index=run.gpu.index, gpu_type=run.gpu_type, clock_mhz=0.0, power_cap_w=limit_w, replicas=(replica,)
+        index=run.gpu.index,
+        gpu_type=run.gpu_type,
+        clock_mhz=0.0,
+        power_cap_w=limit_w,
+        replicas=(replica,),
     )
-    route = Route(service=SERVICE, slo_ms=10_000.0, percentile=0.99, arrival_rate_rps=RATE_RPS)
-    return NodeCommand(node="measured", generation=number + 1, gpus=(gpu,), routes=(route,))
+    route = Route(
+        service=SERVICE, slo_ms=10_000.0, percentile=0.99, arrival_rate_rps=RATE_RPS
+    )
+    return NodeCommand(
+        node="measured", generation=number + 1, gpus=(gpu,), routes=(route,)
+    )
 
 
 async def _settle(device: GpuDevice, wanted: NodeCommand) -> None:
     """Enforce until the node is as wanted. Raises LaunchFailed when a replica fails or time is over."""
     end_s = time.monotonic() + START_S
     while not is_settled(wanted, actual := await device.state()):
-        if failed := [each.id for gpu in actual.gpus for each in gpu.replicas if each.state == "failed"]:
+        if failed := [
+            each.id
+            for gpu in actual.gpus
+            for each in gpu.replicas
+            if each.state == "failed"
+        ]:
             problems = "; ".join((await device.read()).problems)
             raise LaunchFailed(f"replica {failed[0]} failed: {problems}")
         if time.monotonic() > end_s:
-            raise LaunchFailed(f"the node is not as commanded after {START_S:g} s: {actual}")
+            raise LaunchFailed(
+                f"the node is not as commanded after {START_S:g} s: {actual}"
+            )
         for action in actions(wanted, actual):
             await perform(device, action)
         await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager
-async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[GpuDevice]:
+async def _device(
+    run: Run, session: Session, router: Router
+) -> AsyncIterator[GpuDevice]:
     """The agent's device on this GPU, without knobs; nothing of it is left afterwards."""
     gpus, nvml, clock = run.nvml.gpus(), trusted_nvml(run), ScaledClock()
-    sharings: dict[int, Sharing] = {gpu.index: ByTurns(gpu, "it is not measured") for gpu in gpus}
+    sharings: dict[int, Sharing] = {
+        gpu.index: ByTurns(gpu, "it is not measured") for gpu in gpus
+    }
     sharings[run.gpu.index] = UnderMps(run.gpu, session.mps, total_sms=run.gpu.sm_count)
 
     async def make_router(_: Workers) -> Router:
@@ -207,7 +248,11 @@ async def _device(run: Run, session: Session, router: Router) -> AsyncIterator[G
 
 def _templates(run: Run) -> Templates:
     engine = "--engine torch --factory-module torchvision.models --network {network} --input x:FP16:3,224,224"
-    words = "--engine timed --times-ms 1:5,64:20" if run.options.is_fake else f"{engine} --device cuda"
+    words = (
+        "--engine timed --times-ms 1:5,64:20"
+        if run.options.is_fake
+        else f"{engine} --device cuda"
+    )
     common = "--service {service} --port {port} --batch {batch} --drain-s 20 --log-level warning"
     template = Template(
         name="switched",
@@ -237,8 +282,12 @@ async def _load(run: Run, url: str) -> AsyncIterator[Answers]:
     """Requests at a fixed rate while it lasts; all of them are answered or failed afterwards."""
     answers = Answers()
     limit = aiohttp.TCPConnector(limit=MAX_OPEN)
-    async with aiohttp.ClientSession(connector=limit, timeout=aiohttp.ClientTimeout(total=20.0)) as session:
-        sending = asyncio.create_task(_send(partial(_ask, session, url, _body(run), answers), answers))
+    async with aiohttp.ClientSession(
+        connector=limit, timeout=aiohttp.ClientTimeout(total=20.0)
+    ) as session:
+        sending = asyncio.create_task(
+            _send(partial(_ask, session, url, _body(run), answers), answers)
+        )
         try:
             yield answers
         finally:
@@ -246,7 +295,9 @@ async def _load(run: Run, url: str) -> AsyncIterator[Answers]:
             await asyncio.wait({sending})
 
 
-async def _send(ask: Callable[[], Coroutine[None, None, None]], answers: Answers) -> None:
+async def _send(
+    ask: Callable[[], Coroutine[None, None, None]], answers: Answers
+) -> None:
     """Until cancelled."""
     next_s = time.monotonic()
     open_ones: set[asyncio.Task[None]] = set()
@@ -257,7 +308,9 @@ async def _send(ask: Callable[[], Coroutine[None, None, None]], answers: Answers
                 open_ones.add(task)
                 task.add_done_callback(open_ones.discard)
             else:
-                answers.failures.append(f"not sent: {MAX_OPEN} requests have no answer yet")
+                answers.failures.append(
+                    f"not sent: {MAX_OPEN} requests have no answer yet"
+                )
             next_s += 1.0 / RATE_RPS
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
     finally:
@@ -265,13 +318,20 @@ async def _send(ask: Callable[[], Coroutine[None, None, None]], answers: Answers
             await asyncio.wait(open_ones)
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, body: tuple[bytes, dict[str, str]], answers: Answers) -> None:
+async def _ask(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: tuple[bytes, dict[str, str]],
+    answers: Answers,
+) -> None:
     sent_s = time.monotonic()
     try:
         async with session.post(url, data=body[0], headers=body[1]) as response:
             text = await response.read()
             if response.status != 200:
-                answers.failures.append(f"{response.status}: {text[:200].decode(errors='replace')}")
+                answers.failures.append(
+                    f"{response.status}: {text[:200].decode(errors='replace')}"
+                )
     except (aiohttp.ClientError, TimeoutError) as error:
         answers.failures.append(f"{type(error).__name__}: {error}")
     answers.latencies_ms.append((sent_s, (time.monotonic() - sent_s) * 1000.0))
@@ -280,7 +340,10 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: tuple[bytes, dict
 def _body(run: Run) -> tuple[bytes, dict[str, str]]:
     """An image of zeros, as binary data; two numbers for the fake. And its headers."""
     if run.options.is_fake:
-        return b'{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}]}', {}
+        return (
+            b'{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 1]}]}',
+            {},
+        )
     size = 3 * 224 * 224 * 2
     head = (
         b'{"inputs": [{"name": "x", "shape": [1, 3, 224, 224], "datatype": "FP16", '

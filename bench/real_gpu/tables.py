@@ -49,7 +49,9 @@ class Table:
             return list(reader)
 
     def _text(self, row: Figures) -> dict[str, str]:
-        assert set(row) == set(self.columns), f"{sorted(set(row) ^ set(self.columns))} are not in both"
+        assert set(row) == set(self.columns), (
+            f"{sorted(set(row) ^ set(self.columns))} are not in both"
+        )
         return {name: _cell(row[name]) for name in self.columns}
 
     def _write(self, rows: list[dict[str, str]]) -> None:
@@ -67,4 +69,6 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.5g}" if isinstance(value, float) and abs(value) < 1e5 else str(value)
+    return (
+        f"{value:.5g}" if isinstance(value, float) and abs(value) < 1e5 else str(value)
+    )

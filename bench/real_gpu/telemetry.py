@@ -35,7 +35,11 @@ QUANTITIES = {
 """nvidia-smi's words by ours."""
 COLUMNS = (
     *("gpu_type", "phase", "second"),
-    *(f"{name}_{side}" for name in QUANTITIES for side in ("agent", "nvidia_smi", "difference_percent")),
+    *(
+        f"{name}_{side}"
+        for name in QUANTITIES
+        for side in ("agent", "nvidia_smi", "difference_percent")
+    ),
 )
 SECONDS = 10
 BATCH = 16
@@ -52,14 +56,19 @@ HOW = (
 async def measure(run: Run) -> bool:
     """Both phases, as far as they are not in the file."""
     if shutil.which(PROGRAM, path=run.environment.get("PATH")) is None:
-        raise NotSupported(f"{PROGRAM} is not in PATH; it comes with the driver, and this step compares with it")
+        raise NotSupported(
+            f"{PROGRAM} is not in PATH; it comes with the driver, and this step compares with it"
+        )
     table = Table(run.path(FILE), COLUMNS)
     if not table.has(phase="idle"):
         table.replace([*table.rows, *await _watch(run, "idle")])
     if not table.has(phase="busy"):
         table.replace([*table.rows, *await _busy(run)])
     for phase in ("idle", "busy"):
-        run.say(f"  {phase}: " + ", ".join(_compared([row for row in table.rows if row["phase"] == phase])))
+        run.say(
+            f"  {phase}: "
+            + ", ".join(_compared([row for row in table.rows if row["phase"] == phase]))
+        )
     return True
 
 
@@ -76,7 +85,9 @@ async def _busy(run: Run) -> list[Figures]:
             environment=run.environment,
             largest_batch=BATCH,
         )
-        async with open_crew((BenchSettings(network=run.options.networks[0], sm_percent=100.0),), site) as (bench,):
+        async with open_crew(
+            (BenchSettings(network=run.options.networks[0], sm_percent=100.0),), site
+        ) as (bench,):
             await bench.ask(LoadBatch(rows=BATCH, warm_up=3), Loaded, limit_s=WARM_UP_S)
             working = asyncio.create_task(_work(run, bench))
             try:
@@ -103,7 +114,14 @@ async def _watch(run: Run, phase: str) -> list[Figures]:
         reading = next(each for each in readings.gpus if each.index == run.gpu.index)
         if second:
             ours = {name: float(getattr(reading, name)) for name in QUANTITIES}
-            rows.append({"gpu_type": run.gpu_type, "phase": phase, "second": second, **_beside(ours, said)})
+            rows.append(
+                {
+                    "gpu_type": run.gpu_type,
+                    "phase": phase,
+                    "second": second,
+                    **_beside(ours, said),
+                }
+            )
     return rows
 
 
@@ -112,21 +130,34 @@ def _seconds(run: Run) -> float:
     return min(1.0, run.options.window_s)
 
 
-def _beside(ours: Mapping[str, float], theirs: Mapping[str, float | None]) -> dict[str, float | None]:
+def _beside(
+    ours: Mapping[str, float], theirs: Mapping[str, float | None]
+) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, value in ours.items():
         other = theirs[name]
         found[f"{name}_agent"] = value
         found[f"{name}_nvidia_smi"] = other
-        found[f"{name}_difference_percent"] = 100.0 * (value / other - 1.0) if other else None
+        found[f"{name}_difference_percent"] = (
+            100.0 * (value / other - 1.0) if other else None
+        )
     return found
 
 
 async def _nvidia_smi(run: Run) -> dict[str, float | None]:
     """What it says; None where it says N/A. Raises LaunchFailed."""
-    query = (f"--query-gpu={','.join(QUANTITIES.values())}", "--format=csv,noheader,nounits", "-i", run.gpu.uuid)
+    query = (
+        f"--query-gpu={','.join(QUANTITIES.values())}",
+        "--format=csv,noheader,nounits",
+        "-i",
+        run.gpu.uuid,
+    )
     process = await asyncio.create_subprocess_exec(
-        PROGRAM, *query, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(run.environment)
+        PROGRAM,
+        *query,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(run.environment),
     )
     try:
         said, complaint = await asyncio.wait_for(process.communicate(), ANSWER_S)
@@ -135,7 +166,9 @@ async def _nvidia_smi(run: Run) -> dict[str, float | None]:
         raise LaunchFailed(f"{PROGRAM} gave no answer in {ANSWER_S:g} s") from error
     cells = said.decode().strip().split(",")
     if process.returncode or len(cells) != len(QUANTITIES):
-        raise LaunchFailed(f"{PROGRAM} failed: {(complaint or said).decode(errors='replace').strip()}")
+        raise LaunchFailed(
+            f"{PROGRAM} failed: {(complaint or said).decode(errors='replace').strip()}"
+        )
     return {name: _number(cell) for name, cell in zip(QUANTITIES, cells, strict=True)}
 
 
@@ -151,7 +184,9 @@ def _compared(rows: Sequence[Mapping[str, str]]) -> list[str]:
     found = []
     for name in QUANTITIES:
         both = [
-            (float(row[f"{name}_agent"]), float(row[f"{name}_nvidia_smi"])) for row in rows if row[f"{name}_nvidia_smi"]
+            (float(row[f"{name}_agent"]), float(row[f"{name}_nvidia_smi"]))
+            for row in rows
+            if row[f"{name}_nvidia_smi"]
         ]
         if not both:
             found.append(f"{name} not told by {PROGRAM}")

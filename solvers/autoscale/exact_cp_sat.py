@@ -19,7 +19,13 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, ScalingProgram, score
+from solvers.autoscale.program import (
+    TOLERANCE,
+    Counts,
+    ExactAnswer,
+    ScalingProgram,
+    score,
+)
 from solvers.types.outcome import Budget, SolveStatus
 
 _DEMAND_UNIT = 1 << 30
@@ -27,10 +33,10 @@ _MAX_SUM = 1 << 60
 _MAX_COST = 1e9
 _MAX_SCALE = 1e300
 _THOUSANDTHS = 1000.0
-_EARLIER_PART = (
-    0.5  # Of what is left of the budget, for each level before the cost: a level must leave something to the next.
-)
-_GUARD = 1e-6  # Of one unit: keeps 0.29 · 1000 = 289.99999999999994 from losing a whole one.
+_EARLIER_PART = 0.5
+"""Each level before the cost gets this part of what is left of the budget, so that something is left for the next."""
+_GUARD = 1e-6
+"""Part of one unit that keeps 0.29 · 1000 = 289.99999999999994 from losing a whole one."""
 
 _STATUS = {
     cp_model.OPTIMAL: SolveStatus.OPTIMAL,
@@ -42,7 +48,9 @@ _STATUS = {
 }
 
 
-def solve_cp_sat(program: ScalingProgram, *, start: Counts, budget: Budget) -> ExactAnswer:
+def solve_cp_sat(
+    program: ScalingProgram, *, start: Counts, budget: Budget
+) -> ExactAnswer:
     """Solve the program's levels one after the other; `start` is a feasible answer that it begins from.
 
     One worker, `budget.seed`, and `budget.work` units of CP-SAT's deterministic time over all levels.
@@ -53,7 +61,9 @@ def solve_cp_sat(program: ScalingProgram, *, start: Counts, budget: Budget) -> E
 class _Solve:
     """One formulation that is solved once per level."""
 
-    def __init__(self, program: ScalingProgram, *, start: Counts, budget: Budget) -> None:
+    def __init__(
+        self, program: ScalingProgram, *, start: Counts, budget: Budget
+    ) -> None:
         self._program = program
         self._budget = budget
         self._work_left = budget.work
@@ -63,44 +73,69 @@ class _Solve:
         self._status = SolveStatus.OPTIMAL
         self._messages: list[str] = []
         self._formulation = cp_model.CpModel()
-        self._counts = [self._formulation.new_int_var(0, most, f"n{i}") for i, most in enumerate(program.most)]
+        self._counts = [
+            self._formulation.new_int_var(0, most, f"n{i}")
+            for i, most in enumerate(program.most)
+        ]
         self._add_limits()
 
     def answer(self) -> ExactAnswer:
         """Run the levels and decode the last solution."""
         begun = score(self._program, self._best)
-        serves_all = begun.served_weight >= self._program.weight_wanted and begun.missing_weight == 0
+        serves_all = (
+            begun.served_weight >= self._program.weight_wanted
+            and begun.missing_weight == 0
+        )
         served = self._add_demand(may_fall_short=not serves_all)
         missing = self._add_least_replicas(may_miss=not serves_all)
         bound = None
-        if serves_all or (self._hold_best_served(served) and self._hold_fewest_missing(missing)):
+        if serves_all or (
+            self._hold_best_served(served) and self._hold_fewest_missing(missing)
+        ):
             bound = self._minimise_cost()
         if not self._found:
             return ExactAnswer(status=self._status, messages=tuple(self._messages))
         # An earlier level's solution counts too: it keeps every constraint.
         status = self._status if self._status.has_solution else SolveStatus.FEASIBLE
-        return ExactAnswer(status=status, counts=self._best, bound=bound, messages=tuple(self._messages))
+        return ExactAnswer(
+            status=status,
+            counts=self._best,
+            bound=bound,
+            messages=tuple(self._messages),
+        )
 
     def _add_limits(self) -> None:
         for limit in self._program.limits:
             most = sum(need * self._program.most[index] for index, need in limit.needs)
             scale = min(_THOUSANDTHS, _MAX_SUM / max(1.0, most))
-            used = sum(_floor(need, scale) * self._counts[index] for index, need in limit.needs)
+            used = sum(
+                _floor(need, scale) * self._counts[index] for index, need in limit.needs
+            )
             self._formulation.add(used <= _floor(min(limit.total, most), scale))
-        for service, own in zip(self._program.services, self._program.options_of, strict=True):
+        for service, own in zip(
+            self._program.services, self._program.options_of, strict=True
+        ):
             if service.max_replicas is not None and own:
-                self._formulation.add(sum(self._counts[index] for index in own) <= service.max_replicas)
+                self._formulation.add(
+                    sum(self._counts[index] for index in own) <= service.max_replicas
+                )
 
     def _add_demand(self, *, may_fall_short: bool) -> list[cp_model.LinearExprT]:
         """Per service, the share of its rate that is served, in units of 2^-30."""
         shares: list[cp_model.LinearExprT] = []
-        for service, own in zip(self._program.services, self._program.options_of, strict=True):
+        for service, own in zip(
+            self._program.services, self._program.options_of, strict=True
+        ):
             wanted = service.arrival_rate_rps
             if wanted == 0:
                 shares.append(_DEMAND_UNIT)
                 continue
             served = sum(
-                math.ceil(min(1.0, self._program.options[i].capacity_rps / wanted) * _DEMAND_UNIT - _GUARD)
+                math.ceil(
+                    min(1.0, self._program.options[i].capacity_rps / wanted)
+                    * _DEMAND_UNIT
+                    - _GUARD
+                )
                 * self._counts[i]
                 for i in own
             )
@@ -109,7 +144,9 @@ class _Solve:
                 shares.append(_DEMAND_UNIT)
                 continue
             # An equality, so that the counts settle the share: with ≤ alone CP-SAT raises it unit by unit.
-            share = self._formulation.new_int_var(0, _DEMAND_UNIT, f"served_{service.name}")
+            share = self._formulation.new_int_var(
+                0, _DEMAND_UNIT, f"served_{service.name}"
+            )
             self._formulation.add_min_equality(share, [served, _DEMAND_UNIT])
             shares.append(share)
         return shares
@@ -117,15 +154,24 @@ class _Solve:
     def _add_least_replicas(self, *, may_miss: bool) -> list[cp_model.LinearExprT]:
         """Per service, how many replicas it lacks to its least number."""
         lacks: list[cp_model.LinearExprT] = []
-        for service, own in zip(self._program.services, self._program.options_of, strict=True):
+        for service, own in zip(
+            self._program.services, self._program.options_of, strict=True
+        ):
             most = service.min_replicas if may_miss else 0
             lack = self._formulation.new_int_var(0, most, f"missing_{service.name}")
-            self._formulation.add(sum(self._counts[index] for index in own) + lack >= service.min_replicas)
+            self._formulation.add(
+                sum(self._counts[index] for index in own) + lack >= service.min_replicas
+            )
             lacks.append(lack)
         return lacks
 
     def _hold_best_served(self, shares: list[cp_model.LinearExprT]) -> bool:
-        weights = _weights([service.priority * service.arrival_rate_rps for service in self._program.services])
+        weights = _weights(
+            [
+                service.priority * service.arrival_rate_rps
+                for service in self._program.services
+            ]
+        )
         served = cp_model.LinearExpr.weighted_sum(shares, weights)
         self._formulation.maximize(served)
         best = self._run(part=_EARLIER_PART)
@@ -148,7 +194,10 @@ class _Solve:
         program = self._program
         prices = [option.cost_usd_per_hour for option in program.options]
         scale = _cost_scale([*prices, *program.launch_cost], sum(program.most))
-        terms = [_floor(price, scale) * count for price, count in zip(prices, self._counts, strict=True)]
+        terms = [
+            _floor(price, scale) * count
+            for price, count in zip(prices, self._counts, strict=True)
+        ]
         for index, option in enumerate(program.options):
             room = program.most[index] - option.running
             if room > 0 and program.launch_cost[index] > 0:
@@ -159,8 +208,13 @@ class _Solve:
         self._run(part=1.0)
         if self._bound is None:
             return None
-        paid_already = sum(option.cost_usd_per_hour * option.running for option in program.options)
-        return min(self._bound / scale - paid_already, score(program, self._best).cost_usd_per_hour)
+        paid_already = sum(
+            option.cost_usd_per_hour * option.running for option in program.options
+        )
+        return min(
+            self._bound / scale - paid_already,
+            score(program, self._best).cost_usd_per_hour,
+        )
 
     def _run(self, *, part: float) -> float | None:
         """Solve the formulation as it stands with a part of what is left of the budget.
@@ -203,7 +257,11 @@ class _Solve:
             return
         self._status = status
         if status in (SolveStatus.FEASIBLE, SolveStatus.TIME_LIMIT):
-            cut = "the work limit" if cut_by_work else "the wall clock, so a second run may differ"
+            cut = (
+                "the work limit"
+                if cut_by_work
+                else "the wall clock, so a second run may differ"
+            )
             self._messages.append(f"cp-sat: stopped by {cut}")
 
 
@@ -217,7 +275,9 @@ def _weights(values: Sequence[float]) -> list[int]:
     if largest == 0:
         return [0] * len(values)
     most = _MAX_SUM // _DEMAND_UNIT // len(values)
-    return [max(1, math.floor(value / largest * most)) if value else 0 for value in values]
+    return [
+        max(1, math.floor(value / largest * most)) if value else 0 for value in values
+    ]
 
 
 def _cost_scale(coefficients: Sequence[float], replicas: int) -> float:

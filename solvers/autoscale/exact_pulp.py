@@ -15,7 +15,14 @@ import pulp
 
 from solvers.autoscale.greedy import solve_greedy
 from solvers.autoscale.problem import AutoscaleProblem
-from solvers.autoscale.program import TOLERANCE, Counts, ExactAnswer, ScalingProgram, make_program, score
+from solvers.autoscale.program import (
+    TOLERANCE,
+    Counts,
+    ExactAnswer,
+    ScalingProgram,
+    make_program,
+    score,
+)
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
 
@@ -32,7 +39,9 @@ _STATUS = {
 }
 
 
-def solve_pulp(program: ScalingProgram, *, start: Counts, budget: Budget) -> ExactAnswer:
+def solve_pulp(
+    program: ScalingProgram, *, start: Counts, budget: Budget
+) -> ExactAnswer:
     """Solve the program's levels one after the other; `start` is a feasible answer that only tells which are needed."""
     formulation = _build(program, may_fall_short=not _serves_all(program, start))
     best: Counts | None = None
@@ -43,7 +52,9 @@ def solve_pulp(program: ScalingProgram, *, start: Counts, budget: Budget) -> Exa
         status, message = _run(formulation, level, budget)
         if status is not SolveStatus.OPTIMAL:
             worst = status
-            messages.append(f"pulp: {level.name}: {message or f'ended as {status.value}'}")
+            messages.append(
+                f"pulp: {level.name}: {message or f'ended as {status.value}'}"
+            )
         if not status.has_solution:
             break
         best = tuple(round(variable.value()) for variable in formulation.counts)
@@ -52,12 +63,18 @@ def solve_pulp(program: ScalingProgram, *, start: Counts, budget: Budget) -> Exa
     if best is None:
         return ExactAnswer(status=worst, messages=tuple(messages))
     # An earlier level's solution counts too. CBC gives no bound of its own: only a proven optimum is one.
-    bound = score(program, best).cost_usd_per_hour if worst is SolveStatus.OPTIMAL else None
+    bound = (
+        score(program, best).cost_usd_per_hour if worst is SolveStatus.OPTIMAL else None
+    )
     status = worst if worst.has_solution else SolveStatus.FEASIBLE
-    return ExactAnswer(status=status, counts=best, bound=bound, messages=tuple(messages))
+    return ExactAnswer(
+        status=status, counts=best, bound=bound, messages=tuple(messages)
+    )
 
 
-def export(problem: AutoscaleProblem, path: Path, *, budget: Budget | None = None) -> None:
+def export(
+    problem: AutoscaleProblem, path: Path, *, budget: Budget | None = None
+) -> None:
     """Write the program's cost level to `path` as .lp or .mps.
 
     Where not everything can be served, the earlier levels are solved first and stand in the file as constraints.
@@ -66,7 +83,9 @@ def export(problem: AutoscaleProblem, path: Path, *, budget: Budget | None = Non
     if path.suffix not in (".lp", ".mps"):
         raise InvalidInput("path", f"must end in .lp or .mps, not {path.name!r}")
     program = make_program(problem)
-    formulation = _build(program, may_fall_short=not _serves_all(program, solve_greedy(program)))
+    formulation = _build(
+        program, may_fall_short=not _serves_all(program, solve_greedy(program))
+    )
     *earlier, cost = _levels(formulation, program)
     for level in earlier:
         status, _ = _run(formulation, level, budget or Budget())
@@ -108,7 +127,12 @@ def _build(program: ScalingProgram, *, may_fall_short: bool) -> _Formulation:
     formulation = _Formulation(
         problem=problem,
         counts=[
-            pulp.LpVariable(_name("n", i, option.service, option.gpu_type), 0, program.most[i], pulp.LpInteger)
+            pulp.LpVariable(
+                _name("n", i, option.service, option.gpu_type),
+                0,
+                program.most[i],
+                pulp.LpInteger,
+            )
             for i, option in enumerate(program.options)
         ],
         launched=[
@@ -116,52 +140,91 @@ def _build(program: ScalingProgram, *, may_fall_short: bool) -> _Formulation:
             for i, option in enumerate(program.options)
         ],
         shortage=[
-            pulp.LpVariable(_name("short", i, service.name), 0, slack) for i, service in enumerate(program.services)
+            pulp.LpVariable(_name("short", i, service.name), 0, slack)
+            for i, service in enumerate(program.services)
         ],
         missing=[
-            pulp.LpVariable(_name("missing", i, service.name), 0, slack * service.min_replicas)
+            pulp.LpVariable(
+                _name("missing", i, service.name), 0, slack * service.min_replicas
+            )
             for i, service in enumerate(program.services)
         ],
         may_fall_short=may_fall_short,
     )
     _add_services(formulation, program)
     for row, limit in enumerate(program.limits):
-        used = [(formulation.counts[index], need / limit.total) for index, need in limit.needs if limit.total > 0]
+        used = [
+            (formulation.counts[index], need / limit.total)
+            for index, need in limit.needs
+            if limit.total > 0
+        ]
         # Where the total is 0, every count is bounded by 0 already.
         if used:
-            problem += pulp.LpAffineExpression(used) <= 1, _name(limit.rule, row, limit.where)
+            problem += (
+                pulp.LpAffineExpression(used) <= 1,
+                _name(limit.rule, row, limit.where),
+            )
     for index, option in enumerate(program.options):
         change = formulation.counts[index] - option.running
-        problem += formulation.launched[index] >= change, _name("launch", index, option.service, option.gpu_type)
+        problem += (
+            formulation.launched[index] >= change,
+            _name("launch", index, option.service, option.gpu_type),
+        )
     return formulation
 
 
 def _add_services(formulation: _Formulation, program: ScalingProgram) -> None:
     problem, counts = formulation.problem, formulation.counts
-    for row, (service, own) in enumerate(zip(program.services, program.options_of, strict=True)):
+    for row, (service, own) in enumerate(
+        zip(program.services, program.options_of, strict=True)
+    ):
         wanted = service.arrival_rate_rps
         replicas = pulp.lpSum(counts[index] for index in own)
         if wanted > 0:
             served = pulp.LpAffineExpression(
-                [(counts[index], min(1.0, program.options[index].capacity_rps / wanted)) for index in own]
+                [
+                    (
+                        counts[index],
+                        min(1.0, program.options[index].capacity_rps / wanted),
+                    )
+                    for index in own
+                ]
             )
-            problem += served + formulation.shortage[row] >= 1, _name("demand", row, service.name)
+            problem += (
+                served + formulation.shortage[row] >= 1,
+                _name("demand", row, service.name),
+            )
         if service.min_replicas > 0:
             enough = replicas + formulation.missing[row] >= service.min_replicas
             problem += enough, _name("least", row, service.name)
         if service.max_replicas is not None and own:
-            problem += replicas <= service.max_replicas, _name("most", row, service.name)
+            problem += (
+                replicas <= service.max_replicas,
+                _name("most", row, service.name),
+            )
 
 
 def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
     """Shortage, missing replicas, cost; the first two only where they may differ from 0. All are minimised."""
     levels = []
     if formulation.may_fall_short:
-        wanted = [service.priority * service.arrival_rate_rps for service in program.services]
+        wanted = [
+            service.priority * service.arrival_rate_rps for service in program.services
+        ]
         priorities = [service.priority for service in program.services]
         levels = [
-            _Level("shortage", _weighted(formulation.shortage, wanted, sum(wanted)), TOLERANCE, 0.5),
-            _Level("missing", _weighted(formulation.missing, priorities, max(priorities)), TOLERANCE, 0.5),
+            _Level(
+                "shortage",
+                _weighted(formulation.shortage, wanted, sum(wanted)),
+                TOLERANCE,
+                0.5,
+            ),
+            _Level(
+                "missing",
+                _weighted(formulation.missing, priorities, max(priorities)),
+                TOLERANCE,
+                0.5,
+            ),
         ]
     prices = [option.cost_usd_per_hour for option in program.options]
     largest = max([*prices, *program.launch_cost], default=1.0)
@@ -170,18 +233,26 @@ def _levels(formulation: _Formulation, program: ScalingProgram) -> list[_Level]:
     return [*levels, _Level("cost", cost, 0.0, 1.0)]
 
 
-def _weighted(variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float) -> pulp.LpAffineExpression:
+def _weighted(
+    variables: Sequence[pulp.LpVariable], weights: Sequence[float], unit: float
+) -> pulp.LpAffineExpression:
     pairs = zip(variables, weights, strict=True)
-    return pulp.LpAffineExpression([(variable, weight / (unit or 1.0)) for variable, weight in pairs])
+    return pulp.LpAffineExpression(
+        [(variable, weight / (unit or 1.0)) for variable, weight in pairs]
+    )
 
 
 def _hold(formulation: _Formulation, level: _Level) -> None:
     """Keep a level that was just solved at its value."""
     best = pulp.value(level.objective)
-    formulation.problem.addConstraint(level.objective <= best + level.margin, f"hold_{level.name}")
+    formulation.problem.addConstraint(
+        level.objective <= best + level.margin, f"hold_{level.name}"
+    )
 
 
-def _run(formulation: _Formulation, level: _Level, budget: Budget) -> tuple[SolveStatus, str]:
+def _run(
+    formulation: _Formulation, level: _Level, budget: Budget
+) -> tuple[SolveStatus, str]:
     """Minimise one level over the formulation as it stands; the status, and CBC's complaint if it failed."""
     formulation.problem.setObjective(level.objective)
     seconds = budget.remaining_s()
@@ -194,7 +265,11 @@ def _run(formulation: _Formulation, level: _Level, budget: Budget) -> tuple[Solv
         gapAbs=0.0,
         # By default CBC drops a solution that is better by less than 1e-5; and its preprocessing was seen to cut the
         # optimum off, and to call what was left optimal, when a level was held with a margin of 1e-6.
-        options=[f"randomCbcSeed {budget.seed % (1 << 31)}", "increment 1e-9", "preprocess off"],
+        options=[
+            f"randomCbcSeed {budget.seed % (1 << 31)}",
+            "increment 1e-9",
+            "preprocess off",
+        ],
     )
     try:
         formulation.problem.solve(solver)

@@ -28,12 +28,19 @@ def solve_greedy(program: ScalingProgram) -> Counts:
     if not any(running):
         return kept
     fresh = _counts(program, (0,) * len(running))
-    return fresh if serves_more(program, score(program, fresh), score(program, kept)) else kept
+    return (
+        fresh
+        if serves_more(program, score(program, fresh), score(program, kept))
+        else kept
+    )
 
 
 def _counts(program: ScalingProgram, running: Counts) -> Counts:
     state = _State(program)
-    by_priority = sorted(range(len(program.services)), key=lambda service: -program.services[service].priority)
+    by_priority = sorted(
+        range(len(program.services)),
+        key=lambda service: -program.services[service].priority,
+    )
     for service in by_priority:
         for index in program.options_of[service]:
             state.add(index, min(running[index], state.fit(service, index)))
@@ -52,7 +59,9 @@ class _State:
     def __init__(self, program: ScalingProgram) -> None:
         self.program = program
         self.counts = [0] * len(program.options)
-        self._free = {(limit.rule, limit.where): limit.total for limit in program.limits}
+        self._free = {
+            (limit.rule, limit.where): limit.total for limit in program.limits
+        }
 
     def add(self, index: int, count: int) -> None:
         """Add replicas of one option; a negative count takes them away."""
@@ -77,13 +86,18 @@ class _State:
     def gap_rps(self, service: int) -> float:
         """The rate that the counts do not serve yet; negative where there is more capacity than rate."""
         options = self.program.options
-        capacity = sum(options[index].capacity_rps * self.counts[index] for index in self.program.options_of[service])
+        capacity = sum(
+            options[index].capacity_rps * self.counts[index]
+            for index in self.program.options_of[service]
+        )
         return self.program.services[service].arrival_rate_rps - capacity
 
     def added_cost(self, index: int, count: int) -> float:
         """What `count` more replicas of an option add to the objective."""
         before = self.counts[index]
-        return option_cost(self.program, index, before + count) - option_cost(self.program, index, before)
+        return option_cost(self.program, index, before + count) - option_cost(
+            self.program, index, before
+        )
 
 
 def _trim(state: _State, service: int) -> None:
@@ -94,11 +108,14 @@ def _trim(state: _State, service: int) -> None:
         spare = [
             index
             for index in program.options_of[service]
-            if state.counts[index] and state.gap_rps(service) + program.options[index].capacity_rps <= slack
+            if state.counts[index]
+            and state.gap_rps(service) + program.options[index].capacity_rps <= slack
         ]
         if not spare:
             return
-        state.add(min(spare, key=lambda index: (state.added_cost(index, -1), index)), -1)
+        state.add(
+            min(spare, key=lambda index: (state.added_cost(index, -1), index)), -1
+        )
 
 
 def _fill(state: _State, service: int) -> None:
@@ -106,14 +123,26 @@ def _fill(state: _State, service: int) -> None:
     options = state.program.options
     slack = ROUNDING * state.program.services[service].arrival_rate_rps
     while (gap := state.gap_rps(service)) > slack:
-        fit = {index: state.fit(service, index) for index in state.program.options_of[service]}
-        needed = {index: replicas_needed(gap, options[index].capacity_rps) for index in fit}
+        fit = {
+            index: state.fit(service, index)
+            for index in state.program.options_of[service]
+        }
+        needed = {
+            index: replicas_needed(gap, options[index].capacity_rps) for index in fit
+        }
         whole = [index for index in fit if needed[index] <= fit[index]]
         if whole:
-            best = min(whole, key=lambda index: (_cost_to_fill(state, whole, index, gap), index))
+            best = min(
+                whole,
+                key=lambda index: (_cost_to_fill(state, whole, index, gap), index),
+            )
             state.add(best, max(1, needed[best] - 1))
             continue
-        most = max(fit, key=lambda index: (options[index].capacity_rps * fit[index], -index), default=None)
+        most = max(
+            fit,
+            key=lambda index: (options[index].capacity_rps * fit[index], -index),
+            default=None,
+        )
         if most is None or fit[most] == 0:
             return
         state.add(most, fit[most])
@@ -129,7 +158,9 @@ def _cost_to_fill(state: _State, able: list[int], index: int, gap_rps: float) ->
     last = min(
         state.added_cost(index, count) - state.added_cost(index, count - 1)
         if other == index
-        else state.added_cost(other, replicas_needed(remainder, options[other].capacity_rps))
+        else state.added_cost(
+            other, replicas_needed(remainder, options[other].capacity_rps)
+        )
         for other in able
     )
     return state.added_cost(index, count - 1) + last
@@ -138,7 +169,11 @@ def _cost_to_fill(state: _State, able: list[int], index: int, gap_rps: float) ->
 def _reach_least(state: _State, service: int) -> None:
     """Add the cheapest replicas until the service has its least number, as far as they fit."""
     while state.replicas(service) < state.program.services[service].min_replicas:
-        able = [index for index in state.program.options_of[service] if state.fit(service, index)]
+        able = [
+            index
+            for index in state.program.options_of[service]
+            if state.fit(service, index)
+        ]
         if not able:
             return
         state.add(min(able, key=lambda index: (state.added_cost(index, 1), index)), 1)

@@ -162,18 +162,32 @@ def _check_totals(totals: tuple[TypeTotals, ...]) -> None:
 
 
 def _check_options(problem: AutoscaleProblem) -> None:
-    _check_unique([f"{option.service} on {option.gpu_type}" for option in problem.options], "options")
+    _check_unique(
+        [f"{option.service} on {option.gpu_type}" for option in problem.options],
+        "options",
+    )
     services = {service.name for service in problem.services}
     gpu_types = {total.gpu_type for total in problem.totals}
     for index, option in enumerate(problem.options):
         path = f"options[{index}]"
         if option.service not in services:
-            raise InvalidInput(f"{path}.service", f"no service is called {option.service!r}")
+            raise InvalidInput(
+                f"{path}.service", f"no service is called {option.service!r}"
+            )
         if option.gpu_type not in gpu_types:
-            raise InvalidInput(f"{path}.gpu_type", f"totals has no entry for {option.gpu_type!r}")
+            raise InvalidInput(
+                f"{path}.gpu_type", f"totals has no entry for {option.gpu_type!r}"
+            )
         read_number(option.capacity_rps, f"{path}.capacity_rps", above=0.0)
         read_whole(option.running, f"{path}.running")
-        for name in ("cost_usd_per_hour", "memory_mib", "sm_percent", "power_w", "cpu_cores", "cpu_memory_mib"):
+        for name in (
+            "cost_usd_per_hour",
+            "memory_mib",
+            "sm_percent",
+            "power_w",
+            "cpu_cores",
+            "cpu_memory_mib",
+        ):
             read_number(getattr(option, name), f"{path}.{name}")
         read_number(option.launch_s, f"{path}.launch_s")
 

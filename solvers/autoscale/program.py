@@ -67,7 +67,9 @@ class ScalingProgram:
     @property
     def weight_wanted(self) -> float:
         """Σ priority · arrival rate: the served weight of a plan that serves everything."""
-        return sum(service.priority * service.arrival_rate_rps for service in self.services)
+        return sum(
+            service.priority * service.arrival_rate_rps for service in self.services
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,9 @@ def make_program(problem: AutoscaleProblem) -> ScalingProgram:
     """The Program of a problem. Raises InvalidInput."""
     check_problem(problem)
     services = tuple(sorted(problem.services, key=lambda service: service.name))
-    options = tuple(sorted(problem.options, key=lambda option: (option.service, option.gpu_type)))
+    options = tuple(
+        sorted(problem.options, key=lambda option: (option.service, option.gpu_type))
+    )
     limits = _limits(problem, options)
     limits_of: list[list[tuple[Limit, float]]] = [[] for _ in options]
     for limit in limits:
@@ -111,7 +115,8 @@ def make_program(problem: AutoscaleProblem) -> ScalingProgram:
         options=options,
         options_of=tuple(tuple(options_of[service.name]) for service in services),
         launch_cost=tuple(
-            option.cost_usd_per_hour * problem.launch_weight_per_s * option.launch_s for option in options
+            option.cost_usd_per_hour * problem.launch_weight_per_s * option.launch_s
+            for option in options
         ),
         limits=limits,
         limits_of=tuple(map(tuple, limits_of)),
@@ -136,33 +141,54 @@ def replicas_that_fit(free: float, need: float) -> int:
 def served_rps(program: ScalingProgram, counts: Sequence[int], service: int) -> float:
     """The rate that the counts serve of the service with that index; a shortage within tolerance counts as none."""
     wanted = program.services[service].arrival_rate_rps
-    capacity = sum(program.options[index].capacity_rps * counts[index] for index in program.options_of[service])
+    capacity = sum(
+        program.options[index].capacity_rps * counts[index]
+        for index in program.options_of[service]
+    )
     return wanted if capacity >= wanted * (1 - TOLERANCE) else capacity
 
 
-def replicas_missing(program: ScalingProgram, counts: Sequence[int], service: int) -> int:
+def replicas_missing(
+    program: ScalingProgram, counts: Sequence[int], service: int
+) -> int:
     """How many replicas the counts lack to the service's least number."""
-    return max(0, program.services[service].min_replicas - sum(counts[i] for i in program.options_of[service]))
+    return max(
+        0,
+        program.services[service].min_replicas
+        - sum(counts[i] for i in program.options_of[service]),
+    )
 
 
 def option_cost(program: ScalingProgram, index: int, count: int) -> float:
     """What `count` replicas of one option add to level 3."""
     option = program.options[index]
     change = count - option.running
-    return option.cost_usd_per_hour * change + program.launch_cost[index] * max(change, 0)
+    return option.cost_usd_per_hour * change + program.launch_cost[index] * max(
+        change, 0
+    )
 
 
 def score(program: ScalingProgram, counts: Sequence[int]) -> ScalingScore:
     """The three levels of the objective at these counts."""
     indexed = tuple(enumerate(program.services))
     return ScalingScore(
-        served_weight=sum(service.priority * served_rps(program, counts, index) for index, service in indexed),
-        missing_weight=sum(service.priority * replicas_missing(program, counts, index) for index, service in indexed),
-        cost_usd_per_hour=sum(option_cost(program, index, count) for index, count in enumerate(counts)),
+        served_weight=sum(
+            service.priority * served_rps(program, counts, index)
+            for index, service in indexed
+        ),
+        missing_weight=sum(
+            service.priority * replicas_missing(program, counts, index)
+            for index, service in indexed
+        ),
+        cost_usd_per_hour=sum(
+            option_cost(program, index, count) for index, count in enumerate(counts)
+        ),
     )
 
 
-def serves_more(program: ScalingProgram, left: ScalingScore, right: ScalingScore) -> bool | None:
+def serves_more(
+    program: ScalingProgram, left: ScalingScore, right: ScalingScore
+) -> bool | None:
     """Whether `left` is better on levels 1 and 2; None when they are equal there."""
     margin = TOLERANCE * program.weight_wanted
     if abs(left.served_weight - right.served_weight) > margin:
@@ -177,74 +203,145 @@ def is_better(program: ScalingProgram, left: ScalingScore, right: ScalingScore) 
     more = serves_more(program, left, right)
     if more is not None:
         return more
-    return left.cost_usd_per_hour < right.cost_usd_per_hour - COST_TOLERANCE * max(1.0, abs(right.cost_usd_per_hour))
+    return left.cost_usd_per_hour < right.cost_usd_per_hour - COST_TOLERANCE * max(
+        1.0, abs(right.cost_usd_per_hour)
+    )
 
 
 def fits(program: ScalingProgram, counts: Sequence[int]) -> bool:
     """Whether counts from a solver keep every limit, to 1e-6 relative and a thousandth of a unit per replica."""
     for limit in program.limits:
         used = sum(need * counts[index] for index, need in limit.needs)
-        if used > limit.total * (1 + TOLERANCE) + 1e-3 * sum(counts[index] for index, _ in limit.needs):
+        if used > limit.total * (1 + TOLERANCE) + 1e-3 * sum(
+            counts[index] for index, _ in limit.needs
+        ):
             return False
     for service, own in zip(program.services, program.options_of, strict=True):
-        if service.max_replicas is not None and sum(counts[index] for index in own) > service.max_replicas:
+        if (
+            service.max_replicas is not None
+            and sum(counts[index] for index in own) > service.max_replicas
+        ):
             return False
-    return all(0 <= count <= most for count, most in zip(counts, program.most, strict=True))
+    return all(
+        0 <= count <= most for count, most in zip(counts, program.most, strict=True)
+    )
 
 
 def decode(program: ScalingProgram, counts: Sequence[int]) -> AutoscaleSolution:
     """The solution that these counts stand for."""
-    unserved = (_unserved(program, counts, service) for service in range(len(program.services)))
+    unserved = (
+        _unserved(program, counts, service) for service in range(len(program.services))
+    )
     return AutoscaleSolution(
         counts=tuple(
-            ReplicaCount(service=option.service, gpu_type=option.gpu_type, count=count, change=count - option.running)
+            ReplicaCount(
+                service=option.service,
+                gpu_type=option.gpu_type,
+                count=count,
+                change=count - option.running,
+            )
             for option, count in zip(program.options, counts, strict=True)
         ),
         unserved=tuple(entry for entry in unserved if entry is not None),
     )
 
 
-def _limits(problem: AutoscaleProblem, options: tuple[ScalingOption, ...]) -> tuple[Limit, ...]:
+def _limits(
+    problem: AutoscaleProblem, options: tuple[ScalingOption, ...]
+) -> tuple[Limit, ...]:
     totals = sorted(problem.totals, key=lambda total: total.gpu_type)
     limits: list[Limit] = []
     for total in totals:
-        own = [(index, option) for index, option in enumerate(options) if option.gpu_type == total.gpu_type]
+        own = [
+            (index, option)
+            for index, option in enumerate(options)
+            if option.gpu_type == total.gpu_type
+        ]
         where = total.gpu_type
-        limits.append(_limit("sm", where, [(i, option.sm_percent) for i, option in own], total.sm_percent))
-        limits.append(_limit("memory", where, [(i, option.memory_mib) for i, option in own], total.memory_mib))
-        limits.append(_limit("power", where, [(i, option.power_w) for i, option in own], total.power_w))
+        limits.append(
+            _limit(
+                "sm",
+                where,
+                [(i, option.sm_percent) for i, option in own],
+                total.sm_percent,
+            )
+        )
+        limits.append(
+            _limit(
+                "memory",
+                where,
+                [(i, option.memory_mib) for i, option in own],
+                total.memory_mib,
+            )
+        )
+        limits.append(
+            _limit(
+                "power",
+                where,
+                [(i, option.power_w) for i, option in own],
+                total.power_w,
+            )
+        )
     everywhere = list(enumerate(options))
-    limits.append(_limit("stock", "cluster", [(i, option.cpu_cores) for i, option in everywhere], problem.cpu_cores))
+    limits.append(
+        _limit(
+            "stock",
+            "cluster",
+            [(i, option.cpu_cores) for i, option in everywhere],
+            problem.cpu_cores,
+        )
+    )
     memory = [(i, option.cpu_memory_mib) for i, option in everywhere]
     limits.append(_limit("memory", "cluster", memory, problem.cpu_memory_mib))
     return tuple(limit for limit in limits if limit.needs and limit.total != UNLIMITED)
 
 
-def _limit(rule: UnservedReason, where: str, needs: list[tuple[int, float]], total: float) -> Limit:
-    return Limit(rule=rule, where=where, needs=tuple((index, need) for index, need in needs if need > 0), total=total)
+def _limit(
+    rule: UnservedReason, where: str, needs: list[tuple[int, float]], total: float
+) -> Limit:
+    return Limit(
+        rule=rule,
+        where=where,
+        needs=tuple((index, need) for index, need in needs if need > 0),
+        total=total,
+    )
 
 
 def _most(
-    option: ScalingOption, service: ServiceTarget, gpus: int | None, own_limits: Sequence[tuple[Limit, float]]
+    option: ScalingOption,
+    service: ServiceTarget,
+    gpus: int | None,
+    own_limits: Sequence[tuple[Limit, float]],
 ) -> int:
     # One replica beyond what serves the whole rate alone, and beyond min_replicas, could be dropped at no loss.
-    bounds = [max(replicas_needed(service.arrival_rate_rps, option.capacity_rps), service.min_replicas)]
+    bounds = [
+        max(
+            replicas_needed(service.arrival_rate_rps, option.capacity_rps),
+            service.min_replicas,
+        )
+    ]
     bounds += [count for count in (gpus, service.max_replicas) if count is not None]
     bounds += [replicas_that_fit(limit.total, need) for limit, need in own_limits]
     return min(bounds)
 
 
-def _unserved(program: ScalingProgram, counts: Sequence[int], service: int) -> Unserved | None:
+def _unserved(
+    program: ScalingProgram, counts: Sequence[int], service: int
+) -> Unserved | None:
     target = program.services[service]
     shortage = target.arrival_rate_rps - served_rps(program, counts, service)
     missing = replicas_missing(program, counts, service)
     if shortage == 0 and missing == 0:
         return None
     reason = _blocking_rule(program, counts, service)
-    return Unserved(service=target.name, rate_rps=shortage, reason=reason, replicas_missing=missing)
+    return Unserved(
+        service=target.name, rate_rps=shortage, reason=reason, replicas_missing=missing
+    )
 
 
-def _blocking_rule(program: ScalingProgram, counts: Sequence[int], service: int) -> UnservedReason:
+def _blocking_rule(
+    program: ScalingProgram, counts: Sequence[int], service: int
+) -> UnservedReason:
     """The rule that forbids one more replica: that of the largest option; `budget` when one more was possible."""
     own = program.options_of[service]
     if not own:
@@ -259,7 +356,9 @@ def _blocking_rule(program: ScalingProgram, counts: Sequence[int], service: int)
     return "budget" if None in rules else rules[0] or "budget"
 
 
-def _rule_against(program: ScalingProgram, counts: Sequence[int], index: int) -> UnservedReason | None:
+def _rule_against(
+    program: ScalingProgram, counts: Sequence[int], index: int
+) -> UnservedReason | None:
     stock = program.stock[index]
     if stock is not None and counts[index] >= stock:
         return "stock"

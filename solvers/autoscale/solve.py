@@ -4,7 +4,16 @@ from typing import Literal
 
 from solvers.autoscale.greedy import solve_greedy
 from solvers.autoscale.problem import AutoscaleProblem, AutoscaleSolution
-from solvers.autoscale.program import Counts, ExactAnswer, ScalingProgram, decode, fits, is_better, make_program, score
+from solvers.autoscale.program import (
+    Counts,
+    ExactAnswer,
+    ScalingProgram,
+    decode,
+    fits,
+    is_better,
+    make_program,
+    score,
+)
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 Method = Literal["cp-sat", "pulp", "greedy"]
@@ -24,15 +33,24 @@ def solve(
     if method == "greedy":
         answer = ExactAnswer(status=SolveStatus.UNKNOWN)
     elif budget.remaining_s() == 0:
-        answer = ExactAnswer(status=SolveStatus.TIME_LIMIT, messages=(f"{method}: no time was left to try it",))
+        answer = ExactAnswer(
+            status=SolveStatus.TIME_LIMIT,
+            messages=(f"{method}: no time was left to try it",),
+        )
     else:
         answer = _solve_exact(program, start=greedy, budget=budget, method=method)
     counts, objection = _accept(program, answer, greedy)
     report = SolveReport(
         technique="autoscale",
-        method="greedy" if counts is None else "pulp-cbc" if method == "pulp" else method,
+        method="greedy"
+        if counts is None
+        else "pulp-cbc"
+        if method == "pulp"
+        else method,
         status=SolveStatus.FEASIBLE if counts is None else answer.status,
-        objective=score(program, greedy if counts is None else counts).cost_usd_per_hour,
+        objective=score(
+            program, greedy if counts is None else counts
+        ).cost_usd_per_hour,
         bound=answer.bound,
         seconds=budget.elapsed() - begun,
         messages=(*answer.messages, *objection),
@@ -40,7 +58,9 @@ def solve(
     return decode(program, greedy if counts is None else counts), report
 
 
-def _solve_exact(program: ScalingProgram, *, start: Counts, budget: Budget, method: Method) -> ExactAnswer:
+def _solve_exact(
+    program: ScalingProgram, *, start: Counts, budget: Budget, method: Method
+) -> ExactAnswer:
     # Imported here so that a greedy answer never pays for loading a solver.
     if method == "pulp":
         from solvers.autoscale.exact_pulp import solve_pulp
@@ -51,7 +71,9 @@ def _solve_exact(program: ScalingProgram, *, start: Counts, budget: Budget, meth
     return solve_cp_sat(program, start=start, budget=budget)
 
 
-def _accept(program: ScalingProgram, answer: ExactAnswer, greedy: Counts) -> tuple[Counts | None, tuple[str, ...]]:
+def _accept(
+    program: ScalingProgram, answer: ExactAnswer, greedy: Counts
+) -> tuple[Counts | None, tuple[str, ...]]:
     """The exact counts where they are valid and no worse than the greedy's; else None, and why."""
     if answer.counts is None:
         return None, ()

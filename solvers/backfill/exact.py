@@ -68,15 +68,21 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     Raises InvalidInput for a replica without a service or row.
     """
     limits = limits or FillLimits(move_s=MOVE_S)
-    return _settled(wanted, _filled(with_roomy_batches(with_top_clocks(wanted)), limits))
+    return _settled(
+        wanted, _filled(with_roomy_batches(with_top_clocks(wanted)), limits)
+    )
 
 
 def _settled(wanted: FillProblem, filled: Sequence[BoundGpu]) -> tuple[BoundGpu, ...]:
     """What was filled; GPUs without a running task as the bound plan has them."""
     own = {gpu.id: gpu for gpu in wanted.bound.gpus if gpu.replicas}
-    is_busy = (gpu.id not in own or any(task.is_resident for task in gpu.tasks) for gpu in filled)
+    is_busy = (
+        gpu.id not in own or any(task.is_resident for task in gpu.tasks)
+        for gpu in filled
+    )
     return tuple(
-        gpu if busy else replace(own[gpu.id], tasks=gpu.tasks) for gpu, busy in zip(filled, is_busy, strict=True)
+        gpu if busy else replace(own[gpu.id], tasks=gpu.tasks)
+        for gpu, busy in zip(filled, is_busy, strict=True)
     )
 
 
@@ -112,11 +118,19 @@ class FillProgram:
         """
         hosts = [*self.offers.hosts.values(), *self.offers.idle()]
         options = self.offers.options(hosts, basis)
-        candidates = [(host, mix) for host in hosts for mix in self._mixes(host, options[host.gpu.id])]
-        chosen = _choose(candidates, [self._value(mix) for _, mix in candidates], self._left_w())
+        candidates = [
+            (host, mix)
+            for host in hosts
+            for mix in self._mixes(host, options[host.gpu.id])
+        ]
+        chosen = _choose(
+            candidates, [self._value(mix) for _, mix in candidates], self._left_w()
+        )
         running = self._in_force([candidates[at] for at in chosen])
         tasks = [replace(task, due_in_s=None) for task in self._wanted.tasks]
-        return greedy.fill(replace(self._wanted, running=running, tasks=tasks), self._limits)
+        return greedy.fill(
+            replace(self._wanted, running=running, tasks=tasks), self._limits
+        )
 
     def within_budget(self, gpus: tuple[BoundGpu, ...]) -> tuple[BoundGpu, ...]:
         """The filling without tasks for which a power budget has no watts, those of least weight first.
@@ -127,7 +141,11 @@ class FillProgram:
         if np.isinf(left_w):
             return gpus
         hosts = {gpu.id: self.offers.host(gpu) for gpu in gpus}
-        seated = [(key, bound, seat) for key, host in hosts.items() for bound, seat in host.residents]
+        seated = [
+            (key, bound, seat)
+            for key, host in hosts.items()
+            for bound, seat in host.residents
+        ]
         seated.sort(key=lambda each: self._precedence(each[0], each[1]))
         kept = defaultdict[GpuId, list[BoundTask]](list)
         for key, bound, seat in seated:
@@ -136,7 +154,10 @@ class FillProgram:
             if watts <= left_w:
                 left_w -= watts
                 kept[key].append(bound)
-        trimmed = (replace(gpu, tasks=tuple(self._without_watts(gpu, kept[gpu.id]))) for gpu in gpus)
+        trimmed = (
+            replace(gpu, tasks=tuple(self._without_watts(gpu, kept[gpu.id])))
+            for gpu in gpus
+        )
         return tuple(gpu for gpu in trimmed if gpu.replicas or gpu.tasks)
 
     def _precedence(self, key: GpuId, bound: BoundTask) -> tuple[float, bool, str]:
@@ -146,7 +167,9 @@ class FillProgram:
     def _ran(self, key: GpuId, bound: BoundTask) -> bool:
         return not is_new(self.offers.known[bound.name], key, bound.sm_percent)
 
-    def _without_watts(self, gpu: BoundGpu, kept: Sequence[BoundTask]) -> Iterator[BoundTask]:
+    def _without_watts(
+        self, gpu: BoundGpu, kept: Sequence[BoundTask]
+    ) -> Iterator[BoundTask]:
         for task in gpu.tasks:
             if not task.is_resident or task in kept:
                 yield task
@@ -159,7 +182,10 @@ class FillProgram:
         if budget_w is None:
             return np.inf
         busy = (host for host in self.offers.hosts.values() if host.replicas)
-        drawn_w = sum(host.gpu_type.idle_w + sum(seat.row.power_w for seat in host.replicas) for host in busy)
+        drawn_w = sum(
+            host.gpu_type.idle_w + sum(seat.row.power_w for seat in host.replicas)
+            for host in busy
+        )
         return max(0.0, budget_w * (1.0 + _SLACK) - drawn_w)
 
     def _mixes(self, host: Host, options: Sequence[Sequence[TaskOption]]) -> list[Mix]:
@@ -168,10 +194,16 @@ class FillProgram:
         most = self._limits.max_tasks_per_gpu
         found = mixes(host, options, self._rents, most=most, is_frugal=is_frugal)
         is_idle = host.gpu.id not in self.offers.hosts
-        return [mix for mix in found if not is_idle or not self.offers.openers.isdisjoint(mix.names)]
+        return [
+            mix
+            for mix in found
+            if not is_idle or not self.offers.openers.isdisjoint(mix.names)
+        ]
 
     def _value(self, mix: Mix) -> float:
-        return mix.worth - sum(of_absent(option.standing, self._limits) for option in mix.options)
+        return mix.worth - sum(
+            of_absent(option.standing, self._limits) for option in mix.options
+        )
 
     def _in_force(self, chosen: Sequence[tuple[Host, Mix]]) -> BoundPlan:
         """The chosen mixes as a plan in force; tasks that are in none of them are swapped out where they were."""
@@ -180,13 +212,19 @@ class FillProgram:
         gpus = {
             gpu.id: replace(
                 gpu,
-                tasks=tuple(replace(task, is_resident=False) for task in gpu.tasks if task.name not in taken),
+                tasks=tuple(
+                    replace(task, is_resident=False)
+                    for task in gpu.tasks
+                    if task.name not in taken
+                ),
             )
             for gpu in before.gpus
         }
         for host, mix in chosen:
             kept = gpus[host.gpu.id].tasks if host.gpu.id in gpus else ()
-            gpus[host.gpu.id] = replace(host.gpu, tasks=(*map(_bound, mix.options), *kept))
+            gpus[host.gpu.id] = replace(
+                host.gpu, tasks=(*map(_bound, mix.options), *kept)
+            )
         return replace(before, gpus=tuple(gpus[key] for key in sorted(gpus)))
 
 
@@ -198,7 +236,9 @@ def _bound(option: TaskOption) -> BoundTask:
     return replace(was, is_resident=True)
 
 
-def _choose(candidates: Sequence[tuple[Host, Mix]], values: Sequence[float], left_w: float) -> list[int]:
+def _choose(
+    candidates: Sequence[tuple[Host, Mix]], values: Sequence[float], left_w: float
+) -> list[int]:
     """Positions of the best mixes: one per host and task, within the watts; none where the search finds nothing."""
     worthy = [at for at, value in enumerate(values) if value > 0.0]
     if not worthy:
@@ -210,7 +250,11 @@ def _choose(candidates: Sequence[tuple[Host, Mix]], values: Sequence[float], lef
             rows[row].append(place)
     limits = [LinearConstraint(_incidence(list(rows.values()), len(worthy)), ub=1.0)]
     if np.isfinite(left_w):
-        limits.append(LinearConstraint(np.array([[candidates[at][1].watts for at in worthy]]), ub=left_w))
+        limits.append(
+            LinearConstraint(
+                np.array([[candidates[at][1].watts for at in worthy]]), ub=left_w
+            )
+        )
     found = milp(
         -np.array([values[at] for at in worthy]),
         integrality=np.ones(len(worthy), dtype=np.int64),
@@ -218,7 +262,13 @@ def _choose(candidates: Sequence[tuple[Host, Mix]], values: Sequence[float], lef
         constraints=limits,
         options={"node_limit": _NODES, "mip_rel_gap": 0.0},
     )
-    return [] if found.x is None else [worthy[place] for place in np.flatnonzero(np.round(found.x) > 0.0).tolist()]
+    return (
+        []
+        if found.x is None
+        else [
+            worthy[place] for place in np.flatnonzero(np.round(found.x) > 0.0).tolist()
+        ]
+    )
 
 
 def _incidence(rows: Sequence[Sequence[int]], columns: int) -> csr_matrix:

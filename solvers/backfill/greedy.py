@@ -4,7 +4,14 @@ from dataclasses import dataclass, replace
 
 from solvers.backfill.hosts import Host, HostTenant, make_host
 from solvers.backfill.problem import ENOUGH, FillLimits, FillProblem
-from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
+from solvers.backfill.residents import (
+    Seats,
+    again,
+    bound_task,
+    empty_host,
+    is_same,
+    urgency,
+)
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import GpuId, Task
@@ -31,8 +38,12 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
             filling.reopen(gpu)
     before = {task.name: (gpu, task) for gpu in running for task in gpu.tasks}
     swapped = {name for name, (_, task) in before.items() if not task.is_resident}
-    ordered = sorted(wanted.tasks, key=lambda task: (task.name in swapped, -task.priority, task.name))
-    placeless = [task for task in ordered if not filling.keep(task, before.get(task.name))]
+    ordered = sorted(
+        wanted.tasks, key=lambda task: (task.name in swapped, -task.priority, task.name)
+    )
+    placeless = [
+        task for task in ordered if not filling.keep(task, before.get(task.name))
+    ]
     for task in sorted(placeless, key=urgency):
         if not filling.place(task):
             filling.hold(task, before.get(task.name))
@@ -56,7 +67,9 @@ class _Filling:
 
     def add_host(self, gpu: BoundGpu) -> None:
         """One more GPU with its replicas."""
-        self._hosts[gpu.id] = make_host(self._problem, self._rows, replace(gpu, tasks=()))
+        self._hosts[gpu.id] = make_host(
+            self._problem, self._rows, replace(gpu, tasks=())
+        )
         self._unused.pop(gpu.id, None)
 
     def reopen(self, gpu: BoundGpu) -> None:
@@ -66,7 +79,11 @@ class _Filling:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (host for _, host in sorted(self._hosts.items()) if host.gpu.replicas or host.tasks)
+        hosts = (
+            host
+            for _, host in sorted(self._hosts.items())
+            if host.gpu.replicas or host.tasks
+        )
         return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
 
     def keep(self, task: Task, ran: tuple[BoundGpu, BoundTask] | None) -> bool:
@@ -89,7 +106,11 @@ class _Filling:
 
     def _may_stay(self, task: Task, gpu: BoundGpu, was: BoundTask) -> bool:
         host = self._hosts.get(gpu.id)
-        return host is not None and is_same(task, was) and len(host.tasks) < self._limits.max_tasks_per_gpu
+        return (
+            host is not None
+            and is_same(task, was)
+            and len(host.tasks) < self._limits.max_tasks_per_gpu
+        )
 
     def place(self, task: Task) -> bool:
         """Give a task the best left-over, or an idle GPU where it may have one; whether it has a place."""
@@ -106,10 +127,19 @@ class _Filling:
         if task.due_in_s is None:
             return
         for host in self._hosts.values():
-            at = next((at for at, (each, _) in enumerate(host.residents) if each.name == task.name), None)
+            at = next(
+                (
+                    at
+                    for at, (each, _) in enumerate(host.residents)
+                    if each.name == task.name
+                ),
+                None,
+            )
             if at is not None:
                 alone = self._alone(task)
-                if alone is not None and self._is_saved_by(task, alone, host.pace_ms(at)):
+                if alone is not None and self._is_saved_by(
+                    task, alone, host.pace_ms(at)
+                ):
                     del host.residents[at]
                     self._take(task, alone)
                 return
@@ -122,42 +152,78 @@ class _Filling:
     def _beside(self, task: Task) -> "_Place | None":
         """The left-over on which an iteration is shortest."""
         most = self._limits.max_tasks_per_gpu
-        hosts = (host for key, host in self._hosts.items() if key not in self._cordoned and len(host.tasks) < most)
-        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))[:MAX_HOSTS]
-        return min(filter(None, (self._on(task, host) for host in roomiest)), key=_Place.order, default=None)
+        hosts = (
+            host
+            for key, host in self._hosts.items()
+            if key not in self._cordoned and len(host.tasks) < most
+        )
+        roomiest = sorted(hosts, key=lambda host: (-host.free_sm_percent, host.gpu.id))[
+            :MAX_HOSTS
+        ]
+        return min(
+            filter(None, (self._on(task, host) for host in roomiest)),
+            key=_Place.order,
+            default=None,
+        )
 
     def _alone(self, task: Task) -> "_Place | None":
         """The idle GPU that meets the task's deadline at the least cost, or comes nearest to it."""
-        idle = (gpu for key, gpu in sorted(self._unused.items(), reverse=True) if key not in self._cordoned)
+        idle = (
+            gpu
+            for key, gpu in sorted(self._unused.items(), reverse=True)
+            if key not in self._cordoned
+        )
         first = {gpu.gpu_type: gpu for gpu in idle}
-        places = filter(None, (self._on(task, empty_host(self._problem, gpu)) for _, gpu in sorted(first.items())))
+        places = filter(
+            None,
+            (
+                self._on(task, empty_host(self._problem, gpu))
+                for _, gpu in sorted(first.items())
+            ),
+        )
 
         def order(place: _Place) -> tuple[bool, float, GpuId]:
             usd = place.host.gpu_type.price_usd_per_hour * place.iteration_ms
-            return is_late(task, place.iteration_ms, spare_s=RESTART_S), usd, place.host.gpu.id
+            return (
+                is_late(task, place.iteration_ms, spare_s=RESTART_S),
+                usd,
+                place.host.gpu.id,
+            )
 
         return min(places, key=order, default=None)
 
-    def _may_be_alone(self, task: Task, alone: "_Place", beside: "_Place | None") -> bool:
+    def _may_be_alone(
+        self, task: Task, alone: "_Place", beside: "_Place | None"
+    ) -> bool:
         """Whether it is saved by an idle GPU, or it is the last moment for that, or it has waited for long."""
         if beside is not None:
             return self._is_saved_by(task, alone, beside.iteration_ms)
-        is_last_moment = is_late(task, alone.iteration_ms, spare_s=RESTART_S) and not is_late(task, alone.iteration_ms)
+        is_last_moment = is_late(
+            task, alone.iteration_ms, spare_s=RESTART_S
+        ) and not is_late(task, alone.iteration_ms)
         return is_last_moment or task.waiting_s >= self._limits.wait_s
 
     def _is_saved_by(self, task: Task, alone: "_Place", iteration_ms: float) -> bool:
         """Whether it meets its deadline on an idle GPU, and not at this pace."""
-        return is_late(task, iteration_ms) and not is_late(task, alone.iteration_ms, spare_s=RESTART_S)
+        return is_late(task, iteration_ms) and not is_late(
+            task, alone.iteration_ms, spare_s=RESTART_S
+        )
 
     def _on(self, task: Task, host: Host) -> "_Place | None":
         """The smallest share of a host with ENOUGH of the speed that the largest one has; None where none fits."""
         free_percent = host.free_sm_percent + SM_PERCENT_TOLERANCE
-        seats = [seat for seat in self._seats.on(task, host) if seat.row.sm_percent <= free_percent and host.fits(seat)]
+        seats = [
+            seat
+            for seat in self._seats.on(task, host)
+            if seat.row.sm_percent <= free_percent and host.fits(seat)
+        ]
         if not seats:
             return None
         times_ms = [host.iteration_ms(seat) for seat in seats]
         allowed_ms = min(times_ms) / ENOUGH
-        time_ms, seat = next(each for each in zip(times_ms, seats, strict=True) if each[0] <= allowed_ms)
+        time_ms, seat = next(
+            each for each in zip(times_ms, seats, strict=True) if each[0] <= allowed_ms
+        )
         return _Place(host=host, seat=seat, iteration_ms=time_ms)
 
 
@@ -178,4 +244,6 @@ def is_late(task: Task, iteration_ms: float, *, spare_s: float = 0.0) -> bool:
     """Whether it ends after its deadline, or so little before it, if it began now and kept this pace."""
     if task.due_in_s is None:
         return False
-    return (task.iterations - task.done_iterations) * iteration_ms / 1000.0 + spare_s > task.due_in_s
+    return (
+        task.iterations - task.done_iterations
+    ) * iteration_ms / 1000.0 + spare_s > task.due_in_s

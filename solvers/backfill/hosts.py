@@ -69,15 +69,25 @@ class Host:
     def _obeys(self, together: Sequence[HostTenant]) -> bool:
         return (
             _within(sum(each.row.sm_percent for each in together), 100.0)
-            and _within(sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib)
-            and _within(self.gpu_type.idle_w + sum(each.row.power_w for each in together), self.gpu_type.power_cap_w)
-            and all(self._execution_ms(together, at) <= each.longest_ms for at, each in enumerate(self.replicas))
+            and _within(
+                sum(each.row.memory_mib for each in together), self.gpu_type.memory_mib
+            )
+            and _within(
+                self.gpu_type.idle_w + sum(each.row.power_w for each in together),
+                self.gpu_type.power_cap_w,
+            )
+            and all(
+                self._execution_ms(together, at) <= each.longest_ms
+                for at, each in enumerate(self.replicas)
+            )
         )
 
     def _execution_ms(self, together: Sequence[HostTenant], at: int) -> float:
         neighbours = neighbours_of([seat.row for seat in together], at)
         seat = together[at]
-        return execution_ms(seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type)
+        return execution_ms(
+            seat.row, neighbours, sensitivity=seat.sensitivity, gpu_type=self.gpu_type
+        )
 
 
 def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
@@ -88,13 +98,22 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
     seats = []
     for replica in gpu.replicas:
         points = problem.points_of(replica.network, gpu.gpu_type)
-        row = rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+        row = rows.find(
+            replica.network,
+            gpu.gpu_type,
+            (replica.sm_percent, replica.batch, gpu.clock_mhz),
+        )
         try:
             service = problem.service(replica.service)
         except KeyError:
-            raise InvalidInput("replicas", f"{replica.id}: no service is called {replica.service!r} any more") from None
+            raise InvalidInput(
+                "replicas",
+                f"{replica.id}: no service is called {replica.service!r} any more",
+            ) from None
         if points is None or row is None:
-            raise InvalidInput("replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more")
+            raise InvalidInput(
+                "replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more"
+            )
         longest_ms = max_execution_ms(
             problem.capacity_law,
             percentile=service.percentile,
@@ -103,7 +122,11 @@ def make_host(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> Host:
             rate_rps=replica.arrival_rate_rps,
         )
         reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
-        seats.append(HostTenant(row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms))
+        seats.append(
+            HostTenant(
+                row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms
+            )
+        )
     return Host(gpu=gpu, gpu_type=gpu_type, replicas=tuple(seats))
 
 

@@ -38,7 +38,12 @@ class Mix:
 
 
 def mixes(
-    host: Host, choices: Sequence[Sequence[TaskOption]], rents: Rents, *, most: int, is_frugal: bool = False
+    host: Host,
+    choices: Sequence[Sequence[TaskOption]],
+    rents: Rents,
+    *,
+    most: int,
+    is_frugal: bool = False,
 ) -> tuple[Mix, ...]:
     """The best mix of every set of at most so many tasks that the host can carry, by the contract's laws.
 
@@ -57,7 +62,9 @@ def mixes(
     return tuple(best[key] for key in sorted(best))
 
 
-def _fitting(host: Host, choices: Sequence[Sequence[TaskOption]], most: int) -> Iterator[tuple[TaskOption, ...]]:
+def _fitting(
+    host: Host, choices: Sequence[Sequence[TaskOption]], most: int
+) -> Iterator[tuple[TaskOption, ...]]:
     """All that fit the host's SMs, memory, watts and promises, the smaller ones before those with more tasks."""
     grown: list[tuple[int, tuple[TaskOption, ...]]] = [(-1, ())]
     for _ in range(most):
@@ -74,13 +81,18 @@ def _fitting(host: Host, choices: Sequence[Sequence[TaskOption]], most: int) -> 
 
 def seated(host: Host, options: Sequence[TaskOption]) -> Host:
     """The host with just these tasks."""
-    residents = [(bound_task(option.standing.task, option.seat), option.seat) for option in options]
+    residents = [
+        (bound_task(option.standing.task, option.seat), option.seat)
+        for option in options
+    ]
     return replace(host, residents=residents, swapped=[])
 
 
 def _has_sms(host: Host, options: Sequence[TaskOption]) -> bool:
     """Cheaper to see than the rest."""
-    taken = sum(seat.row.sm_percent for seat in host.replicas) + sum(each.seat.row.sm_percent for each in options)
+    taken = sum(seat.row.sm_percent for seat in host.replicas) + sum(
+        each.seat.row.sm_percent for each in options
+    )
     return taken <= 100.0 + SM_PERCENT_TOLERANCE
 
 
@@ -88,11 +100,19 @@ def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | Non
     """None where a task would run too slowly for its move to pay."""
     trial = seated(host, options)
     paces_ms = [trial.pace_ms(at) for at in range(len(options))]
-    if any(pace_ms > option.max_ms for pace_ms, option in zip(paces_ms, options, strict=True)):
+    if any(
+        pace_ms > option.max_ms
+        for pace_ms, option in zip(paces_ms, options, strict=True)
+    ):
         return None
     pairs = list(zip(options, paces_ms, strict=True))
-    worth = sum(of_running(option.standing, pace_ms, is_new=option.is_new) for option, pace_ms in pairs)
-    rent = rents.of(host, [option.standing.remaining_ms(pace_ms) for option, pace_ms in pairs])
+    worth = sum(
+        of_running(option.standing, pace_ms, is_new=option.is_new)
+        for option, pace_ms in pairs
+    )
+    rent = rents.of(
+        host, [option.standing.remaining_ms(pace_ms) for option, pace_ms in pairs]
+    )
     idle_w = 0.0 if host.replicas else host.gpu_type.idle_w
     watts = idle_w + sum(option.seat.row.power_w for option in options)
     return Mix(options=options, worth=worth - rent, watts=watts)

@@ -12,7 +12,11 @@ from solvers.backfill.hosts import Host, make_host
 from solvers.backfill.problem import FillProblem
 from solvers.backfill.residents import Seats
 from solvers.laws.colocation import max_execution_ms
-from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.laws.operating_rows import (
+    CLOCK_TOLERANCE_MHZ,
+    SM_PERCENT_TOLERANCE,
+    OperatingRows,
+)
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
 from solvers.types.problem import OperatingPoint, Problem
@@ -26,11 +30,17 @@ class Places:
         self._problem = wanted.problem
         self._rows, self._seats = OperatingRows(wanted.problem), Seats(wanted.points)
         self._tasks = {task.name: task for task in wanted.tasks}
-        kinds = {(task.network, task.batch): task for task in sorted(wanted.tasks, key=lambda task: task.name)}
+        kinds = {
+            (task.network, task.batch): task
+            for task in sorted(wanted.tasks, key=lambda task: task.name)
+        }
         self._kinds = [kinds[key] for key in sorted(kinds)]
         """One task of every network and batch: no other fits where it does not."""
         running = wanted.running.gpus if wanted.running else ()
-        self._running = {gpu.id: tuple(task for task in gpu.tasks if task.is_resident) for gpu in running}
+        self._running = {
+            gpu.id: tuple(task for task in gpu.tasks if task.is_resident)
+            for gpu in running
+        }
 
     def are_kept(self, gpu: BoundGpu, other: BoundGpu) -> bool:
         """Whether the GPU, set otherwise, obeys its limits and has a place for every task that it has one for now.
@@ -50,13 +60,21 @@ class Places:
                 return False
         else:
             before.residents.clear()
-        return all(self._has_place(after, kind) for kind in self._kinds if self._has_place(before, kind))
+        return all(
+            self._has_place(after, kind)
+            for kind in self._kinds
+            if self._has_place(before, kind)
+        )
 
     def _seat(self, host: Host, residents: tuple[BoundTask, ...]) -> bool:
         """Put what runs there on the host; whether all of it has a row."""
         for bound in residents:
             task = self._tasks.get(bound.name)
-            seat = None if task is None else self._seats.of_share(task, host, bound.sm_percent)
+            seat = (
+                None
+                if task is None
+                else self._seats.of_share(task, host, bound.sm_percent)
+            )
             if task is not None and seat is None:
                 return False
             if seat is not None:
@@ -88,14 +106,18 @@ def with_roomy_batches(wanted: FillProblem) -> FillProblem:
 def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
     for at, replica in enumerate(gpu.replicas):
         for following in _roomier(problem, gpu, replica):
-            changed = replace(gpu, replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :]))
+            changed = replace(
+                gpu, replicas=(*gpu.replicas[:at], following, *gpu.replicas[at + 1 :])
+            )
             if places.are_kept(gpu, changed):
                 gpu = changed
                 break
     return gpu
 
 
-def _roomier(problem: Problem, gpu: BoundGpu, replica: BoundReplica) -> Iterator[BoundReplica]:
+def _roomier(
+    problem: Problem, gpu: BoundGpu, replica: BoundReplica
+) -> Iterator[BoundReplica]:
     """The replica at batches with more room, at its share and clock, the roomiest first."""
     points = problem.points_of(replica.network, gpu.gpu_type)
     own = [
@@ -105,7 +127,9 @@ def _roomier(problem: Problem, gpu: BoundGpu, replica: BoundReplica) -> Iterator
         and abs(row.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
     ]
     rooms = {row.batch: _room(problem, replica, row) for row in own}
-    enough = GAIN * rooms.get(replica.batch, math.inf)  # Who has lost its own row is told so by whoever seats it.
+    enough = GAIN * rooms.get(
+        replica.batch, math.inf
+    )  # Who has lost its own row is told so by whoever seats it.
     for row in sorted(own, key=lambda row: (-rooms[row.batch], row.batch)):
         if rooms[row.batch] > enough:
             yield _at_row(replica, row)
@@ -128,7 +152,9 @@ def _at_row(replica: BoundReplica, row: OperatingPoint) -> BoundReplica:
     """In place, where its memory is enough."""
     if row.memory_mib <= replica.memory_mib:
         return replace(replica, batch=row.batch)
-    return replace(replica, id=ReplicaId(""), batch=row.batch, memory_mib=row.memory_mib)
+    return replace(
+        replica, id=ReplicaId(""), batch=row.batch, memory_mib=row.memory_mib
+    )
 
 
 def with_top_clocks(wanted: FillProblem) -> FillProblem:
@@ -139,7 +165,10 @@ def with_top_clocks(wanted: FillProblem) -> FillProblem:
     if wanted.problem.power_budget_w is not None or not wanted.tasks:
         return wanted
     places = Places(wanted)
-    gpus = tuple(_at_top_clock(wanted.problem, places, gpu) if gpu.replicas else gpu for gpu in wanted.bound.gpus)
+    gpus = tuple(
+        _at_top_clock(wanted.problem, places, gpu) if gpu.replicas else gpu
+        for gpu in wanted.bound.gpus
+    )
     return replace(wanted, bound=replace(wanted.bound, gpus=gpus))
 
 

@@ -27,25 +27,44 @@ class Seats:
             rows = sorted(
                 row
                 for row in (points.rows if points else ())
-                if row.batch == task.batch and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+                if row.batch == task.batch
+                and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
             )
-            self._found[key] = [HostTenant(row=row, sensitivity=points.sensitivity) for row in rows] if points else []
+            self._found[key] = (
+                [HostTenant(row=row, sensitivity=points.sensitivity) for row in rows]
+                if points
+                else []
+            )
         return self._found[key]
 
     def of_share(self, task: Task, host: Host, sm_percent: float) -> HostTenant | None:
         """The one of that share."""
-        near = (seat for seat in self.on(task, host) if abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE)
+        near = (
+            seat
+            for seat in self.on(task, host)
+            if abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
+        )
         return next(near, None)
 
 
 def urgency(task: Task) -> tuple[float, float, float, str]:
     """Sorts the most urgent first: by priority, then by deadline, then by how long they wait."""
-    return -task.priority, math.inf if task.due_in_s is None else task.due_in_s, -task.waiting_s, task.name
+    return (
+        -task.priority,
+        math.inf if task.due_in_s is None else task.due_in_s,
+        -task.waiting_s,
+        task.name,
+    )
 
 
 def is_same(task: Task, was: BoundTask) -> bool:
     """Whether what was planned is still this task."""
-    return (task.kind, task.network, task.batch, task.iterations) == (was.kind, was.network, was.batch, was.iterations)
+    return (task.kind, task.network, task.batch, task.iterations) == (
+        was.kind,
+        was.network,
+        was.batch,
+        was.iterations,
+    )
 
 
 def again(was: BoundTask, task: Task, *, is_resident: bool) -> BoundTask:

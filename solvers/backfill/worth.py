@@ -61,9 +61,15 @@ class FixedWorth:
         return max(0.0, self.task.iterations - self.task.done_iterations) * iteration_ms
 
 
-def standings(wanted: FillProblem, limits: FillLimits, seats: Seats) -> dict[str, FixedWorth]:
+def standings(
+    wanted: FillProblem, limits: FillLimits, seats: Seats
+) -> dict[str, FixedWorth]:
     """By name, in that order; without tasks that no GPU type can run."""
-    homes = {task.name: (gpu.id, task) for gpu in (wanted.running.gpus if wanted.running else ()) for task in gpu.tasks}
+    homes = {
+        task.name: (gpu.id, task)
+        for gpu in (wanted.running.gpus if wanted.running else ())
+        for task in gpu.tasks
+    }
     alone = {task.name: _alone_ms(task, wanted, seats) for task in wanted.tasks}
     raw = {task.name: _weight(task, limits) for task in wanted.tasks}
     most = max(raw.values(), default=1.0)
@@ -72,7 +78,13 @@ def standings(wanted: FillProblem, limits: FillLimits, seats: Seats) -> dict[str
         best_ms = alone[task.name]
         if best_ms is not None:
             home, was = homes.get(task.name, (None, None))
-            found[task.name] = FixedWorth(task=task, weight=raw[task.name] / most, alone_ms=best_ms, home=home, was=was)
+            found[task.name] = FixedWorth(
+                task=task,
+                weight=raw[task.name] / most,
+                alone_ms=best_ms,
+                home=home,
+                was=was,
+            )
     return found
 
 
@@ -83,7 +95,11 @@ def of_running(standing: FixedWorth, iteration_ms: float, *, is_new: bool) -> fl
     risk = 0.0
     if must_begin(standing) and is_late(standing.task, iteration_ms):
         risk = LATE
-    elif must_begin(standing) and is_new and is_late(standing.task, iteration_ms, spare_s=RESTART_S):
+    elif (
+        must_begin(standing)
+        and is_new
+        and is_late(standing.task, iteration_ms, spare_s=RESTART_S)
+    ):
         risk = CLOSE
     return PROGRESS * standing.weight * (speed - restart) - risk * _urgent(standing)
 
@@ -108,30 +124,51 @@ class Rents:
     """What GPUs cost on which nothing but tasks runs."""
 
     def __init__(self, wanted: FillProblem, known: Mapping[str, FixedWorth]) -> None:
-        dearest = max((each.price_usd_per_hour for each in wanted.problem.gpu_types), default=0.0)
-        longest_ms = max((each.remaining_ms(each.alone_ms) for each in known.values()), default=0.0)
+        dearest = max(
+            (each.price_usd_per_hour for each in wanted.problem.gpu_types), default=0.0
+        )
+        longest_ms = max(
+            (each.remaining_ms(each.alone_ms) for each in known.values()), default=0.0
+        )
         self._max_usd = dearest * longest_ms / _MS_PER_HOUR
 
     def of(self, host: Host, remaining_ms: Iterable[float]) -> float:
         """Until the last task ends, which take so long each; 0 beside replicas or without tasks."""
         if host.replicas or self._max_usd <= 0.0:
             return 0.0
-        usd = host.gpu_type.price_usd_per_hour * max(remaining_ms, default=0.0) / _MS_PER_HOUR
+        usd = (
+            host.gpu_type.price_usd_per_hour
+            * max(remaining_ms, default=0.0)
+            / _MS_PER_HOUR
+        )
         return usd / self._max_usd
 
 
-def of_filling(hosts: Sequence[Host], known: Mapping[str, FixedWorth], rents: Rents, limits: FillLimits) -> float:
+def of_filling(
+    hosts: Sequence[Host],
+    known: Mapping[str, FixedWorth],
+    rents: Rents,
+    limits: FillLimits,
+) -> float:
     """The worth of all hosts with their tasks, and of the tasks that are on none of them."""
     total, seen = 0.0, set[str]()
     for host in sorted(hosts, key=lambda each: each.gpu.id):
         remaining = []
         for at, (bound, _) in enumerate(host.residents):
             standing, pace_ms = known[bound.name], host.pace_ms(at)
-            total += of_running(standing, pace_ms, is_new=is_new(standing, host.gpu.id, bound.sm_percent))
+            total += of_running(
+                standing,
+                pace_ms,
+                is_new=is_new(standing, host.gpu.id, bound.sm_percent),
+            )
             remaining.append(standing.remaining_ms(pace_ms))
             seen.add(bound.name)
         total -= rents.of(host, remaining)
-    return total + sum(of_absent(standing, limits) for name, standing in known.items() if name not in seen)
+    return total + sum(
+        of_absent(standing, limits)
+        for name, standing in known.items()
+        if name not in seen
+    )
 
 
 def must_begin(standing: FixedWorth) -> bool:
@@ -142,7 +179,9 @@ def must_begin(standing: FixedWorth) -> bool:
 def is_new(standing: FixedWorth, gpu: GpuId, sm_percent: float) -> bool:
     """Whether a task must be started to run there so."""
     was = standing.was
-    return was is None or standing.home != gpu or abs(was.sm_percent - sm_percent) > 1e-6
+    return (
+        was is None or standing.home != gpu or abs(was.sm_percent - sm_percent) > 1e-6
+    )
 
 
 def _weight(task: Task, limits: FillLimits) -> float:
@@ -157,9 +196,14 @@ def _urgent(standing: FixedWorth) -> float:
 
 def _alone_ms(task: Task, wanted: FillProblem, seats: Seats) -> float | None:
     """On the fastest type of the fleet; None where none can run it."""
-    first = {gpu.gpu_type: gpu for gpu in sorted(wanted.gpus, key=lambda each: each.id, reverse=True)}
+    first = {
+        gpu.gpu_type: gpu
+        for gpu in sorted(wanted.gpus, key=lambda each: each.id, reverse=True)
+    }
     times = []
     for _, gpu in sorted(first.items()):
         host = empty_host(wanted.problem, gpu)
-        times += [host.iteration_ms(seat) for seat in seats.on(task, host) if host.fits(seat)]
+        times += [
+            host.iteration_ms(seat) for seat in seats.on(task, host) if host.fits(seat)
+        ]
     return min(times, default=None)

@@ -42,10 +42,14 @@ from solvers.types.state import Json, Observed
 NAME = "gpulets"
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan of elastic partitioning for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
-    plan, report = plan_type_by_type(problem, TypePolicy(name=NAME, fill=_fill, capacities=_capacities), budget)
+    plan, report = plan_type_by_type(
+        problem, TypePolicy(name=NAME, fill=_fill, capacities=_capacities), budget
+    )
     return plan, report, None
 
 
@@ -77,7 +81,9 @@ def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
 
 def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
     partitioning = _Partitioning(problem, stage)
-    for service in sorted(problem.services, key=lambda service: (-service.arrival_rate_rps, service.name)):
+    for service in sorted(
+        problem.services, key=lambda service: (-service.arrival_rate_rps, service.name)
+    ):
         if service.name in stage.profiles:
             partitioning.serve(service)
     return partitioning.carriers()
@@ -98,9 +104,20 @@ class _Partitioning:
         profile = self._stage.profiles[service.name]
         left_rps, replicas = service.arrival_rate_rps, 0
         most = max_replicas(service, self._room)
-        while left_rps > ROUNDING * service.arrival_rate_rps or replicas < service.min_replicas:
-            ideal = _ideal_percent(profile, left_rps, most - replicas) if replicas < most else None
-            found = self._best_fit(service.name, ideal, left_rps) if ideal is not None else None
+        while (
+            left_rps > ROUNDING * service.arrival_rate_rps
+            or replicas < service.min_replicas
+        ):
+            ideal = (
+                _ideal_percent(profile, left_rps, most - replicas)
+                if replicas < most
+                else None
+            )
+            found = (
+                self._best_fit(service.name, ideal, left_rps)
+                if ideal is not None
+                else None
+            )
             if found is None:
                 break
             old, new = found
@@ -119,19 +136,31 @@ class _Partitioning:
             carriers.extend([carrier] * count)
         return carriers
 
-    def _best_fit(self, service: str, ideal: float, left_rps: float) -> tuple[Gpu, Gpu] | None:
+    def _best_fit(
+        self, service: str, ideal: float, left_rps: float
+    ) -> tuple[Gpu, Gpu] | None:
         """The GPU that changes (empty: a new one) and what it becomes; None where nothing fits."""
         min_rps = min(left_rps, self._stage.profiles[service].rates_rps[ideal])
         halves = sorted((gpu for gpu in self._gpus if len(gpu) == 1), key=_free_percent)
         for gpu in halves:
-            grown = self._beside(gpu, service, left_rps) if _free_percent(gpu) >= ideal else None
-            if grown is not None and _gain_rps(gpu, grown, service) >= min_rps * (1.0 - ROUNDING):
+            grown = (
+                self._beside(gpu, service, left_rps)
+                if _free_percent(gpu) >= ideal
+                else None
+            )
+            if grown is not None and _gain_rps(gpu, grown, service) >= min_rps * (
+                1.0 - ROUNDING
+            ):
                 return gpu, grown
         stock = self._stage.gpu_type.count
         if stock is None or self._gpus.total() < stock:
             return (), (_GpuLet(service=service, sm_percent=ideal, rate_rps=min_rps),)
         # No GPU is left: whatever carries most is better than nothing.
-        changes = [(gpu, grown) for gpu in halves if (grown := self._beside(gpu, service, left_rps)) is not None]
+        changes = [
+            (gpu, grown)
+            for gpu in halves
+            if (grown := self._beside(gpu, service, left_rps)) is not None
+        ]
         gains_rps = [_gain_rps(gpu, grown, service) for gpu, grown in changes]
         max_rps = max(gains_rps, default=0.0)
         return changes[gains_rps.index(max_rps)] if max_rps > 0.0 else None
@@ -142,8 +171,15 @@ class _Partitioning:
         if tenant.service == service:
             widest = max(profile.rates_rps)
             rate_rps = min(tenant.rate_rps + left_rps, profile.rates_rps[widest])
-            return (_GpuLet(service=service, sm_percent=widest, rate_rps=rate_rps),) if left_rps > 0.0 else None
-        sm_percent = max((percent for percent in profile.rates_rps if percent <= _free_percent(gpu)), default=None)
+            return (
+                (_GpuLet(service=service, sm_percent=widest, rate_rps=rate_rps),)
+                if left_rps > 0.0
+                else None
+            )
+        sm_percent = max(
+            (percent for percent in profile.rates_rps if percent <= _free_percent(gpu)),
+            default=None,
+        )
         if sm_percent is None:
             return None
         pair = (tenant, _GpuLet(service=service, sm_percent=sm_percent, rate_rps=0.0))
@@ -151,25 +187,36 @@ class _Partitioning:
         if rows is None or not obeys(self._problem, self._carrier(pair, rows)):
             return None
         mine_rps = profile.rate_rps(rows[1])
-        if self._stage.profiles[tenant.service].rate_rps(rows[0]) < tenant.rate_rps * (1.0 - ROUNDING):
+        if self._stage.profiles[tenant.service].rate_rps(rows[0]) < tenant.rate_rps * (
+            1.0 - ROUNDING
+        ):
             return None
-        return tenant, _GpuLet(service=service, sm_percent=sm_percent, rate_rps=min(left_rps, mine_rps))
+        return tenant, _GpuLet(
+            service=service, sm_percent=sm_percent, rate_rps=min(left_rps, mine_rps)
+        )
 
     def _rows(self, gpu: Gpu) -> list[OperatingPoint] | None:
         """The largest batches that keep half the SLO next to each other; None where one has none."""
         rows = []
         for let in gpu:
             neighbours = [
-                self._stage.profiles[other.service].rows[other.sm_percent] for other in gpu if other is not let
+                self._stage.profiles[other.service].rows[other.sm_percent]
+                for other in gpu
+                if other is not let
             ]
-            row = self._stage.profiles[let.service].largest_batch(let.sm_percent, _worst(neighbours))
+            row = self._stage.profiles[let.service].largest_batch(
+                let.sm_percent, _worst(neighbours)
+            )
             if row is None:
                 return None
             rows.append(row)
         return rows
 
     def _carrier(self, gpu: Gpu, rows: Sequence[OperatingPoint]) -> Carrier:
-        seats = tuple(ArrangedReplica(service=let.service, row=row) for let, row in zip(gpu, rows, strict=True))
+        seats = tuple(
+            ArrangedReplica(service=let.service, row=row)
+            for let, row in zip(gpu, rows, strict=True)
+        )
         return Carrier(gpu_type=self._stage.gpu_type.name, seats=seats)
 
     def _replace(self, old: Gpu, new: Gpu) -> None:
@@ -186,7 +233,9 @@ def _free_percent(gpu: Gpu) -> float:
 
 def _gain_rps(old: Gpu, new: Gpu, service: str) -> float:
     """What the service gains where a GPU changes."""
-    before, after = (sum(let.rate_rps for let in gpu if let.service == service) for gpu in (old, new))
+    before, after = (
+        sum(let.rate_rps for let in gpu if let.service == service) for gpu in (old, new)
+    )
     return after - before
 
 
@@ -196,14 +245,19 @@ def _ideal_percent(profile: SoloProfile, left_rps: float, replicas: int) -> floa
     if required is not None and required <= profile.knee_percent:
         return required
     spread = profile.min_percent(left_rps / replicas)
-    return max(profile.knee_percent, spread if spread is not None else max(profile.rates_rps))
+    return max(
+        profile.knee_percent, spread if spread is not None else max(profile.rates_rps)
+    )
 
 
 def _worst(neighbours: Sequence[Sequence[OperatingPoint]]) -> Neighbours:
     """The neighbours at the batches that press most."""
     if not neighbours:
         return ALONE
-    return Neighbours(count=len(neighbours), pressure=sum(max(row.pressure for row in rows) for rows in neighbours))
+    return Neighbours(
+        count=len(neighbours),
+        pressure=sum(max(row.pressure for row in rows) for rows in neighbours),
+    )
 
 
 def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:
@@ -215,5 +269,12 @@ def fill(wanted: FillProblem) -> tuple[BoundGpu, ...]:
     whole = tuple(gpu for gpu in wanted.bound.gpus if len(gpu.replicas) > 1)
     taken = {gpu.id for gpu in whole}
     free = [gpu for gpu in wanted.gpus if gpu.id not in taken]
-    filled = fill_left_over(replace(wanted, bound=replace(wanted.bound, gpus=halves), gpus=free), best_fit)
-    return tuple(sorted((*filled, *(replace(gpu, tasks=()) for gpu in whole)), key=lambda gpu: gpu.id))
+    filled = fill_left_over(
+        replace(wanted, bound=replace(wanted.bound, gpus=halves), gpus=free), best_fit
+    )
+    return tuple(
+        sorted(
+            (*filled, *(replace(gpu, tasks=()) for gpu in whole)),
+            key=lambda gpu: gpu.id,
+        )
+    )

@@ -25,8 +25,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.backfill.problem import FillProblem
-from solvers.baselines.gslice_tuning import StepRange, Tuning, tune, tuning_from_json, tuning_to_json
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas, profiles, replicas_for
+from solvers.baselines.gslice_tuning import (
+    StepRange,
+    Tuning,
+    tune,
+    tuning_from_json,
+    tuning_to_json,
+)
+from solvers.baselines.half_slo import (
+    SoloProfile,
+    half_slo_rps,
+    max_replicas,
+    profiles,
+    replicas_for,
+)
 from solvers.baselines.leftover_fill import fill_left_over, widest
 from solvers.greedy.arrange import Key, add, arrange, obeys, running_carriers, without
 from solvers.greedy.configure import MAX_REPLICAS
@@ -46,19 +58,33 @@ STEP_PERCENT = 10.0
 _FRESH = Tuning()
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan after one step of tuning, its report, and where every service's tuning stands."""
     begun = budget.elapsed()
     running = running_carriers(problem)
     carriers = list(running)
-    before = {name: tuning_from_json(entry, now_s=observed.at_s) for name, entry in _services_of(memory).items()}
-    tuned = [_tune(one, observed, before.get(one.service.name, _FRESH)) for one in _slices(problem, carriers)]
+    before = {
+        name: tuning_from_json(entry, now_s=observed.at_s)
+        for name, entry in _services_of(memory).items()
+    }
+    tuned = [
+        _tune(one, observed, before.get(one.service.name, _FRESH))
+        for one in _slices(problem, carriers)
+    ]
     _resize(problem, tuned, carriers)
     carriers = _without_surplus(problem, tuned, carriers)
     for one in tuned:
         _grow(problem, one, carriers)
     able = {one.service.name for one in tuned if one.ways}
-    plan = route(problem, NAME, carriers, reasons_short(problem, carriers, able), capacities=_capacities)
+    plan = route(
+        problem,
+        NAME,
+        carriers,
+        reasons_short(problem, carriers, able),
+        capacities=_capacities,
+    )
     report = PlanReport(
         status="greedy",
         cost_usd_per_hour=cost_usd_per_hour(problem, plan),
@@ -69,7 +95,9 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
             for one in tuned
             if one.tuning.steps != before.get(one.service.name, _FRESH).steps
         ),
-        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+        served_weight=served_weight(problem, plan)
+        if problem.objective == "max_goodput"
+        else None,
     )
     return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
 
@@ -132,11 +160,16 @@ class _Want:
 
     def ask(self, rate_rps: float) -> int:
         """How many replicas that serve so much it would take."""
-        return min(max(replicas_for(self.left_rps, rate_rps) + self.extra, self.least), self.most)
+        return min(
+            max(replicas_for(self.left_rps, rate_rps) + self.extra, self.least),
+            self.most,
+        )
 
     def get(self, rate_rps: float, replicas: int) -> None:
         """Count replicas that it has got."""
-        self.extra = max(0, self.extra - max(0, replicas - replicas_for(self.left_rps, rate_rps)))
+        self.extra = max(
+            0, self.extra - max(0, replicas - replicas_for(self.left_rps, rate_rps))
+        )
         self.left_rps = max(0.0, self.left_rps - replicas * rate_rps)
         self.least, self.most = max(0, self.least - replicas), self.most - replicas
 
@@ -155,10 +188,18 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[_Slices]:
     by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
     counts = _counts(carriers)
     slices = []
-    for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
+    for service in sorted(
+        problem.services, key=lambda service: (-service.priority, service.name)
+    ):
         found = [_way(able[service.name]) for able in by_type if service.name in able]
         running = {way.gpu_type: counts[service.name, way.gpu_type] for way in found}
-        found.sort(key=lambda way: (-running[way.gpu_type], _usd_per_hour(service, way), way.gpu_type))
+        found.sort(
+            key=lambda way: (
+                -running[way.gpu_type],
+                _usd_per_hour(service, way),
+                way.gpu_type,
+            )
+        )
         slices.append(_Slices(service=service, ways=tuple(found), running=running))
     return slices
 
@@ -195,25 +236,44 @@ def _tune(one: _Slices, observed: Observed, before: Tuning) -> _Slices:
     steps = min(max(before.steps, -first.knee), most)
     # Where nothing runs, nothing was measured that a share could have changed.
     reading = observed.reading(one.service.name) if any(one.running.values()) else None
-    rate_rps = max(one.service.arrival_rate_rps, reading.arrival_rate_rps if reading else 0.0)
+    rate_rps = max(
+        one.service.arrival_rate_rps, reading.arrival_rate_rps if reading else 0.0
+    )
     is_enough_narrower = _carried_rps(one, steps - 1) >= rate_rps
-    allowed = StepRange(lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps, highest=most)
-    tuning = tune(before.at(steps), reading, allowed, slo_ms=one.service.slo_ms, now_s=observed.at_s)
+    allowed = StepRange(
+        lowest=max(-first.knee, steps - 1) if is_enough_narrower else steps,
+        highest=most,
+    )
+    tuning = tune(
+        before.at(steps),
+        reading,
+        allowed,
+        slo_ms=one.service.slo_ms,
+        now_s=observed.at_s,
+    )
     return replace(one, tuning=tuning)
 
 
 def _carried_rps(one: _Slices, steps: int) -> float:
     """What the running replicas carry by their profile so many steps from the knee."""
-    carried_rps = sum(one.running[way.gpu_type] * way.rate_rps(steps) for way in one.ways)
+    carried_rps = sum(
+        one.running[way.gpu_type] * way.rate_rps(steps) for way in one.ways
+    )
     first = one.ways[0]
     # From beyond the widest share, a step down takes a replica away.
     is_beyond = first.knee + steps >= len(first.shares) - 1
     return carried_rps - (first.rate_rps(steps) if is_beyond else 0.0)
 
 
-def _resize(problem: Problem, tuned: Sequence[_Slices], carriers: list[Carrier]) -> None:
+def _resize(
+    problem: Problem, tuned: Sequence[_Slices], carriers: list[Carrier]
+) -> None:
     """Give the running replicas their shares: on their GPU if it holds them, else on another, else not at all."""
-    rows = {(one.service.name, way.gpu_type): way.row(one.tuning.steps) for one in tuned for way in one.ways}
+    rows = {
+        (one.service.name, way.gpu_type): way.row(one.tuning.steps)
+        for one in tuned
+        for way in one.ways
+    }
     for index, carrier in enumerate(carriers):
         carriers[index] = _resized(problem, carrier, rows)
     for key, row in rows.items():
@@ -222,12 +282,22 @@ def _resize(problem: Problem, tuned: Sequence[_Slices], carriers: list[Carrier])
     carriers[:] = [carrier for carrier in carriers if carrier.seats]
 
 
-def _resized(problem: Problem, carrier: Carrier, rows: Mapping[Key, OperatingPoint]) -> Carrier:
+def _resized(
+    problem: Problem, carrier: Carrier, rows: Mapping[Key, OperatingPoint]
+) -> Carrier:
     """The carrier with the shares that it holds, narrower ones first; without services that it cannot serve."""
     seats = [seat for seat in carrier.seats if (seat.service, carrier.gpu_type) in rows]
-    wanted = [ArrangedReplica(service=seat.service, row=rows[seat.service, carrier.gpu_type]) for seat in seats]
-    for at in sorted(range(len(seats)), key=lambda at: wanted[at].row.sm_percent - seats[at].row.sm_percent):
-        trial = Carrier(gpu_type=carrier.gpu_type, seats=(*seats[:at], wanted[at], *seats[at + 1 :]))
+    wanted = [
+        ArrangedReplica(service=seat.service, row=rows[seat.service, carrier.gpu_type])
+        for seat in seats
+    ]
+    for at in sorted(
+        range(len(seats)),
+        key=lambda at: wanted[at].row.sm_percent - seats[at].row.sm_percent,
+    ):
+        trial = Carrier(
+            gpu_type=carrier.gpu_type, seats=(*seats[:at], wanted[at], *seats[at + 1 :])
+        )
         if obeys(problem, trial):
             seats = list(trial.seats)
     return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
@@ -239,13 +309,21 @@ def _with_one_moved(
     """The carriers with one replica that has another row put where the row fits; None if none has, or none fits."""
     service, gpu_type = key
     for index, carrier in enumerate(carriers):
-        if carrier.gpu_type == gpu_type and any(one.service == service and one.row != row for one in carrier.seats):
-            moved = [*carriers[:index], without(carrier, service), *carriers[index + 1 :]]
+        if carrier.gpu_type == gpu_type and any(
+            one.service == service and one.row != row for one in carrier.seats
+        ):
+            moved = [
+                *carriers[:index],
+                without(carrier, service),
+                *carriers[index + 1 :],
+            ]
             return moved if add(problem, moved, key, row, 1) else None
     return None
 
 
-def _without_surplus(problem: Problem, tuned: Sequence[_Slices], carriers: Sequence[Carrier]) -> list[Carrier]:
+def _without_surplus(
+    problem: Problem, tuned: Sequence[_Slices], carriers: Sequence[Carrier]
+) -> list[Carrier]:
     counts, wanted = _counts(carriers), {}
     for one in tuned:
         want = _want(one)
@@ -264,7 +342,17 @@ def _grow(problem: Problem, one: _Slices, carriers: list[Carrier]) -> None:
     room = MAX_REPLICAS - counts.total()
     for way in one.ways:
         asked = min(want.ask(way.rate_rps(steps)), room)
-        placed = add(problem, carriers, (one.service.name, way.gpu_type), way.row(steps), asked) if asked > 0 else 0
+        placed = (
+            add(
+                problem,
+                carriers,
+                (one.service.name, way.gpu_type),
+                way.row(steps),
+                asked,
+            )
+            if asked > 0
+            else 0
+        )
         want.get(way.rate_rps(steps), placed)
         room -= placed
 
@@ -280,21 +368,37 @@ def _want(one: _Slices) -> _Want:
 
 
 def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
-    return Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+    return Counter(
+        (seat.service, carrier.gpu_type)
+        for carrier in carriers
+        for seat in carrier.seats
+    )
 
 
-def _remember(tuned: Sequence[_Slices], before: Sequence[Carrier], after: Sequence[Carrier], *, now_s: float) -> Json:
+def _remember(
+    tuned: Sequence[_Slices],
+    before: Sequence[Carrier],
+    after: Sequence[Carrier],
+    *,
+    now_s: float,
+) -> Json:
     """Every service's tuning, with the present as its last change where its replicas have changed."""
     old, new = _rows(before), _rows(after)
     services: dict[str, Json] = {}
     for one in tuned:
         name = one.service.name
-        tuning = one.tuning if old[name] == new[name] else replace(one.tuning, changed_at_s=now_s)
+        tuning = (
+            one.tuning
+            if old[name] == new[name]
+            else replace(one.tuning, changed_at_s=now_s)
+        )
         services[name] = tuning_to_json(tuning)
     return {"version": MEMORY_VERSION, "services": services}
 
 
-def _rows(carriers: Sequence[Carrier]) -> defaultdict[str, Counter[tuple[str, OperatingPoint]]]:
+def _rows(
+    carriers: Sequence[Carrier],
+) -> defaultdict[str, Counter[tuple[str, OperatingPoint]]]:
     """By service, its replicas by GPU type and row."""
     rows: defaultdict[str, Counter[tuple[str, OperatingPoint]]] = defaultdict(Counter)
     for carrier in carriers:

@@ -55,19 +55,39 @@ class StepRange:
 
 
 def tune(
-    tuning: Tuning, reading: ServiceObservation | None, allowed: StepRange, *, slo_ms: float, now_s: float
+    tuning: Tuning,
+    reading: ServiceObservation | None,
+    allowed: StepRange,
+    *,
+    slo_ms: float,
+    now_s: float,
 ) -> Tuning:
     """The tuning after the reading; the same where it asks for no step, or came too soon after the last change."""
-    settled_s = -math.inf if tuning.changed_at_s is None else tuning.changed_at_s + SETTLE_S
+    settled_s = (
+        -math.inf if tuning.changed_at_s is None else tuning.changed_at_s + SETTLE_S
+    )
     if reading is None or now_s - reading.age_s < settled_s:
         return tuning
     if _is_miss(reading, slo_ms):
-        missed = replace(tuning, missed_steps=tuning.steps, missed_rps=reading.arrival_rate_rps, missed_at_s=now_s)
+        missed = replace(
+            tuning,
+            missed_steps=tuning.steps,
+            missed_rps=reading.arrival_rate_rps,
+            missed_at_s=now_s,
+        )
         up = min(tuning.steps + 1, allowed.highest)
-        return replace(missed, steps=up, changed_at_s=now_s) if up > tuning.steps else missed
+        return (
+            replace(missed, steps=up, changed_at_s=now_s)
+            if up > tuning.steps
+            else missed
+        )
     down = tuning.steps - 1
     has_slack = reading.latency_ms is not None and reading.latency_ms < SLACK * slo_ms
-    if has_slack and down >= allowed.lowest and not _is_known_to_miss(tuning, down, reading, now_s):
+    if (
+        has_slack
+        and down >= allowed.lowest
+        and not _is_known_to_miss(tuning, down, reading, now_s)
+    ):
         return replace(tuning, steps=down, changed_at_s=now_s)
     return tuning
 
@@ -77,11 +97,16 @@ def _is_miss(reading: ServiceObservation, slo_ms: float) -> bool:
     return is_late or reading.served_rps < SERVED * reading.arrival_rate_rps
 
 
-def _is_known_to_miss(tuning: Tuning, steps: int, reading: ServiceObservation, now_s: float) -> bool:
+def _is_known_to_miss(
+    tuning: Tuning, steps: int, reading: ServiceObservation, now_s: float
+) -> bool:
     """Whether so few steps were lately too few for a rate like this."""
     if tuning.missed_steps is None or now_s > tuning.missed_at_s + MISS_COUNTS_S:
         return False
-    return steps <= tuning.missed_steps and reading.arrival_rate_rps >= SERVED * tuning.missed_rps
+    return (
+        steps <= tuning.missed_steps
+        and reading.arrival_rate_rps >= SERVED * tuning.missed_rps
+    )
 
 
 def tuning_to_json(tuning: Tuning) -> Json:
@@ -98,11 +123,15 @@ def tuning_to_json(tuning: Tuning) -> Json:
 def tuning_from_json(memory: Json, *, now_s: float) -> Tuning:
     """The remembered tuning, a new one where there is none; what lies in the future is forgotten."""
     fields = memory if isinstance(memory, Mapping) else {}
-    changed_at_s, missed_at_s = (_past(fields.get(name), now_s) for name in ("changed_at_s", "missed_at_s"))
+    changed_at_s, missed_at_s = (
+        _past(fields.get(name), now_s) for name in ("changed_at_s", "missed_at_s")
+    )
     return Tuning(
         steps=_whole(fields.get("steps")) or 0,
         changed_at_s=changed_at_s,
-        missed_steps=None if missed_at_s is None else _whole(fields.get("missed_steps")),
+        missed_steps=None
+        if missed_at_s is None
+        else _whole(fields.get("missed_steps")),
         missed_rps=_real(fields.get("missed_rps")) or 0.0,
         missed_at_s=missed_at_s or 0.0,
     )

@@ -18,7 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
+from solvers.greedy.configure import (
+    MAX_REPLICAS,
+    MIN_CAPACITY_RPS,
+    fitting_rows,
+    planning_clock_mhz,
+)
 from solvers.laws.colocation import ALONE, Neighbours, execution_ms
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
@@ -45,24 +50,39 @@ class SoloProfile:
     rows: Mapping[float, tuple[OperatingPoint, ...]]
     """By SM percent, ascending; of each the batches, ascending."""
 
-    def execution_ms(self, row: OperatingPoint, neighbours: Neighbours = ALONE) -> float:
+    def execution_ms(
+        self, row: OperatingPoint, neighbours: Neighbours = ALONE
+    ) -> float:
         """Milliseconds that a batch takes next to these neighbours."""
-        return execution_ms(row, neighbours, sensitivity=self.sensitivity, gpu_type=self.gpu_type)
+        return execution_ms(
+            row, neighbours, sensitivity=self.sensitivity, gpu_type=self.gpu_type
+        )
 
     def rate_rps(self, row: OperatingPoint, neighbours: Neighbours = ALONE) -> float:
         """What the rule of half the SLO gives a replica next to these neighbours."""
         return half_slo_rps(row, self.execution_ms(row, neighbours), slo_ms=self.slo_ms)
 
-    def largest_batch(self, sm_percent: float, neighbours: Neighbours = ALONE) -> OperatingPoint | None:
+    def largest_batch(
+        self, sm_percent: float, neighbours: Neighbours = ALONE
+    ) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO; None where none does."""
         rows = reversed(self.rows.get(sm_percent, ()))
-        return next((row for row in rows if self.rate_rps(row, neighbours) >= MIN_CAPACITY_RPS), None)
+        return next(
+            (row for row in rows if self.rate_rps(row, neighbours) >= MIN_CAPACITY_RPS),
+            None,
+        )
 
     @cached_property
     def rates_rps(self) -> Mapping[float, float]:
         """What a replica serves alone at its largest batch, by SM percent, ascending; without those that cannot."""
-        best = ((sm_percent, self.largest_batch(sm_percent)) for sm_percent in self.rows)
-        return {sm_percent: self.rate_rps(row) for sm_percent, row in best if row is not None}
+        best = (
+            (sm_percent, self.largest_batch(sm_percent)) for sm_percent in self.rows
+        )
+        return {
+            sm_percent: self.rate_rps(row)
+            for sm_percent, row in best
+            if row is not None
+        }
 
     @cached_property
     def highest_rps(self) -> float:
@@ -71,7 +91,10 @@ class SoloProfile:
 
     def min_percent(self, rate_rps: float) -> float | None:
         """The smallest SM percent that serves the rate; None where none does."""
-        return next((percent for percent, rate in self.rates_rps.items() if rate >= rate_rps), None)
+        return next(
+            (percent for percent, rate in self.rates_rps.items() if rate >= rate_rps),
+            None,
+        )
 
     @cached_property
     def knee_percent(self) -> float:
@@ -82,7 +105,9 @@ class SoloProfile:
         """
         widest = max(self.rates_rps)
         slope = self.rates_rps[widest] / widest
-        above = {percent: rate - slope * percent for percent, rate in self.rates_rps.items()}
+        above = {
+            percent: rate - slope * percent for percent, rate in self.rates_rps.items()
+        }
         knee = max(above, key=lambda percent: (above[percent], -percent))
         return knee if above[knee] > _MIN_BEND * self.highest_rps else widest
 
@@ -97,7 +122,9 @@ def profiles(problem: Problem, gpu_type: GpuType) -> dict[str, SoloProfile]:
         if points is None or not service.allows(gpu_type.name):
             continue
         if service.network not in by_network:
-            by_network[service.network] = _by_percent(fitting_rows(problem, service, gpu_type, clock_mhz))
+            by_network[service.network] = _by_percent(
+                fitting_rows(problem, service, gpu_type, clock_mhz)
+            )
         profile = SoloProfile(
             gpu_type=gpu_type,
             slo_ms=service.slo_ms,
@@ -119,7 +146,9 @@ def max_replicas(service: ServiceDemand, limit: int) -> int:
     return limit if service.max_replicas is None else min(limit, service.max_replicas)
 
 
-def _by_percent(rows: Iterable[OperatingPoint]) -> Mapping[float, tuple[OperatingPoint, ...]]:
+def _by_percent(
+    rows: Iterable[OperatingPoint],
+) -> Mapping[float, tuple[OperatingPoint, ...]]:
     grouped: dict[float, list[OperatingPoint]] = {}
     for row in sorted(rows):
         grouped.setdefault(row.sm_percent, []).append(row)

@@ -23,7 +23,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas, replicas_for
+from solvers.baselines.half_slo import (
+    SoloProfile,
+    half_slo_rps,
+    max_replicas,
+    replicas_for,
+)
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.arrange import obeys
 from solvers.greedy.routing import ArrangedReplica, Carrier
@@ -42,10 +47,14 @@ _GUARD = 1e-9
 Seats = tuple[ArrangedReplica, ...]
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan that iGniter's algorithm makes for the Problem's rates, and its report; it remembers nothing."""
     del observed, memory
-    plan, report = plan_type_by_type(problem, TypePolicy(name=NAME, fill=_fill, capacities=_capacities), budget)
+    plan, report = plan_type_by_type(
+        problem, TypePolicy(name=NAME, fill=_fill, capacities=_capacities), budget
+    )
     return plan, report, None
 
 
@@ -70,7 +79,9 @@ class _Needs:
 
     def are_met(self, seat: ArrangedReplica, neighbours: Neighbours) -> bool:
         rate_rps = self.profiles[seat.service].rate_rps(seat.row, neighbours)
-        return rate_rps > 0.0 and rate_rps >= self.rates_rps[seat.service] * (1.0 - _GUARD)
+        return rate_rps > 0.0 and rate_rps >= self.rates_rps[seat.service] * (
+            1.0 - _GUARD
+        )
 
 
 def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
@@ -92,25 +103,41 @@ def _fill(problem: Problem, stage: TypeStage) -> list[Carrier]:
         for service in problem.services
         if service.name in stage.profiles
     ]
-    needs = _Needs(profiles=stage.profiles, rates_rps={one.service: one.rate_rps for one in workloads})
+    needs = _Needs(
+        profiles=stage.profiles,
+        rates_rps={one.service: one.rate_rps for one in workloads},
+    )
     # Equal GPUs are one entry: they are equally good for the next replica.
     gpus: Counter[Seats] = Counter()
     room = stage.room
-    for workload in sorted(workloads, key=lambda one: (-one.row.sm_percent, one.service)):
+    for workload in sorted(
+        workloads, key=lambda one: (-one.row.sm_percent, one.service)
+    ):
         seat = ArrangedReplica(service=workload.service, row=workload.row)
         placed = 0
-        while placed < min(workload.replicas, room) and _place(problem, stage, needs, gpus, seat):
+        while placed < min(workload.replicas, room) and _place(
+            problem, stage, needs, gpus, seat
+        ):
             placed += 1
         room -= placed
-    return [Carrier(gpu_type=stage.gpu_type.name, seats=seats) for seats, count in gpus.items() for _ in range(count)]
+    return [
+        Carrier(gpu_type=stage.gpu_type.name, seats=seats)
+        for seats, count in gpus.items()
+        for _ in range(count)
+    ]
 
 
 def _workload(service: ServiceDemand, profile: SoloProfile, room: int) -> _Workload:
     needed = replicas_for(service.arrival_rate_rps, profile.highest_rps)
     replicas = min(max(needed, service.min_replicas), max_replicas(service, room))
     rate_rps = min(service.arrival_rate_rps / max(1, replicas), profile.highest_rps)
-    row = min(_sufficient(profile, rate_rps), key=lambda row: (row.sm_percent, -_spare(profile, row, rate_rps), row))
-    return _Workload(service=service.name, replicas=replicas, rate_rps=rate_rps, row=row)
+    row = min(
+        _sufficient(profile, rate_rps),
+        key=lambda row: (row.sm_percent, -_spare(profile, row, rate_rps), row),
+    )
+    return _Workload(
+        service=service.name, replicas=replicas, rate_rps=rate_rps, row=row
+    )
 
 
 def _sufficient(profile: SoloProfile, rate_rps: float) -> Iterator[OperatingPoint]:
@@ -131,15 +158,25 @@ def _spare(profile: SoloProfile, row: OperatingPoint, rate_rps: float) -> float:
     return longest_ms / profile.execution_ms(row)
 
 
-def _place(problem: Problem, stage: TypeStage, needs: _Needs, gpus: Counter[Seats], seat: ArrangedReplica) -> bool:
+def _place(
+    problem: Problem,
+    stage: TypeStage,
+    needs: _Needs,
+    gpus: Counter[Seats],
+    seat: ArrangedReplica,
+) -> bool:
     """Put a replica where the extra SM percent is least, on a new GPU where no other has room; whether it was put."""
     best: tuple[float, Seats, Seats] | None = None
     for seats in gpus:
         before = _percent(seats) + seat.row.sm_percent
-        if before > 100.0 + SM_PERCENT_TOLERANCE or any(other.service == seat.service for other in seats):
+        if before > 100.0 + SM_PERCENT_TOLERANCE or any(
+            other.service == seat.service for other in seats
+        ):
             continue
         widened = _widen(needs, (*seats, seat))
-        if widened is None or not obeys(problem, Carrier(gpu_type=stage.gpu_type.name, seats=widened)):
+        if widened is None or not obeys(
+            problem, Carrier(gpu_type=stage.gpu_type.name, seats=widened)
+        ):
             continue
         extra = _percent(widened) - before
         if best is None or extra < best[0] - SM_PERCENT_TOLERANCE:
@@ -179,7 +216,12 @@ def _widen(needs: _Needs, seats: Seats) -> Seats | None:
 
 def _next_row(profile: SoloProfile, row: OperatingPoint) -> OperatingPoint | None:
     """The row of the same batch with the next larger SM percent."""
-    wider = (one for percent, rows in profile.rows.items() if percent > row.sm_percent for one in rows)
+    wider = (
+        one
+        for percent, rows in profile.rows.items()
+        if percent > row.sm_percent
+        for one in rows
+    )
     return next((one for one in wider if one.batch == row.batch), None)
 
 

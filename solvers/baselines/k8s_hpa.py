@@ -23,7 +23,14 @@ from solvers.greedy.scaling_rules import HpaRule, decide_hpa
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason, replicas_of
+from solvers.types.plan import (
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    Unserved,
+    UnservedReason,
+    replicas_of,
+)
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType, Json, Observed
 
@@ -36,7 +43,9 @@ _VERSION = 1
 _SHORTAGE_TOLERANCE = 1e-9
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan that Kubernetes would reach in this period, its report and the memory for the next."""
     begun = budget.elapsed()
     fleets = _running_fleets(problem, memory)
@@ -64,7 +73,14 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         ),
         served_weight=served_weight(problem, plan) if is_goodput else None,
     )
-    return plan, report, {"version": _VERSION, "services": {fleet.service.name: _remember(fleet) for fleet in fleets}}
+    return (
+        plan,
+        report,
+        {
+            "version": _VERSION,
+            "services": {fleet.service.name: _remember(fleet) for fleet in fleets},
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +116,9 @@ class _Fleet:
         """Kubernetes runs at least one replica, unless even one is more than the service allows."""
         least = max(1, self.service.min_replicas)
         most = self.service.max_replicas
-        return HpaRule(min_replicas=least if most is None else min(least, most), max_replicas=most)
+        return HpaRule(
+            min_replicas=least if most is None else min(least, most), max_replicas=most
+        )
 
 
 def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
@@ -108,7 +126,9 @@ def _running_fleets(problem: Problem, memory: Json) -> list[_Fleet]:
     remembered = _services_of(memory)
     free = _free_gpus(problem, ())
     fleets = []
-    for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
+    for service in sorted(
+        problem.services, key=lambda service: (-service.priority, service.name)
+    ):
         entry = remembered.get(service.name)
         fields = entry if isinstance(entry, Mapping) else {}
         draws = fields.get("draws")
@@ -147,9 +167,20 @@ def _ways(problem: Problem, service: ServiceDemand) -> dict[str, _WholeGpu]:
         if points is None or not points.rows or not service.allows(gpu_type.name):
             continue
         widest = max(row.sm_percent for row in points.rows)
-        fitting = [row for row in points.rows if row.sm_percent == widest and _fits(row, gpu_type)]
-        able = [_WholeGpu(row=row, capacity_rps=_capacity_rps(problem, service, row)) for row in fitting]
-        best = max(able, key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch), default=None)
+        fitting = [
+            row
+            for row in points.rows
+            if row.sm_percent == widest and _fits(row, gpu_type)
+        ]
+        able = [
+            _WholeGpu(row=row, capacity_rps=_capacity_rps(problem, service, row))
+            for row in fitting
+        ]
+        best = max(
+            able,
+            key=lambda way: (way.capacity_rps, -way.row.power_w, -way.row.batch),
+            default=None,
+        )
         if best is not None and best.capacity_rps >= MIN_CAPACITY_RPS:
             ways[gpu_type.name] = best
     return ways
@@ -163,7 +194,9 @@ def _fits(row: OperatingPoint, gpu_type: GpuType) -> bool:
     )
 
 
-def _capacity_rps(problem: Problem, service: ServiceDemand, row: OperatingPoint) -> float:
+def _capacity_rps(
+    problem: Problem, service: ServiceDemand, row: OperatingPoint
+) -> float:
     return capacity_rps(
         problem.capacity_law,
         percentile=service.percentile,
@@ -179,10 +212,16 @@ def _decide(fleet: _Fleet, observed: Observed) -> None:
         fleet.hpa = None
         return
     reading = observed.reading(fleet.service.name)
-    rate_rps = fleet.service.arrival_rate_rps if reading is None else reading.arrival_rate_rps
+    rate_rps = (
+        fleet.service.arrival_rate_rps if reading is None else reading.arrival_rate_rps
+    )
     metric = rate_rps / fleet.capacity_rps
     decision, fleet.hpa = decide_hpa(
-        len(fleet.gpu_types), metric / TARGET, fleet.rule, now_s=observed.at_s, memory=fleet.hpa
+        len(fleet.gpu_types),
+        metric / TARGET,
+        fleet.rule,
+        now_s=observed.at_s,
+        memory=fleet.hpa,
     )
     fleet.wanted = decision.replicas
 
@@ -191,7 +230,11 @@ def _free_gpus(problem: Problem, fleets: Sequence[_Fleet]) -> dict[str, int]:
     """GPUs per type that carry no replica, of as many as a plan may use."""
     used = Counter(name for fleet in fleets for name in fleet.gpu_types)
     return {
-        gpu_type.name: (MAX_REPLICAS if gpu_type.count is None else min(gpu_type.count, MAX_REPLICAS))
+        gpu_type.name: (
+            MAX_REPLICAS
+            if gpu_type.count is None
+            else min(gpu_type.count, MAX_REPLICAS)
+        )
         - used[gpu_type.name]
         for gpu_type in problem.gpu_types
     }
@@ -204,7 +247,9 @@ def _grow(fleet: _Fleet, free: dict[str, int], *, seed: int) -> None:
         if not types:
             return
         # A string seeds the generator alike on every platform and in every process.
-        drawn = random.Random(f"{seed}/{fleet.service.name}/{fleet.draws}").choice(types)
+        drawn = random.Random(f"{seed}/{fleet.service.name}/{fleet.draws}").choice(
+            types
+        )
         fleet.draws += 1
         fleet.gpu_types.append(drawn)
         free[drawn] -= 1
@@ -216,7 +261,10 @@ def _is_enough(fleet: _Fleet) -> bool:
         return replicas >= fleet.wanted
     if rule.max_replicas is not None and replicas >= rule.max_replicas:
         return True
-    return replicas >= rule.min_replicas and fleet.service.arrival_rate_rps <= TARGET * fleet.capacity_rps
+    return (
+        replicas >= rule.min_replicas
+        and fleet.service.arrival_rate_rps <= TARGET * fleet.capacity_rps
+    )
 
 
 def _gpu_plans(fleet: _Fleet) -> Iterator[GpuPlan]:
@@ -225,9 +273,14 @@ def _gpu_plans(fleet: _Fleet) -> Iterator[GpuPlan]:
     for name, count in sorted(Counter(fleet.gpu_types).items()):
         row = fleet.ways[name].row
         replica = ReplicaPlan(
-            service=fleet.service.name, sm_percent=row.sm_percent, batch=row.batch, arrival_rate_rps=rates[name]
+            service=fleet.service.name,
+            sm_percent=row.sm_percent,
+            batch=row.batch,
+            arrival_rate_rps=rates[name],
         )
-        yield GpuPlan(gpu_type=name, count=count, clock_mhz=row.clock_mhz, replicas=(replica,))
+        yield GpuPlan(
+            gpu_type=name, count=count, clock_mhz=row.clock_mhz, replicas=(replica,)
+        )
 
 
 def _even_rates(fleet: _Fleet) -> dict[str, float]:
@@ -236,7 +289,9 @@ def _even_rates(fleet: _Fleet) -> dict[str, float]:
     counts = Counter(fleet.gpu_types)
     rates = {}
     for name in sorted(counts, key=lambda name: (fleet.ways[name].capacity_rps, name)):
-        rates[name] = min(max(0.0, left_rps) / left_replicas, fleet.ways[name].capacity_rps)
+        rates[name] = min(
+            max(0.0, left_rps) / left_replicas, fleet.ways[name].capacity_rps
+        )
         left_rps -= counts[name] * rates[name]
         left_replicas -= counts[name]
     return rates
@@ -250,7 +305,12 @@ def _unserved(fleet: _Fleet) -> Iterator[Unserved]:
     missing = max(0, service.min_replicas - len(fleet.gpu_types))
     if shortage or missing:
         reason = _reason(fleet)
-        yield Unserved(service=service.name, rate_rps=shortage, reason=reason, replicas_missing=missing)
+        yield Unserved(
+            service=service.name,
+            rate_rps=shortage,
+            reason=reason,
+            replicas_missing=missing,
+        )
 
 
 def _reason(fleet: _Fleet) -> UnservedReason:

@@ -17,7 +17,14 @@ from functools import partial
 
 from solvers.backfill.hosts import Host, HostTenant, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
-from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
+from solvers.backfill.residents import (
+    Seats,
+    again,
+    bound_task,
+    empty_host,
+    is_same,
+    urgency,
+)
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import Gpu, GpuId, Task
@@ -36,7 +43,11 @@ def widest(places: Sequence[Place], seats_on: SeatsOn) -> Place:
 
 def best_fit(places: Sequence[Place], seats_on: SeatsOn) -> Place:
     """The fewest SMs that reach the knee of the task's speed on their GPU, else the most."""
-    enough = [place for place in places if place[1].row.sm_percent >= knee_percent(seats_on(place[0]))]
+    enough = [
+        place
+        for place in places
+        if place[1].row.sm_percent >= knee_percent(seats_on(place[0]))
+    ]
     if not enough:
         return widest(places, seats_on)
     return min(enough, key=lambda place: (place[1].row.sm_percent, place[0].gpu.id))
@@ -46,11 +57,16 @@ def knee_percent(seats: Sequence[HostTenant]) -> float:
     """The share at which the speed lies farthest above the chord from nothing to the widest; the smallest of equals."""
     last = seats[-1].row
     slope = 1.0 / last.solo_ms / last.sm_percent
-    above = {seat.row.sm_percent: 1.0 / seat.row.solo_ms - slope * seat.row.sm_percent for seat in seats}
+    above = {
+        seat.row.sm_percent: 1.0 / seat.row.solo_ms - slope * seat.row.sm_percent
+        for seat in seats
+    }
     return max(above, key=lambda share: (above[share], -share))
 
 
-def fill_left_over(wanted: FillProblem, choose: Choose, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
+def fill_left_over(
+    wanted: FillProblem, choose: Choose, limits: FillLimits | None = None
+) -> tuple[BoundGpu, ...]:
     """The bound plan's GPUs with at most one task each, and idle ones that tasks were given, by id.
 
     The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
@@ -73,14 +89,22 @@ class LeftOver:
         self._hosts: dict[GpuId, Host] = {}
         self._placed: set[str] = set()
         running = wanted.running.gpus if wanted.running else ()
-        alone = (gpu for gpu in running if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused))
+        alone = (
+            gpu
+            for gpu in running
+            if gpu.tasks and not gpu.replicas and _is_same_type(gpu, self._unused)
+        )
         for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
             self.put(replace(gpu, tasks=()))
             self._unused.pop(gpu.id, None)
         tasks = {task.name: task for task in wanted.tasks}
         for gpu in running:
             for was in gpu.tasks[:1]:
-                if gpu.id in self._hosts and was.name in tasks and is_same(tasks[was.name], was):
+                if (
+                    gpu.id in self._hosts
+                    and was.name in tasks
+                    and is_same(tasks[was.name], was)
+                ):
                     self._keep(self._hosts[gpu.id], tasks[was.name], was)
 
     def put(self, gpu: BoundGpu) -> Host:
@@ -96,12 +120,20 @@ class LeftOver:
 
     def free(self) -> list[Host]:
         """GPUs with replicas and without a task, on which something may start, by id."""
-        hosts = (host for key, host in sorted(self._hosts.items()) if key not in self._cordoned)
+        hosts = (
+            host
+            for key, host in sorted(self._hosts.items())
+            if key not in self._cordoned
+        )
         return [host for host in hosts if host.replicas and not host.tasks]
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (host for _, host in sorted(self._hosts.items()) if host.gpu.replicas or host.tasks)
+        hosts = (
+            host
+            for _, host in sorted(self._hosts.items())
+            if host.gpu.replicas or host.tasks
+        )
         return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
 
     def seats(self, task: Task, host: Host) -> list[HostTenant]:
@@ -120,12 +152,23 @@ class LeftOver:
 
     def place(self, task: Task, choose: Choose) -> None:
         """Give a task the place that is chosen, or an idle GPU when it has waited for long."""
-        places = [(host, seat) for host in self.free() if (seat := self.widest_seat(task, host)) is not None]
+        places = [
+            (host, seat)
+            for host in self.free()
+            if (seat := self.widest_seat(task, host)) is not None
+        ]
         if places:
             host, seat = choose(places, partial(self._seats.on, task))
             self.take(task, host, seat)
         elif task.waiting_s >= self._limits.wait_s:
-            self._take_idle(task, (gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned))
+            self._take_idle(
+                task,
+                (
+                    gpu
+                    for key, gpu in sorted(self._unused.items())
+                    if key not in self._cordoned
+                ),
+            )
 
     def _take_idle(self, task: Task, idle: Iterable[Gpu]) -> None:
         for gpu in idle:

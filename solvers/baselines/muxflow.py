@@ -33,7 +33,9 @@ __all__ = ["NAME", "fill", "make_plan"]
 NAME = "muxflow"
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The services' plan, its report, and since when each service has needed fewer GPUs than it has."""
     return _POLICY.make_plan(problem, observed, memory, budget)
 
@@ -68,14 +70,22 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
 def idle_percent(problem: Problem, host: Host) -> float:
     """The SMs that a GPU's one replica leaves idle on average, alone at its row and rate; 0 to 100."""
     (seat,), (replica,) = host.replicas, host.gpu.replicas
-    busy_ms = execution_ms(seat.row, sensitivity=seat.sensitivity, gpu_type=problem.gpu_type(host.gpu.gpu_type))
+    busy_ms = execution_ms(
+        seat.row,
+        sensitivity=seat.sensitivity,
+        gpu_type=problem.gpu_type(host.gpu.gpu_type),
+    )
     part = min(1.0, replica.arrival_rate_rps * busy_ms / (1000.0 * replica.batch))
     return 100.0 - part * replica.sm_percent
 
 
-def _match(problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]) -> None:
+def _match(
+    problem: Problem, left: LeftOver, online: list[Host], offline: list[Task]
+) -> None:
     pairs = {
-        (o, f): _pair(problem, left, host, task) for o, host in enumerate(online) for f, task in enumerate(offline)
+        (o, f): _pair(problem, left, host, task)
+        for o, host in enumerate(online)
+        for f, task in enumerate(offline)
     }
     speeds = np.full((len(online), len(offline)), _FORBIDDEN)
     for at, pair in pairs.items():
@@ -88,21 +98,37 @@ def _match(problem: Problem, left: LeftOver, online: list[Host], offline: list[T
             left.take(offline[f], left.put(_at_row(online[o].gpu, row)), seat)
 
 
-def _pair(problem: Problem, left: LeftOver, host: Host, task: Task) -> tuple[OperatingPoint, HostTenant, float] | None:
+def _pair(
+    problem: Problem, left: LeftOver, host: Host, task: Task
+) -> tuple[OperatingPoint, HostTenant, float] | None:
     """The replica's row, the task's seat, and its speed there; None where they cannot share the GPU."""
     idle = idle_percent(problem, host)
-    seats = [seat for seat in left.seats(task, host) if seat.row.sm_percent <= idle + SM_PERCENT_TOLERANCE]
+    seats = [
+        seat
+        for seat in left.seats(task, host)
+        if seat.row.sm_percent <= idle + SM_PERCENT_TOLERANCE
+    ]
     for seat in reversed(seats):
         row = _widest_row(problem, host, 100.0 - seat.row.sm_percent)
         if row is None:
             continue
-        beside = Host(gpu=host.gpu, gpu_type=host.gpu_type, replicas=(replace(host.replicas[0], row=row),))
+        beside = Host(
+            gpu=host.gpu,
+            gpu_type=host.gpu_type,
+            replicas=(replace(host.replicas[0], row=row),),
+        )
         if beside.fits(seat):
-            return row, seat, left.seats(task, host)[-1].row.solo_ms / beside.iteration_ms(seat)
+            return (
+                row,
+                seat,
+                left.seats(task, host)[-1].row.solo_ms / beside.iteration_ms(seat),
+            )
     return None
 
 
-def _widest_row(problem: Problem, host: Host, max_percent: float) -> OperatingPoint | None:
+def _widest_row(
+    problem: Problem, host: Host, max_percent: float
+) -> OperatingPoint | None:
     """The replica's row with the largest share up to that, at its batch and clock."""
     (replica,) = host.gpu.replicas
     points = problem.points_of(replica.network, host.gpu.gpu_type)
@@ -120,4 +146,6 @@ def _at_row(gpu: BoundGpu, row: OperatingPoint) -> BoundGpu:
     (replica,) = gpu.replicas
     if abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE:
         return gpu
-    return replace(gpu, replicas=(replace(replica, id=ReplicaId(""), sm_percent=row.sm_percent),))
+    return replace(
+        gpu, replicas=(replace(replica, id=ReplicaId(""), sm_percent=row.sm_percent),)
+    )

@@ -19,8 +19,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.greedy.arrange import obeys, running_carriers
-from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
-from solvers.greedy.routing import ROUNDING, SAFE, ArrangedReplica, Carrier, reasons_short, route
+from solvers.greedy.configure import (
+    MAX_REPLICAS,
+    MIN_CAPACITY_RPS,
+    fitting_rows,
+    planning_clock_mhz,
+)
+from solvers.greedy.routing import (
+    ROUNDING,
+    SAFE,
+    ArrangedReplica,
+    Carrier,
+    reasons_short,
+    route,
+)
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
@@ -78,9 +90,15 @@ class OnePerGpu:
             cost_usd_per_hour=cost_usd_per_hour(problem, plan),
             seconds=budget.elapsed() - begun,
             method=self.name,
-            served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+            served_weight=served_weight(problem, plan)
+            if problem.objective == "max_goodput"
+            else None,
         )
-        return plan, report, {"version": MEMORY_VERSION, "surplus_since_s": counting.since_s}
+        return (
+            plan,
+            report,
+            {"version": MEMORY_VERSION, "surplus_since_s": counting.since_s},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,29 +115,58 @@ class _Way:
 class _Counting:
     """The GPUs of each service while they are counted."""
 
-    def __init__(self, problem: Problem, carries: Carries, since_s: Mapping[str, float], now_s: float) -> None:
-        self._problem, self._carries, self._before, self._now_s = problem, carries, since_s, now_s
-        self._ways = {service.name: _ways(problem, service, carries) for service in problem.services}
-        self._ordered = sorted(problem.services, key=lambda service: (-service.priority, service.name))
-        self._running: dict[str, list[Carrier]] = {service.name: [] for service in problem.services}
+    def __init__(
+        self,
+        problem: Problem,
+        carries: Carries,
+        since_s: Mapping[str, float],
+        now_s: float,
+    ) -> None:
+        self._problem, self._carries, self._before, self._now_s = (
+            problem,
+            carries,
+            since_s,
+            now_s,
+        )
+        self._ways = {
+            service.name: _ways(problem, service, carries)
+            for service in problem.services
+        }
+        self._ordered = sorted(
+            problem.services, key=lambda service: (-service.priority, service.name)
+        )
+        self._running: dict[str, list[Carrier]] = {
+            service.name: [] for service in problem.services
+        }
         self.able = {name for name, ways in self._ways.items() if ways}
         self.since_s: dict[str, float] = {}
         for carrier in running_carriers(problem):
-            seat = min(carrier.seats, key=lambda each: (-problem.service(each.service).priority, each.service))
+            seat = min(
+                carrier.seats,
+                key=lambda each: (
+                    -problem.service(each.service).priority,
+                    each.service,
+                ),
+            )
             mine = self._running[seat.service]
             if len(mine) < _most(problem.service(seat.service)):
                 mine.append(Carrier(gpu_type=carrier.gpu_type, seats=(seat,)))
 
     def carriers(self) -> list[Carrier]:
         """All GPUs."""
-        return [carrier for _, mine in sorted(self._running.items()) for carrier in mine]
+        return [
+            carrier for _, mine in sorted(self._running.items()) for carrier in mine
+        ]
 
     def reset(self) -> None:
         """Let replicas that run carry more where their service falls short."""
         for service in self._ordered:
             mine = self._running[service.name]
             for change in (self._rebatched, self._whole):
-                for at in sorted(range(len(mine)), key=lambda at: (self._carried(service, mine[at]), at)):
+                for at in sorted(
+                    range(len(mine)),
+                    key=lambda at: (self._carried(service, mine[at]), at),
+                ):
                     if self._missing_rps(service) > 0.0:
                         mine[at] = change(service, mine[at])
 
@@ -128,21 +175,32 @@ class _Counting:
         for most in (1, MAX_REPLICAS):
             for service in self._ordered:
                 mine, limit = self._running[service.name], min(most, _most(service))
-                while len(mine) < limit and (len(mine) < service.min_replicas or self._missing_rps(service) > 0.0):
+                while len(mine) < limit and (
+                    len(mine) < service.min_replicas or self._missing_rps(service) > 0.0
+                ):
                     way = self._next_way(service)
                     if way is None:
                         break
                     mine.append(
-                        Carrier(gpu_type=way.gpu_type, seats=(ArrangedReplica(service=service.name, row=way.row),))
+                        Carrier(
+                            gpu_type=way.gpu_type,
+                            seats=(ArrangedReplica(service=service.name, row=way.row),),
+                        )
                     )
 
     def drop(self) -> None:
         """Take a GPU from each service that has needed fewer for long."""
         for service in self._ordered:
             mine = self._running[service.name]
-            carried = sorted((self._best(service, carrier), -at) for at, carrier in enumerate(mine))
+            carried = sorted(
+                (self._best(service, carrier), -at) for at, carrier in enumerate(mine)
+            )
             rest_rps = math.fsum(rps for rps, _ in carried[1:])
-            if len(mine) <= service.min_replicas or not mine or rest_rps < ROOM * service.arrival_rate_rps:
+            if (
+                len(mine) <= service.min_replicas
+                or not mine
+                or rest_rps < ROOM * service.arrival_rate_rps
+            ):
                 continue
             since_s = min(self._before.get(service.name, self._now_s), self._now_s)
             if self._now_s - since_s >= HOLD_S:
@@ -160,17 +218,22 @@ class _Counting:
 
         def price(way: _Way) -> tuple[float, str]:
             gpus = max(1, math.ceil(missing_rps / way.capacity_rps - ROUNDING))
-            return gpus * self._problem.gpu_type(way.gpu_type).price_usd_per_hour, way.gpu_type
+            return gpus * self._problem.gpu_type(
+                way.gpu_type
+            ).price_usd_per_hour, way.gpu_type
 
         free = [
             way
             for way in self._ways[service.name]
-            if (stock := self._problem.gpu_type(way.gpu_type).count) is None or used.count(way.gpu_type) < stock
+            if (stock := self._problem.gpu_type(way.gpu_type).count) is None
+            or used.count(way.gpu_type) < stock
         ]
         return min(free, key=price, default=None)
 
     def _missing_rps(self, service: ServiceDemand) -> float:
-        carried = math.fsum(self._carried(service, carrier) for carrier in self._running[service.name])
+        carried = math.fsum(
+            self._carried(service, carrier) for carrier in self._running[service.name]
+        )
         missing_rps = service.arrival_rate_rps - SAFE * carried
         return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
 
@@ -193,18 +256,38 @@ class _Counting:
 
     def _whole(self, service: ServiceDemand, carrier: Carrier) -> Carrier:
         """The replica on the whole GPU, if that carries more."""
-        ways = [way.row for way in self._ways[service.name] if way.gpu_type == carrier.gpu_type]
+        ways = [
+            way.row
+            for way in self._ways[service.name]
+            if way.gpu_type == carrier.gpu_type
+        ]
         return self._with_best(service, carrier, [carrier.seats[0].row, *ways])
 
-    def _with_best(self, service: ServiceDemand, carrier: Carrier, rows: Sequence[OperatingPoint]) -> Carrier:
-        best = max(rows, key=lambda row: self._carries(self._problem, service, row))  # the first of equals: as it is
-        return Carrier(gpu_type=carrier.gpu_type, seats=(ArrangedReplica(service=service.name, row=best),))
+    def _with_best(
+        self, service: ServiceDemand, carrier: Carrier, rows: Sequence[OperatingPoint]
+    ) -> Carrier:
+        best = max(
+            rows, key=lambda row: self._carries(self._problem, service, row)
+        )  # the first of equals: as it is
+        return Carrier(
+            gpu_type=carrier.gpu_type,
+            seats=(ArrangedReplica(service=service.name, row=best),),
+        )
 
-    def _rows(self, service: ServiceDemand, carrier: Carrier) -> Iterator[OperatingPoint]:
-        return (row for way in self._ways[service.name] if way.gpu_type == carrier.gpu_type for row in way.rows)
+    def _rows(
+        self, service: ServiceDemand, carrier: Carrier
+    ) -> Iterator[OperatingPoint]:
+        return (
+            row
+            for way in self._ways[service.name]
+            if way.gpu_type == carrier.gpu_type
+            for row in way.rows
+        )
 
 
-def _ways(problem: Problem, service: ServiceDemand, carries: Carries) -> tuple[_Way, ...]:
+def _ways(
+    problem: Problem, service: ServiceDemand, carries: Carries
+) -> tuple[_Way, ...]:
     """The GPU types on which a service can keep its SLO."""
     ways = []
     for gpu_type in problem.gpu_types:
@@ -214,12 +297,29 @@ def _ways(problem: Problem, service: ServiceDemand, carries: Carries) -> tuple[_
         rows = [
             row
             for row in sorted(fitting_rows(problem, service, gpu_type, clock_mhz))
-            if obeys(problem, Carrier(gpu_type=gpu_type.name, seats=(ArrangedReplica(service=service.name, row=row),)))
+            if obeys(
+                problem,
+                Carrier(
+                    gpu_type=gpu_type.name,
+                    seats=(ArrangedReplica(service=service.name, row=row),),
+                ),
+            )
         ]
-        best = max(rows, key=lambda row: (carries(problem, service, row), row.sm_percent), default=None)
+        best = max(
+            rows,
+            key=lambda row: (carries(problem, service, row), row.sm_percent),
+            default=None,
+        )
         rate_rps = 0.0 if best is None else carries(problem, service, best)
         if best is not None and rate_rps >= MIN_CAPACITY_RPS:
-            ways.append(_Way(gpu_type=gpu_type.name, row=best, rows=tuple(rows), capacity_rps=rate_rps))
+            ways.append(
+                _Way(
+                    gpu_type=gpu_type.name,
+                    row=best,
+                    rows=tuple(rows),
+                    capacity_rps=rate_rps,
+                )
+            )
     return tuple(ways)
 
 
@@ -227,15 +327,25 @@ def _equal_parts(
     problem: Problem, carriers: Sequence[Carrier], carries: Carries
 ) -> Callable[[Problem, Carrier], Sequence[float]]:
     """What each replica is to get: the same for all of a service, or less where it carries less."""
-    by_service: dict[str, list[float]] = {service.name: [] for service in problem.services}
+    by_service: dict[str, list[float]] = {
+        service.name: [] for service in problem.services
+    }
     for carrier in carriers:
         (seat,) = carrier.seats
-        by_service[seat.service].append(carries(problem, problem.service(seat.service), seat.row))
-    levels = {name: _level(problem.service(name).arrival_rate_rps, rates) for name, rates in by_service.items()}
+        by_service[seat.service].append(
+            carries(problem, problem.service(seat.service), seat.row)
+        )
+    levels = {
+        name: _level(problem.service(name).arrival_rate_rps, rates)
+        for name, rates in by_service.items()
+    }
 
     def parts(problem: Problem, carrier: Carrier) -> list[float]:
         return [
-            min(levels[seat.service], carries(problem, problem.service(seat.service), seat.row))
+            min(
+                levels[seat.service],
+                carries(problem, problem.service(seat.service), seat.row),
+            )
             for seat in carrier.seats
         ]
 
@@ -262,5 +372,9 @@ def _since(memory: Json) -> Mapping[str, float]:
     if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
         since_s = memory.get("surplus_since_s")
         if isinstance(since_s, Mapping):
-            return {name: float(value) for name, value in since_s.items() if isinstance(value, int | float)}
+            return {
+                name: float(value)
+                for name, value in since_s.items()
+                if isinstance(value, int | float)
+            }
     return {}

@@ -46,10 +46,14 @@ class TypePolicy:
     capacities: Capacities
 
 
-def plan_type_by_type(problem: Problem, rules: TypePolicy, budget: Budget) -> tuple[Plan, PlanReport]:
+def plan_type_by_type(
+    problem: Problem, rules: TypePolicy, budget: Budget
+) -> tuple[Plan, PlanReport]:
     """The plan of the GPU types filled one after the other, or the one that runs; and its report."""
     begun = budget.elapsed()
-    by_type = {gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types}
+    by_type = {
+        gpu_type.name: profiles(problem, gpu_type) for gpu_type in problem.gpu_types
+    }
     able = {service for found in by_type.values() for service in found}
     fresh = _plan(problem, rules, _fill(problem, rules, by_type), able)
     running = _running_plan(problem, rules, able)
@@ -60,20 +64,34 @@ def plan_type_by_type(problem: Problem, rules: TypePolicy, budget: Budget) -> tu
         cost_usd_per_hour=cost_usd_per_hour(problem, plan),
         seconds=budget.elapsed() - begun,
         method=rules.name,
-        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+        served_weight=served_weight(problem, plan)
+        if problem.objective == "max_goodput"
+        else None,
     )
     return plan, report
 
 
-def _fill(problem: Problem, rules: TypePolicy, by_type: Mapping[str, Mapping[str, SoloProfile]]) -> list[Carrier]:
+def _fill(
+    problem: Problem,
+    rules: TypePolicy,
+    by_type: Mapping[str, Mapping[str, SoloProfile]],
+) -> list[Carrier]:
     carriers: list[Carrier] = []
     left, types = problem, sorted(name for name, found in by_type.items() if found)
     while types and left.services:
         room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)
         trials = {}
         for name in types:
-            filled = rules.fill(left, TypeStage(gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room))
-            trials[name] = filled, route(left, rules.name, filled, {}, capacities=rules.capacities)
+            filled = rules.fill(
+                left,
+                TypeStage(
+                    gpu_type=problem.gpu_type(name), profiles=by_type[name], room=room
+                ),
+            )
+            trials[name] = (
+                filled,
+                route(left, rules.name, filled, {}, capacities=rules.capacities),
+            )
         best = min(types, key=lambda name: (_rank(left, trials[name][1]), name))
         filled, plan = trials[best]
         carriers.extend(filled)
@@ -82,13 +100,19 @@ def _fill(problem: Problem, rules: TypePolicy, by_type: Mapping[str, Mapping[str
     return carriers
 
 
-def _without_served(problem: Problem, carriers: Sequence[Carrier], plan: Plan) -> Problem:
+def _without_served(
+    problem: Problem, carriers: Sequence[Carrier], plan: Plan
+) -> Problem:
     """The problem of what a plan leaves unserved."""
     replicas = _counts(carriers)
     services = []
     for entry in plan.unserved:
         service = problem.service(entry.service)
-        most = None if service.max_replicas is None else service.max_replicas - replicas[service.name]
+        most = (
+            None
+            if service.max_replicas is None
+            else service.max_replicas - replicas[service.name]
+        )
         if most is None or most > 0:
             left = replace(
                 service,
@@ -100,7 +124,9 @@ def _without_served(problem: Problem, carriers: Sequence[Carrier], plan: Plan) -
     return replace(problem, services=tuple(services))
 
 
-def _running_plan(problem: Problem, rules: TypePolicy, able: Container[str]) -> Plan | None:
+def _running_plan(
+    problem: Problem, rules: TypePolicy, able: Container[str]
+) -> Plan | None:
     """What runs, with the present rates; None where another policy made it or its counts are over the limits."""
     if problem.current is None or problem.current.policy != rules.name:
         return None
@@ -108,12 +134,20 @@ def _running_plan(problem: Problem, rules: TypePolicy, able: Container[str]) -> 
     counts = _counts(running)
     if counts.total() > MAX_REPLICAS:
         return None
-    if any(one.max_replicas is not None and counts[one.name] > one.max_replicas for one in problem.services):
+    if any(
+        one.max_replicas is not None and counts[one.name] > one.max_replicas
+        for one in problem.services
+    ):
         return None
     return _plan(problem, rules, running, able)
 
 
-def _plan(problem: Problem, rules: TypePolicy, carriers: Sequence[Carrier], able: Container[str]) -> Plan:
+def _plan(
+    problem: Problem,
+    rules: TypePolicy,
+    carriers: Sequence[Carrier],
+    able: Container[str],
+) -> Plan:
     reasons = reasons_short(problem, carriers, able)
     return route(problem, rules.name, carriers, reasons, capacities=rules.capacities)
 
@@ -121,9 +155,15 @@ def _plan(problem: Problem, rules: TypePolicy, carriers: Sequence[Carrier], able
 def _rank(problem: Problem, plan: Plan) -> tuple[float, int, float]:
     """Weighted rate that is unserved, replicas that are missing, price of the GPUs: less is better."""
     return (
-        sum(problem.service(entry.service).priority * entry.rate_rps for entry in plan.unserved),
+        sum(
+            problem.service(entry.service).priority * entry.rate_rps
+            for entry in plan.unserved
+        ),
         sum(entry.replicas_missing for entry in plan.unserved),
-        sum(gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour for gpu in plan.gpus),
+        sum(
+            gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour
+            for gpu in plan.gpus
+        ),
     )
 
 

@@ -50,36 +50,60 @@ class Neighbourhood:
             key = found.change, found.gpu_type
             if key not in best or found.loss < best[key].loss:
                 best[key] = found
-        return tuple(sorted(best.values(), key=lambda one: (one.loss, one.change, one.gpu_type))[:most])
+        return tuple(
+            sorted(best.values(), key=lambda one: (one.loss, one.change, one.gpu_type))[
+                :most
+            ]
+        )
 
     def _steps(self, gpu: GpuPlan) -> Iterator[Alternative]:
         """Single changes; none of a GPU that breaks a rule."""
-        for pattern in patterns_of(self._problem, self._tables, Plan(policy="", gpus=(gpu,))):
-            for change, changed in _single_changes(self._tables, pattern, self._valuation):
+        for pattern in patterns_of(
+            self._problem, self._tables, Plan(policy="", gpus=(gpu,))
+        ):
+            for change, changed in _single_changes(
+                self._tables, pattern, self._valuation
+            ):
                 yield self._valuation.alternative(change, changed)
 
     def _elsewhere(self, gpu: GpuPlan) -> Iterator[Alternative]:
         names = {replica.service for replica in gpu.replicas}
-        services = tuple(service for service in self._problem.services if service.name in names)
+        services = tuple(
+            service for service in self._problem.services if service.name in names
+        )
         part = replace(self._problem, services=services, current=None)
         tables = _tables(part, self._prices)
         if not tables.modes:
             return
         valuation = Valuation(part, tables, self._prices)
-        worth = [Worth(tables.rate, valuation.per_rps, valuation.per_replica[mode.service]) for mode in tables.modes]
-        found = Pricer(tables).price(worth, [_NO_THRESHOLD] * len(tables.modes), _EFFORT)
+        worth = [
+            Worth(tables.rate, valuation.per_rps, valuation.per_replica[mode.service])
+            for mode in tables.modes
+        ]
+        found = Pricer(tables).price(
+            worth, [_NO_THRESHOLD] * len(tables.modes), _EFFORT
+        )
         for mode, priced in zip(tables.modes, found, strict=True):
             is_same_type = part.gpu_types[mode.gpu_type].name == gpu.gpu_type
             is_same_clock = abs(mode.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
             if priced.patterns and not (is_same_type and is_same_clock):
-                best = min(priced.patterns, key=lambda pattern: valuation.loss(make_column(tables, pattern)))
-                yield valuation.alternative("clock" if is_same_type else "gpu_type", best)
+                best = min(
+                    priced.patterns,
+                    key=lambda pattern: valuation.loss(make_column(tables, pattern)),
+                )
+                yield valuation.alternative(
+                    "clock" if is_same_type else "gpu_type", best
+                )
 
 
 def _tables(problem: Problem, prices: Prices) -> Tables:
     """Where the unit is not money, GPUs cost next to nothing."""
     is_money = prices.unit == "usd_per_hour"
-    return make_tables(priced_problem(replace(problem, objective="min_cost" if is_money else "max_goodput")))
+    return make_tables(
+        priced_problem(
+            replace(problem, objective="min_cost" if is_money else "max_goodput")
+        )
+    )
 
 
 class Valuation:
@@ -89,9 +113,15 @@ class Valuation:
         self._problem, self._tables = problem, tables
         self._is_money = prices.unit == "usd_per_hour"
         services = [prices.of_service(service.name) for service in problem.services]
-        self.per_rps: Reals = np.array([0.0 if price is None else price.per_rps for price in services])
-        self.per_replica: Reals = np.array([0.0 if price is None else price.per_replica for price in services])
-        self.per_gpu: Reals = np.array([prices.of_gpu_type(gpu_type.name) for gpu_type in problem.gpu_types])
+        self.per_rps: Reals = np.array(
+            [0.0 if price is None else price.per_rps for price in services]
+        )
+        self.per_replica: Reals = np.array(
+            [0.0 if price is None else price.per_replica for price in services]
+        )
+        self.per_gpu: Reals = np.array(
+            [prices.of_gpu_type(gpu_type.name) for gpu_type in problem.gpu_types]
+        )
 
     def price(self, column: Column) -> float:
         """Of a GPU with that pattern; 0 where the unit is not money."""
@@ -104,7 +134,9 @@ class Valuation:
     def earned(self, service: Numbers, capacity: Reals) -> Reals:
         """(…) what replicas of (…, n) services are worth together that can carry so many rps."""
         useful = np.minimum(capacity, self._tables.rate[service])
-        worth: Reals = (self.per_rps[service] * useful + self.per_replica[service]).sum(axis=-1)
+        worth: Reals = (self.per_rps[service] * useful + self.per_replica[service]).sum(
+            axis=-1
+        )
         return worth
 
     def loss(self, column: Column) -> float:
@@ -129,7 +161,9 @@ class Valuation:
     def _replicas(self, column: Column) -> Iterator[ReplicaPlan]:
         mode = self._tables.modes[column.pattern.mode]
         gpu_type = self._problem.gpu_types[mode.gpu_type].name
-        for item, number, capacity in zip(column.pattern.items, column.service.tolist(), column.capacity, strict=True):
+        for item, number, capacity in zip(
+            column.pattern.items, column.service.tolist(), column.capacity, strict=True
+        ):
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
             assert points is not None, "a candidate has operating points"
@@ -142,7 +176,9 @@ class Valuation:
             )
 
 
-def _single_changes(tables: Tables, pattern: Pattern, valuation: Valuation) -> Iterator[tuple[ChangeKind, Pattern]]:
+def _single_changes(
+    tables: Tables, pattern: Pattern, valuation: Valuation
+) -> Iterator[tuple[ChangeKind, Pattern]]:
     """The best of every kind of change to every replica of a pattern."""
     mode = tables.modes[pattern.mode]
     for leaving in (None, *pattern.items):
@@ -159,12 +195,16 @@ def _single_changes(tables: Tables, pattern: Pattern, valuation: Valuation) -> I
         yield from _best("partner", pattern.mode, rest, np.where(own, -np.inf, worth))
 
 
-def _best(change: ChangeKind, mode: int, rest: Sequence[int], worth: Reals) -> Iterator[tuple[ChangeKind, Pattern]]:
+def _best(
+    change: ChangeKind, mode: int, rest: Sequence[int], worth: Reals
+) -> Iterator[tuple[ChangeKind, Pattern]]:
     if len(worth) and np.isfinite(worth.max()):
         yield change, Pattern(mode, tuple(sorted((*rest, int(worth.argmax())))))
 
 
-def _worth_beside(tables: Tables, mode: GpuMode, rest: Sequence[int], valuation: Valuation) -> Reals:
+def _worth_beside(
+    tables: Tables, mode: GpuMode, rest: Sequence[int], valuation: Valuation
+) -> Reals:
     """(C,) what each candidate together with the rest earns, its watts paid; −∞ where a rule forbids it."""
     worth = np.full(len(mode.service), -np.inf)
     members = np.array(rest, dtype=np.int32)
@@ -179,6 +219,9 @@ def _worth_beside(tables: Tables, mode: GpuMode, rest: Sequence[int], valuation:
     items = np.column_stack([np.tile(members, (len(free), 1)), free])
     carried = capacities(mode, tables.law, items)
     is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
-    earned = valuation.earned(mode.service[items], carried) - mode.watt_price * mode.power[free]
+    earned = (
+        valuation.earned(mode.service[items], carried)
+        - mode.watt_price * mode.power[free]
+    )
     worth[free] = np.where(is_lawful, earned, -np.inf)
     return worth

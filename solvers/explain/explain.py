@@ -50,7 +50,9 @@ def explain_gpus(
     GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
     """
     kinds = _sorted_kinds(reader, plan)
-    told = tuple(_explain_gpu(reader, gpu, prices, alternatives(gpu)) for gpu in kinds[:most])
+    told = tuple(
+        _explain_gpu(reader, gpu, prices, alternatives(gpu)) for gpu in kinds[:most]
+    )
     return GpuExplanations(kinds=told, left_out=len(kinds) - len(told))
 
 
@@ -58,25 +60,44 @@ def _sorted_kinds(reader: NeighbourReader, plan: Plan) -> list[GpuPlan]:
     """The GPUs that the problem has rows for, alike ones together, those that cost most first."""
     counts: dict[GpuPlan, int] = {}
     for gpu in plan.gpus:
-        one = GpuPlan(gpu_type=gpu.gpu_type, clock_mhz=gpu.clock_mhz, replicas=gpu.replicas)
+        one = GpuPlan(
+            gpu_type=gpu.gpu_type, clock_mhz=gpu.clock_mhz, replicas=gpu.replicas
+        )
         counts[one] = counts.get(one, 0) + gpu.count
     kinds = [
-        GpuPlan(gpu_type=one.gpu_type, count=count, clock_mhz=one.clock_mhz, replicas=one.replicas)
+        GpuPlan(
+            gpu_type=one.gpu_type,
+            count=count,
+            clock_mhz=one.clock_mhz,
+            replicas=one.replicas,
+        )
         for one, count in counts.items()
         if reader.seats(one) is not None
     ]
-    return sorted(kinds, key=lambda gpu: -gpu.count * reader.problem.gpu_type(gpu.gpu_type).price_usd_per_hour)
+    return sorted(
+        kinds,
+        key=lambda gpu: (
+            -gpu.count * reader.problem.gpu_type(gpu.gpu_type).price_usd_per_hour
+        ),
+    )
 
 
 def _explain_gpu(
-    reader: NeighbourReader, gpu: GpuPlan, prices: Prices, alternatives: tuple[Alternative, ...]
+    reader: NeighbourReader,
+    gpu: GpuPlan,
+    prices: Prices,
+    alternatives: tuple[Alternative, ...],
 ) -> GpuExplanation:
     problem = reader.problem
     gpu_type = problem.gpu_type(gpu.gpu_type)
     energy = problem.energy_price_usd_per_kwh * gpu_power_w(problem, gpu) / _W_PER_KW
-    price = gpu_type.price_usd_per_hour + energy if prices.unit == "usd_per_hour" else 0.0
+    price = (
+        gpu_type.price_usd_per_hour + energy if prices.unit == "usd_per_hour" else 0.0
+    )
     stock_price = prices.of_gpu_type(gpu.gpu_type)
-    replicas = tuple(_earning(problem, seat, prices) for seat in reader.seats(gpu) or ())
+    replicas = tuple(
+        _earning(problem, seat, prices) for seat in reader.seats(gpu) or ()
+    )
     return GpuExplanation(
         gpu_type=gpu.gpu_type,
         count=gpu.count,
@@ -94,7 +115,9 @@ def _explain_gpu(
 def _earning(problem: Problem, seat: ReplicaRow, prices: Prices) -> Earning:
     replica = seat.replica
     price = prices.of_service(replica.service)
-    useful_rps = min(seat.capacity_rps, problem.service(replica.service).arrival_rate_rps)
+    useful_rps = min(
+        seat.capacity_rps, problem.service(replica.service).arrival_rate_rps
+    )
     return Earning(
         service=replica.service,
         sm_percent=replica.sm_percent,

@@ -19,7 +19,10 @@ _TOLERANCE = 1e-6
 _SLO_IS_FREE = 0.98
 """Of the highest utilisation of the capacity law: a replica that may be loaded so far is not held back by its SLO."""
 
-_NEEDS = tuple(OperatingPoint._fields.index(name) for name in ("sm_percent", "memory_mib", "power_w"))
+_NEEDS = tuple(
+    OperatingPoint._fields.index(name)
+    for name in ("sm_percent", "memory_mib", "power_w")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,9 @@ class NeighbourReader:
         self._rows = OperatingRows(problem)
         self._names = {service.name for service in problem.services}
         self._types = {gpu_type.name for gpu_type in problem.gpu_types}
-        self._at_clock: dict[tuple[str, str, float], tuple[OperatingPoints, tuple[OperatingPoint, ...]]] = {}
+        self._at_clock: dict[
+            tuple[str, str, float], tuple[OperatingPoints, tuple[OperatingPoint, ...]]
+        ] = {}
         self._seated: dict[GpuPlan, tuple[ReplicaRow, ...] | None] = {}
 
     def seats(self, gpu: GpuPlan) -> tuple[ReplicaRow, ...] | None:
@@ -48,7 +53,9 @@ class NeighbourReader:
         if gpu not in self._seated:
             rows = [self._row(gpu, replica) for replica in gpu.replicas]
             known = [row for row in rows if row is not None]
-            self._seated[gpu] = None if len(known) < len(rows) else self._seats(gpu, known)
+            self._seated[gpu] = (
+                None if len(known) < len(rows) else self._seats(gpu, known)
+            )
         return self._seated[gpu]
 
     def seat(self, gpu: GpuPlan, replica: ReplicaPlan) -> ReplicaRow | None:
@@ -67,14 +74,26 @@ class NeighbourReader:
             ("sm", totals[0], 100.0, least[0]),
             ("memory", totals[1], gpu_type.memory_mib, least[1]),
             ("power", gpu_type.idle_w + totals[2], gpu_type.power_cap_w, least[2]),
-            ("replicas_per_gpu", float(len(rows)), float(self.problem.max_replicas_per_gpu), 1.0),
+            (
+                "replicas_per_gpu",
+                float(len(rows)),
+                float(self.problem.max_replicas_per_gpu),
+                1.0,
+            ),
         ]
         return tuple(
-            LimitUse(rule=rule, used=used, limit=limit, is_full=used + more > limit * (1.0 + _TOLERANCE))
+            LimitUse(
+                rule=rule,
+                used=used,
+                limit=limit,
+                is_full=used + more > limit * (1.0 + _TOLERANCE),
+            )
             for rule, used, limit, more in sums
         )
 
-    def bindings(self, plan: Plan, service: str, prices: Prices | None = None) -> tuple[Binding, ...]:
+    def bindings(
+        self, plan: Plan, service: str, prices: Prices | None = None
+    ) -> tuple[Binding, ...]:
         """What keeps the replicas of a service from carrying more, most frequent first; then limits of the service.
 
         Nothing is said of a GPU type that is used up but of which one more would be worth nothing at the prices, nor of
@@ -88,7 +107,10 @@ class NeighbourReader:
                 if replica.service == service:
                     for key in self._held_by(gpu, replica):
                         counts[key] = counts.get(key, 0) + gpu.count
-        found = [Binding(rule=rule, replicas=count, detail=detail) for (rule, detail), count in counts.items()]
+        found = [
+            Binding(rule=rule, replicas=count, detail=detail)
+            for (rule, detail), count in counts.items()
+        ]
         found.sort(key=lambda binding: (-binding.replicas, binding.rule))
         return (*found, *self._of_service(plan, service, prices))
 
@@ -100,18 +122,27 @@ class NeighbourReader:
             if self.seats(gpu) is not None
             and (
                 any(use.rule == rule and use.is_full for use in self.uses(gpu))
-                or any(held == rule for replica in gpu.replicas for held, _ in self._held_by(gpu, replica))
+                or any(
+                    held == rule
+                    for replica in gpu.replicas
+                    for held, _ in self._held_by(gpu, replica)
+                )
             )
         }
 
-    def _held_by(self, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[tuple[Rule, str]]:
+    def _held_by(
+        self, gpu: GpuPlan, replica: ReplicaPlan
+    ) -> Iterator[tuple[Rule, str]]:
         seats = self.seats(gpu)
         if seats is None:
             return
         seat = seats[gpu.replicas.index(replica)]
         if self._utilisation(seat) < _SLO_IS_FREE * self._highest_utilisation(seat):
             yield "slo", "a looser SLO would let the same replica take more"
-        rules = [self._broken(gpu, seats, seat, row) for row in self._larger(gpu, seat, seats)]
+        rules = [
+            self._broken(gpu, seats, seat, row)
+            for row in self._larger(gpu, seat, seats)
+        ]
         if not rules or () in rules:
             return
         fewest = min(len(each) for each in rules)
@@ -121,17 +152,32 @@ class NeighbourReader:
             "power": "more SM percent draws more watts than the cap leaves",
             "slo": "more SM percent would slow a neighbour below its rate",
         }
-        for rule in dict.fromkeys(rule for each in rules if len(each) == fewest for rule in each):
+        for rule in dict.fromkeys(
+            rule for each in rules if len(each) == fewest for rule in each
+        ):
             yield rule, words[rule]
 
-    def _larger(self, gpu: GpuPlan, seat: ReplicaRow, seats: Sequence[ReplicaRow]) -> list[OperatingPoint]:
+    def _larger(
+        self, gpu: GpuPlan, seat: ReplicaRow, seats: Sequence[ReplicaRow]
+    ) -> list[OperatingPoint]:
         """Rows of the network at the GPU's clock with which the replica would carry more, all else as it is."""
-        service, gpu_type = self.problem.service(seat.replica.service), self.problem.gpu_type(gpu.gpu_type)
+        service, gpu_type = (
+            self.problem.service(seat.replica.service),
+            self.problem.gpu_type(gpu.gpu_type),
+        )
         points, rows = self._rows_at(service.network, gpu.gpu_type, gpu.clock_mhz)
         neighbours = neighbours_of([other.row for other in seats], seats.index(seat))
-        durations_ms = executions_ms(rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
+        durations_ms = executions_ms(
+            rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type
+        )
         law = self.problem.capacity_law
-        carried = capacities_rps(law, rows, durations_ms, percentile=service.percentile, slo_ms=service.slo_ms)
+        carried = capacities_rps(
+            law,
+            rows,
+            durations_ms,
+            percentile=service.percentile,
+            slo_ms=service.slo_ms,
+        )
         more = carried > seat.capacity_rps * (1.0 + _TOLERANCE)
         return [row for row, is_one in zip(rows, more.tolist(), strict=True) if is_one]
 
@@ -143,12 +189,20 @@ class NeighbourReader:
         if key not in self._at_clock:
             points = self.problem.points_of(network, gpu_type)
             assert points is not None, "a replica runs there, or may"
-            near = (row for row in points.rows if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+            near = (
+                row
+                for row in points.rows
+                if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            )
             self._at_clock[key] = points, tuple(near)
         return self._at_clock[key]
 
     def _broken(
-        self, gpu: GpuPlan, seats: Sequence[ReplicaRow], seat: ReplicaRow, row: OperatingPoint
+        self,
+        gpu: GpuPlan,
+        seats: Sequence[ReplicaRow],
+        seat: ReplicaRow,
+        row: OperatingPoint,
     ) -> tuple[Rule, ...]:
         """The rules that the GPU would break with that row in place of the replica's."""
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
@@ -156,9 +210,13 @@ class NeighbourReader:
         broken: list[Rule] = []
         if math.fsum(r.sm_percent for r in rows) > 100.0 * (1.0 + _TOLERANCE):
             broken.append("sm")
-        if math.fsum(r.memory_mib for r in rows) > gpu_type.memory_mib * (1.0 + _TOLERANCE):
+        if math.fsum(r.memory_mib for r in rows) > gpu_type.memory_mib * (
+            1.0 + _TOLERANCE
+        ):
             broken.append("memory")
-        if gpu_type.idle_w + math.fsum(r.power_w for r in rows) > gpu_type.power_cap_w * (1.0 + _TOLERANCE):
+        if gpu_type.idle_w + math.fsum(
+            r.power_w for r in rows
+        ) > gpu_type.power_cap_w * (1.0 + _TOLERANCE):
             broken.append("power")
         after = self._seats(gpu, rows)
         if any(
@@ -169,19 +227,44 @@ class NeighbourReader:
             broken.append("slo")
         return tuple(broken)
 
-    def _of_service(self, plan: Plan, name: str, prices: Prices | None) -> Iterator[Binding]:
+    def _of_service(
+        self, plan: Plan, name: str, prices: Prices | None
+    ) -> Iterator[Binding]:
         service = self.problem.service(name)
-        own = [gpu for gpu in plan.gpus if any(replica.service == name for replica in gpu.replicas)]
+        own = [
+            gpu
+            for gpu in plan.gpus
+            if any(replica.service == name for replica in gpu.replicas)
+        ]
         count = sum(gpu.count for gpu in own)
         if service.max_replicas is not None and count >= service.max_replicas:
-            yield Binding(rule="max_replicas", replicas=count, detail=f"no more than {service.max_replicas} may run")
+            yield Binding(
+                rule="max_replicas",
+                replicas=count,
+                detail=f"no more than {service.max_replicas} may run",
+            )
         if 0 < count <= service.min_replicas:
-            yield Binding(rule="min_replicas", replicas=count, detail=f"no fewer than {service.min_replicas} may run")
+            yield Binding(
+                rule="min_replicas",
+                replicas=count,
+                detail=f"no fewer than {service.min_replicas} may run",
+            )
         for kind in sorted({gpu.gpu_type for gpu in own} & self._types):
-            stock, used = self.problem.gpu_type(kind).count, sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind)
-            if stock is not None and used >= stock and (prices is None or prices.of_gpu_type(kind) > 0.0):
+            stock, used = (
+                self.problem.gpu_type(kind).count,
+                sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == kind),
+            )
+            if (
+                stock is not None
+                and used >= stock
+                and (prices is None or prices.of_gpu_type(kind) > 0.0)
+            ):
                 replicas = sum(gpu.count for gpu in own if gpu.gpu_type == kind)
-                words = f"the only {kind} is in use" if stock == 1 else f"all {stock} {kind} are in use"
+                words = (
+                    f"the only {kind} is in use"
+                    if stock == 1
+                    else f"all {stock} {kind} are in use"
+                )
                 yield Binding(rule="stock", replicas=replicas, detail=words)
 
     def _others(self, gpu: GpuPlan) -> Iterator[OperatingPoint]:
@@ -196,26 +279,44 @@ class NeighbourReader:
             if self.problem.points_of(network, gpu.gpu_type) is not None:
                 yield from self._rows_at(network, gpu.gpu_type, gpu.clock_mhz)[1]
 
-    def _seats(self, gpu: GpuPlan, rows: Sequence[OperatingPoint]) -> tuple[ReplicaRow, ...]:
+    def _seats(
+        self, gpu: GpuPlan, rows: Sequence[OperatingPoint]
+    ) -> tuple[ReplicaRow, ...]:
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
-        named = [(replica.service, row) for replica, row in zip(gpu.replicas, rows, strict=True)]
+        named = [
+            (replica.service, row)
+            for replica, row in zip(gpu.replicas, rows, strict=True)
+        ]
         seats = []
         for at, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
             execution_ms, capacity_rps = beside(self.problem, gpu_type, named, at)
-            seats.append(ReplicaRow(replica=replica, row=row, execution_ms=execution_ms, capacity_rps=capacity_rps))
+            seats.append(
+                ReplicaRow(
+                    replica=replica,
+                    row=row,
+                    execution_ms=execution_ms,
+                    capacity_rps=capacity_rps,
+                )
+            )
         return tuple(seats)
 
     def _utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
         ratio = service.slo_ms / seat.execution_ms
-        return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, ratio)
+        return self.problem.capacity_law.utilisation(
+            service.percentile, seat.row.batch, ratio
+        )
 
     def _highest_utilisation(self, seat: ReplicaRow) -> float:
         service = self.problem.service(seat.replica.service)
-        return self.problem.capacity_law.utilisation(service.percentile, seat.row.batch, math.inf)
+        return self.problem.capacity_law.utilisation(
+            service.percentile, seat.row.batch, math.inf
+        )
 
     def _row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
         if replica.service not in self._names or gpu.gpu_type not in self._types:
             return None
         network = self.problem.service(replica.service).network
-        return self._rows.find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+        return self._rows.find(
+            network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+        )

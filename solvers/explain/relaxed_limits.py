@@ -19,16 +19,26 @@ LOOSER = 1.1
 """By how much SLOs and power caps are loosened."""
 
 
-def priced_reliefs(company: NeighbourReader, plan: Plan, prices: Prices) -> tuple[Relief, ...]:
+def priced_reliefs(
+    company: NeighbourReader, plan: Plan, prices: Prices
+) -> tuple[Relief, ...]:
     """What the prices alone say, most saving first."""
     problem = company.problem
-    found = [*_stocks(problem, plan, prices), *_most_replicas(problem, prices), *_slos(company, plan, prices)]
+    found = [
+        *_stocks(problem, plan, prices),
+        *_most_replicas(problem, prices),
+        *_slos(company, plan, prices),
+    ]
     return sorted_reliefs(relief for relief in found if relief.saving > 0.0)
 
 
 def sorted_reliefs(reliefs: Iterable[Relief]) -> tuple[Relief, ...]:
     """Most saving first."""
-    return tuple(sorted(reliefs, key=lambda relief: (-relief.saving, relief.kind, relief.subject)))
+    return tuple(
+        sorted(
+            reliefs, key=lambda relief: (-relief.saving, relief.kind, relief.subject)
+        )
+    )
 
 
 def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
@@ -48,7 +58,11 @@ def _stocks(problem: Problem, plan: Plan, prices: Prices) -> Iterator[Relief]:
 def _most_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
     for service in problem.services:
         price = prices.of_service(service.name)
-        if service.max_replicas is not None and price is not None and price.per_replica < 0.0:
+        if (
+            service.max_replicas is not None
+            and price is not None
+            and price.per_replica < 0.0
+        ):
             yield Relief(
                 kind="max_replicas",
                 subject=service.name,
@@ -61,7 +75,9 @@ def _most_replicas(problem: Problem, prices: Prices) -> Iterator[Relief]:
 def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief]:
     """What every service's own replicas would carry more under a looser SLO, at the price of a request."""
     problem = tight.problem
-    loose = NeighbourReader(with_slos(problem, {service.name for service in problem.services}))
+    loose = NeighbourReader(
+        with_slos(problem, {service.name for service in problem.services})
+    )
     gained: dict[str, list[float]] = {service.name: [] for service in problem.services}
     for gpu in plan.gpus:
         before, after = tight.seats(gpu), loose.seats(gpu)
@@ -78,13 +94,21 @@ def _slos(tight: NeighbourReader, plan: Plan, prices: Prices) -> Iterator[Relief
 
 def _slo_relief(service: ServiceDemand, saving: float) -> Relief:
     words = f"SLO of {service.name} {service.slo_ms:g} → {LOOSER * service.slo_ms:g} ms"
-    return Relief(kind="slo", subject=service.name, words=words, saving=saving, basis="first_order")
+    return Relief(
+        kind="slo",
+        subject=service.name,
+        words=words,
+        saving=saving,
+        basis="first_order",
+    )
 
 
 def with_slos(problem: Problem, names: Collection[str]) -> Problem:
     """The problem with looser SLOs of these services."""
     services = tuple(
-        replace(service, slo_ms=LOOSER * service.slo_ms) if service.name in names else service
+        replace(service, slo_ms=LOOSER * service.slo_ms)
+        if service.name in names
+        else service
         for service in problem.services
     )
     return replace(problem, services=services)

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.explain.neighbours import NeighbourReader
-from solvers.explain.relaxed_limits import LOOSER, priced_reliefs, sorted_reliefs, with_slos
+from solvers.explain.relaxed_limits import (
+    LOOSER,
+    priced_reliefs,
+    sorted_reliefs,
+    with_slos,
+)
 from solvers.explain.types import Relief
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.dual_prices import Relaxed, relax
@@ -32,13 +37,21 @@ class _Question:
 
 
 def solved_reliefs(
-    company: NeighbourReader, plan: Plan, prices: Prices, base: Relaxed, *, is_over: Callable[[], bool] = never
+    company: NeighbourReader,
+    plan: Plan,
+    prices: Prices,
+    base: Relaxed,
+    *,
+    is_over: Callable[[], bool] = never,
 ) -> tuple[Relief, ...]:
     """The same with the most promising ones solved again while there is time; those that save nothing are left out.
 
     base: the relaxation of the problem that the prices come from.
     """
-    known = {(relief.kind, relief.subject): relief for relief in priced_reliefs(company, plan, prices)}
+    known = {
+        (relief.kind, relief.subject): relief
+        for relief in priced_reliefs(company, plan, prices)
+    }
     if prices.unit != "usd_per_hour" or not base.relaxation.is_exact:
         return sorted_reliefs(known.values())
     start = base.as_plan()
@@ -56,11 +69,15 @@ def solved_reliefs(
     return sorted_reliefs(known.values())
 
 
-def _questions(company: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]) -> Iterator[_Question]:
+def _questions(
+    company: NeighbourReader, plan: Plan, prices: Prices, hopes: Sequence[Relief]
+) -> Iterator[_Question]:
     """Loosened problems in the order in which they are worth their time: SLOs, then caps, then choices of types."""
     slos = [relief for relief in hopes if relief.kind == "slo"]
     for relief in slos[:_MAX_SLOS]:
-        yield _Question(relief=relief, problem=with_slos(company.problem, {relief.subject}))
+        yield _Question(
+            relief=relief, problem=with_slos(company.problem, {relief.subject})
+        )
     yield from _caps(company, plan)
     yield from _choices(company.problem, prices)
 
@@ -72,16 +89,23 @@ def _caps(company: NeighbourReader, plan: Plan) -> Iterator[_Question]:
         cap_w = problem.gpu_type(name).power_cap_w
         words = f"power cap of {name} {cap_w:g} → {LOOSER * cap_w:g} W"
         types = tuple(
-            replace(one, power_cap_w=LOOSER * cap_w) if one.name == name else one for one in problem.gpu_types
+            replace(one, power_cap_w=LOOSER * cap_w) if one.name == name else one
+            for one in problem.gpu_types
         )
-        relief = Relief(kind="power_cap", subject=name, words=words, saving=0.0, basis="relaxation")
+        relief = Relief(
+            kind="power_cap", subject=name, words=words, saving=0.0, basis="relaxation"
+        )
         yield _Question(relief=relief, problem=replace(problem, gpu_types=types))
 
 
 def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
     """All GPU types for a service that may not use some of them, those that pay most for their requests first."""
     names = [gpu_type.name for gpu_type in problem.gpu_types]
-    bound = [service for service in problem.services if not all(service.allows(name) for name in names)]
+    bound = [
+        service
+        for service in problem.services
+        if not all(service.allows(name) for name in names)
+    ]
 
     def paid(service: ServiceDemand) -> float:
         price = prices.of_service(service.name)
@@ -97,5 +121,7 @@ def _choices(problem: Problem, prices: Prices) -> Iterator[_Question]:
             basis="relaxation",
         )
         free = replace(service, allowed_gpu_types=None)
-        services = tuple(free if one.name == service.name else one for one in problem.services)
+        services = tuple(
+            free if one.name == service.name else one for one in problem.services
+        )
         yield _Question(relief=relief, problem=replace(problem, services=services))

@@ -69,7 +69,9 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
     names a service, GPU type or row that the problem lacks.
     """
     if isinstance(plan, BoundPlan):
-        bound = sorted((gpu for gpu in plan.gpus if gpu.replicas), key=lambda gpu: gpu.id)
+        bound = sorted(
+            (gpu for gpu in plan.gpus if gpu.replicas), key=lambda gpu: gpu.id
+        )
         names, counts = [str(gpu.id) for gpu in bound], np.ones(len(bound))
         nodes = [str(gpu.node) for gpu in bound]
         carried = _carried(problem, anonymous(plan))
@@ -77,7 +79,9 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
         names = [f"gpus[{at}]" for at in range(len(plan.gpus))]
         counts, nodes = np.array([float(gpu.count) for gpu in plan.gpus]), []
         carried = _carried(problem, plan)
-    judge = _Judge(problem, counts @ carried if len(counts) else np.zeros(len(problem.services)))
+    judge = _Judge(
+        problem, counts @ carried if len(counts) else np.zeros(len(problem.services))
+    )
     by_node, node_names, sizes = _by_node(carried, nodes)
     return Survivors(
         gpu_losses=judge.losses(names, carried, np.ones(len(names), np.int64)),
@@ -91,13 +95,22 @@ def survivors(problem: Problem, plan: Plan | BoundPlan) -> Survivors:
 def _carried(problem: Problem, plan: Plan) -> Reals:
     """(GPU entries, S) rps that one GPU of each entry can carry of each service."""
     number = {service.name: at for at, service in enumerate(problem.services)}
-    rows, carried = OperatingRows(problem), np.zeros((len(plan.gpus), len(problem.services)))
+    rows, carried = (
+        OperatingRows(problem),
+        np.zeros((len(plan.gpus), len(problem.services))),
+    )
     known: dict[tuple[object, ...], Reals] = {}
     for at, gpu in enumerate(plan.gpus):
-        key = (gpu.gpu_type, gpu.clock_mhz, *((one.service, one.sm_percent, one.batch) for one in gpu.replicas))
+        key = (
+            gpu.gpu_type,
+            gpu.clock_mhz,
+            *((one.service, one.sm_percent, one.batch) for one in gpu.replicas),
+        )
         if key not in known:
             line = known[key] = np.zeros(len(problem.services))
-            seats = [(replica.service, rows.row_of(gpu, replica)) for replica in gpu.replicas]
+            seats = [
+                (replica.service, rows.row_of(gpu, replica)) for replica in gpu.replicas
+            ]
             for position, (service, _) in enumerate(seats):
                 found = beside(problem, problem.gpu_type(gpu.gpu_type), seats, position)
                 line[number[service]] += found.capacity_rps
@@ -105,7 +118,9 @@ def _carried(problem: Problem, plan: Plan) -> Reals:
     return carried
 
 
-def _by_node(carried: Reals, nodes: Sequence[str]) -> tuple[Reals, list[str], npt.NDArray[np.int64]]:
+def _by_node(
+    carried: Reals, nodes: Sequence[str]
+) -> tuple[Reals, list[str], npt.NDArray[np.int64]]:
     """(nodes, S) what each node carries, the nodes' names, and how many GPUs of each carry anything."""
     names = sorted(set(nodes))
     at = {name: number for number, name in enumerate(names)}
@@ -120,7 +135,9 @@ class _Judge:
 
     def __init__(self, problem: Problem, total_rps: Reals) -> None:
         self._problem, self._total = problem, total_rps
-        self._rate = np.array([service.arrival_rate_rps for service in problem.services])
+        self._rate = np.array(
+            [service.arrival_rate_rps for service in problem.services]
+        )
         self._priority = np.array([service.priority for service in problem.services])
         self._before = np.maximum(self._rate - total_rps, 0.0)
 
@@ -128,14 +145,24 @@ class _Judge:
         """What is short before any loss."""
         return self._shortfalls(self._before)
 
-    def losses(self, names: Sequence[str], lost_rps: Reals, gpus: npt.NDArray[np.int64]) -> tuple[Loss, ...]:
+    def losses(
+        self, names: Sequence[str], lost_rps: Reals, gpus: npt.NDArray[np.int64]
+    ) -> tuple[Loss, ...]:
         """Those that do harm, the worst first; lost_rps: (L, S)."""
         short = np.maximum(self._rate - (self._total - lost_rps), 0.0) - self._before
         short[short <= _ROUNDING * self._rate] = 0.0
         weight = short @ self._priority
-        order = sorted(np.flatnonzero(weight > 0.0).tolist(), key=lambda at: (-weight[at], names[at]))
+        order = sorted(
+            np.flatnonzero(weight > 0.0).tolist(),
+            key=lambda at: (-weight[at], names[at]),
+        )
         return tuple(
-            Loss(name=names[at], gpus=int(gpus[at]), shortfalls=self._shortfalls(short[at]), weight=float(weight[at]))
+            Loss(
+                name=names[at],
+                gpus=int(gpus[at]),
+                shortfalls=self._shortfalls(short[at]),
+                weight=float(weight[at]),
+            )
             for at in order
         )
 

@@ -6,7 +6,16 @@ from typing import Literal
 from solvers.types.outcome import PriceUnit
 from solvers.types.plan import GpuPlan, ReplicaPlan
 
-Rule = Literal["slo", "sm", "memory", "power", "replicas_per_gpu", "stock", "min_replicas", "max_replicas"]
+Rule = Literal[
+    "slo",
+    "sm",
+    "memory",
+    "power",
+    "replicas_per_gpu",
+    "stock",
+    "min_replicas",
+    "max_replicas",
+]
 """What can keep a service from less, or cheaper, GPUs. The contract's rules, `replicas` split in three."""
 
 ChangeKind = Literal["gpu_type", "clock", "share", "partner", "more", "fewer"]
@@ -73,7 +82,9 @@ class Alternative:
     @property
     def gpu(self) -> GpuPlan:
         """A GPU of it, as part of a plan."""
-        return GpuPlan(gpu_type=self.gpu_type, clock_mhz=self.clock_mhz, replicas=self.replicas)
+        return GpuPlan(
+            gpu_type=self.gpu_type, clock_mhz=self.clock_mhz, replicas=self.replicas
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,9 @@ def back_test(
     origins = np.arange(max(1, since), last + 1)
     origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
     if len(origins) > question.max_origins:
-        places = np.linspace(0, len(origins) - 1, question.max_origins).round().astype(int)
+        places = (
+            np.linspace(0, len(origins) - 1, question.max_origins).round().astype(int)
+        )
         origins = origins[places]
     made = [
         _forecasts(series, int(origin), question, seasons)
@@ -105,7 +107,12 @@ def back_test(
     observed = series.rates_rps[origins[[number for number, _ in known]] + ahead - 1]
     forecasts = np.array([pairs for _, pairs in known])
     return {
-        name: _score(forecasts[:, place, :], observed, level=question.level, margin=margins.get(name, 1.0))
+        name: _score(
+            forecasts[:, place, :],
+            observed,
+            level=question.level,
+            margin=margins.get(name, 1.0),
+        )
         for place, name in enumerate(TECHNIQUES)
     }
 
@@ -124,20 +131,31 @@ def _with_seasons(
 
 
 def _forecasts(
-    series: RequestSeries, origin: int, question: BackTestOrigin, seasons: tuple[Season, ...]
+    series: RequestSeries,
+    origin: int,
+    question: BackTestOrigin,
+    seasons: tuple[Season, ...],
 ) -> list[tuple[float, float]] | None:
     """(techniques, 2) median and spread. None where nothing was heard."""
-    history = History(recent=series.part(origin - question.lookback, origin), seasons=seasons)
-    made = [forecast_by(name, history, horizon_s=question.horizon_s, levels=()) for name in TECHNIQUES]
+    history = History(
+        recent=series.part(origin - question.lookback, origin), seasons=seasons
+    )
+    made = [
+        forecast_by(name, history, horizon_s=question.horizon_s, levels=())
+        for name in TECHNIQUES
+    ]
     pairs = [(one.expected_rps, one.spread_rps) for one in made if one is not None]
     return pairs if len(pairs) == len(made) else None
 
 
-def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) -> ForecastScore:
+def _score(
+    forecasts: Reals, observed: Reals, *, level: float, margin: float
+) -> ForecastScore:
     """forecasts: (N, 2) medians and spreads; observed: (N,) what came."""
     expected, spread = forecasts.T
     planned, low, high = (
-        np.maximum(0.0, expected + normal_quantile(one) * margin * spread) for one in (level, *INTERVAL)
+        np.maximum(0.0, expected + normal_quantile(one) * margin * spread)
+        for one in (level, *INTERVAL)
     )
     above = observed - planned
     # A forecast that is exactly right is covered, also after rounding.
@@ -146,14 +164,18 @@ def _score(forecasts: Reals, observed: Reals, *, level: float, margin: float) ->
         forecasts=float(len(observed)),
         pinball_rps=float(np.mean(np.maximum(level * above, (level - 1.0) * above))),
         coverage=float(np.mean(observed <= planned + slack)),
-        interval_coverage=float(np.mean((observed >= low - slack) & (observed <= high + slack))),
+        interval_coverage=float(
+            np.mean((observed >= low - slack) & (observed <= high + slack))
+        ),
         error_rps=float(np.mean(np.abs(observed - expected))),
         observed_rps=float(np.mean(observed)),
         margin=_needed_margin(expected, spread, observed, level),
     )
 
 
-def _needed_margin(expected: Reals, spread: Reals, observed: Reals, level: float) -> float:
+def _needed_margin(
+    expected: Reals, spread: Reals, observed: Reals, level: float
+) -> float:
     """Between 0 and MAX_MARGIN; 1 where no forecast had a spread."""
     wide = spread > 0.0
     if not wide.any():

@@ -18,8 +18,19 @@ It wins on traffic with steps and spikes at a horizon of seconds; it knows nothi
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from solvers.forecast.spread import SURPRISE_DEVIATIONS, smoothing_of, spread_rps, weights_of
-from solvers.forecast.types import Forecast, History, Reals, make_forecast, windows_ahead
+from solvers.forecast.spread import (
+    SURPRISE_DEVIATIONS,
+    smoothing_of,
+    spread_rps,
+    weights_of,
+)
+from solvers.forecast.types import (
+    Forecast,
+    History,
+    Reals,
+    make_forecast,
+    windows_ahead,
+)
 
 NAME = "burst_aware"
 
@@ -29,7 +40,9 @@ _REMEMBERED_SMOOTHINGS = 8.0
 _MIN_FOR_TREND = 6
 
 
-def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
+def forecast(
+    history: History, *, horizon_s: float, levels: Sequence[float]
+) -> Forecast | None:
     """Quantiles of the rate from level, trend and surprise. See `forecast.Technique`."""
     series = history.recent
     ahead = windows_ahead(series, horizon_s)
@@ -41,7 +54,9 @@ def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> 
     kept = ages_s <= max(_REMEMBERED_SMOOTHINGS * smoothing_s, ages_s[-1])
     rates, ages_s = rates[kept], ages_s[kept]
     if not rates.any():
-        return make_forecast(NAME, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels)
+        return make_forecast(
+            NAME, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels
+        )
     weights = weights_of(ages_s, smoothing_s)
     line = _fit(rates, ages_s, weights, window_s)
     # A line that was seen for four seconds says nothing of five seconds ahead.
@@ -49,8 +64,19 @@ def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> 
     expected = max(0.0, line.rate_rps(-reach_s))
     if _is_surprise(rates, ages_s, weights, window_s):
         expected = max(expected, float(rates[-1]))
-    spread = spread_rps(rates - line.rates_rps(ages_s), weights, expected_rps=expected, window_s=window_s)
-    return make_forecast(NAME, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+    spread = spread_rps(
+        rates - line.rates_rps(ages_s),
+        weights,
+        expected_rps=expected,
+        window_s=window_s,
+    )
+    return make_forecast(
+        NAME,
+        expected_rps=expected,
+        spread_rps=spread,
+        horizon_s=horizon_s,
+        levels=levels,
+    )
 
 
 class _Line(NamedTuple):
@@ -91,4 +117,7 @@ def _is_surprise(rates: Reals, ages_s: Reals, weights: Reals, window_s: float) -
     line = _fit(rates[:-1], ages_s[:-1], older, window_s)
     # Poisson's variance is the mean; at least one request, so that after a silence not every request is a surprise.
     foreseen = max(0.0, line.rate_rps(float(ages_s[-1]))) * window_s
-    return bool(rates[-1] * window_s > foreseen + SURPRISE_DEVIATIONS * max(foreseen, 1.0) ** 0.5)
+    return bool(
+        rates[-1] * window_s
+        > foreseen + SURPRISE_DEVIATIONS * max(foreseen, 1.0) ** 0.5
+    )

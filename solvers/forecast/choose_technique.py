@@ -39,11 +39,19 @@ def choose(scores: Mapping[str, ForecastScore], current: str = DEFAULT) -> str:
     Ties go to the one that comes first in TECHNIQUES. A name that is no technique counts as the default.
     """
     current = current if current in TECHNIQUES else DEFAULT
-    judged = [name for name in TECHNIQUES if name in scores and scores[name].forecasts >= MIN_FORECASTS]
+    judged = [
+        name
+        for name in TECHNIQUES
+        if name in scores and scores[name].forecasts >= MIN_FORECASTS
+    ]
     if current not in judged:
         return current
     best = min(judged, key=lambda name: scores[name].pinball_rps)
-    return best if scores[best].pinball_rps < (1.0 - MARGIN) * scores[current].pinball_rps else current
+    return (
+        best
+        if scores[best].pinball_rps < (1.0 - MARGIN) * scores[current].pinball_rps
+        else current
+    )
 
 
 def margin_of(score: ForecastScore | None) -> float:
@@ -58,7 +66,10 @@ def margin_of(score: ForecastScore | None) -> float:
 
 
 def merge(
-    old: Mapping[str, ForecastScore], new: Mapping[str, ForecastScore], *, elapsed_s: float
+    old: Mapping[str, ForecastScore],
+    new: Mapping[str, ForecastScore],
+    *,
+    elapsed_s: float,
 ) -> dict[str, ForecastScore]:
     """Scores over all forecasts, those of `old` counting half for each HALF_LIFE_S since they were made.
 
@@ -66,10 +77,16 @@ def merge(
     MIN_FORECASTS.
     """
     keep = 0.5 ** (max(0.0, elapsed_s) / HALF_LIFE_S)
-    return {name: _merged(old.get(name), new.get(name), keep) for name in TECHNIQUES if name in old or name in new}
+    return {
+        name: _merged(old.get(name), new.get(name), keep)
+        for name in TECHNIQUES
+        if name in old or name in new
+    }
 
 
-def _merged(old: ForecastScore | None, new: ForecastScore | None, keep: float) -> ForecastScore:
+def _merged(
+    old: ForecastScore | None, new: ForecastScore | None, keep: float
+) -> ForecastScore:
     if old is None or new is None:
         known = old or new
         assert known is not None
@@ -78,7 +95,8 @@ def _merged(old: ForecastScore | None, new: ForecastScore | None, keep: float) -
     total = before + new.forecasts
     share = new.forecasts / total if total else 0.0
     means = {
-        entry.name: (1.0 - share) * getattr(old, entry.name) + share * getattr(new, entry.name)
+        entry.name: (1.0 - share) * getattr(old, entry.name)
+        + share * getattr(new, entry.name)
         for entry in fields(ForecastScore)
     }
     return ForecastScore(**{**means, "forecasts": total})

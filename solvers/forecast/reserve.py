@@ -33,7 +33,9 @@ _HALVINGS = 20
 """A millionth of the highest rate."""
 
 
-def reserve_rps(series: RequestSeries, *, percentile: float, hold_s: float, reaction_s: float) -> float:
+def reserve_rps(
+    series: RequestSeries, *, percentile: float, hold_s: float, reaction_s: float
+) -> float:
     """The rate that plans of a service should carry at least; 0 where they do without.
 
     series: of the past, an hour or so; windows that were not heard, or follow such, are left out. percentile: of the
@@ -41,7 +43,9 @@ def reserve_rps(series: RequestSeries, *, percentile: float, hold_s: float, reac
     """
     coarse = coarsen(series, MIN_GRAIN_S)
     rates = np.nan_to_num(coarse.rates_rps)
-    held, lag = (max(1, round(delay_s / coarse.window_s)) for delay_s in (hold_s, reaction_s))
+    held, lag = (
+        max(1, round(delay_s / coarse.window_s)) for delay_s in (hold_s, reaction_s)
+    )
     followed = _followed(rates, held, lag, coarse.window_s)
     known = _known(~np.isnan(coarse.rates_rps), held, lag)
     beyond = np.where(known, np.maximum(0.0, rates - followed), 0.0)
@@ -57,7 +61,9 @@ def _followed(rates: Reals, held: int, lag: int, window_s: float) -> Reals:
     """(T,) what plans carried in each window that followed what was seen until `lag` windows before."""
     padded = np.concatenate([np.zeros(held + lag), rates])
     highest: Reals = sliding_window_view(padded, held + 1).max(axis=1)[: len(rates)]
-    margin: Reals = highest + normal_quantile(PLANNING_LEVEL) * np.sqrt(highest / window_s)
+    margin: Reals = highest + normal_quantile(PLANNING_LEVEL) * np.sqrt(
+        highest / window_s
+    )
     return margin
 
 
@@ -85,6 +91,8 @@ def _min_level(rates: Reals, followed: Reals, forgiven_rps: float) -> float:
         return 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        is_enough = np.maximum(0.0, rates - np.maximum(followed, middle)).sum() <= forgiven_rps
+        is_enough = (
+            np.maximum(0.0, rates - np.maximum(followed, middle)).sum() <= forgiven_rps
+        )
         low, high = (low, middle) if is_enough else (middle, high)
     return high

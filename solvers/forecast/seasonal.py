@@ -18,7 +18,15 @@ import numpy as np
 
 from solvers.forecast.seasons import DAY_S, HOUR_S
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
-from solvers.forecast.types import Forecast, ForecastTechnique, History, Reals, Season, make_forecast, windows_ahead
+from solvers.forecast.types import (
+    Forecast,
+    ForecastTechnique,
+    History,
+    Reals,
+    Season,
+    make_forecast,
+    windows_ahead,
+)
 
 DAILY_NAME = "seasonal_daily"
 HOURLY_NAME = "seasonal_hourly"
@@ -34,9 +42,16 @@ _SMOOTHINGS = 5.0
 
 
 def _forecast(
-    history: History, *, horizon_s: float, levels: Sequence[float], technique: str, period_s: float
+    history: History,
+    *,
+    horizon_s: float,
+    levels: Sequence[float],
+    technique: str,
+    period_s: float,
 ) -> Forecast | None:
-    season = next((entry for entry in history.seasons if entry.period_s == period_s), None)
+    season = next(
+        (entry for entry in history.seasons if entry.period_s == period_s), None
+    )
     series = history.recent
     ahead, window_s = windows_ahead(series, horizon_s), series.window_s
     heard = series.heard
@@ -44,20 +59,44 @@ def _forecast(
         return None
     arrivals = series.arrivals[heard]
     usual = rates_at(season, series.starts_s(heard), window_s)
-    then = float(rates_at(season, series.starts_s(np.array([len(series.arrivals) + ahead - 1])), window_s)[0])
-    if not arrivals.any() and (usual.sum() * window_s >= QUIET_REQUESTS or then <= _RATE_FLOOR):
-        return make_forecast(technique, expected_rps=0.0, spread_rps=0.0, horizon_s=horizon_s, levels=levels)
+    then = float(
+        rates_at(
+            season,
+            series.starts_s(np.array([len(series.arrivals) + ahead - 1])),
+            window_s,
+        )[0]
+    )
+    if not arrivals.any() and (
+        usual.sum() * window_s >= QUIET_REQUESTS or then <= _RATE_FLOOR
+    ):
+        return make_forecast(
+            technique,
+            expected_rps=0.0,
+            spread_rps=0.0,
+            horizon_s=horizon_s,
+            levels=levels,
+        )
     ages_s = series.ages_s(heard)
     weights = weights_of(ages_s, _SMOOTHINGS * smoothing_of(window_s))
     counted = weights / weights[-1]
-    prior = max(MIN_PRIOR_REQUESTS, window_s * sum(season.rates_rps) / len(season.rates_rps))
+    prior = max(
+        MIN_PRIOR_REQUESTS, window_s * sum(season.rates_rps) / len(season.rates_rps)
+    )
     factor = float((counted @ arrivals + prior) / (counted @ usual * window_s + prior))
     residuals = arrivals / window_s - factor * usual
     rest = float(weights @ residuals)
     expected = max(0.0, factor * then + rest)
     newest = weights_of(ages_s, smoothing_of(window_s))
-    spread = spread_rps(residuals - rest, newest, expected_rps=expected, window_s=window_s)
-    return make_forecast(technique, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+    spread = spread_rps(
+        residuals - rest, newest, expected_rps=expected, window_s=window_s
+    )
+    return make_forecast(
+        technique,
+        expected_rps=expected,
+        spread_rps=spread,
+        horizon_s=horizon_s,
+        levels=levels,
+    )
 
 
 daily: ForecastTechnique = partial(_forecast, technique=DAILY_NAME, period_s=DAY_S)
@@ -80,5 +119,7 @@ def rates_at(season: Season, starts_s: Reals, window_s: float) -> Reals:
 
     # Counted from the first window's period: the counts since 1970 would eat up the digits.
     base_s = np.floor(starts_s[:1] / season.period_s) * season.period_s
-    means: Reals = (until(starts_s + window_s - base_s) - until(starts_s - base_s)) / window_s
+    means: Reals = (
+        until(starts_s + window_s - base_s) - until(starts_s - base_s)
+    ) / window_s
     return means

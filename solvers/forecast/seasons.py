@@ -51,14 +51,21 @@ def coarsen(series: RequestSeries, window_s: float) -> RequestSeries:
     """
     if series.window_s >= window_s or not len(series.arrivals):
         return series
-    numbers = np.floor((series.start_s + (np.arange(len(series.arrivals)) + 0.5) * series.window_s) / window_s)
+    numbers = np.floor(
+        (series.start_s + (np.arange(len(series.arrivals)) + 0.5) * series.window_s)
+        / window_s
+    )
     places = (numbers - numbers[0]).astype(np.intp)
     heard = ~np.isnan(series.arrivals)
     seconds = np.bincount(places, weights=heard * series.window_s)
     counts = np.bincount(places, weights=np.where(heard, series.arrivals, 0.0))
     enough = seconds >= _HEARD_SHARE * window_s
-    arrivals = np.divide(counts * window_s, seconds, out=np.full(len(counts), np.nan), where=enough)
-    return RequestSeries(start_s=float(numbers[0] * window_s), window_s=window_s, arrivals=arrivals)
+    arrivals = np.divide(
+        counts * window_s, seconds, out=np.full(len(counts), np.nan), where=enough
+    )
+    return RequestSeries(
+        start_s=float(numbers[0] * window_s), window_s=window_s, arrivals=arrivals
+    )
 
 
 def make_season(coarse: RequestSeries, period_s: float) -> Season | None:
@@ -67,7 +74,11 @@ def make_season(coarse: RequestSeries, period_s: float) -> Season | None:
     coarse: windows of a length that divides the period into at least four. O(windows · rounds).
     """
     parts = round(period_s / coarse.window_s)
-    if parts < MIN_PARTS or abs(parts * coarse.window_s - period_s) > 1e-6 * period_s or not len(coarse.arrivals):
+    if (
+        parts < MIN_PARTS
+        or abs(parts * coarse.window_s - period_s) > 1e-6 * period_s
+        or not len(coarse.arrivals)
+    ):
         return None
     table = _by_period(coarse, parts)[-_MAX_PERIODS.get(period_s, 28) :]
     heard = np.mean(~np.isnan(table), axis=1) >= _HEARD_SHARE
@@ -85,7 +96,9 @@ def _by_period(coarse: RequestSeries, parts: int) -> Reals:
     first = round(coarse.start_s / coarse.window_s)
     before = first % parts
     after = -(before + len(coarse.arrivals)) % parts
-    padded = np.concatenate([np.full(before, np.nan), coarse.rates_rps, np.full(after, np.nan)])
+    padded = np.concatenate(
+        [np.full(before, np.nan), coarse.rates_rps, np.full(after, np.nan)]
+    )
     return padded.reshape(-1, parts)
 
 
@@ -97,7 +110,12 @@ def _decompose(table: Reals) -> tuple[Reals, float]:
     for _ in range(_ROUNDS):
         expected = heard @ shape
         levels = rates.sum(axis=1) / np.where(expected > 0.0, expected, 1.0)
-        ratios = np.divide(table, levels[:, None], out=np.full_like(table, np.nan), where=levels[:, None] > 0.0)
+        ratios = np.divide(
+            table,
+            levels[:, None],
+            out=np.full_like(table, np.nan),
+            where=levels[:, None] > 0.0,
+        )
         shape = _filled(_trimmed_means(ratios))
         # A season of nothing but outliers is no season.
         shape = shape / np.mean(shape) if shape.any() else np.ones_like(shape)
@@ -114,7 +132,9 @@ def _trimmed_means(ratios: Reals) -> Reals:
     kept = (places >= cut) & (places < heard - cut)
     sums = np.where(kept, ordered, 0.0).sum(axis=0)
     numbers = kept.sum(axis=0)
-    means: Reals = np.divide(sums, numbers, out=np.full(ratios.shape[1], np.nan), where=numbers > 0)
+    means: Reals = np.divide(
+        sums, numbers, out=np.full(ratios.shape[1], np.nan), where=numbers > 0
+    )
     return means
 
 
@@ -123,7 +143,9 @@ def _filled(shape: Reals) -> Reals:
     known = np.flatnonzero(~np.isnan(shape))
     if len(known) == 0:
         return np.ones_like(shape)
-    filled: Reals = np.interp(np.arange(len(shape)), known, shape[known], period=len(shape))
+    filled: Reals = np.interp(
+        np.arange(len(shape)), known, shape[known], period=len(shape)
+    )
     return filled
 
 
@@ -133,12 +155,17 @@ def _smooth(shape: Reals, requests: float) -> Reals:
     requests: how many the whole shape rests on.
     """
     reach = min(_NEIGHBOURS, (len(shape) - 1) // 2)
-    around = np.mean([np.roll(shape, step) for step in range(-reach, reach + 1)], axis=0)
+    around = np.mean(
+        [np.roll(shape, step) for step in range(-reach, reach + 1)], axis=0
+    )
     differences = shape - around
     # Relative variance of a Poisson count is 1 / count.
     noise = SURPRISE_DEVIATIONS**2 * around * len(shape) / requests
     squares = differences**2
-    kept = np.maximum(0.0, 1.0 - np.divide(noise, squares, out=np.ones_like(squares), where=squares > 0.0))
+    kept = np.maximum(
+        0.0,
+        1.0 - np.divide(noise, squares, out=np.ones_like(squares), where=squares > 0.0),
+    )
     smooth: Reals = around + kept * differences
     smooth /= smooth.mean()
     return smooth

@@ -24,7 +24,14 @@ from functools import partial
 import numpy as np
 
 from solvers.forecast.spread import smoothing_of, spread_rps, weights_of
-from solvers.forecast.types import Forecast, ForecastTechnique, History, Reals, make_forecast, windows_ahead
+from solvers.forecast.types import (
+    Forecast,
+    ForecastTechnique,
+    History,
+    Reals,
+    make_forecast,
+    windows_ahead,
+)
 
 EWMA_NAME, FAST_EWMA_NAME = "ewma", "ewma_fast"
 HOLT_NAME, FAST_HOLT_NAME = "holt", "holt_fast"
@@ -53,7 +60,12 @@ def _forecast(
     ahead, window_s = windows_ahead(series, horizon_s), series.window_s
     decay = window_s / (reach_share * max(REACH_S, _REACH_WINDOWS * window_s))
     rates = series.rates_rps
-    expected = _expected(rates.tolist(), decay, trend_share, DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING))
+    expected = _expected(
+        rates.tolist(),
+        decay,
+        trend_share,
+        DAMPING * (1.0 - DAMPING**ahead) / (1.0 - DAMPING),
+    )
     if len(expected) == 0 or math.isnan(expected[-1]):
         return None
     errors = rates[ahead:] - expected[:-ahead]
@@ -61,14 +73,24 @@ def _forecast(
     weights = weights_of(series.ages_s(judged + ahead), smoothing_of(window_s))
     newest = float(expected[-1])
     spread = spread_rps(errors[judged], weights, expected_rps=newest, window_s=window_s)
-    return make_forecast(technique, expected_rps=newest, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+    return make_forecast(
+        technique,
+        expected_rps=newest,
+        spread_rps=spread,
+        horizon_s=horizon_s,
+        levels=levels,
+    )
 
 
 ewma: ForecastTechnique = partial(_forecast, technique=EWMA_NAME)
 """Level alone. See `forecast.Technique`."""
-fast_ewma: ForecastTechnique = partial(_forecast, technique=FAST_EWMA_NAME, reach_share=FAST_SHARE)
+fast_ewma: ForecastTechnique = partial(
+    _forecast, technique=FAST_EWMA_NAME, reach_share=FAST_SHARE
+)
 """Level alone, of the last seconds."""
-holt: ForecastTechnique = partial(_forecast, technique=HOLT_NAME, trend_share=TREND_SHARE)
+holt: ForecastTechnique = partial(
+    _forecast, technique=HOLT_NAME, trend_share=TREND_SHARE
+)
 """Level and damped trend."""
 fast_holt: ForecastTechnique = partial(
     _forecast, technique=FAST_HOLT_NAME, trend_share=TREND_SHARE, reach_share=FAST_SHARE
@@ -76,7 +98,9 @@ fast_holt: ForecastTechnique = partial(
 """Level and damped trend of the last seconds."""
 
 
-def _expected(rates: Sequence[float], decay: float, trend_share: float, trend_windows: float) -> Reals:
+def _expected(
+    rates: Sequence[float], decay: float, trend_share: float, trend_windows: float
+) -> Reals:
     """(T,) after each window, the rate that is expected at the horizon; NaN before the first heard window.
 
     rates: (T,), NaN where nothing was heard. decay: length of a window over the reach. trend_windows: Σ dampingⁱ.
@@ -104,7 +128,9 @@ def _expected(rates: Sequence[float], decay: float, trend_share: float, trend_wi
 NAME = "last_value"
 
 
-def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
+def forecast(
+    history: History, *, horizon_s: float, levels: Sequence[float]
+) -> Forecast | None:
     """Quantiles around the newest rate. See `forecast.Technique`."""
     series = history.recent
     ahead, window_s = windows_ahead(series, horizon_s), series.window_s
@@ -116,5 +142,13 @@ def forecast(history: History, *, horizon_s: float, levels: Sequence[float]) -> 
     changes = rates[ahead:] - rates[:-ahead]
     known = np.flatnonzero(~np.isnan(changes))
     weights = weights_of(series.ages_s(known + ahead), smoothing_of(window_s))
-    spread = spread_rps(changes[known], weights, expected_rps=expected, window_s=window_s)
-    return make_forecast(NAME, expected_rps=expected, spread_rps=spread, horizon_s=horizon_s, levels=levels)
+    spread = spread_rps(
+        changes[known], weights, expected_rps=expected, window_s=window_s
+    )
+    return make_forecast(
+        NAME,
+        expected_rps=expected,
+        spread_rps=spread,
+        horizon_s=horizon_s,
+        levels=levels,
+    )

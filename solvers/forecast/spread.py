@@ -39,10 +39,16 @@ def scatter_rps(residuals: Reals, weights: Reals, noise_rps: float) -> float:
     return float((weights @ limited**2) ** 0.5)
 
 
-def spread_rps(residuals: Reals, weights: Reals, *, expected_rps: float, window_s: float) -> float:
+def spread_rps(
+    residuals: Reals, weights: Reals, *, expected_rps: float, window_s: float
+) -> float:
     """Standard deviation to plan with: the scatter of the residuals, at least Poisson's noise.
 
     residuals, weights: (T,); without any, Poisson's noise alone.
     """
     noise = poisson_rps(expected_rps, window_s)
-    return noise if len(residuals) == 0 else max(noise, scatter_rps(residuals, weights, noise))
+    return (
+        noise
+        if len(residuals) == 0
+        else max(noise, scatter_rps(residuals, weights, noise))
+    )

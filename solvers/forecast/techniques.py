@@ -24,7 +24,9 @@ TECHNIQUES: Mapping[str, ForecastTechnique] = MappingProxyType(
 )
 
 
-def forecast_by(technique: str, history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
+def forecast_by(
+    technique: str, history: History, *, horizon_s: float, levels: Sequence[float]
+) -> Forecast | None:
     """The technique's forecast, else the default's: where it is not known (any more) or has nothing to say.
 
     None where nothing was heard.

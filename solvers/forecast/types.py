@@ -34,9 +34,13 @@ class RequestSeries:
 
     def __post_init__(self) -> None:
         if not (0.0 < self.window_s < np.inf and np.isfinite(self.start_s)):
-            raise InvalidInput("window_s", f"{self.window_s} or start_s {self.start_s} out of range")
+            raise InvalidInput(
+                "window_s", f"{self.window_s} or start_s {self.start_s} out of range"
+            )
         if self.arrivals.ndim != 1:
-            raise InvalidInput("arrivals", f"must have the shape (T,), not {self.arrivals.shape}")
+            raise InvalidInput(
+                "arrivals", f"must have the shape (T,), not {self.arrivals.shape}"
+            )
         # NaN fails both comparisons, as it should.
         if (self.arrivals < 0.0).any() or (self.arrivals == np.inf).any():
             raise InvalidInput("arrivals", "must be NaN or finite and not negative")
@@ -68,7 +72,9 @@ class RequestSeries:
         """The windows `first` to `end` − 1."""
         first = max(0, first)
         return RequestSeries(
-            start_s=self.start_s + first * self.window_s, window_s=self.window_s, arrivals=self.arrivals[first:end]
+            start_s=self.start_s + first * self.window_s,
+            window_s=self.window_s,
+            arrivals=self.arrivals[first:end],
         )
 
 
@@ -109,7 +115,9 @@ class Forecast:
 class ForecastTechnique(Protocol):
     """A way to forecast. A technique is a function; its module's docstring has formula, source and limits."""
 
-    def __call__(self, history: History, *, horizon_s: float, levels: Sequence[float]) -> Forecast | None:
+    def __call__(
+        self, history: History, *, horizon_s: float, levels: Sequence[float]
+    ) -> Forecast | None:
         """Quantiles at `levels` (0 < level < 1), or None where the history says nothing to this technique.
 
         A history in which nothing was heard gives None; one in which only silence was heard gives rates of 0.
@@ -118,7 +126,12 @@ class ForecastTechnique(Protocol):
 
 
 def make_forecast(
-    technique: str, *, expected_rps: float, spread_rps: float, horizon_s: float, levels: Sequence[float]
+    technique: str,
+    *,
+    expected_rps: float,
+    spread_rps: float,
+    horizon_s: float,
+    levels: Sequence[float],
 ) -> Forecast:
     """Quantiles of a normal distribution, cut off at 0."""
     return Forecast(
@@ -127,7 +140,10 @@ def make_forecast(
         expected_rps=float(expected_rps),
         spread_rps=float(spread_rps),
         levels=tuple(levels),
-        rates_rps=tuple(max(0.0, float(expected_rps + normal_quantile(level) * spread_rps)) for level in levels),
+        rates_rps=tuple(
+            max(0.0, float(expected_rps + normal_quantile(level) * spread_rps))
+            for level in levels
+        ),
     )
 
 

@@ -15,14 +15,24 @@ under a cap; it does not look at latency.
 """
 
 from solvers.governors.ladder import Climb, look, stride_to
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, clock_position
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    clock_position,
+)
 
 
-def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+def step(
+    knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> GovernorKnobs:
     """One step on the ladder; a GPU that executed nothing stays unless it is over the cap."""
     levels = max((each.largest_batch for each in limits.replicas), default=1) - 1
     climb = look(
-        knobs.memory, rung=_rung(knobs, limits, levels), power_w=reading.peak_power_w, cap_w=limits.power_cap_w
+        knobs.memory,
+        rung=_rung(knobs, limits, levels),
+        power_w=reading.peak_power_w,
+        cap_w=limits.power_cap_w,
     )
     works = climb.is_over or any(each.batches for each in reading.replicas)
     rung = _next_rung(climb, levels, len(limits.clocks_mhz)) if works else climb.rung
@@ -50,8 +60,15 @@ def _rung(knobs: GovernorKnobs, limits: GovernorLimits, levels: int) -> int:
     clock = clock_position(knobs.clock_mhz, limits.clocks_mhz)
     if clock > 0 or levels == 0:
         return levels + clock
-    return max(knobs.batches[each.id] - 1 for each in limits.replicas if each.largest_batch == levels + 1)
+    return max(
+        knobs.batches[each.id] - 1
+        for each in limits.replicas
+        if each.largest_batch == levels + 1
+    )
 
 
 def _batches(level: int, limits: GovernorLimits, levels: int) -> dict[str, int]:
-    return {each.id: 1 + round((each.largest_batch - 1) * level / levels) if levels else 1 for each in limits.replicas}
+    return {
+        each.id: 1 + round((each.largest_batch - 1) * level / levels) if levels else 1
+        for each in limits.replicas
+    }

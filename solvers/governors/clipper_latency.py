@@ -13,11 +13,15 @@ from solvers.governors.aimd import next_batch
 from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod
 
 
-def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+def step(
+    knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> GovernorKnobs:
     """One step of AIMD for every replica that executed anything; the others are left as they are."""
     latency_ms = {each.id: each.latency_ms for each in limits.replicas}
     changed = {
-        each.id: next_batch(knobs.batches[each.id], is_over=each.execution_ms > latency_ms[each.id])
+        each.id: next_batch(
+            knobs.batches[each.id], is_over=each.execution_ms > latency_ms[each.id]
+        )
         for each in reading.replicas
         if each.batches
     }

@@ -13,9 +13,21 @@ from solvers.governors.aimd import next_batch
 from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod
 
 
-def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+def step(
+    knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> GovernorKnobs:
     """One step of AIMD: above the cap every replica backs off, below it those that executed anything grow."""
     if reading.peak_power_w > limits.power_cap_w:
-        return replace(knobs, batches={each: next_batch(batch, is_over=True) for each, batch in knobs.batches.items()})
-    grown = {each.id: next_batch(knobs.batches[each.id], is_over=False) for each in reading.replicas if each.batches}
+        return replace(
+            knobs,
+            batches={
+                each: next_batch(batch, is_over=True)
+                for each, batch in knobs.batches.items()
+            },
+        )
+    grown = {
+        each.id: next_batch(knobs.batches[each.id], is_over=False)
+        for each in reading.replicas
+        if each.batches
+    }
     return replace(knobs, batches={**knobs.batches, **grown})

@@ -8,10 +8,17 @@ highest clock, nothing is left to turn.
 """
 
 from solvers.governors.ladder import look, stride_to
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, clock_position
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    clock_position,
+)
 
 
-def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+def step(
+    knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> GovernorKnobs:
     """One step of the clock towards the cap; a GPU that executed nothing keeps it unless it is over the cap."""
     climb = look(
         knobs.memory,
@@ -20,7 +27,11 @@ def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> Go
         cap_w=limits.power_cap_w,
     )
     works = climb.is_over or any(each.batches for each in reading.replicas)
-    rung = stride_to(climb, lowest=0, top=len(limits.clocks_mhz) - 1) if works else climb.rung
+    rung = (
+        stride_to(climb, lowest=0, top=len(limits.clocks_mhz) - 1)
+        if works
+        else climb.rung
+    )
     return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[rung],
         batches={each.id: each.largest_batch for each in limits.replicas},

@@ -82,7 +82,9 @@ def clock_stride(power_w: float, cap_w: float) -> int:
     return next((rungs for most, rungs in NEAR if distance <= most), FAR_RUNGS)
 
 
-def look(memory: Mapping[str, float], *, rung: int, power_w: float, cap_w: float) -> Climb:
+def look(
+    memory: Mapping[str, float], *, rung: int, power_w: float, cap_w: float
+) -> Climb:
     """The climb after a period on `rung`, from the notes of the one before."""
     base, base_w = int(memory.get("base", -1)), memory.get("base_w", 0.0)
     breach, breach_w = int(memory.get("breach", -1)), memory.get("breach_w", 0.0)

@@ -65,7 +65,9 @@ _CAREFUL = "careful:"
 def start(limits: GovernorLimits) -> GovernorKnobs:
     """Where the governor begins: every batch 1, and the clock of the grid that is nearest to 600 MHz."""
     return GovernorKnobs(
-        clock_mhz=min(limits.clocks_mhz, key=lambda clock: (abs(clock - START_CLOCK_MHZ), clock)),
+        clock_mhz=min(
+            limits.clocks_mhz, key=lambda clock: (abs(clock - START_CLOCK_MHZ), clock)
+        ),
         batches={each.id: 1 for each in limits.replicas},
     )
 
@@ -75,20 +77,33 @@ def asks_for_partition(memory: Mapping[str, float]) -> bool:
     return memory.get(_FAILING, 0.0) >= FAILING_PERIODS
 
 
-def step(knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+def step(
+    knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> GovernorKnobs:
     """One step by the rules; a GPU that executed nothing stays unless it is over the cap."""
     bounds = {each.id: each for each in limits.replicas}
-    tenants = [_tenant(each, knobs, bounds[each.id]) for each in reading.replicas if each.batches]
+    tenants = [
+        _tenant(each, knobs, bounds[each.id])
+        for each in reading.replicas
+        if each.batches
+    ]
     power = _look(knobs, reading.peak_power_w, limits)
     turn = _over_cap(tenants, power) if power.is_over else _under_cap(tenants, power)
     position = _position(power, turn.clock, len(limits.clocks_mhz))
     is_failing = power.is_over or any(each.share > 1.0 for each in tenants)
     failing = power.failing + 1.0 if is_failing else 0.0
-    after = GovernorKnobs(clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches})
+    after = GovernorKnobs(
+        clock_mhz=limits.clocks_mhz[position], batches={**knobs.batches, **turn.batches}
+    )
     moved = after.clock_mhz != knobs.clock_mhz or after.batches != knobs.batches
     careful = {f"{_CAREFUL}{each.id}": 1.0 for each in tenants if each.is_careful}
-    kept = {key: value for key, value in knobs.memory.items() if key.startswith(_CAREFUL)}
-    return replace(after, memory={**kept, **careful, **power.memory(moved=moved), _FAILING: failing})
+    kept = {
+        key: value for key, value in knobs.memory.items() if key.startswith(_CAREFUL)
+    }
+    return replace(
+        after,
+        memory={**kept, **careful, **power.memory(moved=moved), _FAILING: failing},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +123,9 @@ class _Tenant:
     @property
     def raised(self) -> int:
         """The next larger batch, or the same where none can be tried."""
-        aim = min(math.floor(self.batch * TARGET_SHARE / self.share), MAX_GROWTH * self.batch)
+        aim = min(
+            math.floor(self.batch * TARGET_SHARE / self.share), MAX_GROWTH * self.batch
+        )
         is_sure = self.share * (self.batch + 1) <= self.batch
         larger = max(aim, self.batch + (1 if is_sure or not self.is_careful else 0))
         return min(larger, self.largest)
@@ -119,7 +136,9 @@ class _Tenant:
         return max(1, min(self.batch - 1, math.floor(self.batch * share)))
 
 
-def _tenant(each: ReplicaPeriod, knobs: GovernorKnobs, bounds: ReplicaLimits) -> _Tenant:
+def _tenant(
+    each: ReplicaPeriod, knobs: GovernorKnobs, bounds: ReplicaLimits
+) -> _Tenant:
     batch = knobs.batches[each.id]
     latency_ms = min(each.latency_ms, 2.0 * each.execution_ms)
     share = max(latency_ms / bounds.latency_ms, 1e-6)
@@ -144,8 +163,16 @@ class _Turn:
 
 def _over_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
     # At the lowest clock only batches are left.
-    near = [each for each in tenants if each.share >= STEADY_LATENCY_SHARE or not power.position]
-    lowered = {each.id: each.lowered(power.cap_w / power.power_w) for each in near if each.batch > 1}
+    near = [
+        each
+        for each in tenants
+        if each.share >= STEADY_LATENCY_SHARE or not power.position
+    ]
+    lowered = {
+        each.id: each.lowered(power.cap_w / power.power_w)
+        for each in near
+        if each.batch > 1
+    }
     # Where no batch is left to lower, the clock has to: the cap outranks every latency.
     is_clock_wanted = len(near) < len(tenants) or not lowered
     return _Turn(batches=lowered, clock=-1 if is_clock_wanted else 0)
@@ -159,10 +186,18 @@ def _under_cap(tenants: list[_Tenant], power: "_Power") -> _Turn:
     if above:
         return _Turn(batches=lowered, clock=1 if len(lowered) < len(above) else 0)
     may_grow = not power.is_warned
-    raised = {each.id: each.raised for each in tenants if may_grow and each.share < STEADY_LATENCY_SHARE}
-    near_share = FAR_LATENCY_SHARE if power.stride == FAR_RUNGS else STEADY_LATENCY_SHARE
+    raised = {
+        each.id: each.raised
+        for each in tenants
+        if may_grow and each.share < STEADY_LATENCY_SHARE
+    }
+    near_share = (
+        FAR_LATENCY_SHARE if power.stride == FAR_RUNGS else STEADY_LATENCY_SHARE
+    )
     grows = any(raised.get(each.id, each.batch) > each.batch for each in tenants)
-    is_clock_wanted = any(each.share >= near_share or (each.is_short and not grows) for each in tenants)
+    is_clock_wanted = any(
+        each.share >= near_share or (each.is_short and not grows) for each in tenants
+    )
     return _Turn(batches=raised, clock=1 if is_clock_wanted else 0)
 
 
@@ -229,12 +264,18 @@ def _look(knobs: GovernorKnobs, power_w: float, limits: GovernorLimits) -> _Powe
     )
     if power.is_over:
         is_again = power.is_warned or power.doubts
-        return replace(power, breach=power.position, breach_w=power_w, doubts=2 if is_again else 0)
+        return replace(
+            power, breach=power.position, breach_w=power_w, doubts=2 if is_again else 0
+        )
     if not power.is_warned:
         return power
     if power_w * power.breach_w <= STEADY_SHARE * cap_w * power.base_w:
         calm = int(memory.get("calm", 0.0)) + 1
-        return replace(power, calm=calm) if calm < CALM_PERIODS else replace(power, breach=-1, breach_w=0.0, doubts=0)
+        return (
+            replace(power, calm=calm)
+            if calm < CALM_PERIODS
+            else replace(power, breach=-1, breach_w=0.0, doubts=0)
+        )
     far = int(memory.get("far", 0.0)) + 1 if power.stride == FAR_RUNGS else 0
     if far < DOUBT_PERIODS or power.doubts:
         return replace(power, far=far)
@@ -252,5 +293,7 @@ def _position(power: _Power, direction: int, clocks: int) -> int:
         if power.breach <= power.position:
             return power.position
         room_w = STEADY_SHARE * power.cap_w - power.power_w
-        stride = math.floor((power.breach - power.position) * room_w / (power.breach_w - power.power_w))
+        stride = math.floor(
+            (power.breach - power.position) * room_w / (power.breach_w - power.power_w)
+        )
     return min(clocks - 1, power.position + stride)

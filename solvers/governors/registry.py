@@ -9,14 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from solvers.governors import batch_dvfs, clipper_latency, clipper_power, dfs, power_latency
+from solvers.governors import (
+    batch_dvfs,
+    clipper_latency,
+    clipper_power,
+    dfs,
+    power_latency,
+)
 from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, within
 
 
 class GovernorStep(Protocol):
     """What a governor's module offers."""
 
-    def __call__(self, knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+    def __call__(
+        self, knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+    ) -> GovernorKnobs:
         """The knobs for the next period. `knobs` lie within the limits; the same arguments give the same answer."""
 
 
@@ -48,7 +56,9 @@ GOVERNORS = {
 """By name, as policies and commands call them."""
 
 
-def govern(name: str, knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits) -> GovernorKnobs:
+def govern(
+    name: str, knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
+) -> GovernorKnobs:
     """One step of the governor of that name, held within the limits whatever it answers.
 
     Raises KeyError for a name that is not in `GOVERNORS`.

@@ -74,7 +74,10 @@ def within(knobs: GovernorKnobs, limits: GovernorLimits) -> GovernorKnobs:
     return GovernorKnobs(
         clock_mhz=limits.clocks_mhz[clock_position(knobs.clock_mhz, limits.clocks_mhz)],
         batches={
-            each.id: max(1, min(knobs.batches.get(each.id, each.largest_batch), each.largest_batch))
+            each.id: max(
+                1,
+                min(knobs.batches.get(each.id, each.largest_batch), each.largest_batch),
+            )
             for each in limits.replicas
         },
         memory=knobs.memory,

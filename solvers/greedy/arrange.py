@@ -9,8 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
-from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier, total_capacity_rps
-from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE, OperatingRows
+from solvers.greedy.routing import (
+    ROUNDING,
+    ArrangedReplica,
+    Carrier,
+    total_capacity_rps,
+)
+from solvers.laws.operating_rows import (
+    CLOCK_TOLERANCE_MHZ,
+    SM_PERCENT_TOLERANCE,
+    OperatingRows,
+)
 from solvers.types.plan import GpuPlan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
 
@@ -26,26 +35,42 @@ def running_carriers(problem: Problem) -> list[Carrier]:
     plan uses, those with the least SM percent (the plan is anonymous, so any may be the lost ones).
     """
     rows = OperatingRows(problem)
-    by_type: dict[str, list[Carrier]] = {gpu_type.name: [] for gpu_type in problem.gpu_types}
+    by_type: dict[str, list[Carrier]] = {
+        gpu_type.name: [] for gpu_type in problem.gpu_types
+    }
     for gpu in problem.current.gpus if problem.current is not None else ():
         if gpu.gpu_type in by_type:
-            seats = tuple(seat for replica in gpu.replicas for seat in _seats(problem, rows, gpu, replica))
+            seats = tuple(
+                seat
+                for replica in gpu.replicas
+                for seat in _seats(problem, rows, gpu, replica)
+            )
             carrier = _lawful(problem, Carrier(gpu_type=gpu.gpu_type, seats=seats))
-            by_type[gpu.gpu_type].extend([carrier] * min(gpu.count, MAX_REPLICAS) if carrier.seats else [])
+            by_type[gpu.gpu_type].extend(
+                [carrier] * min(gpu.count, MAX_REPLICAS) if carrier.seats else []
+            )
     return [
         carrier
         for gpu_type in problem.gpu_types
-        for carrier in _stocked(by_type[gpu_type.name], problem.gpu_type(gpu_type.name).count)
+        for carrier in _stocked(
+            by_type[gpu_type.name], problem.gpu_type(gpu_type.name).count
+        )
     ]
 
 
-def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan) -> Iterator[ArrangedReplica]:
+def _seats(
+    problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan
+) -> Iterator[ArrangedReplica]:
     """The seat of a running replica; none when its service left, may not run there any more, or has no such row."""
     try:
         service = problem.service(replica.service)
     except KeyError:
         return
-    row = rows.find(service.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+    row = rows.find(
+        service.network,
+        gpu.gpu_type,
+        (replica.sm_percent, replica.batch, gpu.clock_mhz),
+    )
     if row is not None and service.allows(gpu.gpu_type):
         yield ArrangedReplica(service=service.name, row=row)
 
@@ -53,8 +78,19 @@ def _seats(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: Replica
 def _lawful(problem: Problem, carrier: Carrier) -> Carrier:
     """The carrier without the least important replicas, as many as it takes until it obeys the rules."""
     seats = list(carrier.seats)
-    while seats and not obeys(problem, Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))):
-        seats.remove(min(seats, key=lambda seat: (problem.service(seat.service).priority, seat.service, seat.row)))
+    while seats and not obeys(
+        problem, Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
+    ):
+        seats.remove(
+            min(
+                seats,
+                key=lambda seat: (
+                    problem.service(seat.service).priority,
+                    seat.service,
+                    seat.row,
+                ),
+            )
+        )
     return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seats))
 
 
@@ -62,71 +98,118 @@ def _stocked(carriers: Sequence[Carrier], stock: int | None) -> Sequence[Carrier
     """As many carriers as there are GPUs, the fullest ones, in their order."""
     if stock is None or len(carriers) <= stock:
         return carriers
-    fullest = sorted(range(len(carriers)), key=lambda index: (-total_sm_percent(carriers[index]), index))
+    fullest = sorted(
+        range(len(carriers)),
+        key=lambda index: (-total_sm_percent(carriers[index]), index),
+    )
     return [carriers[index] for index in sorted(fullest[:stock])]
 
 
 def arrange(
-    problem: Problem, running: Sequence[Carrier], wanted: Mapping[Key, int], rows: Mapping[Key, OperatingPoint]
+    problem: Problem,
+    running: Sequence[Carrier],
+    wanted: Mapping[Key, int],
+    rows: Mapping[Key, OperatingPoint],
 ) -> list[Carrier]:
     """The running carriers changed to the wanted counts; new replicas that do not fit that way are left out.
 
     `wanted` and `rows` are by (service, GPU type). Running replicas with another row than `rows` stay as they are.
     """
     carriers = _remove_surplus(running, wanted)
-    have = Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+    have = Counter(
+        (seat.service, carrier.gpu_type)
+        for carrier in carriers
+        for seat in carrier.seats
+    )
     for key in sorted(wanted):
         if wanted[key] > have[key]:
             add(problem, carriers, key, rows[key], wanted[key] - have[key])
     return [carrier for carrier in carriers if carrier.seats]
 
 
-def top_up(problem: Problem, carriers: Sequence[Carrier], options: Sequence[Configuration]) -> list[Carrier]:
+def top_up(
+    problem: Problem, carriers: Sequence[Carrier], options: Sequence[Configuration]
+) -> list[Carrier]:
     """The carriers with more replicas for services that fall short, as far as room and stock allow.
 
     Highest priority first; of each service's options the cheapest per rps first. What is there stays as it is.
     """
     filled = list(carriers)
     room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in filled)
-    by_efficiency = sorted(options, key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type))
-    for service in sorted(problem.services, key=lambda service: (-service.priority, service.name)):
-        count = sum(seat.service == service.name for carrier in filled for seat in carrier.seats)
-        spare = math.inf if service.max_replicas is None else service.max_replicas - count
-        missing_rps = service.arrival_rate_rps - total_capacity_rps(problem, filled, service.name)
+    by_efficiency = sorted(
+        options,
+        key=lambda one: (one.cost_usd_per_hour / one.capacity_rps, one.gpu_type),
+    )
+    for service in sorted(
+        problem.services, key=lambda service: (-service.priority, service.name)
+    ):
+        count = sum(
+            seat.service == service.name for carrier in filled for seat in carrier.seats
+        )
+        spare = (
+            math.inf if service.max_replicas is None else service.max_replicas - count
+        )
+        missing_rps = service.arrival_rate_rps - total_capacity_rps(
+            problem, filled, service.name
+        )
         rounding_rps = ROUNDING * service.arrival_rate_rps
         for option in (one for one in by_efficiency if one.service == service.name):
             key = (service.name, option.gpu_type)
-            while missing_rps > rounding_rps and min(spare, room) > 0 and add(problem, filled, key, option.row, 1):
-                missing_rps, spare, room = missing_rps - option.capacity_rps, spare - 1, room - 1
+            while (
+                missing_rps > rounding_rps
+                and min(spare, room) > 0
+                and add(problem, filled, key, option.row, 1)
+            ):
+                missing_rps, spare, room = (
+                    missing_rps - option.capacity_rps,
+                    spare - 1,
+                    room - 1,
+                )
     return filled
 
 
-def _remove_surplus(running: Sequence[Carrier], wanted: Mapping[Key, int]) -> list[Carrier]:
+def _remove_surplus(
+    running: Sequence[Carrier], wanted: Mapping[Key, int]
+) -> list[Carrier]:
     carriers = list(running)
-    have = Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+    have = Counter(
+        (seat.service, carrier.gpu_type)
+        for carrier in carriers
+        for seat in carrier.seats
+    )
     for key in sorted(have):
         service, gpu_type = key
         holders = [
             index
             for index, carrier in enumerate(carriers)
-            if carrier.gpu_type == gpu_type and any(seat.service == service for seat in carrier.seats)
+            if carrier.gpu_type == gpu_type
+            and any(seat.service == service for seat in carrier.seats)
         ]
-        for index in removal_order(carriers, holders)[: max(0, have[key] - wanted.get(key, 0))]:
+        for index in removal_order(carriers, holders)[
+            : max(0, have[key] - wanted.get(key, 0))
+        ]:
             carriers[index] = without(carriers[index], service)
     return carriers
 
 
 def removal_order(carriers: Sequence[Carrier], holders: Sequence[int]) -> list[int]:
     """Of the carriers that hold a replica, which gives it up first: the emptiest, of equals the last."""
-    return sorted(holders, key=lambda index: (total_sm_percent(carriers[index]), -index))
+    return sorted(
+        holders, key=lambda index: (total_sm_percent(carriers[index]), -index)
+    )
 
 
 def without(carrier: Carrier, service: str) -> Carrier:
     """The carrier less its replica of that service."""
-    return Carrier(gpu_type=carrier.gpu_type, seats=tuple(seat for seat in carrier.seats if seat.service != service))
+    return Carrier(
+        gpu_type=carrier.gpu_type,
+        seats=tuple(seat for seat in carrier.seats if seat.service != service),
+    )
 
 
-def add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint, count: int) -> int:
+def add(
+    problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint, count: int
+) -> int:
     """Seat up to `count` replicas, on the running GPUs that hold one, then on empty ones; how many found a place.
 
     Changes `carriers`: the fullest that hold one take it; those without a replica may be dropped, new ones follow last.
@@ -142,15 +225,24 @@ def add(problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint
         and obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
     ]
     # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
-    fullest = sorted(fitting, key=lambda index: (-total_sm_percent(carriers[index]), index))[:count]
+    fullest = sorted(
+        fitting, key=lambda index: (-total_sm_percent(carriers[index]), index)
+    )[:count]
     for index in fullest:
-        carriers[index] = Carrier(gpu_type=gpu_type, seats=(*carriers[index].seats, seat))
+        carriers[index] = Carrier(
+            gpu_type=gpu_type, seats=(*carriers[index].seats, seat)
+        )
     fresh = count - len(fullest)
     if fresh > 0:
         carriers[:] = [carrier for carrier in carriers if carrier.seats]
         stock = problem.gpu_type(gpu_type).count
         if stock is not None:
-            fresh = min(fresh, max(0, stock - sum(carrier.gpu_type == gpu_type for carrier in carriers)))
+            fresh = min(
+                fresh,
+                max(
+                    0, stock - sum(carrier.gpu_type == gpu_type for carrier in carriers)
+                ),
+            )
         carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * fresh)
     return len(fullest) + fresh
 
@@ -161,12 +253,19 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
     rows = [seat.row for seat in carrier.seats]
     clocks_mhz = {row.clock_mhz for row in rows}
     return (
-        len({seat.service for seat in carrier.seats}) == len(rows) <= problem.max_replicas_per_gpu
+        len({seat.service for seat in carrier.seats})
+        == len(rows)
+        <= problem.max_replicas_per_gpu
         and len(clocks_mhz) <= 1
-        and all(any(abs(one - clock) <= CLOCK_TOLERANCE_MHZ for one in gpu_type.clocks_mhz) for clock in clocks_mhz)
+        and all(
+            any(abs(one - clock) <= CLOCK_TOLERANCE_MHZ for one in gpu_type.clocks_mhz)
+            for clock in clocks_mhz
+        )
         and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
-        and sum(row.memory_mib for row in rows) <= gpu_type.memory_mib * (1.0 + ROUNDING)
-        and gpu_type.idle_w + sum(row.power_w for row in rows) <= gpu_type.power_cap_w * (1.0 + ROUNDING)
+        and sum(row.memory_mib for row in rows)
+        <= gpu_type.memory_mib * (1.0 + ROUNDING)
+        and gpu_type.idle_w + sum(row.power_w for row in rows)
+        <= gpu_type.power_cap_w * (1.0 + ROUNDING)
     )
 
 

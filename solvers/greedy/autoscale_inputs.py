@@ -26,7 +26,11 @@ class Taken:
 
 def service_target(service: ServiceDemand) -> ServiceTarget:
     """The technique's target for a service, with at most MAX_REPLICAS."""
-    most = MAX_REPLICAS if service.max_replicas is None else min(MAX_REPLICAS, service.max_replicas)
+    most = (
+        MAX_REPLICAS
+        if service.max_replicas is None
+        else min(MAX_REPLICAS, service.max_replicas)
+    )
     return ServiceTarget(
         name=service.name,
         arrival_rate_rps=service.arrival_rate_rps,
@@ -54,7 +58,9 @@ def option(configuration: Configuration, running: int) -> ScalingOption:
 
 def type_totals(problem: Problem, taken: Iterable[Taken]) -> tuple[TypeTotals, ...]:
     """What the GPUs of each type offer together, less what the taken replicas need."""
-    by_type: dict[str, list[Taken]] = {gpu_type.name: [] for gpu_type in problem.gpu_types}
+    by_type: dict[str, list[Taken]] = {
+        gpu_type.name: [] for gpu_type in problem.gpu_types
+    }
     for each in taken:
         by_type[each.gpu_type].append(each)
     totals = []
@@ -67,16 +73,28 @@ def type_totals(problem: Problem, taken: Iterable[Taken]) -> tuple[TypeTotals, .
             else TypeTotals(
                 gpu_type=gpu_type.name,
                 gpus=count,
-                memory_mib=_left(gpu_type.memory_mib * count, (each.row.memory_mib * each.replicas for each in gone)),
-                sm_percent=_left(100.0 * count, (each.row.sm_percent * each.replicas for each in gone)),
-                power_w=_left(watts * count, (each.row.power_w * each.replicas for each in gone)),
+                memory_mib=_left(
+                    gpu_type.memory_mib * count,
+                    (each.row.memory_mib * each.replicas for each in gone),
+                ),
+                sm_percent=_left(
+                    100.0 * count,
+                    (each.row.sm_percent * each.replicas for each in gone),
+                ),
+                power_w=_left(
+                    watts * count, (each.row.power_w * each.replicas for each in gone)
+                ),
             )
         )
     return tuple(totals)
 
 
 def cut(
-    problem: Problem, counts: Mapping[Key, int], reasons: dict[str, UnservedReason], *, room: int = MAX_REPLICAS
+    problem: Problem,
+    counts: Mapping[Key, int],
+    reasons: dict[str, UnservedReason],
+    *,
+    room: int = MAX_REPLICAS,
 ) -> dict[Key, int]:
     """The counts up to `room` in all, highest priority first; `reasons` learns who is cut short by that."""
     kept = {}

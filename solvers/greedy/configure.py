@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 from solvers.laws.colocation import WorstNeighbours, capacities_rps, worst_neighbours
 from solvers.types.plan import replicas_of
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 from solvers.types.strict_json import MAX_NUMBER
 
@@ -38,7 +43,9 @@ class Configuration:
     """The price of the part of a GPU that the replica occupies: its largest share of SMs, memory, watts or places."""
 
 
-def configure(problem: Problem, *, keep_running: bool, sharers: int = 1) -> tuple[Configuration, ...]:
+def configure(
+    problem: Problem, *, keep_running: bool, sharers: int = 1
+) -> tuple[Configuration, ...]:
     """The cheapest configuration per service and GPU type for the present rate; none where the SLO cannot be met.
 
     With `keep_running`, a row that runs now is preferred within KEEP_TOLERANCE. Where it can, each leaves room on its
@@ -51,9 +58,13 @@ def configure(problem: Problem, *, keep_running: bool, sharers: int = 1) -> tupl
         for service in problem.services:
             candidates = neighbour_sets.candidates(service)
             narrow_usd = gpu_type.price_usd_per_hour / sharers * (1.0 + 1e-9)
-            candidates = [each for each in candidates if each.cost_usd_per_hour <= narrow_usd] or candidates
+            candidates = [
+                each for each in candidates if each.cost_usd_per_hour <= narrow_usd
+            ] or candidates
             if candidates:
-                chosen.append(_choose(problem, service, candidates, keep_running=keep_running))
+                chosen.append(
+                    _choose(problem, service, candidates, keep_running=keep_running)
+                )
     return tuple(chosen)
 
 
@@ -62,13 +73,17 @@ def planning_clock_mhz(problem: Problem, gpu_type: GpuType) -> float:
 
     HetSev does not choose clocks; but a type whose highest clock nobody profiled would carry nothing.
     """
-    networks = Counter(service.network for service in problem.services if service.allows(gpu_type.name))
+    networks = Counter(
+        service.network for service in problem.services if service.allows(gpu_type.name)
+    )
     profiled: Counter[float] = Counter()
     for network, services in networks.items():
         points = problem.points_of(network, gpu_type.name)
         for clock_mhz in {row.clock_mhz for row in points.rows} if points else ():
             profiled[clock_mhz] += services
-    return max(gpu_type.clocks_mhz, key=lambda clock_mhz: (profiled[clock_mhz], clock_mhz))
+    return max(
+        gpu_type.clocks_mhz, key=lambda clock_mhz: (profiled[clock_mhz], clock_mhz)
+    )
 
 
 def fitting_rows(
@@ -80,7 +95,9 @@ def fitting_rows(
     return tuple(
         row
         for row in (points.rows if points else ())
-        if row.clock_mhz == clock_mhz and row.memory_mib <= gpu_type.memory_mib and row.power_w <= watts
+        if row.clock_mhz == clock_mhz
+        and row.memory_mib <= gpu_type.memory_mib
+        and row.power_w <= watts
     )
 
 
@@ -96,16 +113,25 @@ class TypeNeighbours:
             for service in problem.services
             if service.allows(gpu_type.name)
         }
-        self._all = self._neighbours_of(tuple(self._rows.values())) if len(self._rows) > SEPARATE_NEIGHBOURS else None
+        self._all = (
+            self._neighbours_of(tuple(self._rows.values()))
+            if len(self._rows) > SEPARATE_NEIGHBOURS
+            else None
+        )
         # No two replicas of a service share a GPU, so that one that is alone in the world pays for whole GPUs.
-        needy = sum(bool(self._rows.get(each.name)) and _is_needy(each) for each in problem.services)
+        needy = sum(
+            bool(self._rows.get(each.name)) and _is_needy(each)
+            for each in problem.services
+        )
         self._places = max(1, min(problem.max_replicas_per_gpu, needy))
 
     def of(self, service: str) -> WorstNeighbours:
         """The worst neighbours of a service."""
         if self._all is not None:
             return self._all
-        return self._neighbours_of(tuple(rows for name, rows in self._rows.items() if name != service))
+        return self._neighbours_of(
+            tuple(rows for name, rows in self._rows.items() if name != service)
+        )
 
     def rows(self, service: str) -> tuple[OperatingPoint, ...]:
         """The rows at the planning clock that fit on an empty GPU."""
@@ -117,23 +143,34 @@ class TypeNeighbours:
         points = self._points(service)
         if not rows or points is None:
             return []
-        executions = self.of(service.name).executions_ms(rows, sensitivity=points.sensitivity)
+        executions = self.of(service.name).executions_ms(
+            rows, sensitivity=points.sensitivity
+        )
         law = self._problem.capacity_law
-        capacities = capacities_rps(law, rows, executions, percentile=service.percentile, slo_ms=service.slo_ms)
+        capacities = capacities_rps(
+            law, rows, executions, percentile=service.percentile, slo_ms=service.slo_ms
+        )
         return [
             Configuration(
                 service=service.name,
                 gpu_type=self._gpu_type.name,
                 row=row,
                 capacity_rps=min(float(capacity), MAX_NUMBER),
-                cost_usd_per_hour=self._footprint(row) * self._gpu_type.price_usd_per_hour,
+                cost_usd_per_hour=self._footprint(row)
+                * self._gpu_type.price_usd_per_hour,
             )
             for row, capacity in zip(rows, capacities, strict=True)
             if capacity >= MIN_CAPACITY_RPS
         ]
 
-    def _neighbours_of(self, others: Sequence[Sequence[OperatingPoint]]) -> WorstNeighbours:
-        return worst_neighbours(others, gpu_type=self._gpu_type, max_replicas=self._problem.max_replicas_per_gpu)
+    def _neighbours_of(
+        self, others: Sequence[Sequence[OperatingPoint]]
+    ) -> WorstNeighbours:
+        return worst_neighbours(
+            others,
+            gpu_type=self._gpu_type,
+            max_replicas=self._problem.max_replicas_per_gpu,
+        )
 
     def _points(self, service: ServiceDemand) -> OperatingPoints | None:
         return self._problem.points_of(service.network, self._gpu_type.name)
@@ -149,7 +186,11 @@ class TypeNeighbours:
 
 
 def _choose(
-    problem: Problem, service: ServiceDemand, candidates: Sequence[Configuration], *, keep_running: bool
+    problem: Problem,
+    service: ServiceDemand,
+    candidates: Sequence[Configuration],
+    *,
+    keep_running: bool,
 ) -> Configuration:
     """The candidate with the least cost of enough replicas; ties by fewer replicas, then by a smaller row."""
     limits = (problem.gpu_type(candidates[0].gpu_type).count, service.max_replicas)
@@ -164,16 +205,32 @@ def _choose(
     favourite = min(kept, key=lambda candidate: _rank(service, candidate, most))
     beyond, cost = _rank(service, favourite, most)[:2]
     best_beyond, best_cost = _rank(service, best, most)[:2]
-    return favourite if beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE else best
+    return (
+        favourite
+        if beyond <= best_beyond and cost <= best_cost * KEEP_TOLERANCE
+        else best
+    )
 
 
-def _rank(service: ServiceDemand, candidate: Configuration, most: int | None) -> tuple[float, float, int, float, int]:
+def _rank(
+    service: ServiceDemand, candidate: Configuration, most: int | None
+) -> tuple[float, float, int, float, int]:
     """Rate that at most `most` replicas cannot carry, then cost, replicas, SM percent, batch."""
-    needed = max(1, service.min_replicas, math.ceil(service.arrival_rate_rps / candidate.capacity_rps - 1e-9))
+    needed = max(
+        1,
+        service.min_replicas,
+        math.ceil(service.arrival_rate_rps / candidate.capacity_rps - 1e-9),
+    )
     beyond = 0.0
     if most is not None and needed > most:
         beyond = max(0.0, service.arrival_rate_rps - most * candidate.capacity_rps)
-    return beyond, needed * candidate.cost_usd_per_hour, needed, candidate.row.sm_percent, candidate.row.batch
+    return (
+        beyond,
+        needed * candidate.cost_usd_per_hour,
+        needed,
+        candidate.row.sm_percent,
+        candidate.row.batch,
+    )
 
 
 def _is_needy(service: ServiceDemand) -> bool:
@@ -181,7 +238,9 @@ def _is_needy(service: ServiceDemand) -> bool:
     return service.arrival_rate_rps > 0.0 or service.min_replicas > 0
 
 
-def _running_rows(problem: Problem, service: str, gpu_type: str) -> set[tuple[float, int, float]]:
+def _running_rows(
+    problem: Problem, service: str, gpu_type: str
+) -> set[tuple[float, int, float]]:
     if problem.current is None:
         return set()
     return {

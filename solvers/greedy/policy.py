@@ -28,11 +28,35 @@ from dataclasses import dataclass, replace
 
 from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
-from solvers.greedy.arrange import Key, arrange, removal_order, running_carriers, top_up, without
-from solvers.greedy.autoscale_inputs import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
-from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, Configuration, configure
+from solvers.greedy.arrange import (
+    Key,
+    arrange,
+    removal_order,
+    running_carriers,
+    top_up,
+    without,
+)
+from solvers.greedy.autoscale_inputs import (
+    LAUNCH_WEIGHT_PER_S,
+    Taken,
+    cut,
+    option,
+    service_target,
+    type_totals,
+)
+from solvers.greedy.configure import (
+    MAX_REPLICAS,
+    MIN_CAPACITY_RPS,
+    Configuration,
+    configure,
+)
 from solvers.greedy.routing import ROUNDING, Carrier, route, total_capacity_rps
-from solvers.greedy.scaling_rules import ReplicaLoad, SaturationRule, ScalingStep, decide_saturation
+from solvers.greedy.scaling_rules import (
+    ReplicaLoad,
+    SaturationRule,
+    ScalingStep,
+    decide_saturation,
+)
 from solvers.laws.colocation import beside
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport, SolveReport
@@ -70,7 +94,9 @@ class _Decision:
     memory: Json
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan that the triggers ask for, its report, and every service's timers."""
     begun = budget.elapsed()
     carriers = _useful(problem, running_carriers(problem))
@@ -93,11 +119,23 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
         cost_usd_per_hour=cost_usd_per_hour(problem, plan),
         seconds=budget.elapsed() - begun,
         method=f"{step.technique} {step.method}",
-        messages=(*(_message(one) for one in decisions if one.step is not ScalingStep.HOLD), *step.messages),
-        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+        messages=(
+            *(_message(one) for one in decisions if one.step is not ScalingStep.HOLD),
+            *step.messages,
+        ),
+        served_weight=served_weight(problem, plan)
+        if problem.objective == "max_goodput"
+        else None,
         steps=(step,),
     )
-    return plan, report, {"version": MEMORY_VERSION, "services": {one.service: one.memory for one in decisions}}
+    return (
+        plan,
+        report,
+        {
+            "version": MEMORY_VERSION,
+            "services": {one.service: one.memory for one in decisions},
+        },
+    )
 
 
 def _useful(problem: Problem, carriers: Sequence[Carrier]) -> list[Carrier]:
@@ -108,19 +146,27 @@ def _useful(problem: Problem, carriers: Sequence[Carrier]) -> list[Carrier]:
         seats = tuple(
             seat
             for position, seat in enumerate(carrier.seats)
-            if beside(problem, gpu_type, carrier.seats, position).capacity_rps >= MIN_CAPACITY_RPS
+            if beside(problem, gpu_type, carrier.seats, position).capacity_rps
+            >= MIN_CAPACITY_RPS
         )
         if seats:
             useful.append(Carrier(gpu_type=carrier.gpu_type, seats=seats))
     return useful
 
 
-def _rates_rps(problem: Problem, carriers: Sequence[Carrier], observed: Observed) -> dict[str, float]:
+def _rates_rps(
+    problem: Problem, carriers: Sequence[Carrier], observed: Observed
+) -> dict[str, float]:
     running = {seat.service for carrier in carriers for seat in carrier.seats}
     readings = {
-        reading.service: reading.arrival_rate_rps for reading in observed.readings if reading.service in running
+        reading.service: reading.arrival_rate_rps
+        for reading in observed.readings
+        if reading.service in running
     }
-    return {service.name: readings.get(service.name, service.arrival_rate_rps) for service in problem.services}
+    return {
+        service.name: readings.get(service.name, service.arrival_rate_rps)
+        for service in problem.services
+    }
 
 
 def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
@@ -128,7 +174,12 @@ def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
     return replace(
         problem,
         services=tuple(
-            replace(each, arrival_rate_rps=min(MAX_NUMBER, rates_rps.get(each.name, 0.0) / RULE.threshold))
+            replace(
+                each,
+                arrival_rate_rps=min(
+                    MAX_NUMBER, rates_rps.get(each.name, 0.0) / RULE.threshold
+                ),
+            )
             for each in problem.services
         ),
     )
@@ -147,7 +198,9 @@ def _within_limits(tick: _Tick, carriers: Sequence[Carrier]) -> dict[Key, int]:
     return cut(tick.problem, counts, {})
 
 
-def _decide(tick: _Tick, carriers: Sequence[Carrier]) -> tuple[list[Carrier], list[_Decision]]:
+def _decide(
+    tick: _Tick, carriers: Sequence[Carrier]
+) -> tuple[list[Carrier], list[_Decision]]:
     """Every service's decision, by name, and the carriers without the replicas that go."""
     left, decisions = list(carriers), []
     holders: dict[str, list[int]] = defaultdict(list)
@@ -158,8 +211,13 @@ def _decide(tick: _Tick, carriers: Sequence[Carrier]) -> tuple[list[Carrier], li
         # Replicas that went before leave their neighbours faster: every service is measured on what is left.
         own = [left[index] for index in holders[name]]
         first, load = _measure(tick, name, own)
-        step, memory = decide_saturation(load, RULE, now_s=tick.now_s, memory=tick.timers.get(name))
-        if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
+        step, memory = decide_saturation(
+            load, RULE, now_s=tick.now_s, memory=tick.timers.get(name)
+        )
+        if (
+            step is ScalingStep.IN
+            and len(own) <= tick.problem.service(name).min_replicas
+        ):
             step = ScalingStep.HOLD
         if step is ScalingStep.IN:
             index = holders[name][first]
@@ -168,21 +226,27 @@ def _decide(tick: _Tick, carriers: Sequence[Carrier]) -> tuple[list[Carrier], li
     return left, decisions
 
 
-def _measure(tick: _Tick, service: str, own: Sequence[Carrier]) -> tuple[int, ReplicaLoad]:
+def _measure(
+    tick: _Tick, service: str, own: Sequence[Carrier]
+) -> tuple[int, ReplicaLoad]:
     """Which of the service's carriers would give up its replica first, and the load with and without that replica.
 
     Of every GPU type the emptiest; of those the one on the dearest type without which the rest stays below the
     threshold, or else the one with the least capacity.
     """
     rate_rps = tick.rates_rps[service]
-    capacities = [total_capacity_rps(tick.problem, [carrier], service) for carrier in own]
+    capacities = [
+        total_capacity_rps(tick.problem, [carrier], service) for carrier in own
+    ]
     capacity_rps = math.fsum(capacities)
     by_type: dict[str, list[int]] = defaultdict(list)
     for index, carrier in enumerate(own):
         by_type[carrier.gpu_type].append(index)
     rest = {removal_order(own, indices)[0]: 0.0 for indices in by_type.values()}
     for index in rest:
-        rest[index] = math.fsum(each for other, each in enumerate(capacities) if other != index)
+        rest[index] = math.fsum(
+            each for other, each in enumerate(capacities) if other != index
+        )
     first = max(
         rest,
         key=lambda index: (
@@ -192,12 +256,17 @@ def _measure(tick: _Tick, service: str, own: Sequence[Carrier]) -> tuple[int, Re
         default=0,
     )
     return first, ReplicaLoad(
-        rate_rps=rate_rps, capacity_rps=capacity_rps, capacity_without_one_rps=rest.get(first, 0.0)
+        rate_rps=rate_rps,
+        capacity_rps=capacity_rps,
+        capacity_without_one_rps=rest.get(first, 0.0),
     )
 
 
 def _grow(
-    tick: _Tick, carriers: Sequence[Carrier], saturated: AbstractSet[str], budget: Budget
+    tick: _Tick,
+    carriers: Sequence[Carrier],
+    saturated: AbstractSet[str],
+    budget: Budget,
 ) -> tuple[list[Carrier], dict[str, UnservedReason], SolveReport]:
     """The carriers with what the saturated services and the least numbers ask for, and why services fall short.
 
@@ -207,14 +276,28 @@ def _grow(
     problem = tick.problem
     aims = _aiming(problem, {name: tick.rates_rps[name] for name in saturated})
     seats = sum(len(carrier.seats) for carrier in carriers)
-    solution, report = solve_autoscale(_gap(tick, aims, carriers), budget, method="greedy")
+    solution, report = solve_autoscale(
+        _gap(tick, aims, carriers), budget, method="greedy"
+    )
     reasons = {entry.service: entry.reason for entry in solution.unserved}
-    added = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
+    added = {
+        (entry.service, entry.gpu_type): entry.count
+        for entry in solution.counts
+        if entry.count > 0
+    }
     added = cut(problem, added, reasons, room=MAX_REPLICAS - seats)
     grown, wanted = list(carriers), _counts(carriers)
     rows = {key: one.row for key, one in tick.configurations.items()}
-    for priority in sorted({service.priority for service in problem.services}, reverse=True):
-        wanted.update({key: count for key, count in added.items() if problem.service(key[0]).priority == priority})
+    for priority in sorted(
+        {service.priority for service in problem.services}, reverse=True
+    ):
+        wanted.update(
+            {
+                key: count
+                for key, count in added.items()
+                if problem.service(key[0]).priority == priority
+            }
+        )
         grown = arrange(problem, grown, wanted, rows)
     grown = top_up(aims, grown, tuple(tick.configurations.values()))
     return grown, _reasons(tick, aims, grown, reasons), report
@@ -228,32 +311,48 @@ def _gap(tick: _Tick, aims: Problem, carriers: Sequence[Carrier]) -> AutoscalePr
             service,
             arrival_rate_rps=_missing_rps(aims, carriers, service),
             min_replicas=max(0, service.min_replicas - replicas[service.name]),
-            max_replicas=None if service.max_replicas is None else service.max_replicas - replicas[service.name],
+            max_replicas=None
+            if service.max_replicas is None
+            else service.max_replicas - replicas[service.name],
         )
         for service in aims.services
     )
-    taken = Counter((carrier.gpu_type, seat.row) for carrier in carriers for seat in carrier.seats)
+    taken = Counter(
+        (carrier.gpu_type, seat.row) for carrier in carriers for seat in carrier.seats
+    )
     return AutoscaleProblem(
         services=tuple(service_target(service) for service in missing),
-        options=tuple(option(one, running=0) for _, one in sorted(tick.configurations.items())),
+        options=tuple(
+            option(one, running=0) for _, one in sorted(tick.configurations.items())
+        ),
         totals=type_totals(
             aims,
-            (Taken(gpu_type=gpu_type, row=row, replicas=count) for (gpu_type, row), count in sorted(taken.items())),
+            (
+                Taken(gpu_type=gpu_type, row=row, replicas=count)
+                for (gpu_type, row), count in sorted(taken.items())
+            ),
         ),
         launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
     )
 
 
-def _missing_rps(aims: Problem, carriers: Sequence[Carrier], service: ServiceDemand) -> float:
+def _missing_rps(
+    aims: Problem, carriers: Sequence[Carrier], service: ServiceDemand
+) -> float:
     """The capacity that a service lacks to what it asks for; 0 where that is rounding."""
     if service.arrival_rate_rps == 0.0:
         return 0.0
-    missing_rps = service.arrival_rate_rps - total_capacity_rps(aims, carriers, service.name)
+    missing_rps = service.arrival_rate_rps - total_capacity_rps(
+        aims, carriers, service.name
+    )
     return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
 
 
 def _reasons(
-    tick: _Tick, aims: Problem, carriers: Sequence[Carrier], counted: Mapping[str, UnservedReason]
+    tick: _Tick,
+    aims: Problem,
+    carriers: Sequence[Carrier],
+    counted: Mapping[str, UnservedReason],
 ) -> dict[str, UnservedReason]:
     """Per service, what stops it from serving more: a limit that the counts met, no place, or its own trigger."""
     configured = {service for service, _ in tick.configurations}
@@ -261,7 +360,10 @@ def _reasons(
     reasons: dict[str, UnservedReason] = {}
     for service in aims.services:
         name = service.name
-        is_short = replicas[name] < service.min_replicas or _missing_rps(aims, carriers, service) > 0.0
+        is_short = (
+            replicas[name] < service.min_replicas
+            or _missing_rps(aims, carriers, service) > 0.0
+        )
         if is_short and name in counted:
             reasons[name] = counted[name]
         elif name not in configured:
@@ -272,7 +374,11 @@ def _reasons(
 
 
 def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
-    return Counter((seat.service, carrier.gpu_type) for carrier in carriers for seat in carrier.seats)
+    return Counter(
+        (seat.service, carrier.gpu_type)
+        for carrier in carriers
+        for seat in carrier.seats
+    )
 
 
 def _dearness(tick: _Tick, key: Key) -> tuple[float, Key]:
@@ -284,7 +390,9 @@ def _dearness(tick: _Tick, key: Key) -> tuple[float, Key]:
 def _message(decision: _Decision) -> str:
     load, direction = decision.load, f"scale {decision.step}"
     if load.capacity_rps <= 0.0:
-        return f"{decision.service}: {direction}, {load.rate_rps:.1f} rps and nothing runs"
+        return (
+            f"{decision.service}: {direction}, {load.rate_rps:.1f} rps and nothing runs"
+        )
     return (
         f"{decision.service}: {direction}, {load.rate_rps:.1f} rps are "
         f"{load.rate_rps / load.capacity_rps:.0%} of its capacity"

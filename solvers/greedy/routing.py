@@ -39,7 +39,10 @@ Capacities = Callable[[Problem, Carrier], Sequence[float]]
 def true_capacities(problem: Problem, carrier: Carrier) -> list[float]:
     """What the capacity law gives each replica next to its neighbours."""
     gpu_type = problem.gpu_type(carrier.gpu_type)
-    return [beside(problem, gpu_type, carrier.seats, position).capacity_rps for position in range(len(carrier.seats))]
+    return [
+        beside(problem, gpu_type, carrier.seats, position).capacity_rps
+        for position in range(len(carrier.seats))
+    ]
 
 
 def route(
@@ -61,25 +64,41 @@ def route(
     for carrier, values in zip(carriers, carried, strict=True):
         for seat, capacity in zip(carrier.seats, values, strict=True):
             by_service[seat.service].append(capacity)
-    used = {service.name: _used(service, by_service[service.name]) for service in problem.services}
+    used = {
+        service.name: _used(service, by_service[service.name])
+        for service in problem.services
+    }
     counts = {name: len(values) for name, values in by_service.items()}
     gpus = tuple(
-        _gpu_plan(carrier, values, used) for carrier, values in zip(carriers, carried, strict=True) if carrier.seats
+        _gpu_plan(carrier, values, used)
+        for carrier, values in zip(carriers, carried, strict=True)
+        if carrier.seats
     )
-    return Plan(policy=policy, gpus=merge_equal(gpus), unserved=_unserved(problem, gpus, counts, reasons))
+    return Plan(
+        policy=policy,
+        gpus=merge_equal(gpus),
+        unserved=_unserved(problem, gpus, counts, reasons),
+    )
 
 
-def reasons_short(problem: Problem, carriers: Sequence[Carrier], able: Container[str]) -> dict[str, UnservedReason]:
+def reasons_short(
+    problem: Problem, carriers: Sequence[Carrier], able: Container[str]
+) -> dict[str, UnservedReason]:
     """Per service, what would stop it from being served in full; `able`: those that some GPU type can serve."""
     counts = Counter(seat.service for carrier in carriers for seat in carrier.seats)
     reasons: dict[str, UnservedReason] = {}
     for service in problem.services:
         if service.name not in able:
             reasons[service.name] = "slo"
-        elif service.max_replicas is not None and counts[service.name] >= service.max_replicas:
+        elif (
+            service.max_replicas is not None
+            and counts[service.name] >= service.max_replicas
+        ):
             reasons[service.name] = "replicas"
         else:
-            reasons[service.name] = "budget" if counts.total() >= MAX_REPLICAS else "stock"
+            reasons[service.name] = (
+                "budget" if counts.total() >= MAX_REPLICAS else "stock"
+            )
     return reasons
 
 
@@ -88,14 +107,25 @@ def merge_equal(gpus: Sequence[GpuPlan]) -> tuple[GpuPlan, ...]:
     counts: dict[GpuPlan, int] = defaultdict(int)
     for gpu in gpus:
         counts[replace(gpu, count=1)] += gpu.count
-    ordered = sorted(counts, key=lambda gpu: (gpu.gpu_type, gpu.clock_mhz, [_replica_key(r) for r in gpu.replicas]))
+    ordered = sorted(
+        counts,
+        key=lambda gpu: (
+            gpu.gpu_type,
+            gpu.clock_mhz,
+            [_replica_key(r) for r in gpu.replicas],
+        ),
+    )
     return tuple(replace(gpu, count=counts[gpu]) for gpu in ordered)
 
 
-def total_capacity_rps(problem: Problem, carriers: Sequence[Carrier], service: str) -> float:
+def total_capacity_rps(
+    problem: Problem, carriers: Sequence[Carrier], service: str
+) -> float:
     """What all replicas of a service carry together, next to the neighbours that they have."""
     return sum(
-        beside(problem, problem.gpu_type(carrier.gpu_type), carrier.seats, position).capacity_rps
+        beside(
+            problem, problem.gpu_type(carrier.gpu_type), carrier.seats, position
+        ).capacity_rps
         for carrier in carriers
         for position, seat in enumerate(carrier.seats)
         if seat.service == service
@@ -108,7 +138,9 @@ def _used(service: ServiceDemand, capacities_rps: Sequence[float]) -> float:
     return min(SAFE, service.arrival_rate_rps / total_rps) if total_rps > 0.0 else 0.0
 
 
-def _gpu_plan(carrier: Carrier, carried: Sequence[float], used: Mapping[str, float]) -> GpuPlan:
+def _gpu_plan(
+    carrier: Carrier, carried: Sequence[float], used: Mapping[str, float]
+) -> GpuPlan:
     replicas = tuple(
         ReplicaPlan(
             service=seat.service,
@@ -130,7 +162,10 @@ def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int, float]:
 
 
 def _unserved(
-    problem: Problem, gpus: Sequence[GpuPlan], counts: Mapping[str, int], reasons: Mapping[str, UnservedReason]
+    problem: Problem,
+    gpus: Sequence[GpuPlan],
+    counts: Mapping[str, int],
+    reasons: Mapping[str, UnservedReason],
 ) -> tuple[Unserved, ...]:
     served: dict[str, list[float]] = defaultdict(list)
     for gpu in gpus:

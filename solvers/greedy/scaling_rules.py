@@ -88,11 +88,18 @@ def decide_saturation(
         slack_s = _remembered(memory, "slack_since_s", now_s)
         if now_s - slack_s >= rule.cool_down_s:
             return ScalingStep.IN, _timers(slack_since_s=now_s)
-    return ScalingStep.HOLD, _timers(saturated_since_s=saturated_s, slack_since_s=slack_s)
+    return ScalingStep.HOLD, _timers(
+        saturated_since_s=saturated_s, slack_since_s=slack_s
+    )
 
 
 def decide_hpa(
-    current: int, metric_over_target: float, rule: HpaRule, *, now_s: float, memory: Json
+    current: int,
+    metric_over_target: float,
+    rule: HpaRule,
+    *,
+    now_s: float,
+    memory: Json,
 ) -> tuple[HpaDecision, Json]:
     """The Kubernetes rule: ceil(current · metric / target), held down only after the scale-down window.
 
@@ -106,7 +113,10 @@ def decide_hpa(
     floor = max(replicas for _, replicas in window)
     replicas = recommended if recommended >= current else min(current, floor)
     decision = HpaDecision(replicas=_within(replicas, rule), recommended=recommended)
-    return decision, {"version": _VERSION, "recommendations": [[at_s, count] for at_s, count in window]}
+    return decision, {
+        "version": _VERSION,
+        "recommendations": [[at_s, count] for at_s, count in window],
+    }
 
 
 def _recommendation(current: int, metric_over_target: float, rule: HpaRule) -> int:
@@ -121,20 +131,30 @@ def _within(replicas: int, rule: HpaRule) -> int:
     return max(most, rule.min_replicas)
 
 
-def _recommendations(memory: Json, rule: HpaRule, current: int, now_s: float) -> list[tuple[float, int]]:
+def _recommendations(
+    memory: Json, rule: HpaRule, current: int, now_s: float
+) -> list[tuple[float, int]]:
     entries = _fields(memory).get("recommendations")
     if not isinstance(entries, list | tuple):
         return [(now_s, current)]
     window: list[tuple[float, int]] = []
     for entry in entries:
         match entry:
-            case [float() | int() as at_s, int() as replicas] if now_s - rule.scale_down_window_s < at_s <= now_s:
+            case [float() | int() as at_s, int() as replicas] if (
+                now_s - rule.scale_down_window_s < at_s <= now_s
+            ):
                 window.append((at_s, replicas))
     return window
 
 
-def _timers(*, saturated_since_s: float | None = None, slack_since_s: float | None = None) -> Json:
-    return {"version": _VERSION, "saturated_since_s": saturated_since_s, "slack_since_s": slack_since_s}
+def _timers(
+    *, saturated_since_s: float | None = None, slack_since_s: float | None = None
+) -> Json:
+    return {
+        "version": _VERSION,
+        "saturated_since_s": saturated_since_s,
+        "slack_since_s": slack_since_s,
+    }
 
 
 def _remembered(memory: Json, name: str, now_s: float) -> float:

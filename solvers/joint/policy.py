@@ -41,12 +41,25 @@ from solvers.greedy.routing import route
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.replan.change import Changed, change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
-from solvers.joint.shortage import as_promised, at_medians, is_short, is_worth_moving, keeps_medians
+from solvers.joint.shortage import (
+    as_promised,
+    at_medians,
+    is_short,
+    is_worth_moving,
+    keeps_medians,
+)
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import fits, trimmed
 from solvers.laws.cost import cost_usd_per_hour, served_weight, started
-from solvers.types.outcome import MIN_MOVES, Budget, PlanReport, PlanStatus, SolveReport, Stability
+from solvers.types.outcome import (
+    MIN_MOVES,
+    Budget,
+    PlanReport,
+    PlanStatus,
+    SolveReport,
+    Stability,
+)
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
@@ -104,16 +117,26 @@ Kept: TypeAlias = dict[str, Json]
 """What is remembered."""
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
     found, kept = _planned(problem, observed, memory, budget)
-    if _has_next(budget) and problem.objective == "min_cost" and is_short(found.draft.plan):
+    if (
+        _has_next(budget)
+        and problem.objective == "min_cost"
+        and is_short(found.draft.plan)
+    ):
         found, kept = _by_medians(problem, observed, (found, kept), memory, budget)
     return found.draft.plan, _report(problem, found), kept
 
 
 def _by_medians(
-    problem: Problem, observed: Observed, strict: tuple[_Found, Kept], memory: Json, budget: Budget
+    problem: Problem,
+    observed: Observed,
+    strict: tuple[_Found, Kept],
+    memory: Json,
+    budget: Budget,
 ) -> tuple[_Found, Kept]:
     """What was found, or an arrangement in which every median is in time, where that of what was found are not."""
     found, kept = strict
@@ -129,7 +152,9 @@ def _by_medians(
     return found._replace(draft=_draft(problem, plan, "feasible", _MEDIANS)), kept
 
 
-def _planned(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[_Found, Kept]:
+def _planned(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[_Found, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past, has_next = _past(memory), _has_next(budget)
     warm = load_warm_start(past.token, problem) if has_next else None
@@ -147,11 +172,18 @@ def _planned(problem: Problem, observed: Observed, memory: Json, budget: Budget)
 
 def _has_next(budget: Budget) -> bool:
     """Whether warm state is used, and left for the next call."""
-    return (budget.seconds < math.inf or budget.is_series) and budget.stability != Stability()
+    return (
+        budget.seconds < math.inf or budget.is_series
+    ) and budget.stability != Stability()
 
 
 def _replanned(
-    problem: Problem, observed: Observed, budget: Budget, warm: WarmStart, *, may_look: bool
+    problem: Problem,
+    observed: Observed,
+    budget: Budget,
+    warm: WarmStart,
+    *,
+    may_look: bool,
 ) -> tuple[_Found, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
     share = _CHANGE_SHARE if may_look else _USABLE
@@ -162,17 +194,25 @@ def _replanned(
         needed = _steadiest(problem, list(_needed(problem, changed)), budget.stability)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
-    can_look = (may_look or _lacks_watts(problem, needed)) and not _after(budget, _CHANGE_SHARE)()
+    can_look = (may_look or _lacks_watts(problem, needed)) and not _after(
+        budget, _CHANGE_SHARE
+    )()
     if can_look and not is_too_fine(warm.tables(problem)):
         found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
     else:
-        found = _Found(needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm))
+        found = _Found(
+            needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)
+        )
     if not can_look or not _is_worthwhile(found, budget.stability):
         return found, can_look
     search = replace(budget, seconds=_LOOK_SHARE * budget.seconds)
     fresh = _fresh(problem, observed, search, warm, other=needed)
     drafts = [fresh.draft, *_rearranged(problem, budget, warm)]
-    allowed = (draft for draft in drafts if _is_allowed(draft, needed, problem, budget.stability))
+    allowed = (
+        draft
+        for draft in drafts
+        if _is_allowed(draft, needed, problem, budget.stability)
+    )
     best = min(allowed, key=lambda draft: draft.merit, default=needed)
     return fresh._replace(draft=best), True
 
@@ -197,7 +237,10 @@ def _after(budget: Budget, share: float) -> Callable[[], bool]:
 def _rearranged(problem: Problem, budget: Budget, warm: WarmStart) -> Iterator[_Draft]:
     """Running arrangements with starts that save cost, at two prices of a start."""
     for start in (problem.migration_cost_usd_per_hour, None):
-        if problem.migration_cost_usd_per_hour == 0.0 and budget.stability.move_budget >= 1.0:
+        if (
+            problem.migration_cost_usd_per_hour == 0.0
+            and budget.stability.move_budget >= 1.0
+        ):
             return  # Starts cost nothing: the fresh arrangement is as good as any.
         with threads(budget.threads) as executor:
             changed = change(
@@ -220,24 +263,38 @@ def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
     for plan in (kept, changed.kept):
         fitting = _fitting(plan, problem)
         if _is_usable(fitting, problem):
-            yield _draft(problem, fitting, "kept", "running arrangement, with new rates")
+            yield _draft(
+                problem, fitting, "kept", "running arrangement, with new rates"
+            )
     fitting = _fitting(changed.changed, problem)
     if _is_usable(fitting, problem):
         yield _draft(problem, fitting, "feasible", "running arrangement, changed")
 
 
-def _steadiest(problem: Problem, drafts: Sequence[_Draft], stability: Stability) -> _Draft | None:
+def _steadiest(
+    problem: Problem, drafts: Sequence[_Draft], stability: Stability
+) -> _Draft | None:
     """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
     best = min(drafts, key=lambda draft: draft.merit, default=None)
     for draft in drafts:
-        serves_less = best is not None and draft.starts == 0 and draft.merit[0] > best.merit[0]
-        if best is not None and serves_less and not _is_worth_moving(problem, draft, best, stability):
+        serves_less = (
+            best is not None and draft.starts == 0 and draft.merit[0] > best.merit[0]
+        )
+        if (
+            best is not None
+            and serves_less
+            and not _is_worth_moving(problem, draft, best, stability)
+        ):
             return draft
     return best
 
 
-def _is_worth_moving(problem: Problem, kept: _Draft, other: _Draft, stability: Stability) -> bool:
-    return is_worth_moving(problem, kept.plan, other.plan, hysteresis=stability.hysteresis)
+def _is_worth_moving(
+    problem: Problem, kept: _Draft, other: _Draft, stability: Stability
+) -> bool:
+    return is_worth_moving(
+        problem, kept.plan, other.plan, hysteresis=stability.hysteresis
+    )
 
 
 def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
@@ -246,42 +303,75 @@ def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
 
 
 def _is_usable(plan: Plan | None, problem: Problem) -> TypeGuard[Plan]:
-    return plan is not None and bool(plan.gpus) and not violations(problem, plan) and fits(problem, plan)
+    return (
+        plan is not None
+        and bool(plan.gpus)
+        and not violations(problem, plan)
+        and fits(problem, plan)
+    )
 
 
 def _lacks_watts(problem: Problem, needed: _Draft) -> bool:
     """Whether watts keep what runs from serving about as much as before, which another arrangement might."""
-    now, before = (_short_of_watts(problem, plan) for plan in (needed.plan, problem.current))
-    return now > before + _NOTICED * sum(one.priority * one.arrival_rate_rps for one in problem.services)
+    now, before = (
+        _short_of_watts(problem, plan) for plan in (needed.plan, problem.current)
+    )
+    return now > before + _NOTICED * sum(
+        one.priority * one.arrival_rate_rps for one in problem.services
+    )
 
 
 def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
     """Σ priority · rps that a plan leaves unserved for lack of watts."""
     priority = {service.name: service.priority for service in problem.services}
     entries = plan.unserved if plan is not None else ()
-    return sum(priority.get(entry.service, 0.0) * entry.rate_rps for entry in entries if entry.reason == "power")
+    return sum(
+        priority.get(entry.service, 0.0) * entry.rate_rps
+        for entry in entries
+        if entry.reason == "power"
+    )
 
 
 def _is_worthwhile(found: _Found, stability: Stability) -> bool:
     """Whether a search may find what is worth its starts: something is short, or it costs more than it should."""
-    relaxed = found.solution.prices.relaxation_usd_per_hour if found.solution.prices is not None else None
+    relaxed = (
+        found.solution.prices.relaxation_usd_per_hour
+        if found.solution.prices is not None
+        else None
+    )
     if found.draft.plan.unserved or relaxed is None:
         return True
     return found.draft.cost_usd_per_hour * (1.0 - stability.hysteresis) >= relaxed
 
 
-def _is_allowed(draft: _Draft, needed: _Draft, problem: Problem, stability: Stability) -> bool:
+def _is_allowed(
+    draft: _Draft, needed: _Draft, problem: Problem, stability: Stability
+) -> bool:
     """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
     if draft.merit[:2] != needed.merit[:2]:
-        return draft.merit < needed.merit and _is_worth_moving(problem, needed, draft, stability)
-    running = sum(gpu.count * len(gpu.replicas) for gpu in problem.current.gpus) if problem.current else 0
+        return draft.merit < needed.merit and _is_worth_moving(
+            problem, needed, draft, stability
+        )
+    running = (
+        sum(gpu.count * len(gpu.replicas) for gpu in problem.current.gpus)
+        if problem.current
+        else 0
+    )
     most = needed.starts + max(MIN_MOVES, int(stability.move_budget * running))
-    saves = draft.merit[2] < needed.merit[2] - stability.hysteresis * needed.cost_usd_per_hour
+    saves = (
+        draft.merit[2]
+        < needed.merit[2] - stability.hysteresis * needed.cost_usd_per_hour
+    )
     return saves and (stability.move_budget >= 1.0 or draft.starts <= most)
 
 
 def _fresh(
-    problem: Problem, observed: Observed, budget: Budget, warm: WarmStart, *, other: _Draft | None = None
+    problem: Problem,
+    observed: Observed,
+    budget: Budget,
+    warm: WarmStart,
+    *,
+    other: _Draft | None = None,
 ) -> _Found:
     """The best plan from nothing, or the other one."""
     solution, step = solve(problem, budget, warm=warm)
@@ -293,13 +383,23 @@ def _fresh(
     if not drafts or (is_cut and not _after(budget, 1.0)()):
         greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
         words = "greedy arrangement: the optimisation found no better one"
-        drafts.append(_draft(problem, trimmed(problem, replace(greedy, policy=NAME)), "greedy", words))
+        drafts.append(
+            _draft(
+                problem, trimmed(problem, replace(greedy, policy=NAME)), "greedy", words
+            )
+        )
     return _Found(min(drafts, key=lambda draft: draft.merit), solution, step)
 
 
 def _draft(problem: Problem, plan: Plan, status: PlanStatus, source: str) -> _Draft:
-    everything = sum(service.priority * service.arrival_rate_rps for service in problem.services)
-    cost, weight, starts = cost_usd_per_hour(problem, plan), served_weight(problem, plan), started(problem, plan)
+    everything = sum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
+    cost, weight, starts = (
+        cost_usd_per_hour(problem, plan),
+        served_weight(problem, plan),
+        started(problem, plan),
+    )
     served = weight / everything if everything > 0.0 else 1.0
     missing = sum(entry.replicas_missing for entry in plan.unserved)
     whole = cost + problem.migration_cost_usd_per_hour * starts
@@ -333,8 +433,12 @@ def _report(problem: Problem, found: _Found) -> PlanReport:
     if bound is not None:
         bound = min(bound, cost) if bound > 0.0 or cost <= 0.0 else None
     weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
-    cost_gap = _cost_gap(cost + problem.migration_cost_usd_per_hour * draft.starts, bound)
-    is_optimal = weight_gap <= OPTIMAL_GAP and (is_goodput or (cost_gap is not None and cost_gap <= OPTIMAL_GAP))
+    cost_gap = _cost_gap(
+        cost + problem.migration_cost_usd_per_hour * draft.starts, bound
+    )
+    is_optimal = weight_gap <= OPTIMAL_GAP and (
+        is_goodput or (cost_gap is not None and cost_gap <= OPTIMAL_GAP)
+    )
     gap = weight_gap if is_goodput else _cost_gap(cost, bound)
     return PlanReport(
         status="optimal" if is_optimal else draft.status,
@@ -353,7 +457,10 @@ def _report(problem: Problem, found: _Found) -> PlanReport:
 def _words_on_bound(problem: Problem, plan: Plan) -> Iterator[str]:
     """Of which plans the bound on cost speaks, where it matters (see `solvers.joint.proofs`)."""
     forced = 0 if plan.unserved else 1
-    has_more = any(one.min_replicas > forced * (one.arrival_rate_rps > 0.0) for one in problem.services)
+    has_more = any(
+        one.min_replicas > forced * (one.arrival_rate_rps > 0.0)
+        for one in problem.services
+    )
     if problem.objective == "min_cost" and has_more:
         yield "the bound on cost counts plans that miss no more replicas of min_replicas"
 

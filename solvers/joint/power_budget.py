@@ -22,7 +22,12 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.joint.heuristics.diving import DiveContext, floors
-from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, shortage_cost, state_plan
+from solvers.joint.heuristics.integer_plans import (
+    NOTHING,
+    IntegerPlan,
+    shortage_cost,
+    state_plan,
+)
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
@@ -69,7 +74,9 @@ def max_gpus(tables: Tables, watts: float) -> Reals:
     """(G,) GPUs of each type that so many watts feed at most; 0 for types that can run nothing."""
     least = np.full(len(tables.stock), np.inf)
     for mode in tables.modes:
-        least[mode.gpu_type] = min(least[mode.gpu_type], tables.idle_w[mode.gpu_type] + mode.power.min())
+        least[mode.gpu_type] = min(
+            least[mode.gpu_type], tables.idle_w[mode.gpu_type] + mode.power.min()
+        )
     most: Reals = np.floor(watts * (1.0 + _SLACK) / np.maximum(least, _SLACK))
     return most
 
@@ -103,7 +110,9 @@ class WattSearch(JointSearch):
         """
         self._rng = np.random.default_rng(seed)
         self._pool = ColumnPool(self._tables, self._columns)
-        stock = np.minimum(self._demand.stock, max_gpus(self._tables, self._demand.watts))
+        stock = np.minimum(
+            self._demand.stock, max_gpus(self._tables, self._demand.watts)
+        )
         self._demand = replace(self._demand, stock=stock)
         # No plan costs more than the GPUs that can be fed, however many there are.
         self._proofs = Proofs(self._tables._replace(stock=stock), self._demand)
@@ -111,27 +120,45 @@ class WattSearch(JointSearch):
         relaxation = self._relax(columns)
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         plan, method = self._improved(relaxation, plan)
-        is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
-        if is_short and self._problem.objective == "min_cost" and not self.is_small(relaxation):
+        is_short = bool(
+            (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
+        )
+        if (
+            is_short
+            and self._problem.objective == "min_cost"
+            and not self.is_small(relaxation)
+        ):
             self._bound_cost(relaxation, plan)
-        solution, report = self._state(plan, f"{method}, within watts", is_exact=relaxation.is_exact)
+        solution, report = self._state(
+            plan, f"{method}, within watts", is_exact=relaxation.is_exact
+        )
         return replace(solution, prices=prices), report, relaxation
 
-    def _improved(self, relaxation: Relaxation, plan: IntegerPlan) -> tuple[IntegerPlan, str]:
+    def _improved(
+        self, relaxation: Relaxation, plan: IntegerPlan
+    ) -> tuple[IntegerPlan, str]:
         """The best plan found with what is left of the time, and the method."""
         self._check(plan)
         method = METHOD
         if self._is_proven:
             return plan, method
-        is_small, is_full = self.is_small(relaxation), not (plan.shortage_rps.any() or plan.replicas_missing.any())
+        is_small, is_full = (
+            self.is_small(relaxation),
+            not (plan.shortage_rps.any() or plan.replicas_missing.any()),
+        )
         if is_small or not is_full:
             plan = min(plan, self._rounded(relaxation), key=self._key)
             self._look(plan)
         if is_small and not self._is_proven:
-            plan, method = self._branch(relaxation, plan, _BRANCHING_SHARE), f"{METHOD}, branch and price"
+            plan, method = (
+                self._branch(relaxation, plan, _BRANCHING_SHARE),
+                f"{METHOD}, branch and price",
+            )
         return self._recreated(relaxation, plan, self._deadline.part(1.0)), method
 
-    def _priced(self, plan_at: Callable[[float], Plan], start: Sequence[int]) -> tuple[IntegerPlan, Sequence[int]]:
+    def _priced(
+        self, plan_at: Callable[[float], Plan], start: Sequence[int]
+    ) -> tuple[IntegerPlan, Sequence[int]]:
         """The best plan at prices of watts of rough relaxations, and their columns; what is too much is left out.
 
         Each relaxation has fewer watts than the one before, until a plan at its price is within the budget.
@@ -146,7 +173,9 @@ class WattSearch(JointSearch):
                 is_over=self._deadline.part(_ROUGH_SHARE),
             )
             columns = rough.columns
-            found = plan_at(min(rough.solution.duals.watt_price, _DEAR * self._gpu_watt()))
+            found = plan_at(
+                min(rough.solution.duals.watt_price, _DEAR * self._gpu_watt())
+            )
             plans.append(self._of(trimmed(self._problem, found)))
             if fits(self._problem, found) or self._deadline.is_late():
                 break
@@ -157,51 +186,77 @@ class WattSearch(JointSearch):
     def _gpu_watt(self) -> float:
         """USD per hour of a GPU, by each of the watts that it may draw; of the type where that is least."""
         idle_w, modes = self._tables.idle_w, self._tables.modes
-        return min((mode.price / (idle_w[mode.gpu_type] + mode.power_w) for mode in modes), default=0.0)
+        return min(
+            (mode.price / (idle_w[mode.gpu_type] + mode.power_w) for mode in modes),
+            default=0.0,
+        )
 
     def _rounded(self, relaxation: Relaxation) -> IntegerPlan:
         """Whole parts of the relaxation, which are within the budget as it is, and the best for the rest."""
         whole = floors(relaxation.solution.counts, relaxation.columns)
         if self._exceeds(whole):
             whole = Counter()  # Rounding, of counts a little below whole numbers.
-        return self._stated(self._completed(whole, relaxation, self._deadline.part(1.0)))
+        return self._stated(
+            self._completed(whole, relaxation, self._deadline.part(1.0))
+        )
 
     def _of(self, plan: Plan) -> IntegerPlan:
         """A plan in columns, less what is superfluous."""
         patterns = patterns_of(self._problem, self._tables, plan)
         self._columns.add(patterns)
-        return self._stated({self._columns.number(pattern): count for pattern, count in patterns.items()})
+        return self._stated(
+            {
+                self._columns.number(pattern): count
+                for pattern, count in patterns.items()
+            }
+        )
 
-    def _recreated(self, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]) -> IntegerPlan:
+    def _recreated(
+        self, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
+    ) -> IntegerPlan:
         """The plan, a few GPUs of which are planned anew until it is over or proven."""
         duals, free = relaxation.solution.duals, replace(self._demand, watts=np.inf)
         pool = WattPool(self._tables, self._columns, duals.watt_price)
         search = DiveContext(
-            SearchContext(self._tables, self._pricer, self._columns, pool), free, duals, self._rng, is_over
+            SearchContext(self._tables, self._pricer, self._columns, pool),
+            free,
+            duals,
+            self._rng,
+            is_over,
         )
         while plan.counts and not self._is_proven and not is_over():
             pool.sync()
             counts = Counter(plan.counts)
-            removed = choose(search, counts, int(self._rng.integers(_SIZES[0], _SIZES[1] + 1)))
+            removed = choose(
+                search, counts, int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
+            )
             if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
-                found: Mapping[int, int] | None = self._completed(counts - removed, relaxation, is_over)
+                found: Mapping[int, int] | None = self._completed(
+                    counts - removed, relaxation, is_over
+                )
             else:
                 saved = duals.watt_price * self._watts(removed)
                 found = recreate(search, counts, removed, saved)
-            other = plan if found is None or self._exceeds(found) else self._stated(found)
+            other = (
+                plan if found is None or self._exceeds(found) else self._stated(found)
+            )
             if self._key(other) < self._key(plan):
                 plan = other
                 self._look(plan)
         return plan
 
-    def _completed(self, fixed: Counter[int], relaxation: Relaxation, is_over: Callable[[], bool]) -> Mapping[int, int]:
+    def _completed(
+        self, fixed: Counter[int], relaxation: Relaxation, is_over: Callable[[], bool]
+    ) -> Mapping[int, int]:
         """GPUs that are fixed, and for what they leave over the best of the columns that are cheapest for that."""
         rest = self._rest(fixed)
         if is_met(rest):
             return fixed
         used = [
             number
-            for number, count in zip(relaxation.columns, relaxation.solution.counts, strict=True)
+            for number, count in zip(
+                relaxation.columns, relaxation.solution.counts, strict=True
+            )
             if count > 0.0 or number in fixed
         ]
         found = generate(
@@ -222,8 +277,12 @@ class WattSearch(JointSearch):
         """Columns of a relaxation of a rest, those in use and others by reduced cost."""
         self._pool.sync()
         duals, numbers = found.solution.duals, list(found.columns)
-        watts = np.array([power_w(self._tables, self._columns[number].pattern) for number in numbers])
-        costs = self._pool.reduced_costs(rest, duals)[numbers] + duals.watt_price * watts
+        watts = np.array(
+            [power_w(self._tables, self._columns[number].pattern) for number in numbers]
+        )
+        costs = (
+            self._pool.reduced_costs(rest, duals)[numbers] + duals.watt_price * watts
+        )
         costs[found.solution.counts > 0.0] = -np.inf
         chosen = np.argsort(costs, kind="stable")[:_PROGRAM_COLUMNS]
         return [numbers[at] for at in chosen.tolist() if costs[at] < np.inf]
@@ -234,11 +293,18 @@ class WattSearch(JointSearch):
         return cost_bound, served_bound if self._demand.stock.any() else 0.0
 
     def _rest(self, fixed: Counter[int]) -> CoverDemand:
-        rest = rest_of(self._demand, self._tables, carried(self._tables, self._columns, fixed))
+        rest = rest_of(
+            self._demand, self._tables, carried(self._tables, self._columns, fixed)
+        )
         return replace(rest, watts=max(0.0, self._demand.watts - self._watts(fixed)))
 
     def _watts(self, counts: Mapping[int, int]) -> float:
-        return float(sum(count * power_w(self._tables, self._columns[one].pattern) for one, count in counts.items()))
+        return float(
+            sum(
+                count * power_w(self._tables, self._columns[one].pattern)
+                for one, count in counts.items()
+            )
+        )
 
     def _exceeds(self, counts: Mapping[int, int]) -> bool:
         return self._watts(counts) > self._demand.watts * (1.0 + _SLACK)
@@ -249,4 +315,6 @@ class WattSearch(JointSearch):
 
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
-        return round(shortage_cost(self._demand, plan), _DECIMALS), plan.cost_usd_per_hour
+        return round(
+            shortage_cost(self._demand, plan), _DECIMALS
+        ), plan.cost_usd_per_hour

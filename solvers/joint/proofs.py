@@ -45,7 +45,9 @@ class Proofs:
         self._everything = float(tables.priority @ demand.rate)
         self._dearest = _dearest_fleet(tables)
 
-    def add(self, demand: CoverDemand, bound: float, *, is_of_full: bool = False) -> None:
+    def add(
+        self, demand: CoverDemand, bound: float, *, is_of_full: bool = False
+    ) -> None:
         """One more, at the prices of a demand."""
         self._proofs.append(_Proof(demand, bound, is_of_full))
 
@@ -53,13 +55,17 @@ class Proofs:
         """USD per hour that no plan costs less than that serves as much and misses no more replicas."""
         is_full = not plan.shortage_rps.any() and not plan.replicas_missing.any()
         proven = (
-            bound - short_cost(demand, plan) for demand, bound, is_of_full in self._proofs if is_full or not is_of_full
+            bound - short_cost(demand, plan)
+            for demand, bound, is_of_full in self._proofs
+            if is_full or not is_of_full
         )
         return whole_gpus(self._tables, max(proven, default=-np.inf))
 
     def served_bound(self) -> float:
         """Σ priority · rps that no plan serves more than."""
-        return self._everything - max((self._min_short(proof) for proof in self._proofs), default=0.0)
+        return self._everything - max(
+            (self._min_short(proof) for proof in self._proofs), default=0.0
+        )
 
     def _min_short(self, proof: _Proof) -> float:
         """Σ priority · rps that every plan leaves short."""
@@ -69,18 +75,26 @@ class Proofs:
         price = float((demand.shortage_price / self._tables.priority)[wanted].max())
         missing = float(demand.missing_price @ demand.fewest)
         beyond_free = proof.bound - self._dearest - missing
-        return (demand.free_shortage + beyond_free) / price if beyond_free > 0.0 else 0.0
+        return (
+            (demand.free_shortage + beyond_free) / price if beyond_free > 0.0 else 0.0
+        )
 
 
 def free_for(demand: CoverDemand, plan: IntegerPlan) -> CoverDemand:
     """The demand at which what a plan leaves short costs nothing, so that only the cost of its GPUs counts."""
-    return replace(demand, free_shortage=float(demand.shortage_price @ plan.shortage_rps) * (1.0 + NOTHING))
+    return replace(
+        demand,
+        free_shortage=float(demand.shortage_price @ plan.shortage_rps)
+        * (1.0 + NOTHING),
+    )
 
 
 def short_cost(demand: CoverDemand, plan: IntegerPlan) -> float:
     """USD per hour of what a plan leaves short, less what is free."""
     missing = float(demand.missing_price @ plan.replicas_missing)
-    return missing + max(0.0, shortage_cost(demand, plan) - missing - demand.free_shortage)
+    return missing + max(
+        0.0, shortage_cost(demand, plan) - missing - demand.free_shortage
+    )
 
 
 def _dearest_fleet(tables: Tables) -> float:

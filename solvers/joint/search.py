@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.joint.heuristics.integer_plans import NOTHING, IntegerPlan, IntegerPlans, shortage_cost, state_plan
+from solvers.joint.heuristics.integer_plans import (
+    NOTHING,
+    IntegerPlan,
+    IntegerPlans,
+    shortage_cost,
+    state_plan,
+)
 from solvers.joint.heuristics.packing import is_promising, pack
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.small_fleets import plan_on_fleets
@@ -19,7 +25,13 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.proofs import Proofs, free_for, short_cost
 from solvers.joint.relaxation.bounds import min_to_reach
 from solvers.joint.relaxation.branch_and_price import Incumbent, branch
-from solvers.joint.relaxation.column_generation import PHASES, Phase, Relaxation, generate, ignore
+from solvers.joint.relaxation.column_generation import (
+    PHASES,
+    Phase,
+    Relaxation,
+    generate,
+    ignore,
+)
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.dual_prices import prices_of
 from solvers.joint.relaxation.pricing import Pricer
@@ -84,17 +96,28 @@ class JointSearch:
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found, with what is proven of it; `start`: columns to begin with."""
         packed, near = self._pack(seed, executor)
-        tools = SearchContext(self._tables, self._pricer, self._columns, ColumnPool(self._tables, self._columns))
-        whole = IntegerPlans(tools, self._dearest(), seed=seed, on_better=self._look, first=packed)
+        tools = SearchContext(
+            self._tables,
+            self._pricer,
+            self._columns,
+            ColumnPool(self._tables, self._columns),
+        )
+        whole = IntegerPlans(
+            tools, self._dearest(), seed=seed, on_better=self._look, first=packed
+        )
         is_due = self._deadline.past(_DUE_SHARE)
         relaxation = self._relax(
-            [*start, *near], cutoff=self._cutoff(packed), on_round=lambda found: self._round(whole, found, is_due)
+            [*start, *near],
+            cutoff=self._cutoff(packed),
+            on_round=lambda found: self._round(whole, found, is_due),
         )
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         if self.is_small(relaxation):
             plan, method = self._alternate(tools, whole, relaxation, seed)
         else:
-            is_short = bool((relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any())
+            is_short = bool(
+                (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
+            )
             over = self._deadline.part(1.0 - _SAVING_SHARE if is_short else 1.0)
             plan, method = self._improve(whole, relaxation, over), METHOD
             if is_short and self._problem.objective == "min_cost":
@@ -104,10 +127,17 @@ class JointSearch:
 
     def is_small(self, relaxation: Relaxation) -> bool:
         """Whether branching can be hoped to end."""
-        return bool(relaxation.solution.counts.sum() <= _FEW_GPUS and len(self._tables.rate) <= _FEW_SERVICES)
+        return bool(
+            relaxation.solution.counts.sum() <= _FEW_GPUS
+            and len(self._tables.rate) <= _FEW_SERVICES
+        )
 
     def _alternate(
-        self, tools: SearchContext, whole: IntegerPlans, relaxation: Relaxation, seed: int
+        self,
+        tools: SearchContext,
+        whole: IntegerPlans,
+        relaxation: Relaxation,
+        seed: int,
     ) -> tuple[IntegerPlan, str]:
         """Whole plans and branching in turns, until a plan is proven or time is up; the plan and the method."""
         method = METHOD
@@ -116,27 +146,47 @@ class JointSearch:
             if self._is_proven:
                 break
             if for_fleets > 0.0 and not self._closes_soon(relaxation, plan):
-                plan = self._improve_on_fleets(tools, relaxation, plan, seed, self._deadline.part(for_fleets))
+                plan = self._improve_on_fleets(
+                    tools, relaxation, plan, seed, self._deadline.part(for_fleets)
+                )
             plan = self._branch(relaxation, plan, for_branching)
             method = f"{METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
-            whole = IntegerPlans(tools, self._dearest(), seed=seed, on_better=self._look, first=Counter(plan.counts))
+            whole = IntegerPlans(
+                tools,
+                self._dearest(),
+                seed=seed,
+                on_better=self._look,
+                first=Counter(plan.counts),
+            )
         return plan, method
 
     def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
         """Whether branching has closed much of the gap, or it is not one of cost."""
-        if self._problem.objective != "min_cost" or plan.shortage_rps.any() or plan.replicas_missing.any():
+        if (
+            self._problem.objective != "min_cost"
+            or plan.shortage_rps.any()
+            or plan.replicas_missing.any()
+        ):
             return True
         closed = self._bounds(plan)[0] - relaxation.bound
         return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
 
     def _improve_on_fleets(
-        self, tools: SearchContext, relaxation: Relaxation, plan: IntegerPlan, seed: int, is_over: Callable[[], bool]
+        self,
+        tools: SearchContext,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
+        seed: int,
+        is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The plan, or a cheaper one that serves everything."""
         found = plan_on_fleets(
-            *(tools, self._demand, relaxation), below=plan.cost_usd_per_hour, seed=seed, is_over=is_over
+            *(tools, self._demand, relaxation),
+            below=plan.cost_usd_per_hour,
+            seed=seed,
+            is_over=is_over,
         )
         if found is None:
             return plan
@@ -145,18 +195,28 @@ class JointSearch:
         self._look(better)
         return better
 
-    def _round(self, whole: IntegerPlans, relaxation: Relaxation, is_due: Callable[[], bool]) -> None:
+    def _round(
+        self, whole: IntegerPlans, relaxation: Relaxation, is_due: Callable[[], bool]
+    ) -> None:
         """Whole plans while the relaxation is still being solved: one at once, a good one when pricing tries harder."""
-        is_short = (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
+        is_short = (
+            relaxation.solution.shortage_rps > NOTHING * self._demand.rate
+        ).any()
         if not whole.best.counts:
             whole.sketch(relaxation)
-        elif (relaxation.phase > 1 or is_due()) and not whole.has_dived and not is_short:
+        elif (
+            (relaxation.phase > 1 or is_due()) and not whole.has_dived and not is_short
+        ):
             self._dive(whole, relaxation, self._deadline.part(_DIVE_SHARE))
 
-    def _dive(self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
+    def _dive(
+        self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]
+    ) -> None:
         whole.dive(relaxation, is_over, is_late=self._deadline.past(_CAREFUL_SHARE))
 
-    def _improve(self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]) -> IntegerPlan:
+    def _improve(
+        self, whole: IntegerPlans, relaxation: Relaxation, is_over: Callable[[], bool]
+    ) -> IntegerPlan:
         """The best plan that is found until it is over, or proven."""
         if not whole.best.counts:
             whole.sketch(relaxation)
@@ -167,9 +227,13 @@ class JointSearch:
         whole.improve(relaxation, lambda: self._is_proven or is_over())
         return whole.best
 
-    def _pack(self, seed: int, executor: Executor | None) -> tuple[Counter[int], list[int]]:
+    def _pack(
+        self, seed: int, executor: Executor | None
+    ) -> tuple[Counter[int], list[int]]:
         """A plan that splits no service, and columns for the relaxation; neither where that is not promising."""
-        if self._problem.objective != "min_cost" or not is_promising(self._tables, self._demand):
+        if self._problem.objective != "min_cost" or not is_promising(
+            self._tables, self._demand
+        ):
             return Counter(), []
         found = pack(
             *(self._tables, self._demand),
@@ -178,7 +242,9 @@ class JointSearch:
             is_late=self._deadline.is_late,
             pool=executor,
             on_better=lambda plan: self._look(
-                state_plan(self._tables, self._columns, self._demand, self._numbered(plan))
+                state_plan(
+                    self._tables, self._columns, self._demand, self._numbered(plan)
+                )
             ),
         )
         return self._numbered(found.plan), list(self._numbered(Counter(found.start)))
@@ -186,9 +252,13 @@ class JointSearch:
     def _numbered(self, plan: Counter[Pattern]) -> Counter[int]:
         """Column number → GPUs."""
         self._columns.add(plan)
-        return Counter({self._columns.number(pattern): count for pattern, count in plan.items()})
+        return Counter(
+            {self._columns.number(pattern): count for pattern, count in plan.items()}
+        )
 
-    def judge(self, plan: Plan, start: Sequence[int]) -> tuple[JointSolution, SolveReport, Relaxation]:
+    def judge(
+        self, plan: Plan, start: Sequence[int]
+    ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """What is soon proven of a plan; `start`: columns to begin with."""
         relaxation = replace(self._relax(start, PHASES[:2]), is_exact=False)
         unserved = {entry.service: entry for entry in plan.unserved}
@@ -196,11 +266,17 @@ class JointSearch:
         stated = IntegerPlan(
             counts={},
             cost_usd_per_hour=cost_usd_per_hour(self._problem, plan),
-            shortage_rps=np.array([entry.rate_rps if entry else 0.0 for entry in entries]),
-            replicas_missing=np.array([float(entry.replicas_missing) if entry else 0.0 for entry in entries]),
+            shortage_rps=np.array(
+                [entry.rate_rps if entry else 0.0 for entry in entries]
+            ),
+            replicas_missing=np.array(
+                [float(entry.replicas_missing) if entry else 0.0 for entry in entries]
+            ),
         )
         cost_bound, served_bound = self._bounds(stated)
-        solution, report = state_solution(self._problem, plan, cost_bound, served_bound=served_bound, method=CHANGED)
+        solution, report = state_solution(
+            self._problem, plan, cost_bound, served_bound=served_bound, method=CHANGED
+        )
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         return replace(solution, prices=prices), report, relaxation
 
@@ -217,32 +293,48 @@ class JointSearch:
         )
         self._proofs.add(demand, found.bound)
 
-    def _branch(self, relaxation: Relaxation, plan: IntegerPlan, share: float) -> IntegerPlan:
+    def _branch(
+        self, relaxation: Relaxation, plan: IntegerPlan, share: float
+    ) -> IntegerPlan:
         """The plan that branching leaves. Where something is short under `min_cost`, the least is sought first, at
         prices beside which cost is nothing; then the least cost of what leaves no more short.
         """
         demand = self._demand
         if self._problem.objective == "min_cost" and plan.shortage_rps.any():
             dear = replace(demand, shortage_price=RAISE * demand.shortage_price)
-            plan = self._branch_at(dear, relaxation, plan, self._deadline.part(_SERVING_SHARE * share))
+            plan = self._branch_at(
+                dear, relaxation, plan, self._deadline.part(_SERVING_SHARE * share)
+            )
             demand = free_for(demand, plan)
-            relaxation = replace(relaxation, bound=relaxation.bound - demand.free_shortage)
+            relaxation = replace(
+                relaxation, bound=relaxation.bound - demand.free_shortage
+            )
         return self._branch_at(demand, relaxation, plan, self._deadline.part(share))
 
     def _branch_at(
-        self, demand: CoverDemand, relaxation: Relaxation, plan: IntegerPlan, is_over: Callable[[], bool]
+        self,
+        demand: CoverDemand,
+        relaxation: Relaxation,
+        plan: IntegerPlan,
+        is_over: Callable[[], bool],
     ) -> IntegerPlan:
         """The plan that branching at a demand's prices leaves; what that proves is noted."""
-        cost, whole = plan.cost_usd_per_hour, plan.cost_usd_per_hour + short_cost(demand, plan)
+        cost, whole = (
+            plan.cost_usd_per_hour,
+            plan.cost_usd_per_hour + short_cost(demand, plan),
+        )
         is_served_first = (
-            self._problem.objective == "max_goodput" or demand.shortage_price is not self._demand.shortage_price
+            self._problem.objective == "max_goodput"
+            or demand.shortage_price is not self._demand.shortage_price
         )
         found = branch(
             *(self._tables, demand, self._pricer, self._columns, relaxation),
             incumbent=Incumbent(counts=plan.counts, cost_usd_per_hour=whole),
             is_over=is_over,
             # Of what counts: missing replicas cost many times the GPUs.
-            gap=0.5 * OPTIMAL_GAP * (1.0 if is_served_first or whole <= 0.0 else cost / whole),
+            gap=0.5
+            * OPTIMAL_GAP
+            * (1.0 if is_served_first or whole <= 0.0 else cost / whole),
         )
         assert found.incumbent is not None, "it was given one"
         is_full = not plan.shortage_rps.any() and not plan.replicas_missing.any()
@@ -250,18 +342,36 @@ class JointSearch:
         kept = prune(self._tables, self._columns, self._demand, found.incumbent.counts)
         better = state_plan(self._tables, self._columns, self._demand, kept)
         self._look(better)
-        return better if self._cost(better) < self._cost(plan) - MIN_SAVING_USD_PER_HOUR else plan
+        return (
+            better
+            if self._cost(better) < self._cost(plan) - MIN_SAVING_USD_PER_HOUR
+            else plan
+        )
 
     def _cost(self, plan: IntegerPlan) -> float:
         return plan.cost_usd_per_hour + shortage_cost(self._demand, plan)
 
-    def _state(self, plan: IntegerPlan, method: str, *, is_exact: bool) -> tuple[JointSolution, SolveReport]:
+    def _state(
+        self, plan: IntegerPlan, method: str, *, is_exact: bool
+    ) -> tuple[JointSolution, SolveReport]:
         is_cut = not is_exact and not self._is_proven
-        decoded = decode(self._problem, self._tables, self._columns, plan.counts, policy=TECHNIQUE, is_cut=is_cut)
+        decoded = decode(
+            self._problem,
+            self._tables,
+            self._columns,
+            plan.counts,
+            policy=TECHNIQUE,
+            is_cut=is_cut,
+        )
         cost_bound, served_bound = self._bounds(plan)
         messages = () if self._is_proven else ("the budget ended the search",)
         solution, report = state_solution(
-            self._problem, decoded, cost_bound, served_bound=served_bound, method=method, messages=messages
+            self._problem,
+            decoded,
+            cost_bound,
+            served_bound=served_bound,
+            method=method,
+            messages=messages,
         )
         return replace(solution, found_s=self._found_s), report
 
@@ -269,7 +379,9 @@ class JointSearch:
         """The bound that proves a plan to be optimal; infinite where there is none, or it leaves something over."""
         plan = state_plan(self._tables, self._columns, self._demand, packed)
         is_short = plan.shortage_rps.any() or plan.replicas_missing.any()
-        return np.inf if is_short else min_to_reach(self._tables, plan.cost_usd_per_hour)
+        return (
+            np.inf if is_short else min_to_reach(self._tables, plan.cost_usd_per_hour)
+        )
 
     def _relax(
         self,
@@ -298,7 +410,12 @@ class JointSearch:
             if not is_short or over():
                 # A higher price changes neither duals nor bound of a relaxation that is short of nothing.
                 self._raise_prices(RAISE**raises_left)
-            if not is_short or over() or not raises_left or self._problem.objective == "max_goodput":
+            if (
+                not is_short
+                or over()
+                or not raises_left
+                or self._problem.objective == "max_goodput"
+            ):
                 break
             start = found.columns
             self._raise_prices(RAISE)
@@ -308,16 +425,23 @@ class JointSearch:
         """The demand with shortages at the price that they have in the end."""
         if self._problem.objective == "max_goodput":
             return self._demand
-        return replace(self._demand, shortage_price=RAISE**RAISES * self._demand.shortage_price)
+        return replace(
+            self._demand, shortage_price=RAISE**RAISES * self._demand.shortage_price
+        )
 
     def _raise_prices(self, factor: float) -> None:
         if self._problem.objective == "min_cost":
-            self._demand = replace(self._demand, shortage_price=factor * self._demand.shortage_price)
+            self._demand = replace(
+                self._demand, shortage_price=factor * self._demand.shortage_price
+            )
 
     def _look(self, plan: IntegerPlan) -> None:
         """Note when a better plan was found."""
         if self._cost(plan) < self._found_cost - MIN_SAVING_USD_PER_HOUR:
-            self._found_cost, self._found_s = self._cost(plan), self._deadline.elapsed_s()
+            self._found_cost, self._found_s = (
+                self._cost(plan),
+                self._deadline.elapsed_s(),
+            )
         self._check(plan)
 
     def _check(self, plan: IntegerPlan) -> None:
@@ -333,4 +457,6 @@ class JointSearch:
     def _bounds(self, plan: IntegerPlan) -> tuple[float, float]:
         """What no plan that serves as much costs less than, and what none serves more than."""
         is_goodput = self._problem.objective == "max_goodput"
-        return 0.0 if is_goodput else self._proofs.cost_bound(plan), self._proofs.served_bound()
+        return 0.0 if is_goodput else self._proofs.cost_bound(
+            plan
+        ), self._proofs.served_bound()

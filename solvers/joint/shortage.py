@@ -33,16 +33,25 @@ def at_medians(problem: Problem, plan: Plan) -> Problem:
     Others keep their percentiles. A row may serve what the median allows, but no more than `STRETCH` times what the
     service's own percentile does, and no less than that.
     """
-    highest = max((problem.service(name).priority for name in _left_out(plan)), default=0.0)
-    softened = [one for one in problem.services if one.priority <= highest and one.percentile > MEDIAN]
+    highest = max(
+        (problem.service(name).priority for name in _left_out(plan)), default=0.0
+    )
+    softened = [
+        one
+        for one in problem.services
+        if one.priority <= highest and one.percentile > MEDIAN
+    ]
     if not softened:
         return problem
     keys = softened_keys(problem.capacity_law)
     names = {one.name for one in softened}
     services = tuple(
-        replace(one, percentile=keys[one.percentile]) if one.name in names else one for one in problem.services
+        replace(one, percentile=keys[one.percentile]) if one.name in names else one
+        for one in problem.services
     )
-    return replace(problem, services=services, capacity_law=_with_medians(problem.capacity_law))
+    return replace(
+        problem, services=services, capacity_law=_with_medians(problem.capacity_law)
+    )
 
 
 def softened_keys(law: CapacityLaw) -> dict[float, float]:
@@ -71,11 +80,17 @@ def is_short(plan: Plan) -> bool:
 
 
 def _left_out(plan: Plan) -> list[str]:
-    return [entry.service for entry in plan.unserved if entry.reason in WANT_OF_GPUS and entry.rate_rps > 0.0]
+    return [
+        entry.service
+        for entry in plan.unserved
+        if entry.reason in WANT_OF_GPUS and entry.rate_rps > 0.0
+    ]
 
 
 def _routed(problem: Problem, plan: Plan) -> Plan:
-    return route(problem, plan.policy, running_carriers(replace(problem, current=plan)), {})
+    return route(
+        problem, plan.policy, running_carriers(replace(problem, current=plan)), {}
+    )
 
 
 @lru_cache(maxsize=8)
@@ -83,8 +98,15 @@ def _with_medians(law: CapacityLaw) -> CapacityLaw:
     """The law with another row for each percentile above the median, under its key."""
     of_median = make_capacity_law([MEDIAN], law.batches)
     rows = dict(zip(law.percentiles, law.max_utilisation, strict=True))
-    rows |= {key: _stretched(law, of_median, rows[one]) for one, key in softened_keys(law).items()}
-    return replace(law, percentiles=tuple(sorted(rows)), max_utilisation=tuple(rows[one] for one in sorted(rows)))
+    rows |= {
+        key: _stretched(law, of_median, rows[one])
+        for one, key in softened_keys(law).items()
+    }
+    return replace(
+        law,
+        percentiles=tuple(sorted(rows)),
+        max_utilisation=tuple(rows[one] for one in sorted(rows)),
+    )
 
 
 def _stretched(law: CapacityLaw, of_median: CapacityLaw, own: _Row) -> _Row:
@@ -105,7 +127,9 @@ STARVED = 0.5
 """Whoever is left out by more than this part of their rate does not wait for steadiness."""
 
 
-def is_worth_moving(problem: Problem, kept: Plan, other: Plan, *, hysteresis: float) -> bool:
+def is_worth_moving(
+    problem: Problem, kept: Plan, other: Plan, *, hysteresis: float
+) -> bool:
     """Whether `other` may stop running replicas to serve more than they do, which is `kept`.
 
     Always while some GPU is free, where nothing stops, and where somebody is starved who would not be or replicas are
@@ -113,12 +137,21 @@ def is_worth_moving(problem: Problem, kept: Plan, other: Plan, *, hysteresis: fl
     the part of the running replicas that stops.
     """
     current = problem.current
-    if current is None or _has_free_gpu(problem, current) or _missing(kept) > _missing(other):
+    if (
+        current is None
+        or _has_free_gpu(problem, current)
+        or _missing(kept) > _missing(other)
+    ):
         return True
     running = sum(gpu.count * len(gpu.replicas) for gpu in current.gpus)
     moved = stopped(problem, other) - stopped(problem, kept)
     everything = sum(one.priority * one.arrival_rate_rps for one in problem.services)
-    if moved <= 0 or not running or everything <= 0.0 or _ends_starvation(problem, kept, other):
+    if (
+        moved <= 0
+        or not running
+        or everything <= 0.0
+        or _ends_starvation(problem, kept, other)
+    ):
         return True
     gain = (served_weight(problem, other) - served_weight(problem, kept)) / everything
     return gain > hysteresis * moved / running
@@ -126,7 +159,9 @@ def is_worth_moving(problem: Problem, kept: Plan, other: Plan, *, hysteresis: fl
 
 def _has_free_gpu(problem: Problem, current: Plan) -> bool:
     stock = [gpu_type.count for gpu_type in problem.gpu_types]
-    return None in stock or sum(gpu.count for gpu in current.gpus) < sum(count or 0 for count in stock)
+    return None in stock or sum(gpu.count for gpu in current.gpus) < sum(
+        count or 0 for count in stock
+    )
 
 
 def _missing(plan: Plan) -> int:
@@ -134,8 +169,12 @@ def _missing(plan: Plan) -> int:
 
 
 def _ends_starvation(problem: Problem, kept: Plan, other: Plan) -> bool:
-    before, after = ({entry.service: entry.rate_rps for entry in plan.unserved} for plan in (kept, other))
+    before, after = (
+        {entry.service: entry.rate_rps for entry in plan.unserved}
+        for plan in (kept, other)
+    )
     return any(
-        rate_rps - after.get(name, 0.0) > STARVED * problem.service(name).arrival_rate_rps
+        rate_rps - after.get(name, 0.0)
+        > STARVED * problem.service(name).arrival_rate_rps
         for name, rate_rps in before.items()
     )

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.joint.heuristics.integer_plans import IntegerPlan, IntegerPlans, shortage_cost, state_plan
+from solvers.joint.heuristics.integer_plans import (
+    IntegerPlan,
+    IntegerPlans,
+    shortage_cost,
+    state_plan,
+)
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.columns import Column, Columns, single_patterns
@@ -70,17 +75,27 @@ class SlicedPlan:
     """No plan that serves as much costs less."""
 
 
-def solve_with_slices(problem: Problem, offers: Sequence[SliceOffer], budget: Budget) -> SlicedPlan:
+def solve_with_slices(
+    problem: Problem, offers: Sequence[SliceOffer], budget: Budget
+) -> SlicedPlan:
     """The best plan found under `min_cost`: every GPU shared or cut, whichever is cheaper for the whole."""
     tables = with_slices(problem, make_tables(problem), offers)
     deadline = Deadline(budget, tables)
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
     demand = make_demand(problem, tables, cheapest_rps(tables, columns))
-    demand = replace(demand, shortage_price=_TO_SERVE_COMES_FIRST * demand.shortage_price)
+    demand = replace(
+        demand, shortage_price=_TO_SERVE_COMES_FIRST * demand.shortage_price
+    )
     pricer = Pricer(tables)
-    relaxation = generate(tables, demand, pricer, columns, is_over=deadline.part(_RELAXATION_SHARE))
-    whole = IntegerPlans(SearchContext(tables, pricer, columns, ColumnPool(tables, columns)), demand, seed=budget.seed)
+    relaxation = generate(
+        tables, demand, pricer, columns, is_over=deadline.part(_RELAXATION_SHARE)
+    )
+    whole = IntegerPlans(
+        SearchContext(tables, pricer, columns, ColumnPool(tables, columns)),
+        demand,
+        seed=budget.seed,
+    )
     is_over = deadline.part(_SEARCH_SHARE)
     whole.sketch(relaxation)
     whole.dive(relaxation, is_over)
@@ -99,7 +114,11 @@ def solve_with_slices(problem: Problem, offers: Sequence[SliceOffer], budget: Bu
     bound = relaxation.bound
     if found.incumbent is not None:
         kept = prune(tables, columns, demand, found.incumbent.counts)
-        plan = min(plan, state_plan(tables, columns, demand, kept), key=lambda one: _cost(demand, one))
+        plan = min(
+            plan,
+            state_plan(tables, columns, demand, kept),
+            key=lambda one: _cost(demand, one),
+        )
     if not plan.shortage_rps.any() and not plan.replicas_missing.any():
         # With shortages it may be a bound on plans that have none.
         bound = max(bound, found.bound)
@@ -129,11 +148,20 @@ def _stated(
         (cut if is_cut else shared)[number] = count
         carried[int(is_cut), column.service] += count * column.capacity
     total = carried.sum(axis=0)
-    share = np.minimum(SAFE, np.divide(rate, total, out=np.zeros_like(rate), where=total > 0.0))
+    share = np.minimum(
+        SAFE, np.divide(rate, total, out=np.zeros_like(rate), where=total > 0.0)
+    )
     return SlicedPlan(
-        shared=decode(_with_rates(problem, carried[0] * share), tables, columns, shared, policy="joint").gpus,
+        shared=decode(
+            _with_rates(problem, carried[0] * share),
+            tables,
+            columns,
+            shared,
+            policy="joint",
+        ).gpus,
         sliced=tuple(
-            _sliced_gpu(problem, tables, offers, columns[number], count, share) for number, count in cut.items()
+            _sliced_gpu(problem, tables, offers, columns[number], count, share)
+            for number, count in cut.items()
         ),
         unserved_rps={
             service.name: float(short)
@@ -148,13 +176,24 @@ def _stated(
 def _with_rates(problem: Problem, rps: Reals) -> Problem:
     """The problem of the rates that GPUs which are not cut carry."""
     services = zip(problem.services, rps.tolist(), strict=True)
-    return replace(problem, services=tuple(replace(one, arrival_rate_rps=rate) for one, rate in services))
+    return replace(
+        problem,
+        services=tuple(replace(one, arrival_rate_rps=rate) for one, rate in services),
+    )
 
 
 def _sliced_gpu(
-    problem: Problem, tables: Tables, offers: Sequence[SliceOffer], column: Column, count: int, share: Reals
+    problem: Problem,
+    tables: Tables,
+    offers: Sequence[SliceOffer],
+    column: Column,
+    count: int,
+    share: Reals,
 ) -> SlicedGpu:
-    mode, slicing = tables.modes[column.pattern.mode], tables.slicing[column.pattern.mode]
+    mode, slicing = (
+        tables.modes[column.pattern.mode],
+        tables.slicing[column.pattern.mode],
+    )
     assert slicing is not None, "only GPUs that are cut are stated so"
     gpu_type = problem.gpu_types[mode.gpu_type].name
     profiles = next(offer.profiles for offer in offers if offer.gpu_type == gpu_type)
@@ -162,7 +201,9 @@ def _sliced_gpu(
     places = list(place(profiles, np.bincount(taken, minlength=len(profiles)).tolist()))
 
     def replicas() -> Iterator[SliceReplica]:
-        for at, (item, profile) in enumerate(zip(column.pattern.items, taken.tolist(), strict=True)):
+        for at, (item, profile) in enumerate(
+            zip(column.pattern.items, taken.tolist(), strict=True)
+        ):
             own = next(one for one in places if one.profile == profiles[profile].name)
             places.remove(own)
             service = int(column.service[at])

@@ -31,7 +31,9 @@ def draws_w(problem: Problem, plan: Plan) -> float:
 
 def fits(problem: Problem, plan: Plan) -> bool:
     """Whether a plan is within the problem's power budget; so is every plan where there is none."""
-    return problem.power_budget_w is None or draws_w(problem, plan) <= problem.power_budget_w * (1.0 + _ROUNDING)
+    return problem.power_budget_w is None or draws_w(
+        problem, plan
+    ) <= problem.power_budget_w * (1.0 + _ROUNDING)
 
 
 def trimmed(problem: Problem, plan: Plan) -> Plan:
@@ -52,13 +54,21 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
         gpus += Counter()  # Without those of which none is left.
         if after is not None:
             gpus[after] += 1
-        drawn_w -= gpu_power_w(problem, before) - (0.0 if after is None else gpu_power_w(problem, after))
-        lost.update(replica.service for replica in before.replicas if after is None or replica not in after.replicas)
+        drawn_w -= gpu_power_w(problem, before) - (
+            0.0 if after is None else gpu_power_w(problem, after)
+        )
+        lost.update(
+            replica.service
+            for replica in before.replicas
+            if after is None or replica not in after.replicas
+        )
     entries = tuple(replace(gpu, count=count) for gpu, count in gpus.items())
     return replace(plan, gpus=entries, unserved=_unserved(problem, plan, entries, lost))
 
 
-def _cuts(problem: Problem, gpus: Counter[GpuPlan]) -> Iterator[tuple[float, GpuPlan, GpuPlan | None]]:
+def _cuts(
+    problem: Problem, gpus: Counter[GpuPlan]
+) -> Iterator[tuple[float, GpuPlan, GpuPlan | None]]:
     """(weight lost per watt, GPU before, GPU after) of what may go next."""
     for gpu in gpus:
         whole_w = gpu_power_w(problem, gpu)
@@ -71,10 +81,15 @@ def _cuts(problem: Problem, gpus: Counter[GpuPlan]) -> Iterator[tuple[float, Gpu
 
 
 def _weight(problem: Problem, replicas: Sequence[ReplicaPlan]) -> float:
-    return math.fsum(problem.service(each.service).priority * each.arrival_rate_rps for each in replicas)
+    return math.fsum(
+        problem.service(each.service).priority * each.arrival_rate_rps
+        for each in replicas
+    )
 
 
-def _unserved(problem: Problem, plan: Plan, gpus: Sequence[GpuPlan], lost: Counter[str]) -> tuple[Unserved, ...]:
+def _unserved(
+    problem: Problem, plan: Plan, gpus: Sequence[GpuPlan], lost: Counter[str]
+) -> tuple[Unserved, ...]:
     """What the plan left unserved, and what went, by service."""
     before = {entry.service: entry for entry in plan.unserved}
     entries = []
@@ -83,10 +98,22 @@ def _unserved(problem: Problem, plan: Plan, gpus: Sequence[GpuPlan], lost: Count
         if not lost[service.name]:
             entries += [entry] if entry is not None else []
             continue
-        own = [(gpu.count, each) for gpu in gpus for each in gpu.replicas if each.service == service.name]
+        own = [
+            (gpu.count, each)
+            for gpu in gpus
+            for each in gpu.replicas
+            if each.service == service.name
+        ]
         served_rps = math.fsum(count * each.arrival_rate_rps for count, each in own)
         missing = max(0, service.min_replicas - sum(count for count, _ in own))
         rate_rps = max(0.0, service.arrival_rate_rps - served_rps)
         if missing or rate_rps > 0.0:
-            entries.append(Unserved(service=service.name, rate_rps=rate_rps, reason="power", replicas_missing=missing))
+            entries.append(
+                Unserved(
+                    service=service.name,
+                    rate_rps=rate_rps,
+                    reason="power",
+                    replicas_missing=missing,
+                )
+            )
     return tuple(entries)

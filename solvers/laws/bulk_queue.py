@@ -38,30 +38,42 @@ Indices = npt.NDArray[np.intp]
 
 MAX_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
 _DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
-_MAX_LOG_RADIUS = float(np.log(2.0))  # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
+_MAX_LOG_RADIUS = float(
+    np.log(2.0)
+)  # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
 
 
-def miss_probability(batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.ArrayLike) -> Reals:
+def miss_probability(
+    batch: int, *, utilisation: npt.ArrayLike, slo_ratio: npt.ArrayLike
+) -> Reals:
     """P(waiting + execution > slo_ratio executions) of a request, in the long run, element by element.
 
     `utilisation` and `slo_ratio` broadcast; 0 < utilisation <= 0.9999. The absolute error stays below 1e-10. Time and
     memory grow as 1 / (1 - utilisation), whatever the batch: 0.1 ms and 30 kB per element at 0.9. Raises ValueError
     for arguments out of range.
     """
-    load, ratio = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(slo_ratio, float))
+    load, ratio = np.broadcast_arrays(
+        np.asarray(utilisation, float), np.asarray(slo_ratio, float)
+    )
     if batch < 1:
         raise ValueError(f"batch {batch} must be at least 1")
     if not np.all((load > 0.0) & (load <= MAX_LOAD)):
-        raise ValueError(f"utilisation must be above 0 and at most {MAX_LOAD}: at 1 no stationary queue exists")
+        raise ValueError(
+            f"utilisation must be above 0 and at most {MAX_LOAD}: at 1 no stationary queue exists"
+        )
     if not np.all(np.isfinite(ratio)):
         raise ValueError("slo_ratio must be finite")
     # The coefficients c_j are wanted up to N/2 and alias with those of j - N, hence twice the digits.
     points = 2 ** np.ceil(np.log2(2.0 * _DIGITS / _log_radius(load))).astype(int)
-    result = np.ones(load.shape)  # ratio < 1: the execution alone takes longer than the SLO
+    result = np.ones(
+        load.shape
+    )  # ratio < 1: the execution alone takes longer than the SLO
     for count in np.unique(points):
         chosen = (points == count) & (ratio >= 1.0)
         if chosen.any():
-            result[chosen] = _miss_on_circle(batch, load[chosen], ratio[chosen], int(count))
+            result[chosen] = _miss_on_circle(
+                batch, load[chosen], ratio[chosen], int(count)
+            )
     return result
 
 
@@ -76,7 +88,9 @@ def _miss_on_circle(batch: int, load: Reals, ratio: Reals, count: int) -> Reals:
     loads, queue_of_pair = np.unique(load, return_inverse=True)
     queues = _solve_queues(batch, loads, count)
     seen = queues.arrivals + queues.idle_probability
-    return np.clip(_late_per_start(queues, queue_of_pair, ratio) / seen[queue_of_pair], 0.0, 1.0)
+    return np.clip(
+        _late_per_start(queues, queue_of_pair, ratio) / seen[queue_of_pair], 0.0, 1.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,9 @@ _DECIMALS = 6
 _TOLERANCE = 5e-7
 
 
-def make_capacity_law(percentiles: Sequence[float], batches: Sequence[int]) -> CapacityLaw:
+def make_capacity_law(
+    percentiles: Sequence[float], batches: Sequence[int]
+) -> CapacityLaw:
     """The law's table for every percentile (0 < p < 1) and batch (>= 1), both sorted and without duplicates.
 
     Values are rounded down and never fall along the ratio. Linear interpolation between the ratios, which all rows
@@ -38,18 +40,29 @@ def make_capacity_law(percentiles: Sequence[float], batches: Sequence[int]) -> C
     steep rise. A row needs 25 to 60 ratios, many of them in common with others, and 0.1 s once; it is cached for the
     process. Raises ValueError when a list is empty or a value is out of range.
     """
-    sorted_percentiles, sorted_batches = tuple(sorted(set(percentiles))), tuple(sorted(set(batches)))
+    sorted_percentiles, sorted_batches = (
+        tuple(sorted(set(percentiles))),
+        tuple(sorted(set(batches))),
+    )
     if not sorted_percentiles or not sorted_batches:
         raise ValueError("a capacity law needs at least one percentile and one batch")
-    rows = [[_solve_row(percentile, batch) for batch in sorted_batches] for percentile in sorted_percentiles]
-    ratios = np.unique(np.concatenate([grid for of_percentile in rows for grid, _ in of_percentile]))
+    rows = [
+        [_solve_row(percentile, batch) for batch in sorted_batches]
+        for percentile in sorted_percentiles
+    ]
+    ratios = np.unique(
+        np.concatenate([grid for of_percentile in rows for grid, _ in of_percentile])
+    )
     # A row interpolated at more ratios than its own is still the same function, so the grids may be joined.
     return CapacityLaw(
         percentiles=sorted_percentiles,
         batches=sorted_batches,
         slo_ratios=tuple(ratios.tolist()),
         max_utilisation=tuple(
-            tuple(_round_down(np.interp(ratios, grid, values)) for grid, values in of_percentile)
+            tuple(
+                _round_down(np.interp(ratios, grid, values))
+                for grid, values in of_percentile
+            )
             for of_percentile in rows
         ),
     )
@@ -63,7 +76,9 @@ def max_utilisation(batch: int, *, percentile: float, slo_ratio: float) -> float
     _refuse_out_of_range(percentile, batch)
     if slo_ratio < 1.0:
         return 0.0
-    return _round_down(_solve_utilisation(batch, percentile, np.array([slo_ratio], float)))[0]
+    return _round_down(
+        _solve_utilisation(batch, percentile, np.array([slo_ratio], float))
+    )[0]
 
 
 def _round_down(values: Reals) -> tuple[float, ...]:
@@ -72,7 +87,9 @@ def _round_down(values: Reals) -> tuple[float, ...]:
 
 def _refuse_out_of_range(percentile: float, batch: int) -> None:
     if not 0.0 < percentile < 1.0:
-        raise ValueError(f"percentile {percentile} must lie between 0 and 1, for example 0.98")
+        raise ValueError(
+            f"percentile {percentile} must lie between 0 and 1, for example 0.98"
+        )
     if batch < 1:
         raise ValueError(f"batch {batch} must be at least 1")
 
@@ -86,9 +103,18 @@ def _solve_row(percentile: float, batch: int) -> tuple[Reals, Reals]:
     left = np.arange(len(ratios) - 1)  # the cells still to try, by their left end
     while len(left):
         left = left[_may_be_split(ratios, utilisations, left)]
-        left = left[_is_poor_chord(batch, percentile, _probe(ratios, left), _probe(utilisations, left))]
+        left = left[
+            _is_poor_chord(
+                batch, percentile, _probe(ratios, left), _probe(utilisations, left)
+            )
+        ]
         middle = (ratios[left] + ratios[left + 1]) / 2.0
-        exact = _solve_utilisation(batch, percentile, middle, between=(utilisations[left], utilisations[left + 1]))
+        exact = _solve_utilisation(
+            batch,
+            percentile,
+            middle,
+            between=(utilisations[left], utilisations[left + 1]),
+        )
         ratios = np.insert(ratios, left + 1, middle)
         utilisations = np.insert(utilisations, left + 1, exact)
         first_half = left + np.arange(len(left))
@@ -106,7 +132,17 @@ def _make_first_ratios(percentile: float, batch: int) -> Reals:
     """
     last = 2.0 - np.log(1.0 - percentile) / (2.0 * (1.0 - MAX_UTILISATION) * batch)
     powers = 2.0 ** np.arange(2, np.ceil(np.log2(last)) + 1)
-    return np.unique([1.0, 1.25, 1.5, 1.75, 1.0 + percentile, *np.arange(2.0, min(last, 8.0)), *powers])
+    return np.unique(
+        [
+            1.0,
+            1.25,
+            1.5,
+            1.75,
+            1.0 + percentile,
+            *np.arange(2.0, min(last, 8.0)),
+            *powers,
+        ]
+    )
 
 
 def _may_be_split(ratios: Reals, utilisations: Reals, left: Indices) -> Flags:
@@ -118,16 +154,26 @@ def _may_be_split(ratios: Reals, utilisations: Reals, left: Indices) -> Flags:
 
 def _probe(ends: Reals, left: Indices) -> Reals:
     """A quarter, half and three quarters of the way from the left to the right end of each cell; (3, cells)."""
-    return ends[left] + np.array([[0.25], [0.5], [0.75]]) * (ends[left + 1] - ends[left])
+    return ends[left] + np.array([[0.25], [0.5], [0.75]]) * (
+        ends[left + 1] - ends[left]
+    )
 
 
-def _is_poor_chord(batch: int, percentile: float, ratios: Reals, utilisations: Reals) -> Flags:
+def _is_poor_chord(
+    batch: int, percentile: float, ratios: Reals, utilisations: Reals
+) -> Flags:
     """Whether a cell's chord over- or understates the law at a probe, by the law's definition; (cells,)."""
     lowered = np.maximum(utilisations - _OVERSTATED, _MIN_UTILISATION)
     raised = np.minimum(utilisations + _UNDERSTATED, MAX_UTILISATION)
-    overstates = miss_probability(batch, utilisation=lowered, slo_ratio=ratios) > _allowed_miss(percentile)
-    understates = miss_probability(batch, utilisation=raised, slo_ratio=ratios) <= _allowed_miss(percentile)
-    poor: Flags = np.any(overstates | (understates & (raised < MAX_UTILISATION)), axis=0)
+    overstates = miss_probability(
+        batch, utilisation=lowered, slo_ratio=ratios
+    ) > _allowed_miss(percentile)
+    understates = miss_probability(
+        batch, utilisation=raised, slo_ratio=ratios
+    ) <= _allowed_miss(percentile)
+    poor: Flags = np.any(
+        overstates | (understates & (raised < MAX_UTILISATION)), axis=0
+    )
     return poor
 
 
@@ -149,18 +195,27 @@ def _allowed_miss(percentile: float) -> float:
 
 
 def _solve_utilisation(
-    batch: int, percentile: float, ratios: Reals, *, between: tuple[Reals, Reals] | None = None
+    batch: int,
+    percentile: float,
+    ratios: Reals,
+    *,
+    between: tuple[Reals, Reals] | None = None,
 ) -> Reals:
     """The highest utilisation with P(miss) <= 1 - percentile at each ratio >= 1; at most 5e-7 too low, never too high.
 
     P(miss) rises with the utilisation. `between` holds the law at a lower and at a higher ratio: the search's bracket.
     """
-    low, high = between or (np.zeros_like(ratios), np.full_like(ratios, MAX_UTILISATION))
+    low, high = between or (
+        np.zeros_like(ratios),
+        np.full_like(ratios, MAX_UTILISATION),
+    )
     low = np.maximum(low, _MIN_UTILISATION)
     high = np.clip(high + 2.0 * _TOLERANCE, 2.0 * _MIN_UTILISATION, MAX_UTILISATION)
 
     def excess_miss(utilisation: Reals, ratio: Reals) -> Reals:
-        return miss_probability(batch, utilisation=utilisation, slo_ratio=ratio) - _allowed_miss(percentile)
+        return miss_probability(
+            batch, utilisation=utilisation, slo_ratio=ratio
+        ) - _allowed_miss(percentile)
 
     search = find_root(
         excess_miss,
@@ -169,5 +224,8 @@ def _solve_utilisation(
         tolerances={"xatol": _TOLERANCE, "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0},
     )
     # Both ends of the last bracket were evaluated; the highest one that keeps the promise is the answer, root or not.
-    ends = [np.where(excess <= 0.0, end, low) for end, excess in zip(search.bracket, search.f_bracket, strict=True)]
+    ends = [
+        np.where(excess <= 0.0, end, low)
+        for end, excess in zip(search.bracket, search.f_bracket, strict=True)
+    ]
     return np.maximum(*ends)

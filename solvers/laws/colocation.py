@@ -48,19 +48,39 @@ def neighbours_of(rows: Sequence[OperatingPoint], at: int) -> Neighbours:
 
 
 def execution_ms(
-    row: OperatingPoint, neighbours: Neighbours = ALONE, *, sensitivity: float, gpu_type: GpuType
+    row: OperatingPoint,
+    neighbours: Neighbours = ALONE,
+    *,
+    sensitivity: float,
+    gpu_type: GpuType,
 ) -> float:
     """Milliseconds that one whole batch takes next to these neighbours."""
     launch_ms = row.launch_ms * launch_factor(gpu_type, neighbours.count + 1)
-    return row.transfer_ms + launch_ms + row.run_ms * (1.0 + sensitivity * neighbours.pressure)
+    return (
+        row.transfer_ms
+        + launch_ms
+        + row.run_ms * (1.0 + sensitivity * neighbours.pressure)
+    )
 
 
-def capacity_rps(law: CapacityLaw, *, percentile: float, batch: int, slo_ms: float, execution_ms: float) -> float:
+def capacity_rps(
+    law: CapacityLaw,
+    *,
+    percentile: float,
+    batch: int,
+    slo_ms: float,
+    execution_ms: float,
+) -> float:
     """The highest arrival rate at which that percentile of requests still finishes within the SLO.
 
     Falls as `execution_ms` (> 0) rises. Raises ValueError when the law holds no such percentile or batch.
     """
-    return 1000.0 * batch / execution_ms * law.utilisation(percentile, batch, slo_ms / execution_ms)
+    return (
+        1000.0
+        * batch
+        / execution_ms
+        * law.utilisation(percentile, batch, slo_ms / execution_ms)
+    )
 
 
 class Beside(NamedTuple):
@@ -72,7 +92,12 @@ class Beside(NamedTuple):
     """0 where it misses its SLO whatever its rate."""
 
 
-def beside(problem: Problem, gpu_type: GpuType, seats: Sequence[tuple[str, OperatingPoint]], at: int) -> Beside:
+def beside(
+    problem: Problem,
+    gpu_type: GpuType,
+    seats: Sequence[tuple[str, OperatingPoint]],
+    at: int,
+) -> Beside:
     """What the replica at that position does; seats: service and row of every replica of the GPU.
 
     Raises KeyError for a service that the problem lacks.
@@ -83,17 +108,33 @@ def beside(problem: Problem, gpu_type: GpuType, seats: Sequence[tuple[str, Opera
     if points is None:
         return Beside(math.inf, 0.0)
     neighbours = neighbours_of([row for _, row in seats], at)
-    duration_ms = execution_ms(row, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
+    duration_ms = execution_ms(
+        row, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type
+    )
     law, percentile, slo_ms = problem.capacity_law, service.percentile, service.slo_ms
-    carried = capacity_rps(law, percentile=percentile, batch=row.batch, slo_ms=slo_ms, execution_ms=duration_ms)
+    carried = capacity_rps(
+        law,
+        percentile=percentile,
+        batch=row.batch,
+        slo_ms=slo_ms,
+        execution_ms=duration_ms,
+    )
     return Beside(duration_ms, carried)
 
 
 def executions_ms(
-    rows: Sequence[OperatingPoint], neighbours: Neighbours = ALONE, *, sensitivity: float, gpu_type: GpuType
+    rows: Sequence[OperatingPoint],
+    neighbours: Neighbours = ALONE,
+    *,
+    sensitivity: float,
+    gpu_type: GpuType,
 ) -> Reals:
     """`execution_ms` of many rows of one network on one GPU type: (N,)."""
-    factors = (1.0, launch_factor(gpu_type, neighbours.count + 1), 1.0 + sensitivity * neighbours.pressure)
+    factors = (
+        1.0,
+        launch_factor(gpu_type, neighbours.count + 1),
+        1.0 + sensitivity * neighbours.pressure,
+    )
     executions: Reals = _times(rows) @ np.array(factors)
     return executions
 
@@ -106,7 +147,12 @@ def launch_factor(gpu_type: GpuType, replicas: int) -> float:
 
 
 def capacities_rps(
-    law: CapacityLaw, rows: Sequence[OperatingPoint], executions_ms: Reals, *, percentile: float, slo_ms: float
+    law: CapacityLaw,
+    rows: Sequence[OperatingPoint],
+    executions_ms: Reals,
+    *,
+    percentile: float,
+    slo_ms: float,
 ) -> Reals:
     """`capacity_rps` of many rows: (N,), given their execution times (N,). Raises ValueError like `capacity_rps`."""
     batches = np.array([row.batch for row in rows], dtype=np.int64)
@@ -115,11 +161,15 @@ def capacities_rps(
     for batch in np.unique(batches):
         of_batch = batches == batch
         column = _column(law, percentile, int(batch))
-        utilisations[of_batch] = np.interp(ratios[of_batch], law.slo_ratios, column, left=0.0)
+        utilisations[of_batch] = np.interp(
+            ratios[of_batch], law.slo_ratios, column, left=0.0
+        )
     return 1000.0 * batches / executions_ms * utilisations
 
 
-def max_execution_ms(law: CapacityLaw, *, percentile: float, batch: int, slo_ms: float, rate_rps: float) -> float:
+def max_execution_ms(
+    law: CapacityLaw, *, percentile: float, batch: int, slo_ms: float, rate_rps: float
+) -> float:
     """The longest execution time with which the capacity is still at least `rate_rps`; never overstated.
 
     Short of the exact value by at most 1e-9 of it. Infinite for rate 0, and 0 when no execution time is short enough
@@ -131,13 +181,17 @@ def max_execution_ms(law: CapacityLaw, *, percentile: float, batch: int, slo_ms:
         return float("inf")
     column = _column(law, percentile, batch)
     needed = rate_rps * slo_ms / (1000.0 * batch)
-    right = bisect_left(range(len(column)), needed, key=lambda cell: law.slo_ratios[cell] * column[cell])
+    right = bisect_left(
+        range(len(column)), needed, key=lambda cell: law.slo_ratios[cell] * column[cell]
+    )
     if right == len(column):
         ratio = needed / column[-1] if column[-1] > 0.0 else float("inf")
     elif right == 0:
         ratio = law.slo_ratios[0]
     else:
-        ratio = _ratio_within_cell(law.slo_ratios[right - 1 : right + 1], column[right - 1 : right + 1], needed)
+        ratio = _ratio_within_cell(
+            law.slo_ratios[right - 1 : right + 1], column[right - 1 : right + 1], needed
+        )
     execution = slo_ms / ratio
     while execution > 0.0 and rate_rps > capacity_rps(
         law, percentile=percentile, batch=batch, slo_ms=slo_ms, execution_ms=execution
@@ -146,7 +200,9 @@ def max_execution_ms(law: CapacityLaw, *, percentile: float, batch: int, slo_ms:
     return execution
 
 
-def _ratio_within_cell(ratios: Sequence[float], utilisations: Sequence[float], needed: float) -> float:
+def _ratio_within_cell(
+    ratios: Sequence[float], utilisations: Sequence[float], needed: float
+) -> float:
     """The smallest r in the cell with r · ρ(r) = needed, ρ linear: m·r² + q·r − needed = 0."""
     slope = (utilisations[1] - utilisations[0]) / (ratios[1] - ratios[0])
     intercept = utilisations[0] - slope * ratios[0]
@@ -154,7 +210,11 @@ def _ratio_within_cell(ratios: Sequence[float], utilisations: Sequence[float], n
         return needed / intercept
     # q may be negative (ρ rises from 0 inside the law), so the root is taken in the form without cancellation.
     root = np.sqrt(intercept * intercept + 4.0 * slope * needed)
-    ratio = 2.0 * needed / (intercept + root) if intercept >= 0.0 else (root - intercept) / (2.0 * slope)
+    ratio = (
+        2.0 * needed / (intercept + root)
+        if intercept >= 0.0
+        else (root - intercept) / (2.0 * slope)
+    )
     return min(max(float(ratio), ratios[0]), ratios[1])
 
 
@@ -166,16 +226,22 @@ class WorstNeighbours:
     pressure: Reals
     """(K, U): the greatest summed pressure of exactly k neighbours within u SM steps; −inf where k do not fit."""
 
-    def executions_ms(self, rows: Sequence[OperatingPoint], *, sensitivity: float) -> Reals:
+    def executions_ms(
+        self, rows: Sequence[OperatingPoint], *, sensitivity: float
+    ) -> Reals:
         """Upper bounds (N,) of the execution times of rows of one network; a bound is reached by some set of
         neighbours."""
         steps = self.pressure.shape[1] - 1
         used = np.array([row.sm_percent for row in rows]) / _grid_percent(self.gpu_type)
-        free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps).astype(np.int64)
+        free = np.clip(steps - np.ceil(used - _STEPS_TOLERANCE), 0, steps).astype(
+            np.int64
+        )
         times = _times(rows)
         worst = np.zeros(len(rows))
         for count, pressure in enumerate(self.pressure[:, free]):
-            run_factor = 1.0 + sensitivity * np.where(np.isfinite(pressure), pressure, 0.0)
+            run_factor = 1.0 + sensitivity * np.where(
+                np.isfinite(pressure), pressure, 0.0
+            )
             launch = launch_factor(self.gpu_type, count + 1)
             execution = times[:, 0] + times[:, 1] * launch + times[:, 2] * run_factor
             worst = np.maximum(worst, np.where(np.isfinite(pressure), execution, 0.0))
@@ -183,7 +249,10 @@ class WorstNeighbours:
 
 
 def worst_neighbours(
-    candidates: Sequence[Sequence[OperatingPoint]], *, gpu_type: GpuType, max_replicas: int
+    candidates: Sequence[Sequence[OperatingPoint]],
+    *,
+    gpu_type: GpuType,
+    max_replicas: int,
 ) -> WorstNeighbours:
     """The worst that up to `max_replicas` − 1 neighbours can do to a replica that shares its GPU with them.
 
@@ -201,7 +270,9 @@ def worst_neighbours(
         before = most.copy()
         for width, pressure in _heaviest(rows, step):
             if width <= steps:
-                most[1:, width:] = np.maximum(most[1:, width:], before[:-1, : steps + 1 - width] + pressure)
+                most[1:, width:] = np.maximum(
+                    most[1:, width:], before[:-1, : steps + 1 - width] + pressure
+                )
     return WorstNeighbours(gpu_type=gpu_type, pressure=most)
 
 
@@ -211,7 +282,9 @@ def _heaviest(rows: Sequence[OperatingPoint], step: float) -> list[tuple[int, fl
     Rounded down where the grid is coarser than the GPU type's, so that no set of neighbours is overlooked.
     """
     front: list[tuple[int, float]] = []
-    for width, pressure in sorted((int(row.sm_percent / step + _STEPS_TOLERANCE), -row.pressure) for row in rows):
+    for width, pressure in sorted(
+        (int(row.sm_percent / step + _STEPS_TOLERANCE), -row.pressure) for row in rows
+    ):
         if not front or -pressure > front[-1][1]:
             front.append((width, -pressure))
     return front
@@ -222,8 +295,12 @@ def _grid_percent(gpu_type: GpuType) -> float:
 
 
 def _times(rows: Sequence[OperatingPoint]) -> Reals:
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(OperatingPoint._fields))[:, _TIMES]
+    return np.array(rows, dtype=np.float64).reshape(
+        len(rows), len(OperatingPoint._fields)
+    )[:, _TIMES]
 
 
 def _column(law: CapacityLaw, percentile: float, batch: int) -> Sequence[float]:
-    return law.max_utilisation[law.percentiles.index(percentile)][law.batches.index(batch)]
+    return law.max_utilisation[law.percentiles.index(percentile)][
+        law.batches.index(batch)
+    ]

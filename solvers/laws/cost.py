@@ -19,10 +19,15 @@ def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
     """
     rows = OperatingRows(problem)
     used = [
-        gpu.count * _gpu_usd_per_hour(problem, _gpu_type(problem, gpu), _power_w(problem, gpu, rows))
+        gpu.count
+        * _gpu_usd_per_hour(
+            problem, _gpu_type(problem, gpu), _power_w(problem, gpu, rows)
+        )
         for gpu in plan.gpus
     ]
-    idle = _idle_usd_per_hour(problem, plan) if problem.objective == "max_goodput" else 0.0
+    idle = (
+        _idle_usd_per_hour(problem, plan) if problem.objective == "max_goodput" else 0.0
+    )
     return math.fsum(used) + idle
 
 
@@ -61,16 +66,22 @@ def served_weight(problem: Problem, plan: Plan) -> float:
             if replica.service in rates:
                 rates[replica.service].append(gpu.count * replica.arrival_rate_rps)
     return math.fsum(
-        service.priority * min(math.fsum(rates[service.name]), service.arrival_rate_rps) for service in problem.services
+        service.priority * min(math.fsum(rates[service.name]), service.arrival_rate_rps)
+        for service in problem.services
     )
 
 
 def _gpu_usd_per_hour(problem: Problem, gpu_type: GpuType, power_w: float) -> float:
-    return gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * power_w / 1000.0
+    return (
+        gpu_type.price_usd_per_hour
+        + problem.energy_price_usd_per_kwh * power_w / 1000.0
+    )
 
 
 def _power_w(problem: Problem, gpu: GpuPlan, rows: OperatingRows) -> float:
-    return _gpu_type(problem, gpu).idle_w + math.fsum(rows.row_of(gpu, replica).power_w for replica in gpu.replicas)
+    return _gpu_type(problem, gpu).idle_w + math.fsum(
+        rows.row_of(gpu, replica).power_w for replica in gpu.replicas
+    )
 
 
 def _idle_usd_per_hour(problem: Problem, plan: Plan) -> float:
@@ -78,7 +89,8 @@ def _idle_usd_per_hour(problem: Problem, plan: Plan) -> float:
     for gpu in plan.gpus:
         used[gpu.gpu_type] += gpu.count
     return math.fsum(
-        max(0, (gpu_type.count or 0) - used[gpu_type.name]) * _gpu_usd_per_hour(problem, gpu_type, gpu_type.idle_w)
+        max(0, (gpu_type.count or 0) - used[gpu_type.name])
+        * _gpu_usd_per_hour(problem, gpu_type, gpu_type.idle_w)
         for gpu_type in problem.gpu_types
     )
 
@@ -87,12 +99,18 @@ def _gpu_type(problem: Problem, gpu: GpuPlan) -> GpuType:
     try:
         return problem.gpu_type(gpu.gpu_type)
     except KeyError:
-        raise InvalidInput("gpu_type", f"the problem has no GPU type called {gpu.gpu_type!r}") from None
+        raise InvalidInput(
+            "gpu_type", f"the problem has no GPU type called {gpu.gpu_type!r}"
+        ) from None
 
 
 def _replica_counts(plan: Plan) -> Counter[tuple[str, str, float]]:
     counts: Counter[tuple[str, str, float]] = Counter()
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            counts[replica.service, gpu.gpu_type, round(replica.sm_percent, SM_PERCENT_DIGITS)] += gpu.count
+            counts[
+                replica.service,
+                gpu.gpu_type,
+                round(replica.sm_percent, SM_PERCENT_DIGITS),
+            ] += gpu.count
     return counts

@@ -16,7 +16,9 @@ class OperatingRows:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._index: dict[tuple[str, str], dict[tuple[float, int, float], OperatingPoint]] = {}
+        self._index: dict[
+            tuple[str, str], dict[tuple[float, int, float], OperatingPoint]
+        ] = {}
 
     def row_of(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint:
         """The row at which `replica` runs on `gpu`.
@@ -26,8 +28,12 @@ class OperatingRows:
         try:
             network = self._problem.service(replica.service).network
         except KeyError:
-            raise InvalidInput("service", f"the problem has no service called {replica.service!r}") from None
-        row = self.find(network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+            raise InvalidInput(
+                "service", f"the problem has no service called {replica.service!r}"
+            ) from None
+        row = self.find(
+            network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+        )
         if row is None:
             raise InvalidInput(
                 "replicas",
@@ -36,7 +42,9 @@ class OperatingRows:
             )
         return row
 
-    def find(self, network: str, gpu_type: str, wanted: tuple[float, int, float]) -> OperatingPoint | None:
+    def find(
+        self, network: str, gpu_type: str, wanted: tuple[float, int, float]
+    ) -> OperatingPoint | None:
         """The row for (sm_percent, batch, clock_mhz), to the contract's tolerances; None when there is none."""
         rows = self._rows(network, gpu_type)
         if wanted in rows:
@@ -51,7 +59,9 @@ class OperatingRows:
         )
         return min(near, key=lambda row: abs(row.sm_percent - sm_percent), default=None)
 
-    def _rows(self, network: str, gpu_type: str) -> dict[tuple[float, int, float], OperatingPoint]:
+    def _rows(
+        self, network: str, gpu_type: str
+    ) -> dict[tuple[float, int, float], OperatingPoint]:
         key = (network, gpu_type)
         if key not in self._index:
             points = self._problem.points_of(network, gpu_type)

@@ -14,7 +14,9 @@ from solvers.placement.formulation import Classes, PlacementProgram
 from solvers.placement.integer_problem import SM, Groups, TypePacking
 
 
-def build(packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups) -> PlacementProgram:
+def build(
+    packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool, start: Groups
+) -> PlacementProgram:
     """The formulation for at most that many GPUs, with `start` as a hint."""
     sat = cp_model.CpModel()
     counts = [
@@ -36,11 +38,15 @@ def build(packing: TypePacking, classes: Classes, gpus: int, *, needs_all: bool,
                 group += itertools.islice(waiting, round(solver.value(count)))
         return groups
 
-    values = [value for value, row in zip(classes.values, counts, strict=True) for _ in row]
+    values = [
+        value for value, row in zip(classes.values, counts, strict=True) for _ in row
+    ]
     return PlacementProgram(
         sat=sat,
         used=cp_model.LinearExpr.sum(used),
-        value=cp_model.LinearExpr.weighted_sum([count for row in counts for count in row], values),
+        value=cp_model.LinearExpr.weighted_sum(
+            [count for row in counts for count in row], values
+        ),
         decode=decode,
     )
 
@@ -56,10 +62,16 @@ def _limit_gpus(
     columns = [list(column) for column in zip(*counts, strict=True)]
     for column, is_used in zip(columns, used, strict=True):
         for d, room in enumerate(packing.rooms.tolist()):
-            sat.add(cp_model.LinearExpr.weighted_sum(column, classes.sizes[:, d].tolist()) <= room * is_used)
+            sat.add(
+                cp_model.LinearExpr.weighted_sum(column, classes.sizes[:, d].tolist())
+                <= room * is_used
+            )
         for bearers in label_sets:
             sat.add_at_most_one(column[number] for number in bearers)
-    loads = [cp_model.LinearExpr.weighted_sum(column, classes.sizes[:, SM].tolist()) for column in columns]
+    loads = [
+        cp_model.LinearExpr.weighted_sum(column, classes.sizes[:, SM].tolist())
+        for column in columns
+    ]
     for falling in (loads, used):
         for left, right in itertools.pairwise(falling):
             sat.add(left >= right)
@@ -75,10 +87,16 @@ def _sharing_a_label(packing: TypePacking, classes: Classes) -> list[list[int]]:
 
 
 def _hint(
-    sat: cp_model.CpModel, packing: TypePacking, classes: Classes, counts: list[list[cp_model.IntVar]], start: Groups
+    sat: cp_model.CpModel,
+    packing: TypePacking,
+    classes: Classes,
+    counts: list[list[cp_model.IntVar]],
+    start: Groups,
 ) -> None:
     """Suggest the start, fullest GPU first; those that the formulation has no place for are left out."""
-    by_load = sorted(start, key=lambda group: -int(packing.sizes[list(group), SM].sum()))
+    by_load = sorted(
+        start, key=lambda group: -int(packing.sizes[list(group), SM].sum())
+    )
     hints = [classes.counts(group).tolist() for group in by_load]
     for number, row in enumerate(counts):
         for gpu, count in enumerate(row):

@@ -16,9 +16,14 @@ _MEAN_PARTS = 1 << 30
 
 def min_gpus(packing: TypePacking) -> int:
     """A lower bound of the GPUs that carry all replicas: by volume in each dimension, and by label."""
-    volumes = [_volume_bound(packing.sizes[:, d], int(room)) for d, room in enumerate(packing.rooms)]
+    volumes = [
+        _volume_bound(packing.sizes[:, d], int(room))
+        for d, room in enumerate(packing.rooms)
+    ]
     bearers = Counter(label for labels in packing.labels for label in labels)
-    return max(*volumes, _volume_bound(_mean_sizes(packing), _MEAN_PARTS), *bearers.values())
+    return max(
+        *volumes, _volume_bound(_mean_sizes(packing), _MEAN_PARTS), *bearers.values()
+    )
 
 
 def lowest_peak(packing: TypePacking, used: int) -> int:
@@ -53,12 +58,16 @@ def _threshold_bound(sizes: Whole, room: int, least: int) -> int:
     narrow = (2 * sizes <= room) & (sizes >= least)
     left_beside_wide = int(wide.sum()) * room - int(sizes[wide].sum())
     overflow = max(0, int(sizes[narrow].sum()) - left_beside_wide)
-    return int(alone.sum()) + int(wide.sum()) + (-(-overflow // room) if overflow else 0)
+    return (
+        int(alone.sum()) + int(wide.sum()) + (-(-overflow // room) if overflow else 0)
+    )
 
 
 def _mean_sizes(packing: TypePacking) -> Whole:
     rooms = np.maximum(packing.rooms, 1)
-    floored: Whole = np.floor((packing.sizes / rooms).mean(axis=1) * (1.0 - 1e-12) * _MEAN_PARTS).astype(np.int64)
+    floored: Whole = np.floor(
+        (packing.sizes / rooms).mean(axis=1) * (1.0 - 1e-12) * _MEAN_PARTS
+    ).astype(np.int64)
     return floored
 
 
@@ -68,7 +77,9 @@ def _kept_by_labels(packing: TypePacking) -> list[int]:
         return list(range(len(packing.replicas)))
     taken: Counter[int] = Counter()
     kept = []
-    for index in sorted(range(len(packing.replicas)), key=lambda index: -packing.values[index]):
+    for index in sorted(
+        range(len(packing.replicas)), key=lambda index: -packing.values[index]
+    ):
         (label,) = packing.labels[index]
         taken[label] += 1
         if taken[label] <= packing.gpus:

@@ -28,14 +28,25 @@ def build(
     if patterns is None:
         return None
     sat = cp_model.CpModel()
-    counts = [sat.new_int_var(0, gpus, f"z_{number}") for number in range(len(patterns))]
+    counts = [
+        sat.new_int_var(0, gpus, f"z_{number}") for number in range(len(patterns))
+    ]
     placed = []
     for number, members in enumerate(classes.members):
-        placed.append(sat.new_int_var(len(members) if needs_all else 0, len(members), f"s_{number}"))
-        sat.add(cp_model.LinearExpr.weighted_sum(counts, patterns[:, number].tolist()) >= placed[-1])
+        placed.append(
+            sat.new_int_var(
+                len(members) if needs_all else 0, len(members), f"s_{number}"
+            )
+        )
+        sat.add(
+            cp_model.LinearExpr.weighted_sum(counts, patterns[:, number].tolist())
+            >= placed[-1]
+        )
     used = cp_model.LinearExpr.sum(counts)
     sat.add(used <= gpus)
-    for count, hint in zip(counts, _hints(patterns, classes, start).tolist(), strict=True):
+    for count, hint in zip(
+        counts, _hints(patterns, classes, start).tolist(), strict=True
+    ):
         sat.add_hint(count, hint)
 
     def decode(solver: cp_model.CpSolver) -> list[list[int]]:
@@ -58,7 +69,9 @@ def maximal_patterns(packing: TypePacking, classes: Classes) -> Whole | None:
     looked_at = 1
     while len(patterns):
         left = packing.rooms - patterns @ classes.sizes
-        can_add = (left[:, None, :] >= classes.sizes).all(axis=2) & (patterns < classes.most)
+        can_add = (left[:, None, :] >= classes.sizes).all(axis=2) & (
+            patterns < classes.most
+        )
         can_add &= (patterns > 0).astype(np.int64) @ classes.excludes == 0
         maximal.append(patterns[~can_add.any(axis=1)])
         which, added = np.nonzero(can_add & (np.arange(width) >= last[:, None]))
@@ -83,7 +96,9 @@ def _hints(patterns: Whole, classes: Classes, start: Groups) -> Whole:
 def _unfold(gpus: Whole, classes: Classes, totals: list[int]) -> list[list[int]]:
     """Replicas for the places of each GPU (M, C), until each class's total is reached."""
     groups: list[list[int]] = [[] for _ in gpus]
-    for number, (members, total) in enumerate(zip(classes.members, totals, strict=True)):
+    for number, (members, total) in enumerate(
+        zip(classes.members, totals, strict=True)
+    ):
         waiting = list(members[:total])
         for group, places in zip(groups, gpus[:, number].tolist(), strict=True):
             group += waiting[:places]

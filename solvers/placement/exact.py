@@ -11,7 +11,15 @@ from ortools.sat.python import cp_model
 from solvers.placement import assignment, covering
 from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.formulation import PlacementProgram, classes_of
-from solvers.placement.integer_problem import SM, Groups, TypePacking, canonical, has_all, peak, score
+from solvers.placement.integer_problem import (
+    SM,
+    Groups,
+    TypePacking,
+    canonical,
+    has_all,
+    peak,
+    score,
+)
 from solvers.types.outcome import SolveStatus
 
 STATUS = {
@@ -47,29 +55,49 @@ class Improvement:
     """No placement of as much value uses fewer GPUs."""
 
 
-def place_better(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
+def place_better(
+    packing: TypePacking, start: Groups, limits: SolveLimits
+) -> Improvement:
     """More value, or the same on fewer GPUs, than `start`."""
     if has_all(packing, start):
         return _use_fewer_gpus(packing, start, limits)
     return _place_more_value(packing, start, limits)
 
 
-def _use_fewer_gpus(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
+def _use_fewer_gpus(
+    packing: TypePacking, start: Groups, limits: SolveLimits
+) -> Improvement:
     value, least = score(packing, start).value, min_gpus(packing)
     if len(start) <= least:
-        return Improvement(groups=start, status=SolveStatus.OPTIMAL, value_bound=value, gpus_bound=len(start))
+        return Improvement(
+            groups=start,
+            status=SolveStatus.OPTIMAL,
+            value_bound=value,
+            gpus_bound=len(start),
+        )
     formulation = build(packing, len(start) - 1, needs_all=True, start=start)
     formulation.sat.add(formulation.used >= least)
     formulation.sat.minimize(formulation.used)
     status, groups, bound = _solve(formulation, limits)
     if status is SolveStatus.INFEASIBLE:
-        return Improvement(groups=start, status=SolveStatus.OPTIMAL, value_bound=value, gpus_bound=len(start))
+        return Improvement(
+            groups=start,
+            status=SolveStatus.OPTIMAL,
+            value_bound=value,
+            gpus_bound=len(start),
+        )
     if groups is None:
-        return Improvement(groups=start, status=status, value_bound=value, gpus_bound=least)
-    return Improvement(groups=groups, status=status, value_bound=value, gpus_bound=max(least, bound))
+        return Improvement(
+            groups=start, status=status, value_bound=value, gpus_bound=least
+        )
+    return Improvement(
+        groups=groups, status=status, value_bound=value, gpus_bound=max(least, bound)
+    )
 
 
-def _place_more_value(packing: TypePacking, start: Groups, limits: SolveLimits) -> Improvement:
+def _place_more_value(
+    packing: TypePacking, start: Groups, limits: SolveLimits
+) -> Improvement:
     most = max_value(packing)
     formulation = build(packing, packing.gpus, needs_all=False, start=start)
     formulation.sat.add(formulation.value >= score(packing, start).value)
@@ -89,7 +117,9 @@ def _place_more_value(packing: TypePacking, start: Groups, limits: SolveLimits) 
     )
 
 
-def place_more_evenly(packing: TypePacking, start: Groups, limits: SolveLimits) -> tuple[Groups, SolveStatus]:
+def place_more_evenly(
+    packing: TypePacking, start: Groups, limits: SolveLimits
+) -> tuple[Groups, SolveStatus]:
     """As much value on as many GPUs as `start` with a lower peak SM percent; status OPTIMAL when none is lower.
 
     Bisection on the peak: each step, with limits of its own, asks for a placement with that much less SM room.
@@ -100,7 +130,9 @@ def place_more_evenly(packing: TypePacking, start: Groups, limits: SolveLimits) 
         tried = (least + peak(packing, groups)) // 2
         rooms = packing.rooms.copy()
         rooms[SM] = tried
-        formulation = build(replace(packing, rooms=rooms), len(start), needs_all=needs_all, start=groups)
+        formulation = build(
+            replace(packing, rooms=rooms), len(start), needs_all=needs_all, start=groups
+        )
         formulation.sat.add(formulation.value >= value)
         status, found, _ = _solve(formulation, limits)
         if found is None and status is not SolveStatus.INFEASIBLE:
@@ -109,14 +141,22 @@ def place_more_evenly(packing: TypePacking, start: Groups, limits: SolveLimits) 
     return groups, SolveStatus.OPTIMAL
 
 
-def build(packing: TypePacking, gpus: int, *, needs_all: bool, start: Groups) -> PlacementProgram:
+def build(
+    packing: TypePacking, gpus: int, *, needs_all: bool, start: Groups
+) -> PlacementProgram:
     """By patterns where they are few enough, else by assignment; with `start` as a hint."""
     classes = classes_of(packing)
-    by_patterns = covering.build(packing, classes, gpus, needs_all=needs_all, start=start)
-    return by_patterns or assignment.build(packing, classes, gpus, needs_all=needs_all, start=start)
+    by_patterns = covering.build(
+        packing, classes, gpus, needs_all=needs_all, start=start
+    )
+    return by_patterns or assignment.build(
+        packing, classes, gpus, needs_all=needs_all, start=start
+    )
 
 
-def _solve(formulation: PlacementProgram, limits: SolveLimits) -> tuple[SolveStatus, Groups | None, int]:
+def _solve(
+    formulation: PlacementProgram, limits: SolveLimits
+) -> tuple[SolveStatus, Groups | None, int]:
     """Status, placement if there is one, and the bound on the objective (meaningless without a placement)."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = limits.threads
@@ -127,4 +167,8 @@ def _solve(formulation: PlacementProgram, limits: SolveLimits) -> tuple[SolveSta
     status = STATUS.get(solver.solve(formulation.sat), SolveStatus.UNKNOWN)
     if not status.has_solution:
         return status, None, 0
-    return status, canonical(formulation.decode(solver)), round(solver.best_objective_bound)
+    return (
+        status,
+        canonical(formulation.decode(solver)),
+        round(solver.best_objective_bound),
+    )

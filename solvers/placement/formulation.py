@@ -40,24 +40,37 @@ class Classes:
 
     def counts(self, group: tuple[int, ...]) -> Whole:
         """(C,) how many replicas of each class a GPU carries."""
-        return np.array([len(set(members) & set(group)) for members in self.members], dtype=np.int64)
+        return np.array(
+            [len(set(members) & set(group)) for members in self.members], dtype=np.int64
+        )
 
 
 def classes_of(packing: TypePacking) -> Classes:
     """The packing's classes, in the order of their first replicas."""
     alike: dict[object, list[int]] = defaultdict(list)
-    for index, (labels, value) in enumerate(zip(packing.labels, packing.values, strict=True)):
+    for index, (labels, value) in enumerate(
+        zip(packing.labels, packing.values, strict=True)
+    ):
         alike[labels, value, tuple(packing.sizes[index].tolist())].append(index)
     members = tuple(tuple(indices) for indices in alike.values())
     firsts = [indices[0] for indices in members]
     sizes = packing.sizes[firsts]
     borne = [set(packing.labels[first]) for first in firsts]
-    fitting = np.where(sizes > 0, packing.rooms // np.maximum(sizes, 1), len(packing.replicas)).min(axis=1)
-    alone = np.array([1 if one else len(indices) for one, indices in zip(borne, members, strict=True)])
+    fitting = np.where(
+        sizes > 0, packing.rooms // np.maximum(sizes, 1), len(packing.replicas)
+    ).min(axis=1)
+    alone = np.array(
+        [
+            1 if one else len(indices)
+            for one, indices in zip(borne, members, strict=True)
+        ]
+    )
     return Classes(
         members=members,
         sizes=sizes,
         values=tuple(packing.values[first] for first in firsts),
         most=np.minimum(fitting, alone),
-        excludes=np.array([[int(bool(one & other)) for other in borne] for one in borne]),
+        excludes=np.array(
+            [[int(bool(one & other)) for other in borne] for one in borne]
+        ),
     )

@@ -12,7 +12,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from solvers.placement.integer_problem import Groups, Reals, TypePacking, Whole, canonical, has_all, score
+from solvers.placement.integer_problem import (
+    Groups,
+    Reals,
+    TypePacking,
+    Whole,
+    canonical,
+    has_all,
+    score,
+)
 
 Fit = Literal["best", "worst"]
 
@@ -46,7 +54,12 @@ def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> G
     groups: list[list[int]] = []
     for index in order:
         labels = list(packing.labels[index])
-        gpu = _choose(room[: len(groups)] - packing.sizes[index], taken[labels, : len(groups)], packing.rooms, fit)
+        gpu = _choose(
+            room[: len(groups)] - packing.sizes[index],
+            taken[labels, : len(groups)],
+            packing.rooms,
+            fit,
+        )
         if gpu is None and len(groups) == packing.gpus:
             continue
         if gpu is None:
@@ -58,7 +71,9 @@ def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> G
     return canonical(groups)
 
 
-def _choose(left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit) -> int | None:
+def _choose(
+    left: Whole, taken: npt.NDArray[np.bool_], rooms: Whole, fit: Fit
+) -> int | None:
     """The open GPU to take, given what would be left on each (M, D) and where labels are taken (labels, M)."""
     possible = (left >= 0).all(axis=1) & ~taken.any(axis=0)
     if not possible.any():
@@ -80,13 +95,24 @@ def fill_one_by_one(packing: TypePacking, preference: Reals) -> Groups:
     groups: list[list[int]] = []
     while queues and len(groups) < packing.gpus:
         ranked = sorted(
-            (index for queue in queues for index in (queue if not packing.labels[queue[0]] else (queue[0],))),
-            key=lambda index: (-max((left[x] for x in packing.labels[index]), default=0), -preference[index], index),
+            (
+                index
+                for queue in queues
+                for index in (queue if not packing.labels[queue[0]] else (queue[0],))
+            ),
+            key=lambda index: (
+                -max((left[x] for x in packing.labels[index]), default=0),
+                -preference[index],
+                index,
+            ),
         )
         groups.append([])
         room, taken = packing.rooms.copy(), set[int]()
         for index in ranked:
-            if taken.isdisjoint(packing.labels[index]) and (packing.sizes[index] <= room).all():
+            if (
+                taken.isdisjoint(packing.labels[index])
+                and (packing.sizes[index] <= room).all()
+            ):
                 groups[-1].append(index)
                 room -= packing.sizes[index]
                 taken.update(packing.labels[index])
@@ -98,7 +124,9 @@ def fill_one_by_one(packing: TypePacking, preference: Reals) -> Groups:
 def _queues(packing: TypePacking, preference: Reals) -> list[deque[int]]:
     """The replicas, those that differ in name only behind each other."""
     alike: dict[object, deque[int]] = defaultdict(deque)
-    for index, (labels, sizes) in enumerate(zip(packing.labels, packing.sizes.tolist(), strict=True)):
+    for index, (labels, sizes) in enumerate(
+        zip(packing.labels, packing.sizes.tolist(), strict=True)
+    ):
         alike[labels, preference[index], tuple(sizes)].append(index)
     return list(alike.values())
 
@@ -120,7 +148,10 @@ def _relative_sizes(packing: TypePacking) -> Reals:
 def _given_order(packing: TypePacking, order: Sequence[str]) -> list[int]:
     place = {name: position for position, name in enumerate(order)}
     names = [replica.name for replica in packing.replicas]
-    return sorted(range(len(names)), key=lambda index: (place.get(names[index], len(place)), index))
+    return sorted(
+        range(len(names)),
+        key=lambda index: (place.get(names[index], len(place)), index),
+    )
 
 
 def _descending(keys: Reals) -> list[int]:

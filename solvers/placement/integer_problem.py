@@ -9,7 +9,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from solvers.placement.problem import MILLIONTHS, GpuStock, PendingReplica, PlacementProblem
+from solvers.placement.problem import (
+    MILLIONTHS,
+    GpuStock,
+    PendingReplica,
+    PlacementProblem,
+)
 
 Whole: TypeAlias = npt.NDArray[np.int64]
 Reals: TypeAlias = npt.NDArray[np.float64]
@@ -46,7 +51,9 @@ class TypePacking:
     @property
     def label_count(self) -> int:
         """L, the number of different labels."""
-        return 1 + max((label for labels in self.labels for label in labels), default=-1)
+        return 1 + max(
+            (label for labels in self.labels for label in labels), default=-1
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -71,7 +78,9 @@ def score(packing: TypePacking, groups: Groups) -> PlacementScore:
 
 def peak(packing: TypePacking, groups: Groups) -> int:
     """The largest SM percent of a GPU, in the packing's unit; 0 when none is used."""
-    return max((int(packing.sizes[list(group), SM].sum()) for group in groups), default=0)
+    return max(
+        (int(packing.sizes[list(group), SM].sum()) for group in groups), default=0
+    )
 
 
 def has_all(packing: TypePacking, groups: Groups) -> bool:
@@ -93,7 +102,9 @@ def split(problem: PlacementProblem) -> tuple[TypePacking, ...]:
             replica
             for replica in sorted(problem.replicas, key=lambda replica: replica.name)
             if replica.gpu_type == stock.gpu_type
-            and all(size <= room for size, room in zip(replica.sizes(), rooms, strict=True))
+            and all(
+                size <= room for size, room in zip(replica.sizes(), rooms, strict=True)
+            )
         ]
         gpus = len(replicas) if stock.count is None else min(stock.count, len(replicas))
         if gpus > 0:
@@ -101,23 +112,37 @@ def split(problem: PlacementProblem) -> tuple[TypePacking, ...]:
     return tuple(parts)
 
 
-def _packing(stock: GpuStock, replicas: tuple[PendingReplica, ...], gpus: int) -> TypePacking:
+def _packing(
+    stock: GpuStock, replicas: tuple[PendingReplica, ...], gpus: int
+) -> TypePacking:
     columns = list(zip(*(replica.sizes() for replica in replicas), strict=True))
     units = [reduce(gcd, column) or 1 for column in columns]
     largest = max(replica.value for replica in replicas)
-    values = [max(1, round(replica.value / largest * MILLIONTHS)) for replica in replicas]
+    values = [
+        max(1, round(replica.value / largest * MILLIONTHS)) for replica in replicas
+    ]
     unit = reduce(gcd, values)
     numbers = _numbers([label for replica in replicas for label in replica.labels])
     return TypePacking(
         stock=stock,
         replicas=replicas,
         gpus=gpus,
-        sizes=np.array([[size // unit for size in column] for column, unit in zip(columns, units, strict=True)]).T,
-        rooms=np.array([room // unit for room, unit in zip(stock.rooms(), units, strict=True)]),
+        sizes=np.array(
+            [
+                [size // unit for size in column]
+                for column, unit in zip(columns, units, strict=True)
+            ]
+        ).T,
+        rooms=np.array(
+            [room // unit for room, unit in zip(stock.rooms(), units, strict=True)]
+        ),
         values=tuple(value // unit for value in values),
         value_unit=largest * unit / MILLIONTHS,
         value_rounding=len(replicas) * largest / (2 * MILLIONTHS),
-        labels=tuple(tuple(sorted({numbers[label] for label in replica.labels})) for replica in replicas),
+        labels=tuple(
+            tuple(sorted({numbers[label] for label in replica.labels}))
+            for replica in replicas
+        ),
     )
 
 

@@ -83,7 +83,9 @@ def _best_move(state: _Loads, position: int) -> tuple[int, int]:
     """(the higher SM percent of the two GPUs afterwards, −1 − the other GPU)."""
     index, full = state.placed[position], state.gpu_of[position]
     after = state.loads + state.packing.sizes[index]
-    possible = (after <= state.packing.rooms).all(axis=1) & ~(state.bearers[:, state.bears[index]] > 0).any(axis=1)
+    possible = (after <= state.packing.rooms).all(axis=1) & ~(
+        state.bearers[:, state.bears[index]] > 0
+    ).any(axis=1)
     possible[full] = False
     left = state.loads[full, SM] - state.packing.sizes[index, SM]
     peaks = np.where(possible, np.maximum(after[:, SM], left), _NO_PEAK)
@@ -103,7 +105,9 @@ def _best_swap(state: _Loads, position: int) -> tuple[int, int]:
     met_here = theirs & (state.bearers[full] - state.bears[index] > 0)
     possible = (after_other <= rooms).all(axis=1) & (after_full <= rooms).all(axis=1)
     possible &= ~met_there.any(axis=1) & ~met_here.any(axis=1) & (state.gpu_of != full)
-    peaks = np.where(possible, np.maximum(after_other[:, SM], after_full[:, SM]), _NO_PEAK)
+    peaks = np.where(
+        possible, np.maximum(after_other[:, SM], after_full[:, SM]), _NO_PEAK
+    )
     partner = int(np.argmin(peaks))
     return int(peaks[partner]), partner
 

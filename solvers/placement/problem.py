@@ -69,7 +69,10 @@ class GpuStock:
 
     def rooms(self) -> tuple[int, ...]:
         """What one GPU has of SM percent, memory and watts in whole millionths, and of places."""
-        return (*map(_whole, (self.sm_percent, self.memory_mib, self.power_w)), self.max_replicas)
+        return (
+            *map(_whole, (self.sm_percent, self.memory_mib, self.power_w)),
+            self.max_replicas,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +91,13 @@ class PlacementProblem:
         _refuse_repeats("order", self.order)
         for replica in self.replicas:
             sizes = (replica.sm_percent, replica.memory_mib, replica.power_w)
-            if not all(0.0 <= size < math.inf for size in sizes) or not 0.0 < replica.value < math.inf:
+            if (
+                not all(0.0 <= size < math.inf for size in sizes)
+                or not 0.0 < replica.value < math.inf
+            ):
                 raise InvalidInput(
-                    f"replicas.{replica.name}", "sizes must be at least 0, the value above 0, all finite"
+                    f"replicas.{replica.name}",
+                    "sizes must be at least 0, the value above 0, all finite",
                 )
 
 
@@ -126,11 +133,16 @@ class PlacementSolution:
     """No placement of at least this `placed_value` is cheaper."""
 
 
-def broken_rules(problem: PlacementProblem, gpus: Sequence[PackedGpu]) -> tuple[str, ...]:
+def broken_rules(
+    problem: PlacementProblem, gpus: Sequence[PackedGpu]
+) -> tuple[str, ...]:
     """What is wrong with a placement, in words; empty when it obeys every constraint."""
     replicas = {replica.name: replica for replica in problem.replicas}
     stocks = {stock.gpu_type: stock for stock in problem.gpus}
-    wrong = [f"{name} stands on {times} GPUs" for name, times in _repeats([n for gpu in gpus for n in gpu.replicas])]
+    wrong = [
+        f"{name} stands on {times} GPUs"
+        for name, times in _repeats([n for gpu in gpus for n in gpu.replicas])
+    ]
     for gpu_type, used in Counter(gpu.gpu_type for gpu in gpus).items():
         count = stocks[gpu_type].count
         if count is not None and used > count:
@@ -138,18 +150,32 @@ def broken_rules(problem: PlacementProblem, gpus: Sequence[PackedGpu]) -> tuple[
     for index, gpu in enumerate(gpus):
         wrong += [
             f"gpus[{index}]: {words}"
-            for words in _broken_on_gpu(stocks[gpu.gpu_type], [replicas[name] for name in gpu.replicas])
+            for words in _broken_on_gpu(
+                stocks[gpu.gpu_type], [replicas[name] for name in gpu.replicas]
+            )
         ]
     return tuple(wrong)
 
 
 def _broken_on_gpu(stock: GpuStock, replicas: Sequence[PendingReplica]) -> list[str]:
-    wrong = [f"{replica.name} is for {replica.gpu_type}" for replica in replicas if replica.gpu_type != stock.gpu_type]
-    wrong += [f"label {label}: {times} replicas" for label, times in _repeats([x for r in replicas for x in r.labels])]
-    sums = [sum(sizes) for sizes in zip(*(replica.sizes() for replica in replicas), strict=True)]
+    wrong = [
+        f"{replica.name} is for {replica.gpu_type}"
+        for replica in replicas
+        if replica.gpu_type != stock.gpu_type
+    ]
+    wrong += [
+        f"label {label}: {times} replicas"
+        for label, times in _repeats([x for r in replicas for x in r.labels])
+    ]
+    sums = [
+        sum(sizes)
+        for sizes in zip(*(replica.sizes() for replica in replicas), strict=True)
+    ]
     wrong += [
         f"{dimension}: {taken} of {room}"
-        for dimension, taken, room in zip(_DIMENSIONS, sums, stock.rooms(), strict=False)
+        for dimension, taken, room in zip(
+            _DIMENSIONS, sums, stock.rooms(), strict=False
+        )
         if taken > room
     ]
     return wrong
@@ -161,7 +187,9 @@ def why_left_out(replica: PendingReplica, stock: GpuStock | None) -> Reason:
         return "stock"
     lacking = (
         dimension
-        for dimension, size, room in zip(_DIMENSIONS, replica.sizes(), stock.rooms(), strict=True)
+        for dimension, size, room in zip(
+            _DIMENSIONS, replica.sizes(), stock.rooms(), strict=True
+        )
         if size > room
     )
     return next(lacking, "stock")
@@ -177,4 +205,6 @@ def _repeats(names: Sequence[str]) -> list[tuple[str, int]]:
 
 def _refuse_repeats(field: str, names: Sequence[str]) -> None:
     for name, times in _repeats(names):
-        raise InvalidInput(field, f"{name!r} appears {times} times; names must be unique")
+        raise InvalidInput(
+            field, f"{name!r} appears {times} times; names must be unique"
+        )

@@ -5,7 +5,14 @@ from dataclasses import dataclass, replace
 
 from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.greedy import place_greedily
-from solvers.placement.integer_problem import Groups, TypePacking, has_all, peak, score, split
+from solvers.placement.integer_problem import (
+    Groups,
+    TypePacking,
+    has_all,
+    peak,
+    score,
+    split,
+)
 from solvers.placement.load_balance import even_out
 from solvers.placement.problem import (
     PackedGpu,
@@ -34,10 +41,15 @@ class _Answer:
 
     @property
     def is_proven(self) -> bool:
-        return score(self.packing, self.groups).value == self.value_bound and len(self.groups) == self.gpus_bound
+        return (
+            score(self.packing, self.groups).value == self.value_bound
+            and len(self.groups) == self.gpus_bound
+        )
 
 
-def solve(problem: PlacementProblem, budget: Budget) -> tuple[PlacementSolution, SolveReport]:
+def solve(
+    problem: PlacementProblem, budget: Budget
+) -> tuple[PlacementSolution, SolveReport]:
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
     A placement always exists. Status OPTIMAL when value and price are proven (evenness is a tie-break and may stay
@@ -52,11 +64,18 @@ def solve(problem: PlacementProblem, budget: Budget) -> tuple[PlacementSolution,
     solution = _solution(problem, answers)
     wrong = broken_rules(problem, solution.gpus)
     if wrong:
-        solution, answers = _solution(problem, greedy), [replace(one, messages=wrong) for one in greedy]
+        solution, answers = (
+            _solution(problem, greedy),
+            [replace(one, messages=wrong) for one in greedy],
+        )
     report = SolveReport(
         technique="placement",
-        method="cp-sat" if any(answer.method == "cp-sat" for answer in answers) else "greedy",
-        status=SolveStatus.OPTIMAL if all(answer.is_proven for answer in answers) else SolveStatus.FEASIBLE,
+        method="cp-sat"
+        if any(answer.method == "cp-sat" for answer in answers)
+        else "greedy",
+        status=SolveStatus.OPTIMAL
+        if all(answer.is_proven for answer in answers)
+        else SolveStatus.FEASIBLE,
         objective=solution.price_usd_per_hour,
         bound=solution.price_bound_usd_per_hour,
         seconds=budget.elapsed() - started,
@@ -71,7 +90,9 @@ def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
         value_bound, gpus_bound = score(packing, groups).value, min_gpus(packing)
     else:
         value_bound, gpus_bound = max_value(packing), 1
-    return _Answer(packing=packing, groups=groups, value_bound=value_bound, gpus_bound=gpus_bound)
+    return _Answer(
+        packing=packing, groups=groups, value_bound=value_bound, gpus_bound=gpus_bound
+    )
 
 
 def _improved(answer: _Answer, budget: Budget) -> _Answer:
@@ -85,7 +106,12 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
         place_better,
     )
 
-    limits = SolveLimits(seconds=budget.remaining_s(), work=budget.work, seed=budget.seed, threads=budget.threads)
+    limits = SolveLimits(
+        seconds=budget.remaining_s(),
+        work=budget.work,
+        seed=budget.seed,
+        threads=budget.threads,
+    )
     better = place_better(answer.packing, answer.groups, limits)
     improved = replace(
         answer,
@@ -96,14 +122,21 @@ def _improved(answer: _Answer, budget: Budget) -> _Answer:
     )
     if better.status is SolveStatus.OPTIMAL:
         return improved
-    return replace(improved, messages=(f"{name}: CP-SAT ended with {better.status} before the proof",))
+    return replace(
+        improved,
+        messages=(f"{name}: CP-SAT ended with {better.status} before the proof",),
+    )
 
 
 def _evened(answer: _Answer, budget: Budget) -> _Answer:
     """The answer with a lower peak SM percent, by moves and swaps; then by CP-SAT, unless price is still open."""
     packing, groups = answer.packing, even_out(answer.packing, answer.groups)
     least = lowest_peak(packing, len(groups)) if has_all(packing, groups) else 0
-    if peak(packing, groups) <= least or not answer.is_proven or budget.remaining_s() <= 0.0:
+    if (
+        peak(packing, groups) <= least
+        or not answer.is_proven
+        or budget.remaining_s() <= 0.0
+    ):
         return replace(answer, groups=groups)
     from solvers.placement.exact import (
         SolveLimits,  # As above.
@@ -111,29 +144,51 @@ def _evened(answer: _Answer, budget: Budget) -> _Answer:
     )
 
     work = budget.work * EVENNESS_WORK
-    limits = SolveLimits(seconds=budget.remaining_s(), work=work, seed=budget.seed, threads=budget.threads)
+    limits = SolveLimits(
+        seconds=budget.remaining_s(),
+        work=work,
+        seed=budget.seed,
+        threads=budget.threads,
+    )
     evened, status = place_more_evenly(packing, groups, limits)
     if status is SolveStatus.OPTIMAL:
         return replace(answer, groups=evened)
     return replace(
-        answer, groups=evened, messages=(*answer.messages, f"{packing.stock.gpu_type}: evenness is not proven")
+        answer,
+        groups=evened,
+        messages=(
+            *answer.messages,
+            f"{packing.stock.gpu_type}: evenness is not proven",
+        ),
     )
 
 
-def _solution(problem: PlacementProblem, answers: Sequence[_Answer]) -> PlacementSolution:
+def _solution(
+    problem: PlacementProblem, answers: Sequence[_Answer]
+) -> PlacementSolution:
     gpus = tuple(_used_gpus(answers))
     placed = {name for gpu in gpus for name in gpu.replicas}
     stocks = {stock.gpu_type: stock for stock in problem.gpus}
-    left_out = sorted((one for one in problem.replicas if one.name not in placed), key=lambda one: one.name)
+    left_out = sorted(
+        (one for one in problem.replicas if one.name not in placed),
+        key=lambda one: one.name,
+    )
     return PlacementSolution(
         gpus=gpus,
         unplaced=tuple(
-            Unplaced(replica=one.name, reason=why_left_out(one, stocks.get(one.gpu_type))) for one in left_out
+            Unplaced(
+                replica=one.name, reason=why_left_out(one, stocks.get(one.gpu_type))
+            )
+            for one in left_out
         ),
         placed_value=sum(_value(answer) for answer in answers),
         placed_value_bound=sum(_value_bound(answer) for answer in answers),
-        price_usd_per_hour=sum(len(a.groups) * a.packing.stock.price_usd_per_hour for a in answers),
-        price_bound_usd_per_hour=sum(a.gpus_bound * a.packing.stock.price_usd_per_hour for a in answers),
+        price_usd_per_hour=sum(
+            len(a.groups) * a.packing.stock.price_usd_per_hour for a in answers
+        ),
+        price_bound_usd_per_hour=sum(
+            a.gpus_bound * a.packing.stock.price_usd_per_hour for a in answers
+        ),
     )
 
 
@@ -145,7 +200,11 @@ def _used_gpus(answers: Iterable[_Answer]) -> Iterable[PackedGpu]:
 
 
 def _value(answer: _Answer) -> float:
-    return sum(answer.packing.replicas[index].value for group in answer.groups for index in group)
+    return sum(
+        answer.packing.replicas[index].value
+        for group in answer.groups
+        for index in group
+    )
 
 
 def _value_bound(answer: _Answer) -> float:
@@ -154,4 +213,6 @@ def _value_bound(answer: _Answer) -> float:
     if score(packing, answer.groups).value == answer.value_bound:
         return _value(answer)
     everything = sum(replica.value for replica in packing.replicas)
-    return min(everything, answer.value_bound * packing.value_unit + packing.value_rounding)
+    return min(
+        everything, answer.value_bound * packing.value_unit + packing.value_rounding
+    )

@@ -10,7 +10,9 @@ from typing import Literal
 from solvers.policies.registry import policies
 from solvers.types.errors import UnknownPolicy
 
-Decides = Literal["GPU types", "replicas", "placement", "SM percent", "batch", "clock", "tasks"]
+Decides = Literal[
+    "GPU types", "replicas", "placement", "SM percent", "batch", "clock", "tasks"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,14 @@ class Card:
     """When to choose it."""
 
 
-_ALL: tuple[Decides, ...] = ("GPU types", "replicas", "placement", "SM percent", "batch", "clock")
+_ALL: tuple[Decides, ...] = (
+    "GPU types",
+    "replicas",
+    "placement",
+    "SM percent",
+    "batch",
+    "clock",
+)
 
 _OURS = (
     Card(
@@ -60,7 +69,13 @@ _OF_HETSEV = (
         name="hetsev",
         title="counts per GPU type, then SM %, then places",
         source=f"{_HETSEV}, sections 4.1 and 4.2",
-        techniques=("autoscale", "sharing", "placement", "papers.hetsev.fair_queues", "greedy.configure"),
+        techniques=(
+            "autoscale",
+            "sharing",
+            "placement",
+            "papers.hetsev.fair_queues",
+            "greedy.configure",
+        ),
         decides=_ALL,
         promises=True,
         limits=(
@@ -109,7 +124,10 @@ _BASELINES = (
         techniques=("greedy.scaling_rules", "laws.colocation"),
         decides=("GPU types", "replicas", "batch", "clock"),
         promises=True,
-        limits=("GPUs are never shared.", "The GPU type of a new replica is drawn by seed."),
+        limits=(
+            "GPUs are never shared.",
+            "The GPU type of a new replica is drawn by seed.",
+        ),
         good_for="a baseline: what a cluster without Plimsoll would do",
     ),
     Card(
@@ -158,7 +176,12 @@ _OF_MUDI = (
         name="mudi",
         title="one service per GPU, training beside it",
         source="Chen et al., EuroSys 2025",
-        techniques=("baselines.one_per_gpu", "papers.mudi.fill", "papers.mudi.smallest_slope", "papers.mudi.gp_lcb"),
+        techniques=(
+            "baselines.one_per_gpu",
+            "papers.mudi.fill",
+            "papers.mudi.smallest_slope",
+            "papers.mudi.gp_lcb",
+        ),
         decides=(*_ALL, "tasks"),
         promises=True,
         limits=(
@@ -171,7 +194,11 @@ _OF_MUDI = (
         name="muxflow",
         title="matches tasks with the idle SMs of services",
         source="Zhao et al., arXiv 2303.13803",
-        techniques=("baselines.one_per_gpu", "baselines.half_slo", "baselines.leftover_fill"),
+        techniques=(
+            "baselines.one_per_gpu",
+            "baselines.half_slo",
+            "baselines.leftover_fill",
+        ),
         decides=("GPU types", "replicas", "SM percent", "batch", "tasks"),
         promises=False,
         limits=(
@@ -215,7 +242,9 @@ _OF_INSS = (
         ),
         decides=("GPU types", "placement", "SM percent", "batch"),
         promises=True,
-        limits=("A service that one GPU cannot carry stays unserved in part; what limits inss limits it, too.",),
+        limits=(
+            "A service that one GPU cannot carry stays unserved in part; what limits inss limits it, too.",
+        ),
         good_for="comparisons with the paper, whose formulation has this constraint",
     ),
     Card(
@@ -230,17 +259,25 @@ _OF_INSS = (
         ),
         decides=("GPU types", "replicas", "placement", "SM percent", "batch"),
         promises=False,
-        limits=("It believes that neighbours cost nothing, and plans shared GPUs too full.",),
+        limits=(
+            "It believes that neighbours cost nothing, and plans shared GPUs too full.",
+        ),
         good_for="a baseline that shows what knowing interference is worth; in simulations",
     ),
     Card(
         name="gpulets_bda",
         title="gpulets with the batches of inss",
         source=f"{_INSS}, section 6.3, BDA-Gpulet",
-        techniques=("papers.inss.batch_decision", "baselines.half_slo", "baselines.type_by_type"),
+        techniques=(
+            "papers.inss.batch_decision",
+            "baselines.half_slo",
+            "baselines.type_by_type",
+        ),
         decides=_ALL,
         promises=False,
-        limits=("Shares are those of gpulets, which knows no queue; what then is beyond its capacity stays unserved.",),
+        limits=(
+            "Shares are those of gpulets, which knows no queue; what then is beyond its capacity stays unserved.",
+        ),
         good_for="a baseline that shows what batches alone are worth; in simulations",
     ),
 )
@@ -265,11 +302,24 @@ _OLTUNES = (
 def card(name: str) -> Card:
     """The card of the policy of that name. Raises UnknownPolicy, which lists the names that exist."""
     if name not in _CARDS:
-        raise UnknownPolicy(f"no policy is called {name!r}; there are {', '.join(policies())}")
+        raise UnknownPolicy(
+            f"no policy is called {name!r}; there are {', '.join(policies())}"
+        )
     return _CARDS[name]
 
 
-_CARDS = {card.name: card for card in (*_OF_INSS, *_OF_MUDI, *_OLTUNES, *_OURS, *_OF_HETSEV, *_MORAK, *_BASELINES)}
+_CARDS = {
+    card.name: card
+    for card in (
+        *_OF_INSS,
+        *_OF_MUDI,
+        *_OLTUNES,
+        *_OURS,
+        *_OF_HETSEV,
+        *_MORAK,
+        *_BASELINES,
+    )
+}
 
 
 def cards() -> tuple[Card, ...]:

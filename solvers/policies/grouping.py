@@ -53,7 +53,11 @@ class GroupPlan:
 
 
 def part_problem(
-    problem: Problem, services: Collection[str], *, before: Sequence[Plan] = (), leaving: Collection[str] = ()
+    problem: Problem,
+    services: Collection[str],
+    *,
+    before: Sequence[Plan] = (),
+    leaving: Collection[str] = (),
 ) -> Problem:
     """The problem of one group: its services, on the GPUs and watts that the plans before it do not use.
 
@@ -62,9 +66,14 @@ def part_problem(
     """
     mine = tuple(service for service in problem.services if service.name in services)
     networks = {service.network for service in mine}
-    taken = _used(gpu for plan in before for gpu in plan.gpus) + _held(problem, services, leaving)
+    taken = _used(gpu for plan in before for gpu in plan.gpus) + _held(
+        problem, services, leaving
+    )
     gpu_types = tuple(
-        replace(each, count=None if each.count is None else max(0, each.count - taken[each.name]))
+        replace(
+            each,
+            count=None if each.count is None else max(0, each.count - taken[each.name]),
+        )
         for each in problem.gpu_types
     )
     return replace(
@@ -72,12 +81,16 @@ def part_problem(
         services=mine,
         points=tuple(points for points in problem.points if points.network in networks),
         gpu_types=gpu_types,
-        current=_own(problem.current, services, {each.name: each.count for each in gpu_types}),
+        current=_own(
+            problem.current, services, {each.name: each.count for each in gpu_types}
+        ),
         power_budget_w=_watts_left(problem, before),
     )
 
 
-def merged(problem: Problem, name: str, decided: Sequence[GroupPlan]) -> tuple[Plan, PlanReport]:
+def merged(
+    problem: Problem, name: str, decided: Sequence[GroupPlan]
+) -> tuple[Plan, PlanReport]:
     """One plan of all groups' plans, called `name`, and a report that says whose policy spoke where."""
     plan = Plan(
         policy=name,
@@ -92,7 +105,9 @@ def merged(problem: Problem, name: str, decided: Sequence[GroupPlan]) -> tuple[P
         method=METHOD,
         messages=tuple(words for one in decided for words in _messages(one)),
         served_weight=served_weight(problem, plan) if goodput else None,
-        steps=tuple(_of_group(one, step) for one in decided for step in one.report.steps),
+        steps=tuple(
+            _of_group(one, step) for one in decided for step in one.report.steps
+        ),
     )
     return plan, report
 
@@ -105,29 +120,50 @@ def _used(gpus: Iterable[GpuPlan]) -> Counter[str]:
     return counts
 
 
-def _held(problem: Problem, services: Collection[str], leaving: Collection[str]) -> Counter[str]:
+def _held(
+    problem: Problem, services: Collection[str], leaving: Collection[str]
+) -> Counter[str]:
     """GPUs by type that carry some of the later groups' services now, and none of these."""
     running = () if problem.current is None else problem.current.gpus
     carried = ((gpu, {replica.service for replica in gpu.replicas}) for gpu in running)
-    return _used(gpu for gpu, names in carried if names & set(leaving) and not names & set(services))
+    return _used(
+        gpu
+        for gpu, names in carried
+        if names & set(leaving) and not names & set(services)
+    )
 
 
-def _own(current: Plan | None, services: Collection[str], counts: Mapping[str, int | None]) -> Plan | None:
+def _own(
+    current: Plan | None, services: Collection[str], counts: Mapping[str, int | None]
+) -> Plan | None:
     """What runs of these services, on no more GPUs than there are; where these are short, those that carry nothing else
     are kept."""
     if current is None:
         return None
-    left: dict[str, float] = {name: math.inf if count is None else count for name, count in counts.items()}
-    running = [gpu for gpu in current.gpus if any(each.service in services for each in gpu.replicas)]
+    left: dict[str, float] = {
+        name: math.inf if count is None else count for name, count in counts.items()
+    }
+    running = [
+        gpu
+        for gpu in current.gpus
+        if any(each.service in services for each in gpu.replicas)
+    ]
     if any(count > left.get(name, 0) for name, count in _used(running).items()):
         # By their content, so that what is kept does not hang on the order in which they stand.
-        running.sort(key=lambda gpu: (any(each.service not in services for each in gpu.replicas), repr(gpu)))
+        running.sort(
+            key=lambda gpu: (
+                any(each.service not in services for each in gpu.replicas),
+                repr(gpu),
+            )
+        )
     kept = []
     for gpu in running:
         count = int(min(gpu.count, left.get(gpu.gpu_type, 0)))
         if count:
             left[gpu.gpu_type] -= count
-            mine = tuple(replica for replica in gpu.replicas if replica.service in services)
+            mine = tuple(
+                replica for replica in gpu.replicas if replica.service in services
+            )
             kept.append(replace(gpu, count=count, replicas=mine))
     unserved = tuple(entry for entry in current.unserved if entry.service in services)
     return replace(current, gpus=tuple(kept), unserved=unserved)
@@ -136,13 +172,17 @@ def _own(current: Plan | None, services: Collection[str], counts: Mapping[str, i
 def _watts_left(problem: Problem, before: Sequence[Plan]) -> float | None:
     if problem.power_budget_w is None:
         return None
-    drawn = math.fsum(gpu.count * gpu_power_w(problem, gpu) for plan in before for gpu in plan.gpus)
+    drawn = math.fsum(
+        gpu.count * gpu_power_w(problem, gpu) for plan in before for gpu in plan.gpus
+    )
     return max(0.0, problem.power_budget_w - drawn)
 
 
 def _status(statuses: Sequence[PlanStatus]) -> PlanStatus:
     """The least certain one; parts that are optimal each make a whole that is not proven so."""
-    worst: PlanStatus = max(statuses, key=PLAN_STATUSES.index) if statuses else "feasible"
+    worst: PlanStatus = (
+        max(statuses, key=PLAN_STATUSES.index) if statuses else "feasible"
+    )
     return "feasible" if worst == "optimal" and len(statuses) > 1 else worst
 
 

@@ -56,7 +56,9 @@ def policies() -> tuple[str, ...]:
 def policy(name: str) -> PolicyModule:
     """The policy of that name. Raises UnknownPolicy, which lists the names that exist."""
     if name not in _MODULES:
-        raise UnknownPolicy(f"no policy is called {name!r}; there are {', '.join(policies())}")
+        raise UnknownPolicy(
+            f"no policy is called {name!r}; there are {', '.join(policies())}"
+        )
     return cast(PolicyModule, import_module(_MODULES[name]))
 
 

@@ -15,7 +15,12 @@ from solvers.joint.replan.warm_start import WarmStart
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.policies.registry import policies, policy
 from solvers.types.outcome import Budget
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType, Observed
 
 BUDGET = Budget(seconds=60.0, work=0.1)
@@ -37,17 +42,24 @@ def warm_up(*names: str) -> None:
 def _warm_up(name: str) -> None:
     """Run the policy on tiny problems, from nothing and from its own plan, and what only many GPUs need."""
     for problem in (tiny_problem(), uneven_problem()):
-        plan, _, memory = policy(name).make_plan(problem, Observed(at_s=0.0), None, BUDGET)
+        plan, _, memory = policy(name).make_plan(
+            problem, Observed(at_s=0.0), None, BUDGET
+        )
         for number, factor in enumerate((1.0, _MORE), start=1):
             now = replace(_times(problem, factor), current=plan)
-            _, _, memory = policy(name).make_plan(now, Observed(at_s=15.0 * number), memory, BUDGET)
+            _, _, memory = policy(name).make_plan(
+                now, Observed(at_s=15.0 * number), memory, BUDGET
+            )
     if name == joint.NAME:
         _eliminate(uneven_problem())
         _anneal(uneven_problem())
 
 
 def _times(problem: Problem, factor: float) -> Problem:
-    services = (replace(one, arrival_rate_rps=factor * one.arrival_rate_rps) for one in problem.services)
+    services = (
+        replace(one, arrival_rate_rps=factor * one.arrival_rate_rps)
+        for one in problem.services
+    )
     return replace(problem, services=tuple(services))
 
 
@@ -59,7 +71,8 @@ def _eliminate(problem: Problem) -> None:
     tools.pool.sync()
     duals = relaxation.solution.duals
     eliminate_gpus(
-        DiveContext(tools, demand, duals, np.random.default_rng(0), never), complete_greedily(tools, demand, duals, {})
+        DiveContext(tools, demand, duals, np.random.default_rng(0), never),
+        complete_greedily(tools, demand, duals, {}),
     )
 
 
@@ -67,13 +80,25 @@ def _anneal(problem: Problem) -> None:
     """What plans of a dozen GPUs go through, on one of few."""
     warm = WarmStart(problem)
     tools, demand = warm.tools(problem, None), warm.demand(problem)
-    advance([Annealer(tools.tables, demand).chain((1, 1), moves=1, seed=0)], None, never)
+    advance(
+        [Annealer(tools.tables, demand).chain((1, 1), moves=1, seed=0)], None, never
+    )
 
 
 def tiny_problem() -> Problem:
     """Two services on one GPU type; large enough that every technique has something to do."""
     rows = tuple(
-        OperatingPoint(share, batch, 1000.0, 0.1, 0.5, 4.0 * batch * 100.0 / share, 1000.0, share, share / 1000.0)
+        OperatingPoint(
+            share,
+            batch,
+            1000.0,
+            0.1,
+            0.5,
+            4.0 * batch * 100.0 / share,
+            1000.0,
+            share,
+            share / 1000.0,
+        )
         for share in (20.0, 40.0, 60.0, 80.0, 100.0)
         for batch in (1, 4)
     )
@@ -93,10 +118,18 @@ def tiny_problem() -> Problem:
             ),
         ),
         services=tuple(
-            ServiceDemand(name=name, network="net", slo_ms=200.0, percentile=0.98, arrival_rate_rps=rate)
+            ServiceDemand(
+                name=name,
+                network="net",
+                slo_ms=200.0,
+                percentile=0.98,
+                arrival_rate_rps=rate,
+            )
             for name, rate in (("one", 60.0), ("two", 35.0))
         ),
-        points=(OperatingPoints(network="net", gpu_type="any", sensitivity=0.4, rows=rows),),
+        points=(
+            OperatingPoints(network="net", gpu_type="any", sensitivity=0.4, rows=rows),
+        ),
     )
 
 

@@ -16,7 +16,12 @@ from functools import lru_cache
 import cvxpy as cp
 import numpy as np
 
-from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem, SharingSolution
+from solvers.sharing.problem import (
+    LimitedCurve,
+    ShareCurve,
+    SharingProblem,
+    SharingSolution,
+)
 from solvers.types.outcome import SolveStatus
 
 STATUS = {
@@ -37,7 +42,13 @@ _SM_TOLERANCE = 1e-4
 """SM percent; CLARABEL's answer is within 1e-5 of the true one where the curve is not nearly flat."""
 _SLOPE_TOLERANCE = 1e-12
 """Relative to the steepest slope: a kink this small is rounding of the inputs, not a second piece."""
-_CLARABEL = {"tol_gap_abs": 1e-9, "tol_gap_rel": 1e-9, "tol_feas": 1e-9, "max_iter": 200, "max_threads": 1}
+_CLARABEL = {
+    "tol_gap_abs": 1e-9,
+    "tol_gap_rel": 1e-9,
+    "tol_feas": 1e-9,
+    "max_iter": 200,
+    "max_threads": 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +83,24 @@ _NO_LINES = ConvexPiece(slope=(), offset=(), low=0.0, high=1.0)
 """Fills a place of a programme that no replica needs."""
 
 
-def solve_exact(problem: SharingProblem, *, seconds: float) -> tuple[SharingSolution | None, SolveStatus]:
+def solve_exact(
+    problem: SharingProblem, *, seconds: float
+) -> tuple[SharingSolution | None, SolveStatus]:
     """The smallest rows, or None with the status that tells why there is no answer.
 
     Replicas that no row can serve get None within an OPTIMAL solution: that is proven by their rows alone.
     `seconds` limits each programme; there is one per 32 replicas.
     """
     pieces = [first_feasible_piece(replica) for replica in problem.replicas]
-    waiting = [(index, piece) for index, piece in enumerate(pieces) if piece is not None]
+    waiting = [
+        (index, piece) for index, piece in enumerate(pieces) if piece is not None
+    ]
     answers: list[float | None] = [None] * len(pieces)
     for start in range(0, len(waiting), _REPLICA_SIZES[-1]):
         chunk = waiting[start : start + _REPLICA_SIZES[-1]]
-        lines = [_lines(piece, problem.replicas[index].limit_ms) for index, piece in chunk]
+        lines = [
+            _lines(piece, problem.replicas[index].limit_ms) for index, piece in chunk
+        ]
         status, crossings = _solve_lines(lines, seconds)
         if not status.has_solution:
             return None, status
@@ -98,19 +115,31 @@ def first_feasible_piece(replica: LimitedCurve) -> ShareCurve | None:
     A piece is lowest at one of its rows, so the rows tell whether it reaches the limit.
     """
     pieces = convex_pieces(replica.rows_in_range())
-    return next((piece for piece in pieces if min(piece.execution_ms) <= replica.limit_ms), None)
+    return next(
+        (piece for piece in pieces if min(piece.execution_ms) <= replica.limit_ms), None
+    )
 
 
 def convex_pieces(curve: ShareCurve) -> tuple[ShareCurve, ...]:
     """The curve cut, from the left, into the longest pieces whose slopes never fall; neighbours share a row."""
     rows = list(zip(curve.sm_percent, curve.execution_ms, strict=True))
-    slopes = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in itertools.pairwise(rows)]
+    slopes = [
+        (right[1] - left[1]) / (right[0] - left[0])
+        for left, right in itertools.pairwise(rows)
+    ]
     kink = _SLOPE_TOLERANCE * max(map(abs, slopes), default=0.0)
-    cuts = [index for index in range(1, len(slopes)) if slopes[index] < slopes[index - 1] - kink]
+    cuts = [
+        index
+        for index in range(1, len(slopes))
+        if slopes[index] < slopes[index - 1] - kink
+    ]
     ends = [*cuts, len(rows) - 1] if rows else []
     starts = [0, *cuts]
     return tuple(
-        ShareCurve(sm_percent=curve.sm_percent[start : end + 1], execution_ms=curve.execution_ms[start : end + 1])
+        ShareCurve(
+            sm_percent=curve.sm_percent[start : end + 1],
+            execution_ms=curve.execution_ms[start : end + 1],
+        )
         for start, end in zip(starts, ends, strict=False)
     )
 
@@ -125,16 +154,23 @@ def _lines(piece: ShareCurve, limit_ms: float) -> ConvexPiece:
     ):
         slopes.append((faster - slower) / (right - left))
         offsets.append(slower - slopes[-1] * left - limit_ms)
-    scales = [max(abs(slope), abs(offset)) or 1.0 for slope, offset in zip(slopes, offsets, strict=True)]
+    scales = [
+        max(abs(slope), abs(offset)) or 1.0
+        for slope, offset in zip(slopes, offsets, strict=True)
+    ]
     return ConvexPiece(
         slope=tuple(slope / scale for slope, scale in zip(slopes, scales, strict=True)),
-        offset=tuple(offset / scale for offset, scale in zip(offsets, scales, strict=True)),
+        offset=tuple(
+            offset / scale for offset, scale in zip(offsets, scales, strict=True)
+        ),
         low=shares[0],
         high=shares[-1],
     )
 
 
-def _solve_lines(pieces: Sequence[ConvexPiece], seconds: float) -> tuple[SolveStatus, tuple[float, ...]]:
+def _solve_lines(
+    pieces: Sequence[ConvexPiece], seconds: float
+) -> tuple[SolveStatus, tuple[float, ...]]:
     """The smallest share of each piece: at least as many as there are pieces, in their order."""
     size = next(size for size in _REPLICA_SIZES if size >= len(pieces))
     longest = max(_MIN_SEGMENTS, *(len(lines.slope) for lines in pieces))
@@ -144,11 +180,15 @@ def _solve_lines(pieces: Sequence[ConvexPiece], seconds: float) -> tuple[SolveSt
         # CVXPY warns of an inaccurate answer; the status says it too, and every answer is checked against the rows.
         warnings.simplefilter("ignore", UserWarning)
         try:
-            formulation.programme.solve(solver=cp.CLARABEL, time_limit=seconds, **_CLARABEL)
+            formulation.programme.solve(
+                solver=cp.CLARABEL, time_limit=seconds, **_CLARABEL
+            )
         except cp.SolverError:
             return SolveStatus.FAILED, ()
     status = STATUS.get(formulation.programme.status, SolveStatus.UNKNOWN)
-    return status, tuple(formulation.share.value.tolist()) if status.has_solution else ()
+    return status, tuple(
+        formulation.share.value.tolist()
+    ) if status.has_solution else ()
 
 
 @lru_cache(maxsize=16)
@@ -158,15 +198,25 @@ def build(replicas: int, lines: int) -> SharingProgram:
     slope, offset = cp.Parameter((replicas, lines)), cp.Parameter((replicas, lines))
     low, high = cp.Parameter(replicas), cp.Parameter(replicas)
     of_each_line = cp.reshape(share, (replicas, 1), order="C") @ np.ones((1, lines))
-    constraints = [cp.multiply(slope, of_each_line) + offset <= 0, share >= low, share <= high]
+    constraints = [
+        cp.multiply(slope, of_each_line) + offset <= 0,
+        share >= low,
+        share <= high,
+    ]
     programme = cp.Problem(cp.Minimize(cp.sum(share)), constraints)
-    return SharingProgram(programme=programme, share=share, slope=slope, offset=offset, low=low, high=high)
+    return SharingProgram(
+        programme=programme, share=share, slope=slope, offset=offset, low=low, high=high
+    )
 
 
 def _fill(formulation: SharingProgram, pieces: Sequence[ConvexPiece]) -> None:
     width = formulation.slope.shape[1]
-    formulation.slope.value = np.array([lines.slope + (0.0,) * (width - len(lines.slope)) for lines in pieces])
-    formulation.offset.value = np.array([lines.offset + (-1.0,) * (width - len(lines.offset)) for lines in pieces])
+    formulation.slope.value = np.array(
+        [lines.slope + (0.0,) * (width - len(lines.slope)) for lines in pieces]
+    )
+    formulation.offset.value = np.array(
+        [lines.offset + (-1.0,) * (width - len(lines.offset)) for lines in pieces]
+    )
     formulation.low.value = np.array([lines.low for lines in pieces])
     formulation.high.value = np.array([lines.high for lines in pieces])
 

@@ -36,7 +36,10 @@ class ShareCurve:
 
     def __post_init__(self) -> None:
         if len(self.sm_percent) != len(self.execution_ms):
-            raise InvalidInput("execution_ms", f"has {len(self.execution_ms)} values for {len(self.sm_percent)} rows")
+            raise InvalidInput(
+                "execution_ms",
+                f"has {len(self.execution_ms)} values for {len(self.sm_percent)} rows",
+            )
         if any(right <= left for left, right in itertools.pairwise(self.sm_percent)):
             raise InvalidInput("sm_percent", "must ascend strictly")
         if not all(0.0 <= value <= 100.0 for value in self.sm_percent):
@@ -60,11 +63,14 @@ class LimitedCurve:
         """The part of the curve within least and most SM percent; may be empty."""
         rows = [
             (sm, execution)
-            for sm, execution in zip(self.curve.sm_percent, self.curve.execution_ms, strict=True)
+            for sm, execution in zip(
+                self.curve.sm_percent, self.curve.execution_ms, strict=True
+            )
             if self.min_sm_percent <= sm <= self.max_sm_percent
         ]
         return ShareCurve(
-            sm_percent=tuple(sm for sm, _ in rows), execution_ms=tuple(execution for _, execution in rows)
+            sm_percent=tuple(sm for sm, _ in rows),
+            execution_ms=tuple(execution for _, execution in rows),
         )
 
 
@@ -84,9 +90,21 @@ class SharingSolution:
 
 
 def make_curve(
-    points: OperatingPoints, *, batch: int, clock_mhz: float, gpu_type: GpuType, neighbours: Neighbours = ALONE
+    points: OperatingPoints,
+    *,
+    batch: int,
+    clock_mhz: float,
+    gpu_type: GpuType,
+    neighbours: Neighbours = ALONE,
 ) -> ShareCurve:
     """The curve of the rows with this batch and clock next to these neighbours; empty when there is no such row."""
-    rows = sorted(row for row in points.rows if row.batch == batch and row.clock_mhz == clock_mhz)
-    executions = executions_ms(rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type)
-    return ShareCurve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist()))
+    rows = sorted(
+        row for row in points.rows if row.batch == batch and row.clock_mhz == clock_mhz
+    )
+    executions = executions_ms(
+        rows, neighbours, sensitivity=points.sensitivity, gpu_type=gpu_type
+    )
+    return ShareCurve(
+        sm_percent=tuple(row.sm_percent for row in rows),
+        execution_ms=tuple(executions.tolist()),
+    )

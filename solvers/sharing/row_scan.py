@@ -3,7 +3,12 @@
 Exact as well, and without a solver: microseconds for a curve. No bound but itself.
 """
 
-from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem, SharingSolution
+from solvers.sharing.problem import (
+    LimitedCurve,
+    ShareCurve,
+    SharingProblem,
+    SharingSolution,
+)
 
 
 def smallest_rows(problem: SharingProblem) -> SharingSolution:
@@ -15,7 +20,11 @@ def smallest_row(replica: LimitedCurve) -> float | None:
     """The first row in range whose execution time is within the limit, or None."""
     rows = replica.rows_in_range()
     return next(
-        (sm for sm, execution in zip(rows.sm_percent, rows.execution_ms, strict=True) if execution <= replica.limit_ms),
+        (
+            sm
+            for sm, execution in zip(rows.sm_percent, rows.execution_ms, strict=True)
+            if execution <= replica.limit_ms
+        ),
         None,
     )
 

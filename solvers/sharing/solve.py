@@ -5,7 +5,9 @@ from solvers.sharing.row_scan import smallest_rows
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 
 
-def solve(problem: SharingProblem, budget: Budget) -> tuple[SharingSolution, SolveReport]:
+def solve(
+    problem: SharingProblem, budget: Budget
+) -> tuple[SharingSolution, SolveReport]:
     """The smallest row within the limit for every replica.
 
     Status OPTIMAL, or INFEASIBLE when some replica has no such row: it gets None and a message, and the answers of
@@ -13,7 +15,11 @@ def solve(problem: SharingProblem, budget: Budget) -> tuple[SharingSolution, Sol
     """
     started = budget.elapsed()
     solution, method, messages = _within_budget(problem, budget)
-    missing = [replica.name for replica, sm in zip(problem.replicas, solution.sm_percent, strict=True) if sm is None]
+    missing = [
+        replica.name
+        for replica, sm in zip(problem.replicas, solution.sm_percent, strict=True)
+        if sm is None
+    ]
     total = sum(sm for sm in solution.sm_percent if sm is not None)
     report = SolveReport(
         technique="sharing",
@@ -22,20 +28,31 @@ def solve(problem: SharingProblem, budget: Budget) -> tuple[SharingSolution, Sol
         objective=total,
         bound=total,
         seconds=budget.elapsed() - started,
-        messages=(*messages, *(f"{name}: no SM percent is fast enough" for name in missing)),
+        messages=(
+            *messages,
+            *(f"{name}: no SM percent is fast enough" for name in missing),
+        ),
     )
     return solution, report
 
 
-def _within_budget(problem: SharingProblem, budget: Budget) -> tuple[SharingSolution, str, tuple[str, ...]]:
+def _within_budget(
+    problem: SharingProblem, budget: Budget
+) -> tuple[SharingSolution, str, tuple[str, ...]]:
     scanned = smallest_rows(problem)
     if budget.remaining_s() <= 0.0:
         return scanned, "closed-form", ("no time left for CVXPY",)
-    from solvers.sharing.exact import solve_exact  # Imports CVXPY, which a caller without time must not pay for.
+    from solvers.sharing.exact import (
+        solve_exact,
+    )  # Imports CVXPY, which a caller without time must not pay for.
 
     solution, status = solve_exact(problem, seconds=budget.remaining_s())
     if solution is None:
         return scanned, "closed-form", (f"CVXPY gave no answer: {status}",)
     if solution != scanned:
-        return scanned, "closed-form", ("CVXPY's answer differs from the scan of the rows, which is exact",)
+        return (
+            scanned,
+            "closed-form",
+            ("CVXPY's answer differs from the scan of the rows, which is exact",),
+        )
     return solution, "cvxpy-clarabel", ()

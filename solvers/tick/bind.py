@@ -28,7 +28,14 @@ from scipy.optimize import linear_sum_assignment
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.tick.transition import TransitionStep, transition
 from solvers.types.errors import InvalidInput
-from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import (
+    BoundGpu,
+    BoundPlan,
+    BoundReplica,
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, Node, ReplicaId
 
@@ -94,7 +101,10 @@ def bind(
     """
     parent = running.generation if running else 0
     if generation <= parent:
-        raise InvalidInput("generation", f"{generation} is not newer than {parent}, the generation that runs")
+        raise InvalidInput(
+            "generation",
+            f"{generation} is not newer than {parent}, the generation that runs",
+        )
     before = _still_there(running, gpus)
     slots = _slots(problem, plan)
     places = _places(gpus, nodes, before)
@@ -103,20 +113,36 @@ def bind(
     for name in sorted({slot.gpu.gpu_type for slot in slots}):
         of_type = [slot for slot in slots if slot.gpu.gpu_type == name]
         offered = [place for place in places if place.gpu.gpu_type == name]
-        for slot, place in zip(of_type, _matched(problem, of_type, offered), strict=True):
+        for slot, place in zip(
+            of_type, _matched(problem, of_type, offered), strict=True
+        ):
             if place is None:
                 unplaced.append(slot.gpu)
             else:
                 taken.append((place, slot))
     after = _bound_gpus(problem, taken, generation)
-    bound = BoundPlan(generation=generation, parent=parent, policy=plan.policy, gpus=after, unserved=plan.unserved)
-    return Bound(plan=bound, steps=transition(problem, before, after), unplaced=tuple(unplaced))
+    bound = BoundPlan(
+        generation=generation,
+        parent=parent,
+        policy=plan.policy,
+        gpus=after,
+        unserved=plan.unserved,
+    )
+    return Bound(
+        plan=bound, steps=transition(problem, before, after), unplaced=tuple(unplaced)
+    )
 
 
-def _still_there(running: BoundPlan | None, gpus: Sequence[Gpu]) -> tuple[BoundGpu, ...]:
+def _still_there(
+    running: BoundPlan | None, gpus: Sequence[Gpu]
+) -> tuple[BoundGpu, ...]:
     """The running GPUs that still exist under their id and type."""
     types = {gpu.id: gpu.gpu_type for gpu in gpus}
-    return tuple(gpu for gpu in (running.gpus if running else ()) if types.get(gpu.id) == gpu.gpu_type)
+    return tuple(
+        gpu
+        for gpu in (running.gpus if running else ())
+        if types.get(gpu.id) == gpu.gpu_type
+    )
 
 
 def _slots(problem: Problem, plan: Plan) -> list[_Slot]:
@@ -124,18 +150,30 @@ def _slots(problem: Problem, plan: Plan) -> list[_Slot]:
     rows = OperatingRows(problem)
     slots = []
     for gpu in plan.gpus:
-        single = replace(gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=_replica_order)))
-        replicas = [_unnamed(problem, rows, single, replica) for replica in single.replicas]
+        single = replace(
+            gpu, count=1, replicas=tuple(sorted(gpu.replicas, key=_replica_order))
+        )
+        replicas = [
+            _unnamed(problem, rows, single, replica) for replica in single.replicas
+        ]
         slot = _Slot(gpu=single, replicas=_by_identity(replicas))
         slots.extend([slot] * gpu.count)
-    return sorted(slots, key=lambda slot: (slot.gpu.clock_mhz, tuple(map(_replica_order, slot.gpu.replicas))))
+    return sorted(
+        slots,
+        key=lambda slot: (
+            slot.gpu.clock_mhz,
+            tuple(map(_replica_order, slot.gpu.replicas)),
+        ),
+    )
 
 
 def _replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
     return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
 
 
-def _unnamed(problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan) -> BoundReplica:
+def _unnamed(
+    problem: Problem, rows: OperatingRows, gpu: GpuPlan, replica: ReplicaPlan
+) -> BoundReplica:
     row = rows.row_of(gpu, replica)
     return BoundReplica(
         id=ReplicaId(""),
@@ -152,29 +190,48 @@ def _by_identity(replicas: Sequence[BoundReplica]) -> dict[_Identity, BoundRepli
     seen: Counter[tuple[str, str, float]] = Counter()
     identified = {}
     for replica in replicas:
-        alike = (replica.service, replica.network, round(replica.sm_percent, SM_PERCENT_DIGITS))
+        alike = (
+            replica.service,
+            replica.network,
+            round(replica.sm_percent, SM_PERCENT_DIGITS),
+        )
         identified[*alike, seen[alike]] = replica
         seen[alike] += 1
     return identified
 
 
-def _places(gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGpu]) -> list[_Place]:
+def _places(
+    gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGpu]
+) -> list[_Place]:
     """The GPUs that may take something, by id."""
-    node_by_id, running = {node.id: node for node in nodes}, {gpu.id: gpu for gpu in before}
+    node_by_id, running = (
+        {node.id: node for node in nodes},
+        {gpu.id: gpu for gpu in before},
+    )
     places = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.id):
         if gpu.node not in node_by_id:
-            raise InvalidInput("nodes", f"the node {gpu.node!r} of GPU {gpu.id!r} is not among them")
+            raise InvalidInput(
+                "nodes", f"the node {gpu.node!r} of GPU {gpu.id!r} is not among them"
+            )
         cordoned = gpu.cordoned or node_by_id[gpu.node].cordoned
         there = running.get(gpu.id)
         if not gpu.healthy or (cordoned and not (there and there.replicas)):
             continue
-        replicas = _by_identity(sorted(there.replicas, key=lambda replica: replica.id)) if there else {}
-        places.append(_Place(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas))
+        replicas = (
+            _by_identity(sorted(there.replicas, key=lambda replica: replica.id))
+            if there
+            else {}
+        )
+        places.append(
+            _Place(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas)
+        )
     return places
 
 
-def _matched(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -> list[_Place | None]:
+def _matched(
+    problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]
+) -> list[_Place | None]:
     """The place of each slot, None where there is none; all of one GPU type."""
     occupied = [place for place in places if place.replicas]
     # One on which tasks run is taken last.
@@ -186,7 +243,9 @@ def _matched(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place])
     lowest_empty = iter(empty)
     for slot, place in zip(*linear_sum_assignment(cost), strict=True):
         if not forbidden[slot, place]:
-            chosen[slot] = offered[place] if offered[place].replicas else next(lowest_empty)
+            chosen[slot] = (
+                offered[place] if offered[place].replicas else next(lowest_empty)
+            )
     return chosen
 
 
@@ -194,7 +253,9 @@ def _task_count(place: _Place) -> int:
     return len(place.running.tasks) if place.running else 0
 
 
-def _costs(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -> tuple[Costs, Flags]:
+def _costs(
+    problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]
+) -> tuple[Costs, Flags]:
     """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
 
     Whole numbers; each level's unit exceeds all that the levels below can add up to.
@@ -205,7 +266,11 @@ def _costs(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -
     stops = np.array([len(place.replicas) for place in places])[None, :] - kept
     cordoned = np.array([place.cordoned for place in places], dtype=bool)
     forbidden = cordoned[None, :] & (starts > 0)
-    drains = (starts > 0) & (stops > 0) & ~_overlap_fits(problem, slots, places, kept + starts + stops)
+    drains = (
+        (starts > 0)
+        & (stops > 0)
+        & ~_overlap_fits(problem, slots, places, kept + starts + stops)
+    )
 
     pairs = min(len(slots), len(places))
     max_replicas = max(len(slot.replicas) for slot in slots)
@@ -213,36 +278,65 @@ def _costs(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]) -
     start_unit = drain_unit * (pairs + 1)
     forbidden_unit = start_unit * (pairs * max_replicas + 1)
     changes = _changes(slots, places, kept)
-    cost = changes + drain_unit * drains + start_unit * (max_replicas - kept) + forbidden_unit * forbidden
+    cost = (
+        changes
+        + drain_unit * drains
+        + start_unit * (max_replicas - kept)
+        + forbidden_unit * forbidden
+    )
     return cost, forbidden
 
 
-def _overlap_fits(problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place], together: Costs) -> Flags:
+def _overlap_fits(
+    problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place], together: Costs
+) -> Flags:
     """(S, G): whether the replicas of both, `together` in number, can run side by side; kept ones with new memory."""
-    old_mib = [{identity: replica.memory_mib for identity, replica in place.replicas.items()} for place in places]
-    new_total_mib = [sum(replica.memory_mib for replica in slot.replicas.values()) for slot in slots]
+    old_mib = [
+        {identity: replica.memory_mib for identity, replica in place.replicas.items()}
+        for place in places
+    ]
+    new_total_mib = [
+        sum(replica.memory_mib for replica in slot.replicas.values()) for slot in slots
+    ]
     old_total_mib = [sum(each.values()) for each in old_mib]
     kept_mib = _common([list(slot.replicas) for slot in slots], old_mib)
-    needed_mib = np.array(new_total_mib)[:, None] + np.array(old_total_mib)[None, :] - kept_mib
+    needed_mib = (
+        np.array(new_total_mib)[:, None] + np.array(old_total_mib)[None, :] - kept_mib
+    )
     memory_mib = problem.gpu_type(slots[0].gpu.gpu_type).memory_mib
-    fits: Flags = (needed_mib <= memory_mib) & (together <= problem.max_replicas_per_gpu)
+    fits: Flags = (needed_mib <= memory_mib) & (
+        together <= problem.max_replicas_per_gpu
+    )
     return fits
 
 
 def _changes(slots: Sequence[_Slot], places: Sequence[_Place], kept: Costs) -> Costs:
     """(S, G): kept replicas whose batch changes, plus 1 where the clock changes under kept replicas."""
     same_batch = _common(
-        [[(identity, replica.batch) for identity, replica in slot.replicas.items()] for slot in slots],
-        [{(identity, replica.batch): 1.0 for identity, replica in place.replicas.items()} for place in places],
+        [
+            [(identity, replica.batch) for identity, replica in slot.replicas.items()]
+            for slot in slots
+        ],
+        [
+            {
+                (identity, replica.batch): 1.0
+                for identity, replica in place.replicas.items()
+            }
+            for place in places
+        ],
     )
-    old_clock_mhz = np.array([place.running.clock_mhz if place.running else 0.0 for place in places])
+    old_clock_mhz = np.array(
+        [place.running.clock_mhz if place.running else 0.0 for place in places]
+    )
     new_clock_mhz = np.array([slot.gpu.clock_mhz for slot in slots])
     clock_changes = (new_clock_mhz[:, None] != old_clock_mhz[None, :]) & (kept > 0)
     changes: Costs = kept - same_batch + clock_changes
     return changes
 
 
-def _common(wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]) -> Costs:
+def _common(
+    wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]
+) -> Costs:
     """(S, G): the summed weights, per pair, of the keys that both have.
 
     Key by key, for each is on a few GPUs only: a product of (S, keys) and (keys, G) would be almost all zeros.
@@ -258,19 +352,29 @@ def _common(wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, fl
     common: Costs = np.zeros((len(wanted), len(weights)))
     for key, slots in slots_with.items():
         if weight_at := places_with.get(key):
-            common[np.array(slots)[:, None], list(weight_at)] += list(weight_at.values())
+            common[np.array(slots)[:, None], list(weight_at)] += list(
+                weight_at.values()
+            )
     return common
 
 
-def _bound_gpus(problem: Problem, taken: Sequence[tuple[_Place, _Slot]], generation: int) -> tuple[BoundGpu, ...]:
+def _bound_gpus(
+    problem: Problem, taken: Sequence[tuple[_Place, _Slot]], generation: int
+) -> tuple[BoundGpu, ...]:
     """The GPUs with their replicas, by GPU id; kept replicas keep their ids, new ones are numbered in that order."""
     numbers = itertools.count(1)
     bound = []
     for place, slot in sorted(taken, key=lambda pair: pair[0].gpu.id):
         gpu_type = problem.gpu_type(place.gpu.gpu_type)
-        replicas = _reserved(slot.replicas, place.replicas, memory_mib=gpu_type.memory_mib)
+        replicas = _reserved(
+            slot.replicas, place.replicas, memory_mib=gpu_type.memory_mib
+        )
         named = [
-            replica if replica.id else replace(replica, id=_new_id(replica.service, generation, next(numbers)))
+            replica
+            if replica.id
+            else replace(
+                replica, id=_new_id(replica.service, generation, next(numbers))
+            )
             for replica in replicas
         ]
         bound.append(
@@ -295,7 +399,9 @@ def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
         replace(
             gpu,
             replicas=tuple(
-                each if each.id else replace(each, id=_new_id(each.service, generation, next(numbers)))
+                each
+                if each.id
+                else replace(each, id=_new_id(each.service, generation, next(numbers)))
                 for each in gpu.replicas
             ),
         )
@@ -304,7 +410,10 @@ def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
 
 
 def _reserved(
-    wanted: Mapping[_Identity, BoundReplica], running: Mapping[_Identity, BoundReplica], *, memory_mib: float
+    wanted: Mapping[_Identity, BoundReplica],
+    running: Mapping[_Identity, BoundReplica],
+    *,
+    memory_mib: float,
 ) -> list[BoundReplica]:
     """The wanted replicas; those that run with enough memory keep id and reservation, the others have no id yet.
 
@@ -316,14 +425,21 @@ def _reserved(
         for identity, replica in wanted.items()
         if identity in running and running[identity].memory_mib >= replica.memory_mib
     }
-    excess_mib = {identity: old.memory_mib - wanted[identity].memory_mib for identity, old in kept.items()}
+    excess_mib = {
+        identity: old.memory_mib - wanted[identity].memory_mib
+        for identity, old in kept.items()
+    }
     spare_mib = memory_mib - sum(replica.memory_mib for replica in wanted.values())
-    for identity in sorted(kept, key=lambda identity: (-excess_mib[identity], identity)):
+    for identity in sorted(
+        kept, key=lambda identity: (-excess_mib[identity], identity)
+    ):
         if sum(excess_mib[each] for each in kept) <= max(0.0, spare_mib):
             break
         del kept[identity]
     return [
-        replace(replica, id=kept[identity].id, memory_mib=kept[identity].memory_mib) if identity in kept else replica
+        replace(replica, id=kept[identity].id, memory_mib=kept[identity].memory_mib)
+        if identity in kept
+        else replica
         for identity, replica in wanted.items()
     ]
 

@@ -24,7 +24,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.laws.colocation import capacity_rps, execution_ms
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType, Service, Variant
 
 MIN_SAVING = 0.1
@@ -52,7 +57,11 @@ class VariantChoice:
 
 
 def choose_variant(
-    problem: Problem, service: Service, *, running: str | None = None, min_saving: float = MIN_SAVING
+    problem: Problem,
+    service: Service,
+    *,
+    running: str | None = None,
+    min_saving: float = MIN_SAVING,
 ) -> VariantChoice:
     """The choice for one service. O(rows of its variants).
 
@@ -65,7 +74,9 @@ def choose_variant(
     best = found[0] if found and found[0].usd_per_hour is not None else None
     if best is None:
         kept = running if running in costs else None
-        return VariantChoice(service=service.name, network=kept or service.network, costs=found)
+        return VariantChoice(
+            service=service.name, network=kept or service.network, costs=found
+        )
     now, least = costs.get(running or ""), best.usd_per_hour
     stays = now is not None and least is not None and least >= now * (1.0 - min_saving)
     network = running if stays and running is not None else best.variant.network
@@ -78,8 +89,13 @@ def variant_costs(problem: Problem, service: Service) -> tuple[VariantCost, ...]
     The problem is as for `choose_variant`. Raises KeyError for a service that it lacks.
     """
     demand = problem.service(service.name)
-    able = (each for each in service.variants if each.accuracy >= service.accuracy_floor)
-    found = (VariantCost(variant=each, usd_per_hour=_cost(problem, demand, each.network)) for each in able)
+    able = (
+        each for each in service.variants if each.accuracy >= service.accuracy_floor
+    )
+    found = (
+        VariantCost(variant=each, usd_per_hour=_cost(problem, demand, each.network))
+        for each in able
+    )
     return tuple(sorted(found, key=_order))
 
 
@@ -87,13 +103,22 @@ def choose_variants(
     problem: Problem, services: Sequence[Service], running: Mapping[str, str]
 ) -> tuple[VariantChoice, ...]:
     """The choices of services that have variants, by name; running: the network that serves each now."""
-    named = sorted((each for each in services if each.variants), key=lambda each: each.name)
-    return tuple(choose_variant(problem, each, running=running.get(each.name)) for each in named)
+    named = sorted(
+        (each for each in services if each.variants), key=lambda each: each.name
+    )
+    return tuple(
+        choose_variant(problem, each, running=running.get(each.name)) for each in named
+    )
 
 
 def _order(cost: VariantCost) -> tuple[bool, float, float, str]:
     usd = cost.usd_per_hour
-    return usd is None, usd if usd is not None else 0.0, -cost.variant.accuracy, cost.variant.network
+    return (
+        usd is None,
+        usd if usd is not None else 0.0,
+        -cost.variant.accuracy,
+        cost.variant.network,
+    )
 
 
 def _cost(problem: Problem, demand: ServiceDemand, network: str) -> float | None:
@@ -102,17 +127,29 @@ def _cost(problem: Problem, demand: ServiceDemand, network: str) -> float | None
     for gpu_type in problem.gpu_types:
         points = problem.points_of(network, gpu_type.name)
         if points is not None and demand.allows(gpu_type.name) and gpu_type.count != 0:
-            found += [_row_cost(problem, demand, gpu_type, points, row) for row in points.rows]
+            found += [
+                _row_cost(problem, demand, gpu_type, points, row) for row in points.rows
+            ]
     return min((usd for usd in found if usd is not None), default=None)
 
 
 def _row_cost(
-    problem: Problem, demand: ServiceDemand, gpu_type: GpuType, points: OperatingPoints, row: OperatingPoint
+    problem: Problem,
+    demand: ServiceDemand,
+    gpu_type: GpuType,
+    points: OperatingPoints,
+    row: OperatingPoint,
 ) -> float | None:
     part = _part(gpu_type, row)
     duration_ms = execution_ms(row, sensitivity=points.sensitivity, gpu_type=gpu_type)
     law, percentile = problem.capacity_law, demand.percentile
-    carried = capacity_rps(law, percentile=percentile, batch=row.batch, slo_ms=demand.slo_ms, execution_ms=duration_ms)
+    carried = capacity_rps(
+        law,
+        percentile=percentile,
+        batch=row.batch,
+        slo_ms=demand.slo_ms,
+        execution_ms=duration_ms,
+    )
     if part > 1.0 or carried <= 0.0:
         return None
     replicas = max(demand.arrival_rate_rps / carried, float(demand.min_replicas), 1.0)
@@ -126,5 +163,7 @@ def _row_cost(
 def _part(gpu_type: GpuType, row: OperatingPoint) -> float:
     """What one replica takes of a GPU; above 1 where it does not fit."""
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
-    watts = row.power_w / room_w if room_w > 0.0 else (0.0 if row.power_w <= 0.0 else 2.0)
+    watts = (
+        row.power_w / room_w if room_w > 0.0 else (0.0 if row.power_w <= 0.0 else 2.0)
+    )
     return max(row.sm_percent / 100.0, row.memory_mib / gpu_type.memory_mib, watts)

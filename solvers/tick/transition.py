@@ -84,13 +84,18 @@ class _Move:
         )
 
 
-def transition(problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]) -> tuple[TransitionStep, ...]:
+def transition(
+    problem: Problem, before: Sequence[BoundGpu], after: Sequence[BoundGpu]
+) -> tuple[TransitionStep, ...]:
     """The ordered steps from `before` to `after`; empty when nothing changes.
 
     `before` holds the GPUs that still exist: what ran on a lost GPU is lost already and no step can stop it.
     """
     old, new = {gpu.id: gpu for gpu in before}, {gpu.id: gpu for gpu in after}
-    moves = [_move(problem, old.get(id_), new.get(id_)) for id_ in sorted(old.keys() | new.keys())]
+    moves = [
+        _move(problem, old.get(id_), new.get(id_))
+        for id_ in sorted(old.keys() | new.keys())
+    ]
     ranked = [step for move in moves for step in _steps(move)]
     ranked.sort(key=lambda each: each[:3])
     return _with_losses([step for *_, step in ranked], moves)
@@ -102,19 +107,39 @@ def _move(problem: Problem, before: BoundGpu | None, after: BoundGpu | None) -> 
     old = {replica.id: replica for replica in before.replicas} if before else {}
     new = {replica.id: replica for replica in after.replicas} if after else {}
     kept = sorted(old.keys() & new.keys())
-    retuned = before and after and (before.clock_mhz, before.power_cap_w) != (after.clock_mhz, after.power_cap_w)
+    retuned = (
+        before
+        and after
+        and (before.clock_mhz, before.power_cap_w)
+        != (after.clock_mhz, after.power_cap_w)
+    )
     change = tuple(id_ for id_ in kept if retuned or old[id_] != new[id_])
-    return _Move(gpu=gpu, old=old, new=new, change=change, overlap_fits=_overlap_fits(problem, gpu, old, new))
+    return _Move(
+        gpu=gpu,
+        old=old,
+        new=new,
+        change=change,
+        overlap_fits=_overlap_fits(problem, gpu, old, new),
+    )
 
 
 def _overlap_fits(
-    problem: Problem, gpu: BoundGpu, old: Mapping[ReplicaId, BoundReplica], new: Mapping[ReplicaId, BoundReplica]
+    problem: Problem,
+    gpu: BoundGpu,
+    old: Mapping[ReplicaId, BoundReplica],
+    new: Mapping[ReplicaId, BoundReplica],
 ) -> bool:
     if old.keys() <= new.keys() or new.keys() <= old.keys():
         return True
     together = old.keys() | new.keys()
-    memory_mib = sum(max(each[id_].memory_mib for each in (old, new) if id_ in each) for id_ in together)
-    return len(together) <= problem.max_replicas_per_gpu and memory_mib <= problem.gpu_type(gpu.gpu_type).memory_mib
+    memory_mib = sum(
+        max(each[id_].memory_mib for each in (old, new) if id_ in each)
+        for id_ in together
+    )
+    return (
+        len(together) <= problem.max_replicas_per_gpu
+        and memory_mib <= problem.gpu_type(gpu.gpu_type).memory_mib
+    )
 
 
 _ADD, _SWAP, _REMOVE = range(3)
@@ -123,8 +148,15 @@ _ADD, _SWAP, _REMOVE = range(3)
 def _steps(move: _Move) -> Iterator[tuple[int, float, GpuId, TransitionStep]]:
     """The steps of one GPU, each after its rank."""
 
-    def ranked(kind: int, step: TransitionStep) -> tuple[int, float, GpuId, TransitionStep]:
-        return kind, -move.gain_rps, move.gpu.id, replace(step, keep=_left_alone(move, step))
+    def ranked(
+        kind: int, step: TransitionStep
+    ) -> tuple[int, float, GpuId, TransitionStep]:
+        return (
+            kind,
+            -move.gain_rps,
+            move.gpu.id,
+            replace(step, keep=_left_alone(move, step)),
+        )
 
     start, change, stop = move.start, move.change, move.stop
     step = TransitionStep(gpu=move.gpu.id, node=move.gpu.node, mode="shadow")
@@ -132,7 +164,10 @@ def _steps(move: _Move) -> Iterator[tuple[int, float, GpuId, TransitionStep]]:
         yield ranked(_ADD, replace(step, start=start))
         yield ranked(_REMOVE, replace(step, change=change, stop=stop))
     elif start and stop:
-        yield ranked(_SWAP, replace(step, mode="drain_first", start=start, change=change, stop=stop))
+        yield ranked(
+            _SWAP,
+            replace(step, mode="drain_first", start=start, change=change, stop=stop),
+        )
     elif start or (change and not stop and move.gain_rps >= 0.0):
         yield ranked(_ADD, replace(step, start=start, change=change))
     elif change or stop:
@@ -140,7 +175,11 @@ def _steps(move: _Move) -> Iterator[tuple[int, float, GpuId, TransitionStep]]:
 
 
 def _left_alone(move: _Move, step: TransitionStep) -> tuple[ReplicaId, ...]:
-    there = move.new.keys() | move.old.keys() if move.overlap_fits and step.stop else move.old.keys()
+    there = (
+        move.new.keys() | move.old.keys()
+        if move.overlap_fits and step.stop
+        else move.old.keys()
+    )
     return tuple(sorted(there - set(step.start) - set(step.change) - set(step.stop)))
 
 
@@ -148,7 +187,9 @@ def _rate_rps(replicas: Mapping[ReplicaId, BoundReplica]) -> float:
     return sum(replica.arrival_rate_rps for replica in replicas.values())
 
 
-def _with_losses(steps: Sequence[TransitionStep], moves: Sequence[_Move]) -> tuple[TransitionStep, ...]:
+def _with_losses(
+    steps: Sequence[TransitionStep], moves: Sequence[_Move]
+) -> tuple[TransitionStep, ...]:
     """The steps with their losses, from walking through them once."""
     by_gpu = {move.gpu.id: move for move in moves}
     needed_rps, carried_rps = _needed_rps(moves), _carried_rps(moves)
@@ -161,7 +202,9 @@ def _with_losses(steps: Sequence[TransitionStep], moves: Sequence[_Move]) -> tup
             if step.mode == "shadow":
                 lowest_rps += up_rps[service]
             if needed_rps[service] - lowest_rps > LOSS_TOLERANCE * needed_rps[service]:
-                losses.append(RateLoss(service=service, rate_rps=needed_rps[service] - lowest_rps))
+                losses.append(
+                    RateLoss(service=service, rate_rps=needed_rps[service] - lowest_rps)
+                )
         for service in sorted(up_rps.keys() | down_rps.keys()):
             carried_rps[service] += up_rps[service] - down_rps[service]
         told.append(replace(step, losses=tuple(losses)))
@@ -176,7 +219,10 @@ def _needed_rps(moves: Sequence[_Move]) -> dict[str, float]:
             old_rps[replica.service] += replica.arrival_rate_rps
         for replica in move.new.values():
             new_rps[replica.service] += replica.arrival_rate_rps
-    return {service: min(old_rps[service], new_rps[service]) for service in sorted(old_rps.keys() | new_rps.keys())}
+    return {
+        service: min(old_rps[service], new_rps[service])
+        for service in sorted(old_rps.keys() | new_rps.keys())
+    }
 
 
 def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
@@ -191,7 +237,9 @@ def _carried_rps(moves: Sequence[_Move]) -> defaultdict[str, float]:
     return carried_rps
 
 
-def _rate_changes(move: _Move, step: TransitionStep) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
+def _rate_changes(
+    move: _Move, step: TransitionStep
+) -> tuple[defaultdict[str, float], defaultdict[str, float]]:
     """By service, the rate that the step adds and the rate that it takes away."""
     up_rps: defaultdict[str, float] = defaultdict(float)
     down_rps: defaultdict[str, float] = defaultdict(float)

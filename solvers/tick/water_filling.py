@@ -41,7 +41,10 @@ class Taker:
 
 
 def fill(
-    takers: Sequence[Taker], *, budget_w: float = math.inf, node_caps_w: Mapping[str, float] | None = None
+    takers: Sequence[Taker],
+    *,
+    budget_w: float = math.inf,
+    node_caps_w: Mapping[str, float] | None = None,
 ) -> dict[str, float] | None:
     """Watts by GPU; None where not even what they draw at least is there. The order of `takers` changes nothing.
 
@@ -58,9 +61,15 @@ def fill(
     slack_w = 1e-6 * sum(given.values())
     if total_w < -slack_w or any(watts < -slack_w for watts in left.values()):
         return None
-    for _, taker_id, node, watts in sorted(_segments(ordered), key=lambda segment: (-segment[0], *segment[1:])):
+    for _, taker_id, node, watts in sorted(
+        _segments(ordered), key=lambda segment: (-segment[0], *segment[1:])
+    ):
         more_w = max(0.0, min(watts, left[node], total_w))
-        given[taker_id], left[node], total_w = given[taker_id] + more_w, left[node] - more_w, total_w - more_w
+        given[taker_id], left[node], total_w = (
+            given[taker_id] + more_w,
+            left[node] - more_w,
+            total_w - more_w,
+        )
     _share_rest(ordered, given, left, total_w)
     return given
 
@@ -69,18 +78,29 @@ def _segments(takers: Iterable[Taker]) -> list[tuple[float, str, str, float]]:
     """(slope, GPU, node, watts) of every segment up to what the GPU may draw; rising ones only."""
     found = []
     for taker in takers:
-        for (start_w, start), (end_w, end) in zip(taker.curve, taker.curve[1:], strict=False):
+        for (start_w, start), (end_w, end) in zip(
+            taker.curve, taker.curve[1:], strict=False
+        ):
             watts = min(end_w, taker.max_w) - max(start_w, taker.min_w)
             if watts > _MIN_W and end > start:
-                found.append(((end - start) / (end_w - start_w), taker.id, taker.node, watts))
+                found.append(
+                    ((end - start) / (end_w - start_w), taker.id, taker.node, watts)
+                )
     return found
 
 
-def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str, float], total_w: float) -> None:
+def _share_rest(
+    takers: Sequence[Taker],
+    given: dict[str, float],
+    left: dict[str, float],
+    total_w: float,
+) -> None:
     """Raise all alike until they are full, or their node, or the cluster is; changes `given`."""
     open_takers = [taker for taker in takers if taker.max_w - given[taker.id] > _MIN_W]
     while open_takers and total_w > _MIN_W:
-        counts = {node: sum(taker.node == node for taker in open_takers) for node in left}
+        counts = {
+            node: sum(taker.node == node for taker in open_takers) for node in left
+        }
         step_w = min(
             total_w / len(open_takers),
             *(taker.max_w - given[taker.id] for taker in open_takers),
@@ -92,17 +112,23 @@ def _share_rest(takers: Sequence[Taker], given: dict[str, float], left: dict[str
             left[taker.node] -= step_w
         total_w -= step_w * len(open_takers)
         open_takers = [
-            taker for taker in open_takers if taker.max_w - given[taker.id] > _MIN_W and left[taker.node] > _MIN_W
+            taker
+            for taker in open_takers
+            if taker.max_w - given[taker.id] > _MIN_W and left[taker.node] > _MIN_W
         ]
 
 
-def throughput_curve(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def throughput_curve(
+    points: Iterable[tuple[float, float]],
+) -> tuple[tuple[float, float], ...]:
     """The concave hull of (watts, throughput) points, ascending; of what draws more and brings less nothing is left."""
     hull: list[tuple[float, float]] = []
     for watts, value in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if hull and (watts - hull[-1][0] <= _MIN_W or value <= hull[-1][1]):
             continue
-        while len(hull) >= 2 and _slope(hull[-1], (watts, value)) >= _slope(hull[-2], hull[-1]):
+        while len(hull) >= 2 and _slope(hull[-1], (watts, value)) >= _slope(
+            hull[-2], hull[-1]
+        ):
             hull.pop()
         hull.append((watts, value))
     return tuple(hull)

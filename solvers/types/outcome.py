@@ -91,7 +91,9 @@ class Prices:
 
     def of_gpu_type(self, name: str) -> float:
         """What one more GPU of a type is worth."""
-        return next((price.per_gpu for price in self.gpu_types if price.gpu_type == name), 0.0)
+        return next(
+            (price.per_gpu for price in self.gpu_types if price.gpu_type == name), 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,5 +176,7 @@ class Budget:
         return max(0.0, self.seconds - self.elapsed())
 
 
-TICK = Budget(seconds=0.8, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0))
+TICK = Budget(
+    seconds=0.8, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
+)
 """What the control loop gives a policy where its operator says nothing else."""

@@ -14,7 +14,15 @@ from solvers.types.state import GpuId, NodeId, ReplicaId, TaskKind
 UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
 WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
 """Reasons that more GPUs, or less demand of others, would end."""
-UNSERVED_REASONS: tuple[UnservedReason, ...] = ("slo", "stock", "sm", "memory", "power", "replicas", "budget")
+UNSERVED_REASONS: tuple[UnservedReason, ...] = (
+    "slo",
+    "stock",
+    "sm",
+    "memory",
+    "power",
+    "replicas",
+    "budget",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +160,11 @@ def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
 
 def anonymous(bound: BoundPlan) -> Plan:
     """The plan without identities: one GpuPlan per physical GPU, in the order of GPU ids."""
-    gpus = (anonymous_gpu(gpu) for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id) if gpu.replicas)
+    gpus = (
+        anonymous_gpu(gpu)
+        for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id)
+        if gpu.replicas
+    )
     return Plan(policy=bound.policy, gpus=tuple(gpus), unserved=bound.unserved)
 
 
@@ -184,12 +196,25 @@ def planned_rates_rps(bound: BoundPlan | None) -> defaultdict[str, float]:
 
 def replicas_of(plan: Plan, service: str) -> Iterator[tuple[GpuPlan, ReplicaPlan]]:
     """Every replica entry of a service with the GPUs that carry it."""
-    return ((gpu, replica) for gpu in plan.gpus for replica in gpu.replicas if replica.service == service)
+    return (
+        (gpu, replica)
+        for gpu in plan.gpus
+        for replica in gpu.replicas
+        if replica.service == service
+    )
 
 
 def _replica_counts(plan: Plan) -> Counter[ReplicaKey]:
     counts: Counter[ReplicaKey] = Counter()
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            counts[(replica.service, gpu.gpu_type, replica.sm_percent, replica.batch, gpu.clock_mhz)] += gpu.count
+            counts[
+                (
+                    replica.service,
+                    gpu.gpu_type,
+                    replica.sm_percent,
+                    replica.batch,
+                    gpu.clock_mhz,
+                )
+            ] += gpu.count
     return counts

@@ -5,7 +5,14 @@ from typing import cast
 
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus
-from solvers.types.plan import UNSERVED_REASONS, GpuPlan, Plan, ReplicaPlan, Unserved, UnservedReason
+from solvers.types.plan import (
+    UNSERVED_REASONS,
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    Unserved,
+    UnservedReason,
+)
 from solvers.types.strict_json import Fields, parse_json
 
 RESERVED = dict.fromkeys(
@@ -41,7 +48,9 @@ def plan_to_json(plan: Plan, report: PlanReport) -> str:
     return json.dumps(plan_document(plan, report), indent=1, allow_nan=False)
 
 
-def plan_from_document(document: object, path: str = "") -> tuple[Plan, PlanReport | None]:
+def plan_from_document(
+    document: object, path: str = ""
+) -> tuple[Plan, PlanReport | None]:
     """The Plan that a parsed JSON document states, and its report where it has one. Raises InvalidInput."""
     fields = Fields(document, path, RESERVED)
     if fields.whole("version") != 1:
@@ -51,7 +60,11 @@ def plan_from_document(document: object, path: str = "") -> tuple[Plan, PlanRepo
         gpus=fields.each("gpus", _gpu),
         unserved=fields.each("unserved", _unserved),
     )
-    report = _report(fields.value("report"), fields.at("report")) if fields.has("report") else None
+    report = (
+        _report(fields.value("report"), fields.at("report"))
+        if fields.has("report")
+        else None
+    )
     fields.done()
     return plan, report
 
@@ -116,7 +129,9 @@ def _unserved(document: object, path: str) -> Unserved:
         service=fields.text("service"),
         rate_rps=fields.number("rate_rps"),
         reason=cast(UnservedReason, fields.choice("reason", UNSERVED_REASONS)),
-        replicas_missing=fields.whole("replicas_missing") if fields.given("replicas_missing") else 0,
+        replicas_missing=fields.whole("replicas_missing")
+        if fields.given("replicas_missing")
+        else 0,
     )
     fields.done()
     return unserved
@@ -132,9 +147,13 @@ def _report(document: object, path: str) -> PlanReport:
         seconds=fields.number("seconds"),
         method=_any_text(fields.value("method"), fields.at("method")),
         messages=fields.each("messages", _any_text),
-        served_weight=fields.number("served_weight") if fields.given("served_weight") else None,
+        served_weight=fields.number("served_weight")
+        if fields.given("served_weight")
+        else None,
         served_weight_upper_bound=(
-            _number_or_null(fields, "served_weight_upper_bound") if fields.given("served_weight_upper_bound") else None
+            _number_or_null(fields, "served_weight_upper_bound")
+            if fields.given("served_weight_upper_bound")
+            else None
         ),
     )
     fields.done()
@@ -142,7 +161,11 @@ def _report(document: object, path: str) -> PlanReport:
 
 
 def _number_or_null(fields: Fields, name: str) -> float | None:
-    return None if fields.value(name) is None else fields.number(name, at_least=float("-inf"))
+    return (
+        None
+        if fields.value(name) is None
+        else fields.number(name, at_least=float("-inf"))
+    )
 
 
 def _any_text(value: object, path: str) -> str:
@@ -156,7 +179,10 @@ def _gpu_document(gpu: GpuPlan) -> dict[str, object]:
         "gpu_type": gpu.gpu_type,
         "count": gpu.count,
         "clock_mhz": gpu.clock_mhz,
-        "replicas": [{name: getattr(replica, name) for name in ReplicaPlan.__slots__} for replica in gpu.replicas],
+        "replicas": [
+            {name: getattr(replica, name) for name in ReplicaPlan.__slots__}
+            for replica in gpu.replicas
+        ],
     }
 
 

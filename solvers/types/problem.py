@@ -35,7 +35,9 @@ class OperatingPoint(NamedTuple):
     def slower(self, factor: float) -> "OperatingPoint":
         """The same where every part of the time takes so many times as long."""
         return self._replace(
-            transfer_ms=factor * self.transfer_ms, launch_ms=factor * self.launch_ms, run_ms=factor * self.run_ms
+            transfer_ms=factor * self.transfer_ms,
+            launch_ms=factor * self.launch_ms,
+            run_ms=factor * self.run_ms,
         )
 
 
@@ -66,14 +68,18 @@ class CapacityLaw:
 
         Raises ValueError when the law holds no such percentile or batch.
         """
-        column = self.max_utilisation[self.percentiles.index(percentile)][self.batches.index(batch)]
+        column = self.max_utilisation[self.percentiles.index(percentile)][
+            self.batches.index(batch)
+        ]
         if ratio < self.slo_ratios[0]:
             return 0.0
         if ratio >= self.slo_ratios[-1]:
             return column[-1]
         right = bisect_right(self.slo_ratios, ratio)
         low, high = self.slo_ratios[right - 1], self.slo_ratios[right]
-        return column[right - 1] + (column[right] - column[right - 1]) * (ratio - low) / (high - low)
+        return column[right - 1] + (column[right] - column[right - 1]) * (
+            ratio - low
+        ) / (high - low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

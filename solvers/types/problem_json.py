@@ -9,7 +9,14 @@ import numpy as np
 
 from solvers.types.errors import InvalidInput
 from solvers.types.plan_json import RESERVED, plan_document, plan_from_document
-from solvers.types.problem import CapacityLaw, Objective, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    Objective,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 from solvers.types.strict_json import (
     MAX_NUMBER,
@@ -44,54 +51,87 @@ def problem_from_document(document: object) -> Problem:
     if fields.whole("version") != 1:
         raise InvalidInput("version", "this program reads version 1 only")
     problem = Problem(
-        objective=cast(Objective, fields.choice("objective", ("min_cost", "max_goodput"))),
-        energy_price_usd_per_kwh=_optional(fields, "energy_price_usd_per_kwh", fields.number, 0.0),
+        objective=cast(
+            Objective, fields.choice("objective", ("min_cost", "max_goodput"))
+        ),
+        energy_price_usd_per_kwh=_optional(
+            fields, "energy_price_usd_per_kwh", fields.number, 0.0
+        ),
         max_replicas_per_gpu=fields.whole("max_replicas_per_gpu", at_least=1),
         capacity_law=_capacity_law(fields.value("capacity_law"), "capacity_law"),
         gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
         services=fields.each("services", service_from_document),
         points=fields.each("points", _points),
-        current=plan_from_document(fields.value("current"), "current")[0] if fields.has("current") else None,
-        migration_cost_usd_per_hour=_optional(fields, "migration_cost_usd_per_hour", fields.number, 0.0),
+        current=plan_from_document(fields.value("current"), "current")[0]
+        if fields.has("current")
+        else None,
+        migration_cost_usd_per_hour=_optional(
+            fields, "migration_cost_usd_per_hour", fields.number, 0.0
+        ),
     )
     fields.done()
     _check_references(problem)
     return problem
 
 
-def _optional(fields: Fields, name: str, read: Callable[[str], float], default: float) -> float:
+def _optional(
+    fields: Fields, name: str, read: Callable[[str], float], default: float
+) -> float:
     return read(name) if fields.given(name) else default
 
 
 def _capacity_law(document: object, path: str) -> CapacityLaw:
     fields = Fields(document, path)
-    percentiles = fields.each("percentiles", lambda v, p: read_number(v, p, above=0.0, at_most=1 - 1e-12), at_least=1)
-    batches = fields.each("batches", lambda v, p: read_whole(v, p, at_least=1), at_least=1)
-    ratios = fields.each("slo_ratios", lambda v, p: read_number(v, p, at_least=1.0), at_least=2)
+    percentiles = fields.each(
+        "percentiles",
+        lambda v, p: read_number(v, p, above=0.0, at_most=1 - 1e-12),
+        at_least=1,
+    )
+    batches = fields.each(
+        "batches", lambda v, p: read_whole(v, p, at_least=1), at_least=1
+    )
+    ratios = fields.each(
+        "slo_ratios", lambda v, p: read_number(v, p, at_least=1.0), at_least=2
+    )
     _refuse_repeats(fields.at("percentiles"), percentiles)
     _refuse_repeats(fields.at("batches"), batches)
     if any(right <= left for left, right in itertools.pairwise(ratios)):
         raise InvalidInput(fields.at("slo_ratios"), "must ascend strictly")
     utilisation = _utilisation(fields, (len(percentiles), len(batches), len(ratios)))
     fields.done()
-    return CapacityLaw(percentiles=percentiles, batches=batches, slo_ratios=ratios, max_utilisation=utilisation)
+    return CapacityLaw(
+        percentiles=percentiles,
+        batches=batches,
+        slo_ratios=ratios,
+        max_utilisation=utilisation,
+    )
 
 
-def _utilisation(fields: Fields, shape: tuple[int, int, int]) -> tuple[tuple[tuple[float, ...], ...], ...]:
+def _utilisation(
+    fields: Fields, shape: tuple[int, int, int]
+) -> tuple[tuple[tuple[float, ...], ...], ...]:
     path = fields.at("max_utilisation")
     table = tuple(
         tuple(
-            tuple(read_number(value, at, at_most=1.0) for value, at in read_items(column, column_path))
+            tuple(
+                read_number(value, at, at_most=1.0)
+                for value, at in read_items(column, column_path)
+            )
             for column, column_path in read_items(plane, plane_path)
         )
         for plane, plane_path in fields.items("max_utilisation")
     )
     if len(table) != shape[0] or any(len(plane) != shape[1] for plane in table):
-        raise InvalidInput(path, f"must have {shape[0]} × {shape[1]} × {shape[2]} values")
+        raise InvalidInput(
+            path, f"must have {shape[0]} × {shape[1]} × {shape[2]} values"
+        )
     for p, plane in enumerate(table):
         for b, column in enumerate(plane):
             if len(column) != shape[2]:
-                raise InvalidInput(f"{path}[{p}][{b}]", f"must have {shape[2]} values, not {len(column)}")
+                raise InvalidInput(
+                    f"{path}[{p}][{b}]",
+                    f"must have {shape[2]} values, not {len(column)}",
+                )
             if any(right < left for left, right in itertools.pairwise(column)):
                 raise InvalidInput(f"{path}[{p}][{b}]", "must not fall along the ratio")
     return table
@@ -107,7 +147,9 @@ def _gpu_type(document: object, path: str) -> GpuType:
         sm_percent_step=fields.number("sm_percent_step", above=0.0, at_most=100.0),
         idle_w=fields.number("idle_w"),
         power_cap_w=fields.number("power_cap_w", above=0.0),
-        clocks_mhz=fields.each("clocks_mhz", lambda v, p: read_number(v, p, above=0.0), at_least=1),
+        clocks_mhz=fields.each(
+            "clocks_mhz", lambda v, p: read_number(v, p, above=0.0), at_least=1
+        ),
         launch_per_neighbour=fields.number("launch_per_neighbour"),
         launch_base=fields.number("launch_base"),
     )
@@ -119,7 +161,11 @@ def _gpu_type(document: object, path: str) -> GpuType:
 def service_from_document(document: object, path: str) -> ServiceDemand:
     """One entry of `services`. Raises InvalidInput, whose field begins with `path`."""
     fields = Fields(document, path, RESERVED)
-    types = fields.each("allowed_gpu_types", read_text) if fields.has("allowed_gpu_types") else None
+    types = (
+        fields.each("allowed_gpu_types", read_text)
+        if fields.has("allowed_gpu_types")
+        else None
+    )
     service = ServiceDemand(
         name=fields.text("name"),
         network=fields.text("network"),
@@ -127,14 +173,19 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
         percentile=fields.number("percentile", above=0.0, at_most=1 - 1e-12),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
         priority=fields.number("priority", above=0.0),
-        min_replicas=fields.whole("min_replicas") if fields.given("min_replicas") else 0,
-        max_replicas=fields.whole("max_replicas", at_least=1) if fields.has("max_replicas") else None,
+        min_replicas=fields.whole("min_replicas")
+        if fields.given("min_replicas")
+        else 0,
+        max_replicas=fields.whole("max_replicas", at_least=1)
+        if fields.has("max_replicas")
+        else None,
         allowed_gpu_types=types,
     )
     fields.done()
     if service.max_replicas is not None and service.min_replicas > service.max_replicas:
         raise InvalidInput(
-            fields.at("min_replicas"), f"{service.min_replicas} is above max_replicas, {service.max_replicas}"
+            fields.at("min_replicas"),
+            f"{service.min_replicas} is above max_replicas, {service.max_replicas}",
         )
     return service
 
@@ -156,21 +207,34 @@ def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
         raise InvalidInput(path, f"must be an array of rows, not {describe(value)}")
     for index, row in enumerate(value):
         if not isinstance(row, list | tuple) or len(row) != len(ROW_FIELDS):
-            raise InvalidInput(f"{path}[{index}]", f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}")
+            raise InvalidInput(
+                f"{path}[{index}]",
+                f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}",
+            )
     _refuse_non_numbers(value, path)
     if value:
         _check_ranges(np.array(value, dtype=float), path)
-    rows = tuple(OperatingPoint(float(row[0]), int(row[1]), *map(float, row[2:])) for row in value)
+    rows = tuple(
+        OperatingPoint(float(row[0]), int(row[1]), *map(float, row[2:]))
+        for row in value
+    )
     # To the digits at which a plan's figures are matched to rows: nearer ones could not be told apart.
-    if len({(round(row.sm_percent, 6), row.batch, round(row.clock_mhz, 3)) for row in rows}) < len(rows):
-        raise InvalidInput(path, "two rows have the same (sm_percent, batch, clock_mhz); keep one of them")
+    if len(
+        {(round(row.sm_percent, 6), row.batch, round(row.clock_mhz, 3)) for row in rows}
+    ) < len(rows):
+        raise InvalidInput(
+            path,
+            "two rows have the same (sm_percent, batch, clock_mhz); keep one of them",
+        )
     return rows
 
 
 def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
     for index, row in enumerate(rows):
         for name, value in zip(ROW_FIELDS, row, strict=True):
-            if type(value) is not float and (type(value) is not int or abs(value) > MAX_NUMBER):
+            if type(value) is not float and (
+                type(value) is not int or abs(value) > MAX_NUMBER
+            ):
                 read_number(value, f"{path}[{index}].{name}")
 
 
@@ -179,10 +243,19 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
     whole_batch = table[:, 1] == np.floor(table[:, 1])
     columns = np.arange(len(ROW_FIELDS))
     rules = (
-        (~(np.isfinite(table) & (table >= 0)), "must be a finite number that is at least 0"),
+        (
+            ~(np.isfinite(table) & (table >= 0)),
+            "must be a finite number that is at least 0",
+        ),
         (table > MAX_NUMBER, f"must be at most {MAX_NUMBER:g}"),
-        ((columns == 0) & ((table <= 0) | (table > 100)), "must be above 0 and at most 100"),
-        ((columns == 1) & ((table < 1) | ~whole_batch[:, None]), "must be a whole number that is at least 1"),
+        (
+            (columns == 0) & ((table <= 0) | (table > 100)),
+            "must be above 0 and at most 100",
+        ),
+        (
+            (columns == 1) & ((table < 1) | ~whole_batch[:, None]),
+            "must be a whole number that is at least 1",
+        ),
         ((columns == 2) & (table <= 0), "must be above 0"),
         (
             (columns == 3) & (table[:, 3:6].sum(axis=1) < MIN_EXECUTION_MS)[:, None],
@@ -192,7 +265,10 @@ def _check_ranges(table: np.ndarray, path: str) -> None:
     for broken, words in rules:
         if broken.any():
             row, column = np.argwhere(broken)[0]
-            raise InvalidInput(f"{path}[{row}].{ROW_FIELDS[column]}", f"{words}, not {table[row, column]:g}")
+            raise InvalidInput(
+                f"{path}[{row}].{ROW_FIELDS[column]}",
+                f"{words}, not {table[row, column]:g}",
+            )
 
 
 def _refuse_repeats(path: str, names: tuple[object, ...]) -> None:
@@ -207,32 +283,50 @@ def _check_references(problem: Problem) -> None:
     """Refuse duplicate names, percentiles and batches that the law lacks, and names that nothing defines."""
     _refuse_repeats("gpu_types", tuple(gpu_type.name for gpu_type in problem.gpu_types))
     _refuse_repeats("services", tuple(service.name for service in problem.services))
-    _refuse_repeats("points", tuple((points.network, points.gpu_type) for points in problem.points))
+    _refuse_repeats(
+        "points", tuple((points.network, points.gpu_type) for points in problem.points)
+    )
     types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
     for index, service in enumerate(problem.services):
         if service.percentile not in problem.capacity_law.percentiles:
-            known = ", ".join(f"{value:g}" for value in problem.capacity_law.percentiles)
+            known = ", ".join(
+                f"{value:g}" for value in problem.capacity_law.percentiles
+            )
             raise InvalidInput(
                 f"services[{index}].percentile",
                 f"{service.percentile:g} is not in the capacity law, which has {known}",
             )
         for name in service.allowed_gpu_types or ():
             if name not in types:
-                raise InvalidInput(f"services[{index}].allowed_gpu_types", f"no GPU type is called {name!r}")
+                raise InvalidInput(
+                    f"services[{index}].allowed_gpu_types",
+                    f"no GPU type is called {name!r}",
+                )
     for index, points in enumerate(problem.points):
         _check_points(problem, types, points, f"points[{index}]")
-    if problem.objective == "max_goodput" and any(gpu_type.count is None for gpu_type in problem.gpu_types):
-        raise InvalidInput("gpu_types", "every count must be a number under max_goodput, not null")
+    if problem.objective == "max_goodput" and any(
+        gpu_type.count is None for gpu_type in problem.gpu_types
+    ):
+        raise InvalidInput(
+            "gpu_types", "every count must be a number under max_goodput, not null"
+        )
 
 
-def _check_points(problem: Problem, types: dict[str, GpuType], points: OperatingPoints, path: str) -> None:
+def _check_points(
+    problem: Problem, types: dict[str, GpuType], points: OperatingPoints, path: str
+) -> None:
     gpu_type = types.get(points.gpu_type)
     if gpu_type is None:
-        raise InvalidInput(f"{path}.gpu_type", f"no GPU type is called {points.gpu_type!r}")
+        raise InvalidInput(
+            f"{path}.gpu_type", f"no GPU type is called {points.gpu_type!r}"
+        )
     batches = set(problem.capacity_law.batches)
     for index, row in enumerate(points.rows):
         if row.batch not in batches:
-            raise InvalidInput(f"{path}.rows[{index}].batch", f"{row.batch} is not a batch of the capacity law")
+            raise InvalidInput(
+                f"{path}.rows[{index}].batch",
+                f"{row.batch} is not a batch of the capacity law",
+            )
         steps = row.sm_percent / gpu_type.sm_percent_step
         if abs(steps - round(steps)) * gpu_type.sm_percent_step > 1e-6:
             raise InvalidInput(
@@ -255,11 +349,18 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "slo_ratios": law.slo_ratios,
             "max_utilisation": law.max_utilisation,
         },
-        "gpu_types": [{name: getattr(gpu_type, name) for name in GpuType.__slots__} for gpu_type in problem.gpu_types],
-        "services": [
-            {name: getattr(service, name) for name in ServiceDemand.__slots__} for service in problem.services
+        "gpu_types": [
+            {name: getattr(gpu_type, name) for name in GpuType.__slots__}
+            for gpu_type in problem.gpu_types
         ],
-        "points": [{name: getattr(points, name) for name in OperatingPoints.__slots__} for points in problem.points],
+        "services": [
+            {name: getattr(service, name) for name in ServiceDemand.__slots__}
+            for service in problem.services
+        ],
+        "points": [
+            {name: getattr(points, name) for name in OperatingPoints.__slots__}
+            for points in problem.points
+        ],
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }

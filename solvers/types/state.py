@@ -14,7 +14,9 @@ from typing import Literal, NewType, TypeAlias, Union
 
 def fingerprint_of(fleet: Sequence[tuple[str, int]]) -> str:
     """16 hexadecimal digits that name a fleet."""
-    return hashlib.sha256(json.dumps([list(entry) for entry in fleet]).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps([list(entry) for entry in fleet]).encode()
+    ).hexdigest()[:16]
 
 
 GpuId = NewType("GpuId", str)
@@ -29,7 +31,9 @@ def gpu_id(node: str, index: int) -> GpuId:
 NodeId = NewType("NodeId", str)
 ReplicaId = NewType("ReplicaId", str)
 
-Json: TypeAlias = Union[bool, int, float, str, "tuple[Json, ...]", "list[Json]", "Mapping[str, Json]", None]
+Json: TypeAlias = Union[
+    bool, int, float, str, "tuple[Json, ...]", "list[Json]", "Mapping[str, Json]", None
+]
 
 
 class Mode(StrEnum):
@@ -230,7 +234,9 @@ class Observed:
 
     def reading(self, service: str) -> ServiceObservation | None:
         """The reading of that service, or None when it was never observed."""
-        return next((reading for reading in self.readings if reading.service == service), None)
+        return next(
+            (reading for reading in self.readings if reading.service == service), None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

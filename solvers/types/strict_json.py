@@ -19,13 +19,21 @@ def parse_json(text: str | bytes) -> object:
     Raises InvalidInput for malformed JSON, for NaN and infinities, and for an object that names a key twice.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+        return json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates
+        )
     except json.JSONDecodeError as error:
-        raise InvalidInput("", f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+        raise InvalidInput(
+            "", f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
     except UnicodeDecodeError as error:
-        raise InvalidInput("", f"not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise InvalidInput(
+            "", f"not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
     except RecursionError as error:
-        raise InvalidInput("", "not JSON that can be read: nested too deeply") from error
+        raise InvalidInput(
+            "", "not JSON that can be read: nested too deeply"
+        ) from error
     except ValueError as error:  # integers of more digits than Python converts
         if isinstance(error, InvalidInput):
             raise
@@ -33,7 +41,9 @@ def parse_json(text: str | bytes) -> object:
 
 
 def _refuse_constant(name: str) -> float:
-    raise InvalidInput("", f"{name} is not a number that the contract allows; write a finite number")
+    raise InvalidInput(
+        "", f"{name} is not a number that the contract allows; write a finite number"
+    )
 
 
 def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -41,16 +51,23 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(_shown(repeated), "this field is given twice in one object; keep one of them")
+        raise InvalidInput(
+            _shown(repeated),
+            "this field is given twice in one object; keep one of them",
+        )
     return document
 
 
 class Fields:
     """The fields of one JSON object, read one by one; `done()` refuses those that nobody asked for."""
 
-    def __init__(self, document: object, path: str, reserved: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, document: object, path: str, reserved: Mapping[str, str] | None = None
+    ) -> None:
         if not isinstance(document, Mapping):
-            raise InvalidInput(path or "document", f"must be an object, not {describe(document)}")
+            raise InvalidInput(
+                path or "document", f"must be an object, not {describe(document)}"
+            )
         self._document = document
         self._path = path
         self._asked: set[str] = set()
@@ -82,10 +99,21 @@ class Fields:
         return self._document[name]
 
     def number(
-        self, name: str, *, at_least: float = 0.0, above: float | None = None, at_most: float = MAX_NUMBER
+        self,
+        name: str,
+        *,
+        at_least: float = 0.0,
+        above: float | None = None,
+        at_most: float = MAX_NUMBER,
     ) -> float:
         """A required finite number in [at_least, at_most], or in (above, at_most] when `above` is given."""
-        return read_number(self.value(name), self.at(name), at_least=at_least, above=above, at_most=at_most)
+        return read_number(
+            self.value(name),
+            self.at(name),
+            at_least=at_least,
+            above=above,
+            at_most=at_most,
+        )
 
     def whole(self, name: str, *, at_least: int = 0) -> int:
         """A required whole number."""
@@ -99,14 +127,19 @@ class Fields:
         """A required string that is one of `allowed`."""
         chosen = self.value(name)
         if not isinstance(chosen, str) or chosen not in allowed:
-            raise InvalidInput(self.at(name), f"must be one of {', '.join(allowed)}, not {describe(chosen)}")
+            raise InvalidInput(
+                self.at(name),
+                f"must be one of {', '.join(allowed)}, not {describe(chosen)}",
+            )
         return chosen
 
     def items(self, name: str) -> Iterator[tuple[object, str]]:
         """The items of a required array, each with its path."""
         return read_items(self.value(name), self.at(name))
 
-    def each(self, name: str, make: Callable[[object, str], Made], *, at_least: int = 0) -> tuple[Made, ...]:
+    def each(
+        self, name: str, make: Callable[[object, str], Made], *, at_least: int = 0
+    ) -> tuple[Made, ...]:
         """`make(item, path)` of every item of a required array."""
         made = tuple(make(item, path) for item, path in self.items(name))
         if len(made) < at_least:
@@ -120,7 +153,9 @@ class Fields:
                 raise InvalidInput(self.at(name), self._reserved[name])
             if name not in self._asked:
                 known = ", ".join(sorted(self._asked))
-                raise InvalidInput(self.at(_shown(name)), f"unknown field; the fields here are {known}")
+                raise InvalidInput(
+                    self.at(_shown(name)), f"unknown field; the fields here are {known}"
+                )
 
 
 def _shown(name: str) -> str:
@@ -147,7 +182,10 @@ def read_number(
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(path, f"must be a number, not {describe(value)}")
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise InvalidInput(path, f"must be at most {at_most:g}, not a whole number of {len(str(abs(value)))} digits")
+        raise InvalidInput(
+            path,
+            f"must be at most {at_most:g}, not a whole number of {len(str(abs(value)))} digits",
+        )
     if not math.isfinite(value):
         raise InvalidInput(path, f"must be a finite number, not {value}")
     if above is not None and value <= above:

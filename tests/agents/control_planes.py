@@ -43,7 +43,12 @@ class PaperControlPlane:
 
 
 def an_agent(
-    device: Device, plane: PaperControlPlane, clock: Clock, *, ledger: Ledger | None = None, boot: str = "boot-1"
+    device: Device,
+    plane: PaperControlPlane,
+    clock: Clock,
+    *,
+    ledger: Ledger | None = None,
+    boot: str = "boot-1",
 ) -> NodeAgent:
     return NodeAgent(
         AgentSettings(node="n1", boot=boot),

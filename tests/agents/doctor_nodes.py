@@ -102,7 +102,9 @@ class DoctorNode:
         """Capabilities, as the kernel writes them."""
         uid = os.geteuid()
         status = self.here.proc / "self" / "status"
-        status.write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{effective}\nCapAmb:\t{ambient}\n")
+        status.write_text(
+            f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{effective}\nCapAmb:\t{ambient}\n"
+        )
 
     def set_modes(self, *lines: str) -> None:
         """What nvidia-smi says."""
@@ -125,9 +127,18 @@ class DoctorNode:
 
     def leave_worker(self, replica_id: str, *, is_running: bool) -> None:
         """The record of a replica whose process is this one, or one that ended long ago."""
-        ticks = int(Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19])
+        ticks = int(
+            Path(f"/proc/{os.getpid()}/stat")
+            .read_text()
+            .rpartition(") ")[2]
+            .split()[19]
+        )
         records = Records(self.state_dir / "workers", Record)
-        identity = Identity(pid=os.getpid(), start_ticks=ticks if is_running else ticks - 1, boot=boot_id())
+        identity = Identity(
+            pid=os.getpid(),
+            start_ticks=ticks if is_running else ticks - 1,
+            boot=boot_id(),
+        )
         template = built_in()
         record = Record(
             id=replica_id,
@@ -166,8 +177,12 @@ class DoctorNode:
     def find(self, check: str, level: str) -> NodeFinding:
         """The one finding of that check with that level."""
         found = self.examine()
-        matching = [each for each in found if (each.check, each.level) == (check, level)]
-        assert len(matching) == 1, f"{len(matching)} {level} of {check} in\n{render(found)}"
+        matching = [
+            each for each in found if (each.check, each.level) == (check, level)
+        ]
+        assert len(matching) == 1, (
+            f"{len(matching)} {level} of {check} in\n{render(found)}"
+        )
         return matching[0]
 
     def shown(self) -> str:
@@ -183,7 +198,9 @@ def doctor_node(library: Path) -> Iterator[DoctorNode]:
     """A healthy node with two GPUs; nothing of it is left."""
     root = Path(tempfile.mkdtemp(prefix="pd", dir="/tmp"))
     plane = PaperControlPlane()
-    thread = threading.Thread(target=plane.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(
+        target=plane.serve_forever, kwargs={"poll_interval": 0.05}
+    )
     thread.start()
     try:
         yield _make(root, library, plane)
@@ -195,7 +212,15 @@ def doctor_node(library: Path) -> Iterator[DoctorNode]:
 
 
 def _make(root: Path, library: Path, plane: PaperControlPlane) -> DoctorNode:
-    for name in ("bin", "dev/shm", "proc/self", "proc/sys/kernel/random", "run/systemd/system", "units", "state"):
+    for name in (
+        "bin",
+        "dev/shm",
+        "proc/self",
+        "proc/sys/kernel/random",
+        "run/systemd/system",
+        "units",
+        "state",
+    ):
         (root / name).mkdir(parents=True)
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
         (root / "dev" / name).touch()
@@ -206,7 +231,11 @@ def _make(root: Path, library: Path, plane: PaperControlPlane) -> DoctorNode:
     smi.write_text(f"#!/bin/sh\nexec cat {root}/bin/modes\n")
     smi.chmod(0o755)
     fake = FakeGpus(root / "gpus", count=2)
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "FAKE_", "PLIMSOLL_"))}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CUDA_", "FAKE_", "PLIMSOLL_"))
+    }
     here = Here(
         environment={
             **own,
@@ -236,8 +265,14 @@ def _make(root: Path, library: Path, plane: PaperControlPlane) -> DoctorNode:
         node="n1",
     )
     user = f"{pwd.getpwuid(os.geteuid()).pw_name} (UID {os.geteuid()})"
-    same = {str(root): str(NODE_DIRECTORY), user: "plimsoll-agent (UID 990)", plane.url: "http://plane:8080"}
-    node = DoctorNode(root=root, fake=fake, plane=plane, asked=asked, here=here, shown_as=same)
+    same = {
+        str(root): str(NODE_DIRECTORY),
+        user: "plimsoll-agent (UID 990)",
+        plane.url: "http://plane:8080",
+    }
+    node = DoctorNode(
+        root=root, fake=fake, plane=plane, asked=asked, here=here, shown_as=same
+    )
     node.set_rights(effective=SYS_ADMIN)
     node.set_modes("GPU-0, Default, Enabled", "GPU-1, Default, Enabled")
     return node
@@ -259,7 +294,11 @@ def break_everything(node: DoctorNode) -> None:
     node.leave_worker("chat-2", is_running=False)
     with (node.state_dir / "knobs.journal").open("ab") as file:
         file.write(b"torn")
-    (node.root / "templates.toml").write_text(TEMPLATES.replace('"sh"', '"/opt/none/serve"'))
+    (node.root / "templates.toml").write_text(
+        TEMPLATES.replace('"sh"', '"/opt/none/serve"')
+    )
     shutil.rmtree(node.root / "run" / "systemd")
     node.plane.status, node.plane.ahead_s = 503, 90.0
-    node.plane.body = b'{"status":"unavailable","checks":{"database":"no answer within 3 s"}}'
+    node.plane.body = (
+        b'{"status":"unavailable","checks":{"database":"no answer within 3 s"}}'
+    )

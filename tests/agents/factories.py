@@ -19,7 +19,15 @@ from agents.base.device import (
     RunningTask,
     ServiceRoute,
 )
-from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand, TaskState
+from agents.base.protocol import (
+    GovernorCommand,
+    GpuCommand,
+    NodeCommand,
+    ReplicaCommand,
+    Route,
+    TaskCommand,
+    TaskState,
+)
 
 GPU_TYPE = "V100-32GB"
 Result = TypeVar("Result")
@@ -114,18 +122,36 @@ def a_gpu(
 
 
 def a_governor(name: str = "dfs", **changes: object) -> GovernorCommand:
-    facts = {"clocks_mhz": tuple(float(clock) for clock in range(900, 1501, 15)), "power_limit_w": 330.0, **changes}
+    facts = {
+        "clocks_mhz": tuple(float(clock) for clock in range(900, 1501, 15)),
+        "power_limit_w": 330.0,
+        **changes,
+    }
     return GovernorCommand(name=name, **facts)  # type: ignore[arg-type]
 
 
-def a_command(*gpus: GpuCommand, generation: int = 1, node: str = "n1", services: tuple[str, ...] = ()) -> NodeCommand:
-    named = {replica.service for gpu in gpus for replica in gpu.replicas} | set(services)
-    routes = tuple(Route(service=each, slo_ms=100.0, percentile=0.98, arrival_rate_rps=10.0) for each in sorted(named))
+def a_command(
+    *gpus: GpuCommand,
+    generation: int = 1,
+    node: str = "n1",
+    services: tuple[str, ...] = (),
+) -> NodeCommand:
+    named = {replica.service for gpu in gpus for replica in gpu.replicas} | set(
+        services
+    )
+    routes = tuple(
+        Route(service=each, slo_ms=100.0, percentile=0.98, arrival_rate_rps=10.0)
+        for each in sorted(named)
+    )
     return NodeCommand(node=node, generation=generation, gpus=gpus, routes=routes)
 
 
-def an_empty_gpu(index: int = 0, *, memory_mib: float = 4000.0, max_replicas: int = 48) -> GpuState:
-    return GpuState(index=index, gpu_type=GPU_TYPE, memory_mib=memory_mib, max_replicas=max_replicas)
+def an_empty_gpu(
+    index: int = 0, *, memory_mib: float = 4000.0, max_replicas: int = 48
+) -> GpuState:
+    return GpuState(
+        index=index, gpu_type=GPU_TYPE, memory_mib=memory_mib, max_replicas=max_replicas
+    )
 
 
 def an_empty_node(*gpus: GpuState) -> NodeState:
@@ -151,7 +177,13 @@ def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
             for each in ids
         ]
         if draw(st.booleans()):
-            gpus.append(a_gpu(*replicas, index=index, clock_mhz=draw(st.sampled_from([900.0, 1500.0]))))
+            gpus.append(
+                a_gpu(
+                    *replicas,
+                    index=index,
+                    clock_mhz=draw(st.sampled_from([900.0, 1500.0])),
+                )
+            )
     return a_command(*gpus, generation=generation, services=("a", "b"))
 
 
@@ -170,7 +202,14 @@ def commands_with_tasks(draw: st.DrawFn, generation: int) -> NodeCommand:
             free_mib -= memory_mib if is_resident else 0.0
             sm_percent = draw(st.sampled_from([2.0, 4.0]))
             name, *free_names = free_names
-            tasks.append(a_task(name, sm_percent=sm_percent, memory_mib=memory_mib, is_resident=is_resident))
+            tasks.append(
+                a_task(
+                    name,
+                    sm_percent=sm_percent,
+                    memory_mib=memory_mib,
+                    is_resident=is_resident,
+                )
+            )
         gpus.append(msgspec.structs.replace(gpu, tasks=tuple(tasks)))
     return msgspec.structs.replace(command, gpus=tuple(gpus))
 
@@ -183,7 +222,11 @@ def task_states(draw: st.DrawFn) -> NodeState:
     for index in (0, 1):
         tasks = [
             a_running_task(
-                a_task(next(names), sm_percent=draw(st.sampled_from([2.0, 4.0])), memory_mib=draw(MEMORIES_MIB)),
+                a_task(
+                    next(names),
+                    sm_percent=draw(st.sampled_from([2.0, 4.0])),
+                    memory_mib=draw(MEMORIES_MIB),
+                ),
                 draw(st.sampled_from(states)),
             )
             for _ in range(draw(st.integers(0, 2)))
@@ -260,7 +303,10 @@ class PaperDevice:
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         if self.switch_error is not None:
             raise self.switch_error
-        shares = {route.service: [replica_id for replica_id, _ in route.shares] for route in routes}
+        shares = {
+            route.service: [replica_id for replica_id, _ in route.shares]
+            for route in routes
+        }
         self.log.append(f"route {shares}")
         self._state = replace(self._state, routes=routes)
 
@@ -271,7 +317,12 @@ class PaperDevice:
     async def stop_replica(self, replica_id: str) -> None:
         self.log.append(f"stop {replica_id}")
         gpu, _ = self._find(replica_id)
-        self._put_gpu(replace(gpu, replicas=tuple(each for each in gpu.replicas if each.id != replica_id)))
+        self._put_gpu(
+            replace(
+                gpu,
+                replicas=tuple(each for each in gpu.replicas if each.id != replica_id),
+            )
+        )
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
         self.log.append(f"batch {replica_id} {batch}")
@@ -284,12 +335,18 @@ class PaperDevice:
         if any(running.name == task.name for running in self.tasks()):
             raise DeviceError(f"{task.name} runs already")
         gpu = self._state.gpus[gpu_index]
-        self._put_gpu(_with_room(replace(gpu, tasks=(*gpu.tasks, a_running_task(task, "starting")))))
+        self._put_gpu(
+            _with_room(
+                replace(gpu, tasks=(*gpu.tasks, a_running_task(task, "starting")))
+            )
+        )
 
     async def stop_task(self, name: str) -> None:
         self.log.append(f"stop task {name}")
         gpu, _ = self._find_task(name)
-        self._put_gpu(replace(gpu, tasks=tuple(each for each in gpu.tasks if each.name != name)))
+        self._put_gpu(
+            replace(gpu, tasks=tuple(each for each in gpu.tasks if each.name != name))
+        )
 
     async def swap_out(self, task: str) -> None:
         self.log.append(f"swap out {task}")
@@ -322,7 +379,12 @@ class PaperDevice:
         """Change fields of one replica, as time would."""
         gpu, old = self._find(replica_id)
         new = replace(old, **changes)  # type: ignore[arg-type]
-        self._put_gpu(replace(gpu, replicas=tuple(new if each is old else each for each in gpu.replicas)))
+        self._put_gpu(
+            replace(
+                gpu,
+                replicas=tuple(new if each is old else each for each in gpu.replicas),
+            )
+        )
 
     def make_ready(self) -> None:
         """Every starting replica becomes ready, every starting task runs, every swap ends."""
@@ -339,16 +401,34 @@ class PaperDevice:
         """Change fields of one task, as time would; raises where that takes more memory than there is."""
         gpu, old = self._find_task(name)
         new = replace(old, **changes)  # type: ignore[arg-type]
-        self._put_gpu(_with_room(replace(gpu, tasks=tuple(new if each is old else each for each in gpu.tasks))))
+        self._put_gpu(
+            _with_room(
+                replace(
+                    gpu, tasks=tuple(new if each is old else each for each in gpu.tasks)
+                )
+            )
+        )
 
     def _find(self, replica_id: str) -> tuple[GpuState, RunningReplica]:
-        return next((gpu, each) for gpu in self._state.gpus for each in gpu.replicas if each.id == replica_id)
+        return next(
+            (gpu, each)
+            for gpu in self._state.gpus
+            for each in gpu.replicas
+            if each.id == replica_id
+        )
 
     def _find_task(self, name: str) -> tuple[GpuState, RunningTask]:
-        return next((gpu, each) for gpu in self._state.gpus for each in gpu.tasks if each.name == name)
+        return next(
+            (gpu, each)
+            for gpu in self._state.gpus
+            for each in gpu.tasks
+            if each.name == name
+        )
 
     def _put_gpu(self, gpu: GpuState) -> None:
-        gpus = tuple(gpu if each.index == gpu.index else each for each in self._state.gpus)
+        gpus = tuple(
+            gpu if each.index == gpu.index else each for each in self._state.gpus
+        )
         self._state = replace(self._state, gpus=gpus)
 
 

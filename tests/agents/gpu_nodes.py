@@ -21,7 +21,14 @@ from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.open import Basis, put_together
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.nvml.power_watch import PowerWatch
-from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuProcess, GpuSample, ProcessUse
+from agents.gpu.nvml.types import (
+    Capability,
+    GpuCapabilities,
+    GpuIdentity,
+    GpuProcess,
+    GpuSample,
+    ProcessUse,
+)
 from agents.processes.templates import BatchChange, Template, Templates
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.haproxy.config import HaProxySettings
@@ -39,7 +46,10 @@ PATIENCE_S = 60.0
 FIRST_PORT = own_ports()
 TASK_PORT = own_ports()
 GPUS = tuple(
-    GpuIdentity(index=at, uuid=f"GPU-{os.getpid()}p-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB) for at in range(2)
+    GpuIdentity(
+        index=at, uuid=f"GPU-{os.getpid()}p-{at}", name=GPU_TYPE, memory_mib=MEMORY_MIB
+    )
+    for at in range(2)
 )
 """Of this process alone: MPS daemons of another's tests must not be taken for somebody else's on these GPUs."""
 
@@ -51,7 +61,13 @@ class FakeDriver:
         return GPUS
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
-        return GpuSample(memory_used_mib=1000.0, power_w=100.0, energy_j=None, clock_mhz=1380.0, busy_percent=50.0)
+        return GpuSample(
+            memory_used_mib=1000.0,
+            power_w=100.0,
+            energy_j=None,
+            clock_mhz=1380.0,
+            busy_percent=50.0,
+        )
 
     def power_w(self, gpu: GpuIdentity) -> float:
         return self.sample(gpu).power_w
@@ -70,12 +86,20 @@ class FakeMemory:
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         used_mib = self.used_mib if gpu.index == 0 else 0.0
-        return GpuSample(memory_used_mib=used_mib, power_w=100.0, energy_j=None, clock_mhz=1380.0, busy_percent=50.0)
+        return GpuSample(
+            memory_used_mib=used_mib,
+            power_w=100.0,
+            energy_j=None,
+            clock_mhz=1380.0,
+            busy_percent=50.0,
+        )
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         return self.strangers if gpu.index == 0 else ()
 
-    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+    def process_use(
+        self, gpu: GpuIdentity, since_us: int = 0
+    ) -> tuple[ProcessUse, ...]:
         return self.uses if gpu.index == 0 else ()
 
 
@@ -87,7 +111,9 @@ class FakeKnobs:
     turned: list[tuple[str, int, float | None]] = field(default_factory=list)
     is_closed: bool = False
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+    def lock_clock_mhz(
+        self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float
+    ) -> None:
         assert low_mhz == high_mhz
         self._turn("clock", gpu, high_mhz)
 
@@ -147,7 +173,9 @@ class Wanted:
 
 def templates(wanted: Wanted) -> Templates:
     """Our own worker with 2 ms per batch, under the fake MPS where there is one."""
-    program = (str(FAKES / "mps_worker.py"),) if wanted.has_mps else ("-m", "agents.serving")
+    program = (
+        (str(FAKES / "mps_worker.py"),) if wanted.has_mps else ("-m", "agents.serving")
+    )
     options = "--engine timed --times-ms 1:2,64:2 --service {service} --port {port} --batch {batch} --drain-s 10"
     template = Template(
         name="own",
@@ -157,7 +185,11 @@ def templates(wanted: Wanted) -> Templates:
         start_limit_s=PATIENCE_S,
         drain_limit_s=15.0,
     )
-    trainer = (str(FAKES / "mps_trainer.py"),) if wanted.has_mps else ("-m", "agents.trainer.trainer")
+    trainer = (
+        (str(FAKES / "mps_trainer.py"),)
+        if wanted.has_mps
+        else ("-m", "agents.trainer.trainer")
+    )
     words = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations} --port {port}"
     more = "--times-ms 1:10 --checkpoint {directory}/kept --checkpoint-s 0.1"
     task = Template(
@@ -174,33 +206,59 @@ def templates(wanted: Wanted) -> Templates:
 
 def environment() -> dict[str, str]:
     """With the fake MPS in its PATH."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "FAKE_"))}
-    return {**own, "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CUDA_", "FAKE_"))
+    }
+    return {
+        **own,
+        "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
 
 
 @asynccontextmanager
 async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
     """The device, open; it and its MPS daemons are gone afterwards, and its workers unless it keeps them."""
     daemons = [
-        Mps(gpu.uuid, wanted.directory / "m" / str(gpu.index), environment=environment(), settings=MpsSettings())
+        Mps(
+            gpu.uuid,
+            wanted.directory / "m" / str(gpu.index),
+            environment=environment(),
+            settings=MpsSettings(),
+        )
         for gpu in GPUS
     ]
     sharings: Mapping[int, Sharing] = {
-        gpu.index: UnderMps(gpu, mps, total_sms=SMS) if wanted.has_mps else ByTurns(gpu, "no MPS in this test")
+        gpu.index: UnderMps(gpu, mps, total_sms=SMS)
+        if wanted.has_mps
+        else ByTurns(gpu, "no MPS in this test")
         for gpu, mps in zip(GPUS, daemons, strict=True)
     }
     basis = Basis(
         telemetry=ReadOnlyDevice(FakeDriver(), CLOCK, type_of=lambda gpu: gpu.name),
         gpus=GPUS,
-        capabilities={0: GpuCapabilities(why_not=wanted.why_not, clocks_mhz=wanted.clocks_mhz), 1: GpuCapabilities()},
+        capabilities={
+            0: GpuCapabilities(why_not=wanted.why_not, clocks_mhz=wanted.clocks_mhz),
+            1: GpuCapabilities(),
+        },
         sharings=sharings,
         errors=wanted.errors,
         peaks=partial(PowerWatch, FakeDriver().power_w, period_s=0.01),
         memory=ForeignMemory(wanted.memory, look_s=0.0),
         uses=wanted.memory,
         templates=templates(wanted),
-        workers=WorkersSettings(directory=wanted.directory / "workers", first_port=FIRST_PORT, port_count=PORTS),
-        tasks=TasksSettings(directory=wanted.directory / "tasks", first_port=TASK_PORT, port_count=PORTS, ask_s=0.05),
+        workers=WorkersSettings(
+            directory=wanted.directory / "workers",
+            first_port=FIRST_PORT,
+            port_count=PORTS,
+        ),
+        tasks=TasksSettings(
+            directory=wanted.directory / "tasks",
+            first_port=TASK_PORT,
+            port_count=PORTS,
+            ask_s=0.05,
+        ),
         knobs=wanted.knobs,
         environment=environment(),
         make_router=partial(a_router, wanted),
@@ -212,7 +270,9 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
         yield device
     finally:
         await device.close()
-        assert wanted.keeps_replicas or not any([await mps.is_alive() for mps in daemons if wanted.has_mps])
+        assert wanted.keeps_replicas or not any(
+            [await mps.is_alive() for mps in daemons if wanted.has_mps]
+        )
 
 
 CLOCK = ScaledClock(speed=1.0)
@@ -223,7 +283,9 @@ async def a_router(wanted: Wanted, workers: Workers) -> RequestRouter:
     if wanted.haproxy_port is None:
         return Router()
     await workers.until_known()
-    return await open_haproxy(HaProxySettings(port=wanted.haproxy_port, folder=wanted.directory / "haproxy"))
+    return await open_haproxy(
+        HaProxySettings(port=wanted.haproxy_port, folder=wanted.directory / "haproxy")
+    )
 
 
 @asynccontextmanager
@@ -249,7 +311,11 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 async def states(device: GpuDevice) -> dict[str, str]:
     """Of every replica, by id."""
-    return {each.id: each.state for gpu in (await device.state()).gpus for each in gpu.replicas}
+    return {
+        each.id: each.state
+        for gpu in (await device.state()).gpus
+        for each in gpu.replicas
+    }
 
 
 def play(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -264,4 +330,8 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
 
 def inputs(value: float = 1.0) -> dict[str, object]:
     """The body of a request; the fake answers the sum."""
-    return {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [value, 1.0]}]}
+    return {
+        "inputs": [
+            {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [value, 1.0]}
+        ]
+    }

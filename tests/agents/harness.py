@@ -5,7 +5,14 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -60,7 +67,10 @@ class GatedEngine:
         if self.calls[-1:] == ["offload"]:
             raise EngineFailed("a batch came after the memory had gone")
         if self.outputs_rows is not None:
-            return tuple(replace(each, shape=(self.outputs_rows, *each.shape[1:])) for each in inputs)
+            return tuple(
+                replace(each, shape=(self.outputs_rows, *each.shape[1:]))
+                for each in inputs
+            )
         return inputs
 
     def facts(self) -> DeviceFacts:
@@ -92,7 +102,16 @@ def fp32(*numbers: float, name: str = "x") -> Tensor:
 
 def body(*numbers: float) -> dict[str, object]:
     """A request of one row for each number."""
-    return {"inputs": [{"name": "x", "shape": [len(numbers)], "datatype": "FP32", "data": list(numbers)}]}
+    return {
+        "inputs": [
+            {
+                "name": "x",
+                "shape": [len(numbers)],
+                "datatype": "FP32",
+                "data": list(numbers),
+            }
+        ]
+    }
 
 
 def run(work: Coroutine[object, object, T]) -> T:
@@ -163,17 +182,35 @@ class Client:
     session: aiohttp.ClientSession
 
     async def call(
-        self, method: str, path: str, json: object = None, *, data: bytes = b"", headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        json: object = None,
+        *,
+        data: bytes = b"",
+        headers: dict[str, str] | None = None,
     ) -> Reply:
         sent = data if json is None else msgspec.json.encode(json)
-        async with self.session.request(method, self.url + path, data=sent, headers=headers) as answer:
-            return Reply(status=answer.status, headers=dict(answer.headers), raw=await answer.read())
+        async with self.session.request(
+            method, self.url + path, data=sent, headers=headers
+        ) as answer:
+            return Reply(
+                status=answer.status,
+                headers=dict(answer.headers),
+                raw=await answer.read(),
+            )
 
     async def infer(self, *numbers: float, deadline_ms: float | None = None) -> Reply:
-        headers = {} if deadline_ms is None else {"Plimsoll-Deadline-Ms": f"{deadline_ms:g}"}
-        return await self.call("POST", "/v2/models/chat/infer", body(*numbers), headers=headers)
+        headers = (
+            {} if deadline_ms is None else {"Plimsoll-Deadline-Ms": f"{deadline_ms:g}"}
+        )
+        return await self.call(
+            "POST", "/v2/models/chat/infer", body(*numbers), headers=headers
+        )
 
-    def send(self, *numbers: float, deadline_ms: float | None = None) -> "asyncio.Task[Reply]":
+    def send(
+        self, *numbers: float, deadline_ms: float | None = None
+    ) -> "asyncio.Task[Reply]":
         """A request whose answer is waited for later."""
         return asyncio.create_task(self.infer(*numbers, deadline_ms=deadline_ms))
 
@@ -187,12 +224,18 @@ class Client:
         """Every series of /metrics by name and labels."""
         text = (await self.call("GET", "/metrics")).raw.decode()
         families = text_string_to_metric_families(text)
-        return {(each.name, tuple(sorted(each.labels.items()))): each.value for one in families for each in one.samples}
+        return {
+            (each.name, tuple(sorted(each.labels.items()))): each.value
+            for one in families
+            for each in one.samples
+        }
 
 
 @contextlib.asynccontextmanager
 async def client_of(url: str) -> AsyncIterator[Client]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0)
+    ) as session:
         yield Client(url, session)
 
 
@@ -208,9 +251,17 @@ async def serving(
 ) -> AsyncIterator[Client]:
     """A ready replica of `chat` behind real HTTP, in this process."""
     limits = BatchLimits(batch=batch, delay_ms=delay_ms)
-    settings = WorkerSettings(service="chat", limits=limits, batch_limit=16, queue_limit=queue)
-    replica = ServedReplica(settings, engine, metrics=WorkerMetrics(), environment=environment or {})
-    runner = web.AppRunner(make_app(replica, largest_held=largest_held), access_log=None, shutdown_timeout=1.0)
+    settings = WorkerSettings(
+        service="chat", limits=limits, batch_limit=16, queue_limit=queue
+    )
+    replica = ServedReplica(
+        settings, engine, metrics=WorkerMetrics(), environment=environment or {}
+    )
+    runner = web.AppRunner(
+        make_app(replica, largest_held=largest_held),
+        access_log=None,
+        shutdown_timeout=1.0,
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     running = asyncio.create_task(replica.run())
@@ -235,10 +286,23 @@ class Worker:
 
 
 @contextlib.contextmanager
-def worker(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Worker]:
+def worker(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[Worker]:
     """Start `python -m agents.serving`; it listens when this yields, and is killed at the end if it still runs."""
-    command = [sys.executable, "-m", "agents.serving", "--service", "chat", "--log-level", "warning", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    command = [
+        sys.executable,
+        "-m",
+        "agents.serving",
+        "--service",
+        "chat",
+        "--log-level",
+        "warning",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert process.stdout is not None
     try:
         line = msgspec.json.decode(process.stdout.readline(), type=dict[str, str | int])

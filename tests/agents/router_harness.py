@@ -23,7 +23,9 @@ class RawWorker:
         self.ended = 0
         self.url = ""
 
-    async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def run(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.connections += 1
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -46,7 +48,9 @@ async def raw_worker(handler: Handler) -> AsyncIterator[RawWorker]:
 
 
 @asynccontextmanager
-async def served(app: web.Application, *, port: int = 0, cancels: bool = False) -> AsyncIterator[str]:
+async def served(
+    app: web.Application, *, port: int = 0, cancels: bool = False
+) -> AsyncIterator[str]:
     """The app on a port, a free one unless told; its URL. `cancels`: whoever leaves ends what is done for them."""
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=cancels)
     await runner.setup()
@@ -60,7 +64,9 @@ async def served(app: web.Application, *, port: int = 0, cancels: bool = False) 
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """Head and body of the next request. Raises IncompleteReadError at the connection's end."""
     head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0] or 0)
+    length = int(
+        head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0] or 0
+    )
     return head, await reader.readexactly(length)
 
 

@@ -40,9 +40,23 @@ class TaskNode:
 
     def template(self) -> Template:
         kept = "{directory}/kept"
-        options = (*WORDS.split(), "--times-ms", f"1:{self.step_ms:g}", "--checkpoint", kept, "--checkpoint-s", "0.1")
+        options = (
+            *WORDS.split(),
+            "--times-ms",
+            f"1:{self.step_ms:g}",
+            "--checkpoint",
+            kept,
+            "--checkpoint-s",
+            "0.1",
+        )
         trainer = (sys.executable, "-m", "agents.trainer.trainer", *options)
-        plain = (sys.executable, str(FAKES / "plain_task.py"), kept, "{iterations}", str(self.step_ms / 1000.0))
+        plain = (
+            sys.executable,
+            str(FAKES / "plain_task.py"),
+            kept,
+            "{iterations}",
+            str(self.step_ms / 1000.0),
+        )
         return Template(
             name="trainer" if self.has_hook else "plain",
             server="task",
@@ -64,13 +78,24 @@ class TaskNode:
         self.cuda.mkdir(parents=True, exist_ok=True)
         template = self.template()
         tasks = Tasks(
-            TasksSettings(directory=self.directory / "tasks", first_port=FIRST_PORT, port_count=PORTS, ask_s=0.02),
-            templates=Templates(by_name={template.name: template}, tasks={"offline": template.name}),
+            TasksSettings(
+                directory=self.directory / "tasks",
+                first_port=FIRST_PORT,
+                port_count=PORTS,
+                ask_s=0.02,
+            ),
+            templates=Templates(
+                by_name={template.name: template}, tasks={"offline": template.name}
+            ),
             hooks=TaskHooks(
                 sharing=Hooks(terminate=self._terminate, prove=self._prove),
                 why_no_checkpoint=lambda _: self.why_no_checkpoint,
             ),
-            environment={**os.environ, "PATH": f"{FAKES}:{os.environ['PATH']}", "FAKE_CUDA_DIR": str(self.cuda)},
+            environment={
+                **os.environ,
+                "PATH": f"{FAKES}:{os.environ['PATH']}",
+                "FAKE_CUDA_DIR": str(self.cuda),
+            },
         )
         await tasks.open()
         try:
@@ -89,12 +114,18 @@ class TaskNode:
 
 def launch(command: TaskCommand | None = None) -> TaskLaunch:
     """Task t1 on GPU 0."""
-    return TaskLaunch(command=command or a_task(iterations=1_000_000), gpu_index=0, gpu_memory_mib=16384.0)
+    return TaskLaunch(
+        command=command or a_task(iterations=1_000_000),
+        gpu_index=0,
+        gpu_memory_mib=16384.0,
+    )
 
 
 def state(tasks: Tasks, name: str = "t1") -> str:
     """Of a task; absent where there is none."""
-    return next((each.state for each in tasks.running(0) if each.name == name), "absent")
+    return next(
+        (each.state for each in tasks.running(0) if each.name == name), "absent"
+    )
 
 
 def reading(tasks: Tasks) -> TaskReading:

@@ -35,7 +35,11 @@ def test_the_first_observation_arrives_whole_also_what_is_not_known() -> None:
 
     async def answer(request: web.Request) -> web.Response:
         bodies.append(await request.read())
-        return web.Response(body=msgspec.json.encode(SyncReply(boot="b", acknowledged=1, server_time_s=0.0)))
+        return web.Response(
+            body=msgspec.json.encode(
+                SyncReply(boot="b", acknowledged=1, server_time_s=0.0)
+            )
+        )
 
     async def play() -> None:
         app = web.Application()
@@ -52,4 +56,6 @@ def test_the_first_observation_arrives_whole_also_what_is_not_known() -> None:
             await runner.cleanup()
 
     asyncio.run(play())
-    assert [msgspec.json.decode(body, type=Observation) for body in bodies] == [OBSERVATION]
+    assert [msgspec.json.decode(body, type=Observation) for body in bodies] == [
+        OBSERVATION
+    ]

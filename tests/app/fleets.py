@@ -54,25 +54,39 @@ def a_service(name: str = "chat", **scaling: int | float | None) -> Service:
 def a_node(name: str, *, gpus: int = 1) -> tuple[Node, list[Gpu]]:
     node = NodeId(name)
     return Node(id=node), [
-        Gpu(id=GpuId(f"{name}/gpu-{index}"), node=node, gpu_type="fast", index=index) for index in range(gpus)
+        Gpu(id=GpuId(f"{name}/gpu-{index}"), node=node, gpu_type="fast", index=index)
+        for index in range(gpus)
     ]
 
 
 def on_half_gpus(problem: Problem) -> Plan:
     """Every service on one half of a GPU of its own; two share a GPU as they come."""
     replicas = [
-        ReplicaPlan(service=service.name, sm_percent=50.0, batch=1, arrival_rate_rps=service.arrival_rate_rps)
+        ReplicaPlan(
+            service=service.name,
+            sm_percent=50.0,
+            batch=1,
+            arrival_rate_rps=service.arrival_rate_rps,
+        )
         for service in problem.services
     ]
     pairs = [tuple(replicas[index : index + 2]) for index in range(0, len(replicas), 2)]
-    return Plan(policy="test", gpus=tuple(GpuPlan(gpu_type="fast", clock_mhz=1000.0, replicas=pair) for pair in pairs))
+    return Plan(
+        policy="test",
+        gpus=tuple(
+            GpuPlan(gpu_type="fast", clock_mhz=1000.0, replicas=pair) for pair in pairs
+        ),
+    )
 
 
 def with_rates(plan: Plan, factor: float) -> Plan:
     gpus = tuple(
         replace(
             gpu,
-            replicas=tuple(replace(each, arrival_rate_rps=each.arrival_rate_rps * factor) for each in gpu.replicas),
+            replicas=tuple(
+                replace(each, arrival_rate_rps=each.arrival_rate_rps * factor)
+                for each in gpu.replicas
+            ),
         )
         for gpu in plan.gpus
     )
@@ -110,7 +124,9 @@ class Failing:
         raise SolverUnavailable("the solver worker died while it started")
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
-        raise SolverUnavailable("the solver worker was killed after 2.0 s without an answer")
+        raise SolverUnavailable(
+            "the solver worker was killed after 2.0 s without an answer"
+        )
 
     async def close(self) -> None:
         """Nothing to end."""
@@ -136,8 +152,14 @@ class Fleet:
         for _ in range(round(seconds / PERIOD_S)):
             self.clock.advance(PERIOD_S)
             for node in heard:
-                part = {name: rate / len(heard) for name, rate in (rates_rps or {}).items()}
-                asyncio.run(self.store.ingest((self._observation(node, part),), self.clock.now()))
+                part = {
+                    name: rate / len(heard) for name, rate in (rates_rps or {}).items()
+                }
+                asyncio.run(
+                    self.store.ingest(
+                        (self._observation(node, part),), self.clock.now()
+                    )
+                )
 
     def tick(self) -> TickOutcome:
         return asyncio.run(tick(self.loop))
@@ -145,7 +167,11 @@ class Fleet:
     def report_lost_gpu(self, node: str) -> None:
         """The node says that its GPU does not answer."""
         self.clock.advance(PERIOD_S)
-        asyncio.run(self.store.ingest((self._observation(node, {}, healthy=False),), self.clock.now()))
+        asyncio.run(
+            self.store.ingest(
+                (self._observation(node, {}, healthy=False),), self.clock.now()
+            )
+        )
 
     def change_settings(self, **changes: object) -> None:
         self.store.settings = replace(self.store.settings, **changes)  # type: ignore[arg-type]
@@ -158,7 +184,9 @@ class Fleet:
     def kinds(self) -> list[str]:
         return [event.kind for event in self.store.events]
 
-    def _observation(self, node: str, rates_rps: dict[str, float], *, healthy: bool = True) -> Observation:
+    def _observation(
+        self, node: str, rates_rps: dict[str, float], *, healthy: bool = True
+    ) -> Observation:
         self.sequences[node] = self.sequences.get(node, 0) + 1
         readings = tuple(
             ServiceReading(service=name, arrivals=count, served=count, in_slo=count)
@@ -203,7 +231,9 @@ def a_fleet(
     for name in nodes:
         store.put_node(*a_node(name), at=clock.now())
     store.put_services(services or (a_service(),))
-    loop = Loop(store=store, solver=solver or Answering(), clock=clock, now_s=lambda: 0.0)
+    loop = Loop(
+        store=store, solver=solver or Answering(), clock=clock, now_s=lambda: 0.0
+    )
     return Fleet(store=store, clock=clock, loop=loop)
 
 

@@ -23,16 +23,34 @@ SETTINGS = PolicySettings(policy="oltunes", headroom=1.0)
 def points(network: str, *, factor: float = 1.0) -> OperatingPoints:
     """10 ms for four inputs on a quarter of a GPU, less on more of it; a batch of eight takes 1.5 times as long."""
     rows = (
-        OperatingPoint(percent, batch, 1000.0, 0.0, 0.0, factor * time_ms * size, 2000.0, percent, 0.0)
+        OperatingPoint(
+            percent,
+            batch,
+            1000.0,
+            0.0,
+            0.0,
+            factor * time_ms * size,
+            2000.0,
+            percent,
+            0.0,
+        )
         for percent, time_ms in ((25.0, 10.0), (50.0, 6.0), (100.0, 5.0))
         for batch, size in ((4, 1.0), (8, 1.5))
     )
-    return OperatingPoints(network=network, gpu_type="fast", sensitivity=0.0, rows=tuple(rows))
+    return OperatingPoints(
+        network=network, gpu_type="fast", sensitivity=0.0, rows=tuple(rows)
+    )
 
 
 def a_job(name: str, **changes: object) -> Task:
     """400 inputs in batches of four."""
-    facts: dict[str, object] = {"kind": "offline", "network": "photo", "batch": 4, "iterations": 100, "weight": 0.75}
+    facts: dict[str, object] = {
+        "kind": "offline",
+        "network": "photo",
+        "batch": 4,
+        "iterations": 100,
+        "weight": 0.75,
+    }
     return Task(name=name, **facts | changes)  # type: ignore[arg-type]
 
 
@@ -59,7 +77,9 @@ class Place:
         for name in nodes or ("n1",):
             node, gpus = a_node(name)
             self.store.put_node(node, gpus, at=self.clock.now())
-        self.dispatcher = JobDispatcher(store=self.store, clock=self.clock, turn=asyncio.Lock())
+        self.dispatcher = JobDispatcher(
+            store=self.store, clock=self.clock, turn=asyncio.Lock()
+        )
         self.sequence = 0
         self.push()
 
@@ -67,7 +87,9 @@ class Place:
         """Another planner's target."""
         target = self.target
         generation = target.generation if target else 0
-        plan = BoundPlan(generation=generation + 1, parent=generation, policy="oltunes", gpus=gpus)
+        plan = BoundPlan(
+            generation=generation + 1, parent=generation, policy="oltunes", gpus=gpus
+        )
         asyncio.run(self.pushed(plan))
 
     async def pushed(self, plan: BoundPlan) -> None:
@@ -93,7 +115,11 @@ class Place:
     def tasks(self) -> dict[str, tuple[str, BoundTask]]:
         """Tasks of the target by name, each with its GPU."""
         target = self.target
-        return {task.name: (gpu.id, task) for gpu in (target.gpus if target else ()) for task in gpu.tasks}
+        return {
+            task.name: (gpu.id, task)
+            for gpu in (target.gpus if target else ())
+            for task in gpu.tasks
+        }
 
     def submit(self, *tasks: Task) -> None:
         self.store.put_tasks(tasks, at=self.clock.now())
@@ -110,7 +136,9 @@ class Place:
             self.round(after_s=3.0)
         self.heard(heard)
 
-    def report(self, name: str, state: TaskState, done: float, *, node: str = "n1") -> None:
+    def report(
+        self, name: str, state: TaskState, done: float, *, node: str = "n1"
+    ) -> None:
         """What the node says of a task."""
         _, task = self.tasks[name]
         reading = TaskReading(
@@ -158,6 +186,8 @@ def bound_gpu(*tasks: BoundTask, has_replica: bool = False) -> BoundGpu:
         gpu_type="fast",
         clock_mhz=1000.0,
         power_cap_w=250.0,
-        replicas=(a_replica("chat-1", sm_percent=50.0, rate_rps=20.0),) if has_replica else (),
+        replicas=(a_replica("chat-1", sm_percent=50.0, rate_rps=20.0),)
+        if has_replica
+        else (),
         tasks=tasks,
     )

@@ -39,13 +39,18 @@ def cli(
 ) -> Result:
     """Run one command line against a fake API (None = real HTTP); the streams are no terminals."""
     cli = CliContext(
-        environment={"PLIMSOLL_TOKEN": "plim_admin_secret"} if environment is None else environment,
+        environment={"PLIMSOLL_TOKEN": "plim_admin_secret"}
+        if environment is None
+        else environment,
         home=home,
         transport=None if api is None else httpx2.MockTransport(api),
         sleep=sleep,
     )
     out, err = io.StringIO(), io.StringIO()
-    typed, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+    typed, sys.stdin = (
+        sys.stdin,
+        io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"),
+    )
     try:
         with redirect_stdout(out), redirect_stderr(err):
             code = run([str(argument) for argument in arguments], cli)

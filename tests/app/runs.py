@@ -64,7 +64,12 @@ def a_service_result(
         queued_before=0,
         queued_after=queued,
         overdue=overdue,
-        latency_ms={"p50": 10.0, "p95": 20.0, "p98": 25.0, "p99": 30.0 if served else None},
+        latency_ms={
+            "p50": 10.0,
+            "p95": 20.0,
+            "p98": 25.0,
+            "p99": 30.0 if served else None,
+        },
         worst_step=1.0,
         cost_usd=1.0,
         memory_usd=0.1,
@@ -126,7 +131,13 @@ def a_run(
         memory_usd=0.1,
         gpu_hours={"T4": 0.5},
         energy_kwh=0.01,
-        moves=PlanChanges(plans=1, replicas_started=2, replicas_stopped=0, batches_changed=0, clocks_changed=0),
+        moves=PlanChanges(
+            plans=1,
+            replicas_started=2,
+            replicas_stopped=0,
+            batches_changed=0,
+            clocks_changed=0,
+        ),
         holds=0,
         refused=0,
         series=RunSeries(

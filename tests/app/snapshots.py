@@ -5,20 +5,34 @@ from datetime import UTC, datetime, timedelta
 
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
-from solvers.types.state import ClusterState, Gpu, GpuId, Node, NodeId, ReplicaId, Service
+from solvers.types.state import (
+    ClusterState,
+    Gpu,
+    GpuId,
+    Node,
+    NodeId,
+    ReplicaId,
+    Service,
+)
 from tests.app.fleets import FAST, POINTS, SETTINGS, a_node, a_service
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def windows_of(
-    service: str, counts: Sequence[int], *, window_s: float = 2.0, last_ended_s: float = 0.0, **counted: int
+    service: str,
+    counts: Sequence[int],
+    *,
+    window_s: float = 2.0,
+    last_ended_s: float = 0.0,
+    **counted: int,
 ) -> tuple[ServiceWindow, ...]:
     """Consecutive windows with these arrivals; the last one ended `last_ended_s` seconds ago."""
     return tuple(
         ServiceWindow(
             service=service,
-            start=NOW - timedelta(seconds=last_ended_s + window_s * (len(counts) - index)),
+            start=NOW
+            - timedelta(seconds=last_ended_s + window_s * (len(counts) - index)),
             window_s=window_s,
             arrivals=count,
             served=counted.get("served", count),
@@ -40,9 +54,12 @@ def a_state(
     return ClusterState(
         gpu_types=(FAST,),
         nodes=tuple(
-            Node(id=node.id, silent_for_s=silent) for (node, _), silent in zip(nodes, silent_for_s, strict=True)
+            Node(id=node.id, silent_for_s=silent)
+            for (node, _), silent in zip(nodes, silent_for_s, strict=True)
         ),
-        gpus=tuple(gpus) if gpus is not None else tuple(gpu for _, own in nodes for gpu in own),
+        gpus=tuple(gpus)
+        if gpus is not None
+        else tuple(gpu for _, own in nodes for gpu in own),
         services=tuple(services),
         catalogue_revision=1,
     )
@@ -67,7 +84,12 @@ def a_snapshot(
 
 
 def a_replica(
-    name: str, *, service: str = "chat", rate_rps: float = 20.0, sm_percent: float = 50.0, batch: int = 1
+    name: str,
+    *,
+    service: str = "chat",
+    rate_rps: float = 20.0,
+    sm_percent: float = 50.0,
+    batch: int = 1,
 ) -> BoundReplica:
     return BoundReplica(
         id=ReplicaId(name),
@@ -80,7 +102,9 @@ def a_replica(
     )
 
 
-def a_bound_plan(*gpus: Sequence[BoundReplica], generation: int = 1, clock_mhz: float = 1000.0) -> BoundPlan:
+def a_bound_plan(
+    *gpus: Sequence[BoundReplica], generation: int = 1, clock_mhz: float = 1000.0
+) -> BoundPlan:
     """The replicas of node n1's GPU, of n2's, and so on."""
     return BoundPlan(
         generation=generation,

@@ -45,7 +45,9 @@ def verify(directory: Path, *variants: str) -> str:
     if program is None:
         pytest.skip("no systemd-analyze: the keys are compared below")
     path = directory / UNIT.name
-    present = re.sub(r"^(Exec\w+=[-+]*)/\S+", r"\1/bin/true", UNIT.read_text(), flags=re.MULTILINE)
+    present = re.sub(
+        r"^(Exec\w+=[-+]*)/\S+", r"\1/bin/true", UNIT.read_text(), flags=re.MULTILINE
+    )
     path.write_text(present)
     (directory / f"{UNIT.name}.d").mkdir()
     for variant in variants:
@@ -56,13 +58,19 @@ def verify(directory: Path, *variants: str) -> str:
         )
         (directory / f"{UNIT.name}.d" / f"{variant}.conf").write_text(text)
     command = [program, "verify", "--man=no", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     # Other units of this machine may have faults of their own.
-    return "\n".join(line for line in ended.stderr.splitlines() if "plimsoll-agent" in line)
+    return "\n".join(
+        line for line in ended.stderr.splitlines() if "plimsoll-agent" in line
+    )
 
 
 @pytest.mark.parametrize(
-    "variants", [(), ("clocks",), ("watch",), VARIANTS], ids=lambda given: "+".join(given) or "plain"
+    "variants",
+    [(), ("clocks",), ("watch",), VARIANTS],
+    ids=lambda given: "+".join(given) or "plain",
 )
 def test_systemd_takes_every_line(tmp_path: Path, variants: tuple[str, ...]) -> None:
     assert verify(tmp_path, *variants) == ""
@@ -70,10 +78,15 @@ def test_systemd_takes_every_line(tmp_path: Path, variants: tuple[str, ...]) -> 
 
 def test_a_line_that_systemd_does_not_take_would_be_seen(tmp_path: Path) -> None:
     verify(tmp_path)
-    (tmp_path / f"{UNIT.name}.d" / "wrong.conf").write_text("[Service]\nProtectNothing=yes\nKillMode=gently\n")
+    (tmp_path / f"{UNIT.name}.d" / "wrong.conf").write_text(
+        "[Service]\nProtectNothing=yes\nKillMode=gently\n"
+    )
     program = shutil.which("systemd-analyze") or ""
     ended = subprocess.run(
-        [program, "verify", "--man=no", str(tmp_path / UNIT.name)], capture_output=True, text=True, check=False
+        [program, "verify", "--man=no", str(tmp_path / UNIT.name)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "ProtectNothing" in ended.stderr
     assert "gently" in ended.stderr
@@ -116,7 +129,11 @@ def test_the_right_to_turn_clocks_is_a_variant() -> None:
     assert settings(UNIT)["CapabilityBoundingSet"] == [""]
     assert "AmbientCapabilities" not in settings(UNIT)
     clocks = settings(UNITS / "plimsoll-agent.clocks.conf")
-    assert clocks["AmbientCapabilities"] == clocks["CapabilityBoundingSet"] == ["CAP_SYS_ADMIN"]
+    assert (
+        clocks["AmbientCapabilities"]
+        == clocks["CapabilityBoundingSet"]
+        == ["CAP_SYS_ADMIN"]
+    )
     assert clocks["SystemCallFilter"][0].startswith("~")
 
 

@@ -44,7 +44,10 @@ print("imported")
 
 def declared(*extras: str) -> list[Requirement]:
     """The direct dependencies: the base set and those of some extras."""
-    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for extra in extras for line in PROJECT["optional-dependencies"][extra]),
+    ]
     return [Requirement(line) for line in lines]
 
 
@@ -54,7 +57,9 @@ def names(requirements: Iterable[Requirement]) -> set[str]:
 
 @cache
 def import_graph() -> grimp.ImportGraph:
-    return grimp.build_graph("agents", "app", "solvers", include_external_packages=True, cache_dir=None)
+    return grimp.build_graph(
+        "agents", "app", "solvers", include_external_packages=True, cache_dir=None
+    )
 
 
 @cache
@@ -80,9 +85,20 @@ NEED_AN_EXTRA = {
 def libraries(modules: Iterable[str]) -> set[str]:
     """Distributions that some modules of ours import directly; a module that no distribution provides by its name."""
     graph = import_graph()
-    imported = {found for module in modules for found in graph.find_modules_directly_imported_by(module)}
-    outside = {found for found in imported if found.partition(".")[0] not in {"agents", "app", "solvers"}}
-    provided = {distributions().get(found, [found])[0] for found in outside - set(sys.stdlib_module_names)}
+    imported = {
+        found
+        for module in modules
+        for found in graph.find_modules_directly_imported_by(module)
+    }
+    outside = {
+        found
+        for found in imported
+        if found.partition(".")[0] not in {"agents", "app", "solvers"}
+    }
+    provided = {
+        distributions().get(found, [found])[0]
+        for found in outside - set(sys.stdlib_module_names)
+    }
     return {PART_OF_A_DECLARED_ONE.get(name, name) for name in provided}
 
 
@@ -92,7 +108,10 @@ def modules_of(package: str) -> set[str]:
 
 def node_modules() -> list[str]:
     """What runs on a node with real GPUs: the agent without the simulation, and the governors."""
-    return sorted((modules_of("agents") - modules_of("agents.sim")) | modules_of("solvers.governors"))
+    return sorted(
+        (modules_of("agents") - modules_of("agents.sim"))
+        | modules_of("solvers.governors")
+    )
 
 
 def base_closure() -> set[str]:
@@ -102,7 +121,10 @@ def base_closure() -> set[str]:
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
-        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+        if name in found or (
+            requirement.marker is not None
+            and not requirement.marker.evaluate({"extra": ""})
+        ):
             continue
         found.add(name)
         waiting += [Requirement(line) for line in metadata.requires(name) or []]
@@ -119,32 +141,50 @@ def test_the_server_declares_all_that_it_imports() -> None:
 
 
 @pytest.mark.parametrize(("module", "extra"), NEED_AN_EXTRA.items())
-def test_what_needs_an_extra_declares_all_that_it_imports(module: str, extra: str) -> None:
+def test_what_needs_an_extra_declares_all_that_it_imports(
+    module: str, extra: str
+) -> None:
     assert libraries([module]) <= names(declared("server")) | names(declared(extra))
 
 
 def test_an_agent_starts_with_the_base_dependencies_alone() -> None:
     small = base_closure()
-    blocked = {module for module, owners in distributions().items() if not small.intersection(owners)}
+    blocked = {
+        module
+        for module, owners in distributions().items()
+        if not small.intersection(owners)
+    }
     others = import_graph().find_children("solvers") - {"solvers.governors"}
     blocked = (blocked | {"app"} | others) - {"agents", "solvers"}
     assert {"numpy", "fastapi", "sqlalchemy", "pydantic", "ortools", "numba"} <= blocked
-    command = [sys.executable, "-c", IMPORT_WITHOUT_THE_REST, ",".join(sorted(blocked)), ",".join(node_modules())]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        IMPORT_WITHOUT_THE_REST,
+        ",".join(sorted(blocked)),
+        ",".join(node_modules()),
+    ]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
 
 
 def test_the_command_line_of_the_agent_needs_nothing_but_python() -> None:
     blocked = ",".join(sorted(set(distributions()) - {"agents"}))
     command = [sys.executable, "-c", IMPORT_WITHOUT_THE_REST, blocked, "agents.main"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
 
 
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     found = [re.fullmatch(r"([a-z0-9-]+)==([0-9][0-9a-z.]*)", line) for line in lines]
-    assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
+    assert all(found), [
+        line for line, match in zip(lines, found, strict=True) if not match
+    ]
     return {match[1]: match[2] for match in found if match}
 
 
@@ -154,7 +194,9 @@ def test_constraints_hold_plain_pins_without_hosts_each_once_in_order() -> None:
 
 
 @pytest.mark.parametrize("extra", [None, *PROJECT["optional-dependencies"]])
-def test_every_declared_dependency_is_pinned_within_its_range(extra: str | None) -> None:
+def test_every_declared_dependency_is_pinned_within_its_range(
+    extra: str | None,
+) -> None:
     pinned = pins()
     requirements = declared() if extra is None else declared(extra)
     unpinned = {"torch"}  # Chosen by its index, CPU or CUDA; see the extra `rl`.
@@ -162,14 +204,18 @@ def test_every_declared_dependency_is_pinned_within_its_range(extra: str | None)
         name = canonicalize_name(requirement.name)
         if name not in unpinned:
             assert name in pinned, f"{name} is missing in constraints.txt"
-            assert requirement.specifier.contains(pinned[name]), f"{requirement} against {pinned[name]}"
+            assert requirement.specifier.contains(pinned[name]), (
+                f"{requirement} against {pinned[name]}"
+            )
 
 
 def tracked_texts() -> dict[str, str]:
     """Every text file that git tracks; without git there is nothing to say."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     texts = {}
     for name in filter(None, listed.split("\0")):
         path = ROOT / name
@@ -181,7 +227,11 @@ def tracked_texts() -> dict[str, str]:
 # Put together here, so that this file does not find itself.
 UNWANTED = {
     "a path of one machine": r"(?<![\w.])/(?:root|work|home/[a-z]+)/" + r"\w",
-    "a package registry": r"(?i)\b(?:py" + r"pi|npm" + r"js|crates|python" + r"hosted)\." + r"(?:org|io|com)\b",
+    "a package registry": r"(?i)\b(?:py"
+    + r"pi|npm"
+    + r"js|crates|python"
+    + r"hosted)\."
+    + r"(?:org|io|com)\b",
     "an index address": r"(?i)--(?:extra-)?index-" + r"url\b",
     "somebody's key": r"-----BEGIN [A-Z ]*PRIVATE " + r"KEY",
 }
@@ -190,5 +240,9 @@ UNWANTED = {
 @pytest.mark.parametrize("what", UNWANTED)
 def test_no_tracked_file_mentions(what: str) -> None:
     pattern = re.compile(UNWANTED[what])
-    found = [f"{name}: {match[0]}" for name, text in tracked_texts().items() for match in pattern.finditer(text)]
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in tracked_texts().items()
+        for match in pattern.finditer(text)
+    ]
     assert found == []

@@ -27,7 +27,9 @@ from bench import load_http
 from tests.agents.fakes import fake_node
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = PyOptions(apply_merge=True).from_yaml((ROOT / "docker-compose.yml").read_text())
+COMPOSE = PyOptions(apply_merge=True).from_yaml(
+    (ROOT / "docker-compose.yml").read_text()
+)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE.to_dict()["services"]
 SCRIPTS = sorted((ROOT / "deploy" / "testbed").glob("*.sh"))
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -47,7 +49,11 @@ def words(value: object) -> list[str]:
 def command(name: str) -> list[str]:
     found = words(SERVICES[name]["command"]) if "command" in SERVICES[name] else []
     # The image's entry point becomes the agent.
-    return fake_node.make_parser().parse_args(found).command if found[:1] == ["run"] else found
+    return (
+        fake_node.make_parser().parse_args(found).command
+        if found[:1] == ["run"]
+        else found
+    )
 
 
 def script_commands(path: Path) -> Iterator[list[str]]:
@@ -62,12 +68,16 @@ def unit_commands(path: Path) -> Iterator[list[str]]:
         if key.startswith("Exec"):
             known = value.replace("${PLIMSOLL_URL}", "https://plimsoll.example")
             # The node's own options stand in a file beside the unit.
-            program, *arguments = shlex.split(known.replace("$PLIMSOLL_AGENT_OPTIONS", "--keep-replicas"))
+            program, *arguments = shlex.split(
+                known.replace("$PLIMSOLL_AGENT_OPTIONS", "--keep-replicas")
+            )
             yield [Path(program).name, *arguments]
 
 
 def image_commands() -> Iterator[list[str]]:
-    for match in re.finditer(r"^(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.MULTILINE):
+    for match in re.finditer(
+        r"^(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.MULTILINE
+    ):
         found = words(json.loads(match[1]))
         if found[0] not in ("python", "fake_node.py"):
             yield found
@@ -92,9 +102,13 @@ def all_commands() -> list[tuple[str, list[str]]]:
 def parse_plimsoll(arguments: list[str]) -> None:
     """What the CLI does before it runs a command; raises UsageError for what it does not know."""
     found: Any = root_command()
-    context = found.make_context("plimsoll", list(arguments), obj=CliContext(environment={}, home=ROOT))
+    context = found.make_context(
+        "plimsoll", list(arguments), obj=CliContext(environment={}, home=ROOT)
+    )
     while hasattr(found, "resolve_command"):
-        name, found, rest = found.resolve_command(context, [*context._protected_args, *context.args])
+        name, found, rest = found.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
         context = found.make_context(name, rest, parent=context)
 
 
@@ -106,13 +120,19 @@ def parse_agent(arguments: list[str]) -> None:
         make_parser().parse_args(arguments)
 
 
-PARSERS: dict[str, Callable[[list[str]], object]] = {"plimsoll": parse_plimsoll, "plimsoll-agent": parse_agent}
+PARSERS: dict[str, Callable[[list[str]], object]] = {
+    "plimsoll": parse_plimsoll,
+    "plimsoll-agent": parse_agent,
+}
 
 
 @pytest.mark.parametrize(
-    ("place", "line"), [entry for entry in all_commands() if entry[1][:1] and entry[1][0] in PARSERS]
+    ("place", "line"),
+    [entry for entry in all_commands() if entry[1][:1] and entry[1][0] in PARSERS],
 )
-def test_every_command_is_one_that_the_program_takes(place: str, line: list[str]) -> None:
+def test_every_command_is_one_that_the_program_takes(
+    place: str, line: list[str]
+) -> None:
     # systemd puts the machine's short name there.
     PARSERS[line[0]]([word.replace("%l", "gpu-1") for word in line[1:]])
 
@@ -133,7 +153,14 @@ def test_console_scripts_are_declared() -> None:
 
 def test_the_compose_file_is_consistent() -> None:
     COMPOSE.validate()
-    assert {"postgres", "migrate", "control-plane", "agent-v100", "agent-t4", "load"} <= set(SERVICES)
+    assert {
+        "postgres",
+        "migrate",
+        "control-plane",
+        "agent-v100",
+        "agent-t4",
+        "load",
+    } <= set(SERVICES)
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -157,19 +184,33 @@ def test_every_service_is_bounded_supervised_and_unprivileged(name: str) -> None
 def test_whoever_needs_an_ending_service_waits_for_its_end() -> None:
     for name, service in SERVICES.items():
         for needed, how in service.get("depends_on", {}).items():
-            expected = "service_completed_successfully" if needed in ENDING else "service_healthy"
+            expected = (
+                "service_completed_successfully"
+                if needed in ENDING
+                else "service_healthy"
+            )
             assert how["condition"] == expected, (name, needed)
-            assert name in FAKE or needed not in FAKE, "a service without that profile does not start"
+            assert name in FAKE or needed not in FAKE, (
+                "a service without that profile does not start"
+            )
 
 
-def test_the_profile_with_fake_gpus_and_nothing_else_has_a_profile_and_its_image() -> None:
+def test_the_profile_with_fake_gpus_and_nothing_else_has_a_profile_and_its_image() -> (
+    None
+):
     for name, service in SERVICES.items():
-        assert service.get("profiles", []) == (["fake-gpus"] if name in FAKE else []), name
+        assert service.get("profiles", []) == (["fake-gpus"] if name in FAKE else []), (
+            name
+        )
     build = SERVICES["agent-h100"]["build"]
     assert (ROOT / build["dockerfile"]).samefile(ROOT / "deploy" / "Dockerfile")
-    started = fake_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
+    started = fake_node.make_parser().parse_args(
+        words(SERVICES["agent-h100"]["command"])
+    )
     assert f"fake_node.py build {started.library}" in stages()["fake-driver"]
-    assert stages()[build["target"]].startswith("agent AS "), "the production image and what is a fake"
+    assert stages()[build["target"]].startswith("agent AS "), (
+        "the production image and what is a fake"
+    )
 
 
 def test_what_the_compose_file_names_exists() -> None:
@@ -181,8 +222,15 @@ def test_what_the_compose_file_names_exists() -> None:
             source, target = volume.split(":")[:2]
             if source.startswith("."):
                 assert (ROOT / source).is_dir(), volume
-                named = [word for word in words(service["command"]) if word.startswith(f"{target}/")]
-                assert all((ROOT / source / Path(word).relative_to(target)).is_file() for word in named), named
+                named = [
+                    word
+                    for word in words(service["command"])
+                    if word.startswith(f"{target}/")
+                ]
+                assert all(
+                    (ROOT / source / Path(word).relative_to(target)).is_file()
+                    for word in named
+                ), named
             else:
                 used.add(source)
     assert used == set(document["volumes"])
@@ -190,18 +238,24 @@ def test_what_the_compose_file_names_exists() -> None:
 
 def test_every_address_is_that_of_a_service_at_a_port_where_it_listens() -> None:
     ports = {"control-plane": "8080", "postgres": "5432"} | {
-        name: str(make_parser().parse_args(command(name)[1:]).router_port) for name in SERVICES if "agent-" in name
+        name: str(make_parser().parse_args(command(name)[1:]).router_port)
+        for name in SERVICES
+        if "agent-" in name
     }
     text = (ROOT / "docker-compose.yml").read_text()
     found = set(re.findall(r"(?:http://|@)([a-z0-9-]+):(\d+)", text))
     assert found >= {("control-plane", "8080"), ("agent-h100", "8000")}
-    assert all(host == "127.0.0.1" or ports[host] == port for host, port in found), found
+    assert all(host == "127.0.0.1" or ports[host] == port for host, port in found), (
+        found
+    )
 
 
 def test_environments_name_settings_that_there_are() -> None:
     known = {f"PLIMSOLL_{name.upper()}" for name in Settings.model_fields}
     image = dict(re.findall(r"(PLIMSOLL_\w+)=(\S+)", DOCKERFILE))
-    given = {name for each in SERVICES.values() for name in each.get("environment", {})} | set(image)
+    given = {
+        name for each in SERVICES.values() for name in each.get("environment", {})
+    } | set(image)
     assert {name for name in given if name.startswith("PLIMSOLL_")} <= known
 
 
@@ -240,7 +294,9 @@ def test_only_the_prepared_secrets_reach_a_service() -> None:
         "deploy",
         "deploy-h100",
     }
-    assert {name for name, volumes in mounted.items() if "database-password" in volumes} == {"secrets", "postgres"}
+    assert {
+        name for name, volumes in mounted.items() if "database-password" in volumes
+    } == {"secrets", "postgres"}
     for name in LOADS:
         assert mounted[name].isdisjoint(COMPOSE.to_dict()["volumes"])
 
@@ -257,15 +313,22 @@ def test_agents_load_and_manifests_agree() -> None:
         for entry in manifests
         if isinstance(entry.manifest, ServiceManifest)
     }
-    agents = [make_parser().parse_args(command(name)[1:]) for name in ("agent-v100", "agent-t4", "agent-h100")]
+    agents = [
+        make_parser().parse_args(command(name)[1:])
+        for name in ("agent-v100", "agent-t4", "agent-h100")
+    ]
     fake = fake_node.make_parser().parse_args(words(SERVICES["agent-h100"]["command"]))
     agents[2].gpus = fake.gpus
     assert {agent.node: [agent.gpu_type] * agent.gpus for agent in agents} == {
         name: [gpu.gpu_type for gpu in spec.gpus] for name, spec in nodes.items()
     }
-    assert {agent.gpu_type for agent in agents} <= {gpu_type.name for gpu_type in load_gpu_types()}
+    assert {agent.gpu_type for agent in agents} <= {
+        gpu_type.name for gpu_type in load_gpu_types()
+    }
     assert {spec.network for spec in services.values()} <= set(list_networks())
-    loads = [load_http.make_parser().parse_args(command(name)[3:]) for name in sorted(LOADS)]
+    loads = [
+        load_http.make_parser().parse_args(command(name)[3:]) for name in sorted(LOADS)
+    ]
     assert {service for load in loads for service in dict(load.load)} == set(services)
     for agent in agents[:2]:
         make_device(agent, ManualClock())
@@ -276,26 +339,45 @@ def test_images_run_as_a_user_of_their_own_from_pinned_parts() -> None:
     assert "USER 10001:10001" in stages()["runtime"]
     assert {"agent", "server"} <= set(stages())
     for name in ("agent", "server", "fake-gpus"):
-        last = [line for line in stages()[name].splitlines() if line.startswith(("USER", "RUN"))]
+        last = [
+            line
+            for line in stages()[name].splitlines()
+            if line.startswith(("USER", "RUN"))
+        ]
         assert not last, "nothing runs as root after the user was set"
     assert "server.txt" not in stages()["agent-installed"]
     for install in re.findall(r"pip install .*", DOCKERFILE):
-        assert "--constraint constraints.txt" in install or "--no-deps /wheels/" in install
-    bases = [stage.split()[0] for stage in stages().values() if stage.split()[0] not in stages()]
+        assert (
+            "--constraint constraints.txt" in install or "--no-deps /wheels/" in install
+        )
+    bases = [
+        stage.split()[0]
+        for stage in stages().values()
+        if stage.split()[0] not in stages()
+    ]
     assert bases == ["python:3.11-slim-bookworm"], "one base, with its version"
 
 
 def test_a_container_finds_the_kernels_that_its_image_brings() -> None:
-    compiled = re.search(r"NUMBA_CACHE_DIR=(\S+) \S+python -c .*\n.*warm_up\(\)", DOCKERFILE)
+    compiled = re.search(
+        r"NUMBA_CACHE_DIR=(\S+) \S+python -c .*\n.*warm_up\(\)", DOCKERFILE
+    )
     used = re.search(r"^ENV .*NUMBA_CACHE_DIR=(\S+)$", DOCKERFILE, re.MULTILINE)
     assert compiled and used and 'ENTRYPOINT ["plimsoll-start"]' in DOCKERFILE
-    assert f'cp -R {compiled[1]} "$NUMBA_CACHE_DIR"' in (ROOT / "deploy" / "start.sh").read_text()
+    assert (
+        f'cp -R {compiled[1]} "$NUMBA_CACHE_DIR"'
+        in (ROOT / "deploy" / "start.sh").read_text()
+    )
     # The one place that a read-only container may write to and that is empty at its start.
     assert str(Path(used[1]).parent) in words(SERVICES["control-plane"]["tmpfs"])
 
 
 def test_everything_that_an_image_copies_exists_and_is_let_through() -> None:
-    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    allowed = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
     for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         for source in line.split():
             assert (ROOT / source).exists(), source

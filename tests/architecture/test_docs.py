@@ -42,7 +42,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         if place and target.suffix == ".md":
-            assert place in {anchor(heading) for heading in re.findall(r"(?m)^#+ (.*)$", prose(target))}, link
+            assert place in {
+                anchor(heading)
+                for heading in re.findall(r"(?m)^#+ (.*)$", prose(target))
+            }, link
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
@@ -50,7 +53,10 @@ def test_every_page_can_be_found_from_the_readme() -> None:
     while new:
         page = new.pop()
         found.add(page)
-        links = [(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+\.md)", prose(page))]
+        links = [
+            (page.parent / link).resolve()
+            for link in re.findall(r"\]\(([^)#\s]+\.md)", prose(page))
+        ]
         new += [link for link in links if link not in found and link.exists()]
     assert not set(PAGES) - found
 
@@ -79,16 +85,28 @@ def options_of(words: list[str]) -> set[str]:
         name = f"agent {rest[0]}" if rest and f"agent {rest[0]}" in PARSERS else program
         return set(_all_options(PARSERS[name]()))
     found: Any = root_command()
-    context = found.make_context("plimsoll", [], obj=CliContext(environment={}, home=ROOT), resilient_parsing=True)
+    context = found.make_context(
+        "plimsoll",
+        [],
+        obj=CliContext(environment={}, home=ROOT),
+        resilient_parsing=True,
+    )
     known = set[str]()
     while True:
-        known |= {name for each in found.get_params(context) for name in (*each.opts, *each.secondary_opts)}
+        known |= {
+            name
+            for each in found.get_params(context)
+            for name in (*each.opts, *each.secondary_opts)
+        }
         if not hasattr(found, "get_command") or not rest or rest[0].startswith("-"):
             return known
         name, *rest = rest
         following = found.get_command(context, name)
         assert following is not None, f"{context.command_path} has no command {name!r}"
-        found, context = following, type(context)(following, parent=context, info_name=name)
+        found, context = (
+            following,
+            type(context)(following, parent=context, info_name=name),
+        )
 
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
@@ -102,12 +120,16 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 @pytest.mark.parametrize(
-    "line", sorted({line for page in PAGES for line in commands(page)} - {"plimsoll"}), ids=lambda line: line[:60]
+    "line",
+    sorted({line for page in PAGES for line in commands(page)} - {"plimsoll"}),
+    ids=lambda line: line[:60],
 )
 def test_every_command_that_is_shown_exists_with_its_options(line: str) -> None:
     words = shlex.split(line)
     known = options_of(words)
-    assert {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)} <= known
+    assert {
+        word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)
+    } <= known
 
 
 def test_commands_are_found_and_wrong_ones_would_be_seen() -> None:

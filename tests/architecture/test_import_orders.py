@@ -12,8 +12,18 @@ import pytest
 pytestmark = pytest.mark.integration
 
 ORDERS = (
-    ("pulp", "cvxpy", "ortools", "highspy"),  # PuLP before OSQP: a crash in OSQP's set-up with PuLP 3.3.
-    ("ortools", "highspy", "pulp", "cvxpy"),  # ortools before highspy: an ImportError with highspy 1.15.
+    (
+        "pulp",
+        "cvxpy",
+        "ortools",
+        "highspy",
+    ),  # PuLP before OSQP: a crash in OSQP's set-up with PuLP 3.3.
+    (
+        "ortools",
+        "highspy",
+        "pulp",
+        "cvxpy",
+    ),  # ortools before highspy: an ImportError with highspy 1.15.
     ("highspy", "ortools", "cvxpy", "pulp"),  # And after it.
     ("cvxpy", "pulp", "ortools", "highspy"),
 )
@@ -55,5 +65,11 @@ print("solved")
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_solver_libraries_load_and_solve_in_this_order(order: tuple[str, ...]) -> None:
     script = "\n".join(IMPORTS[library] for library in order) + SOLVE_WITH_EACH
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (run.returncode, run.stdout.strip()) == (0, "solved"), run.stderr

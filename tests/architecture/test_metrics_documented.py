@@ -12,7 +12,9 @@ OLDER = {"plimsoll_router_latency_ms", "plimsoll_router_arrival_gap_ms"}
 
 def test_the_document_is_up_to_date() -> None:
     written = metrics_document.TARGET.read_text(encoding="utf-8")
-    assert written == metrics_document.document(), "run: python -m tools.documents.metrics"
+    assert written == metrics_document.document(), (
+        "run: python -m tools.documents.metrics"
+    )
 
 
 def test_no_name_means_two_things() -> None:
@@ -22,7 +24,11 @@ def test_no_name_means_two_things() -> None:
 
 def test_names_have_our_prefix_base_units_and_total_where_they_count() -> None:
     assert all(re.fullmatch(r"plimsoll_[a-z0-9_]+", metric.name) for metric in METRICS)
-    assert [metric.name for metric in METRICS if metric.name.endswith("_total") != (metric.kind == "counter")] == []
+    assert [
+        metric.name
+        for metric in METRICS
+        if metric.name.endswith("_total") != (metric.kind == "counter")
+    ] == []
     odd = r"_(ms|us|mib|mb|gb|kib|mw|kw|mhz|percent|wh|kwh|minutes|hours)(_total)?$"
     assert {metric.name for metric in METRICS if re.search(odd, metric.name)} == OLDER
 
@@ -30,7 +36,18 @@ def test_names_have_our_prefix_base_units_and_total_where_they_count() -> None:
 def test_every_metric_has_a_sentence_and_labels_that_are_no_ids_of_requests() -> None:
     assert [metric.name for metric in METRICS if len(metric.text) < 5] == []
     labels = {label for metric in METRICS for label in metric.labels}
-    assert labels.isdisjoint({"path", "url", "request_id", "token", "user", "address", "reason_text", "plan_id"})
+    assert labels.isdisjoint(
+        {
+            "path",
+            "url",
+            "request_id",
+            "token",
+            "user",
+            "address",
+            "reason_text",
+            "plan_id",
+        }
+    )
 
 
 def test_every_place_says_how_it_is_bounded() -> None:

@@ -19,10 +19,13 @@ BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 PROMTOOL = shutil.which("promtool")
 
 LABELS = {
-    f"{metric.name}{suffix}": set(metric.labels) | ({"le"} if suffix == "_bucket" else set())
+    f"{metric.name}{suffix}": set(metric.labels)
+    | ({"le"} if suffix == "_bucket" else set())
     for place in metrics_document.places()
     for metric in place.metrics
-    for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
+    for suffix in (
+        ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+    )
 }
 BY_SCRAPER = {"job", "instance"}
 AGENTS = {"node"}
@@ -67,12 +70,24 @@ def board(path: Path) -> dict[str, Any]:
 def asked(path: Path) -> list[str]:
     """Every query of a dashboard, those of its variables among them."""
     loaded = board(path)
-    targets = [target["expr"] for panel in loaded["panels"] for target in panel.get("targets", ())]
-    variables = [each["query"]["query"] for each in loaded["templating"]["list"] if each["type"] == "query"]
-    return targets + [re.fullmatch(r"label_values\((.+), \w+\)", query)[1] for query in variables]  # type: ignore[index]
+    targets = [
+        target["expr"]
+        for panel in loaded["panels"]
+        for target in panel.get("targets", ())
+    ]
+    variables = [
+        each["query"]["query"]
+        for each in loaded["templating"]["list"]
+        if each["type"] == "query"
+    ]
+    return targets + [
+        re.fullmatch(r"label_values\((.+), \w+\)", query)[1] for query in variables
+    ]  # type: ignore[index]
 
 
-EXPRESSIONS = [rule["expr"] for rule in rules()] + [query for path in BOARDS for query in asked(path)]
+EXPRESSIONS = [rule["expr"] for rule in rules()] + [
+    query for path in BOARDS for query in asked(path)
+]
 
 
 def tokens(expression: str) -> list[tuple[str, str]]:
@@ -104,7 +119,13 @@ def selected(expression: str) -> list[tuple[str, set[str]]]:
 
 
 def test_there_are_dashboards_of_everything() -> None:
-    assert [path.stem for path in BOARDS] == ["agents", "cost", "decisions", "fleet", "slo"]
+    assert [path.stem for path in BOARDS] == [
+        "agents",
+        "cost",
+        "decisions",
+        "fleet",
+        "slo",
+    ]
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -113,7 +134,11 @@ def test_every_metric_and_label_that_is_asked_for_is_there(expression: str) -> N
     assert metrics, "it asks for nothing of ours"
     for name, labels in metrics:
         if name not in RECORDED:
-            known = LABELS[name] | BY_SCRAPER | (AGENTS if name.startswith("plimsoll_agent_") else set())
+            known = (
+                LABELS[name]
+                | BY_SCRAPER
+                | (AGENTS if name.startswith("plimsoll_agent_") else set())
+            )
             assert labels <= known, f"{name} has no label {labels - known}"
 
 
@@ -146,16 +171,31 @@ def test_alerts_say_how_urgent_they_are_what_is_wrong_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
-def test_panels_of_a_dashboard_have_places_units_and_a_data_source_of_the_users(path: Path) -> None:
+def test_panels_of_a_dashboard_have_places_units_and_a_data_source_of_the_users(
+    path: Path,
+) -> None:
     loaded = board(path)
-    assert loaded["uid"] == f"plimsoll-{path.stem}" and loaded["title"].startswith("Plimsoll / ")
+    assert loaded["uid"] == f"plimsoll-{path.stem}" and loaded["title"].startswith(
+        "Plimsoll / "
+    )
     panels = loaded["panels"]
-    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    assert (
+        len({panel["id"] for panel in panels})
+        == len({panel["title"] for panel in panels})
+        == len(panels)
+    )
     cells: set[tuple[int, int]] = set()
     for panel in panels:
-        assert panel["datasource"]["uid"] == "${datasource}" and panel["fieldConfig"]["defaults"]["unit"]
+        assert (
+            panel["datasource"]["uid"] == "${datasource}"
+            and panel["fieldConfig"]["defaults"]["unit"]
+        )
         at = panel["gridPos"]
-        covered = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        covered = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
         assert at["x"] + at["w"] <= 24 and cells.isdisjoint(covered)
         cells |= covered
     variables = {each["name"] for each in loaded["templating"]["list"]}
@@ -165,7 +205,9 @@ def test_panels_of_a_dashboard_have_places_units_and_a_data_source_of_the_users(
 
 def promtool(*arguments: str) -> None:
     assert PROMTOOL is not None
-    run = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -181,14 +223,27 @@ def test_prometheus_takes_the_rules_and_they_find_what_they_should() -> None:
 @needs_promtool
 def test_prometheus_takes_every_query_of_the_dashboards(tmp_path: Path) -> None:
     queries = [query for path in BOARDS for query in asked(path)]
-    listed = [{"record": f"query:number:{number}", "expr": query} for number, query in enumerate(queries)]
-    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboards", "rules": listed}]}))
+    listed = [
+        {"record": f"query:number:{number}", "expr": query}
+        for number, query in enumerate(queries)
+    ]
+    (tmp_path / "rules.yml").write_text(
+        json.dumps({"groups": [{"name": "dashboards", "rules": listed}]})
+    )
     promtool("check", "rules", str(tmp_path / "rules.yml"))
 
 
 def test_every_token_is_sent_as_a_bearer_s() -> None:
     # Prometheus 2.42 has no type of its own for service discovery: it sends the bare token, which the API refuses.
-    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
-    asking = [each for job in config["scrape_configs"] for each in (job, *job.get("http_sd_configs", ()))]
-    kinds = [each["authorization"].get("type") for each in asking if "authorization" in each]
+    config = yaml.safe_load(
+        (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    )
+    asking = [
+        each
+        for job in config["scrape_configs"]
+        for each in (job, *job.get("http_sd_configs", ()))
+    ]
+    kinds = [
+        each["authorization"].get("type") for each in asking if "authorization" in each
+    ]
     assert kinds == ["Bearer"] * 2

@@ -20,26 +20,39 @@ def python_files(folder: str) -> list[Path]:
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", (node.end_lineno or 0) - node.lineno + 1
+            yield (
+                f"{path.relative_to(ROOT)}:{node.lineno} {node.name}",
+                (node.end_lineno or 0) - node.lineno + 1,
+            )
 
 
 @pytest.mark.parametrize("folder", SOURCE_FOLDERS)
 def test_no_function_is_longer_than_the_limit(folder: str) -> None:
-    long = [entry for path in python_files(folder) for entry in functions(path) if entry[1] > MAX_FUNCTION]
+    long = [
+        entry
+        for path in python_files(folder)
+        for entry in functions(path)
+        if entry[1] > MAX_FUNCTION
+    ]
     assert long == []
 
 
 @pytest.mark.parametrize("folder", SOURCE_FOLDERS)
 def test_no_file_is_longer_than_the_limit(folder: str) -> None:
     limit = MAX_TEST_FILE if folder == "tests" else MAX_FILE
-    lengths = {path.relative_to(ROOT): path.read_text(encoding="utf-8").count("\n") for path in python_files(folder)}
+    lengths = {
+        path.relative_to(ROOT): path.read_text(encoding="utf-8").count("\n")
+        for path in python_files(folder)
+    }
     assert {path: length for path, length in lengths.items() if length > limit} == {}
 
 
 @pytest.mark.parametrize("folder", ("solvers", "agents", "app"))
 def test_every_module_says_what_it_is_for(folder: str) -> None:
     silent = [
-        path.relative_to(ROOT) for path in python_files(folder) if not ast.get_docstring(ast.parse(path.read_text()))
+        path.relative_to(ROOT)
+        for path in python_files(folder)
+        if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
 

@@ -19,8 +19,22 @@ from tests.agents.gpu_nodes import environment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-WRITERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks")
-QUICK = ("--fake", "--window-s", "0.2", "--networks", "resnet50", "--shares", "50,100", "--batches", "1")
+WRITERS = (
+    "nvmlDeviceSetPowerManagementLimit",
+    "nvmlDeviceSetGpuLockedClocks",
+    "nvmlDeviceResetGpuLockedClocks",
+)
+QUICK = (
+    "--fake",
+    "--window-s",
+    "0.2",
+    "--networks",
+    "resnet50",
+    "--shares",
+    "50,100",
+    "--batches",
+    "1",
+)
 PATIENCE_S = 240.0
 
 
@@ -69,13 +83,21 @@ class Machine:
         self.set.mkdir(exist_ok=True)
         for share in TABLE_SHARES:
             if share not in but:
-                row: Figures = {**dict.fromkeys(TABLE_COLUMNS), "gpu_type": "seeded", "sm_percent": share}
+                row: Figures = {
+                    **dict.fromkeys(TABLE_COLUMNS),
+                    "gpu_type": "seeded",
+                    "sm_percent": share,
+                }
                 Table(self.set / TABLE_FILE, TABLE_COLUMNS).add(row)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         """The command, which goes on."""
         programs = environment()
-        path = programs["PATH"] if self.has_mps else os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin"))
+        path = (
+            programs["PATH"]
+            if self.has_mps
+            else os.pathsep.join((str(Path(sys.executable).parent), "/usr/bin"))
+        )
         own = {
             "LD_LIBRARY_PATH": str(self.library),
             STATE_VARIABLE: str(self.gpus.path),
@@ -84,7 +106,15 @@ class Machine:
             "NVIDIA_SMI_SAYS": "0, 320.00, 1980, [N/A]",
         }
         return subprocess.Popen(
-            [sys.executable, str(HERE / "real_gpu_programs.py"), "run", *words, *QUICK, "--out", str(self.set)],
+            [
+                sys.executable,
+                str(HERE / "real_gpu_programs.py"),
+                "run",
+                *words,
+                *QUICK,
+                "--out",
+                str(self.set),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -108,8 +138,16 @@ class Machine:
         for path in Path("/proc").iterdir():
             if path.name.isdigit() and path.name != str(os.getpid()):
                 try:
-                    if needle in (path / "environ").read_bytes().split(b"\0") and (path / "cmdline").read_bytes():
-                        found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    if (
+                        needle in (path / "environ").read_bytes().split(b"\0")
+                        and (path / "cmdline").read_bytes()
+                    ):
+                        found.append(
+                            (path / "cmdline")
+                            .read_bytes()
+                            .replace(b"\0", b" ")
+                            .decode()
+                        )
                 except OSError:
                     continue  # It ended meanwhile.
         return found

@@ -36,7 +36,11 @@ class FakeCuda:
     def take(self, limit_mib: int) -> int:
         """By the limit `0=2048M`."""
         limit = self.client.limit.removeprefix("0=").removesuffix("M")
-        return limit_mib if not limit or "no-limit" in WISHES else min(limit_mib, int(limit))
+        return (
+            limit_mib
+            if not limit or "no-limit" in WISHES
+            else min(limit_mib, int(limit))
+        )
 
     def work(self) -> None:
         time.sleep(0.01)
@@ -61,7 +65,9 @@ def main(role: str, words: list[str]) -> int:
 
     own = (sys.executable, __file__)
     worker = (sys.executable, str(FAKES / "mps_worker.py"))
-    return run(words, Programs(client=(*own, "client"), bench=(*own, "bench"), worker=worker))
+    return run(
+        words, Programs(client=(*own, "client"), bench=(*own, "bench"), worker=worker)
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ from tests.app.runs import POOL, a_run, a_scenario, a_service_result
 FILES = sorted(SCENARIOS.glob("*.yaml"))
 
 
-def a_comparison(*runs: RunResult, stated: float, is_at_least: bool) -> dict[str, object]:
+def a_comparison(
+    *runs: RunResult, stated: float, is_at_least: bool
+) -> dict[str, object]:
     claim = Claim(
         figure="cost ratio",
         stated=stated,
@@ -36,10 +38,16 @@ def a_comparison(*runs: RunResult, stated: float, is_at_least: bool) -> dict[str
         is_at_least=is_at_least,
         policy="ours",
         baseline="rival",
-        read=lambda ours, rival: (rival.cost_usd / ours.cost_usd, ours.cost_usd, rival.cost_usd),
+        read=lambda ours, rival: (
+            rival.cost_usd / ours.cost_usd,
+            ours.cost_usd,
+            rival.cost_usd,
+        ),
     )
     experiment = Experiment(title="made by hand", scenarios=("small",), claims=(claim,))
-    (row,) = rows_of(experiment, make_report(a_scenario(), runs), scenario="small", truth="scaled")
+    (row,) = rows_of(
+        experiment, make_report(a_scenario(), runs), scenario="small", truth="scaled"
+    )
     return dict(row)
 
 
@@ -51,28 +59,59 @@ def test_a_figure_is_the_mean_over_seeds_of_ratios_within_each_seed() -> None:
         a_run("rival", seed=2, cost_usd=12.0),
     ]
     row = a_comparison(*runs, stated=2.5, is_at_least=True)
-    assert (row["found"], row["ours"], row["baseline"], row["holds"], row["truth"]) == (2.5, 2.5, 7.0, "yes", "scaled")
+    assert (row["found"], row["ours"], row["baseline"], row["holds"], row["truth"]) == (
+        2.5,
+        2.5,
+        7.0,
+        "yes",
+        "scaled",
+    )
 
 
 @pytest.mark.parametrize(("is_at_least", "holds"), [(True, "NO"), (False, "yes")])
-def test_a_figure_below_the_stated_one_holds_only_where_less_is_better(is_at_least: bool, holds: str) -> None:
-    row = a_comparison(a_run("ours"), a_run("rival", cost_usd=2.0), stated=2.1, is_at_least=is_at_least)
+def test_a_figure_below_the_stated_one_holds_only_where_less_is_better(
+    is_at_least: bool, holds: str
+) -> None:
+    row = a_comparison(
+        a_run("ours"), a_run("rival", cost_usd=2.0), stated=2.1, is_at_least=is_at_least
+    )
     assert row["holds"] == holds
 
 
 def test_seeds_that_one_of_the_two_lacks_do_not_count() -> None:
-    runs = [a_run("ours", seed=1), a_run("rival", seed=1, cost_usd=3.0), a_run("rival", seed=2, cost_usd=9.0)]
+    runs = [
+        a_run("ours", seed=1),
+        a_run("rival", seed=1, cost_usd=3.0),
+        a_run("rival", seed=2, cost_usd=9.0),
+    ]
     assert a_comparison(*runs, stated=1.0, is_at_least=True)["found"] == 3.0
 
 
-def test_the_papers_cost_is_used_memory_of_ours_against_whole_gpus_of_the_rival() -> None:
-    ours = a_run(services=(replace(a_service_result("a"), cost_usd=9.0, memory_usd=0.5), a_service_result("b")))
-    rival = a_run(services=(replace(a_service_result("a"), cost_usd=2.0, memory_usd=7.0), a_service_result("b")))
+def test_the_papers_cost_is_used_memory_of_ours_against_whole_gpus_of_the_rival() -> (
+    None
+):
+    ours = a_run(
+        services=(
+            replace(a_service_result("a"), cost_usd=9.0, memory_usd=0.5),
+            a_service_result("b"),
+        )
+    )
+    rival = a_run(
+        services=(
+            replace(a_service_result("a"), cost_usd=2.0, memory_usd=7.0),
+            a_service_result("b"),
+        )
+    )
     assert paper_cost_ratios(ours, rival) == pytest.approx((4.0, 10.0))
 
 
 def test_the_worst_service_counts_late_and_rejected_requests() -> None:
-    run = a_run(services=(a_service_result("a", in_slo=99), a_service_result("b", served=90, rejected=10)))
+    run = a_run(
+        services=(
+            a_service_result("a", in_slo=99),
+            a_service_result("b", served=90, rejected=10),
+        )
+    )
     assert worst_late_percent(run) == pytest.approx(10.0)
 
 
@@ -91,9 +130,13 @@ def test_throughput_is_what_was_served_not_what_arrived() -> None:
     def spiked(served_rps: float) -> RunResult:
         run = a_run()
         (service,) = run.series.services.values()
-        steps = [1.0] * 50 + [served_rps] * 10  # The spike comes after 3500 s: at step 50 of 70 s.
+        steps = [1.0] * 50 + [
+            served_rps
+        ] * 10  # The spike comes after 3500 s: at step 50 of 70 s.
         rates = replace(service, arrival_rate_rps=[100.0] * 60, served_rps=steps)
-        return replace(run, series=replace(run.series, step_s=70.0, services={"a": rates}))
+        return replace(
+            run, series=replace(run.series, step_s=70.0, services={"a": rates})
+        )
 
     assert throughput(spiked(30.0), spiked(20.0)) == (1.5, 30.0, 20.0)
 
@@ -102,8 +145,14 @@ def test_mean_throughput_is_a_ratio_of_means_from_the_spike_on() -> None:
     def after_the_spike(*served_rps: float) -> RunResult:
         run = a_run()
         (service,) = run.series.services.values()
-        rates = replace(service, arrival_rate_rps=[100.0] * 52, served_rps=[1.0] * 50 + list(served_rps))
-        return replace(run, series=replace(run.series, step_s=70.0, services={"a": rates}))
+        rates = replace(
+            service,
+            arrival_rate_rps=[100.0] * 52,
+            served_rps=[1.0] * 50 + list(served_rps),
+        )
+        return replace(
+            run, series=replace(run.series, step_s=70.0, services={"a": rates})
+        )
 
     ours, rival = after_the_spike(30.0, 10.0), after_the_spike(20.0, 20.0)
     assert mean_throughput(ours, rival) == (1.0, 20.0, 20.0)
@@ -120,12 +169,21 @@ def test_a_fleet_with_any_scaled_gpu_is_scaled(gpu_type: str) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
-def test_every_scenario_can_be_built_and_has_the_policies_that_its_claims_name(file: Path) -> None:
+def test_every_scenario_can_be_built_and_has_the_policies_that_its_claims_name(
+    file: Path,
+) -> None:
     scenario = read_scenario(file)
     catalogue = shipped_catalogue(scenario)
     for run in scenario.spec.policies:
-        assert make_cluster(scenario, run, 1, catalogue=catalogue, folder=file.parent).services
-    claims = [claim for each in EXPERIMENTS if file.stem in each.scenarios for claim in each.claims]
+        assert make_cluster(
+            scenario, run, 1, catalogue=catalogue, folder=file.parent
+        ).services
+    claims = [
+        claim
+        for each in EXPERIMENTS
+        if file.stem in each.scenarios
+        for claim in each.claims
+    ]
     assert claims
     assert {name for claim in claims for name in (claim.policy, claim.baseline)} <= {
         run.label for run in scenario.spec.policies
@@ -133,4 +191,6 @@ def test_every_scenario_can_be_built_and_has_the_policies_that_its_claims_name(f
 
 
 def test_every_scenario_that_an_experiment_names_is_there() -> None:
-    assert {name for each in EXPERIMENTS for name in each.scenarios} == {file.stem for file in FILES}
+    assert {name for each in EXPERIMENTS for name in each.scenarios} == {
+        file.stem for file in FILES
+    }

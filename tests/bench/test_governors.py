@@ -6,7 +6,13 @@ from bench.governors import CAP_W, SETTLED_S, against_cap, row_of
 
 
 def test_the_beginning_and_the_settled_seconds_are_read_apart() -> None:
-    watts = [1.2 * CAP_W, *[0.5 * CAP_W] * (SETTLED_S - 1), 0.9 * CAP_W, 1.1 * CAP_W, 0.7 * CAP_W]
+    watts = [
+        1.2 * CAP_W,
+        *[0.5 * CAP_W] * (SETTLED_S - 1),
+        0.9 * CAP_W,
+        1.1 * CAP_W,
+        0.7 * CAP_W,
+    ]
     assert against_cap(watts) == {
         "first_percent": pytest.approx(120.0),
         "mean_percent": pytest.approx(90.0),  # (90 + 110 + 70) / 3

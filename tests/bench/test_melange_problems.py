@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from bench.melange_problems import SM_PERCENT_STEP, Instance, melange_optimum, melange_problem
+from bench.melange_problems import (
+    SM_PERCENT_STEP,
+    Instance,
+    melange_optimum,
+    melange_problem,
+)
 from solvers.check import violations
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem_json import problem_from_json, problem_to_json
@@ -35,7 +40,9 @@ def test_rates_that_may_be_split_anywhere_never_cost_more() -> None:
             rate=draw.uniform(1.0, 30.0, 6),
             pieces=pieces,
         )
-        assert melange_optimum(instance, is_cut=False) <= melange_optimum(instance) + 1e-9
+        assert (
+            melange_optimum(instance, is_cut=False) <= melange_optimum(instance) + 1e-9
+        )
 
 
 def test_a_share_of_the_sms_carries_that_share_of_the_throughput() -> None:
@@ -47,8 +54,18 @@ def test_a_share_of_the_sms_carries_that_share_of_the_throughput() -> None:
                 gpu_type="big",
                 clock_mhz=1000.0,
                 replicas=(
-                    ReplicaPlan(service="class-0", sm_percent=30.0, batch=1, arrival_rate_rps=6.0),
-                    ReplicaPlan(service="class-1", sm_percent=50.0, batch=1, arrival_rate_rps=10.0),
+                    ReplicaPlan(
+                        service="class-0",
+                        sm_percent=30.0,
+                        batch=1,
+                        arrival_rate_rps=6.0,
+                    ),
+                    ReplicaPlan(
+                        service="class-1",
+                        sm_percent=50.0,
+                        batch=1,
+                        arrival_rate_rps=10.0,
+                    ),
                 ),
             ),
         ),
@@ -57,7 +74,10 @@ def test_a_share_of_the_sms_carries_that_share_of_the_throughput() -> None:
 
 
 def test_rows_end_where_the_whole_class_is_served_or_the_gpu_is_full() -> None:
-    percents = {(one.gpu_type, one.network): one.rows[-1].sm_percent for one in melange_problem(INSTANCE).points}
+    percents = {
+        (one.gpu_type, one.network): one.rows[-1].sm_percent
+        for one in melange_problem(INSTANCE).points
+    }
     assert percents["small", "class-0"] == percents["small", "class-1"] == 100.0
     assert percents["big", "class-0"] == pytest.approx(30.0, abs=SM_PERCENT_STEP)
 

@@ -11,8 +11,14 @@ def curves(*, noise: float, exponent: float = 0.8) -> Samples:
     """Sixty curves over twenty shares, whose ln latency is a line in ln share."""
     shares = np.tile(np.arange(5.0, 101.0, 5.0), 60)
     names = [f"n{number}" for number in range(60) for _ in range(20)]
-    random = np.random.default_rng(0).normal(0.0, noise, len(shares)) if noise else np.zeros(len(shares))
-    at = make_queries(names, ["T4"] * len(shares), batch=np.ones(len(shares)), sm_percent=shares)
+    random = (
+        np.random.default_rng(0).normal(0.0, noise, len(shares))
+        if noise
+        else np.zeros(len(shares))
+    )
+    at = make_queries(
+        names, ["T4"] * len(shares), batch=np.ones(len(shares)), sm_percent=shares
+    )
     return make_samples(at, 300.0 / shares**exponent * np.exp(random))
 
 
@@ -31,11 +37,15 @@ def test_a_smooth_curve_has_no_noise() -> None:
 
 def test_points_far_from_the_next_are_passed_over() -> None:
     every = curves(noise=0.0)
-    sparse = every.take(np.flatnonzero(np.isin(every.at.sm_percent, [5.0, 20.0, 35.0, 50.0])))
+    sparse = every.take(
+        np.flatnonzero(np.isin(every.at.sm_percent, [5.0, 20.0, 35.0, 50.0]))
+    )
     assert len(residuals(sparse, each_side=1)[0]) == 0
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
     samples = curves(noise=0.05)
     mixed = samples.take(np.random.default_rng(1).permutation(len(samples)))
-    assert np.sort(residuals(mixed, each_side=1)[0]) == pytest.approx(np.sort(residuals(samples, each_side=1)[0]))
+    assert np.sort(residuals(mixed, each_side=1)[0]) == pytest.approx(
+        np.sort(residuals(samples, each_side=1)[0])
+    )

@@ -26,20 +26,36 @@ SYSTEM = System(
 )
 
 
-def a_row(policy: str, *values: float, figure: str = "completion time, min", **changes: object) -> Row:
-    facts: dict[str, object] = {"paper": None, "is_at_least": False, "truth": "scaled", **changes}
+def a_row(
+    policy: str, *values: float, figure: str = "completion time, min", **changes: object
+) -> Row:
+    facts: dict[str, object] = {
+        "paper": None,
+        "is_at_least": False,
+        "truth": "scaled",
+        **changes,
+    }
     return Row(figure=figure, policy=policy, values=values, **facts)  # type: ignore[arg-type]
 
 
 def a_table(*rows: Row, notes: tuple[str, ...] = ()) -> Table:
-    return Table(system="Mudi", title="12 GPUs", scenario="bench/x.yaml", seeds=(1, 2), rows=rows, notes=notes)
+    return Table(
+        system="Mudi",
+        title="12 GPUs",
+        scenario="bench/x.yaml",
+        seeds=(1, 2),
+        rows=rows,
+        notes=notes,
+    )
 
 
 TABLE = a_table(
     a_row("mudi", 20.0, 22.0, paper=18.5, demanded=25.0),
     a_row("joint", 14.0, 14.0),
     a_row("gslice", 44.0, 40.0, demanded=40.0),
-    a_row("mudi", 0.4, 0.6, figure="SLO violations, %", demanded=0.5, truth="synthetic"),
+    a_row(
+        "mudi", 0.4, 0.6, figure="SLO violations, %", demanded=0.5, truth="synthetic"
+    ),
     a_row("joint", 0.1, 0.1, figure="SLO violations, %", truth="synthetic"),
     notes=("The cluster is <simulated>: " + "long words " * 12,),
 )
@@ -64,13 +80,19 @@ TABLE = a_table(
         (a_row("x", 0.0), a_row("joint", 1.0), -100.0),
     ],
 )
-def test_better_is_in_percent_of_the_paper_s_policy(own: Row, other: Row, percent: float) -> None:
+def test_better_is_in_percent_of_the_paper_s_policy(
+    own: Row, other: Row, percent: float
+) -> None:
     assert better_percent(own, other, is_more=own.is_at_least) == pytest.approx(percent)
 
 
 def test_only_figures_of_the_objective_that_both_have_are_judged() -> None:
     (verdict,) = verdicts(SYSTEM, [TABLE, a_table(a_row("mudi", 3.0))])
-    assert (verdict.own, verdict.joint, verdict.better_percent) == (21.0, 14.0, pytest.approx(50.0))
+    assert (verdict.own, verdict.joint, verdict.better_percent) == (
+        21.0,
+        14.0,
+        pytest.approx(50.0),
+    )
     assert (verdict.table, verdict.figure) == ("12 GPUs", "completion time, min")
     assert verdict.words == "at least 10 % better"
 
@@ -85,13 +107,19 @@ def test_only_figures_of_the_objective_that_both_have_are_judged() -> None:
     ],
 )
 def test_a_verdict_in_words(percent: float, words: str) -> None:
-    verdict = Verdict(system="Mudi", table="t", figure="f", own=1.0, joint=1.0, better_percent=percent)
+    verdict = Verdict(
+        system="Mudi", table="t", figure="f", own=1.0, joint=1.0, better_percent=percent
+    )
     assert verdict.words == words
 
 
 def a_report() -> tuple[list[Outcome], tuple[Verdict, ...]]:
-    failed = Outcome(system=replace(SYSTEM, name="InSS"), error="ValueError: no <weights>")
-    return [Outcome(system=SYSTEM, tables=(TABLE,), seconds=3.0), failed], verdicts(SYSTEM, [TABLE])
+    failed = Outcome(
+        system=replace(SYSTEM, name="InSS"), error="ValueError: no <weights>"
+    )
+    return [Outcome(system=SYSTEM, tables=(TABLE,), seconds=3.0), failed], verdicts(
+        SYSTEM, [TABLE]
+    )
 
 
 def test_the_text_has_the_summary_first_then_every_row_within_80_columns() -> None:
@@ -115,7 +143,10 @@ def test_a_system_without_a_figure_of_joint_says_so() -> None:
     assert "  no figure of joint beside the policy's own" in list(told([only], ()))
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.123, "0.12"), (123.45, "123.5"), (12345.6, "12,346")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.123, "0.12"), (123.45, "123.5"), (12345.6, "12,346")],
+)
 def test_amounts_have_as_many_digits_as_matter(value: float | None, text: str) -> None:
     assert amount(value) == text
 
@@ -147,7 +178,10 @@ def test_the_page_stands_alone_and_has_every_figure(is_quick: bool) -> None:
     tags.feed(report_to_html(found, judged, machine=MACHINE, is_quick=is_quick))
     assert tags.opened == []
     words = " ".join(" ".join(tags.texts).split())
-    assert "Mudi: completion of <training>; joint at least as good in 1 of 1, by 10 % or more in 1" in words
+    assert (
+        "Mudi: completion of <training>; joint at least as good in 1 of 1, by 10 % or more in 1"
+        in words
+    )
     assert "at least 10 % better" in words
     assert "InSS failed: ValueError: no <weights>" in words
     assert "processor made by <hand>" in words
@@ -162,8 +196,20 @@ def test_a_system_that_fails_costs_no_other_one() -> None:
         return Outcome(system=system, error="boom" if system.name == "InSS" else "")
 
     found = outcomes(SYSTEMS, quick=True, jobs=2, make=make)
-    assert [outcome.system.name for outcome in found] == ["HetSev", "InSS", "Morak", "Mudi", "OLTunes"]
-    assert [bool(outcome.error) for outcome in found] == [False, True, False, False, False]
+    assert [outcome.system.name for outcome in found] == [
+        "HetSev",
+        "InSS",
+        "Morak",
+        "Mudi",
+        "OLTunes",
+    ]
+    assert [bool(outcome.error) for outcome in found] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert all(outcome.seconds >= 0.0 for outcome in found)
 
 
@@ -173,20 +219,33 @@ def test_experiments_that_are_not_written_or_raise_are_named() -> None:
     # A file of the folder that has no tables.
     raising = in_process(replace(SYSTEM, module="table"), True)
     # The last line of what it said alone, of which Python versions add a guess to the end.
-    assert raising.error.startswith("AttributeError: module 'bench.papers.table' has no attribute 'tables'")
+    assert raising.error.startswith(
+        "AttributeError: module 'bench.papers.table' has no attribute 'tables'"
+    )
     assert raising.tables == ()
 
 
-def test_a_gain_over_nothing_is_endless_is_no_verdict_and_crosses_the_process_border() -> None:
+def test_a_gain_over_nothing_is_endless_is_no_verdict_and_crosses_the_process_border() -> (
+    None
+):
     endless = a_table(a_row("mudi", math.inf), a_row("joint", 1.0))
     assert pickle.loads(pickle.dumps((endless,)))[0] == endless
     assert verdicts(SYSTEM, [endless]) == ()
     outcome = Outcome(system=SYSTEM, tables=(endless,))
-    assert any(line.split() == ["mudi", "-", "endless", "-", "-", "-", "scaled"] for line in told([outcome], ()))
+    assert any(
+        line.split() == ["mudi", "-", "endless", "-", "-", "-", "scaled"]
+        for line in told([outcome], ())
+    )
     assert "endless" in report_to_html([outcome], (), machine=MACHINE, is_quick=False)
     assert json.loads(msgspec.json.encode(endless))["rows"][0]["values"] == [None]
 
 
 def test_the_five_systems_are_there_once_each_under_their_policy_s_name() -> None:
-    assert [system.policy for system in SYSTEMS] == ["hetsev", "inss", "morak", "mudi", "oltunes"]
+    assert [system.policy for system in SYSTEMS] == [
+        "hetsev",
+        "inss",
+        "morak",
+        "mudi",
+        "oltunes",
+    ]
     assert all(system.aims and system.objective for system in SYSTEMS)

@@ -6,7 +6,9 @@ from bench.papers.inss import LOADS, Search, highest
 from bench.papers.inss_stage import Played
 
 
-def played_to(most: float, tried: list[float], *, except_at: float | None = None) -> Played:
+def played_to(
+    most: float, tried: list[float], *, except_at: float | None = None
+) -> Played:
     """What is found where loads up to `most` keep the SLOs, but for one."""
 
     def at(load: float) -> Played:
@@ -34,7 +36,9 @@ def played_to(most: float, tried: list[float], *, except_at: float | None = None
         (0.5, 0.5, [*LOADS, 0.6, 0.5]),
     ],
 )
-def test_loads_are_tried_from_above_and_then_step_by_step(most: float, load: float, tried: list[float]) -> None:
+def test_loads_are_tried_from_above_and_then_step_by_step(
+    most: float, load: float, tried: list[float]
+) -> None:
     seen: list[float] = []
     assert played_to(most, seen).load == load
     assert seen == tried

@@ -42,29 +42,41 @@ def test_what_comes_before_settling_does_not_count() -> None:
     assert found.kept_by_network[0] == {"googlenet": 225.0}
 
 
-def test_it_has_settled_with_the_first_period_after_the_last_bad_one_of_any_gpu() -> None:
+def test_it_has_settled_with_the_first_period_after_the_last_bad_one_of_any_gpu() -> (
+    None
+):
     assert settled_after([[BAD, GOOD, GOOD], [GOOD, GOOD, GOOD]]) == 1
     assert settled_after([[GOOD, GOOD, BAD], [BAD, GOOD, GOOD]]) == 3
     assert settled_after([[GOOD, GOOD]]) == 0
 
 
 def test_gains_are_in_percent_of_the_other() -> None:
-    assert gains([150.0, 50.0, 1.0], [100.0, 100.0, 0.0]) == pytest.approx((50.0, -50.0, 10_000.0))
+    assert gains([150.0, 50.0, 1.0], [100.0, 100.0, 0.0]) == pytest.approx(
+        (50.0, -50.0, 10_000.0)
+    )
 
 
 def test_baselines_have_a_gpu_each_and_the_largest_batch_that_was_measured() -> None:
     gpus = exclusive(STAGE)
     assert [gpu.tenants for gpu in gpus] == [
-        (Tenant(network=name, sm_percent=100.0, largest_batch=8),) for name in STAGE.networks
+        (Tenant(network=name, sm_percent=100.0, largest_batch=8),)
+        for name in STAGE.networks
     ]
     assert {gpu.clock_mhz for gpu in gpus} == {1530.0}
 
 
 def test_a_full_gpu_without_a_governor_takes_its_worlds_time_and_watts() -> None:
     # Eight at once on the whole GPU: the rate that `plenty_rps` has four times of.
-    gpu = Gpu(tenants=(Tenant(network="googlenet", sm_percent=100.0, largest_batch=8),), clock_mhz=1530.0)
-    ((period, *_),) = play(STAGE, [gpu], None, [Setting(cap_w=150.0, latency_ms=100.0)], 1)
-    assert period.rate_rps == pytest.approx(plenty_rps(STAGE)["googlenet"] / 4.0, rel=0.01)
+    gpu = Gpu(
+        tenants=(Tenant(network="googlenet", sm_percent=100.0, largest_batch=8),),
+        clock_mhz=1530.0,
+    )
+    ((period, *_),) = play(
+        STAGE, [gpu], None, [Setting(cap_w=150.0, latency_ms=100.0)], 1
+    )
+    assert period.rate_rps == pytest.approx(
+        plenty_rps(STAGE)["googlenet"] / 4.0, rel=0.01
+    )
     assert period.power_w > STAGE.world.idle_w(STAGE.board)
     tight = Setting(cap_w=period.power_w - 1.0, latency_ms=100.0)
     ((broken, *_),) = play(STAGE, [gpu], None, [tight], 1)
@@ -74,10 +86,17 @@ def test_a_full_gpu_without_a_governor_takes_its_worlds_time_and_watts() -> None
     assert (broken.keeps_cap, broken.keeps, broken.kept_rps) == (True, False, 0.0)
 
 
-def test_full_batches_are_in_time_up_to_half_of_the_slo_however_busy_the_gpu_is() -> None:
+def test_full_batches_are_in_time_up_to_half_of_the_slo_however_busy_the_gpu_is() -> (
+    None
+):
     law = full_batches((1, 8))
     # Twice the time of a batch: the one before its own, and its own.
-    assert [law.utilisation(0.98, 8, ratio) for ratio in (1.99, 2.0, 2.5, 9.0)] == [0.0, 1.0, 1.0, 1.0]
+    assert [law.utilisation(0.98, 8, ratio) for ratio in (1.99, 2.0, 2.5, 9.0)] == [
+        0.0,
+        1.0,
+        1.0,
+        1.0,
+    ]
 
 
 def test_the_quick_tables_have_every_policy_and_what_is_demanded_holds() -> None:
@@ -91,6 +110,8 @@ def test_the_quick_tables_have_every_policy_and_what_is_demanded_holds() -> None
         "joint",
         "morak",
     }
-    demanded = [row for table in found for row in table.rows if row.demanded is not None]
+    demanded = [
+        row for table in found for row in table.rows if row.demanded is not None
+    ]
     assert len(demanded) >= 8
     assert [row.figure for row in demanded if not row.holds] == []

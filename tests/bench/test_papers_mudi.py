@@ -8,7 +8,15 @@ from app.catalogue.catalogue import load_profiles
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.tasks import iteration_ms
 from bench.papers.mudi_cases import compare, decide, judge
-from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES, SUBMITTED, Setting, kind_of, make_scenario
+from bench.papers.mudi_scenario import (
+    GPU_TYPE,
+    KINDS,
+    SERVICES,
+    SUBMITTED,
+    Setting,
+    kind_of,
+    make_scenario,
+)
 
 SMALL = Setting(policies=("mudi",), duration_s=7200.0, load=0.8, seed=1)
 
@@ -24,7 +32,11 @@ def test_the_kinds_of_training_come_by_the_slides_fractions() -> None:
 def test_the_load_is_what_was_asked_for() -> None:
     points = load_profiles(sorted({kind.network for kind in KINDS}), [GPU_TYPE])
     work_s = sum(
-        task.iterations * iteration_ms(TaskWork(network=task.network, batch=task.batch), GPU_TYPE, points) / 1000.0
+        task.iterations
+        * iteration_ms(
+            TaskWork(network=task.network, batch=task.batch), GPU_TYPE, points
+        )
+        / 1000.0
         for task in make_scenario(SMALL).spec.tasks
     )
     assert work_s / (12 * SUBMITTED * SMALL.duration_s) == pytest.approx(0.8, rel=0.25)
@@ -32,14 +44,24 @@ def test_the_load_is_what_was_asked_for() -> None:
 
 def test_every_service_has_as_many_gpus_and_every_gpu_one_service() -> None:
     for nodes, gpus in ((3, 2), (250, 166)):
-        spec = make_scenario(Setting(policies=("mudi",), duration_s=120.0, load=0.1, seed=1, nodes=nodes)).spec
+        spec = make_scenario(
+            Setting(policies=("mudi",), duration_s=120.0, load=0.1, seed=1, nodes=nodes)
+        ).spec
         assert {service.scaling.min_replicas for service in spec.services} == {gpus}
-        assert (spec.loop.max_replicas_per_gpu, len(spec.services)) == (1, len(SERVICES))
-        assert [service.load.rate_rps for service in spec.services] == [each.rate_rps * gpus / 2 for each in SERVICES]
+        assert (spec.loop.max_replicas_per_gpu, len(spec.services)) == (
+            1,
+            len(SERVICES),
+        )
+        assert [service.load.rate_rps for service in spec.services] == [
+            each.rate_rps * gpus / 2 for each in SERVICES
+        ]
 
 
 def test_tasks_follow_from_the_seed() -> None:
-    again, other = make_scenario(SMALL), make_scenario(Setting(policies=("mudi",), duration_s=7200.0, load=0.8, seed=2))
+    again, other = (
+        make_scenario(SMALL),
+        make_scenario(Setting(policies=("mudi",), duration_s=7200.0, load=0.8, seed=2)),
+    )
     assert make_scenario(SMALL) == again != other
 
 
@@ -51,9 +73,15 @@ def test_decisions_are_counted_one_by_one() -> None:
 
 @pytest.mark.parametrize("is_unseen", [False, True])
 def test_no_way_to_place_two_tasks_beats_the_exhaustive_search(is_unseen: bool) -> None:
-    found = [each for seed in range(3) if (each := compare(seed, tasks=2, is_unseen=is_unseen)) is not None]
+    found = [
+        each
+        for seed in range(3)
+        if (each := compare(seed, tasks=2, is_unseen=is_unseen)) is not None
+    ]
     assert found
-    assert all(min(each.mudi, each.bare_slope, each.by_chance) >= 1.0 - 1e-9 for each in found)
+    assert all(
+        min(each.mudi, each.bare_slope, each.by_chance) >= 1.0 - 1e-9 for each in found
+    )
     assert max(each.mudi for each in found) < max(each.by_chance for each in found)
 
 

@@ -12,7 +12,9 @@ from bench.papers.systems import SYSTEMS
 from bench.papers.table import Row, Table
 
 
-def a_report(policy: str, *, p99_ms: float, rate: float, late: int, seed: int = 0) -> JobsReport:
+def a_report(
+    policy: str, *, p99_ms: float, rate: float, late: int, seed: int = 0
+) -> JobsReport:
     """A hundred jobs in 10 s; 8 GPUs."""
     jobs = JobFigures(
         submitted=100,
@@ -44,7 +46,9 @@ def a_report(policy: str, *, p99_ms: float, rate: float, late: int, seed: int = 
 RUNS = {
     "oltunes": [a_report("oltunes", p99_ms=100.0, rate=300.0, late=1)],
     "orion": [a_report("orion", p99_ms=400.0, rate=200.0, late=10)],
-    "reserve_and_pack": [a_report("reserve_and_pack", p99_ms=200.0, rate=150.0, late=50)],
+    "reserve_and_pack": [
+        a_report("reserve_and_pack", p99_ms=200.0, rate=150.0, late=50)
+    ],
     "joint": [a_report("joint", p99_ms=50.0, rate=600.0, late=0)],
 }
 WORSE = {**RUNS, "oltunes": [a_report("oltunes", p99_ms=390.0, rate=201.0, late=9)]}
@@ -70,15 +74,21 @@ def row(table: Table, figure: str) -> Row:
     return next(each for each in table.rows if each.figure.startswith(figure))
 
 
-def test_up_to_means_the_best_baseline_and_pattern_and_joint_is_none(claims: Table) -> None:
+def test_up_to_means_the_best_baseline_and_pattern_and_joint_is_none(
+    claims: Table,
+) -> None:
     # 100 against 400 ms, 300 against 150 inputs a second, 1 against 50 late of a hundred.
     assert row(claims, "p99").values == pytest.approx((-75.0,))
     assert row(claims, "throughput").values == pytest.approx((100.0,))
     assert row(claims, "violations").values == pytest.approx((-98.0,))
-    assert [row(claims, figure).holds for figure in ("p99", "throughput", "violations")] == [True, True, True]
+    assert [
+        row(claims, figure).holds for figure in ("p99", "throughput", "violations")
+    ] == [True, True, True]
 
 
-def test_energy_is_told_by_both_readings_of_the_estimate_and_as_simulated(claims: Table) -> None:
+def test_energy_is_told_by_both_readings_of_the_estimate_and_as_simulated(
+    claims: Table,
+) -> None:
     assert row(claims, "EPC of a job").values == (0.0,)
     assert row(claims, "EPC of a job").holds is False
     # 40 spans of 2 s on 8 GPUs: 60 + 400 / 40 = 70 W against 60 + 800 / 40 = 80 W.
@@ -87,18 +97,24 @@ def test_energy_is_told_by_both_readings_of_the_estimate_and_as_simulated(claims
     assert row(claims, "energy of an input").values == pytest.approx((-50.0,))
 
 
-def test_accuracy_is_the_worst_patterns_and_nothing_is_reproduced(claims: Table) -> None:
+def test_accuracy_is_the_worst_patterns_and_nothing_is_reproduced(
+    claims: Table,
+) -> None:
     assert row(claims, "accuracy loss").values == (2.0,)
     assert {each.truth for each in claims.rows} == {"synthetic"}
     assert any("Affinity" in note for note in claims.notes)
 
 
-def test_every_policy_has_every_aim_that_the_overview_asks_for(made: tuple[Table, ...]) -> None:
+def test_every_policy_has_every_aim_that_the_overview_asks_for(
+    made: tuple[Table, ...],
+) -> None:
     (system,) = (each for each in SYSTEMS if each.module == "oltunes")
     assert {table.system for table in made} == {system.name}
     for table in made[1:]:
         for aim in system.aims:
-            assert {each.policy for each in table.rows if each.figure == aim.figure} == set(POLICIES)
+            assert {
+                each.policy for each in table.rows if each.figure == aim.figure
+            } == set(POLICIES)
 
 
 def test_tables_are_named_by_pattern_and_load(made: tuple[Table, ...]) -> None:

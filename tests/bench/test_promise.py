@@ -26,7 +26,9 @@ def test_the_share_in_time_is_the_laws() -> None:
     for station in stations(PROBLEM, PLAN):
         pace, execution_s = station.pace, float(station.pace.batch_s[-1])
         utilisation = station.arrival_rate_rps * execution_s / pace.batch
-        late = miss_probability(pace.batch, utilisation=utilisation, slo_ratio=pace.slo_s / execution_s)
+        late = miss_probability(
+            pace.batch, utilisation=utilisation, slo_ratio=pace.slo_s / execution_s
+        )
         expected[station.service] += station.share * (1.0 - float(late))
     for name, share in found.items():
         assert share == pytest.approx(expected[name], abs=0.02)

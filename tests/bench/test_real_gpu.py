@@ -25,7 +25,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Machine:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, library: Path) -> tuple[Machine, Answer]:
+def measured(
+    tmp_path_factory: pytest.TempPathFactory, library: Path
+) -> tuple[Machine, Answer]:
     """A machine on which everything was measured once."""
     machine = Machine(directory=tmp_path_factory.mktemp("g"), library=library)
     answer = machine.run("all", "--budget-s", "200")
@@ -33,15 +35,24 @@ def measured(tmp_path_factory: pytest.TempPathFactory, library: Path) -> tuple[M
     return machine, answer
 
 
-def test_the_probe_answers_every_question_and_tries_every_share(measured: tuple[Machine, Answer]) -> None:
+def test_the_probe_answers_every_question_and_tries_every_share(
+    measured: tuple[Machine, Answer],
+) -> None:
     machine, _ = measured
     answers = {row["question"]: row["answer"] for row in machine.rows("probe.csv")}
     assert answers["gpu"] == "NVIDIA H100 80GB HBM3"
     assert answers["driver_version"] == "580.65.06"
-    for question in ("mps", "gpm", "memory_limit_is_kept", "terminate_client_harms_nobody_else"):
+    for question in (
+        "mps",
+        "gpm",
+        "memory_limit_is_kept",
+        "terminate_client_harms_nobody_else",
+    ):
         assert answers[question] == "yes", question
     table = machine.rows("sm_table.csv")
-    assert [float(row["sm_percent"]) for row in table] == [5.0 * step for step in range(1, 21)]
+    assert [float(row["sm_percent"]) for row in table] == [
+        5.0 * step for step in range(1, 21)
+    ]
     # 5 % of 132 are 6.6, in pairs 6; 35 % are 46.2; 100 % are all.
     assert [table[at]["sm_count"] for at in (0, 6, 19)] == ["6", "46", "132"]
     assert {row["is_as_expected"] for row in table} == {"yes"}
@@ -50,19 +61,29 @@ def test_the_probe_answers_every_question_and_tries_every_share(measured: tuple[
 def test_half_the_sms_do_half_the_work(measured: tuple[Machine, Answer]) -> None:
     machine, answer = measured
     half, whole = machine.rows("share.csv")
-    assert (half["sm_percent"], half["sm_count"], whole["sm_count"]) == ("50", "66", "132")
+    assert (half["sm_percent"], half["sm_count"], whole["sm_count"]) == (
+        "50",
+        "66",
+        "132",
+    )
     # The fake sleeps 8 and 4 ms; a busy machine lets it oversleep, never less.
     assert float(half["kernels_per_s"]) < 125.1
     assert 45.0 < float(half["rate_percent_of_largest"]) < 80.0
     assert "10 % up to 100 %" in answer.out
 
 
-def test_networks_alone_have_their_latency_memory_and_power(measured: tuple[Machine, Answer]) -> None:
+def test_networks_alone_have_their_latency_memory_and_power(
+    measured: tuple[Machine, Answer],
+) -> None:
     machine, _ = measured
     rows = {row["sm_percent"]: row for row in machine.rows("solo.csv")}
     assert set(rows) == {"50", "100"}
     # 2 ms + 1 row · 0.1 ms · 60 / 50; the fake GPU draws 400 W at half load.
-    assert 2.12 <= float(rows["50"]["latency_ms_p50"]) <= float(rows["50"]["latency_ms_p99"])
+    assert (
+        2.12
+        <= float(rows["50"]["latency_ms_p50"])
+        <= float(rows["50"]["latency_ms_p99"])
+    )
     assert float(rows["100"]["power_w"]) == pytest.approx(400.0, rel=0.05)
     assert rows["100"]["memory_mib"] == "500"
     assert {row["gpu_type"] for row in rows.values()} == {"fake-H100-80GB-HBM3"}
@@ -73,7 +94,11 @@ def test_pairs_run_beside_training_and_alone(measured: tuple[Machine, Answer]) -
     rows = machine.rows("pairs.csv")
     beside = [row for row in rows if row["other_network"]]
     assert len(rows) == 12 and len(beside) == 6
-    splits = {(row["sm_percent"], row["other_sm_percent"]) for row in beside if row["network"] == "resnet50"}
+    splits = {
+        (row["sm_percent"], row["other_sm_percent"])
+        for row in beside
+        if row["network"] == "resnet50"
+    }
     assert splits == {("25", "75"), ("50", "50"), ("75", "25")}
     assert all(float(row["slowdown"]) > 0.5 for row in beside)
 
@@ -87,19 +112,30 @@ def test_shadow_switches_lose_no_request(measured: tuple[Machine, Answer]) -> No
         ("30", "50"),
     ]
     assert [(row["failures"], row["first_failure"]) for row in rows] == [("0", "")] * 3
-    assert all(int(row["requests_before"]) > 5 and int(row["requests_during"]) > 5 for row in rows)
+    assert all(
+        int(row["requests_before"]) > 5 and int(row["requests_during"]) > 5
+        for row in rows
+    )
     # A batch of the fake takes 5 ms.
     assert all(float(row["latency_ms_p99_during"]) >= 5.0 for row in rows)
 
 
-def test_the_agent_and_nvidia_smi_are_compared_in_percent(measured: tuple[Machine, Answer]) -> None:
+def test_the_agent_and_nvidia_smi_are_compared_in_percent(
+    measured: tuple[Machine, Answer],
+) -> None:
     machine, answer = measured
     rows = machine.rows("agent.csv")
     assert [row["phase"] for row in rows] == ["idle"] * 10 + ["busy"] * 10
     # The fake nvidia-smi says 320 W, the fake driver draws 400: 400 / 320 - 1 = 25 %.
     assert float(rows[3]["power_w_difference_percent"]) == pytest.approx(25.0, abs=3.0)
-    assert (rows[3]["clock_mhz_agent"], rows[3]["clock_mhz_difference_percent"]) == ("1980", "0")
-    assert (rows[3]["busy_percent_agent"], rows[3]["busy_percent_nvidia_smi"]) == ("100", "")
+    assert (rows[3]["clock_mhz_agent"], rows[3]["clock_mhz_difference_percent"]) == (
+        "1980",
+        "0",
+    )
+    assert (rows[3]["busy_percent_agent"], rows[3]["busy_percent_nvidia_smi"]) == (
+        "100",
+        "",
+    )
     assert "busy_percent not told by nvidia-smi" in answer.out
 
 
@@ -110,7 +146,9 @@ def test_no_writer_of_the_driver_was_called(measured: tuple[Machine, Answer]) ->
     assert machine.gpus.gpu(0).lock_high == 0
 
 
-def test_the_set_says_where_it_comes_from_and_is_read_as_samples(measured: tuple[Machine, Answer]) -> None:
+def test_the_set_says_where_it_comes_from_and_is_read_as_samples(
+    measured: tuple[Machine, Answer],
+) -> None:
     machine, _ = measured
     text = (machine.set / "SOURCE.md").read_text()
     assert "**Made by the fake: these are not measurements of any GPU.**" in text
@@ -129,20 +167,28 @@ def test_the_set_says_where_it_comes_from_and_is_read_as_samples(measured: tuple
     assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 3
 
 
-def test_what_is_measured_is_not_measured_again_and_nothing_is_left_running(measured: tuple[Machine, Answer]) -> None:
+def test_what_is_measured_is_not_measured_again_and_nothing_is_left_running(
+    measured: tuple[Machine, Answer],
+) -> None:
     machine, _ = measured
     before = {path.name: path.read_bytes() for path in machine.set.glob("*.csv")}
     again = machine.run("all", "--budget-s", "200")
     assert again.code == 0, again.out + again.err
     assert again.out.count("measured already") == 3
-    assert {path.name: path.read_bytes() for path in machine.set.glob("*.csv")} == before
+    assert {
+        path.name: path.read_bytes() for path in machine.set.glob("*.csv")
+    } == before
     assert machine.left() == []
     assert list((machine.directory / "t").iterdir()) == []
 
 
 def test_killed_in_the_middle_it_goes_on_behind_what_it_has(machine: Machine) -> None:
     process = machine.start("solo", "--batches", "1")
-    wait_for(lambda: (machine.set / "solo.csv").exists() and len(machine.rows("solo.csv")) == 1)
+    wait_for(
+        lambda: (
+            (machine.set / "solo.csv").exists() and len(machine.rows("solo.csv")) == 1
+        )
+    )
     kill(process)
     wait_for(lambda: machine.left() == [])
     (first,) = machine.rows("solo.csv")
@@ -156,7 +202,11 @@ def test_killed_in_the_middle_it_goes_on_behind_what_it_has(machine: Machine) ->
 
 def test_interrupted_it_puts_everything_away(machine: Machine) -> None:
     process = machine.start("solo")
-    wait_for(lambda: (machine.set / "solo.csv").exists() and len(machine.rows("solo.csv")) == 1)
+    wait_for(
+        lambda: (
+            (machine.set / "solo.csv").exists() and len(machine.rows("solo.csv")) == 1
+        )
+    )
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
@@ -169,11 +219,15 @@ def test_when_the_budget_is_over_it_says_what_is_left(machine: Machine) -> None:
     # Starting MPS and the first process takes longer than that.
     answer = machine.run("all", "--budget-s", "0.1")
     assert answer.code == 3
-    assert "agent: the budget is over before it: run the same command again" in answer.out
+    assert (
+        "agent: the budget is over before it: run the same command again" in answer.out
+    )
     assert not (machine.set / "agent.csv").exists()
 
 
-def test_without_mps_the_probe_says_why_and_whole_gpus_are_measured(machine: Machine) -> None:
+def test_without_mps_the_probe_says_why_and_whole_gpus_are_measured(
+    machine: Machine,
+) -> None:
     machine.has_mps = False
     assert machine.run("probe").code == 0
     answers = {row["question"]: row for row in machine.rows("probe.csv")}
@@ -200,17 +254,24 @@ def test_clients_that_miss_mps_are_found_by_their_sms(machine: Machine) -> None:
     assert "it sees all 132 SMs at 5 %" in table[0]["detail"]
 
 
-def test_a_limit_that_is_not_kept_and_a_client_that_works_on_are_told(machine: Machine) -> None:
+def test_a_limit_that_is_not_kept_and_a_client_that_works_on_are_told(
+    machine: Machine,
+) -> None:
     machine.words["REHEARSAL"] = "no-limit,deaf"
     machine.knows_sms()
     assert machine.run("probe").code == 0
     answers = {row["question"]: row for row in machine.rows("probe.csv")}
     assert answers["memory_limit_is_kept"]["answer"] == "no"
-    assert "4096 MiB were granted of 4096 asked for under a limit of 2048" in answers["memory_limit_is_kept"]["detail"]
+    assert (
+        "4096 MiB were granted of 4096 asked for under a limit of 2048"
+        in answers["memory_limit_is_kept"]["detail"]
+    )
     assert answers["terminate_client_harms_nobody_else"]["answer"] == "no"
 
 
-def test_where_the_driver_numbers_processes_otherwise_windows_count_all_the_same(machine: Machine) -> None:
+def test_where_the_driver_numbers_processes_otherwise_windows_count_all_the_same(
+    machine: Machine,
+) -> None:
     machine.gpus.run_processes(Process(pid=4_000_000, memory=1 << 20))
     refused = machine.run("solo")
     assert refused.code == 1
@@ -240,12 +301,18 @@ def test_a_set_of_another_shape_is_not_overwritten(machine: Machine) -> None:
     (machine.set / "solo.csv").write_text("model,ms\nresnet50,3\n")
     answer = machine.run("solo")
     assert answer.code == 1
-    assert "solo.csv has the columns model, ms; these scripts write network" in answer.err
+    assert (
+        "solo.csv has the columns model, ms; these scripts write network" in answer.err
+    )
     assert (machine.set / "solo.csv").read_text() == "model,ms\nresnet50,3\n"
 
 
 def test_wrong_words_are_refused(machine: Machine) -> None:
-    for words in (("everything",), ("solo", "--shares", "ten"), ("solo", "--budget-s", "0")):
+    for words in (
+        ("everything",),
+        ("solo", "--shares", "ten"),
+        ("solo", "--budget-s", "0"),
+    ):
         process = subprocess.run(
             [sys.executable, "-m", "bench.real_gpu", *words, "--out", str(machine.set)],
             capture_output=True,
@@ -256,17 +323,30 @@ def test_wrong_words_are_refused(machine: Machine) -> None:
         assert "usage:" in process.stderr
 
 
-def test_a_python_without_the_packages_is_told_which_to_carry_along(machine: Machine) -> None:
+def test_a_python_without_the_packages_is_told_which_to_carry_along(
+    machine: Machine,
+) -> None:
     # -S: without what is installed.
     process = subprocess.run(
-        [sys.executable, "-S", "-m", "bench.real_gpu", "probe", "--out", str(machine.set)],
+        [
+            sys.executable,
+            "-S",
+            "-m",
+            "bench.real_gpu",
+            "probe",
+            "--out",
+            str(machine.set),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env={"PATH": os.environ["PATH"]},
     )
     assert process.returncode == 1
-    assert " has no msgspec, psutil, aiohttp, prometheus-client, nvidia-ml-py. Install" in process.stderr
+    assert (
+        " has no msgspec, psutil, aiohttp, prometheus-client, nvidia-ml-py. Install"
+        in process.stderr
+    )
     assert "--no-index --find-links WHEELS" in process.stderr
 
 
@@ -282,7 +362,28 @@ def test_nothing_else_must_be_installed() -> None:
             "print(*sorted(named))",
         )
     )
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT, check=True)
-    of_aiohttp = {"aiohappyeyeballs", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache", "yarl"}
-    may_be_there = {"_distutils_hack", "aiodns", "brotli", "typing_extensions", "charset_normalizer"}
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    of_aiohttp = {
+        "aiohappyeyeballs",
+        "aiosignal",
+        "attr",
+        "frozenlist",
+        "idna",
+        "multidict",
+        "propcache",
+        "yarl",
+    }
+    may_be_there = {
+        "_distutils_hack",
+        "aiodns",
+        "brotli",
+        "typing_extensions",
+        "charset_normalizer",
+    }
     assert set(done.stdout.split()) - of_aiohttp - may_be_there <= set(NEEDED)

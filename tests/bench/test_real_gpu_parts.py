@@ -32,7 +32,9 @@ from bench.real_gpu.solo import solo_row
 from bench.real_gpu.tables import Table
 
 ROOT = Path(__file__).parents[2]
-GPU = GpuIdentity(index=0, uuid="GPU-0", name="NVIDIA H200", memory_mib=144000.0, sm_count=132)
+GPU = GpuIdentity(
+    index=0, uuid="GPU-0", name="NVIDIA H200", memory_mib=144000.0, sm_count=132
+)
 
 
 def a_run(directory: Path, *, is_fake: bool = False) -> Run:
@@ -52,8 +54,16 @@ def a_run(directory: Path, *, is_fake: bool = False) -> Run:
 
 def a_measurement(*members: tuple[str, int, float, float]) -> Measurement:
     """Of (network, batch, share, p50 in ms)."""
-    cell = make_cell([Member(network=name, batch=batch, sm_percent=share) for name, batch, share, _ in members])
-    by_member = {Member(network=name, batch=batch, sm_percent=share): ms for name, batch, share, ms in members}
+    cell = make_cell(
+        [
+            Member(network=name, batch=batch, sm_percent=share)
+            for name, batch, share, _ in members
+        ]
+    )
+    by_member = {
+        Member(network=name, batch=batch, sm_percent=share): ms
+        for name, batch, share, ms in members
+    }
     return Measurement(
         cell=cell,
         timings=tuple(
@@ -75,9 +85,13 @@ def a_measurement(*members: tuple[str, int, float, float]) -> Measurement:
     )
 
 
-def test_rates_on_a_line_through_zero_are_no_different_and_those_beyond_the_knee_are_not_judged() -> None:
+def test_rates_on_a_line_through_zero_are_no_different_and_those_beyond_the_knee_are_not_judged() -> (
+    None
+):
     # 2 per percent up to 50 %; from 50 to 75 % 0.4 per percent, which is less than half of 2: the knee is 50.
-    assert differences_percent([(10.0, 20.0), (25.0, 50.0), (50.0, 100.0), (75.0, 110.0), (100.0, 112.0)]) == [
+    assert differences_percent(
+        [(10.0, 20.0), (25.0, 50.0), (50.0, 100.0), (75.0, 110.0), (100.0, 112.0)]
+    ) == [
         pytest.approx(0.0),
         pytest.approx(0.0),
         pytest.approx(0.0),
@@ -96,31 +110,56 @@ def test_a_share_that_gives_too_much_shows_as_difference_from_the_line() -> None
         for share, value in zip(("10", "50", "100"), found, strict=True)
         if value is not None
     ]
-    assert verdict(rows) == "shares ARE NOT proportional within 10 % up to 100 %: the worst is 49.4 % at 10 %"
+    assert (
+        verdict(rows)
+        == "shares ARE NOT proportional within 10 % up to 100 %: the worst is 49.4 % at 10 %"
+    )
     assert verdict(rows[1:]).startswith("shares are proportional within 10 %")
-    assert verdict(rows[:1]) == "too few shares are measured to judge whether a share is what it says"
+    assert (
+        verdict(rows[:1])
+        == "too few shares are measured to judge whether a share is what it says"
+    )
     assert differences_percent([]) == []
 
 
-def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(tmp_path: Path) -> None:
+def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(
+    tmp_path: Path,
+) -> None:
     row = solo_row(a_run(tmp_path), a_measurement(("resnet50", 8, 50.0, 4.0)))
     assert tuple(row) == SOLO_COLUMNS
-    assert (row["network"], row["gpu_type"], row["batch"], row["sm_percent"]) == ("resnet50", "H200", 8, 50.0)
-    assert (row["latency_ms_mean"], row["latency_ms_p50"], row["latency_ms_p99"]) == (4.5, 4.0, 8.0)
-    assert (row["p99_is_indicative"], row["spread_percent"], row["memory_mib"]) == (True, 1.0, None)
+    assert (row["network"], row["gpu_type"], row["batch"], row["sm_percent"]) == (
+        "resnet50",
+        "H200",
+        8,
+        50.0,
+    )
+    assert (row["latency_ms_mean"], row["latency_ms_p50"], row["latency_ms_p99"]) == (
+        4.5,
+        4.0,
+        8.0,
+    )
+    assert (row["p99_is_indicative"], row["spread_percent"], row["memory_mib"]) == (
+        True,
+        1.0,
+        None,
+    )
 
 
 def test_rows_of_the_fake_name_no_gpu_type_that_exists(tmp_path: Path) -> None:
     assert a_run(tmp_path, is_fake=True).gpu_type == "fake-H200"
 
 
-def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch(tmp_path: Path) -> None:
+def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch(
+    tmp_path: Path,
+) -> None:
     alone = a_measurement(("resnet50", 8, 25.0, 4.0))
     other_share = a_measurement(("resnet50", 8, 75.0, 2.0))
     pair = a_measurement(("resnet50", 8, 25.0, 5.0), ("train-resnet18", 32, 75.0, 60.0))
     rows = pair_rows(a_run(tmp_path), [pair, other_share, alone])
     assert all(tuple(sorted(row)) == tuple(sorted(PAIR_COLUMNS)) for row in rows)
-    assert [(row["network"], row["other_network"], row["slowdown"]) for row in rows] == [
+    assert [
+        (row["network"], row["other_network"], row["slowdown"]) for row in rows
+    ] == [
         ("resnet50", None, None),
         ("resnet50", None, None),
         ("resnet50", "train-resnet18", 1.25),  # 5 / 4
@@ -134,22 +173,34 @@ def test_pairs_are_measured_with_everybody_alone_and_each_cell_once() -> None:
     # a and b and the training at three shares alone; a+training, b+training, a+b at three splits.
     assert [len(cell.members) for cell in found].count(1) == 9
     assert [len(cell.members) for cell in found].count(2) == 9
-    assert all(sum(member.sm_percent for member in cell.members) == 100.0 for cell in found if len(cell.members) == 2)
+    assert all(
+        sum(member.sm_percent for member in cell.members) == 100.0
+        for cell in found
+        if len(cell.members) == 2
+    )
     assert isinstance(found[0], MeasurementCell)
 
 
-def test_a_table_keeps_its_rows_and_writes_units_and_empty_cells(tmp_path: Path) -> None:
+def test_a_table_keeps_its_rows_and_writes_units_and_empty_cells(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.csv"
     table = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
     assert not path.exists()
-    table.add({"sm_percent": 50.0, "latency_ms": 1.2345678, "is_sure": True, "note": "a, b"})
+    table.add(
+        {"sm_percent": 50.0, "latency_ms": 1.2345678, "is_sure": True, "note": "a, b"}
+    )
     table.add({"sm_percent": 100.0, "latency_ms": None, "is_sure": False, "note": None})
-    assert path.read_text() == 'sm_percent,latency_ms,is_sure,note\n50,1.2346,yes,"a, b"\n100,,no,\n'
+    assert (
+        path.read_text()
+        == 'sm_percent,latency_ms,is_sure,note\n50,1.2346,yes,"a, b"\n100,,no,\n'
+    )
     again = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
     assert again.has(sm_percent=50.0) and again.has(sm_percent=100.0, latency_ms=None)
     assert not again.has(sm_percent=50.0, is_sure=False)
     with pytest.raises(
-        DeviceError, match="has the columns sm_percent, latency_ms, is_sure, note; these scripts write a"
+        DeviceError,
+        match="has the columns sm_percent, latency_ms, is_sure, note; these scripts write a",
     ):
         Table(path, ("a",))
 
@@ -185,7 +236,11 @@ def write_set(folder: Path) -> None:
     folder.mkdir()
     run = a_run(folder)
     solo = Table(folder / "solo.csv", SOLO_COLUMNS)
-    grid = [("resnet50", batch, share, 1.0 + batch * 50.0 / share) for batch in (8, 1) for share in (100.0, 50.0)]
+    grid = [
+        ("resnet50", batch, share, 1.0 + batch * 50.0 / share)
+        for batch in (8, 1)
+        for share in (100.0, 50.0)
+    ]
     solo.replace([solo_row(run, a_measurement(point)) for point in grid])
     pair = a_measurement(("resnet50", 8, 25.0, 5.0), ("train-resnet18", 32, 75.0, 60.0))
     Table(folder / "pairs.csv", PAIR_COLUMNS).replace(pair_rows(run, [pair]))
@@ -205,10 +260,17 @@ def test_a_set_is_read_as_samples_alone_and_beside_training(tmp_path: Path) -> N
     assert samples.memory_mib[0] != samples.memory_mib[0], "not known is NaN"
 
 
-def test_the_catalogue_reads_a_network_whose_source_is_a_set_of_ours(tmp_path: Path) -> None:
+def test_the_catalogue_reads_a_network_whose_source_is_a_set_of_ours(
+    tmp_path: Path,
+) -> None:
     write_set(tmp_path / "h200")
     facts = NetworkFacts(
-        name="photo", source="h200", source_name="resnet50", parameters_mib=1.0, activations_mib=1.0, kernels=1
+        name="photo",
+        source="h200",
+        source_name="resnet50",
+        parameters_mib=1.0,
+        activations_mib=1.0,
+        kernels=1,
     )
     points = read_points(tmp_path / "nowhere", facts, measured=tmp_path)
     assert [(each.batch, each.sm_percent, each.latency_ms) for each in points] == [
@@ -226,7 +288,10 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
         assert weights is None
         pool = torch.nn.AdaptiveAvgPool2d(1)
         return torch.nn.Sequential(
-            torch.nn.Conv2d(3, 4, 3, stride=8), torch.nn.BatchNorm2d(4), pool, torch.nn.Flatten()
+            torch.nn.Conv2d(3, 4, 3, stride=8),
+            torch.nn.BatchNorm2d(4),
+            pool,
+            torch.nn.Flatten(),
         )
 
     module.resnet18 = resnet18  # type: ignore[attr-defined]
@@ -258,7 +323,9 @@ def test_a_training_step_changes_the_weights() -> None:
     for _ in range(3):
         network.warm_up(2)
     after = list(network._network.parameters())
-    assert any(bool((one != other).any()) for one, other in zip(before, after, strict=True))
+    assert any(
+        bool((one != other).any()) for one, other in zip(before, after, strict=True)
+    )
     assert str(after[0].dtype) == "torch.float32"
 
 
@@ -271,7 +338,9 @@ def test_the_kernel_multiplies_a_batch_of_times() -> None:
 
 
 def test_without_a_gpu_or_a_network_of_that_name_it_says_so(torchvision: None) -> None:
-    with pytest.raises(LaunchFailed, match=r"torchvision.models has no network 'resnet99'"):
+    with pytest.raises(
+        LaunchFailed, match=r"torchvision.models has no network 'resnet99'"
+    ):
         TorchNetwork(name="resnet99", device="cpu").load()
     if not sys.modules["torch"].cuda.is_available():
         with pytest.raises(LaunchFailed, match="PyTorch sees no GPU"):
@@ -279,8 +348,14 @@ def test_without_a_gpu_or_a_network_of_that_name_it_says_so(torchvision: None) -
 
 
 def test_the_fake_takes_the_time_of_its_share_and_batch() -> None:
-    slow = make_network("resnet50", is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
-    kernel = make_network(KERNEL, is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"})
+    slow = make_network(
+        "resnet50",
+        is_fake=True,
+        environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"},
+    )
+    kernel = make_network(
+        KERNEL, is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"}
+    )
     # 2 ms + 8 rows · 0.1 ms · 60 / 30; 4 ms · 100 / 20.
     assert slow.times.ms(8) == pytest.approx(3.6)  # type: ignore[attr-defined]
     assert kernel.times.ms(1) == pytest.approx(20.0)  # type: ignore[attr-defined]
@@ -298,11 +373,15 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cuda")
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     source = Path(__file__).with_name("fakes") / "fake_cuda.c"
-    subprocess.run([compiler, *flags, "-o", str(folder / "libcuda.so.1"), str(source)], check=True)
+    subprocess.run(
+        [compiler, *flags, "-o", str(folder / "libcuda.so.1"), str(source)], check=True
+    )
     return folder
 
 
-def ask_client(orders: list[dict[str, float]], **environment: str) -> list[dict[str, object]]:
+def ask_client(
+    orders: list[dict[str, float]], **environment: str
+) -> list[dict[str, object]]:
     done = subprocess.run(
         [sys.executable, "-m", "bench.real_gpu.client"],
         input="".join(json.dumps(order) + "\n" for order in orders),
@@ -316,7 +395,9 @@ def ask_client(orders: list[dict[str, float]], **environment: str) -> list[dict[
 
 
 def test_the_client_asks_cuda_for_sms_memory_and_work(cuda: Path) -> None:
-    hello, taken, again, worked = ask_client([{"take": 4096}, {"take": 512}, {"work": 0.01}], LD_LIBRARY_PATH=str(cuda))
+    hello, taken, again, worked = ask_client(
+        [{"take": 4096}, {"take": 512}, {"work": 0.01}], LD_LIBRARY_PATH=str(cuda)
+    )
     assert hello["sm_count"] == 52
     # The library grants 1 GiB, and has it all back afterwards.
     assert (taken, again) == ({"taken_mib": 1024}, {"taken_mib": 512})
@@ -324,7 +405,11 @@ def test_the_client_asks_cuda_for_sms_memory_and_work(cuda: Path) -> None:
 
 
 def test_an_error_of_cuda_is_told_by_its_number_and_sticks(cuda: Path) -> None:
-    said = ask_client([{"work": 60.0}, {"work": 60.0}], LD_LIBRARY_PATH=str(cuda), FAKE_CUDA_FAILS_AFTER="3")
+    said = ask_client(
+        [{"work": 60.0}, {"work": 60.0}],
+        LD_LIBRARY_PATH=str(cuda),
+        FAKE_CUDA_FAILS_AFTER="3",
+    )
     assert said[1:] == [{"error": 810, "doing": "cuCtxSynchronize"}]
 
 

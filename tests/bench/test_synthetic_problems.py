@@ -15,17 +15,29 @@ def price_of_all_gpus(problem: Problem) -> float:
 
 
 def scaled(problem: Problem, factor: float) -> Problem:
-    services = (replace(each, arrival_rate_rps=factor * each.arrival_rate_rps) for each in problem.services)
+    services = (
+        replace(each, arrival_rate_rps=factor * each.arrival_rate_rps)
+        for each in problem.services
+    )
     return replace(problem, services=tuple(services))
 
 
 def test_a_seed_gives_the_same_problem_every_time_and_another_seed_another() -> None:
-    assert synthetic_problem(16, 12, 7) == synthetic_problem(16, 12, 7) != synthetic_problem(16, 12, 8)
+    assert (
+        synthetic_problem(16, 12, 7)
+        == synthetic_problem(16, 12, 7)
+        != synthetic_problem(16, 12, 8)
+    )
 
 
 def test_sizes_are_as_asked_for() -> None:
     problem = synthetic_problem(1000, 100, 1)
-    assert {one.name: one.count for one in problem.gpu_types} == {"T4": 350, "L4": 300, "A10G": 200, "A100": 150}
+    assert {one.name: one.count for one in problem.gpu_types} == {
+        "T4": 350,
+        "L4": 300,
+        "A10G": 200,
+        "A100": 150,
+    }
     assert len(problem.services) == 100
     assert len({one.network for one in problem.points}) == NETWORKS
 

@@ -22,17 +22,34 @@ def test_nothing_holds_that_was_not_measured(tmp_path: Path) -> None:
 def test_the_worst_service_of_our_policy_counts_and_of_no_other(tmp_path: Path) -> None:
     rows: list[Figures] = [
         {"policy": policy, "service": "s", "in_slo_percent": percent}
-        for policy, percent in (("joint", 99.5), ("joint", 98.1), ("hetsev", 90.0), ("k8s_hpa", 80.0))
+        for policy, percent in (
+            ("joint", 99.5),
+            ("joint", 98.1),
+            ("hetsev", 90.0),
+            ("k8s_hpa", 80.0),
+        )
     ]
     write(tmp_path, "demo_services", rows)
     assert holds(tmp_path)["SLO attainment of the worst service, `joint`"] == "yes"
-    write(tmp_path, "demo_services", [*rows, {"policy": "joint", "service": "t", "in_slo_percent": 97.9}])
+    write(
+        tmp_path,
+        "demo_services",
+        [*rows, {"policy": "joint", "service": "t", "in_slo_percent": 97.9}],
+    )
     assert holds(tmp_path)["SLO attainment of the worst service, `joint`"] == "NO"
 
 
-def test_ticks_that_look_for_something_cheaper_have_a_limit_of_their_own(tmp_path: Path) -> None:
+def test_ticks_that_look_for_something_cheaper_have_a_limit_of_their_own(
+    tmp_path: Path,
+) -> None:
     def row(gpus: int, kind: str, p50: float, most: float) -> Figures:
-        return {"gpus": gpus, "kind": kind, "total_ms_p50": p50, "total_ms_p99": most, "total_ms_max": most}
+        return {
+            "gpus": gpus,
+            "kind": kind,
+            "total_ms_p50": p50,
+            "total_ms_p99": most,
+            "total_ms_max": most,
+        }
 
     write(
         tmp_path,

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    sync_playwright,
+)
 
 from app.postgres import server as postgres
 from tests.browser.dashboards import fill_demo, running_dashboard
@@ -30,10 +36,16 @@ Open = Callable[..., Page]
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """One browser for all tests."""
-    path = os.environ.get("PLIMSOLL_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    path = (
+        os.environ.get("PLIMSOLL_CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("google-chrome")
+    )
     if path is None:
         # On the machine that decides whether a change may land nothing is left out silently.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no Chromium: apt-get install chromium")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "there is no Chromium: apt-get install chromium"
+        )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
@@ -43,7 +55,10 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def demo(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
     """A control plane with data, for tests that change nothing."""
-    with copied_database(postgres_server, template=migrated_template) as url, running_dashboard(url) as api:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_dashboard(url) as api,
+    ):
         fill_demo(api)
         yield api
 
@@ -98,7 +113,10 @@ def opened(context: BrowserContext) -> Iterator[Open]:
         return page
 
     def note(message: ConsoleMessage, refusals: tuple[int, ...]) -> None:
-        is_provoked = any(f"the server responded with a status of {status} " in message.text for status in refusals)
+        is_provoked = any(
+            f"the server responded with a status of {status} " in message.text
+            for status in refusals
+        )
         if message.type == "error" and not is_provoked:
             errors.append(message.text)
 

@@ -28,10 +28,14 @@ def running_dashboard(url: str) -> Iterator[Api]:
     server = make_server(make_plane(Settings(), url, clock))
     # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
     listening = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
+    thread = threading.Thread(
+        target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
+    )
     thread.start()
     try:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0) as client:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0
+        ) as client:
             api = Api(client=cast(TestClient, client), clock=clock, url=url)
             for scope in ("viewer", "operator", "admin", "agent"):
                 api.add_token(scope, scope)
@@ -59,11 +63,22 @@ def fill_demo(api: Api) -> None:
 def fill_fits(api: Api) -> None:
     """Twenty samples of the network, up to 3 % off a curve, another one next to a neighbour; and the fit of them."""
     off = [
-        {**each, "latency_ms": float(str(each["latency_ms"])) * (0.97, 1.0, 1.03)[at % 3]}
+        {
+            **each,
+            "latency_ms": float(str(each["latency_ms"])) * (0.97, 1.0, 1.03)[at % 3],
+        }
         for at, each in enumerate(measured())
     ]
-    beside = {**off[1], "latency_ms": 12.0, "neighbours": [{"network": "resnet50", "batch": 4, "sm_percent": 50}]}
-    answer = api.call("POST", "networks/resnet50/samples", {"source": "bench", "samples": [*off, beside]})
+    beside = {
+        **off[1],
+        "latency_ms": 12.0,
+        "neighbours": [{"network": "resnet50", "batch": 4, "sm_percent": 50}],
+    }
+    answer = api.call(
+        "POST",
+        "networks/resnet50/samples",
+        {"source": "bench", "samples": [*off, beside]},
+    )
     assert answer.status_code == 200, answer.text
     fit_here(api)
 
@@ -71,7 +86,9 @@ def fill_fits(api: Api) -> None:
 def report(api: Api, sequence: int) -> None:
     """Both nodes say what runs, as the plan in force has it, and what came in."""
     plans = api.get("plans?state=target&limit=1")["items"]
-    target = api.get(f"plans/{plans[0]['id']}") if plans else {"gpus": [], "generation": 0}
+    target = (
+        api.get(f"plans/{plans[0]['id']}") if plans else {"gpus": [], "generation": 0}
+    )
     for name in ("n1", "n2"):
         gpus = [gpu for gpu in target["gpus"] if gpu["node"] == name]
         answer = api.sync(
@@ -79,8 +96,14 @@ def report(api: Api, sequence: int) -> None:
             sequence=sequence,
             window_start_s=api.clock.now().timestamp() - 2.0,
             generation=target["generation"] or 0,
-            services=[_service(each, arrivals) for each, arrivals in SERVICES.items()] if name == "n1" else [],
-            replicas=[_replica(replica, int(gpu["id"].split("-")[-1])) for gpu in gpus for replica in gpu["replicas"]],
+            services=[_service(each, arrivals) for each, arrivals in SERVICES.items()]
+            if name == "n1"
+            else [],
+            replicas=[
+                _replica(replica, int(gpu["id"].split("-")[-1]))
+                for gpu in gpus
+                for replica in gpu["replicas"]
+            ],
         )
         assert answer.status_code == 200, answer.text
 
@@ -99,4 +122,9 @@ def _service(name: str, arrivals: int) -> dict[str, object]:
 
 def _replica(replica: dict[str, object], gpu_index: int) -> dict[str, object]:
     names = ("id", "service", "sm_percent", "batch", "memory_mib")
-    return {**{name: replica[name] for name in names}, "gpu_index": gpu_index, "state": "ready", "batches": 10}
+    return {
+        **{name: replica[name] for name in names},
+        "gpu_index": gpu_index,
+        "state": "ready",
+        "batches": 10,
+    }

@@ -41,13 +41,17 @@ def drawn(page: Page) -> None:
 def take_picture(page: Page, pictures: Path, path: str, kind: str) -> None:
     """Keep what the page looks like a moment later, for people; what it asked for is there by then, or late."""
     page.wait_for_timeout(1000)
-    page.screenshot(path=pictures / f"{path.replace('/', '-')}-{kind}.png", full_page=True)
+    page.screenshot(
+        path=pictures / f"{path.replace('/', '-')}-{kind}.png", full_page=True
+    )
 
 
 def serious_findings(page: Page) -> list[str]:
     """What axe-core finds that keeps somebody from using the page."""
     page.evaluate(AXE)
-    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    found: dict[str, Any] = page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']})"
+    )
     return [
         f"{each['id']}: {each['help']} ({each['nodes'][0]['html']})"
         for each in found["violations"]
@@ -57,7 +61,9 @@ def serious_findings(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", PATHS)
-def test_with_data(demo: Api, opened: Open, pictures: Path, path: str, theme: str) -> None:
+def test_with_data(
+    demo: Api, opened: Open, pictures: Path, path: str, theme: str
+) -> None:
     page = opened(demo, path, theme=theme)
     settle(page)
     take_picture(page, pictures, path, theme)
@@ -75,7 +81,9 @@ def test_on_a_phone_nothing_but_tables_is_wider_than_the_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
-def test_without_data_every_page_says_what_to_do(empty: Api, opened: Open, pictures: Path) -> None:
+def test_without_data_every_page_says_what_to_do(
+    empty: Api, opened: Open, pictures: Path
+) -> None:
     page = opened(empty, PATHS[0])
     for path in (each.address.lstrip("/") for each in PAGES if "{" not in each.address):
         page.goto(f"{empty.client.base_url}/{path}")
@@ -85,7 +93,9 @@ def test_without_data_every_page_says_what_to_do(empty: Api, opened: Open, pictu
 
 
 @pytest.mark.parametrize("path", ["plans/4711", "why/4711", "plans/nonsense"])
-def test_a_page_about_what_is_not_there_says_so(demo: Api, context: BrowserContext, path: str) -> None:
+def test_a_page_about_what_is_not_there_says_so(
+    demo: Api, context: BrowserContext, path: str
+) -> None:
     page = context.new_page()
     page.goto(f"{demo.client.base_url}/login?next=/{path}")
     page.fill("#token", demo.secrets["viewer"])
@@ -104,7 +114,9 @@ def test_the_door_is_usable_by_everybody(demo: Api, context: BrowserContext) -> 
     assert serious_findings(page) == []
 
 
-def test_the_address_that_up_prints_opens_the_door(demo: Api, context: BrowserContext) -> None:
+def test_the_address_that_up_prints_opens_the_door(
+    demo: Api, context: BrowserContext
+) -> None:
     page = context.new_page()
     page.goto(login_url(str(demo.client.base_url), demo.secrets["viewer"]))
     page.wait_for_url("**/fleet")

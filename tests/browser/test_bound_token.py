@@ -15,9 +15,9 @@ def test_it_lands_on_its_services_and_sees_no_others(demo: Api, opened: Open) ->
     demo.add_token("bound", "viewer", ("team-b",))
     page = opened(demo, "services", scope="bound")
     expect(page.locator("tbody tr th a")).to_have_text(["search"])
-    expect(page.get_by_role("navigation", name="Pages").get_by_role("link")).to_have_text(
-        ["Services", "Simulate", "Cost"]
-    )
+    expect(
+        page.get_by_role("navigation", name="Pages").get_by_role("link")
+    ).to_have_text(["Services", "Simulate", "Cost"])
 
     page.context.clear_cookies()
     page.goto(f"{demo.client.base_url}/login")
@@ -26,7 +26,9 @@ def test_it_lands_on_its_services_and_sees_no_others(demo: Api, opened: Open) ->
     page.wait_for_url("**/services")
 
 
-def test_pages_about_the_whole_cluster_say_why_they_are_empty(demo: Api, opened: Open) -> None:
+def test_pages_about_the_whole_cluster_say_why_they_are_empty(
+    demo: Api, opened: Open
+) -> None:
     demo.add_token("bound", "viewer", ("team-b",))
     page = opened(demo, "nodes", scope="bound")
     for each in (each for each in PAGES if each.is_of_cluster):
@@ -34,4 +36,6 @@ def test_pages_about_the_whole_cluster_say_why_they_are_empty(demo: Api, opened:
             "{argument}", ARGUMENTS.get(each.name, "")
         )
         page.goto(f"{demo.client.base_url}{address}")
-        expect(page.locator("#content")).to_contain_text("your token is bound to projects")
+        expect(page.locator("#content")).to_contain_text(
+            "your token is bound to projects"
+        )

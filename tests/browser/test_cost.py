@@ -28,26 +28,34 @@ def table(page: Page) -> dict[str, Sequence[str]]:
     """Cells of the table of sums by the row's heading."""
     page.locator("table tfoot th").wait_for()
     rows = page.locator("table:has(tfoot) tr:has(td)")
-    return {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows.all()}
+    return {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in rows.all()
+    }
 
 
 def cents(amount: object) -> str:
     return f"${Decimal(str(amount)):,.2f}"
 
 
-@pytest.mark.parametrize(("by", "view"), [("service", "service"), ("project", "project")])
-def test_the_table_is_the_sql_views_to_the_cent(demo: Api, opened: Open, by: str, view: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "view"), [("service", "service"), ("project", "project")]
+)
+def test_the_table_is_the_sql_views_to_the_cent(
+    demo: Api, opened: Open, by: str, view: str
+) -> None:
     page = opened(demo, "cost")
     page.select_option("#cost-by", by)
     page.locator("figcaption", has_text=f"by {by}").wait_for()
     wanted = ask(
-        demo, f"SELECT {view}, sum(cost_usd), sum(whole_gpu_cost_usd) FROM report.cost_by_{view}_hour GROUP BY 1"
+        demo,
+        f"SELECT {view}, sum(cost_usd), sum(whole_gpu_cost_usd) FROM report.cost_by_{view}_hour GROUP BY 1",
     )
     found = table(page)
     ((bill,),) = ask(demo, "SELECT sum(cost_usd) FROM report.bill_hour")
-    assert {name: (found[str(name)][1], found[str(name)][3]) for name, *_ in wanted} == {
-        name: (cents(cost), cents(whole)) for name, cost, whole in wanted
-    }
+    assert {
+        name: (found[str(name)][1], found[str(name)][3]) for name, *_ in wanted
+    } == {name: (cents(cost), cents(whole)) for name, cost, whole in wanted}
     assert found["Bill"][1] == cents(bill)
     assert len(found) == len(wanted) + 1
 
@@ -57,20 +65,28 @@ def test_by_gpu_type_idle_is_apart(demo: Api, opened: Open) -> None:
     page.select_option("#cost-by", "gpu_type")
     page.locator("figcaption", has_text="by GPU type").wait_for()
     ((kind, cost, idle),) = ask(
-        demo, "SELECT gpu_type, sum(cost_usd), sum(idle_cost_usd) FROM report.cost_by_gpu_type_hour GROUP BY 1"
+        demo,
+        "SELECT gpu_type, sum(cost_usd), sum(idle_cost_usd) FROM report.cost_by_gpu_type_hour GROUP BY 1",
     )
     found = table(page)
-    assert (found[str(kind)][1], found["(idle)"][1]) == (cents(Decimal(str(cost)) - Decimal(str(idle))), cents(idle))
+    assert (found[str(kind)][1], found["(idle)"][1]) == (
+        cents(Decimal(str(cost)) - Decimal(str(idle))),
+        cents(idle),
+    )
 
 
 def test_savings_are_those_of_the_view(demo: Api, opened: Open) -> None:
     page = opened(demo, "cost")
     table(page)
-    ((without,),) = ask(demo, "SELECT sum(cost_usd) FROM report.cost_without_sharing_hour")
+    ((without,),) = ask(
+        demo, "SELECT sum(cost_usd) FROM report.cost_without_sharing_hour"
+    )
     assert f"Without it: {cents(without)}." in page.inner_text(".cost-facts")
 
 
-def test_the_file_holds_what_the_table_shows(demo: Api, opened: Open, tmp_path: Path) -> None:
+def test_the_file_holds_what_the_table_shows(
+    demo: Api, opened: Open, tmp_path: Path
+) -> None:
     page = opened(demo, "cost")
     bill = table(page)["Bill"][1]
     with page.expect_download() as download:
@@ -96,22 +112,37 @@ def test_a_person_of_a_project_sees_its_cost(fresh_demo: Api, opened: Open) -> N
     assert set(table(page)) == {"chat", "thumbnails", "Bill"}
 
 
-def test_budgets_stand_beside_the_cost(fresh_demo: Api, opened: Open, pictures: Path) -> None:
+def test_budgets_stand_beside_the_cost(
+    fresh_demo: Api, opened: Open, pictures: Path
+) -> None:
     for name, project, usd in (("all", None, "0.13"), ("mine", "team-a", "2")):
         spec = {"usd": usd, "project": project, "period": "hour", "action": "block_new"}
-        fresh_demo.put(f"budgets/{name}", {"kind": "Budget", "metadata": {"name": name}, "spec": spec})
+        fresh_demo.put(
+            f"budgets/{name}",
+            {"kind": "Budget", "metadata": {"name": name}, "spec": spec},
+        )
     page = opened(fresh_demo, "cost")
     row = page.locator("tr", has=page.locator("th", has_text=re.compile("^all$")))
     row.wait_for()
-    ((spent,),) = ask(fresh_demo, "SELECT spent_usd FROM report.budget_status WHERE budget = 'all'")
+    ((spent,),) = ask(
+        fresh_demo, "SELECT spent_usd FROM report.budget_status WHERE budget = 'all'"
+    )
     cells = row.locator("td").all_inner_texts()
-    assert (cells[0], cells[2], cells[3]) == ("whole cluster", "$0.13/hour", cents(spent))
+    assert (cells[0], cells[2], cells[3]) == (
+        "whole cluster",
+        "$0.13/hour",
+        cents(spent),
+    )
     page.screenshot(path=pictures / "cost-budgets.png", full_page=True)
 
 
-def test_who_is_planned_for_less_stands_beside_the_budget(fresh_demo: Api, opened: Open, pictures: Path) -> None:
+def test_who_is_planned_for_less_stands_beside_the_budget(
+    fresh_demo: Api, opened: Open, pictures: Path
+) -> None:
     spec = {"usd": "0.001", "project": "team-a", "period": "day", "action": "degrade"}
-    fresh_demo.put("budgets/limit", {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec})
+    fresh_demo.put(
+        "budgets/limit", {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec}
+    )
     assert look(fresh_demo) == 1
     page = opened(fresh_demo, "cost")
     row = page.locator("tr", has=page.locator("th", has_text=re.compile("^limit$")))

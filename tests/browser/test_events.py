@@ -9,7 +9,9 @@ from tests.integration.api_harness import Api, service
 pytestmark = pytest.mark.integration
 
 
-def test_what_changes_comes_by_itself_with_its_fields(fresh_demo: Api, opened: Open) -> None:
+def test_what_changes_comes_by_itself_with_its_fields(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "events")
     expect(page.locator("tbody tr").first).to_be_visible()
     fresh_demo.put("services/chat", service("chat", project="team-a", latency_ms=80.0))
@@ -22,7 +24,9 @@ def test_what_changes_comes_by_itself_with_its_fields(fresh_demo: Api, opened: O
 
 def test_filters_are_kept_in_the_address(demo: Api, opened: Open) -> None:
     page = opened(demo, "events?subject=service/chat")
-    expect(page.locator("tbody tr")).to_have_count(len(demo.get("events?subject=service/chat")["items"]))
+    expect(page.locator("tbody tr")).to_have_count(
+        len(demo.get("events?subject=service/chat")["items"])
+    )
     page.get_by_label("About").fill("node/n1")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("tbody tr").first).to_contain_text("node/n1")

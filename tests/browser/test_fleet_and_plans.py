@@ -10,7 +10,9 @@ from tests.integration.api_harness import Api
 pytestmark = pytest.mark.integration
 
 
-def test_the_fleet_does_not_claim_that_slos_hold_when_nobody_reports(fresh_demo: Api, opened: Open) -> None:
+def test_the_fleet_does_not_claim_that_slos_hold_when_nobody_reports(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "fleet")
     expect(page.locator(".summary")).to_contain_text("SLO missed: search.")
     fresh_demo.clock.advance(3600.0)
@@ -18,25 +20,35 @@ def test_the_fleet_does_not_claim_that_slos_hold_when_nobody_reports(fresh_demo:
     expect(page.locator(".gpu .hint").first).to_have_text("silent")
 
 
-def test_a_node_without_readings_is_not_shown_as_empty(fresh_demo: Api, opened: Open) -> None:
+def test_a_node_without_readings_is_not_shown_as_empty(
+    fresh_demo: Api, opened: Open
+) -> None:
     fresh_demo.clock.advance(3600.0)
-    answer = fresh_demo.sync("n1", sequence=50, window_start_s=fresh_demo.clock.now().timestamp() - 3000.0)
+    answer = fresh_demo.sync(
+        "n1", sequence=50, window_start_s=fresh_demo.clock.now().timestamp() - 3000.0
+    )
     assert answer.status_code == 200, answer.text
     page = opened(fresh_demo, "fleet")
     expect(page.locator("[data-key='n1/gpu-0'] .hint")).to_have_text("no reading")
 
 
-def test_a_plan_says_what_it_changed_and_which_rates_differ(fresh_demo: Api, opened: Open) -> None:
+def test_a_plan_says_what_it_changed_and_which_rates_differ(
+    fresh_demo: Api, opened: Open
+) -> None:
     second = a_second_plan(fresh_demo)
     page = opened(fresh_demo, "plans", scope="viewer")
-    row = page.locator("tbody tr", has=page.get_by_role("link", name=str(second), exact=True))
+    row = page.locator(
+        "tbody tr", has=page.get_by_role("link", name=str(second), exact=True)
+    )
     expect(row).to_contain_text("in force")
     expect(row.locator("td.wrap")).to_contain_text("extra: +2 on")
     row.get_by_role("link").click()
     expect(page.locator("dd", has_text="extra 0/s")).to_contain_text("chat ")
 
 
-def test_a_gpu_that_is_not_there_is_only_said_to_be_not_there(demo: Api, opened: Open) -> None:
+def test_a_gpu_that_is_not_there_is_only_said_to_be_not_there(
+    demo: Api, opened: Open
+) -> None:
     page = opened(demo, "gpus/n9/gpu-0", refusals=(404,))
     expect(page.locator("#problem")).to_contain_text("No GPU is called n9/gpu-0")
     expect(page.locator("#content")).to_be_hidden()

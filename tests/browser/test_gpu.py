@@ -9,7 +9,9 @@ from tests.integration.api_harness import Api
 pytestmark = pytest.mark.integration
 
 
-def test_replicas_of_the_plan_stand_there_and_the_last_hour_is_drawn(demo: Api, opened: Open) -> None:
+def test_replicas_of_the_plan_stand_there_and_the_last_hour_is_drawn(
+    demo: Api, opened: Open
+) -> None:
     gpu = demo.get("plans/1")["gpus"][0]
     page = opened(demo, f"gpus/{gpu['id']}")
     for replica in gpu["replicas"]:
@@ -24,7 +26,13 @@ def test_overuse_is_told_with_what_was_granted(fresh_demo: Api, opened: Open) ->
     gpu = fresh_demo.get("plans/1")["gpus"][0]
     replica, index = gpu["replicas"][0], int(gpu["id"].split("-")[-1])
     over = {"quantity": "memory", "granted": 1024, "used": 2048}
-    use = {"kind": "replica", "name": replica["id"], "gpu_index": index, "service": replica["service"], "energy_j": 4}
+    use = {
+        "kind": "replica",
+        "name": replica["id"],
+        "gpu_index": index,
+        "service": replica["service"],
+        "energy_j": 4,
+    }
     fresh_demo.clock.advance(3.0)
     answer = fresh_demo.sync(
         gpu["node"],
@@ -34,7 +42,9 @@ def test_overuse_is_told_with_what_was_granted(fresh_demo: Api, opened: Open) ->
     )
     assert answer.status_code == 200, answer.text
     page = opened(fresh_demo, f"gpus/{gpu['id']}")
-    expect(page.locator(f"tr[data-key='replica/{replica['id']}']")).to_contain_text("uses 2 GiB of 1 GiB memory")
+    expect(page.locator(f"tr[data-key='replica/{replica['id']}']")).to_contain_text(
+        "uses 2 GiB of 1 GiB memory"
+    )
 
 
 def test_readings_of_a_gpu_that_is_not_there_are_not_found(demo: Api) -> None:

@@ -9,7 +9,9 @@ from tests.integration.api_harness import Api
 pytestmark = pytest.mark.integration
 
 
-def test_an_operator_cordons_a_node_and_lets_it_be_used_again(fresh_demo: Api, opened: Open) -> None:
+def test_an_operator_cordons_a_node_and_lets_it_be_used_again(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "nodes")
     row = page.locator("#n1")
     row.get_by_role("button", name="Cordon n1", exact=True).click()
@@ -20,11 +22,16 @@ def test_an_operator_cordons_a_node_and_lets_it_be_used_again(fresh_demo: Api, o
     assert not fresh_demo.get("nodes/n1")["spec"]["cordoned"]
 
 
-def test_what_a_node_cannot_do_and_that_it_is_silent_is_shown(fresh_demo: Api, opened: Open) -> None:
+def test_what_a_node_cannot_do_and_that_it_is_silent_is_shown(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "nodes")
     fresh_demo.clock.advance(3.0)
     fresh_demo.sync(
-        "n2", sequence=50, window_start_s=fresh_demo.clock.now().timestamp() - 2.0, problems=["no power caps"]
+        "n2",
+        sequence=50,
+        window_start_s=fresh_demo.clock.now().timestamp() - 2.0,
+        problems=["no power caps"],
     )
     expect(page.locator("#n2")).to_contain_text("no power caps")
     fresh_demo.clock.advance(3600.0)

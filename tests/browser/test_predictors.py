@@ -20,13 +20,21 @@ def rows_of(page: Page) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
 
-def test_the_error_and_the_drift_stand_beside_the_curves(demo: Api, opened: Open) -> None:
+def test_the_error_and_the_drift_stand_beside_the_curves(
+    demo: Api, opened: Open
+) -> None:
     page = opened(demo, "predictors")
     fit = demo.get(PATH)["fit"]
     words = page.locator("section [role=status]")
-    expect(words).to_contain_text(f"{fit['technique'].replace('_', ' ')}, version 1, from 20 samples")
-    expect(words).to_contain_text(f"held-out samples: {100 * fit['cross_validated_error']:.1f} % on average")
-    expect(words).to_contain_text(f"9 in 10 below {100 * fit['cross_validated_error_p90']:.1f} %")
+    expect(words).to_contain_text(
+        f"{fit['technique'].replace('_', ' ')}, version 1, from 20 samples"
+    )
+    expect(words).to_contain_text(
+        f"held-out samples: {100 * fit['cross_validated_error']:.1f} % on average"
+    )
+    expect(words).to_contain_text(
+        f"9 in 10 below {100 * fit['cross_validated_error_p90']:.1f} %"
+    )
     expect(words).to_contain_text("Drift: nothing of what is served was compared")
     expect(page.locator("figcaption")).to_have_text(
         "Latency of resnet50 on T4 over SM percent: lines as fitted, dots as measured"
@@ -34,29 +42,46 @@ def test_the_error_and_the_drift_stand_beside_the_curves(demo: Api, opened: Open
     expect(page.locator("figure canvas")).to_be_visible()
 
 
-def test_the_table_is_what_the_api_says_of_every_sample(demo: Api, opened: Open) -> None:
+def test_the_table_is_what_the_api_says_of_every_sample(
+    demo: Api, opened: Open
+) -> None:
     found = rows_of(opened(demo, "predictors"))
-    told = sorted(demo.get(PATH)["measured"], key=lambda each: (each["batch"], each["sm_percent"]))
+    told = sorted(
+        demo.get(PATH)["measured"], key=lambda each: (each["batch"], each["sm_percent"])
+    )
     assert len(found) == len(told) == 21
     assert [(float(row[0]), float(row[1].removesuffix(" %"))) for row in found] == [
         (each["batch"], each["sm_percent"]) for each in told
     ]
     for row, each in zip(found, told, strict=True):
-        assert float(row[2].removesuffix(" ms")) == pytest.approx(each["latency_ms"], rel=0.01)
+        assert float(row[2].removesuffix(" ms")) == pytest.approx(
+            each["latency_ms"], rel=0.01
+        )
         if each["fitted_ms"] is None:
             assert row[3:] == ["–", "–", "next to neighbours"]
         else:
             off = 100 * (each["fitted_ms"] / each["latency_ms"] - 1)
-            assert float(row[3].removesuffix(" ms")) == pytest.approx(each["fitted_ms"], rel=0.01)
-            assert float(row[4].removesuffix(" %").replace("−", "-")) == pytest.approx(off, abs=0.051)
+            assert float(row[3].removesuffix(" ms")) == pytest.approx(
+                each["fitted_ms"], rel=0.01
+            )
+            assert float(row[4].removesuffix(" %").replace("−", "-")) == pytest.approx(
+                off, abs=0.051
+            )
             assert row[5] == "no"
 
 
-def test_another_one_is_chosen_and_stays_in_the_address(fresh_demo: Api, opened: Open) -> None:
+def test_another_one_is_chosen_and_stays_in_the_address(
+    fresh_demo: Api, opened: Open
+) -> None:
     fresh_demo.put("gpu-types/V100", gpu_type("V100"))
     fresh_demo.put("profiles/resnet50/V100", profile("resnet50", "V100"))
     samples = [
-        {"gpu_type": "V100", "batch": batch, "sm_percent": share, "latency_ms": batch * (2.0 + 100 / share)}
+        {
+            "gpu_type": "V100",
+            "batch": batch,
+            "sm_percent": share,
+            "latency_ms": batch * (2.0 + 100 / share),
+        }
         for share in (20, 40, 60, 80, 100)
         for batch in (1, 2)
     ]

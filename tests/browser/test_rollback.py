@@ -18,7 +18,9 @@ def a_second_plan(api: Api) -> int:
     return outcome.plan_id
 
 
-def test_an_operator_rolls_back_and_sees_it_in_force(fresh_demo: Api, opened: Open) -> None:
+def test_an_operator_rolls_back_and_sees_it_in_force(
+    fresh_demo: Api, opened: Open
+) -> None:
     a_second_plan(fresh_demo)
     page = opened(fresh_demo, "plans/1")
     page.click("button:has-text('Roll back to this plan')")
@@ -32,7 +34,9 @@ def test_an_operator_rolls_back_and_sees_it_in_force(fresh_demo: Api, opened: Op
     page.locator("dd", has_text="in force plan 1 is restored").wait_for()
 
 
-def test_why_a_plan_cannot_come_back_is_said(fresh_demo: Api, context: BrowserContext) -> None:
+def test_why_a_plan_cannot_come_back_is_said(
+    fresh_demo: Api, context: BrowserContext
+) -> None:
     second = a_second_plan(fresh_demo)
     assert fresh_demo.tick().state == "target"
     page = context.new_page()

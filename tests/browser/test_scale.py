@@ -36,7 +36,9 @@ def large(postgres_server: postgres.Server, migrated_template: str) -> Iterator[
 async def _fill(url: str) -> None:
     """Every GPU carries two replicas at 50 and 30 %; every service is asked for 10 times in a window."""
     names = [service.name for service in FLEET.nouns()]
-    async with open_fleet(url, FLEET, PolicySettings(window_s=WINDOW_S, mode=Mode.OFF), NOW) as engine:
+    async with open_fleet(
+        url, FLEET, PolicySettings(window_s=WINDOW_S, mode=Mode.OFF), NOW
+    ) as engine:
         arrivals = dict.fromkeys(names, 10)
         seen = observations(FLEET, arrivals, sequence=1, end=NOW, window_s=WINDOW_S)
         with_replicas = []
@@ -58,11 +60,15 @@ async def _fill(url: str) -> None:
         await PostgresStore(engine).ingest(tuple(with_replicas), NOW)
 
 
-def test_the_fleet_is_drawn_whole_and_filtered_at_once(large: Api, opened: Open, pictures: Path) -> None:
+def test_the_fleet_is_drawn_whole_and_filtered_at_once(
+    large: Api, opened: Open, pictures: Path
+) -> None:
     page = opened(large, "fleet")
     settle(page)
     assert page.locator(".gpu").count() == 1000
-    assert "1,000 of 1,000 GPUs in use, 80 % of their SMs given" in page.inner_text(".summary")
+    assert "1,000 of 1,000 GPUs in use, 80 % of their SMs given" in page.inner_text(
+        ".summary"
+    )
     page.screenshot(path=pictures / "fleet-large.png")
     # GPU k carries services k and k + 100, modulo 200: s07 is one service, on ten of the thousand.
     page.fill("input[type=search]", "s07")
@@ -74,7 +80,9 @@ def test_the_fleet_is_drawn_whole_and_filtered_at_once(large: Api, opened: Open,
     assert page.locator(".group").count() == 2
 
 
-@pytest.mark.parametrize("path", [page.address.lstrip("/") for page in PAGES if "{" not in page.address])
+@pytest.mark.parametrize(
+    "path", [page.address.lstrip("/") for page in PAGES if "{" not in page.address]
+)
 def test_every_page_loads(large: Api, opened: Open, pictures: Path, path: str) -> None:
     page = opened(large, path)
     settle(page)

@@ -17,7 +17,9 @@ def names(page: Page) -> list[str]:
     return page.locator("tbody tr th a").all_inner_texts()
 
 
-def test_rows_are_sorted_by_any_column_and_found_by_text_and_project(demo: Api, opened: Open) -> None:
+def test_rows_are_sorted_by_any_column_and_found_by_text_and_project(
+    demo: Api, opened: Open
+) -> None:
     page = opened(demo, "services", scope="viewer")
     expect(page.locator("tbody tr")).to_have_count(3)
     assert names(page) == ["chat", "search", "thumbnails"]
@@ -39,7 +41,12 @@ def test_rows_are_sorted_by_any_column_and_found_by_text_and_project(demo: Api, 
 
 def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> None:
     rows = demo.get("reports/slo_budget?service=search")
-    found = {row[rows["columns"].index("period")]: dict(zip(rows["columns"], row, strict=True)) for row in rows["rows"]}
+    found = {
+        row[rows["columns"].index("period")]: dict(
+            zip(rows["columns"], row, strict=True)
+        )
+        for row in rows["rows"]
+    }
     # One in twenty is late and one in fifty may be: two and a half times too many, in any period.
     assert found["1 h"]["burn_rate"] == found["30 d"]["burn_rate"] == 2.5
     assert found["30 d"]["budget_used_percent"] == 250.0
@@ -48,8 +55,12 @@ def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> N
     expect(row.locator("[data-label='Budget left'] span")).to_have_text("-150.0 %")
     expect(row.locator("[data-label='Burn 1 h']")).to_have_text("2.50")
     page.goto(f"{demo.client.base_url}/services/search")
-    hour = page.locator("#budget tbody tr", has=page.get_by_role("rowheader", name="1 h", exact=True))
-    figures = [f"{found['1 h'][name]:g}" for name in ("finished", "misses", "allowed_misses")]
+    hour = page.locator(
+        "#budget tbody tr", has=page.get_by_role("rowheader", name="1 h", exact=True)
+    )
+    figures = [
+        f"{found['1 h'][name]:g}" for name in ("finished", "misses", "allowed_misses")
+    ]
     expect(hour.locator("td").nth(0)).to_have_text(figures[0])
     expect(hour.locator("td").nth(1)).to_have_text(figures[1])
     expect(hour.locator("td").nth(2)).to_have_text(f"{float(figures[2]):.1f}")
@@ -60,19 +71,31 @@ def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> N
 def test_what_is_wrong_is_said_in_words(demo: Api, opened: Open) -> None:
     page = opened(demo, "services", scope="viewer")
     troubles = page.locator("tbody tr", has_text="search").locator(".trouble")
-    expect(troubles.nth(0)).to_contain_text("95.00 % of the last minute's requests met 100 ms")
-    expect(troubles.nth(1)).to_have_text("uses up its error budget 2.5 times too fast over 3 d")
-    expect(page.locator("tbody tr", has_text="chat").locator(".trouble")).to_have_count(0)
+    expect(troubles.nth(0)).to_contain_text(
+        "95.00 % of the last minute's requests met 100 ms"
+    )
+    expect(troubles.nth(1)).to_have_text(
+        "uses up its error budget 2.5 times too fast over 3 d"
+    )
+    expect(page.locator("tbody tr", has_text="chat").locator(".trouble")).to_have_count(
+        0
+    )
 
 
-def test_a_service_shows_cost_of_today_replicas_and_why(demo: Api, opened: Open) -> None:
+def test_a_service_shows_cost_of_today_replicas_and_why(
+    demo: Api, opened: Open
+) -> None:
     rows = demo.get("reports/cost_by_service_hour?service=chat")
     cost = sum(row[rows["columns"].index("cost_usd")] for row in rows["rows"])
     assert cost > 0
     page = opened(demo, "services/chat", scope="viewer")
-    expect(page.get_by_role("region", name="Today, UTC")).to_contain_text(f"${cost:.4f} by SM percent")
+    expect(page.get_by_role("region", name="Today, UTC")).to_contain_text(
+        f"${cost:.4f} by SM percent"
+    )
     expect(page.locator("a[href^='/gpus/']").first).to_be_visible()
-    expect(page.get_by_role("link", name=re.compile("which is in force"))).to_have_attribute("href", "/why/1")
+    expect(
+        page.get_by_role("link", name=re.compile("which is in force"))
+    ).to_have_attribute("href", "/why/1")
     expect(page.locator("canvas")).to_have_count(2)
     # Who only looks is offered no change.
     expect(page.locator("form.form")).to_have_count(0)
@@ -81,21 +104,31 @@ def test_a_service_shows_cost_of_today_replicas_and_why(demo: Api, opened: Open)
     expect(page.locator("form.form")).to_have_count(0)
 
 
-def test_an_operator_changes_the_slo_and_a_conflict_is_told(fresh_demo: Api, opened: Open) -> None:
+def test_an_operator_changes_the_slo_and_a_conflict_is_told(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "services/chat", refusals=(412,))
     page.get_by_text("Change its SLO, replicas or priority").click()
     page.get_by_label("SLO latency").fill("80")
     page.get_by_label("Least replicas").fill("2")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("form.form [role=status]")).to_have_text("Saved as generation 2.")
+    expect(page.locator("form.form [role=status]")).to_have_text(
+        "Saved as generation 2."
+    )
     spec = fresh_demo.get("services/chat")["spec"]
-    assert (spec["slo"]["latency_ms"], spec["slo"]["percentile"], spec["scaling"]["min_replicas"]) == (80.0, 0.98, 2)
+    assert (
+        spec["slo"]["latency_ms"],
+        spec["slo"]["percentile"],
+        spec["scaling"]["min_replicas"],
+    ) == (80.0, 0.98, 2)
     expect(page.locator("td.wrap", has_text="slo_latency_ms: 100 → 80")).to_be_visible()
     # Somebody else is faster; what was typed stays.
     page.get_by_label("SLO latency").fill("70")
     fresh_demo.put("services/chat", service("chat", project="team-a", latency_ms=90.0))
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("form.form [role=alert]")).to_contain_text("it is at generation 3")
+    expect(page.locator("form.form [role=alert]")).to_contain_text(
+        "it is at generation 3"
+    )
     assert page.get_by_label("SLO latency").input_value() == "70"
     page.get_by_role("button", name="Take what it is now").click()
     assert page.get_by_label("SLO latency").input_value() == "90"
@@ -114,16 +147,24 @@ def test_wrong_fields_are_told_where_they_are(fresh_demo: Api, opened: Open) -> 
     page.get_by_label("Requests that must meet it").fill("98")
     page.get_by_label("SLO latency").fill("1")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator(".field .bad", has_text="impossible")).to_contain_text("the box below accepts it")
+    expect(page.locator(".field .bad", has_text="impossible")).to_contain_text(
+        "the box below accepts it"
+    )
     page.get_by_label("Accept an SLO that no operating point can keep").check()
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("form.form [role=status]")).to_have_text("Saved as generation 2.")
+    expect(page.locator("form.form [role=status]")).to_have_text(
+        "Saved as generation 2."
+    )
 
 
-def test_a_new_service_is_read_from_yaml_applied_and_planned(fresh_demo: Api, opened: Open) -> None:
+def test_a_new_service_is_read_from_yaml_applied_and_planned(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "services")
     page.get_by_role("link", name="New service").click()
-    page.get_by_label("A manifest as").fill("kind: Service\nmetadata: {name: &a x, project: *a}")
+    page.get_by_label("A manifest as").fill(
+        "kind: Service\nmetadata: {name: &a x, project: *a}"
+    )
     page.get_by_role("button", name="Read into the fields").click()
     expect(page.locator("#yaml-problem")).to_contain_text("Line 2: anchors and aliases")
     page.get_by_label("A manifest as").fill(
@@ -135,7 +176,10 @@ def test_a_new_service_is_read_from_yaml_applied_and_planned(fresh_demo: Api, op
     page.get_by_role("button", name="Apply").click()
     page.wait_for_url("**/services/ocr")
     spec = fresh_demo.get("services/ocr")["spec"]
-    assert (spec["slo"], spec["scaling"]["min_replicas"]) == ({"latency_ms": 90.0, "percentile": 0.99}, 1)
+    assert (spec["slo"], spec["scaling"]["min_replicas"]) == (
+        {"latency_ms": 90.0, "percentile": 0.99},
+        1,
+    )
     assert spec["scaling"]["downscale_delay_s"] == 30.0
     fresh_demo.tick()
     expect(page.locator("tbody a[href^='/gpus/']")).to_have_count(1)
@@ -149,19 +193,25 @@ def test_a_name_that_is_taken_is_told_at_its_field(demo: Api, opened: Open) -> N
     page.get_by_label("Name", exact=True).fill("chat")
     page.get_by_label("Network").fill("resnet50")
     page.get_by_role("button", name="Apply").click()
-    expect(page.locator(".field", has=page.get_by_label("SLO latency")).locator(".bad")).to_have_text("is needed")
+    expect(
+        page.locator(".field", has=page.get_by_label("SLO latency")).locator(".bad")
+    ).to_have_text("is needed")
     page.get_by_label("SLO latency").fill("100")
     page.get_by_role("button", name="Apply").click()
-    expect(page.locator(".field", has=page.get_by_label("Name", exact=True)).locator(".bad")).to_contain_text(
-        "there already"
-    )
+    expect(
+        page.locator(".field", has=page.get_by_label("Name", exact=True)).locator(
+            ".bad"
+        )
+    ).to_contain_text("there already")
 
 
-def test_the_rate_stands_beside_the_band_of_the_forecast_that_the_plan_was_made_for(demo: Api, opened: Open) -> None:
+def test_the_rate_stands_beside_the_band_of_the_forecast_that_the_plan_was_made_for(
+    demo: Api, opened: Open
+) -> None:
     (demand,) = demo.get("demand/chat?limit=1")["items"]
     low, high = (round(demand[name], 1) for name in ("low_rps", "high_rps"))
     assert low < 30.0 < high < demand["arrival_rate_rps"]
     page = opened(demo, "services", scope="viewer")
-    expect(page.locator("tbody tr", has_text="chat").locator("[data-label=Rate]")).to_contain_text(
-        f"foreseen {low:g}–{high:g}/s"
-    )
+    expect(
+        page.locator("tbody tr", has_text="chat").locator("[data-label=Rate]")
+    ).to_contain_text(f"foreseen {low:g}–{high:g}/s")

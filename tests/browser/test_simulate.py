@@ -21,32 +21,49 @@ def ask_for_own(page: Page, text: str) -> None:
     page.get_by_role("button", name="Simulate").click()
 
 
-def test_a_scenario_is_run_and_its_report_opens(fresh_demo: Api, opened: Open, context: BrowserContext) -> None:
+def test_a_scenario_is_run_and_its_report_opens(
+    fresh_demo: Api, opened: Open, context: BrowserContext
+) -> None:
     page = opened(fresh_demo, "simulate")
     ask_for_own(page, json.dumps(SCENARIO))
     bar = page.get_by_role("progressbar")
     expect(bar).to_be_visible(timeout=SIMULATING_MS)
     expect(bar).to_have_attribute("aria-valuetext", "0 % of 2 runs")
-    table = page.locator("table", has=page.locator("caption", has_text="Policies side by side"))
+    table = page.locator(
+        "table", has=page.locator("caption", has_text="Policies side by side")
+    )
     expect(table.locator("tbody tr")).to_have_count(2, timeout=SIMULATING_MS)
     expect(bar).to_be_hidden()
     for at, each in enumerate(fresh_demo.get("simulations/1")["summary"]["policies"]):
         row = table.locator("tbody tr").nth(at)
         expect(row).to_contain_text(each["policy"])
-        for name in ("cost_usd", "gpu_hours", "energy_kwh", "violations", "worst_attainment", "replicas_started"):
+        for name in (
+            "cost_usd",
+            "gpu_hours",
+            "energy_kwh",
+            "violations",
+            "worst_attainment",
+            "replicas_started",
+        ):
             expect(row).to_contain_text(each[name]["words"])
     assert "run=1" in page.url
     with context.expect_page() as report:
         page.get_by_role("link", name="Open the report").click()
-    expect(report.value.get_by_role("heading", level=1)).to_contain_text("small: policies side by side")
+    expect(report.value.get_by_role("heading", level=1)).to_contain_text(
+        "small: policies side by side"
+    )
     assert report.value.locator("svg").count() > 0
 
 
 def test_a_wrong_field_is_named_with_its_line(demo: Api, opened: Open) -> None:
     page = opened(demo, "simulate", refusals=(422,))
     ask_for_own(page, "kind: Scenario\nmetadata: {name: mine}\nspec:\n  duration: 60\n")
-    expect(page.locator("#problem")).to_contain_text("/scenario/spec/duration: line 4: unknown field")
-    expect(page.locator("#problem")).to_contain_text("/scenario/spec/fleet: line 3: this field is missing")
+    expect(page.locator("#problem")).to_contain_text(
+        "/scenario/spec/duration: line 4: unknown field"
+    )
+    expect(page.locator("#problem")).to_contain_text(
+        "/scenario/spec/fleet: line 3: this field is missing"
+    )
 
 
 def test_a_shipped_scenario_fills_the_form_and_more_policies_than_may_be_cannot_be_chosen(
@@ -67,7 +84,10 @@ def test_a_shipped_scenario_fills_the_form_and_more_policies_than_may_be_cannot_
 
 
 def test_one_that_waits_or_runs_is_cancelled(fresh_demo: Api, opened: Open) -> None:
-    long = {**SCENARIO, "spec": {**SCENARIO["spec"], "duration_s": 21_600, "seeds": [1, 2, 3]}}
+    long = {
+        **SCENARIO,
+        "spec": {**SCENARIO["spec"], "duration_s": 21_600, "seeds": [1, 2, 3]},
+    }
     page = opened(fresh_demo, "simulate")
     ask_for_own(page, json.dumps(long))
     page.get_by_role("button", name="Cancel simulation 1").click()

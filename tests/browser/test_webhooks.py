@@ -18,7 +18,9 @@ def section(page: Page) -> Page:
     return page
 
 
-def test_a_new_one_shows_its_secret_and_is_there_with_what_it_is_sent(fresh_demo: Api, opened: Open) -> None:
+def test_a_new_one_shows_its_secret_and_is_there_with_what_it_is_sent(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = section(opened(fresh_demo, "events", scope="admin"))
     expect(page.locator("#webhooks")).to_contain_text("Events are sent nowhere yet")
     page.get_by_label("Name").fill("chat")
@@ -30,7 +32,10 @@ def test_a_new_one_shows_its_secret_and_is_there_with_what_it_is_sent(fresh_demo
     row = page.locator("table.webhooks tbody tr")
     expect(row).to_contain_text("BudgetSpent, PlanPushed")
     expect(row).to_contain_text("nothing sent yet")
-    assert fresh_demo.get("webhooks/chat")["spec"]["kinds"] == ["BudgetSpent", "PlanPushed"]
+    assert fresh_demo.get("webhooks/chat")["spec"]["kinds"] == [
+        "BudgetSpent",
+        "PlanPushed",
+    ]
     page.get_by_role("button", name="I have it").click()
     assert secret not in page.content()
 
@@ -41,11 +46,15 @@ def test_one_that_is_there_is_not_replaced(fresh_demo: Api, opened: Open) -> Non
     page.get_by_label("Name").fill("chat")
     page.get_by_label("URL").fill("https://second.example/")
     page.get_by_role("button", name="Create").click()
-    expect(page.locator("#webhooks").get_by_role("alert")).to_contain_text("a webhook called chat already")
+    expect(page.locator("#webhooks").get_by_role("alert")).to_contain_text(
+        "a webhook called chat already"
+    )
     assert fresh_demo.get("webhooks/chat")["spec"]["url"] == "https://first.example/"
 
 
-def test_failures_and_what_waits_are_shown_until_it_delivers(fresh_demo: Api, opened: Open) -> None:
+def test_failures_and_what_waits_are_shown_until_it_delivers(
+    fresh_demo: Api, opened: Open
+) -> None:
     with running_receiver() as receiver:
         receiver.status = 500
         fresh_demo.put("webhooks/chat", webhook(receiver.url))
@@ -85,7 +94,9 @@ def test_others_than_admins_do_not_see_them(demo: Api, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_an_open_section_is_for_everybody_and_fits_a_phone(demo: Api, opened: Open, theme: str) -> None:
+def test_an_open_section_is_for_everybody_and_fits_a_phone(
+    demo: Api, opened: Open, theme: str
+) -> None:
     page = section(opened(demo, "events", scope="admin", theme=theme, width=380))
     assert serious_findings(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 380

@@ -12,12 +12,16 @@ PLANNING_MS = 120_000
 """A solver's process starts first, on a machine that tests other things beside."""
 
 
-def test_an_answer_stands_beside_today_and_nothing_changes(fresh_demo: Api, opened: Open) -> None:
+def test_an_answer_stands_beside_today_and_nothing_changes(
+    fresh_demo: Api, opened: Open
+) -> None:
     before = fresh_demo.get("plans")["items"]
     page = opened(fresh_demo, "what-if")
     page.get_by_label("Demand of chat times").fill("2")
     page.get_by_role("button", name="Plan it").click()
-    answers = page.locator("table", has=page.locator("caption", has_text="Answers")).locator("tbody tr")
+    answers = page.locator(
+        "table", has=page.locator("caption", has_text="Answers")
+    ).locator("tbody tr")
     expect(answers).to_have_count(2, timeout=PLANNING_MS)
     expect(answers.first).to_contain_text("Today")
     expect(answers.first).to_contain_text("$0.70")
@@ -39,26 +43,46 @@ def test_a_viewer_may_not_plan(demo: Api, opened: Open) -> None:
     expect(page.get_by_text("only an operator's may plan")).to_be_visible()
 
 
-def test_the_planned_mix_stands_beside_todays_with_what_differs_first(fresh_demo: Api, opened: Open) -> None:
+def test_the_planned_mix_stands_beside_todays_with_what_differs_first(
+    fresh_demo: Api, opened: Open
+) -> None:
     page = opened(fresh_demo, "what-if")
     page.get_by_label("Demand of chat times").fill("20")
     with page.expect_response("**/plans/preview", timeout=PLANNING_MS) as answered:
         page.get_by_role("button", name="Plan it").click()
     told = answered.value.json()
     today, (answer,) = told["today"], told["answers"]
-    before, after = ({each["service"]: each for each in side["mix"]} for side in (today, answer))
-    differing = sorted(name for name in after if _figures(before[name]) != _figures(after[name]))
-    assert "chat" in differing and after["chat"]["replicas"] + after["chat"]["sm_percent"] > 0
-    rows = page.locator("table", has=page.locator("caption", has_text="Replicas that differ")).locator("tbody tr")
+    before, after = (
+        {each["service"]: each for each in side["mix"]} for side in (today, answer)
+    )
+    differing = sorted(
+        name for name in after if _figures(before[name]) != _figures(after[name])
+    )
+    assert (
+        "chat" in differing
+        and after["chat"]["replicas"] + after["chat"]["sm_percent"] > 0
+    )
+    rows = page.locator(
+        "table", has=page.locator("caption", has_text="Replicas that differ")
+    ).locator("tbody tr")
     expect(rows).to_have_count(len(differing))
     assert [row.locator("th").inner_text() for row in rows.all()] == differing
     chat = rows.nth(differing.index("chat")).locator("td").all_inner_texts()
-    assert chat[:3] == ["T4", str(before["chat"]["replicas"]), str(after["chat"]["replicas"])]
+    assert chat[:3] == [
+        "T4",
+        str(before["chat"]["replicas"]),
+        str(after["chat"]["replicas"]),
+    ]
     assert [_percent(cell) for cell in chat[4:]] == pytest.approx(
         [before["chat"]["sm_percent"], after["chat"]["sm_percent"]], rel=0.01
     )
-    gpus = page.locator("table", has=page.locator("caption", has_text="GPUs in use")).locator("tbody tr")
-    assert gpus.locator("td").all_inner_texts()[:2] == [str(today["gpus"]["T4"]), str(answer["gpus"]["T4"])]
+    gpus = page.locator(
+        "table", has=page.locator("caption", has_text="GPUs in use")
+    ).locator("tbody tr")
+    assert gpus.locator("td").all_inner_texts()[:2] == [
+        str(today["gpus"]["T4"]),
+        str(answer["gpus"]["T4"]),
+    ]
     stays = len(before) - len(differing)
     same = page.locator("summary", has_text="The same as today")
     expect(same).to_be_visible(visible=stays > 0)

@@ -38,13 +38,24 @@ class Api:
     secrets: dict[str, str] = field(default_factory=dict)
 
     def call(
-        self, method: Method, path: str, body: object = None, *, token: str | None = "admin", **headers: str
+        self,
+        method: Method,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = "admin",
+        **headers: str,
     ) -> Response:
         """The answer to one request; `token` is a name of `secrets`, header names have `_` for `-`."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {self.secrets[token]}"
-        return self.client.request(method, path if path.startswith("/") else f"{V1}/{path}", json=body, headers=sent)
+        return self.client.request(
+            method,
+            path if path.startswith("/") else f"{V1}/{path}",
+            json=body,
+            headers=sent,
+        )
 
     def get(self, path: str, *, token: str = "admin") -> Any:
         """The JSON of a successful GET."""
@@ -66,23 +77,49 @@ class Api:
         async def run() -> TickOutcome:
             engine = make_engine(self.url, pool_size=2)
             try:
-                return await tick(Loop(store=PostgresStore(engine), solver=InlineSolver(), clock=self.clock))
+                return await tick(
+                    Loop(
+                        store=PostgresStore(engine),
+                        solver=InlineSolver(),
+                        clock=self.clock,
+                    )
+                )
             finally:
                 await engine.dispose()
 
         return run_apart(run())
 
-    def sync(self, name: str = "n1", *, query: str = "", token: str = "agent", **fields: object) -> Response:
+    def sync(
+        self,
+        name: str = "n1",
+        *,
+        query: str = "",
+        token: str = "agent",
+        **fields: object,
+    ) -> Response:
         """The answer to one observation."""
-        return self.call("POST", f"nodes/{name}/sync{query}", observation(name, **fields), token=token)
+        return self.call(
+            "POST",
+            f"nodes/{name}/sync{query}",
+            observation(name, **fields),
+            token=token,
+        )
 
-    def add_token(self, name: str, scope: Scope, projects: tuple[str, ...] | None = None) -> str:
+    def add_token(
+        self, name: str, scope: Scope, projects: tuple[str, ...] | None = None
+    ) -> str:
         """Make a token under that name."""
 
         async def make() -> str:
             engine = make_engine(self.url, pool_size=2)
             try:
-                made = await create_locally(engine, name=name, scope=scope, at=self.clock.now(), projects=projects)
+                made = await create_locally(
+                    engine,
+                    name=name,
+                    scope=scope,
+                    at=self.clock.now(),
+                    projects=projects,
+                )
             finally:
                 await engine.dispose()
             return made.secret
@@ -119,41 +156,80 @@ def gpu_type(name: str = "T4", **spec: object) -> dict[str, object]:
         "power_cap_w": 70,
         "clocks_mhz": [1590],
     }
-    return {"apiVersion": "plimsoll/v1", "kind": "GpuType", "metadata": {"name": name}, "spec": {**base, **spec}}
+    return {
+        "apiVersion": "plimsoll/v1",
+        "kind": "GpuType",
+        "metadata": {"name": name},
+        "spec": {**base, **spec},
+    }
 
 
 def network(name: str = "resnet50") -> dict[str, object]:
     """A network's manifest."""
-    return {"kind": "Network", "metadata": {"name": name}, "spec": {"description": "images"}}
+    return {
+        "kind": "Network",
+        "metadata": {"name": name},
+        "spec": {"description": "images"},
+    }
 
 
-def profile(network_name: str = "resnet50", gpu_type_name: str = "T4", run_ms: float = 6.0) -> dict[str, object]:
+def profile(
+    network_name: str = "resnet50", gpu_type_name: str = "T4", run_ms: float = 6.0
+) -> dict[str, object]:
     """A profile with four rows: batch 1 and 8, half and whole GPU; the fastest one alone takes 2 + 1 + run_ms."""
     rows = [
-        [sm, batch, 1590, 0.5, 0.5, run_ms * batch**0.5 * (100 / sm) ** 0.5, 1200, 40 * sm / 100, 0.1]
+        [
+            sm,
+            batch,
+            1590,
+            0.5,
+            0.5,
+            run_ms * batch**0.5 * (100 / sm) ** 0.5,
+            1200,
+            40 * sm / 100,
+            0.1,
+        ]
         for sm in (50, 100)
         for batch in (1, 8)
     ]
     return {
         "kind": "Profile",
         "metadata": {"name": f"{network_name}.{gpu_type_name}"},
-        "spec": {"network": network_name, "gpu_type": gpu_type_name, "sensitivity": 0.2, "rows": rows},
+        "spec": {
+            "network": network_name,
+            "gpu_type": gpu_type_name,
+            "sensitivity": 0.2,
+            "rows": rows,
+        },
     }
 
 
 def node(name: str = "n1", gpus: int = 2, **spec: object) -> dict[str, object]:
     """A node's manifest, with T4s."""
     listed = [{"index": index, "gpu_type": "T4"} for index in range(gpus)]
-    return {"kind": "Node", "metadata": {"name": name}, "spec": {"gpus": listed, **spec}}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name},
+        "spec": {"gpus": listed, **spec},
+    }
 
 
-def service(name: str = "chat", project: str = "default", latency_ms: float = 100.0, **spec: object) -> dict[str, Any]:
+def service(
+    name: str = "chat",
+    project: str = "default",
+    latency_ms: float = 100.0,
+    **spec: object,
+) -> dict[str, Any]:
     """A service's manifest."""
     return {
         "apiVersion": "plimsoll/v1",
         "kind": "Service",
         "metadata": {"name": name, "project": project},
-        "spec": {"network": "resnet50", "slo": {"latency_ms": latency_ms, "percentile": 0.98}, **spec},
+        "spec": {
+            "network": "resnet50",
+            "slo": {"latency_ms": latency_ms, "percentile": 0.98},
+            **spec,
+        },
     }
 
 
@@ -178,7 +254,9 @@ def reading(name: str = "chat", arrivals: int = 100) -> dict[str, object]:
     }
 
 
-def observation(name: str = "n1", sequence: int = 1, **fields: object) -> dict[str, Any]:
+def observation(
+    name: str = "n1", sequence: int = 1, **fields: object
+) -> dict[str, Any]:
     """An observation of a node with two T4s that ends now."""
     gpus = [
         {

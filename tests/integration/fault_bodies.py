@@ -22,7 +22,14 @@ from app.db.fleet.ingest import WAKE_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.loop.controller import Controller
 from app.loop.tick import Loop
-from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, Solver, SolverWorker, run_policy
+from app.solver.process import (
+    InlineSolver,
+    PlanAnswer,
+    PlanRequest,
+    Solver,
+    SolverWorker,
+    run_policy,
+)
 from app.store.store import PlanRecord
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Json
@@ -54,7 +61,11 @@ class StoppingStore(PostgresStore):
         await super().save_memory(policy, memory)
 
     async def push_target(
-        self, plan_id: int, bound: BoundPlan, commands: tuple[NodeCommand, ...], at: datetime
+        self,
+        plan_id: int,
+        bound: BoundPlan,
+        commands: tuple[NodeCommand, ...],
+        at: datetime,
     ) -> bool:
         await self._stop_at("before the push")
         if self._step == "before the push commits":
@@ -84,11 +95,27 @@ def hang_once(request: PlanRequest) -> PlanAnswer:
 
 def control(url: str, holder: str, step: str, reached: Path) -> None:
     """A controller that leads and ticks until it reaches `step`; with an empty one it goes on for ever."""
-    solver: Solver = SolverWorker(run=hang, prepare=nothing) if step == "during the solve" else InlineSolver()
-    asyncio.run(_control(url, holder, solver, lambda engine: StoppingStore(engine, step=step, reached=reached)))
+    solver: Solver = (
+        SolverWorker(run=hang, prepare=nothing)
+        if step == "during the solve"
+        else InlineSolver()
+    )
+    asyncio.run(
+        _control(
+            url,
+            holder,
+            solver,
+            lambda engine: StoppingStore(engine, step=step, reached=reached),
+        )
+    )
 
 
-async def _control(url: str, holder: str, solver: Solver, make_store: Callable[[AsyncEngine], PostgresStore]) -> None:
+async def _control(
+    url: str,
+    holder: str,
+    solver: Solver,
+    make_store: Callable[[AsyncEngine], PostgresStore],
+) -> None:
     engine = make_engine(url, pool_size=4, application=holder)
     controller = Controller(
         Loop(store=make_store(engine), solver=solver, clock=WallClock()),

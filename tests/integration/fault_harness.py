@@ -38,7 +38,11 @@ from tests.integration.fleet import make_fleet, make_observation, make_service_r
 
 PATIENCE_S = 40.0
 """For what takes a second on an idle machine."""
-FAULT_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
+FAULT_ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("PLIMSOLL_")
+}
 
 
 def until(is_so: Callable[[], bool], within_s: float = PATIENCE_S) -> float:
@@ -94,18 +98,26 @@ async def hear(store: PostgresStore, sequence: int, arrivals: int = 20) -> None:
     """The node reports a window that ends now."""
     now = datetime.now(UTC)
     reading = make_service_reading(arrivals=arrivals, served=arrivals, in_slo=arrivals)
-    await store.ingest((make_observation(sequence, now, boot="test", services=[reading]),), now)
+    await store.ingest(
+        (make_observation(sequence, now, boot="test", services=[reading]),), now
+    )
 
 
 def assert_consistent(url: str) -> int:
     """Target, plans, commands and history say the same, and generations only rise; the generation in force."""
     generation = scalar(url, "SELECT target_generation FROM cluster")
-    assert scalar(url, "SELECT count(*) FROM target WHERE upper_inf(valid)") == (1 if generation else 0)
-    assert scalar(url, "SELECT coalesce(max(generation), 0) FROM command") == generation
-    assert [row[0] for row in rows(url, "SELECT generation FROM plan WHERE state = 'target'")] == (
-        [generation] if generation else []
+    assert scalar(url, "SELECT count(*) FROM target WHERE upper_inf(valid)") == (
+        1 if generation else 0
     )
-    history = [row[0] for row in rows(url, "SELECT generation FROM target ORDER BY lower(valid)")]
+    assert scalar(url, "SELECT coalesce(max(generation), 0) FROM command") == generation
+    assert [
+        row[0]
+        for row in rows(url, "SELECT generation FROM plan WHERE state = 'target'")
+    ] == ([generation] if generation else [])
+    history = [
+        row[0]
+        for row in rows(url, "SELECT generation FROM target ORDER BY lower(valid)")
+    ]
     assert history == list(range(1, generation + 1))
     # No half plan: what was never in force has no allocation, what was has all its replicas.
     assert (
@@ -120,7 +132,9 @@ def assert_consistent(url: str) -> int:
 
 
 @contextmanager
-def controller(url: str, holder: str, step: str, reached: Path) -> Iterator[BaseProcess]:
+def controller(
+    url: str, holder: str, step: str, reached: Path
+) -> Iterator[BaseProcess]:
     """A controller as a process; killed at the end."""
     process = multiprocessing.get_context("spawn").Process(
         target=fault_bodies.control, args=(url, holder, step, reached), name=holder
@@ -149,9 +163,13 @@ class Served:
     log: Path
     secrets: dict[str, str]
 
-    def call(self, method: str, path: str, *, token: str = "admin", **request: Any) -> httpx2.Response:
+    def call(
+        self, method: str, path: str, *, token: str = "admin", **request: Any
+    ) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {self.secrets[token]}"}
-        return httpx2.request(method, f"{self.address}/{path}", headers=headers, timeout=15.0, **request)
+        return httpx2.request(
+            method, f"{self.address}/{path}", headers=headers, timeout=15.0, **request
+        )
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
@@ -161,7 +179,9 @@ class Served:
             return False
 
 
-def plimsoll(arguments: Sequence[str], directory: Path, **environment: str) -> subprocess.Popen[bytes]:
+def plimsoll(
+    arguments: Sequence[str], directory: Path, **environment: str
+) -> subprocess.Popen[bytes]:
     """A `plimsoll` command with nothing of ours around it; what it prints goes to `directory`/log."""
     with (directory / "log").open("wb") as log:
         return subprocess.Popen(
@@ -179,13 +199,18 @@ def served(url: str, directory: Path) -> Iterator[Served]:
 
     async def make_tokens(_: PostgresStore, engine: AsyncEngine) -> dict[str, str]:
         at = datetime.now(UTC)
-        made = {scope: await create_locally(engine, name=scope, scope=scope, at=at) for scope in ("admin", "agent")}
+        made = {
+            scope: await create_locally(engine, name=scope, scope=scope, at=at)
+            for scope in ("admin", "agent")
+        }
         return {scope: token.secret for scope, token in made.items()}
 
     secrets = with_store(url, make_tokens)
     directory.mkdir()
     port = a_free_port()
-    process = plimsoll(["serve", "--port", str(port)], directory, PLIMSOLL_DATABASE_URL=url)
+    process = plimsoll(
+        ["serve", "--port", str(port)], directory, PLIMSOLL_DATABASE_URL=url
+    )
     plane = Served(
         process=process,
         address=f"http://127.0.0.1:{port}",
@@ -252,11 +277,21 @@ class Crew:
 
     async def __aenter__(self) -> "Crew":
         for number in range(self.count):
-            transport = CountingTransport(self.plane.address, self.plane.secrets["agent"])
-            gpus = tuple(GpuState(index=index, gpu_type="T4", memory_mib=16384.0) for index in range(2))
+            transport = CountingTransport(
+                self.plane.address, self.plane.secrets["agent"]
+            )
+            gpus = tuple(
+                GpuState(index=index, gpu_type="T4", memory_mib=16384.0)
+                for index in range(2)
+            )
             device = BusyDevice(NodeState(gpus=gpus))
             agent = NodeAgent(
-                AgentSettings(node=f"crew-{number}", boot=f"boot-{number}", period_s=0.2, enforce_period_s=0.1),
+                AgentSettings(
+                    node=f"crew-{number}",
+                    boot=f"boot-{number}",
+                    period_s=0.2,
+                    enforce_period_s=0.1,
+                ),
                 device,
                 transport=transport,
                 clock=ScaledClock(speed=1.0),

@@ -38,22 +38,31 @@ def make_gpu_type(name: str = "T4", price_usd_per_hour: float = 1.2) -> GpuType:
     )
 
 
-async def make_fleet(engine: AsyncEngine, services_by_project: Mapping[str, Sequence[str]]) -> PostgresStore:
+async def make_fleet(
+    engine: AsyncEngine, services_by_project: Mapping[str, Sequence[str]]
+) -> PostgresStore:
     """Two T4s on node n1, and the services."""
     async with engine.begin() as connection:
         await gpu_types.save(connection, make_gpu_type(), at=START)
         await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=START)
         await profiles.save_network(connection, "resnet50", at=START)
         row = OperatingPoint(60.0, 8, 1000.0, 1.0, 1.0, 8.0, 2048.0, 30.0, 0.1)
-        points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,))
+        points = OperatingPoints(
+            network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,)
+        )
         await profiles.save_profiles(
-            connection, [profiles.StoredProfile(points=points, provenance="measured")], at=START
+            connection,
+            [profiles.StoredProfile(points=points, provenance="measured")],
+            at=START,
         )
         for project, names in services_by_project.items():
             await projects.save(connection, project, at=START)
             for name in names:
                 noun = Service(
-                    name=name, project=project, network="resnet50", slo=Slo(latency_ms=100.0, percentile=0.98)
+                    name=name,
+                    project=project,
+                    network="resnet50",
+                    slo=Slo(latency_ms=100.0, percentile=0.98),
                 )
                 await services.save(connection, noun, at=START, actor="test")
     return PostgresStore(engine)
@@ -69,7 +78,10 @@ def with_fleet(
     async def run() -> Value:
         engine = make_engine(url, pool_size=4)
         try:
-            return await work(await make_fleet(engine, services_by_project or {"default": ["chat"]}), engine)
+            return await work(
+                await make_fleet(engine, services_by_project or {"default": ["chat"]}),
+                engine,
+            )
         finally:
             await engine.dispose()
 
@@ -107,26 +119,41 @@ def make_bound(parent: int, shares_by_gpu: Mapping[str, Sequence[Share]]) -> Bou
     )
 
 
-async def push(store: PostgresStore, at: datetime, shares_by_gpu: Mapping[str, Sequence[Share]]) -> int:
+async def push(
+    store: PostgresStore, at: datetime, shares_by_gpu: Mapping[str, Sequence[Share]]
+) -> int:
     """Make these shares the target from `at` on; returns the plan's id."""
     snapshot = await store.load_snapshot(at)
-    bound = make_bound(snapshot.target.generation if snapshot.target else 0, shares_by_gpu)
-    plan_id = await store.record_plan(make_record(at, bound, snapshot.state.catalogue_revision))
+    bound = make_bound(
+        snapshot.target.generation if snapshot.target else 0, shares_by_gpu
+    )
+    plan_id = await store.record_plan(
+        make_record(at, bound, snapshot.state.catalogue_revision)
+    )
     commands = (NodeCommand(node="n1", generation=bound.generation),)
     assert await store.push_target(plan_id, bound, commands, at)
     return plan_id
 
 
-def make_record(at: datetime, bound: BoundPlan | None, catalogue_revision: int) -> PlanRecord:
+def make_record(
+    at: datetime, bound: BoundPlan | None, catalogue_revision: int
+) -> PlanRecord:
     return PlanRecord(
         at=at,
         state="proposed",
         policy_version=1,
         catalogue_revision=catalogue_revision,
         plan=Plan(policy="hetsev"),
-        report=PlanReport(status="optimal", cost_usd_per_hour=1.2, lower_bound_usd_per_hour=1.2, gap_percent=0.0),
+        report=PlanReport(
+            status="optimal",
+            cost_usd_per_hour=1.2,
+            lower_bound_usd_per_hour=1.2,
+            gap_percent=0.0,
+        ),
         bound=bound,
-        demands=(Demand(service="chat", arrival_rate_rps=10.0, interval_rps=(6.5, 9.5)),),
+        demands=(
+            Demand(service="chat", arrival_rate_rps=10.0, interval_rps=(6.5, 9.5)),
+        ),
         problem=None,
     )
 
@@ -159,7 +186,9 @@ def make_service_reading(service: str = "chat", **counts: int) -> ServiceReading
     return ServiceReading(service=service, **{**defaults, **counts})
 
 
-def make_gpu_reading(index: int = 0, *, energy_j: float = 80.0, healthy: bool = True) -> GpuReading:
+def make_gpu_reading(
+    index: int = 0, *, energy_j: float = 80.0, healthy: bool = True
+) -> GpuReading:
     return GpuReading(
         index=index,
         gpu_type="T4",

@@ -19,7 +19,14 @@ from signal import SIGKILL
 from agents.gpu.knobs.journal import KnobJournal
 from agents.processes.process import marks, members
 from tests.agents.factories import a_replica
-from tests.integration.test_gpu_agent import PATIENCE_S, ControlPlane, Machine, a_command, locked_mhz, until
+from tests.integration.test_gpu_agent import (
+    PATIENCE_S,
+    ControlPlane,
+    Machine,
+    a_command,
+    locked_mhz,
+    until,
+)
 
 DEFAULT_LIMIT_MW = 700_000
 EARLY = 0.4
@@ -48,13 +55,18 @@ class Killing:
             self._command()
         await asyncio.to_thread(self.node.start)
         if is_early:
-            await asyncio.sleep(self.draw.uniform(0.0, EARLY_S))  # the moment that the seed chose
+            await asyncio.sleep(
+                self.draw.uniform(0.0, EARLY_S)
+            )  # the moment that the seed chose
         else:
             await self._came_back(before)
             self._command()
             await asyncio.sleep(self.draw.uniform(0.0, LATE_S))  # as above
         await asyncio.to_thread(self.node.end, SIGKILL)
-        self.kills, self.early = self.kills + 1, self.early + (self.plane.boot == before)
+        self.kills, self.early = (
+            self.kills + 1,
+            self.early + (self.plane.boot == before),
+        )
         self.look_at_knobs()
 
     async def end(self) -> None:
@@ -62,10 +74,18 @@ class Killing:
         before = self.plane.boot
         await asyncio.to_thread(self.node.start)
         await self._came_back(before)
-        await until(lambda: self.plane.has_applied(self.kills, before), f"generation {self.kills} is not applied")
-        if (there := [each.id for each in self.plane.told[-1].replicas]) != [f"r{self.kills}"]:
+        await until(
+            lambda: self.plane.has_applied(self.kills, before),
+            f"generation {self.kills} is not applied",
+        )
+        if (there := [each.id for each in self.plane.told[-1].replicas]) != [
+            f"r{self.kills}"
+        ]:
             self._note(f"at the end there is {there}")
-        await self._wait(lambda: self.node.workers() == 1, lambda: f"{self.node.workers()} workers live at the end")
+        await self._wait(
+            lambda: self.node.workers() == 1,
+            lambda: f"{self.node.workers()} workers live at the end",
+        )
         await asyncio.to_thread(self.node.end, SIGKILL)
         self.look_at_knobs()
 
@@ -73,7 +93,11 @@ class Killing:
         generation = self.kills + 1
         share = self.draw.choice((20.0, 40.0, 60.0))
         clock_mhz = self.draw.choice((900.0, 1200.0))
-        self.plane.command = a_command(generation, a_replica(f"r{generation}", sm_percent=share), clock_mhz=clock_mhz)
+        self.plane.command = a_command(
+            generation,
+            a_replica(f"r{generation}", sm_percent=share),
+            clock_mhz=clock_mhz,
+        )
 
     async def _came_back(self, before: str) -> None:
         del self.plane.told[:-1]  # a thousand lives say a lot
@@ -86,27 +110,41 @@ class Killing:
     async def look_at_workers(self) -> None:
         """Every worker that lives is known to its node; to be asked while an agent lives."""
         # A child whose agent died before its record was complete leaves by itself, so it may need a moment.
-        await self._wait(lambda: not self._strays(), lambda: f"without a record live {self._strays()}")
+        await self._wait(
+            lambda: not self._strays(),
+            lambda: f"without a record live {self._strays()}",
+        )
 
     def _strays(self) -> list[str]:
         """Workers that live and of which no record tells; with one for each replica, a doubled one is among them."""
         workers = self.node.state / "workers"
-        living = marks((workers / "mark").read_text()) if (workers / "mark").exists() else ()
+        living = (
+            marks((workers / "mark").read_text()) if (workers / "mark").exists() else ()
+        )
         recorded = "".join(_text(each) for each in workers.glob("records/*.json"))
         return sorted(each for each in living if each not in recorded and members(each))
 
     def look_at_knobs(self) -> None:
         """While no agent lives: what is turned stands in the journal."""
-        clock_mhz, limit_mw = locked_mhz(self.node.gpus), self.node.gpus.gpu(0).power_limit
+        clock_mhz, limit_mw = (
+            locked_mhz(self.node.gpus),
+            self.node.gpus.gpu(0).power_limit,
+        )
         journal = KnobJournal(self.node.state)
         try:
             held = {each.last.knob: each.settings for each in journal.held()}
         finally:
             journal.close()
         if clock_mhz and (clock_mhz, clock_mhz) not in held.get("clock_mhz", ()):
-            self._note(f"the clock is locked at {clock_mhz} MHz and the journal does not say so")
-        if limit_mw != DEFAULT_LIMIT_MW and (limit_mw / 1000.0,) not in held.get("power_limit_w", ()):
-            self._note(f"the power limit is {limit_mw} mW and the journal does not say so")
+            self._note(
+                f"the clock is locked at {clock_mhz} MHz and the journal does not say so"
+            )
+        if limit_mw != DEFAULT_LIMIT_MW and (limit_mw / 1000.0,) not in held.get(
+            "power_limit_w", ()
+        ):
+            self._note(
+                f"the power limit is {limit_mw} mW and the journal does not say so"
+            )
 
     async def _wait(self, holds: Callable[[], bool], wrong: Callable[[], str]) -> None:
         end_s = time.monotonic() + self.patience_s

@@ -37,7 +37,15 @@ def fit_here(api: Api, network: str = "resnet50") -> RefitOutcome:
     async def work() -> RefitOutcome:
         engine = make_engine(api.url, pool_size=2)
         try:
-            return await refit(engine, run_here, network, layers={}, actor="test", now=api.clock.now, apply=False)
+            return await refit(
+                engine,
+                run_here,
+                network,
+                layers={},
+                actor="test",
+                now=api.clock.now,
+                apply=False,
+            )
         finally:
             await engine.dispose()
 

@@ -23,7 +23,9 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+            self.socket = tls.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.status = 204
         self.location = "/elsewhere"
         self.gate = threading.Event()
@@ -68,14 +70,22 @@ def running_receiver(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
 
 
 def webhook(url: str, name: str = "chat", **spec: object) -> dict[str, Any]:
-    return {"kind": "Webhook", "metadata": {"name": name}, "spec": {"url": url, "kinds": ["ProjectCreated"], **spec}}
+    return {
+        "kind": "Webhook",
+        "metadata": {"name": name},
+        "spec": {"url": url, "kinds": ["ProjectCreated"], **spec},
+    }
 
 
 def is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
     """As a receiver verifies it, by docs/webhooks.md."""
-    signed = f"{headers['Plimsoll-Webhook-Id']}.{headers['Plimsoll-Webhook-Timestamp']}.".encode() + body
+    signed = (
+        f"{headers['Plimsoll-Webhook-Id']}.{headers['Plimsoll-Webhook-Timestamp']}.".encode()
+        + body
+    )
     return (
-        headers["Plimsoll-Webhook-Signature"] == f"v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
+        headers["Plimsoll-Webhook-Signature"]
+        == f"v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
     )
 
 
@@ -84,13 +94,21 @@ def project(api: Api, name: str = "team-a") -> None:
     api.put(f"projects/{name}", {"kind": "Project", "metadata": {"name": name}})
 
 
-def send(api: Api, *, after_s: float = 0.0, limit_s: float = 10.0, private: bool = True) -> int:
+def send(
+    api: Api, *, after_s: float = 0.0, limit_s: float = 10.0, private: bool = True
+) -> int:
     """What the leader does, so much later."""
     api.clock.advance(after_s)
 
     async def run() -> int:
         engine = make_engine(api.url, pool_size=4)
-        sender = Sender(engine=engine, clock=api.clock, body=event_bytes, may_be_private=private, limit_s=limit_s)
+        sender = Sender(
+            engine=engine,
+            clock=api.clock,
+            body=event_bytes,
+            may_be_private=private,
+            limit_s=limit_s,
+        )
         try:
             return await send_due(sender)
         finally:

@@ -34,7 +34,9 @@ def scenario(**spec: object) -> dict[str, Any]:
 
 def ask(api: Api, document: object = SCENARIO, **wanted: object) -> int:
     """The id of the simulation that is asked for."""
-    answer = api.call("POST", "simulations", {"scenario": document, **wanted}, token="operator")
+    answer = api.call(
+        "POST", "simulations", {"scenario": document, **wanted}, token="operator"
+    )
     assert answer.status_code == 202, answer.text
     assert answer.headers["Location"] == f"/api/v1/simulations/{answer.json()['id']}"
     return int(answer.json()["id"])

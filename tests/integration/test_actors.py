@@ -25,7 +25,9 @@ def test_the_newest_actor_of_the_fleet_comes_with_the_snapshot(database: str) ->
         async with engine.begin() as connection:
             for weights in (b"old", b"new"):
                 await actors.save(connection, fleet, weights, at=START, notes="a test")
-            await actors.save(connection, "0" * 16, b"another fleet's", at=START, notes="")
+            await actors.save(
+                connection, "0" * 16, b"another fleet's", at=START, notes=""
+            )
         assert (await store.load_snapshot(START)).actor is None
         async with engine.begin() as connection:
             settings = PolicySettings(policy="inss", mode=Mode.AUTO)
@@ -40,7 +42,9 @@ def test_the_newest_actor_of_the_fleet_comes_with_the_snapshot(database: str) ->
 def test_the_store_in_memory_answers_alike() -> None:
     async def check() -> None:
         store = MemoryStore(settings=PolicySettings(policy="inss_1e"))
-        store.actors[fleet_fingerprint((await store.load_snapshot(START)).state)] = b"mine"
+        store.actors[fleet_fingerprint((await store.load_snapshot(START)).state)] = (
+            b"mine"
+        )
         assert (await store.load_snapshot(START)).actor == b"mine"
         store.settings = replace(store.settings, policy="joint")
         assert (await store.load_snapshot(START)).actor is None
@@ -49,6 +53,8 @@ def test_the_store_in_memory_answers_alike() -> None:
 
 
 def test_a_fleet_is_known_by_its_gpus() -> None:
-    assert fingerprint_of([("T4", 2)]) == fingerprint_of(sorted(Counter(["T4", "T4"]).items()))
+    assert fingerprint_of([("T4", 2)]) == fingerprint_of(
+        sorted(Counter(["T4", "T4"]).items())
+    )
     assert fingerprint_of([("T4", 2)]) != fingerprint_of([("T4", 3)])
     assert not wants_actor(PolicySettings())

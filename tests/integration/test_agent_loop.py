@@ -43,7 +43,9 @@ SPEED = 50.0
 
 def in_order(sequences: list[int]) -> bool:
     """Whether none is missing or comes late; after a command the newest comes once more, so that the next is heard."""
-    return sequences == sorted(sequences) and sorted(set(sequences)) == list(range(1, sequences[-1] + 1))
+    return sequences == sorted(sequences) and sorted(set(sequences)) == list(
+        range(1, sequences[-1] + 1)
+    )
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -59,11 +61,17 @@ class Running:
     def __init__(self, *, faults: tuple[Fault, ...] = ()) -> None:
         self.clock = ScaledClock(speed=SPEED)
         self.plane = PaperControlPlane(self.clock, COMMAND)
-        scenario = ClusterScript(loads={"chat": EvenLoad(rate_rps=100.0)}, seed=1, faults=faults)
-        self.cluster = SimulatedCluster((a_node("n1"),), scenario, world=PlainWorld(), clock=self.clock)
+        scenario = ClusterScript(
+            loads={"chat": EvenLoad(rate_rps=100.0)}, seed=1, faults=faults
+        )
+        self.cluster = SimulatedCluster(
+            (a_node("n1"),), scenario, world=PlainWorld(), clock=self.clock
+        )
         transport = DirectTransport(
             self.plane.answer,
-            is_lost=lambda told: self.cluster.is_lost("n1", told.window_start_s + told.window_s),
+            is_lost=lambda told: self.cluster.is_lost(
+                "n1", told.window_start_s + told.window_s
+            ),
         )
         self.agent = NodeAgent(
             AgentSettings(node="n1", boot="b1"),
@@ -83,7 +91,9 @@ class Running:
             await loops
 
     def is_applied(self) -> bool:
-        return any(ack.status == "applied" for each in self.plane.received for ack in each.acks)
+        return any(
+            ack.status == "applied" for each in self.plane.received for ack in each.acks
+        )
 
 
 def arrivals(observations: list[Observation]) -> int:
@@ -93,24 +103,34 @@ def arrivals(observations: list[Observation]) -> int:
 def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
     async def scenario() -> Running:
         running = Running()
-        await running.run(lambda: running.is_applied() and len(running.plane.received) >= 10)
+        await running.run(
+            lambda: running.is_applied() and len(running.plane.received) >= 10
+        )
         return running
 
     running = asyncio.run(scenario())
     received = running.plane.received
     assert in_order([each.sequence for each in received])
     for earlier, later in pairwise(received):
-        assert later.window_start_s == pytest.approx(earlier.window_start_s + earlier.window_s)
+        assert later.window_start_s == pytest.approx(
+            earlier.window_start_s + earlier.window_s
+        )
     last = received[-1]
     seconds = last.window_start_s + last.window_s - received[0].window_start_s
-    assert arrivals(received) == pytest.approx(100.0 * seconds, rel=0.2)  # a stall of 10 ms is 50 requests
+    assert arrivals(received) == pytest.approx(
+        100.0 * seconds, rel=0.2
+    )  # a stall of 10 ms is 50 requests
     assert last.replicas[0].state == "ready"
-    assert max(running.plane.waits_s) <= 3.0  # one and a half periods: the next observation is at a multiple of it
+    assert (
+        max(running.plane.waits_s) <= 3.0
+    )  # one and a half periods: the next observation is at a multiple of it
 
 
 def test_a_node_that_was_silent_sends_what_it_missed_and_has_served_meanwhile() -> None:
     async def scenario() -> Running:
-        running = Running(faults=(Fault(kind="silent", node="n1", start_s=20.0, end_s=60.0),))
+        running = Running(
+            faults=(Fault(kind="silent", node="n1", start_s=20.0, end_s=60.0),)
+        )
         await running.run(
             lambda: (
                 running.clock.now_s() - running.plane.received[0].window_start_s > 110.0
@@ -123,7 +143,11 @@ def test_a_node_that_was_silent_sends_what_it_missed_and_has_served_meanwhile() 
     running = asyncio.run(scenario())
     received = running.plane.received
     assert in_order([each.sequence for each in received])
-    silent = [each for each in received if 25.0 < each.window_start_s - received[0].window_start_s < 55.0]
+    silent = [
+        each
+        for each in received
+        if 25.0 < each.window_start_s - received[0].window_start_s < 55.0
+    ]
     assert sum(service.in_slo for each in silent for service in each.services) > 2000
 
 
@@ -146,7 +170,9 @@ async def served(answer: Answer) -> AsyncIterator[str]:
 
 
 def an_observation(node: str = "n1") -> Observation:
-    return Observation(node=node, boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0)
+    return Observation(
+        node=node, boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0
+    )
 
 
 async def exchange(url: str, *, node: str = "n1") -> SyncReply:
@@ -163,9 +189,13 @@ def test_an_observation_goes_up_and_a_reply_comes_down_over_http() -> None:
     async def answer(request: web.Request) -> web.Response:
         observation = msgspec.json.decode(await request.read(), type=Observation)
         seen.update(
-            token=request.headers["Authorization"], wait_s=request.query["wait_s"], node=request.match_info["node"]
+            token=request.headers["Authorization"],
+            wait_s=request.query["wait_s"],
+            node=request.match_info["node"],
         )
-        reply = SyncReply(boot=observation.boot, acknowledged=1, server_time_s=7.0, command=COMMAND)
+        reply = SyncReply(
+            boot=observation.boot, acknowledged=1, server_time_s=7.0, command=COMMAND
+        )
         return web.Response(body=msgspec.json.encode(reply))
 
     async def scenario() -> SyncReply:
@@ -181,13 +211,20 @@ def test_an_observation_goes_up_and_a_reply_comes_down_over_http() -> None:
     [
         (401, '{"detail":"the token was revoked"}', NotAuthorised, "revoked"),
         (403, "", NotAuthorised, "scope agent"),
-        (422, '{"title":"Invalid","detail":"window_s: must be above 0"}', Unacceptable, "window_s"),
+        (
+            422,
+            '{"title":"Invalid","detail":"window_s: must be above 0"}',
+            Unacceptable,
+            "window_s",
+        ),
         (404, '{"title":"Not found"}', ControlPlaneSilent, "Not found"),
         (503, "", ControlPlaneSilent, "come again in 2 s"),
         (200, "<html>", ControlPlaneSilent, "not a sync reply"),
     ],
 )
-def test_every_refusal_has_its_own_error(status: int, body: str, error: type[TransportError], words: str) -> None:
+def test_every_refusal_has_its_own_error(
+    status: int, body: str, error: type[TransportError], words: str
+) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, text=body, headers={"Retry-After": "2"})
 
@@ -216,33 +253,61 @@ class AgentProcess:
     """`plimsoll-agent` as an operator starts it."""
 
     def __init__(self, url: str, state_dir: Path, *more: str) -> None:
-        arguments = ["--url", url, "--token", "secret", "--node", "n1", "--state-dir", str(state_dir)]
+        arguments = [
+            "--url",
+            url,
+            "--token",
+            "secret",
+            "--node",
+            "n1",
+            "--state-dir",
+            str(state_dir),
+        ]
         device = ["--gpu-type", "V100-32GB", "--speed", "20", *more]
-        self.process = subprocess.Popen([sys.executable, "-m", "agents.main", *arguments, *device])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "agents.main", *arguments, *device]
+        )
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         return self.process.wait(timeout=PATIENCE_S)
 
 
-def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_goodbye(tmp_path: Path) -> None:
+def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_goodbye(
+    tmp_path: Path,
+) -> None:
     received: list[Observation] = []
 
     async def answer(request: web.Request) -> web.Response:
         observation = msgspec.json.decode(await request.read(), type=Observation)
         received.append(observation)
         command: NodeCommand | None = COMMAND if not observation.generation else None
-        reply = SyncReply(boot=observation.boot, acknowledged=observation.sequence, server_time_s=0.0, command=command)
+        reply = SyncReply(
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=0.0,
+            command=command,
+        )
         return web.Response(body=msgspec.json.encode(reply))
 
     async def scenario() -> int:
         async with served(answer) as url:
             first = AgentProcess(url, tmp_path, "--load", "chat=50")
-            await until(lambda: any(each.generation == 3 for each in received) or first.process.poll() is not None)
+            await until(
+                lambda: (
+                    any(each.generation == 3 for each in received)
+                    or first.process.poll() is not None
+                )
+            )
             await asyncio.to_thread(first.end, signal.SIGKILL)
             received.clear()
             second = AgentProcess(url, tmp_path, "--load", "chat=50")
-            await until(lambda: any(each.replicas for each in received) or second.process.poll() is not None)
+            await until(
+                lambda: (
+                    any(each.replicas for each in received)
+                    or second.process.poll() is not None
+                )
+            )
             return await asyncio.to_thread(second.end, signal.SIGTERM)
 
     assert asyncio.run(scenario()) == 0
@@ -258,7 +323,9 @@ def a_free_port() -> int:
         return port
 
 
-def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(tmp_path: Path) -> None:
+def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
+    tmp_path: Path,
+) -> None:
     received: list[Observation] = []
     port = a_free_port()
 
@@ -266,15 +333,34 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(tmp_pat
         observation = msgspec.json.decode(await request.read(), type=Observation)
         received.append(observation)
         command = COMMAND if not observation.generation else None
-        reply = SyncReply(boot=observation.boot, acknowledged=observation.sequence, server_time_s=0.0, command=command)
+        reply = SyncReply(
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=0.0,
+            command=command,
+        )
         return web.Response(body=msgspec.json.encode(reply))
 
     async def scenario() -> tuple[int, int]:
         async with served(answer) as url, aiohttp.ClientSession() as client:
-            agent = AgentProcess(url, tmp_path, "--device", "fake", "--router-port", str(port))
-            await until(lambda: bool(received and received[-1].acks and received[-1].acks[-1].status == "applied"))
-            body = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
-            async with client.post(f"http://127.0.0.1:{port}/v2/models/chat/infer", json=body) as response:
+            agent = AgentProcess(
+                url, tmp_path, "--device", "fake", "--router-port", str(port)
+            )
+            await until(
+                lambda: bool(
+                    received
+                    and received[-1].acks
+                    and received[-1].acks[-1].status == "applied"
+                )
+            )
+            body = {
+                "inputs": [
+                    {"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}
+                ]
+            }
+            async with client.post(
+                f"http://127.0.0.1:{port}/v2/models/chat/infer", json=body
+            ) as response:
                 status = response.status
             return status, await asyncio.to_thread(agent.end, signal.SIGTERM)
 
@@ -286,13 +372,37 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(tmp_pat
     ("arguments", "code", "words"),
     [
         (["--token", "t"], 2, "--url"),
-        (["--url", "ftp://x", "--token", "t", "--gpu-type", "T4"], 2, "must begin with http"),
-        (["--url", "http://x", "--gpu-type", "T4"], 2, "--token-file or PLIMSOLL_TOKEN"),
+        (
+            ["--url", "ftp://x", "--token", "t", "--gpu-type", "T4"],
+            2,
+            "must begin with http",
+        ),
+        (
+            ["--url", "http://x", "--gpu-type", "T4"],
+            2,
+            "--token-file or PLIMSOLL_TOKEN",
+        ),
         (["--url", "http://x", "--token", "t"], 2, "needs --gpu-type"),
-        (["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--speed", "-1"], 2, "above 0"),
-        (["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--load", "chat"], 2, "chat=50"),
-        (["--url", "http://x", "--token", "t", "--gpu-type", "T4"], 1, "--gpu-memory-mib"),
-        (["--url", "http://x", "--token", "t", "--gpu-type", "K80-12GB"], 1, "known: T4"),
+        (
+            ["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--speed", "-1"],
+            2,
+            "above 0",
+        ),
+        (
+            ["--url", "http://x", "--token", "t", "--gpu-type", "T4", "--load", "chat"],
+            2,
+            "chat=50",
+        ),
+        (
+            ["--url", "http://x", "--token", "t", "--gpu-type", "T4"],
+            1,
+            "--gpu-memory-mib",
+        ),
+        (
+            ["--url", "http://x", "--token", "t", "--gpu-type", "K80-12GB"],
+            1,
+            "known: T4",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], code: int, words: str) -> None:

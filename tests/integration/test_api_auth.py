@@ -24,7 +24,13 @@ NAMES = {
 
 AGENTS_ONLY = "/nodes/{name}/sync"
 ANY_SCOPE = "/auth/whoami"
-CLUSTER_WIDE = ("/plans", "/plans/{plan_id}", "/plans/{plan_id}/diff", "/events", "/tokens")
+CLUSTER_WIDE = (
+    "/plans",
+    "/plans/{plan_id}",
+    "/plans/{plan_id}/diff",
+    "/events",
+    "/tokens",
+)
 
 
 def _routes() -> list[tuple[Method, str]]:
@@ -61,7 +67,10 @@ OPERATORS = (
 
 @pytest.fixture(scope="module")
 def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         fill(running)
         running.put("services/chat", service())
         running.put("services/ours", service("ours", project="team-a"))
@@ -78,7 +87,9 @@ def _path(template: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "template"), ROUTES)
-def test_nothing_is_answered_without_a_valid_token(api: Api, method: Method, template: str) -> None:
+def test_nothing_is_answered_without_a_valid_token(
+    api: Api, method: Method, template: str
+) -> None:
     for header in (
         None,
         "Bearer ",
@@ -88,13 +99,17 @@ def test_nothing_is_answered_without_a_valid_token(api: Api, method: Method, tem
         f"Bearer {api.secrets['viewer'].replace('viewer', 'admin')}",
     ):
         headers = {} if header is None else {"Authorization": header}
-        answer = api.client.request(method, _path(template), headers=headers, content=b"not even JSON")
+        answer = api.client.request(
+            method, _path(template), headers=headers, content=b"not even JSON"
+        )
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize(("method", "template"), WRITES)
-def test_viewers_and_agents_write_nothing(api: Api, method: Method, template: str) -> None:
+def test_viewers_and_agents_write_nothing(
+    api: Api, method: Method, template: str
+) -> None:
     for token in ("viewer", "agent", "a-viewer"):
         answer = api.call(method, _path(template), {}, token=token)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
@@ -109,9 +124,13 @@ def test_operators_write_services_and_tasks_and_run_the_cluster_and_no_more(
 
 
 @pytest.mark.parametrize(("method", "template"), READS)
-def test_viewers_read_all_but_what_holds_secrets_and_agents_nothing(api: Api, method: Method, template: str) -> None:
+def test_viewers_read_all_but_what_holds_secrets_and_agents_nothing(
+    api: Api, method: Method, template: str
+) -> None:
     is_secret = template.startswith(("/tokens", "/webhooks"))
-    assert (api.call(method, _path(template), token="viewer").status_code == 403) is is_secret
+    assert (
+        api.call(method, _path(template), token="viewer").status_code == 403
+    ) is is_secret
     assert api.call(method, _path(template), token="agent").status_code == 403
 
 
@@ -121,22 +140,35 @@ def test_people_do_not_report_for_nodes(api: Api, token: str) -> None:
 
 
 @pytest.mark.parametrize("template", CLUSTER_WIDE)
-def test_a_bound_token_sees_nothing_of_the_whole_cluster(api: Api, template: str) -> None:
+def test_a_bound_token_sees_nothing_of_the_whole_cluster(
+    api: Api, template: str
+) -> None:
     assert api.call("GET", _path(template), token="a-viewer").status_code == 403
 
 
-@pytest.mark.parametrize(("method", "template"), [route for route in WRITES if not route[1].startswith(OF_PROJECTS)])
-def test_a_bound_operator_writes_only_services_and_tasks(api: Api, method: Method, template: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "template"),
+    [route for route in WRITES if not route[1].startswith(OF_PROJECTS)],
+)
+def test_a_bound_operator_writes_only_services_and_tasks(
+    api: Api, method: Method, template: str
+) -> None:
     assert api.call(method, _path(template), {}, token="a-operator").status_code == 403
 
 
 def test_a_bound_token_sees_its_own_services_only(api: Api) -> None:
     for token in ("a-viewer", "a-operator"):
-        names = [item["metadata"]["name"] for item in api.get("services", token=token)["items"]]
+        names = [
+            item["metadata"]["name"]
+            for item in api.get("services", token=token)["items"]
+        ]
         assert names == ["ours"]
         assert api.call("GET", "services/theirs", token=token).status_code == 404
         assert api.get("services?project=team-b", token=token)["items"] == []
-        assert [item["metadata"]["name"] for item in api.get("projects", token=token)["items"]] == ["team-a"]
+        assert [
+            item["metadata"]["name"]
+            for item in api.get("projects", token=token)["items"]
+        ] == ["team-a"]
         assert api.call("GET", "projects/team-b", token=token).status_code == 404
         assert api.call("GET", "demand/theirs", token=token).status_code == 404
 
@@ -144,20 +176,35 @@ def test_a_bound_token_sees_its_own_services_only(api: Api) -> None:
 def test_a_bound_operator_changes_its_own_services_only(api: Api) -> None:
     def put(name: str, project: str) -> int:
         body = service(name, project=project, latency_ms=200.0)
-        return api.call("PUT", f"services/{name}", body, token="a-operator", If_Match="*").status_code
+        return api.call(
+            "PUT", f"services/{name}", body, token="a-operator", If_Match="*"
+        ).status_code
 
     assert put("ours", "team-a") == 200
     assert put("theirs", "team-b") == 403
     assert put("theirs", "team-a") == 412
-    taken = api.call("PUT", "services/theirs", service("theirs", project="team-a"), token="a-operator")
+    taken = api.call(
+        "PUT",
+        "services/theirs",
+        service("theirs", project="team-a"),
+        token="a-operator",
+    )
     assert taken.status_code == 403 and "team-b" not in taken.text
-    assert api.call("DELETE", "services/theirs", token="a-operator", If_Match="*").status_code == 404
+    assert (
+        api.call(
+            "DELETE", "services/theirs", token="a-operator", If_Match="*"
+        ).status_code
+        == 404
+    )
     assert api.get("services/theirs")["spec"]["slo"]["latency_ms"] == 100.0
 
 
 def test_a_bound_token_sees_its_own_rows_of_reports_only(api: Api) -> None:
     assert api.get("reports/cost_by_service_hour", token="a-viewer")["rows"] == []
-    assert api.get("reports/cost_by_service_hour?project=team-b", token="a-viewer")["rows"] == []
+    assert (
+        api.get("reports/cost_by_service_hour?project=team-b", token="a-viewer")["rows"]
+        == []
+    )
     assert api.call("GET", "reports/bill_hour", token="a-viewer").status_code == 403
 
 
@@ -179,10 +226,16 @@ def test_a_revoked_token_ends_at_once_here(api: Api) -> None:
 
 def test_a_token_ends_when_it_expires(api: Api) -> None:
     expires_at = api.clock.now().timestamp() + 60.0
-    wanted = {"name": "hour", "scope": "viewer", "expires_at": f"{api.clock.now().isoformat()}"}
+    wanted = {
+        "name": "hour",
+        "scope": "viewer",
+        "expires_at": f"{api.clock.now().isoformat()}",
+    }
     assert api.call("POST", "tokens", wanted).status_code == 422
     api.clock.advance(1.0)
-    wanted["expires_at"] = api.clock.now().fromtimestamp(expires_at, api.clock.now().tzinfo).isoformat()
+    wanted["expires_at"] = (
+        api.clock.now().fromtimestamp(expires_at, api.clock.now().tzinfo).isoformat()
+    )
     api.secrets["hour"] = api.call("POST", "tokens", wanted).json()["secret"]
     assert api.call("GET", "services", token="hour").status_code == 200
     api.clock.advance(60.0)
@@ -193,6 +246,8 @@ def test_only_hashes_are_remembered_and_not_for_long() -> None:
     assert REMEMBERED_S <= 5.0
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"])
+@pytest.mark.parametrize(
+    "path", ["/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"]
+)
 def test_probes_and_documents_need_no_token(api: Api, path: str) -> None:
     assert api.client.get(path).status_code == 200

@@ -8,14 +8,25 @@ import pytest
 
 from app.postgres import server as postgres
 from tests.conftest import copied_database
-from tests.integration.api_harness import Api, fill, gpu_type, node, profile, running_api, service
+from tests.integration.api_harness import (
+    Api,
+    fill,
+    gpu_type,
+    node,
+    profile,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         fill(running)
         yield running
 
@@ -28,7 +39,10 @@ def _with(manifest: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 
 
 def _sent_raw(api: Api, path: str, body: bytes) -> Any:
-    headers = {"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "application/json"}
+    headers = {
+        "Authorization": f"Bearer {api.secrets['admin']}",
+        "Content-Type": "application/json",
+    }
     return api.client.put(f"/api/v1/{path}", content=body, headers=headers)
 
 
@@ -47,8 +61,16 @@ def _sent_raw(api: Api, path: str, body: bytes) -> Any:
         ("spec.scaling.max_replicas", 0, "/spec/scaling/max_replicas"),
         ("spec.priority", "urgent", "/spec/priority"),
         ("spec.variants", [{"network": "resnet18", "accuracy": 0.7}], "/spec/variants"),
-        ("spec.variants", [{"network": "resnet50", "accuracy": 1.1}], "/spec/variants/0/accuracy"),
-        ("spec.variants", [{"network": "resnet50", "accuracy": 0.7}] * 2, "/spec/variants"),
+        (
+            "spec.variants",
+            [{"network": "resnet50", "accuracy": 1.1}],
+            "/spec/variants/0/accuracy",
+        ),
+        (
+            "spec.variants",
+            [{"network": "resnet50", "accuracy": 0.7}] * 2,
+            "/spec/variants",
+        ),
         ("spec.accuracy_floor", 0.5, "/spec/accuracy_floor"),
         ("spec.mode", "perhaps", "/spec/mode"),
         ("metadata.name", "other", "/metadata/name"),
@@ -58,25 +80,50 @@ def _sent_raw(api: Api, path: str, body: bytes) -> Any:
         ("status", {}, "/status"),
     ],
 )
-def test_a_malformed_service_names_its_field(api: Api, change: str, value: object, pointer: str) -> None:
+def test_a_malformed_service_names_its_field(
+    api: Api, change: str, value: object, pointer: str
+) -> None:
     answer = api.call("PUT", "services/chat", _with(service(), change, value))
     assert answer.status_code == 422
     assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]
 
 
 def test_unknown_names_are_answered_with_those_that_exist(api: Api) -> None:
-    wrong_network = api.call("PUT", "services/chat", _with(service(), "spec.network", "resnet51"))
+    wrong_network = api.call(
+        "PUT", "services/chat", _with(service(), "spec.network", "resnet51")
+    )
     assert "There are resnet50" in wrong_network.json()["detail"]
-    wrong_type = api.call("PUT", "services/chat", _with(service(), "spec.gpu_types.allowed", ["T5"]))
+    wrong_type = api.call(
+        "PUT", "services/chat", _with(service(), "spec.gpu_types.allowed", ["T5"])
+    )
     assert "there are T4" in wrong_type.json()["detail"]
-    wrong_policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "magic"}}
-    assert "hetsev" in api.call("PUT", "policies/default", wrong_policy, If_Match="*").json()["detail"]
+    wrong_policy = {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"policy": "magic"},
+    }
+    assert (
+        "hetsev"
+        in api.call("PUT", "policies/default", wrong_policy, If_Match="*").json()[
+            "detail"
+        ]
+    )
 
 
-def test_a_service_on_a_training_network_is_refused_with_what_to_do_instead(api: Api) -> None:
-    training = {"kind": "Network", "metadata": {"name": "steps-training", "labels": {"kind": "training"}}, "spec": {}}
+def test_a_service_on_a_training_network_is_refused_with_what_to_do_instead(
+    api: Api,
+) -> None:
+    training = {
+        "kind": "Network",
+        "metadata": {"name": "steps-training", "labels": {"kind": "training"}},
+        "spec": {},
+    }
     api.put("networks/steps-training", training)
-    refused = api.call("PUT", "services/chat?force=true", _with(service(), "spec.network", "steps-training"))
+    refused = api.call(
+        "PUT",
+        "services/chat?force=true",
+        _with(service(), "spec.network", "steps-training"),
+    )
     assert refused.status_code == 422
     (error,) = refused.json()["errors"]
     assert error["pointer"] == "/spec/network"
@@ -84,22 +131,47 @@ def test_a_service_on_a_training_network_is_refused_with_what_to_do_instead(api:
 
 
 def test_an_unknown_governor_is_answered_with_those_that_exist(api: Api) -> None:
-    wrong_governor = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"governor": "magic"}}
-    (refused,) = api.call("PUT", "policies/default", wrong_governor, If_Match="*").json()["errors"]
-    assert refused["pointer"] == "/spec/governor" and "batch_dvfs, clipper_latency" in refused["detail"]
+    wrong_governor = {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"governor": "magic"},
+    }
+    (refused,) = api.call(
+        "PUT", "policies/default", wrong_governor, If_Match="*"
+    ).json()["errors"]
+    assert (
+        refused["pointer"] == "/spec/governor"
+        and "batch_dvfs, clipper_latency" in refused["detail"]
+    )
 
 
-def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_accepted(api: Api) -> None:
+def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_accepted(
+    api: Api,
+) -> None:
     refused = api.call("PUT", "services/hasty", service("hasty", latency_ms=3.0))
     assert refused.status_code == 422
     assert "the least SLO possible is 7 ms" in refused.json()["detail"]
-    assert api.call("PUT", "services/hasty", service("hasty", latency_ms=6.99)).status_code == 422
-    assert api.call("PUT", "services/hasty", service("hasty", latency_ms=7.0)).status_code == 201
+    assert (
+        api.call("PUT", "services/hasty", service("hasty", latency_ms=6.99)).status_code
+        == 422
+    )
+    assert (
+        api.call("PUT", "services/hasty", service("hasty", latency_ms=7.0)).status_code
+        == 201
+    )
 
 
 def test_an_impossible_slo_can_be_forced_and_the_status_says_so(api: Api) -> None:
-    assert api.call("PUT", "services/forced?force=true", service("forced", latency_ms=3.0)).status_code == 201
-    conditions = {entry["type"]: entry for entry in api.get("services/forced")["status"]["conditions"]}
+    assert (
+        api.call(
+            "PUT", "services/forced?force=true", service("forced", latency_ms=3.0)
+        ).status_code
+        == 201
+    )
+    conditions = {
+        entry["type"]: entry
+        for entry in api.get("services/forced")["status"]["conditions"]
+    }
     assert conditions["Feasible"]["reason"] == "SloOutOfReach"
     assert "7 ms" in conditions["Feasible"]["message"]
 
@@ -107,17 +179,26 @@ def test_an_impossible_slo_can_be_forced_and_the_status_says_so(api: Api) -> Non
 def test_a_service_without_any_gpu_type_is_refused(api: Api) -> None:
     for choice in ({"allowed": []}, {"excluded": ["T4"]}):
         answer = api.call("PUT", "services/none", service("none", gpu_types=choice))
-        assert answer.status_code == 422 and "no GPU type is left" in answer.json()["detail"]
+        assert (
+            answer.status_code == 422
+            and "no GPU type is left" in answer.json()["detail"]
+        )
 
 
 def test_camel_case_scaling_is_accepted(api: Api) -> None:
-    api.put("services/camel", service("camel", scaling={"minReplicas": 1, "maxReplicas": 3}))
+    api.put(
+        "services/camel", service("camel", scaling={"minReplicas": 1, "maxReplicas": 3})
+    )
     assert api.get("services/camel")["spec"]["scaling"]["max_replicas"] == 3
 
 
 @pytest.mark.parametrize("latency", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused_with_their_place(api: Api, latency: str) -> None:
-    body = json.dumps(service()).replace('"latency_ms": 100.0', f'"latency_ms": {latency}')
+def test_numbers_that_are_none_are_refused_with_their_place(
+    api: Api, latency: str
+) -> None:
+    body = json.dumps(service()).replace(
+        '"latency_ms": 100.0', f'"latency_ms": {latency}'
+    )
     answer = _sent_raw(api, "services/chat", body.encode())
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/spec/slo/latency_ms"
@@ -144,21 +225,36 @@ def test_what_is_no_manifest_is_refused(api: Api, body: bytes) -> None:
 
 
 def test_a_body_of_another_type_is_refused(api: Api) -> None:
-    headers = {"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "text/plain"}
+    headers = {
+        "Authorization": f"Bearer {api.secrets['admin']}",
+        "Content-Type": "text/plain",
+    }
     answer = api.client.put("/api/v1/services/chat", content=b"{}", headers=headers)
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
-    assert "`Content-Type: application/json`, not 'text/plain'" in answer.json()["detail"]
+    assert (answer.status_code, answer.json()["code"]) == (
+        415,
+        "unsupported-media-type",
+    )
+    assert (
+        "`Content-Type: application/json`, not 'text/plain'" in answer.json()["detail"]
+    )
     del headers["Content-Type"]
     answer = api.client.put("/api/v1/services/chat", content=b"{}", headers=headers)
     assert answer.status_code == 415 and "which is missing" in answer.json()["detail"]
     headers["Content-Type"] = "application/merge-patch+json; charset=utf-8"
-    assert api.client.put("/api/v1/services/chat", content=b"{}", headers=headers).status_code == 422
+    assert (
+        api.client.put(
+            "/api/v1/services/chat", content=b"{}", headers=headers
+        ).status_code
+        == 422
+    )
 
 
 def test_a_bad_name_is_answered_with_what_names_are_made_of(api: Api) -> None:
     answer = api.call("GET", "services/a b")
     assert answer.status_code == 422
-    assert answer.json()["detail"].startswith("name: must be 1 to 63 lower-case letters, digits and -")
+    assert answer.json()["detail"].startswith(
+        "name: must be 1 to 63 lower-case letters, digits and -"
+    )
 
 
 def test_a_path_and_a_method_that_nothing_answers_say_where_to_look(api: Api) -> None:
@@ -180,8 +276,12 @@ def test_a_path_and_a_method_that_nothing_answers_say_where_to_look(api: Api) ->
         ([], "/spec/rows"),
     ],
 )
-def test_odd_operating_points_name_their_row(api: Api, rows: list[list[float]], pointer: str) -> None:
-    answer = api.call("PUT", "profiles/resnet50/T4", _with(profile(), "spec.rows", rows), If_Match="*")
+def test_odd_operating_points_name_their_row(
+    api: Api, rows: list[list[float]], pointer: str
+) -> None:
+    answer = api.call(
+        "PUT", "profiles/resnet50/T4", _with(profile(), "spec.rows", rows), If_Match="*"
+    )
     assert answer.status_code == 422
     assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]
 
@@ -190,16 +290,34 @@ def test_odd_operating_points_name_their_row(api: Api, rows: list[list[float]], 
     ("path", "manifest", "pointer"),
     [
         ("gpu-types/T5", gpu_type("T5", power_cap_w=5), "/spec/power_cap_w"),
-        ("gpu-types/T5", gpu_type("T5", price_usd_per_hour=0), "/spec/price_usd_per_hour"),
+        (
+            "gpu-types/T5",
+            gpu_type("T5", price_usd_per_hour=0),
+            "/spec/price_usd_per_hour",
+        ),
         ("gpu-types/T5", gpu_type("T5", clocks_mhz=[3, 1]), "/spec/clocks_mhz"),
-        ("nodes/n5", node("n5") | {"spec": {"gpus": [{"index": 1, "gpu_type": "T4"}] * 2}}, "/spec/gpus"),
-        ("nodes/n5", node("n5") | {"spec": {"gpus": [{"index": 0, "gpu_type": "T5"}]}}, "/spec/gpus"),
+        (
+            "nodes/n5",
+            node("n5") | {"spec": {"gpus": [{"index": 1, "gpu_type": "T4"}] * 2}},
+            "/spec/gpus",
+        ),
+        (
+            "nodes/n5",
+            node("n5") | {"spec": {"gpus": [{"index": 0, "gpu_type": "T5"}]}},
+            "/spec/gpus",
+        ),
         ("profiles/resnet50/T5", profile(gpu_type_name="T5"), "/spec/gpu_type"),
         ("profiles/resnet50/V100", profile(), "/spec"),
-        ("nodes/n5", {**node("n5"), "metadata": {"name": "n5", "project": "team-a"}}, "/metadata/project"),
+        (
+            "nodes/n5",
+            {**node("n5"), "metadata": {"name": "n5", "project": "team-a"}},
+            "/metadata/project",
+        ),
     ],
 )
-def test_odd_inventory_names_its_field(api: Api, path: str, manifest: object, pointer: str) -> None:
+def test_odd_inventory_names_its_field(
+    api: Api, path: str, manifest: object, pointer: str
+) -> None:
     answer = api.call("PUT", path, manifest)
     assert answer.status_code == 422
     assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]

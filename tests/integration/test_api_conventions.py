@@ -6,23 +6,50 @@ import pytest
 
 from app.postgres import server as postgres
 from tests.conftest import copied_database
-from tests.integration.api_harness import NOW, Api, fill, gpu_type, network, node, profile, running_api, service
+from tests.integration.api_harness import (
+    NOW,
+    Api,
+    fill,
+    gpu_type,
+    network,
+    node,
+    profile,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
 OBJECTS = {
-    "projects/team-c": {"kind": "Project", "metadata": {"name": "team-c"}, "spec": {"description": "see"}},
+    "projects/team-c": {
+        "kind": "Project",
+        "metadata": {"name": "team-c"},
+        "spec": {"description": "see"},
+    },
     "gpu-types/V100": gpu_type("V100", sm_count=80),
     "nodes/n2": node("n2"),
-    "networks/bert": {**network("bert"), "spec": {"description": "text", "parameter_bytes": 440_000_000}},
+    "networks/bert": {
+        **network("bert"),
+        "spec": {"description": "text", "parameter_bytes": 440_000_000},
+    },
     "profiles/resnet50/T4": profile(run_ms=5.0),
     "services/chat": service(),
     "tasks/nightly": {
         "kind": "Task",
         "metadata": {"name": "nightly"},
-        "spec": {"kind": "offline", "network": "resnet50", "batch": 8, "inputs": 4001, "deadline_after_s": 60.0},
+        "spec": {
+            "kind": "offline",
+            "network": "resnet50",
+            "batch": 8,
+            "inputs": 4001,
+            "deadline_after_s": 60.0,
+        },
     },
-    "policies/default": {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"period_s": 7.0}},
+    "policies/default": {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"period_s": 7.0},
+    },
 }
 DELETABLE = [path for path in OBJECTS if not path.startswith(("profiles", "policies"))]
 
@@ -37,7 +64,10 @@ def api(database: str) -> Iterator[Api]:
 @pytest.fixture(scope="module")
 def seen(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
     """An API that tests of this module only read."""
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         fill(running)
         for name in ("alpha", "beta", "gamma", "delta", "eps"):
             running.put(f"services/{name}", service(name))
@@ -47,7 +77,11 @@ def seen(postgres_server: postgres.Server, migrated_template: str) -> Iterator[A
 @pytest.mark.parametrize("path", OBJECTS)
 def test_an_object_is_answered_as_it_was_written(api: Api, path: str) -> None:
     manifest = dict(OBJECTS[path])
-    manifest["metadata"] = {**manifest["metadata"], "labels": {"tier": "web"}, "annotations": {"why": "a test"}}
+    manifest["metadata"] = {
+        **manifest["metadata"],
+        "labels": {"tier": "web"},
+        "annotations": {"why": "a test"},
+    }
     api.put(path, manifest)
     stored = api.get(path)
     assert stored["metadata"]["labels"] == {"tier": "web"}
@@ -65,7 +99,10 @@ def test_an_object_is_answered_as_it_was_written(api: Api, path: str) -> None:
 def test_a_replacement_must_say_which_state_it_saw(api: Api, path: str) -> None:
     api.put(path, OBJECTS[path])
     tag = api.call("GET", path).headers["ETag"]
-    changed = {**OBJECTS[path], "metadata": {**OBJECTS[path]["metadata"], "annotations": {"a": "b"}}}
+    changed = {
+        **OBJECTS[path],
+        "metadata": {**OBJECTS[path]["metadata"], "annotations": {"a": "b"}},
+    }
     assert api.call("PUT", path, changed).status_code == 428
     assert api.call("PUT", path, changed, If_Match='"999"').status_code == 412
     assert api.call("PUT", path, changed, If_None_Match="*").status_code == 412
@@ -77,26 +114,40 @@ def test_a_replacement_must_say_which_state_it_saw(api: Api, path: str) -> None:
 def test_a_deleted_object_is_gone_and_its_name_is_free(api: Api, path: str) -> None:
     assert api.put(path, OBJECTS[path]).status_code == 201
     assert api.call("DELETE", path).status_code == 428
-    assert api.call("DELETE", path, If_Match=api.call("GET", path).headers["ETag"]).status_code == 204
+    assert (
+        api.call(
+            "DELETE", path, If_Match=api.call("GET", path).headers["ETag"]
+        ).status_code
+        == 204
+    )
     assert api.call("GET", path).status_code == 404
     assert api.call("DELETE", path, If_Match="*").status_code == 404
     assert api.call("PUT", path, OBJECTS[path], If_Match="*").status_code == 412
     assert api.call("PUT", path, OBJECTS[path], If_None_Match="*").status_code == 201
 
 
-@pytest.mark.parametrize("path", ["gpu-types/T4", "networks/resnet50", "projects/default"])
+@pytest.mark.parametrize(
+    "path", ["gpu-types/T4", "networks/resnet50", "projects/default"]
+)
 def test_what_others_refer_to_cannot_be_deleted(api: Api, path: str) -> None:
     api.put("services/chat", service())
     answer = api.call("DELETE", path, If_Match="*")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
 
 
-def test_an_equal_replacement_keeps_the_generation_and_leaves_no_line_in_the_audit(api: Api) -> None:
+def test_an_equal_replacement_keeps_the_generation_and_leaves_no_line_in_the_audit(
+    api: Api,
+) -> None:
     api.put("services/chat", service())
     before = len(api.get("events")["items"])
     assert api.put("services/chat", service()).json()["metadata"]["generation"] == 1
     assert len(api.get("events")["items"]) == before
-    assert api.put("services/chat", service(latency_ms=90.0)).json()["metadata"]["generation"] == 2
+    assert (
+        api.put("services/chat", service(latency_ms=90.0)).json()["metadata"][
+            "generation"
+        ]
+        == 2
+    )
 
 
 def test_a_new_price_is_answered_and_the_old_one_kept_in_the_audit(api: Api) -> None:
@@ -109,7 +160,9 @@ def test_a_new_price_is_answered_and_the_old_one_kept_in_the_audit(api: Api) -> 
 
 
 def test_every_write_is_in_the_audit_with_its_author_and_request_id(api: Api) -> None:
-    api.call("PUT", "services/chat", service(), token="operator", X_Request_ID="my-request.1")
+    api.call(
+        "PUT", "services/chat", service(), token="operator", X_Request_ID="my-request.1"
+    )
     line = api.get("events?subject=service/chat")["items"][0]
     assert line["kind"] == "ServiceCreated"
     assert (line["actor"], line["request_id"]) == ("token/operator", "my-request.1")
@@ -130,7 +183,18 @@ def test_pages_follow_each_other_without_a_gap_while_others_write(api: Api) -> N
 
 @pytest.mark.parametrize(
     "path",
-    ["projects", "services", "tasks", "gpus", "profiles", "events", "tokens", "plans", "nodes", "reports/node_health"],
+    [
+        "projects",
+        "services",
+        "tasks",
+        "gpus",
+        "profiles",
+        "events",
+        "tokens",
+        "plans",
+        "nodes",
+        "reports/node_health",
+    ],
 )
 def test_pages_of_one_show_the_same_as_one_page(seen: Api, path: str) -> None:
     whole = seen.get(f"{path}?limit=500")
@@ -144,7 +208,10 @@ def test_pages_of_one_show_the_same_as_one_page(seen: Api, path: str) -> None:
     assert rows == (whole.get("items") or whole.get("rows") or [])
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "cursor=!!", "cursor=bm90LW91cnM", "cursor="])
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=501", "limit=x", "cursor=!!", "cursor=bm90LW91cnM", "cursor="],
+)
 def test_a_wrong_page_is_refused(seen: Api, query: str) -> None:
     assert seen.call("GET", f"services?{query}").status_code == 422
     assert seen.call("GET", f"plans?{query}").status_code == 422
@@ -162,7 +229,9 @@ def test_services_are_chosen_by_label_and_project(api: Api) -> None:
     api.put("services/two", service("two", project="team-a"))
 
     def names(query: str) -> list[str]:
-        return [item["metadata"]["name"] for item in api.get(f"services?{query}")["items"]]
+        return [
+            item["metadata"]["name"] for item in api.get(f"services?{query}")["items"]
+        ]
 
     assert names("label_selector=tier=web,lang=en") == ["one"]
     assert names("label_selector=tier=batch") == []
@@ -176,8 +245,13 @@ def test_a_repeated_post_with_a_key_is_answered_from_memory(api: Api) -> None:
     again = api.call("POST", "tokens", wanted, Idempotency_Key="key-1")
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.json() == {**first.json(), "secret": None}
-    assert "Idempotency-Replayed" in again.headers and "Idempotency-Replayed" not in first.headers
-    other = api.call("POST", "tokens", {**wanted, "scope": "operator"}, Idempotency_Key="key-1")
+    assert (
+        "Idempotency-Replayed" in again.headers
+        and "Idempotency-Replayed" not in first.headers
+    )
+    other = api.call(
+        "POST", "tokens", {**wanted, "scope": "operator"}, Idempotency_Key="key-1"
+    )
     assert other.status_code == 422 and "Idempotency-Key" in other.json()["detail"]
     names = [item["name"] for item in api.get("tokens")["items"]]
     assert names.count("ci") == 1
@@ -191,15 +265,28 @@ def test_a_failed_post_gives_its_key_back(api: Api) -> None:
 
 
 def test_keys_of_different_callers_do_not_meet(api: Api) -> None:
-    assert api.call("POST", "nodes/n1/cordon", token="admin", Idempotency_Key="k").status_code == 200
     assert (
-        "Idempotency-Replayed" not in api.call("POST", "nodes/n1/cordon", token="operator", Idempotency_Key="k").headers
+        api.call(
+            "POST", "nodes/n1/cordon", token="admin", Idempotency_Key="k"
+        ).status_code
+        == 200
+    )
+    assert (
+        "Idempotency-Replayed"
+        not in api.call(
+            "POST", "nodes/n1/cordon", token="operator", Idempotency_Key="k"
+        ).headers
     )
 
 
 def test_request_ids_come_back_and_odd_ones_are_replaced(seen: Api) -> None:
-    assert seen.call("GET", "services", X_Request_ID="abc-1").headers["X-Request-ID"] == "abc-1"
-    replaced = seen.call("GET", "services", X_Request_ID="no spaces please").headers["X-Request-ID"]
+    assert (
+        seen.call("GET", "services", X_Request_ID="abc-1").headers["X-Request-ID"]
+        == "abc-1"
+    )
+    replaced = seen.call("GET", "services", X_Request_ID="no spaces please").headers[
+        "X-Request-ID"
+    ]
     assert len(replaced) == 32
     refused = seen.call("GET", "services", token=None, X_Request_ID="abc-2")
     assert refused.headers["X-Request-ID"] == refused.json()["request_id"] == "abc-2"
@@ -215,14 +302,22 @@ def test_a_problem_names_type_place_and_field(seen: Api) -> None:
     assert (problem["status"], problem["code"]) == (422, "invalid")
     assert problem["type"] == "urn:plimsoll:problem:invalid"
     assert problem["instance"] == "/api/v1/services/chat"
-    assert {entry["pointer"] for entry in problem["errors"]} == {"/spec/slo/latency_ms", "/spec/colour"}
+    assert {entry["pointer"] for entry in problem["errors"]} == {
+        "/spec/slo/latency_ms",
+        "/spec/colour",
+    }
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/api/v1/nothing", 404), ("DELETE", "/api/v1/services", 405)]
+    ("method", "path", "status"),
+    [("GET", "/api/v1/nothing", 404), ("DELETE", "/api/v1/services", 405)],
 )
-def test_routing_errors_are_problems_too(seen: Api, method: str, path: str, status: int) -> None:
-    answer = seen.client.request(method, path, headers={"Authorization": f"Bearer {seen.secrets['admin']}"})
+def test_routing_errors_are_problems_too(
+    seen: Api, method: str, path: str, status: int
+) -> None:
+    answer = seen.client.request(
+        method, path, headers={"Authorization": f"Bearer {seen.secrets['admin']}"}
+    )
     assert answer.status_code == status
     assert answer.json()["status"] == status
 
@@ -239,7 +334,11 @@ def test_metrics_have_route_templates_and_our_prefix(seen: Api) -> None:
     seen.call("GET", "services/alpha")
     seen.call("GET", "services/no-such-service")
     text = seen.client.get("/metrics").text
-    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    names = {
+        line.split("{")[0].split(" ")[0]
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
     assert names and all(name.startswith("plimsoll_") for name in names)
     assert 'route="/services/{name}",status="404"' in text
     assert "no-such-service" not in text
@@ -247,15 +346,23 @@ def test_metrics_have_route_templates_and_our_prefix(seen: Api) -> None:
 
 def test_a_body_over_the_limit_is_refused_however_it_comes(database: str) -> None:
     with running_api(database, request_limit_bytes=2000) as api:
-        large = {**service(), "metadata": {"name": "chat", "annotations": {"a": "x" * 3000}}}
+        large = {
+            **service(),
+            "metadata": {"name": "chat", "annotations": {"a": "x" * 3000}},
+        }
         assert api.call("PUT", "services/chat", large).status_code == 413
         chunks = api.client.put(
             "/api/v1/services/chat",
             content=(b"x" * 500 for _ in range(6)),
-            headers={"Authorization": f"Bearer {api.secrets['admin']}", "Content-Type": "application/json"},
+            headers={
+                "Authorization": f"Bearer {api.secrets['admin']}",
+                "Content-Type": "application/json",
+            },
         )
         assert (chunks.status_code, chunks.json()["code"]) == (413, "too-large")
 
 
 def test_the_clock_of_the_answers_is_the_injected_one(seen: Api) -> None:
-    assert seen.get("services/alpha")["metadata"]["created_at"] == NOW.isoformat().replace("+00:00", "Z")
+    assert seen.get("services/alpha")["metadata"][
+        "created_at"
+    ] == NOW.isoformat().replace("+00:00", "Z")

@@ -30,7 +30,10 @@ def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Ap
         finally:
             await engine.dispose()
 
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         run_apart(fill(url))
         yield running
 
@@ -38,7 +41,9 @@ def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Ap
 def test_costs_by_service_and_hour_add_up_to_the_bill(api: Api) -> None:
     found = api.get("costs?by=service&period=24h")
     assert found["step"] == "hour"
-    assert {(each["at"][11:13], each["name"]): each["cost_usd"] for each in found["points"]} == {
+    assert {
+        (each["at"][11:13], each["name"]): each["cost_usd"] for each in found["points"]
+    } == {
         ("10", "(idle)"): 0.54,
         ("10", "chat"): 0.72,
         ("10", "search"): 0.84,
@@ -48,7 +53,10 @@ def test_costs_by_service_and_hour_add_up_to_the_bill(api: Api) -> None:
         ("11", "chat"): 0.36,
         ("11", "search"): 0.60,
     }
-    assert [(each["name"], each["cost_usd"], each["whole_gpu_cost_usd"]) for each in found["totals"]] == [
+    assert [
+        (each["name"], each["cost_usd"], each["whole_gpu_cost_usd"])
+        for each in found["totals"]
+    ] == [
         ("search", 1.44, 1.52),
         ("chat", 1.08, 1.68),
         ("vision", 0.30, 0.40),
@@ -70,7 +78,9 @@ def test_without_sharing_every_service_has_whole_gpus(api: Api) -> None:
         ("by=gpu_type&period=month&step=hour", {"T4": 2.82, "(idle)": 0.78}),
     ],
 )
-def test_layers_by_project_and_type(api: Api, query: str, layers: dict[str, float]) -> None:
+def test_layers_by_project_and_type(
+    api: Api, query: str, layers: dict[str, float]
+) -> None:
     found = api.get(f"costs?{query}")
     assert {each["name"]: each["cost_usd"] for each in found["totals"]} == layers
     assert found["cost_usd"] == 3.60
@@ -87,7 +97,10 @@ def test_a_day_is_one_step(api: Api) -> None:
 
 def test_a_token_of_a_project_sees_its_own_cost_only(api: Api) -> None:
     api.add_token("web", "viewer", projects=("web",))
-    assert {each["name"] for each in api.get("costs", token="web")["totals"]} == {"chat", "vision"}
+    assert {each["name"] for each in api.get("costs", token="web")["totals"]} == {
+        "chat",
+        "vision",
+    }
     assert api.get("costs?by=gpu_type", token="web")["cost_usd"] == 1.38
     # chat on a GPU of its own until 11:15 (4 × 0.60), vision until 10:45 (2 × 0.60).
     assert api.get("costs", token="web")["without_sharing_usd"] == 3.60
@@ -96,7 +109,9 @@ def test_a_token_of_a_project_sees_its_own_cost_only(api: Api) -> None:
     assert api.call("GET", "reports/bill_hour/export", token="web").status_code == 403
 
 
-def csv_rows(api: Api, name: str, query: str = "", token: str = "viewer") -> list[dict[str, str]]:
+def csv_rows(
+    api: Api, name: str, query: str = "", token: str = "viewer"
+) -> list[dict[str, str]]:
     answer = api.call("GET", f"reports/{name}/export{query}", token=token)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
@@ -111,8 +126,14 @@ def test_a_report_is_exported_to_the_last_digit(api: Api) -> None:
 
 
 def test_an_export_is_cut_by_time_and_project(api: Api) -> None:
-    rows = csv_rows(api, "cost_by_project_hour", "?since=2026-03-01T11:00:00Z&until=2026-03-01T12:00:00Z&project=web")
-    assert [(row["project"], Decimal(row["cost_usd"])) for row in rows] == [("web", Decimal("0.36"))]
+    rows = csv_rows(
+        api,
+        "cost_by_project_hour",
+        "?since=2026-03-01T11:00:00Z&until=2026-03-01T12:00:00Z&project=web",
+    )
+    assert [(row["project"], Decimal(row["cost_usd"])) for row in rows] == [
+        ("web", Decimal("0.36"))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +145,9 @@ def test_an_export_is_cut_by_time_and_project(api: Api) -> None:
         ("costs?by=colour", 422, "service"),
     ],
 )
-def test_what_cannot_be_answered_is_said(api: Api, path: str, status: int, words: str) -> None:
+def test_what_cannot_be_answered_is_said(
+    api: Api, path: str, status: int, words: str
+) -> None:
     answer = api.call("GET", path, token="viewer")
     assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
 
@@ -137,11 +160,16 @@ def test_text_that_a_spreadsheet_would_calculate_is_quoted() -> None:
     async def read() -> bytes:
         return b"".join([piece async for piece in encoded(rows(), "csv")])
 
-    assert asyncio.run(read()).decode() == 'name,at,flag,list,nothing\n\'=1+1,0.0000001,true,"[""a"", ""b""]",\n'
+    assert (
+        asyncio.run(read()).decode()
+        == 'name,at,flag,list,nothing\n\'=1+1,0.0000001,true,"[""a"", ""b""]",\n'
+    )
 
 
 def test_parquet_keeps_money_exact_or_says_what_is_missing(api: Api) -> None:
-    answer = api.call("GET", "reports/cost_by_service_hour/export?format=parquet", token="viewer")
+    answer = api.call(
+        "GET", "reports/cost_by_service_hour/export?format=parquet", token="viewer"
+    )
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:

@@ -20,7 +20,10 @@ def _away(server: postgres.Server, url: str) -> Iterator[None]:
     assert name is not None
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[arg-type]
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            (name,),
+        )
         try:
             yield
         finally:
@@ -35,10 +38,16 @@ def api(database: str) -> Iterator[Api]:
         yield running
 
 
-def test_a_lost_database_is_told_and_found_again(api: Api, postgres_server: postgres.Server) -> None:
+def test_a_lost_database_is_told_and_found_again(
+    api: Api, postgres_server: postgres.Server
+) -> None:
     assert api.sync(sequence=1).status_code == 200
     with _away(postgres_server, api.url):
-        for answer in (api.call("GET", "services"), api.call("PUT", "services/new", service("new")), api.sync()):
+        for answer in (
+            api.call("GET", "services"),
+            api.call("PUT", "services/new", service("new")),
+            api.sync(),
+        ):
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
             assert answer.json()["code"] == "unavailable"
         ready = api.client.get("/readyz")
@@ -60,7 +69,9 @@ def test_a_failing_repetition_of_an_acknowledged_observation_loses_nothing(
 
 
 def test_a_fault_of_ours_is_a_problem_without_its_insides(api: Api) -> None:
-    with psycopg.connect(make_url(api.url).set(drivername="postgresql").render_as_string(False)) as connection:
+    with psycopg.connect(
+        make_url(api.url).set(drivername="postgresql").render_as_string(False)
+    ) as connection:
         connection.execute("ALTER TABLE project RENAME TO misplaced")
     answer = api.call("GET", "projects", X_Request_ID="find-me")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")

@@ -17,7 +17,12 @@ from tests.integration.api_harness import NOW, Api, fill, reading, running_api, 
 pytestmark = pytest.mark.integration
 
 SCORE = ForecastScore(
-    forecasts=240.5, pinball_rps=2.0, coverage=0.94, interval_coverage=0.9, error_rps=4.0, observed_rps=50.0
+    forecasts=240.5,
+    pinball_rps=2.0,
+    coverage=0.94,
+    interval_coverage=0.9,
+    error_rps=4.0,
+    observed_rps=50.0,
 )
 
 
@@ -35,7 +40,12 @@ def observe(api: Api, arrivals: Mapping[str, int], *, windows: int = 10) -> None
     for sequence in range(1, windows + 1):
         api.clock.advance(1.0)
         readings = [reading(name, count) for name, count in arrivals.items()]
-        answer = api.sync(sequence=sequence, services=readings, window_s=1.0, window_start_s=api.clock.now_s() - 1.0)
+        answer = api.sync(
+            sequence=sequence,
+            services=readings,
+            window_s=1.0,
+            window_start_s=api.clock.now_s() - 1.0,
+        )
         assert answer.status_code == 200, answer.text
 
 
@@ -66,26 +76,57 @@ def test_a_service_that_was_never_reported_has_no_forecast(api: Api) -> None:
 def test_a_busy_a_quiet_and_a_silent_service_are_told_apart(api: Api) -> None:
     observe(api, {"chat": 60, "search": 0})
     busy, quiet = (api.get(f"services/{name}/forecast") for name in ("chat", "search"))
-    assert (busy["telemetry"], busy["silent_for_s"]) == (quiet["telemetry"], quiet["silent_for_s"]) == ("heard", 0.0)
+    assert (
+        (busy["telemetry"], busy["silent_for_s"])
+        == (quiet["telemetry"], quiet["silent_for_s"])
+        == ("heard", 0.0)
+    )
     assert [entry["level"] for entry in busy["quantiles"]] == list(SHOWN_LEVELS)
     rates = [entry["rate_rps"] for entry in busy["quantiles"]]
     assert rates == sorted(rates)
     assert rates[SHOWN_LEVELS.index(0.5)] == pytest.approx(60.0, rel=0.05)
-    assert [entry["rate_rps"] for entry in quiet["quantiles"]] == [0.0] * len(SHOWN_LEVELS)
+    assert [entry["rate_rps"] for entry in quiet["quantiles"]] == [0.0] * len(
+        SHOWN_LEVELS
+    )
     api.clock.advance(30.0)
     gone = api.get("services/chat/forecast")
-    assert (gone["telemetry"], gone["silent_for_s"], gone["quantiles"]) == ("stopped", 30.0, [])
+    assert (gone["telemetry"], gone["silent_for_s"], gone["quantiles"]) == (
+        "stopped",
+        30.0,
+        [],
+    )
 
 
-def test_the_choice_its_margin_and_its_back_tests_are_shown_the_least_loss_first(api: Api) -> None:
+def test_the_choice_its_margin_and_its_back_tests_are_shown_the_least_loss_first(
+    api: Api,
+) -> None:
     observe(api, {"chat": 60})
-    plain = {entry["level"]: entry["rate_rps"] for entry in api.get("services/chat/forecast")["quantiles"]}
-    scores = {"burst_aware": SCORE, "last_value": replace(SCORE, pinball_rps=3.0), "ewma": replace(SCORE, margin=1.4)}
+    plain = {
+        entry["level"]: entry["rate_rps"]
+        for entry in api.get("services/chat/forecast")["quantiles"]
+    }
+    scores = {
+        "burst_aware": SCORE,
+        "last_value": replace(SCORE, pinball_rps=3.0),
+        "ewma": replace(SCORE, margin=1.4),
+    }
     judged = NOW - timedelta(minutes=3)
-    save(api, "chat", Choice(margin=2.0, scores=scores, judged_until_s=judged.timestamp()))
+    save(
+        api,
+        "chat",
+        Choice(margin=2.0, scores=scores, judged_until_s=judged.timestamp()),
+    )
     found = api.get("services/chat/forecast")
-    assert (found["technique"], found["margin"], found["judged_at"]) == ("burst_aware", 2.0, "2026-03-01T11:57:00Z")
-    assert [entry["technique"] for entry in found["scores"]] == ["burst_aware", "ewma", "last_value"]
+    assert (found["technique"], found["margin"], found["judged_at"]) == (
+        "burst_aware",
+        2.0,
+        "2026-03-01T11:57:00Z",
+    )
+    assert [entry["technique"] for entry in found["scores"]] == [
+        "burst_aware",
+        "ewma",
+        "last_value",
+    ]
     assert found["scores"][1] == {
         "technique": "ewma",
         "forecasts": 240.5,
@@ -105,7 +146,13 @@ def test_the_forecast_is_seen_by_who_sees_the_service(api: Api) -> None:
     assert api.get("services/search/forecast", token="a-viewer")["service"] == "search"
     hidden = api.call("GET", "services/chat/forecast", token="a-viewer")
     nobody = api.call("GET", "services/nobody/forecast")
-    assert (hidden.status_code, hidden.json()["detail"]) == (404, "no service is called 'chat'")
-    assert (nobody.status_code, nobody.json()["detail"]) == (404, "no service is called 'nobody'")
+    assert (hidden.status_code, hidden.json()["detail"]) == (
+        404,
+        "no service is called 'chat'",
+    )
+    assert (nobody.status_code, nobody.json()["detail"]) == (
+        404,
+        "no service is called 'nobody'",
+    )
     assert nobody.headers["Content-Type"] == "application/problem+json"
     assert api.call("GET", "services/chat/forecast", token="agent").status_code == 403

@@ -10,7 +10,15 @@ from app.api.fleet.sync import SKEW_HEADER
 from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.store.store import ServiceWindow
-from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
+from tests.integration.api_harness import (
+    NOW,
+    Api,
+    fill,
+    observation,
+    reading,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +45,9 @@ def _windows(api: Api) -> tuple[ServiceWindow, ...]:
 
 
 @pytest.mark.parametrize("off_s", [3600.0, -3600.0])
-def test_what_a_node_with_a_wrong_clock_counts_is_filed_under_the_right_time(api: Api, off_s: float) -> None:
+def test_what_a_node_with_a_wrong_clock_counts_is_filed_under_the_right_time(
+    api: Api, off_s: float
+) -> None:
     """The same reading from the same moment, an hour ahead and an hour behind: the loop sees 600 arrivals now."""
     start_s = NOW.timestamp() - 2.0
     body = observation(window_start_s=start_s + off_s, services=[reading(arrivals=600)])
@@ -55,7 +65,9 @@ def test_an_old_window_of_a_node_with_a_right_clock_stays_old(api: Api) -> None:
     api.call(
         "POST",
         "nodes/n1/sync",
-        observation(window_start_s=NOW.timestamp() - 3600.0, services=[reading(arrivals=600)]),
+        observation(
+            window_start_s=NOW.timestamp() - 3600.0, services=[reading(arrivals=600)]
+        ),
         token="agent",
         **{TIME_HEADER: f"{NOW.timestamp():.3f}"},
     )
@@ -65,7 +77,10 @@ def test_an_old_window_of_a_node_with_a_right_clock_stays_old(api: Api) -> None:
 def test_every_answer_has_the_lease_that_is_set(database: str) -> None:
     with running_api(database, lease_s=60, lease_end="restore") as api:
         fill(api)
-        assert api.sync(sequence=1).json()["lease"] == {"duration_s": 60.0, "on_end": "restore"}
+        assert api.sync(sequence=1).json()["lease"] == {
+            "duration_s": 60.0,
+            "on_end": "restore",
+        }
 
 
 def test_without_the_setting_nobody_gets_a_lease(api: Api) -> None:

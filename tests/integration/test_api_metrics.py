@@ -8,7 +8,15 @@ import pytest
 from agents.base.protocol import METRICS_HEADER
 from app.api.caches.cluster_metrics import ClusterPage
 from app.api.http.parts import ApiParts
-from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
+from tests.integration.api_harness import (
+    NOW,
+    Api,
+    fill,
+    observation,
+    reading,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -31,8 +39,14 @@ def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
     answer = api.call("GET", "metrics", token=token)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=")
-    pairs = (line.rpartition(" ") for line in answer.text.splitlines() if not line.startswith("#"))
-    return {re.sub(r"^plimsoll_", "", series): float(value) for series, _, value in pairs}
+    pairs = (
+        line.rpartition(" ")
+        for line in answer.text.splitlines()
+        if not line.startswith("#")
+    )
+    return {
+        re.sub(r"^plimsoll_", "", series): float(value) for series, _, value in pairs
+    }
 
 
 def planned(api: Api) -> None:
@@ -49,7 +63,12 @@ def planned(api: Api) -> None:
         "batch": 1,
         "memory_mib": 1200,
     }
-    api.sync(sequence=2, window_start_s=NOW.timestamp(), services=[reading(arrivals=300)], replicas=[chat])
+    api.sync(
+        sequence=2,
+        window_start_s=NOW.timestamp(),
+        services=[reading(arrivals=300)],
+        replicas=[chat],
+    )
 
 
 def test_a_service_is_shown_as_it_is_planned_and_as_it_is(api: Api) -> None:
@@ -57,14 +76,18 @@ def test_a_service_is_shown_as_it_is_planned_and_as_it_is(api: Api) -> None:
     shown = scraped(api)
     assert shown[f'service_desired_replicas{{gpu_type="T4",{CHAT}}}'] >= 1
     assert shown[f'service_current_replicas{{gpu_type="T4",{CHAT},state="ready"}}'] == 1
-    assert shown[f"service_requests_total{{{CHAT}}}"] == 300, "the first window began in the hour before"
+    assert shown[f"service_requests_total{{{CHAT}}}"] == 300, (
+        "the first window began in the hour before"
+    )
     assert shown[f"service_in_slo_total{{{CHAT}}}"] == 300
     assert shown[f"service_slo_seconds{{{CHAT}}}"] == 0.1
     assert shown[f"service_slo_ratio{{{CHAT}}}"] == 0.98
     assert shown[f"service_slo_compliance_ratio{{{CHAT}}}"] == 1.0
     assert shown[f"service_telemetry_stale{{{CHAT}}}"] == 0
     assert shown['service_telemetry_stale{project="team-a",service="quiet"}'] == 1
-    assert not any("arrivals_per_second" in series and "quiet" in series for series in shown)
+    assert not any(
+        "arrivals_per_second" in series and "quiet" in series for series in shown
+    )
 
 
 def test_costs_are_those_of_the_reporting_view(api: Api) -> None:
@@ -106,15 +129,25 @@ def test_a_node_that_falls_silent_is_not_heard(api: Api) -> None:
     planned(api)
     api.clock.advance(600.0)
     shown = scraped(api)
-    assert (shown['node_heard{node="n1"}'], shown['node_silent_seconds{node="n1"}']) == (0, 600)
+    assert (
+        shown['node_heard{node="n1"}'],
+        shown['node_silent_seconds{node="n1"}'],
+    ) == (0, 600)
     assert shown['cluster_nodes{state="silent"}'] == 1
-    assert not any(series.startswith("gpu_power_watts") for series in shown), "an old reading is no reading"
+    assert not any(series.startswith("gpu_power_watts") for series in shown), (
+        "an old reading is no reading"
+    )
 
 
 @pytest.mark.parametrize("path", ["metrics", "metrics/targets"])
-def test_the_clusters_figures_are_for_who_may_see_all_projects(api: Api, path: str) -> None:
+def test_the_clusters_figures_are_for_who_may_see_all_projects(
+    api: Api, path: str
+) -> None:
     api.add_token("theirs", "operator", projects=("team-a",))
-    assert [api.call("GET", path, token=token).status_code for token in ("viewer", "theirs", "agent")] == [
+    assert [
+        api.call("GET", path, token=token).status_code
+        for token in ("viewer", "theirs", "agent")
+    ] == [
         200,
         403,
         403,
@@ -125,7 +158,13 @@ def test_the_clusters_figures_are_for_who_may_see_all_projects(api: Api, path: s
 def told(api: Api, address: str | None, sequence: int) -> list[object]:
     """What scrapers are told after an agent said where its metrics are."""
     headers = {} if address is None else {METRICS_HEADER.replace("-", "_"): address}
-    answer = api.call("POST", "nodes/n1/sync", observation(sequence=sequence), token="agent", **headers)
+    answer = api.call(
+        "POST",
+        "nodes/n1/sync",
+        observation(sequence=sequence),
+        token="agent",
+        **headers,
+    )
     assert answer.status_code == 200, answer.text
     targets: list[object] = api.get("metrics/targets", token="viewer")
     return targets
@@ -133,11 +172,17 @@ def told(api: Api, address: str | None, sequence: int) -> list[object]:
 
 def test_prometheus_finds_the_agents_that_show_metrics(api: Api) -> None:
     assert told(api, None, 1) == []
-    assert told(api, "10.0.0.7:9410", 2) == [{"targets": ["10.0.0.7:9410"], "labels": {"node": "n1"}}]
-    assert told(api, "[fd00::7]:9410", 3) == [{"targets": ["[fd00::7]:9410"], "labels": {"node": "n1"}}]
+    assert told(api, "10.0.0.7:9410", 2) == [
+        {"targets": ["10.0.0.7:9410"], "labels": {"node": "n1"}}
+    ]
+    assert told(api, "[fd00::7]:9410", 3) == [
+        {"targets": ["[fd00::7]:9410"], "labels": {"node": "n1"}}
+    ]
     assert told(api, None, 4) == []
 
 
-@pytest.mark.parametrize("address", ["http://evil/", "a b:1", ":9410", "host", "x" * 300 + ":1"])
+@pytest.mark.parametrize(
+    "address", ["http://evil/", "a b:1", ":9410", "host", "x" * 300 + ":1"]
+)
 def test_what_is_no_address_is_told_to_nobody(api: Api, address: str) -> None:
     assert told(api, address, 1) == []

@@ -12,7 +12,15 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.postgres_store import PostgresStore
-from tests.integration.api_harness import Api, fill, node, reading, run_apart, running_api, service
+from tests.integration.api_harness import (
+    Api,
+    fill,
+    node,
+    reading,
+    run_apart,
+    running_api,
+    service,
+)
 from tests.integration.fault_harness import until
 from tests.integration.fleet import make_record
 
@@ -23,7 +31,12 @@ WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datna
 TASK = {
     "kind": "Task",
     "metadata": {"name": "nightly", "project": "team-a"},
-    "spec": {"kind": "offline", "network": "resnet50", "batch": 8, "inputs": 40_000_000},
+    "spec": {
+        "kind": "offline",
+        "network": "resnet50",
+        "batch": 8,
+        "inputs": 40_000_000,
+    },
 }
 
 
@@ -42,13 +55,20 @@ def api(database: str) -> Iterator[Api]:
 
 
 def _observe(
-    api: Api, sequence: int, *, arrivals: int = 100, generation: int = 0, services: tuple[str, ...] = ("chat", "search")
+    api: Api,
+    sequence: int,
+    *,
+    arrivals: int = 100,
+    generation: int = 0,
+    services: tuple[str, ...] = ("chat", "search"),
 ) -> None:
     """Two seconds with as many requests; each service after the first has half as many."""
     api.clock.advance(2.0)
     answer = api.sync(
         sequence=sequence,
-        services=[reading(name, arrivals // (at + 1)) for at, name in enumerate(services)],
+        services=[
+            reading(name, arrivals // (at + 1)) for at, name in enumerate(services)
+        ],
         generation=generation,
         window_start_s=api.clock.now_s() - 2.0,
     )
@@ -80,10 +100,18 @@ def _refusal(api: Api, plan_id: int = 1, token: str = "operator") -> str:
 def test_an_earlier_plan_comes_back_by_the_next_tick_and_stays(api: Api) -> None:
     assert _carried(api, 1) != _carried(api, 2)
     told = _restore(api)
-    assert (told["plan"]["state"], told["plan"]["parent"], told["plan"]["method"]) == ("approved", 2, "restore")
+    assert (told["plan"]["state"], told["plan"]["parent"], told["plan"]["method"]) == (
+        "approved",
+        2,
+        "restore",
+    )
     assert (told["mode_before"], told["mode"]) == ("auto", "approve")
     outcome = api.tick()
-    assert (outcome.state, outcome.plan_id, outcome.generation) == ("target", told["plan"]["id"], 3)
+    assert (outcome.state, outcome.plan_id, outcome.generation) == (
+        "target",
+        told["plan"]["id"],
+        3,
+    )
     assert _carried(api, told["plan"]["id"]) == _carried(api, 1)
     _observe(api, 3, arrivals=600, generation=3)
     assert api.tick().state == "proposed"
@@ -108,7 +136,11 @@ def test_it_is_in_the_audit_with_the_change_of_mode(api: Api) -> None:
 
 
 def test_in_mode_approve_the_policy_stays_as_it_is(api: Api) -> None:
-    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"mode": "approve"}}
+    policy = {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"mode": "approve"},
+    }
     api.put("policies/default", policy)
     version = api.get("policies/default")["status"]["version"]
     assert _restore(api)["mode_before"] == "approve"
@@ -180,8 +212,12 @@ def test_a_plan_that_was_being_made_meanwhile_gives_way(api: Api) -> None:
         try:
             snapshot = await store.load_snapshot(api.clock.now())
             assert snapshot.target is not None
-            bound = replace(snapshot.target, parent=snapshot.target.generation, generation=99)
-            plan_id = await store.record_plan(make_record(snapshot.at, bound, snapshot.state.catalogue_revision))
+            bound = replace(
+                snapshot.target, parent=snapshot.target.generation, generation=99
+            )
+            plan_id = await store.record_plan(
+                make_record(snapshot.at, bound, snapshot.state.catalogue_revision)
+            )
             await asyncio.to_thread(_restore, api)
             return await store.push_target(plan_id, bound, (), snapshot.at)
         finally:
@@ -194,9 +230,13 @@ def test_a_plan_that_was_being_made_meanwhile_gives_way(api: Api) -> None:
     assert _carried(api, outcome.plan_id) == wanted
 
 
-def test_where_the_fleet_changes_while_a_plan_is_bound_it_is_bound_again(api: Api) -> None:
+def test_where_the_fleet_changes_while_a_plan_is_bound_it_is_bound_again(
+    api: Api,
+) -> None:
     with ThreadPoolExecutor() as pool, psycopg.connect(conninfo(api.url)) as changing:
-        changing.execute("UPDATE cluster SET catalogue_revision = catalogue_revision + 1")
+        changing.execute(
+            "UPDATE cluster SET catalogue_revision = catalogue_revision + 1"
+        )
         restoring = pool.submit(_restore, api)
         with psycopg.connect(conninfo(api.url), autocommit=True) as watching:
             until(lambda: watching.execute(WAITING).rowcount > 0)

@@ -12,7 +12,15 @@ import pytest
 from sqlalchemy import create_engine, pool, text
 
 from app.api.fleet.sync import SKEW_HEADER
-from tests.integration.api_harness import NOW, Api, fill, observation, reading, running_api, service
+from tests.integration.api_harness import (
+    NOW,
+    Api,
+    fill,
+    observation,
+    reading,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +36,9 @@ def api(database: str) -> Iterator[Api]:
 def _stored(url: str) -> list[tuple[str, int]]:
     engine = create_engine(url, poolclass=pool.NullPool)
     with engine.connect() as connection:
-        rows = connection.execute(text("SELECT node, sequence FROM observation ORDER BY node, sequence")).all()
+        rows = connection.execute(
+            text("SELECT node, sequence FROM observation ORDER BY node, sequence")
+        ).all()
     engine.dispose()
     return [(row.node, row.sequence) for row in rows]
 
@@ -52,8 +62,13 @@ def test_an_acknowledged_observation_is_in_the_database(api: Api) -> None:
     assert _stored(api.url) == [("n1", 1)]
 
 
-def test_an_observation_that_the_database_does_not_take_is_not_acknowledged(api: Api) -> None:
-    _execute(api.url, "ALTER TABLE agent_boot ADD CONSTRAINT disk_full CHECK (last_sequence < 2)")
+def test_an_observation_that_the_database_does_not_take_is_not_acknowledged(
+    api: Api,
+) -> None:
+    _execute(
+        api.url,
+        "ALTER TABLE agent_boot ADD CONSTRAINT disk_full CHECK (last_sequence < 2)",
+    )
     assert api.sync(sequence=1).status_code == 200
     refused = api.sync(sequence=2)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
@@ -62,7 +77,9 @@ def test_an_observation_that_the_database_does_not_take_is_not_acknowledged(api:
 
 
 def test_replayed_and_reordered_observations_count_once(api: Api) -> None:
-    acknowledged = [api.sync(sequence=number).json()["acknowledged"] for number in (2, 1, 2, 3, 1)]
+    acknowledged = [
+        api.sync(sequence=number).json()["acknowledged"] for number in (2, 1, 2, 3, 1)
+    ]
     assert acknowledged == [2, 2, 2, 3, 3]
     assert _stored(api.url) == [("n1", 1), ("n1", 2), ("n1", 3)]
 
@@ -78,33 +95,48 @@ def test_replayed_and_reordered_observations_count_once(api: Api) -> None:
         ({"node": "n2"}, "/node"),
         ({"gpus": [{"index": 0}]}, "/gpus/0"),
         ({"gpus": observation()["gpus"][:1] * 2}, "/gpus"),
-        ({"services": [{**reading(), "latency_buckets": [[10**9, 1]]}]}, "/services/0/latency_buckets"),
+        (
+            {"services": [{**reading(), "latency_buckets": [[10**9, 1]]}]},
+            "/services/0/latency_buckets",
+        ),
         ({"services": [{**reading(), "arrivals": -1}]}, "/services/0/arrivals"),
     ],
 )
 def test_an_odd_observation_is_refused_with_the_name_of_its_field(
     api: Api, fields: dict[str, Any], pointer: str | None
 ) -> None:
-    answer = api.call("POST", "nodes/n1/sync", {**observation(), **fields}, token="agent")
+    answer = api.call(
+        "POST", "nodes/n1/sync", {**observation(), **fields}, token="agent"
+    )
     assert answer.status_code == 422
-    assert [entry["pointer"] for entry in answer.json().get("errors", [])] == ([] if pointer is None else [pointer])
+    assert [entry["pointer"] for entry in answer.json().get("errors", [])] == (
+        [] if pointer is None else [pointer]
+    )
     assert _stored(api.url) == []
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_an_observation_with_nan_is_refused_with_the_name_of_its_field(api: Api, number: str) -> None:
+def test_an_observation_with_nan_is_refused_with_the_name_of_its_field(
+    api: Api, number: str
+) -> None:
     body = json.dumps(observation()).replace('"power_w": 12', f'"power_w": {number}', 1)
     answer = api.client.post(
-        "/api/v1/nodes/n1/sync", content=body, headers={"Authorization": f"Bearer {api.secrets['agent']}"}
+        "/api/v1/nodes/n1/sync",
+        content=body,
+        headers={"Authorization": f"Bearer {api.secrets['agent']}"},
     )
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/gpus/0/power_w"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"node": "n1\\u0000"}', b"[" * 5000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff\xfe", b'{"node": "n1\\u0000"}', b"[" * 5000]
+)
 def test_what_is_not_an_observation_is_refused(api: Api, body: bytes) -> None:
     answer = api.client.post(
-        "/api/v1/nodes/n1/sync", content=body, headers={"Authorization": f"Bearer {api.secrets['agent']}"}
+        "/api/v1/nodes/n1/sync",
+        content=body,
+        headers={"Authorization": f"Bearer {api.secrets['agent']}"},
     )
     assert answer.status_code in (400, 422)
 
@@ -114,9 +146,14 @@ def test_a_text_that_no_database_keeps_does_not_harm_other_nodes(api: Api) -> No
     assert api.sync(sequence=2).status_code == 200
 
 
-def test_an_unknown_node_registers_itself_with_the_gpus_that_it_reports(api: Api) -> None:
+def test_an_unknown_node_registers_itself_with_the_gpus_that_it_reports(
+    api: Api,
+) -> None:
     assert api.sync("n9").json()["acknowledged"] == 1
-    assert [gpu["gpu_type"] for gpu in api.get("nodes/n9")["spec"]["gpus"]] == ["T4", "T4"]
+    assert [gpu["gpu_type"] for gpu in api.get("nodes/n9")["spec"]["gpus"]] == [
+        "T4",
+        "T4",
+    ]
     assert api.get("events?kind=NodeRegistered")["items"][0]["subject"] == "node/n9"
 
 
@@ -126,14 +163,20 @@ def test_slices_of_a_gpu_are_registered_by_their_own_indices(api: Api) -> None:
     gpus = [{**second, "index": 1}, {**first, "index": 1010}, {**first, "index": 1050}]
     answer = api.sync("n9", gpus=gpus)
     assert answer.status_code == 200, answer.text
-    assert [gpu["index"] for gpu in api.get("nodes/n9")["spec"]["gpus"]] == [1, 1010, 1050]
+    assert [gpu["index"] for gpu in api.get("nodes/n9")["spec"]["gpus"]] == [
+        1,
+        1010,
+        1050,
+    ]
     twice = api.sync("n8", gpus=[first, first])
     assert twice.status_code == 422 and "indices must differ" in twice.json()["detail"]
 
 
 def test_an_unknown_node_without_gpus_is_told_what_to_do(api: Api) -> None:
     answer = api.sync("n9", gpus=[])
-    assert answer.status_code == 404 and "apply a Node manifest" in answer.json()["detail"]
+    assert (
+        answer.status_code == 404 and "apply a Node manifest" in answer.json()["detail"]
+    )
 
 
 def test_a_node_with_an_unknown_gpu_type_is_told_which_there_are(api: Api) -> None:
@@ -154,7 +197,9 @@ def test_a_wrong_clock_is_accepted_told_and_noted_once(api: Api) -> None:
     assert len(api.get("events?kind=NodeClockSkewed")["items"]) == 2
 
 
-def test_the_newest_command_comes_with_the_answer_until_the_agent_has_it(api: Api) -> None:
+def test_the_newest_command_comes_with_the_answer_until_the_agent_has_it(
+    api: Api,
+) -> None:
     api.sync(sequence=1, services=[reading()])
     assert api.tick().generation == 1
     command = api.sync(sequence=2, generation=0).json()["command"]
@@ -163,7 +208,9 @@ def test_the_newest_command_comes_with_the_answer_until_the_agent_has_it(api: Ap
     assert api.sync(sequence=3, generation=1).json()["command"] is None
 
 
-def test_an_agent_that_waits_gets_the_command_as_soon_as_it_is_pushed(database: str) -> None:
+def test_an_agent_that_waits_gets_the_command_as_soon_as_it_is_pushed(
+    database: str,
+) -> None:
     with running_api(database, speed=1.0) as api:
         fill(api)
         api.put("services/chat", service())
@@ -196,7 +243,11 @@ def test_a_full_queue_asks_to_come_again(database: str) -> None:
         fill(api)
         answers: queue.Queue[int] = queue.Queue()
         threads = [
-            threading.Thread(target=lambda number=number: answers.put(api.sync(sequence=number).status_code))
+            threading.Thread(
+                target=lambda number=number: answers.put(
+                    api.sync(sequence=number).status_code
+                )
+            )
             for number in range(1, 5)
         ]
         blocker = create_engine(api.url, poolclass=pool.NullPool)
@@ -204,8 +255,12 @@ def test_a_full_queue_asks_to_come_again(database: str) -> None:
             connection.execute(text("LOCK TABLE agent_boot IN ACCESS EXCLUSIVE MODE"))
             threads[0].start()
             deadline_s = time.monotonic() + 10.0
-            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one():
-                assert time.monotonic() < deadline_s, "the first observation never reached the database"
+            while not connection.execute(
+                text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            ).scalar_one():
+                assert time.monotonic() < deadline_s, (
+                    "the first observation never reached the database"
+                )
             for thread in threads[1:]:
                 thread.start()
             # One is being written, one waits, and two are sent away.

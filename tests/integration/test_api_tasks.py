@@ -6,14 +6,31 @@ from typing import Any
 import pytest
 
 from app.loop.tick import TickOutcome
-from tests.integration.api_harness import NOW, Api, fill, network, profile, reading, running_api, service
+from tests.integration.api_harness import (
+    NOW,
+    Api,
+    fill,
+    network,
+    profile,
+    reading,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
 
-def task(name: str = "nightly", project: str = "default", **spec: object) -> dict[str, Any]:
+def task(
+    name: str = "nightly", project: str = "default", **spec: object
+) -> dict[str, Any]:
     """A task's manifest; None leaves a field out."""
-    stated = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 1000, **spec}
+    stated = {
+        "kind": "offline",
+        "network": "resnet50",
+        "batch": 8,
+        "iterations": 1000,
+        **spec,
+    }
     return {
         "apiVersion": "plimsoll/v1",
         "kind": "Task",
@@ -28,7 +45,13 @@ def api(database: str) -> Iterator[Api]:
         fill(running)
         running.put(
             "networks/resnet50-training",
-            {**network("resnet50-training"), "metadata": {"name": "resnet50-training", "labels": {"kind": "training"}}},
+            {
+                **network("resnet50-training"),
+                "metadata": {
+                    "name": "resnet50-training",
+                    "labels": {"kind": "training"},
+                },
+            },
         )
         running.put("profiles/resnet50-training/T4", profile("resnet50-training"))
         running.put("networks/bert", network("bert"))
@@ -37,8 +60,17 @@ def api(database: str) -> Iterator[Api]:
 
 def sync(api: Api, sequence: int, generation: int, **reading: object) -> None:
     """A node's report of one task."""
-    seen = {"name": "nightly", "gpu_index": 0, "batch": 8, "iteration_ms": 20.0, **reading}
-    assert api.sync(sequence=sequence, generation=generation, tasks=[seen]).status_code == 200
+    seen = {
+        "name": "nightly",
+        "gpu_index": 0,
+        "batch": 8,
+        "iteration_ms": 20.0,
+        **reading,
+    }
+    assert (
+        api.sync(sequence=sequence, generation=generation, tasks=[seen]).status_code
+        == 200
+    )
 
 
 def tick(api: Api, *services: object) -> TickOutcome:
@@ -55,7 +87,12 @@ def refused(api: Api, manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_a_task_is_placed_beside_a_service_runs_and_finishes(api: Api) -> None:
     api.put("services/chat", service(scaling={"min_replicas": 1}))
-    assert api.put("tasks/nightly", task(deadline_after_s=600.0), token="operator").status_code == 201
+    assert (
+        api.put(
+            "tasks/nightly", task(deadline_after_s=600.0), token="operator"
+        ).status_code
+        == 201
+    )
     assert api.get("tasks/nightly")["status"]["state"] == "queued"
     assert api.sync(sequence=1, services=[reading(arrivals=2)]).status_code == 200
     outcome = tick(api)
@@ -67,20 +104,36 @@ def test_a_task_is_placed_beside_a_service_runs_and_finishes(api: Api) -> None:
         for gpu in api.sync(sequence=2, generation=0).json()["command"]["gpus"]
         if any(each["name"] == "nightly" for each in gpu.get("tasks", ()))
     ]
-    assert (command["index"], command["tasks"][0]["iterations"], command["tasks"][0]["batch"]) == (index, 1000, 8)
+    assert (
+        command["index"],
+        command["tasks"][0]["iterations"],
+        command["tasks"][0]["batch"],
+    ) == (index, 1000, 8)
 
     here = {"gpu_index": index, "sm_percent": share}
     sync(api, 3, outcome.generation, state="running", done_iterations=250.0, **here)
     api.clock.advance(10.0)
     status = api.get("tasks/nightly")["status"]
-    assert (status["state"], status["done_iterations"], status["iterations_per_s"]) == ("running", 250.0, 50.0)
+    assert (status["state"], status["done_iterations"], status["iterations_per_s"]) == (
+        "running",
+        250.0,
+        50.0,
+    )
     # 750 iterations of 20 ms are left; 250 of them were 5 s of the ten that have gone by.
-    assert (status["remaining_s"], status["waited_s"], status["starts"]) == (15.0, 5.0, 1)
+    assert (status["remaining_s"], status["waited_s"], status["starts"]) == (
+        15.0,
+        5.0,
+        1,
+    )
     assert status["ends_at"] == "2026-03-01T12:00:25Z"
     assert status["deadline_at"] == "2026-03-01T12:10:00Z"
     sync(api, 4, outcome.generation, state="finished", done_iterations=1000.0, **here)
     status = api.get("tasks/nightly")["status"]
-    assert (status["state"], status["gpu"], status["remaining_s"]) == ("finished", None, None)
+    assert (status["state"], status["gpu"], status["remaining_s"]) == (
+        "finished",
+        None,
+        None,
+    )
     kinds = [line["kind"] for line in api.get("events?subject=task/nightly")["items"]]
     assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
     tick(api)
@@ -93,36 +146,53 @@ def test_a_cancelled_task_leaves_its_node_and_stays_in_the_list(api: Api) -> Non
     api.put("tasks/nightly", task())
     api.sync(sequence=1, services=[reading(arrivals=2)])
     first = tick(api)
-    answer = api.call("POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once")
+    answer = api.call(
+        "POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once"
+    )
     assert (answer.status_code, answer.json()["status"]["state"]) == (200, "cancelled")
-    again = api.call("POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once")
+    again = api.call(
+        "POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once"
+    )
     assert "Idempotency-Replayed" in again.headers
     assert api.call("POST", "tasks/nightly/cancel").status_code == 200
-    assert [line["kind"] for line in api.get("events?kind=TaskCancelled")["items"]] == ["TaskCancelled"]
+    assert [line["kind"] for line in api.get("events?kind=TaskCancelled")["items"]] == [
+        "TaskCancelled"
+    ]
     tick(api)
     command = api.sync(sequence=2, generation=first.generation).json()["command"]
     assert all("tasks" not in gpu for gpu in command["gpus"])
-    assert [item["metadata"]["name"] for item in api.get("tasks?state=cancelled")["items"]] == ["nightly"]
+    assert [
+        item["metadata"]["name"] for item in api.get("tasks?state=cancelled")["items"]
+    ] == ["nightly"]
     assert api.get("tasks?state=queued&state=running")["items"] == []
     assert api.call("POST", "tasks/nobody/cancel").status_code == 404
 
 
 def test_urgency_may_change_and_the_work_may_not(api: Api) -> None:
     api.put("tasks/nightly", task())
-    changed = api.put("tasks/nightly", task(priority="critical", deadline_after_s=60.0)).json()
-    assert (changed["metadata"]["generation"], changed["spec"]["priority"]) == (2, 100.0)
+    changed = api.put(
+        "tasks/nightly", task(priority="critical", deadline_after_s=60.0)
+    ).json()
+    assert (changed["metadata"]["generation"], changed["spec"]["priority"]) == (
+        2,
+        100.0,
+    )
     answer = api.call("PUT", "tasks/nightly", task(batch=1), If_Match="*")
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/spec/batch"
     assert "delete it and submit it again" in answer.json()["errors"][0]["detail"]
 
 
-def test_a_task_that_is_over_stays_as_it_was_but_for_what_is_said_of_it(api: Api) -> None:
+def test_a_task_that_is_over_stays_as_it_was_but_for_what_is_said_of_it(
+    api: Api,
+) -> None:
     api.put("tasks/nightly", task())
     assert api.call("POST", "tasks/nightly/cancel").status_code == 200
     answer = api.call("PUT", "tasks/nightly", task(deadline_after_s=60.0), If_Match="*")
     assert answer.status_code == 409
-    assert "is over (cancelled); delete it and submit it again" in answer.json()["detail"]
+    assert (
+        "is over (cancelled); delete it and submit it again" in answer.json()["detail"]
+    )
     labelled = task()
     labelled["metadata"]["labels"] = {"seen": "yes"}
     assert api.put("tasks/nightly", labelled).json()["metadata"]["generation"] == 2
@@ -132,12 +202,19 @@ def test_a_task_that_is_over_stays_as_it_was_but_for_what_is_said_of_it(api: Api
     ("spec", "iterations"),
     [
         ({"iterations": 12}, 12),
-        ({"iterations": None, "epochs": 3, "examples": 17}, 9),  # three batches of 8 hold 17 examples
+        (
+            {"iterations": None, "epochs": 3, "examples": 17},
+            9,
+        ),  # three batches of 8 hold 17 examples
         ({"iterations": None, "inputs": 17}, 3),
     ],
 )
-def test_the_work_is_answered_as_it_was_written(api: Api, spec: dict[str, object], iterations: int) -> None:
-    stored = api.put("tasks/nightly", task(**spec, checkpoint_command=["/bin/save", "--to=x"])).json()
+def test_the_work_is_answered_as_it_was_written(
+    api: Api, spec: dict[str, object], iterations: int
+) -> None:
+    stored = api.put(
+        "tasks/nightly", task(**spec, checkpoint_command=["/bin/save", "--to=x"])
+    ).json()
     for name, value in spec.items():
         assert stored["spec"][name] == value
     assert stored["spec"]["checkpoint_command"] == ["/bin/save", "--to=x"]
@@ -149,7 +226,14 @@ def test_training_that_was_never_profiled_is_taken_with_its_layers(api: Api) -> 
     stored = api.put(
         "tasks/new",
         task(
-            "new", kind="training", network=None, layers=layers, memory_mib=9000, epochs=2, examples=9, iterations=None
+            "new",
+            kind="training",
+            network=None,
+            layers=layers,
+            memory_mib=9000,
+            epochs=2,
+            examples=9,
+            iterations=None,
         ),
     ).json()
     assert (stored["spec"]["network"], stored["spec"]["layers"]) == (None, layers)
@@ -159,7 +243,9 @@ def test_training_that_was_never_profiled_is_taken_with_its_layers(api: Api) -> 
 
 def test_variants_of_a_job_are_kept(api: Api) -> None:
     variants = [{"network": "resnet50", "accuracy": 0.76}]
-    stored = api.put("tasks/nightly", task(variants=variants, accuracy_floor=0.7, weight=0.9)).json()
+    stored = api.put(
+        "tasks/nightly", task(variants=variants, accuracy_floor=0.7, weight=0.9)
+    ).json()
     assert (stored["spec"]["variants"], stored["spec"]["weight"]) == (variants, 0.9)
 
 
@@ -199,14 +285,30 @@ def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> Non
     api.add_token("team-a", "operator", ("team-a",))
     api.put("tasks/ours", task("ours", project="team-a"), token="team-a")
     api.put("tasks/theirs", task("theirs", project="team-b"))
-    assert [item["metadata"]["name"] for item in api.get("tasks", token="team-a")["items"]] == ["ours"]
+    assert [
+        item["metadata"]["name"] for item in api.get("tasks", token="team-a")["items"]
+    ] == ["ours"]
     assert api.get("tasks?project=team-b", token="team-a")["items"] == []
     assert api.call("GET", "tasks/theirs", token="team-a").status_code == 404
     assert api.call("POST", "tasks/theirs/cancel", token="team-a").status_code == 404
-    assert api.call("DELETE", "tasks/theirs", token="team-a", If_Match="*").status_code == 404
-    taken = api.call("PUT", "tasks/theirs", task("theirs", project="team-a"), token="team-a", If_None_Match="*")
+    assert (
+        api.call("DELETE", "tasks/theirs", token="team-a", If_Match="*").status_code
+        == 404
+    )
+    taken = api.call(
+        "PUT",
+        "tasks/theirs",
+        task("theirs", project="team-a"),
+        token="team-a",
+        If_None_Match="*",
+    )
     assert taken.status_code == 403 and "team-b" not in taken.text
-    assert api.call("PUT", "tasks/x", task("x", project="team-b"), token="team-a").status_code == 403
+    assert (
+        api.call(
+            "PUT", "tasks/x", task("x", project="team-b"), token="team-a"
+        ).status_code
+        == 403
+    )
     assert api.call("PUT", "tasks/x", task("x"), token="viewer").status_code == 403
 
 
@@ -217,7 +319,16 @@ def test_tasks_are_paged_and_chosen_by_label(api: Api) -> None:
         api.put(f"tasks/{name}", manifest)
     first = api.get("tasks?limit=2")
     second = api.get(f"tasks?limit=2&cursor={first['next_cursor']}")
-    assert [item["metadata"]["name"] for item in first["items"] + second["items"]] == ["a", "b", "c"]
-    assert [item["metadata"]["name"] for item in api.get("tasks?label_selector=tier=batch,team=b")["items"]] == ["b"]
+    assert [item["metadata"]["name"] for item in first["items"] + second["items"]] == [
+        "a",
+        "b",
+        "c",
+    ]
+    assert [
+        item["metadata"]["name"]
+        for item in api.get("tasks?label_selector=tier=batch,team=b")["items"]
+    ] == ["b"]
     assert api.call("GET", "tasks?state=gone").status_code == 422
-    assert api.get("tasks/a")["status"]["submitted_at"] == NOW.isoformat().replace("+00:00", "Z")
+    assert api.get("tasks/a")["status"]["submitted_at"] == NOW.isoformat().replace(
+        "+00:00", "Z"
+    )

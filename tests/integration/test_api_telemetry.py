@@ -27,13 +27,19 @@ def window(start_s: float = -10.0, **fields: object) -> dict[str, Any]:
     """A window of ten seconds that ends now: 100 requests, 90 of them answered in time."""
     base = {
         "source": "gateway-1",
-        "window_start": datetime.fromtimestamp(NOW.timestamp() + start_s, UTC).isoformat(),
+        "window_start": datetime.fromtimestamp(
+            NOW.timestamp() + start_s, UTC
+        ).isoformat(),
         "window_s": 10.0,
         "arrivals": 100,
         "served": 98,
         "in_slo": 90,
         "rejected": 2,
-        "latency_ms": [{"up_to_ms": 50, "count": 90}, {"up_to_ms": 200, "count": 7}, {"count": 1}],
+        "latency_ms": [
+            {"up_to_ms": 50, "count": 90},
+            {"up_to_ms": 200, "count": 7},
+            {"count": 1},
+        ],
     }
     return {**base, **fields}
 
@@ -49,7 +55,12 @@ def sums(api: Api) -> tuple[int, ...]:
     engine = create_engine(api.url, poolclass=pool.NullPool)
     with engine.connect() as connection:
         found = [
-            tuple(int(each or 0) for each in connection.execute(text(f"SELECT {columns} FROM {table}")).one())
+            tuple(
+                int(each or 0)
+                for each in connection.execute(
+                    text(f"SELECT {columns} FROM {table}")
+                ).one()
+            )
             for table in ("service_window", "service_hour")
         ]
     engine.dispose()
@@ -60,7 +71,12 @@ def sums(api: Api) -> tuple[int, ...]:
 def test_what_is_pushed_is_what_the_service_did(api: Api) -> None:
     assert pushed(api, window()) == (
         200,
-        {"service": "chat", "source": "gateway-1", "window_start": "2026-03-01T11:59:50Z", "stored": True},
+        {
+            "service": "chat",
+            "source": "gateway-1",
+            "window_start": "2026-03-01T11:59:50Z",
+            "stored": True,
+        },
     )
     assert sums(api) == (100, 98, 90, 2)
     seen = api.get("services/chat")["status"]["reading"]
@@ -70,7 +86,11 @@ def test_what_is_pushed_is_what_the_service_did(api: Api) -> None:
 
 
 def test_the_same_window_again_changes_nothing(api: Api) -> None:
-    assert [pushed(api, window())[1]["stored"] for _ in range(3)] == [True, False, False]
+    assert [pushed(api, window())[1]["stored"] for _ in range(3)] == [
+        True,
+        False,
+        False,
+    ]
     assert sums(api) == (100, 98, 90, 2)
 
 
@@ -82,8 +102,12 @@ def test_sources_add_up_and_so_does_what_agents_see(api: Api) -> None:
     assert sums(api) == (305, 299, 275, 6)
 
 
-@pytest.mark.parametrize("body", [window(arrivals=101), window(-15.0), window(-5.0, window_s=5.0)])
-def test_a_window_that_contradicts_another_is_refused(api: Api, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "body", [window(arrivals=101), window(-15.0), window(-5.0, window_s=5.0)]
+)
+def test_a_window_that_contradicts_another_is_refused(
+    api: Api, body: dict[str, Any]
+) -> None:
     pushed(api, window())
     status, answer = pushed(api, body)
     assert (status, "must not overlap" in answer["detail"]) == (409, True)
@@ -104,23 +128,35 @@ def test_a_window_that_contradicts_another_is_refused(api: Api, body: dict[str, 
         (window(latency_ms=[{"up_to_ms": 0, "count": 1}]), "/latency_ms/0/up_to_ms"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_name_of_its_field(api: Api, body: dict[str, Any], pointer: str) -> None:
+def test_what_cannot_be_is_refused_with_the_name_of_its_field(
+    api: Api, body: dict[str, Any], pointer: str
+) -> None:
     status, answer = pushed(api, body)
     assert (status, answer["errors"][0]["pointer"]) == (422, pointer)
     assert sums(api) == (0, 0, 0, 0)
 
 
 def test_a_project_s_token_pushes_for_its_own_services_alone(api: Api) -> None:
-    assert [pushed(api, window(), token)[0] for token in ("team-a", "team-b", "viewer", "agent")] == [
+    assert [
+        pushed(api, window(), token)[0]
+        for token in ("team-a", "team-b", "viewer", "agent")
+    ] == [
         200,
         404,
         403,
         403,
     ]
-    assert api.call("POST", "services/other/telemetry", window(), token="operator").status_code == 404
+    assert (
+        api.call(
+            "POST", "services/other/telemetry", window(), token="operator"
+        ).status_code
+        == 404
+    )
 
 
-def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(api: Api) -> None:
+def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(
+    api: Api,
+) -> None:
     for number in range(MAX_SOURCES):
         assert pushed(api, window(source=f"gateway-{number}"))[0] == 200
     status, answer = pushed(api, window(source="one-more"))

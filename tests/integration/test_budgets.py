@@ -29,14 +29,20 @@ def api(database: str) -> Iterator[Api]:
         yield running
 
 
-def budget(usd: str, *, project: str | None = None, period: str = "day", action: str = "warn") -> dict[str, Any]:
+def budget(
+    usd: str, *, project: str | None = None, period: str = "day", action: str = "warn"
+) -> dict[str, Any]:
     spec = {"usd": usd, "project": project, "period": period, "action": action}
     return {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec}
 
 
 def service(name: str, project: str) -> dict[str, Any]:
     spec = {"network": "resnet50", "slo": {"latency_ms": 100.0, "percentile": 0.98}}
-    return {"kind": "Service", "metadata": {"name": name, "project": project}, "spec": spec}
+    return {
+        "kind": "Service",
+        "metadata": {"name": name, "project": project},
+        "spec": spec,
+    }
 
 
 def tell(api: Api) -> int:
@@ -55,7 +61,11 @@ def tell(api: Api) -> int:
 
 def told(api: Api) -> list[tuple[str, str]]:
     events = api.get("events?subject=budget/limit")["items"]
-    return [(each["kind"], each["reason"]) for each in reversed(events) if each["actor"] == "controller"]
+    return [
+        (each["kind"], each["reason"])
+        for each in reversed(events)
+        if each["actor"] == "controller"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,21 +81,35 @@ def told(api: Api) -> list[tuple[str, str]]:
     ],
 )
 def test_spent_and_projected(
-    api: Api, project: str | None, period: str, spent: float, per_hour: float, projected: float
+    api: Api,
+    project: str | None,
+    period: str,
+    spent: float,
+    per_hour: float,
+    projected: float,
 ) -> None:
     api.put("budgets/limit", budget("100", project=project, period=period))
     status = api.get("budgets/limit")["status"]
-    assert (status["spent_usd"], status["spent_percent"], status["usd_per_hour"]) == (spent, spent, per_hour)
+    assert (status["spent_usd"], status["spent_percent"], status["usd_per_hour"]) == (
+        spent,
+        spent,
+        per_hour,
+    )
     assert status["projected_usd"] == pytest.approx(projected, abs=1e-9)
 
 
-def test_each_level_is_told_once_and_again_where_the_limit_was_raised_meanwhile(api: Api) -> None:
+def test_each_level_is_told_once_and_again_where_the_limit_was_raised_meanwhile(
+    api: Api,
+) -> None:
     api.put("budgets/limit", budget("4.50"))
     assert [tell(api), tell(api)] == [1, 0]
     api.put("budgets/limit", budget("3.60"))
     assert [tell(api), tell(api)] == [1, 0]
     assert told(api) == [
-        ("BudgetNearlySpent", "3.60 of 4.50 USD of this day are spent by the whole cluster"),
+        (
+            "BudgetNearlySpent",
+            "3.60 of 4.50 USD of this day are spent by the whole cluster",
+        ),
         ("BudgetSpent", "3.60 of 3.60 USD of this day are spent by the whole cluster"),
     ]
 
@@ -104,16 +128,32 @@ def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
         "project web"
     )
     task = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 10}
-    manifest = {"kind": "Task", "metadata": {"name": "nightly", "project": "web"}, "spec": task}
+    manifest = {
+        "kind": "Task",
+        "metadata": {"name": "nightly", "project": "web"},
+        "spec": task,
+    }
     assert api.call("PUT", "tasks/nightly", manifest).status_code == 409
-    assert api.call("PUT", "services/fresh?force=true", service("fresh", "default")).status_code == 201
+    assert (
+        api.call(
+            "PUT", "services/fresh?force=true", service("fresh", "default")
+        ).status_code
+        == 201
+    )
     api.put("services/chat?force=true", service("chat", "web"))
 
 
 @pytest.mark.parametrize(("usd", "action"), [("1.39", "block_new"), ("1.00", "warn")])
-def test_a_budget_that_is_not_spent_or_only_warns_refuses_nothing(api: Api, usd: str, action: str) -> None:
+def test_a_budget_that_is_not_spent_or_only_warns_refuses_nothing(
+    api: Api, usd: str, action: str
+) -> None:
     api.put("budgets/limit", budget(usd, project="web", action=action))
-    assert api.call("PUT", "services/fresh?force=true", service("fresh", "web")).status_code == 201
+    assert (
+        api.call(
+            "PUT", "services/fresh?force=true", service("fresh", "web")
+        ).status_code
+        == 201
+    )
 
 
 def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
@@ -122,13 +162,22 @@ def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
     assert api.get("budgets", token="web")["items"] == []
     assert api.call("GET", "budgets/limit", token="web").status_code == 404
     api.put("budgets/limit", budget("100", project="web"))
-    assert [each["spec"]["project"] for each in api.get("budgets", token="web")["items"]] == ["web"]
+    assert [
+        each["spec"]["project"] for each in api.get("budgets", token="web")["items"]
+    ] == ["web"]
 
 
 def test_a_budget_goes_and_a_wrong_one_is_refused(api: Api) -> None:
     api.put("budgets/limit", budget("100"))
     assert api.call("DELETE", "budgets/limit", If_Match="*").status_code == 204
     assert api.call("GET", "budgets/limit").status_code == 404
-    for wrong in (budget("0"), budget("1", period="week"), budget("1", project="nobody")):
+    for wrong in (
+        budget("0"),
+        budget("1", period="week"),
+        budget("1", project="nobody"),
+    ):
         assert api.call("PUT", "budgets/limit", wrong).status_code == 422
-    assert api.call("PUT", "budgets/limit", budget("1"), token="operator").status_code == 403
+    assert (
+        api.call("PUT", "budgets/limit", budget("1"), token="operator").status_code
+        == 403
+    )

@@ -76,7 +76,9 @@ def control_plane(database: str) -> Iterator[ControlPlane]:
     # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
     listening = socket.create_server(("127.0.0.1", 0))
     server = make_server(make_plane(Settings(), database))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
+    thread = threading.Thread(
+        target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
+    )
     thread.start()
     try:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -90,7 +92,11 @@ def control_plane(database: str) -> Iterator[ControlPlane]:
 async def _admin_token(url: str) -> str:
     engine = make_engine(url, pool_size=2)
     try:
-        return (await create_locally(engine, name="admin", scope="admin", at=datetime.now(UTC))).secret
+        return (
+            await create_locally(
+                engine, name="admin", scope="admin", at=datetime.now(UTC)
+            )
+        ).secret
     finally:
         await engine.dispose()
 
@@ -99,7 +105,9 @@ async def _admin_token(url: str) -> str:
 def plimsoll(control_plane: ControlPlane) -> Callable[..., Result]:
     """Runs a command line against that control plane over real HTTP."""
 
-    def call(*arguments: str | Path, stdin: str = "", token: str = control_plane.token) -> Result:
+    def call(
+        *arguments: str | Path, stdin: str = "", token: str = control_plane.token
+    ) -> Result:
         environment = {"PLIMSOLL_URL": control_plane.url, "PLIMSOLL_TOKEN": token}
         return cli(*arguments, api=None, stdin=stdin, environment=environment)
 
@@ -113,7 +121,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_objects_are_applied_listed_described_changed_and_deleted(plimsoll: Callable[..., Result], file: Path) -> None:
+def test_objects_are_applied_listed_described_changed_and_deleted(
+    plimsoll: Callable[..., Result], file: Path
+) -> None:
     assert plimsoll("diff", "-f", file).code == 1
     applied = plimsoll("apply", "-f", file, stdin="y\n")
     assert (applied.code, applied.err) == (0, "Apply? [y/N] ")
@@ -121,21 +131,45 @@ def test_objects_are_applied_listed_described_changed_and_deleted(plimsoll: Call
     again = plimsoll("apply", "-f", file)
     assert again.out.splitlines()[-1] == "0 to create, 0 to change, 5 unchanged."
 
-    assert plimsoll("get", "services").out.splitlines()[1].split()[:6] == ["chat", "bert", "p98", "≤", "100", "ms"]
-    assert [line.split()[0] for line in plimsoll("get", "gpus").out.splitlines()[1:]] == ["n1/gpu-0", "n1/gpu-1"]
-    for kind in ("nodes", "gpu-types", "networks", "profiles", "projects", "policies", "tokens"):
+    assert plimsoll("get", "services").out.splitlines()[1].split()[:6] == [
+        "chat",
+        "bert",
+        "p98",
+        "≤",
+        "100",
+        "ms",
+    ]
+    assert [
+        line.split()[0] for line in plimsoll("get", "gpus").out.splitlines()[1:]
+    ] == ["n1/gpu-0", "n1/gpu-1"]
+    for kind in (
+        "nodes",
+        "gpu-types",
+        "networks",
+        "profiles",
+        "projects",
+        "policies",
+        "tokens",
+    ):
         assert plimsoll("get", kind).code == 0
     described = plimsoll("describe", "service", "chat").out
     assert "Feasible" in described
     assert "ServiceCreated" in described
 
     printed = plimsoll("get", "service", "chat", "-o", "yaml").out
-    changed = plimsoll("apply", "-f", "-", "-y", stdin=printed.replace("mode: auto", "mode: advise"))
+    changed = plimsoll(
+        "apply", "-f", "-", "-y", stdin=printed.replace("mode: auto", "mode: advise")
+    )
     assert "    spec.mode: auto → advise" in changed.out
-    assert json.loads(plimsoll("get", "service", "chat", "-o", "json").out)["spec"]["mode"] == "advise"
+    assert (
+        json.loads(plimsoll("get", "service", "chat", "-o", "json").out)["spec"]["mode"]
+        == "advise"
+    )
 
     assert plimsoll("cordon", "n1").code == 0
-    assert plimsoll("get", "node", "n1", "-o", "json").out.count('"cordoned": true') == 1
+    assert (
+        plimsoll("get", "node", "n1", "-o", "json").out.count('"cordoned": true') == 1
+    )
     assert plimsoll("delete", "service", "chat", "-y").out == "Service chat deleted\n"
     gone = plimsoll("get", "service", "chat")
     assert (gone.code, gone.err) == (1, "Error: no service is called 'chat'\n")
@@ -159,7 +193,10 @@ def test_a_task_is_applied_read_back_changed_and_deleted(
     task.write_text(TASK)
     applied = plimsoll("apply", "-f", task, "-y")
     assert (applied.code, "does not keep" in applied.out) == (0, False)
-    assert plimsoll("diff", "-f", task).out.splitlines()[-1] == "0 to create, 0 to change, 1 unchanged."
+    assert (
+        plimsoll("diff", "-f", task).out.splitlines()[-1]
+        == "0 to create, 0 to change, 1 unchanged."
+    )
     listed = plimsoll("get", "tasks", "-l", "team=search").out.splitlines()
     assert listed[1].split()[:4] == ["nightly", "bert", "queued", "0.0"]
     assert "TaskSubmitted" in plimsoll("describe", "task", "nightly").out
@@ -169,24 +206,42 @@ def test_a_task_is_applied_read_back_changed_and_deleted(
     assert "    spec.priority: 10 → 100" in plimsoll("apply", "-f", task, "-y").out
     task.write_text(TASK.replace("inputs: 1000", "inputs: 2000"))
     refused = plimsoll("apply", "-f", task, "-y")
-    assert (refused.code, refused.err.startswith(f"Error: {task}:4: spec.inputs: cannot be changed once")) == (1, True)
+    assert (
+        refused.code,
+        refused.err.startswith(f"Error: {task}:4: spec.inputs: cannot be changed once"),
+    ) == (1, True)
     assert plimsoll("delete", "-f", task, "-y").out == "Task nightly deleted\n"
     assert plimsoll("get", "tasks").err == "No tasks.\n"
 
 
-def test_an_impossible_slo_is_refused_at_its_line_with_the_least(plimsoll: Callable[..., Result], file: Path) -> None:
+def test_an_impossible_slo_is_refused_at_its_line_with_the_least(
+    plimsoll: Callable[..., Result], file: Path
+) -> None:
     file.write_text(MANIFESTS.replace("latency_ms: 100", "latency_ms: 2"))
     refused = plimsoll("apply", "-f", file, "-y")
     assert refused.code == 1
-    assert f"{file}:31: spec.slo: 2 ms at percentile 0.98 is impossible on T4; the least SLO possible is" in refused.err
-    assert "4 of 5 objects were written before this one; `plimsoll apply --force` accepts it" in refused.err
+    assert (
+        f"{file}:31: spec.slo: 2 ms at percentile 0.98 is impossible on T4; the least SLO possible is"
+        in refused.err
+    )
+    assert (
+        "4 of 5 objects were written before this one; `plimsoll apply --force` accepts it"
+        in refused.err
+    )
     assert plimsoll("apply", "-f", file, "-y", "--force").code == 0
 
 
-def test_names_that_nothing_has_are_refused_at_their_line(plimsoll: Callable[..., Result], file: Path) -> None:
-    file.write_text(MANIFESTS.replace("  network: bert\n  slo", "  network: brt\n  slo"))
+def test_names_that_nothing_has_are_refused_at_their_line(
+    plimsoll: Callable[..., Result], file: Path
+) -> None:
+    file.write_text(
+        MANIFESTS.replace("  network: bert\n  slo", "  network: brt\n  slo")
+    )
     refused = plimsoll("apply", "-f", file, "-y")
-    assert f"{file}:30: spec.network: no network is called 'brt'; did you mean bert? There are bert" in refused.err
+    assert (
+        f"{file}:30: spec.network: no network is called 'brt'; did you mean bert? There are bert"
+        in refused.err
+    )
 
 
 def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
@@ -194,15 +249,29 @@ def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
 ) -> None:
     assert plimsoll("apply", "-f", file, "-y").code == 0
     points, samples = tmp_path / "points.csv", tmp_path / "samples.csv"
-    assert plimsoll("samples", "plan", "bert", "--gpu-type", "T4", "--count", "16", "-o", points).code == 0
+    assert (
+        plimsoll(
+            "samples", "plan", "bert", "--gpu-type", "T4", "--count", "16", "-o", points
+        ).code
+        == 0
+    )
     header, *rows = points.read_text().splitlines()
     batches = [float(row.split(",")[2]) for row in rows]
-    filled = [f"{row},{5 + 2 * batch:g},{1000 + batch:g}" for row, batch in zip(rows, batches, strict=True)]
+    filled = [
+        f"{row},{5 + 2 * batch:g},{1000 + batch:g}"
+        for row, batch in zip(rows, batches, strict=True)
+    ]
     samples.write_text("\n".join([f"{header},latency_ms,memory_mib", *filled]) + "\n")
 
     nothing_yet = plimsoll("samples", "fit", "bert")
-    assert (nothing_yet.code, "Hint: `plimsoll samples send" in nothing_yet.err) == (1, True)
-    sent = [plimsoll("samples", "send", samples).out.splitlines()[1].split() for _ in range(2)]
+    assert (nothing_yet.code, "Hint: `plimsoll samples send" in nothing_yet.err) == (
+        1,
+        True,
+    )
+    sent = [
+        plimsoll("samples", "send", samples).out.splitlines()[1].split()
+        for _ in range(2)
+    ]
     assert sent == [["bert", "16", "16", "0"], ["bert", "16", "0", "16"]]
 
     fitted = plimsoll("samples", "fit", "bert", "-o", "json")
@@ -215,33 +284,59 @@ def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
     assert max(map(len, applied.out.splitlines()[:-1])) <= 80
     assert applied.out.splitlines()[-1].startswith("T4 ")
     described = plimsoll("describe", "network", "bert").out.splitlines()
-    assert ["16" in line.split() for line in described if line.startswith("    T4 ")] == [True]
+    assert [
+        "16" in line.split() for line in described if line.startswith("    T4 ")
+    ] == [True]
 
-    samples.write_text("network,gpu_type,batch,sm_percent,latency_ms\nbert,T4,1,50,9\nbert,T5,1,50,9\n")
+    samples.write_text(
+        "network,gpu_type,batch,sm_percent,latency_ms\nbert,T4,1,50,9\nbert,T5,1,50,9\n"
+    )
     refused = plimsoll("samples", "send", samples)
-    assert refused.err == f"Error: {samples}:3: column gpu_type: no GPU type is called 'T5'; there are T4\n"
+    assert (
+        refused.err
+        == f"Error: {samples}:3: column gpu_type: no GPU type is called 'T5'; there are T4\n"
+    )
     samples.write_text("network,gpu_type,batch,sm_percent,latency_ms\nbrt,T4,1,50,9\n")
-    assert f"{samples}:2: column network: no network is called 'brt'" in plimsoll("samples", "send", samples).err
+    assert (
+        f"{samples}:2: column network: no network is called 'brt'"
+        in plimsoll("samples", "send", samples).err
+    )
 
 
-def test_a_bad_token_and_a_narrow_one_are_told_apart(plimsoll: Callable[..., Result], file: Path) -> None:
+def test_a_bad_token_and_a_narrow_one_are_told_apart(
+    plimsoll: Callable[..., Result], file: Path
+) -> None:
     unknown = plimsoll("get", "services", token="plim_admin_" + "x" * 43)
-    assert (unknown.code, "not known" in unknown.err, "PLIMSOLL_TOKEN" in unknown.err) == (1, True, True)
+    assert (
+        unknown.code,
+        "not known" in unknown.err,
+        "PLIMSOLL_TOKEN" in unknown.err,
+    ) == (1, True, True)
     secret = plimsoll("token", "create", "reader", "--scope", "viewer").out.strip()
     narrow = plimsoll("apply", "-f", file, "-y", token=secret)
     assert (narrow.code, "needs a token of scope admin" in narrow.err) == (1, True)
     assert plimsoll("token", "revoke", "reader").code == 0
 
 
-def test_decisions_and_reports_answer_on_an_empty_fleet(plimsoll: Callable[..., Result]) -> None:
+def test_decisions_and_reports_answer_on_an_empty_fleet(
+    plimsoll: Callable[..., Result],
+) -> None:
     assert plimsoll("pause").code == 0
     assert plimsoll("get", "policies").out.splitlines()[1].split()[3] == "yes"
     assert plimsoll("resume").code == 0
     assert plimsoll("explain").err.startswith("Error: no plan is in force yet")
     asked = plimsoll("what-if", "--suggest", "--time-limit", "5")
-    assert (asked.code, asked.out.splitlines()[1].split()[:4]) == (0, ["as", "it", "is", "$0.0000"])
+    assert (asked.code, asked.out.splitlines()[1].split()[:4]) == (
+        0,
+        ["as", "it", "is", "$0.0000"],
+    )
     assert plimsoll("approve", "99").err == "Error: there is no plan 99\n"
-    for report in (["cost"], ["cost", "--by", "project"], ["cost", "--by", "gpu-type"], ["slo"]):
+    for report in (
+        ["cost"],
+        ["cost", "--by", "project"],
+        ["cost", "--by", "gpu-type"],
+        ["slo"],
+    ):
         assert plimsoll(*report).code == 0
 
 
@@ -252,14 +347,20 @@ def test_policies_are_compared_switched_in_groups_and_switched_back(
     assert plimsoll("apply", "-f", file, "-y").code == 0
     compared = plimsoll("policy", "compare", "joint", "k8s_hpa")
     assert (compared.code, compared.err) == (0, "")
-    assert [line.split()[0] for line in compared.out.splitlines()[1:3]] == ["joint", "k8s_hpa"]
+    assert [line.split()[0] for line in compared.out.splitlines()[1:3]] == [
+        "joint",
+        "k8s_hpa",
+    ]
 
     groups = "groups: [{name: web, policy: hetsev, projects: [default]}]"
     policy = (
-        f"{{apiVersion: plimsoll/v1, kind: Policy, metadata: {{name: default}}, spec: {{policy: joint, {groups}}}}}"
+        f"{{apiVersion: "
+        f"plimsoll/v1, kind: Policy, metadata: {{name: default}}, spec: {{policy: joint, {groups}}}}}"
     )
     assert plimsoll("apply", "-f", "-", "-y", stdin=policy).code == 0
-    switched = plimsoll("policy", "switch", "k8s_hpa", "--group", "web", "-y", "--approve")
+    switched = plimsoll(
+        "policy", "switch", "k8s_hpa", "--group", "web", "-y", "--approve"
+    )
     assert (switched.code, switched.err) == (0, "")
     assert switched.out.splitlines()[0] == "group web: hetsev → k8s_hpa"
     assert "  web: k8s_hpa decided" in switched.out
@@ -274,17 +375,23 @@ def test_policies_are_compared_switched_in_groups_and_switched_back(
     assert (spec["groups"][0]["policy"], spec["approve_switch"]) == ("hetsev", True)
 
 
-def test_version_says_which_api_answers(plimsoll: Callable[..., Result], control_plane: ControlPlane) -> None:
+def test_version_says_which_api_answers(
+    plimsoll: Callable[..., Result], control_plane: ControlPlane
+) -> None:
     assert f"API v1 at {control_plane.url}" in plimsoll("version").out
 
 
 def test_the_schema_is_upgraded_checked_and_shown(
-    empty_database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    empty_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PLIMSOLL_DATABASE_URL", empty_database)
     assert run(["db", "check"]) == 1
     assert "run `plimsoll db upgrade`" in capfd.readouterr().err
-    assert [run(["db", command]) for command in ("upgrade", "check", "current", "upgrade")] == [0, 0, 0, 0]
+    assert [
+        run(["db", command]) for command in ("upgrade", "check", "current", "upgrade")
+    ] == [0, 0, 0, 0]
     assert "already" in capfd.readouterr().out.splitlines()[-1]
 
 
@@ -302,7 +409,10 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(
     monkeypatch.setenv("PLIMSOLL_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:1/x")
     assert run(["db", "check"]) == 1
     shown = capfd.readouterr().err
-    assert "the database does not answer (postgresql://me:***@127.0.0.1:1/x): connection failed" in shown
+    assert (
+        "the database does not answer (postgresql://me:***@127.0.0.1:1/x): connection failed"
+        in shown
+    )
     assert "hidden" not in shown
 
 
@@ -316,20 +426,36 @@ def test_looking_for_an_embedded_database_does_not_make_one(
     assert not (tmp_path / "none").exists()
 
 
-SERVE = (sys.executable, "-c", "from app.cli.main import main; main()", "serve", "--upgrade", "--port")
+SERVE = (
+    sys.executable,
+    "-c",
+    "from app.cli.main import main; main()",
+    "serve",
+    "--upgrade",
+    "--port",
+)
 
 
-def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(tmp_path: Path) -> None:
+def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(
+    tmp_path: Path,
+) -> None:
     environment = {"PLIMSOLL_DATA_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
     with subprocess.Popen(
-        [*SERVE, "0"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT
+        [*SERVE, "0"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        cwd=ROOT,
     ) as serving:
         watchdog = threading.Timer(90, serving.kill)
         watchdog.start()
         try:
             assert serving.stderr is not None
             printed = ""
-            while "startup complete" not in printed and (line := serving.stderr.readline()):
+            while "startup complete" not in printed and (
+                line := serving.stderr.readline()
+            ):
                 printed += line
             serving.terminate()
             printed += serving.stderr.read()
@@ -341,19 +467,32 @@ def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(tmp_pa
     assert not was_running
 
 
-def test_serve_says_that_its_port_is_taken_before_it_starts_a_database(tmp_path: Path) -> None:
-    environment = {"PLIMSOLL_DATA_DIR": str(tmp_path / "none"), "PATH": os.environ["PATH"]}
+def test_serve_says_that_its_port_is_taken_before_it_starts_a_database(
+    tmp_path: Path,
+) -> None:
+    environment = {
+        "PLIMSOLL_DATA_DIR": str(tmp_path / "none"),
+        "PATH": os.environ["PATH"],
+    }
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = subprocess.run(
-            [*SERVE, port], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=60, check=False
+            [*SERVE, port],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+            timeout=60,
+            check=False,
         )
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1, port {port}" in ended.stderr
     assert not (tmp_path / "none").exists()
 
 
-def test_a_webhook_is_applied_shown_and_deleted_and_its_secret_printed_once(plimsoll: Callable[..., Result]) -> None:
+def test_a_webhook_is_applied_shown_and_deleted_and_its_secret_printed_once(
+    plimsoll: Callable[..., Result],
+) -> None:
     manifest = """
 apiVersion: plimsoll/v1
 kind: Webhook
@@ -363,8 +502,15 @@ spec: {url: "https://hooks.example.com/", kinds: [BudgetSpent]}
     created = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
     assert "whsec_" in created.out
     again = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
-    changed = plimsoll("apply", "-y", "-f", "-", stdin=manifest.replace("BudgetSpent", "PlanPushed"))
-    seen = [again, changed, plimsoll("get", "webhooks"), plimsoll("describe", "webhook", "chat")]
+    changed = plimsoll(
+        "apply", "-y", "-f", "-", stdin=manifest.replace("BudgetSpent", "PlanPushed")
+    )
+    seen = [
+        again,
+        changed,
+        plimsoll("get", "webhooks"),
+        plimsoll("describe", "webhook", "chat"),
+    ]
     assert [result.code for result in seen] == [0, 0, 0, 0]
     assert "whsec_" not in "".join(result.out for result in seen)
     assert "PlanPushed" in seen[2].out

@@ -23,10 +23,17 @@ FIRST_PORT = own_ports()
 
 
 @contextmanager
-def controller(url: str, directory: Path, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
+def controller(
+    url: str, directory: Path, *options: str
+) -> "Iterator[subprocess.Popen[bytes]]":
     """`plimsoll controller` on that database; killed at the end."""
     directory.mkdir()
-    process = plimsoll(["controller", *options], directory, PLIMSOLL_DATABASE_URL=url, PLIMSOLL_WEBHOOK_PRIVATE="true")
+    process = plimsoll(
+        ["controller", *options],
+        directory,
+        PLIMSOLL_DATABASE_URL=url,
+        PLIMSOLL_WEBHOOK_PRIVATE="true",
+    )
     try:
         yield process
     finally:
@@ -42,22 +49,40 @@ def shown(port: int) -> str:
         return ""
 
 
-def test_it_shows_its_metrics_leads_and_gives_the_lead_back_at_the_end(database: str, tmp_path: Path) -> None:
-    with controller(database, tmp_path / "c", "--metrics-port", str(FIRST_PORT)) as process:
+def test_it_shows_its_metrics_leads_and_gives_the_lead_back_at_the_end(
+    database: str, tmp_path: Path
+) -> None:
+    with controller(
+        database, tmp_path / "c", "--metrics-port", str(FIRST_PORT)
+    ) as process:
         until(lambda: "# TYPE plimsoll_ticks_total counter" in shown(FIRST_PORT))
-        until(lambda: scalar(database, "SELECT holder FROM leader").endswith(f":{process.pid}"))
+        until(
+            lambda: scalar(database, "SELECT holder FROM leader").endswith(
+                f":{process.pid}"
+            )
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "c" / "log").read_text()
     assert "Traceback" not in (tmp_path / "c" / "log").read_text()
     # Nothing of it is left that could hold the lead.
-    assert scalar(database, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plimsoll-controller'") == 0
+    assert (
+        scalar(
+            database,
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plimsoll-controller'",
+        )
+        == 0
+    )
 
 
-def test_a_database_without_a_schema_is_said(empty_database: str, tmp_path: Path) -> None:
+def test_a_database_without_a_schema_is_said(
+    empty_database: str, tmp_path: Path
+) -> None:
     with controller(empty_database, tmp_path / "c") as process:
         assert process.wait(PATIENCE_S) == 1
     said = (tmp_path / "c" / "log").read_text()
-    assert "`plimsoll controller --upgrade` does both" in said and "Traceback" not in said
+    assert (
+        "`plimsoll controller --upgrade` does both" in said and "Traceback" not in said
+    )
 
 
 def test_a_webhook_that_was_sent_but_not_recorded_is_sent_again_under_the_same_id(
@@ -66,7 +91,9 @@ def test_a_webhook_that_was_sent_but_not_recorded_is_sent_again_under_the_same_i
     with running_api(database) as api, running_receiver() as receiver:
         # A process has the machine's clock: what the API writes must not be in its future.
         api.clock.advance(time.time() - NOW.timestamp())
-        secret = api.put("webhooks/chat", webhook(receiver.url)).json()["status"]["secret"]
+        secret = api.put("webhooks/chat", webhook(receiver.url)).json()["status"][
+            "secret"
+        ]
 
         def waiting() -> int:
             return int(api.get("webhooks/chat")["status"]["waiting"])
@@ -86,11 +113,17 @@ def test_a_webhook_that_was_sent_but_not_recorded_is_sent_again_under_the_same_i
             assert second.wait(PATIENCE_S) == 0
     assert all(is_signed(secret, headers, body) for headers, body in receiver.got)
     (first, _), (cut_off, body), (again, same_body) = receiver.got
-    assert first["Plimsoll-Webhook-Id"] != cut_off["Plimsoll-Webhook-Id"] == again["Plimsoll-Webhook-Id"]
+    assert (
+        first["Plimsoll-Webhook-Id"]
+        != cut_off["Plimsoll-Webhook-Id"]
+        == again["Plimsoll-Webhook-Id"]
+    )
     assert body == same_body
 
 
 def make_due(url: str) -> None:
     """Let what waits be tried at once: the 5 seconds after a first try are tested elsewhere."""
     with psycopg.connect(conninfo(url)) as connection:
-        connection.execute("UPDATE webhook_delivery SET next_at = %s", [datetime.now(UTC)])
+        connection.execute(
+            "UPDATE webhook_delivery SET next_at = %s", [datetime.now(UTC)]
+        )

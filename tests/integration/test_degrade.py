@@ -10,7 +10,14 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.workloads.budgets import step_degraded
 from tests.app.runner import cli
-from tests.integration.api_harness import Api, fill, reading, run_apart, running_api, service
+from tests.integration.api_harness import (
+    Api,
+    fill,
+    reading,
+    run_apart,
+    running_api,
+    service,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +45,12 @@ def hear(api: Api, sequence: int, *, after_s: float = 0.0) -> None:
     services = [reading(name, arrivals) for name, arrivals in RATES.items()]
     targets = api.get("plans?state=target&limit=1")["items"]
     generation = targets[0]["generation"] if targets else 0
-    answer = api.sync(sequence=sequence, window_start_s=start, services=services, generation=generation)
+    answer = api.sync(
+        sequence=sequence,
+        window_start_s=start,
+        services=services,
+        generation=generation,
+    )
     assert answer.status_code == 200, answer.text
 
 
@@ -57,8 +69,16 @@ def look(api: Api) -> int:
 
 
 def put(api: Api, usd: Decimal, **changes: object) -> None:
-    spec = {"usd": str(usd), "project": "team-a", "period": "day", "action": "degrade", **changes}
-    api.put("budgets/limit", {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec})
+    spec = {
+        "usd": str(usd),
+        "project": "team-a",
+        "period": "day",
+        "action": "degrade",
+        **changes,
+    }
+    api.put(
+        "budgets/limit", {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec}
+    )
 
 
 def status(api: Api) -> Any:
@@ -67,7 +87,10 @@ def status(api: Api) -> Any:
 
 def planned(api: Api) -> dict[str, tuple[float, str]]:
     """Rate and method by service, of the newest plan."""
-    return {each["service"]: (each["arrival_rate_rps"], each["method"]) for each in api.get("demand")["items"]}
+    return {
+        each["service"]: (each["arrival_rate_rps"], each["method"])
+        for each in api.get("demand")["items"]
+    }
 
 
 def spend(api: Api) -> None:
@@ -81,13 +104,18 @@ def told(api: Api) -> list[str]:
     return [each["kind"] for each in reversed(items) if each["actor"] == "controller"]
 
 
-def test_a_spent_budget_plans_the_least_important_service_for_less_until_its_day_is_over(api: Api) -> None:
+def test_a_spent_budget_plans_the_least_important_service_for_less_until_its_day_is_over(
+    api: Api,
+) -> None:
     whole, dear = planned(api), status_of_rate(api)
     spend(api)
     assert (look(api), look(api)) == (1, 0)
     api.tick()
     (rate, method), kept = planned(api)["nightly"], planned(api)["chat"]
-    assert (rate, method) == (pytest.approx(whole["nightly"][0] / 2, rel=0.01), "degraded")
+    assert (rate, method) == (
+        pytest.approx(whole["nightly"][0] / 2, rel=0.01),
+        "degraded",
+    )
     assert kept == (pytest.approx(whole["chat"][0], rel=0.01), whole["chat"][1])
     assert status(api)["degraded"] == [{"service": "nightly", "demand_percent": 50.0}]
     assert status(api)["usd_per_hour"] < dear
@@ -114,7 +142,9 @@ def test_the_plan_the_explanation_and_the_commands_say_so(api: Api) -> None:
     words = "budget limit is exceeded: planned of the demand: nightly for 50 %"
     assert words in found["messages"]
     limits = {each["service"]: each["limit"] for each in found["services"]}
-    assert limits["nightly"].startswith("an exceeded budget: a part of its demand is left out; ")
+    assert limits["nightly"].startswith(
+        "an exceeded budget: a part of its demand is left out; "
+    )
     assert "budget" not in limits["chat"]
     assert words in command(api, "explain", str(newest))
     assert "degrade: 1 service for less" in command(api, "get", "budgets")
@@ -124,21 +154,34 @@ def command(api: Api, *words: str) -> str:
     """What the command prints, asking that control plane."""
 
     def forward(request: httpx2.Request) -> httpx2.Response:
-        answer = api.client.request(request.method, request.url.raw_path.decode(), headers=dict(request.headers))
-        return httpx2.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
+        answer = api.client.request(
+            request.method, request.url.raw_path.decode(), headers=dict(request.headers)
+        )
+        return httpx2.Response(
+            answer.status_code, headers=dict(answer.headers), content=answer.content
+        )
 
-    result = cli(*words, api=forward, environment={"PLIMSOLL_TOKEN": api.secrets["admin"]})
+    result = cli(
+        *words, api=forward, environment={"PLIMSOLL_TOKEN": api.secrets["admin"]}
+    )
     assert result.code == 0, result.err
     return result.out
 
 
-def test_it_goes_down_step_by_step_and_a_raised_or_other_budget_gives_all_back(api: Api) -> None:
+def test_it_goes_down_step_by_step_and_a_raised_or_other_budget_gives_all_back(
+    api: Api,
+) -> None:
     spend(api)
     api.put("services/chat", service("chat", "team-a", priority="standard"))
     shares = []
     for sequence in range(3, 8):
         look(api)
-        shares.append({each["service"]: each["demand_percent"] for each in status(api)["degraded"]})
+        shares.append(
+            {
+                each["service"]: each["demand_percent"]
+                for each in status(api)["degraded"]
+            }
+        )
         hear(api, sequence, after_s=300.0)
         api.tick()
     nightly, both = {"nightly": 25.0}, {"chat": 25.0, "nightly": 25.0}
@@ -148,8 +191,14 @@ def test_it_goes_down_step_by_step_and_a_raised_or_other_budget_gives_all_back(a
     assert told(api)[-2:] == ["BudgetDegrades", "BudgetRestores"]
 
 
-def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(api: Api) -> None:
-    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"mode": "approve"}}
+def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(
+    api: Api,
+) -> None:
+    policy = {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"mode": "approve"},
+    }
     spend(api)
     assert look(api) == 1
     hear(api, 3, after_s=600.0)
@@ -157,7 +206,9 @@ def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(api: Ap
     api.put("policies/default", policy)
     api.tick()
     hear(api, 4, after_s=600.0)
-    assert look(api) == 0  # A person has not approved yet, though nothing else comes from the next tick.
+    assert (
+        look(api) == 0
+    )  # A person has not approved yet, though nothing else comes from the next tick.
     api.tick()
     assert look(api) == 0
     waiting = api.get("plans?state=proposed&limit=1")["items"][0]["id"]
@@ -167,7 +218,9 @@ def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(api: Ap
     assert status(api)["degraded"] == [{"service": "nightly", "demand_percent": 25.0}]
 
 
-def test_a_protected_priority_may_be_named_and_a_budget_that_is_not_exceeded_takes_nothing(api: Api) -> None:
+def test_a_protected_priority_may_be_named_and_a_budget_that_is_not_exceeded_takes_nothing(
+    api: Api,
+) -> None:
     put(api, Decimal(1000), protected_priority="standard")
     assert api.get("budgets/limit")["spec"]["protected_priority"] == 10.0
     assert (look(api), status(api)["degraded"]) == (0, [])

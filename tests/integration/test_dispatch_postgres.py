@@ -18,7 +18,14 @@ from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Task
-from tests.integration.fleet import START, make_bound, make_observation, make_record, push, with_fleet
+from tests.integration.fleet import (
+    START,
+    make_bound,
+    make_observation,
+    make_record,
+    push,
+    with_fleet,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +52,9 @@ class Place:
         self.clock = ManualControlClock()
         self.clock.advance((START - self.clock.now()).total_seconds())
         self.store = OvertakenStore(engine)
-        self.dispatcher = JobDispatcher(store=self.store, clock=self.clock, turn=asyncio.Lock())
+        self.dispatcher = JobDispatcher(
+            store=self.store, clock=self.clock, turn=asyncio.Lock()
+        )
         self.sequence = 0
 
     async def begin(self, settings: PolicySettings) -> None:
@@ -54,14 +63,28 @@ class Place:
         await push(self.store, self.clock.now(), {"n1/gpu-0": [("chat", 60.0, 2048.0)]})
 
     async def submit(self, name: str, network: str = "resnet50") -> None:
-        task = Task(name=name, kind="offline", network=network, batch=8, iterations=100, weight=0.75)
+        task = Task(
+            name=name,
+            kind="offline",
+            network=network,
+            batch=8,
+            iterations=100,
+            weight=0.75,
+        )
         async with self.engine.begin() as connection:
-            await tasks.save(connection, tasks.TaskSubmission(task=task), at=self.clock.now(), actor="test")
+            await tasks.save(
+                connection,
+                tasks.TaskSubmission(task=task),
+                at=self.clock.now(),
+                actor="test",
+            )
 
     async def round(self) -> bool:
         self.clock.advance(1.0)
         self.sequence += 1
-        await self.store.ingest((make_observation(self.sequence, self.clock.now()),), self.clock.now())
+        await self.store.ingest(
+            (make_observation(self.sequence, self.clock.now()),), self.clock.now()
+        )
         return await self.dispatcher.round()
 
     async def snapshot(self) -> Snapshot:
@@ -86,7 +109,9 @@ def play(database: str, scenes: Play, settings: PolicySettings | None = None) ->
 def test_a_job_whose_push_was_lost_starts_in_the_next_round(database: str) -> None:
     async def scenes(place: Place) -> None:
         await place.submit("a")
-        place.store.rival = lambda: push(place.store, place.clock.now(), {"n1/gpu-0": [("chat", 60.0, 2048.0)]})
+        place.store.rival = lambda: push(
+            place.store, place.clock.now(), {"n1/gpu-0": [("chat", 60.0, 2048.0)]}
+        )
         assert not await place.round()
         assert await place.places() == {}
         assert place.dispatcher.memory.failures == {"a": 1}
@@ -112,18 +137,26 @@ def test_a_plan_that_waits_for_a_person_is_not_lost_to_a_job(database: str) -> N
         assert (await place.snapshot()).proposed is None
         assert await place.round()
 
-    play(database, scenes, PolicySettings(policy="oltunes", headroom=1.0, approve_switch=True))
+    play(
+        database,
+        scenes,
+        PolicySettings(policy="oltunes", headroom=1.0, approve_switch=True),
+    )
 
 
 def test_a_refused_job_is_told_in_the_audit_and_blocks_nobody(database: str) -> None:
     async def scenes(place: Place) -> None:
         # 10 W idle and 65 W are more than the cap of 70 W.
         row = OperatingPoint(20.0, 8, 1000.0, 1.0, 1.0, 8.0, 2048.0, 65.0, 0.1)
-        hot = OperatingPoints(network="hot", gpu_type="T4", sensitivity=0.5, rows=(row,))
+        hot = OperatingPoints(
+            network="hot", gpu_type="T4", sensitivity=0.5, rows=(row,)
+        )
         async with place.engine.begin() as connection:
             await profiles.save_network(connection, "hot", at=START)
             await profiles.save_profiles(
-                connection, [profiles.StoredProfile(points=hot, provenance="measured")], at=START
+                connection,
+                [profiles.StoredProfile(points=hot, provenance="measured")],
+                at=START,
             )
         await place.submit("poison", "hot")
         for _ in range(35):
@@ -132,7 +165,9 @@ def test_a_refused_job_is_told_in_the_audit_and_blocks_nobody(database: str) -> 
         assert await place.round()
         assert set(await place.places()) == {"a"}
         async with place.engine.begin() as connection:
-            told = await connection.execute(text("SELECT subject FROM event WHERE kind = 'TaskRefused'"))
+            told = await connection.execute(
+                text("SELECT subject FROM event WHERE kind = 'TaskRefused'")
+            )
         assert list(told.scalars()) == ["task/poison"]
 
     play(database, scenes)
@@ -142,5 +177,9 @@ async def proposed(place: Place, *, policy: str) -> int:
     """A plan of another policy than the target's that the tick would propose."""
     snapshot = await place.snapshot()
     assert snapshot.target is not None
-    bound: BoundPlan = replace(make_bound(snapshot.target.generation, {}), policy=policy)
-    return await place.store.record_plan(make_record(snapshot.at, bound, snapshot.state.catalogue_revision))
+    bound: BoundPlan = replace(
+        make_bound(snapshot.target.generation, {}), policy=policy
+    )
+    return await place.store.record_plan(
+        make_record(snapshot.at, bound, snapshot.state.catalogue_revision)
+    )

@@ -18,7 +18,13 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.db.base.listen import conninfo
 from app.postgres import server as postgres
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_node,
+)
 from tests.conftest import copied_database
 from tests.integration.api_harness import (
     NOW,
@@ -42,7 +48,10 @@ MAX_NAME = "n" * 253
 @pytest.fixture(scope="module")
 def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
     """One control plane for all: each test has a node of its own."""
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         fill(running)
         yield running
 
@@ -64,7 +73,10 @@ def rows(api: Api, query: str) -> list[tuple[Any, ...]]:
 
 def send(api: Api, body: bytes | Iterator[bytes], name: str = "n1") -> Any:
     """The answer to a body that is no tidy observation."""
-    headers = {"Authorization": f"Bearer {api.secrets['agent']}", "Content-Type": "application/json"}
+    headers = {
+        "Authorization": f"Bearer {api.secrets['agent']}",
+        "Content-Type": "application/json",
+    }
     return api.client.post(f"/api/v1/nodes/{name}/sync", content=body, headers=headers)
 
 
@@ -72,7 +84,14 @@ def send(api: Api, body: bytes | Iterator[bytes], name: str = "n1") -> Any:
 
 
 def replica_reading(**fields: object) -> dict[str, object]:
-    base = {"id": "r", "service": "chat", "gpu_index": 0, "state": "ready", "sm_percent": 50, "batch": 1}
+    base = {
+        "id": "r",
+        "service": "chat",
+        "gpu_index": 0,
+        "state": "ready",
+        "sm_percent": 50,
+        "batch": 1,
+    }
     return {**base, "memory_mib": 1000, **fields}
 
 
@@ -82,7 +101,14 @@ ODD_BUT_ALLOWED: dict[str, dict[str, object]] = {
         "window_start_s": 1e12,
         "window_s": 3600.0,
         "generation": 10**12,
-        "services": [{**reading(), "arrivals": 10**12, "served": 10**12, "latency_buckets": [[79, 10**12]]}],
+        "services": [
+            {
+                **reading(),
+                "arrivals": 10**12,
+                "served": 10**12,
+                "latency_buckets": [[79, 10**12]],
+            }
+        ],
         "acks": [{"generation": 10**12, "status": "failed", "detail": "x" * 2000}],
     },
     "smallest numbers": {
@@ -91,11 +117,16 @@ ODD_BUT_ALLOWED: dict[str, dict[str, object]] = {
         "replicas": [replica_reading(sm_percent=5e-324, memory_mib=0)],
     },
     "a very short window": {"window_s": 1e-9, "services": [reading()]},
-    "more in time than served": {"services": [{**reading(), "served": 1, "in_slo": 100}]},
+    "more in time than served": {
+        "services": [{**reading(), "served": 1, "in_slo": 100}]
+    },
     "the same twice": {
         "services": [reading(), reading()],
         "replicas": [replica_reading(), replica_reading()],
-        "acks": [{"generation": 1, "status": "applied"}, {"generation": 1, "status": "failed"}],
+        "acks": [
+            {"generation": 1, "status": "applied"},
+            {"generation": 1, "status": "failed"},
+        ],
     },
     "longest names": {
         "boot": MAX_NAME,
@@ -108,8 +139,13 @@ ODD_BUT_ALLOWED: dict[str, dict[str, object]] = {
         "problems": ["\x01\x7f", "{}", "NULL", ""],
         "agent_version": "v" * 100_000,
     },
-    "strangers": {"services": [reading("nobody")], "replicas": [replica_reading(gpu_index=10**12)]},
-    "buckets twice": {"services": [{**reading(), "latency_buckets": [[5, 1], [5, 1], [3, 0]]}]},
+    "strangers": {
+        "services": [reading("nobody")],
+        "replicas": [replica_reading(gpu_index=10**12)],
+    },
+    "buckets twice": {
+        "services": [{**reading(), "latency_buckets": [[5, 1], [5, 1], [3, 0]]}]
+    },
 }
 
 
@@ -117,15 +153,33 @@ ODD_BUT_ALLOWED: dict[str, dict[str, object]] = {
 def test_what_passes_the_wire_passes_the_database(api: Api, what: str) -> None:
     name = f"odd-{list(ODD_BUT_ALLOWED).index(what)}"
     assert api.sync(name, **ODD_BUT_ALLOWED[what]).status_code == 200  # type: ignore[arg-type]
-    assert rows(api, f"SELECT count(*) FROM observation WHERE node = '{name}'") == [(1,)]
+    assert rows(api, f"SELECT count(*) FROM observation WHERE node = '{name}'") == [
+        (1,)
+    ]
     assert api.sync(name, sequence=7, boot="afterwards").json()["acknowledged"] == 7
     assert api.tick().plan_id is not None  # The loop still reads what it left.
 
 
-HOSTILE = ("NaN", "-1", "1e999", "1e308", "null", '"1"', "true", "[]", "{}", "9" * 400, "-0.0", '"\\ud800"', '""')
+HOSTILE = (
+    "NaN",
+    "-1",
+    "1e999",
+    "1e308",
+    "null",
+    '"1"',
+    "true",
+    "[]",
+    "{}",
+    "9" * 400,
+    "-0.0",
+    '"\\ud800"',
+    '""',
+)
 
 
-def test_any_value_in_any_place_is_taken_or_refused_and_the_next_one_is_taken(api: Api) -> None:
+def test_any_value_in_any_place_is_taken_or_refused_and_the_next_one_is_taken(
+    api: Api,
+) -> None:
     tidy = json.dumps(
         observation(
             replicas=[replica_reading(batches=1, requests=2, execution_ms=3.5)],
@@ -141,7 +195,12 @@ def test_any_value_in_any_place_is_taken_or_refused_and_the_next_one_is_taken(ap
     for round_ in range(150):
         place = random.choice(places)
         end = min(found for end in ",}]" if (found := tidy.find(end, place)) > 0)
-        answers.append(send(api, f"{tidy[: place + 1]} {random.choice(HOSTILE)}{tidy[end:]}".encode()).status_code)
+        answers.append(
+            send(
+                api,
+                f"{tidy[: place + 1]} {random.choice(HOSTILE)}{tidy[end:]}".encode(),
+            ).status_code
+        )
         assert answers[-1] in (200, 400, 422), (round_, place)
     assert {200, 422} <= set(answers)
     assert api.sync(sequence=10**6, boot="afterwards").status_code == 200
@@ -162,12 +221,17 @@ def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_field(
     api: Api, old: str, new: str, pointer: str
 ) -> None:
     answer = send(api, json.dumps(observation()).replace(old, new, 1).encode())
-    assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (
+        422,
+        "application/problem+json",
+    )
     assert [entry["pointer"] for entry in answer.json()["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize("announces", [True, False])
-def test_ten_megabytes_are_refused_without_being_read(api: Api, announces: bool) -> None:
+def test_ten_megabytes_are_refused_without_being_read(
+    api: Api, announces: bool
+) -> None:
     block = b" " * 1_000_000
     answer = send(api, block * 10 if announces else iter([block] * 10))
     assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
@@ -176,14 +240,19 @@ def test_ten_megabytes_are_refused_without_being_read(api: Api, announces: bool)
 def test_a_part_that_hangs_does_not_hang_the_probe(empty_api: Api) -> None:
     empty_api.client.app.state.parts.checks["stuck"] = asyncio.Event().wait  # type: ignore[attr-defined]
     answer = empty_api.client.get("/readyz")
-    assert (answer.status_code, answer.json()["checks"]) == (503, {"stuck": "no answer within 3 s"})
+    assert (answer.status_code, answer.json()["checks"]) == (
+        503,
+        {"stuck": "no answer within 3 s"},
+    )
     assert empty_api.client.get("/livez").status_code == 200
 
 
 # Agents that are not what they seem.
 
 
-def agent_of(api: Api, name: str, directory: Path) -> tuple[NodeAgent, AgentClock, list[NodeCommand]]:
+def agent_of(
+    api: Api, name: str, directory: Path
+) -> tuple[NodeAgent, AgentClock, list[NodeCommand]]:
     """A real agent that reaches the API, its clock, and commands that somebody slips into its next answers."""
     slipped: list[NodeCommand] = []
     clock = AgentClock(NOW.timestamp())
@@ -192,7 +261,9 @@ def agent_of(api: Api, name: str, directory: Path) -> tuple[NodeAgent, AgentCloc
         answer = await asyncio.to_thread(send, api, msgspec.json.encode(sent), name)
         assert answer.status_code == 200, answer.text
         reply = msgspec.json.decode(answer.content, type=SyncReply)
-        return msgspec.structs.replace(reply, command=slipped.pop()) if slipped else reply
+        return (
+            msgspec.structs.replace(reply, command=slipped.pop()) if slipped else reply
+        )
 
     agent = NodeAgent(
         AgentSettings(node=name, boot="boot-1"),
@@ -204,10 +275,15 @@ def agent_of(api: Api, name: str, directory: Path) -> tuple[NodeAgent, AgentCloc
     return agent, clock, slipped
 
 
-def test_a_replayed_command_of_an_older_generation_is_refused_and_the_audit_says_so(api: Api, tmp_path: Path) -> None:
+def test_a_replayed_command_of_an_older_generation_is_refused_and_the_audit_says_so(
+    api: Api, tmp_path: Path
+) -> None:
     api.put("nodes/stale", node("stale"))
     agent, clock, slipped = agent_of(api, "stale", tmp_path)
-    newer, older = (a_command(a_gpu(a_replica("r1")), generation=number, node="stale") for number in (9, 4))
+    newer, older = (
+        a_command(a_gpu(a_replica("r1")), generation=number, node="stale")
+        for number in (9, 4)
+    )
 
     async def rounds(count: int) -> None:
         for _ in range(count):
@@ -220,18 +296,28 @@ def test_a_replayed_command_of_an_older_generation_is_refused_and_the_audit_says
     slipped.append(older)
     asyncio.run(rounds(3))
     assert agent.command == newer
-    refusals = rows(api, "SELECT generation, detail FROM acknowledgement WHERE node = 'stale' AND status = 'refused'")
+    refusals = rows(
+        api,
+        "SELECT generation, detail FROM acknowledgement WHERE node = 'stale' AND status = 'refused'",
+    )
     assert [generation for generation, _ in refusals] == [4]
     told = api.get("events?kind=CommandRefused")["items"]
     assert [event["subject"] for event in told] == ["node/stale"]
     assert "generation 4 is older than 9" in told[0]["reason"]
 
 
-def test_two_agents_with_one_name_are_told_of_once_and_a_restart_is_none(api: Api) -> None:
+def test_two_agents_with_one_name_are_told_of_once_and_a_restart_is_none(
+    api: Api,
+) -> None:
     def report(boot: str, sequence: int) -> None:
         api.clock.advance(2.0)
         start_s = api.clock.now().timestamp() - 2.0
-        assert api.sync("shared", boot=boot, sequence=sequence, window_start_s=start_s).status_code == 200
+        assert (
+            api.sync(
+                "shared", boot=boot, sequence=sequence, window_start_s=start_s
+            ).status_code
+            == 200
+        )
 
     for boot, sequence in (("a", 1), ("a", 2), ("b", 1), ("b", 2)):
         report(boot, sequence)
@@ -252,10 +338,15 @@ def test_without_any_gpu_the_loop_holds_and_says_what_to_do(empty_api: Api) -> N
     held = empty_api.tick()
     assert (held.state, held.generation) == (None, 0)
     assert "no GPU is registered" in held.reason
-    assert "no GPU is registered" in empty_api.get("events?kind=LoopHeld")["items"][0]["reason"]
+    assert (
+        "no GPU is registered"
+        in empty_api.get("events?kind=LoopHeld")["items"][0]["reason"]
+    )
 
 
-def test_when_every_gpu_is_cordoned_nothing_is_placed_and_the_service_says_so(empty_api: Api) -> None:
+def test_when_every_gpu_is_cordoned_nothing_is_placed_and_the_service_says_so(
+    empty_api: Api,
+) -> None:
     empty_api.put("nodes/n1", node(cordoned=True))
     empty_api.put("services/chat", service(scaling={"min_replicas": 1}))
     empty_api.sync(services=[reading()])
@@ -263,18 +354,41 @@ def test_when_every_gpu_is_cordoned_nothing_is_placed_and_the_service_says_so(em
     outcome = empty_api.tick()
     assert outcome.state in ("target", "kept")
     assert rows(empty_api, "SELECT count(*) FROM plan_replica") == [(0,)]
-    conditions = {entry["type"]: entry for entry in empty_api.get("services/chat")["status"]["conditions"]}
+    conditions = {
+        entry["type"]: entry
+        for entry in empty_api.get("services/chat")["status"]["conditions"]
+    }
     assert conditions["Ready"]["status"] == "False"
 
 
 @pytest.mark.parametrize(
     ("path", "manifest", "pointer", "words"),
     [
-        ("nodes/n2", node("n2") | {"spec": {"gpus": [{"index": 0, "gpu_type": "T5"}]}}, "/spec/gpus", "there are T4"),
-        ("services/s", service("s", gpu_types={"allowed": ["T5"]}), "/spec/gpu_types/allowed", "there are T4"),
+        (
+            "nodes/n2",
+            node("n2") | {"spec": {"gpus": [{"index": 0, "gpu_type": "T5"}]}},
+            "/spec/gpus",
+            "there are T4",
+        ),
+        (
+            "services/s",
+            service("s", gpu_types={"allowed": ["T5"]}),
+            "/spec/gpu_types/allowed",
+            "there are T4",
+        ),
         ("services/s", service("s", network="resnet51"), "/spec/network", "resnet50"),
-        ("services/s", service("s", latency_ms=0.5), "/spec/slo", "the least SLO possible is"),
-        ("services/s", service("s", gpu_types={"excluded": ["T4"]}), None, "no GPU type is left"),
+        (
+            "services/s",
+            service("s", latency_ms=0.5),
+            "/spec/slo",
+            "the least SLO possible is",
+        ),
+        (
+            "services/s",
+            service("s", gpu_types={"excluded": ["T4"]}),
+            None,
+            "no GPU type is left",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_fulfilled_says_what_could(

@@ -51,13 +51,22 @@ def home(tmp_path: Path) -> Iterator[Path]:
         ),
         (["serve"], {}, "there is no database in"),
         (["serve"], {"PLIMSOLL_PORT": "eighty"}, "PLIMSOLL_PORT"),
-        (["up"], {"PLIMSOLL_DATA_DIR": "/dev/null/data"}, "cannot use the data directory /dev/null/data"),
+        (
+            ["up"],
+            {"PLIMSOLL_DATA_DIR": "/dev/null/data"},
+            "cannot use the data directory /dev/null/data",
+        ),
     ],
 )
 def test_a_start_that_cannot_succeed_says_why(
     home: Path, arguments: list[str], environment: dict[str, str], words: str
 ) -> None:
-    code, said = ended(plimsoll(arguments, home, **{"PLIMSOLL_PORT": str(a_free_port())} | environment), home)
+    code, said = ended(
+        plimsoll(
+            arguments, home, **{"PLIMSOLL_PORT": str(a_free_port())} | environment
+        ),
+        home,
+    )
     assert code == 1
     assert words in said
     assert "Traceback" not in said and "secret" not in said
@@ -68,13 +77,18 @@ def up(home: Path, port: int, name: str) -> "Iterator[subprocess.Popen[bytes]]":
     """A `plimsoll up` that answers; killed at the end."""
     (home / name).mkdir()
     process = plimsoll(
-        ["up", "--nodes", "0", "--data-dir", str(home / ".plimsoll")], home / name, PLIMSOLL_PORT=str(port)
+        ["up", "--nodes", "0", "--data-dir", str(home / ".plimsoll")],
+        home / name,
+        PLIMSOLL_PORT=str(port),
     )
 
     def answers() -> bool:
         assert process.poll() is None, (home / name / "log").read_text()
         try:
-            return httpx2.get(f"http://127.0.0.1:{port}/livez", timeout=5.0).status_code == 200
+            return (
+                httpx2.get(f"http://127.0.0.1:{port}/livez", timeout=5.0).status_code
+                == 200
+            )
         except httpx2.TransportError:
             return False
 
@@ -96,9 +110,17 @@ def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second
     assert postgres.attach(data_dir) is not None
     with up(home, port, "second") as second:
         (home / "third").mkdir()
-        third = plimsoll(["up", "--data-dir", str(data_dir)], home / "third", PLIMSOLL_PORT=str(a_free_port()))
+        third = plimsoll(
+            ["up", "--data-dir", str(data_dir)],
+            home / "third",
+            PLIMSOLL_PORT=str(a_free_port()),
+        )
         code, said = ended(third, home / "third")
-        assert (code, "another `plimsoll up` runs" in said, "Traceback" in said) == (1, True, False)
+        assert (code, "another `plimsoll up` runs" in said, "Traceback" in said) == (
+            1,
+            True,
+            False,
+        )
         second.send_signal(signal.SIGTERM)
         assert second.wait(PATIENCE_S) == 0, (home / "second" / "log").read_text()
     assert postgres.attach(data_dir) is None
@@ -107,7 +129,9 @@ def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second
 def test_a_port_that_is_taken_is_named_and_nothing_stays_behind(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = ended(plimsoll(["up", "--nodes", "0"], home, PLIMSOLL_PORT=str(port)), home)
+        code, said = ended(
+            plimsoll(["up", "--nodes", "0"], home, PLIMSOLL_PORT=str(port)), home
+        )
     assert code == 1
     assert f"cannot listen on 127.0.0.1, port {port}" in said
     assert "Traceback" not in said
@@ -116,7 +140,9 @@ def test_a_port_that_is_taken_is_named_and_nothing_stays_behind(home: Path) -> N
 
 def test_an_agent_that_was_started_with_its_parent_ends_with_it() -> None:
     command = [sys.executable, "-c", START_AN_AGENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
         assert parent.stdout is not None
         agent = int(parent.stdout.readline())
         until(lambda: _runs(agent))

@@ -22,7 +22,13 @@ from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres
-from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, Solver, SolverWorker
+from app.solver.process import (
+    InlineSolver,
+    PlanAnswer,
+    PlanRequest,
+    Solver,
+    SolverWorker,
+)
 from app.store.store import PlanRecord
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -77,7 +83,9 @@ def tick_on(url: str, solver: Solver | None = None) -> TickOutcome:
 
     async def work(store: PostgresStore, _engine: AsyncEngine) -> TickOutcome:
         await hear(store, int(datetime.now(UTC).timestamp() * 1000))
-        return await tick(Loop(store=store, solver=solver or InlineSolver(), clock=WallClock()))
+        return await tick(
+            Loop(store=store, solver=solver or InlineSolver(), clock=WallClock())
+        )
 
     outcome: TickOutcome = with_store(url, work)
     return outcome
@@ -124,10 +132,15 @@ def test_a_controller_killed_in_the_middle_of_a_tick_leaves_nothing_half_done(
     assert assert_consistent(database) == 1
 
 
-def test_of_two_controllers_one_leads_and_the_other_takes_over_when_it_is_killed(database: str, tmp_path: Path) -> None:
+def test_of_two_controllers_one_leads_and_the_other_takes_over_when_it_is_killed(
+    database: str, tmp_path: Path
+) -> None:
     make_busy_fleet(database)
     never = tmp_path / "never"
-    with controller(database, "one", "", never) as one, controller(database, "other", "", never) as other:
+    with (
+        controller(database, "one", "", never) as one,
+        controller(database, "other", "", never) as other,
+    ):
         until(lambda: scalar(database, "SELECT count(*) FROM target") == 1)
         until(lambda: scalar(database, _CONNECTED) == 2)
         assert scalar(database, _LEADERS) == 1
@@ -135,18 +148,28 @@ def test_of_two_controllers_one_leads_and_the_other_takes_over_when_it_is_killed
         assert epoch == 1
         leading, waiting = (one, other) if holder == "one" else (other, one)
         leading.kill()
-        until(lambda: rows(database, "SELECT holder, epoch FROM leader") == [(waiting.name, 2)], within_s=TAKEOVER_S)
+        until(
+            lambda: (
+                rows(database, "SELECT holder, epoch FROM leader")
+                == [(waiting.name, 2)]
+            ),
+            within_s=TAKEOVER_S,
+        )
         assert_consistent(database)
 
 
 # The solver worker.
 
 
-def test_a_solver_worker_killed_while_it_solves_costs_one_tick(database: str, tmp_path: Path) -> None:
+def test_a_solver_worker_killed_while_it_solves_costs_one_tick(
+    database: str, tmp_path: Path
+) -> None:
     make_busy_fleet(database)
     reached = tmp_path / "reached"
 
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> tuple[list[TickOutcome], list[int | None]]:
+    async def work(
+        store: PostgresStore, _engine: AsyncEngine
+    ) -> tuple[list[TickOutcome], list[int | None]]:
         await store.save_memory("joint", str(reached))
         solver = SolverWorker(run=fault_bodies.hang_once, prepare=nothing, grace_s=60.0)
         loop = Loop(store=store, solver=solver, clock=WallClock())
@@ -171,7 +194,9 @@ def test_a_solver_worker_killed_while_it_solves_costs_one_tick(database: str, tm
     assert assert_consistent(database) == 1
 
 
-def test_a_solver_worker_does_not_outlive_a_killed_controller(database: str, tmp_path: Path) -> None:
+def test_a_solver_worker_does_not_outlive_a_killed_controller(
+    database: str, tmp_path: Path
+) -> None:
     make_busy_fleet(database)
     reached = tmp_path / "reached"
     with_store(database, lambda store, _: store.save_memory("joint", str(reached)))
@@ -203,16 +228,27 @@ class Rogue:
         """Always ready."""
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
-        replica = ReplicaPlan(service="chat", sm_percent=60.0, batch=8, arrival_rate_rps=10.0)
-        plan = Plan(policy="hetsev", gpus=(GpuPlan(gpu_type="T4", clock_mhz=1000.0, replicas=(replica, replica)),))
-        report = PlanReport(status="optimal", cost_usd_per_hour=1.2, method="wishful thinking")
+        replica = ReplicaPlan(
+            service="chat", sm_percent=60.0, batch=8, arrival_rate_rps=10.0
+        )
+        plan = Plan(
+            policy="hetsev",
+            gpus=(
+                GpuPlan(gpu_type="T4", clock_mhz=1000.0, replicas=(replica, replica)),
+            ),
+        )
+        report = PlanReport(
+            status="optimal", cost_usd_per_hour=1.2, method="wishful thinking"
+        )
         return PlanAnswer(plan=plan, report=report, memory={"wrote": "this"})
 
     async def close(self) -> None:
         """Nothing to end."""
 
 
-def test_a_plan_with_a_physical_violation_is_recorded_as_refused_and_never_pushed(database: str) -> None:
+def test_a_plan_with_a_physical_violation_is_recorded_as_refused_and_never_pushed(
+    database: str,
+) -> None:
     make_busy_fleet(database)
     outcome = tick_on(database, Rogue())
     assert (outcome.state, outcome.generation) == ("refused", 0)
@@ -220,9 +256,14 @@ def test_a_plan_with_a_physical_violation_is_recorded_as_refused_and_never_pushe
     assert rows(database, "SELECT state FROM plan") == [("refused",)]
     broken = rows(database, "SELECT rule, severity FROM plan_violation")
     assert ("sm", "physical") in broken
-    assert scalar(database, "SELECT count(*) FROM event WHERE kind = 'PlanRefused'") == 1
+    assert (
+        scalar(database, "SELECT count(*) FROM event WHERE kind = 'PlanRefused'") == 1
+    )
     # A refused plan's policy does not get to remember it either.
-    assert rows(database, "SELECT memory FROM policy_memory WHERE memory IS NOT NULL") == []
+    assert (
+        rows(database, "SELECT memory FROM policy_memory WHERE memory IS NOT NULL")
+        == []
+    )
     assert tick_on(database).state == "target"
 
 
@@ -243,11 +284,15 @@ class ChangingStore(PostgresStore):
         return plan_id
 
 
-def test_a_plan_that_the_catalogue_overtook_is_lost_and_the_next_tick_decides_again(database: str) -> None:
+def test_a_plan_that_the_catalogue_overtook_is_lost_and_the_next_tick_decides_again(
+    database: str,
+) -> None:
     make_busy_fleet(database)
 
     async def work(_: PostgresStore, engine: AsyncEngine) -> list[TickOutcome]:
-        loop = Loop(store=ChangingStore(engine), solver=InlineSolver(), clock=WallClock())
+        loop = Loop(
+            store=ChangingStore(engine), solver=InlineSolver(), clock=WallClock()
+        )
         return [await tick(loop), await tick(loop)]
 
     lost, pushed = with_store(database, work)
@@ -286,7 +331,8 @@ def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_co
         kept = [
             row[0]
             for row in rows(
-                url, f"SELECT sequence FROM observation WHERE node = '{agent.settings.node}' ORDER BY sequence"
+                url,
+                f"SELECT sequence FROM observation WHERE node = '{agent.settings.node}' ORDER BY sequence",
             )
         ]
         assert kept == list(range(1, len(kept) + 1))
@@ -307,7 +353,9 @@ async def _without_the_silent_node(_: PostgresStore, engine: AsyncEngine) -> Non
 async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Crew:
     """Agents under a plan, the database away and back, and a change that a new plan must answer."""
     async with Crew(plane, 3) as crew:
-        await eventually(lambda: all(agent.command is not None for agent in crew.agents))
+        await eventually(
+            lambda: all(agent.command is not None for agent in crew.agents)
+        )
         generation = assert_consistent(doomed.url)
         kill_postgres(doomed.data_dir)
         await eventually(lambda: all(each.refusals >= 1 for each in crew.transports))
@@ -319,17 +367,31 @@ async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Cre
         assert assert_consistent(doomed.url) >= generation
         # The loop leads again, hears changes again, and its commands reach the agents.
         before = max(agent.command.generation for agent in crew.agents if agent.command)
-        answer = await asyncio.to_thread(plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE)
+        answer = await asyncio.to_thread(
+            plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE
+        )
         assert answer.status_code == 201, answer.text
-        await eventually(lambda: all(agent.command and agent.command.generation > before for agent in crew.agents))
+        await eventually(
+            lambda: all(
+                agent.command and agent.command.generation > before
+                for agent in crew.agents
+            )
+        )
     return crew
 
 
 def _assert_unavailable(plane: Served) -> None:
     project = {"kind": "Project", "metadata": {"name": "p"}}
-    for method, path, body in (("GET", "plans", None), ("GET", "nodes", None), ("PUT", "projects/p", project)):
+    for method, path, body in (
+        ("GET", "plans", None),
+        ("GET", "nodes", None),
+        ("PUT", "projects/p", project),
+    ):
         answer = plane.call(method, f"api/v1/{path}", json=body)
-        assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/problem+json")
+        assert (answer.status_code, answer.headers["Content-Type"]) == (
+            503,
+            "application/problem+json",
+        )
         assert int(answer.headers["Retry-After"]) >= 1
     assert not plane.is_ready()
     assert plane.call("GET", "livez").status_code == 200
@@ -342,7 +404,11 @@ async def _assert_agents_go_on(crew: Crew) -> None:
     lost = victim.replicas()[0].id
     await victim.stop_replica(lost)
     await eventually(lambda: any(replica.id == lost for replica in victim.replicas()))
-    await eventually(lambda: all(len(a.outbox) > before for a, before in zip(crew.agents, kept, strict=True)))
+    await eventually(
+        lambda: all(
+            len(a.outbox) > before for a, before in zip(crew.agents, kept, strict=True)
+        )
+    )
 
 
 def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_counts_once(
@@ -362,7 +428,9 @@ def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_count
     kept = "SELECT count(*) FROM observation WHERE boot = 'replayed'"
 
     def send(plane: Served) -> httpx2.Response:
-        return plane.call("POST", "api/v1/nodes/n1/sync", token="agent", json=observation)
+        return plane.call(
+            "POST", "api/v1/nodes/n1/sync", token="agent", json=observation
+        )
 
     with (
         served(url, tmp_path / "first") as plane,
@@ -380,6 +448,12 @@ def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_count
         assert scalar(url, kept) == 0
     with served(url, tmp_path / "second") as plane:
         for _ in range(2):
-            assert (send(plane).status_code, send(plane).json()["acknowledged"]) == (200, 1)
+            assert (send(plane).status_code, send(plane).json()["acknowledged"]) == (
+                200,
+                1,
+            )
     assert scalar(url, kept) == 1
-    assert scalar(url, "SELECT sum(arrivals) FROM service_hour WHERE service = 'replayed'") == 7
+    assert (
+        scalar(url, "SELECT sum(arrivals) FROM service_hour WHERE service = 'replayed'")
+        == 7
+    )

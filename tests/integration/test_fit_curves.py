@@ -31,21 +31,36 @@ def api(database: str) -> Iterator[Api]:
 
 
 def test_points_are_the_predictors_own_answers(api: Api) -> None:
-    api.call("POST", "networks/resnet50/samples", {"samples": [*measured(), BESIDE_ANOTHER]})
+    api.call(
+        "POST", "networks/resnet50/samples", {"samples": [*measured(), BESIDE_ANOTHER]}
+    )
     fit_here(api)
     found = api.get(PATH)
     fit = fit_from_document(api.get(f"fits/{found['fit']['id']}")["document"])
-    points = [(curve["batch"], *point) for curve in found["curves"] for point in curve["points"]]
+    points = [
+        (curve["batch"], *point)
+        for curve in found["curves"]
+        for point in curve["points"]
+    ]
     batches, shares, latency_ms = zip(*points, strict=True)
     size = len(points)
-    queries = make_queries(["resnet50"] * size, ["T4"] * size, batch=batches, sm_percent=shares)
-    assert list(latency_ms) == predict_latency(Fits(fits=(fit,)), queries).latency_ms.tolist()
+    queries = make_queries(
+        ["resnet50"] * size, ["T4"] * size, batch=batches, sm_percent=shares
+    )
+    assert (
+        list(latency_ms)
+        == predict_latency(Fits(fits=(fit,)), queries).latency_ms.tolist()
+    )
     assert [curve["batch"] for curve in found["curves"]] == [1, 2, 4, 8]
-    assert [(curve["points"][0][0], curve["points"][-1][0]) for curve in found["curves"]] == [(20, 100)] * 4
+    assert [
+        (curve["points"][0][0], curve["points"][-1][0]) for curve in found["curves"]
+    ] == [(20, 100)] * 4
 
 
 def test_samples_stand_beside_what_the_fit_says_of_them(api: Api) -> None:
-    api.call("POST", "networks/resnet50/samples", {"samples": [*measured(), BESIDE_ANOTHER]})
+    api.call(
+        "POST", "networks/resnet50/samples", {"samples": [*measured(), BESIDE_ANOTHER]}
+    )
     fit_here(api)
     found = api.get(PATH)
     alone = [each for each in found["measured"] if each["is_on_curve"]]
@@ -57,13 +72,24 @@ def test_samples_stand_beside_what_the_fit_says_of_them(api: Api) -> None:
     assert [each["fitted_ms"] for each in ends] == pytest.approx(
         [curve[each["batch"]][each["sm_percent"]] for each in ends]
     )
-    assert found["setting"] == {"clock_mhz": None, "time_quota_percent": 100.0, "power_limit_w": None}
+    assert found["setting"] == {
+        "clock_mhz": None,
+        "time_quota_percent": 100.0,
+        "power_limit_w": None,
+    }
 
 
-def test_the_error_is_what_the_command_says_of_the_same_samples(api: Api, tmp_path: Path) -> None:
+def test_the_error_is_what_the_command_says_of_the_same_samples(
+    api: Api, tmp_path: Path
+) -> None:
     names = ("batch", "sm_percent", "latency_ms", "memory_mib")
-    lines = [",".join(["resnet50", "T4", *(repr(each[name]) for name in names)]) for each in measured()]
-    (tmp_path / "samples.csv").write_text("\n".join([f"network,gpu_type,{','.join(names)}", *lines]))
+    lines = [
+        ",".join(["resnet50", "T4", *(repr(each[name]) for name in names)])
+        for each in measured()
+    ]
+    (tmp_path / "samples.csv").write_text(
+        "\n".join([f"network,gpu_type,{','.join(names)}", *lines])
+    )
     answer = cli("fit", tmp_path / "samples.csv", "-o", tmp_path / "fit.json")
     assert answer.code == 0, answer.err
     api.call("POST", "networks/resnet50/samples", {"samples": measured()})
@@ -71,24 +97,40 @@ def test_the_error_is_what_the_command_says_of_the_same_samples(api: Api, tmp_pa
     found = api.get(PATH)["fit"]
     (told,) = fits_from_json((tmp_path / "fit.json").read_text()).of("latency_ms")
     assert found["technique"] == told.technique
-    assert found["cross_validated_error"] == pytest.approx(told.quality.cross_validated_error, rel=1e-6)
+    assert found["cross_validated_error"] == pytest.approx(
+        told.quality.cross_validated_error, rel=1e-6
+    )
     assert f"{100 * found['cross_validated_error']:.1f} %" in answer.out
 
 
-def test_what_was_neither_measured_nor_fitted_is_empty_and_names_are_checked(api: Api) -> None:
+def test_what_was_neither_measured_nor_fitted_is_empty_and_names_are_checked(
+    api: Api,
+) -> None:
     api.put("gpu-types/V100", gpu_type("V100"))
     found = api.get("networks/resnet50/fits/curves?gpu_type=V100")
-    assert (found["fit"], found["setting"], found["curves"], found["measured"]) == (None, None, [], [])
+    assert (found["fit"], found["setting"], found["curves"], found["measured"]) == (
+        None,
+        None,
+        [],
+        [],
+    )
     api.call("POST", "networks/resnet50/samples", {"samples": measured()[:3]})
     found = api.get(PATH)
     assert (found["fit"], found["curves"], len(found["measured"])) == (None, [], 3)
     assert api.call("GET", "networks/nobody/fits/curves?gpu_type=T4").status_code == 404
-    assert api.call("GET", "networks/resnet50/fits/curves?gpu_type=T5").status_code == 422
+    assert (
+        api.call("GET", "networks/resnet50/fits/curves?gpu_type=T5").status_code == 422
+    )
 
 
 def test_answers_are_bounded(api: Api) -> None:
     many = [
-        {"gpu_type": "T4", "batch": batch, "sm_percent": share, "latency_ms": batch + share}
+        {
+            "gpu_type": "T4",
+            "batch": batch,
+            "sm_percent": share,
+            "latency_ms": batch + share,
+        }
         for batch in range(1, 31)
         for share in range(1, 21)
     ]

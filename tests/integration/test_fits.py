@@ -20,7 +20,15 @@ from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import fits, health, profiles, samples
 from app.db.predictions.profiles import StoredProfile
-from app.db.predictions.refits import RETRY_AFTER, Attempts, RefitOutcome, Run, judge, load_request, refit_waiting
+from app.db.predictions.refits import (
+    RETRY_AFTER,
+    Attempts,
+    RefitOutcome,
+    Run,
+    judge,
+    load_request,
+    refit_waiting,
+)
 from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest, run_refit
 from app.store.store import SERVED, Correction, FitHealth, PolicySettings, SampleRow
 from solvers.predict.data.samples import Group, Neighbour
@@ -34,7 +42,14 @@ from tests.integration.measured import fit_here, measured, run_here, true_ms
 pytestmark = pytest.mark.integration
 
 GROUP = Group("resnet50", "T4")
-ROW = SampleRow(network="resnet50", gpu_type="T4", batch=4.0, sm_percent=50.0, latency_ms=12.0, source="bench")
+ROW = SampleRow(
+    network="resnet50",
+    gpu_type="T4",
+    batch=4.0,
+    sm_percent=50.0,
+    latency_ms=12.0,
+    source="bench",
+)
 
 
 @pytest.fixture
@@ -48,24 +63,48 @@ def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
     rows = [
         ROW,
         replace(ROW, clock_mhz=1590.0),
-        replace(ROW, neighbours=(Neighbour("resnet50", 2.0, 10.0), Neighbour("vgg16", 8.0, 30.0))),
-        replace(ROW, power_w=60.0, memory_mib=900.0, l2_util_percent=30.0, measured_at=NOW),
+        replace(
+            ROW,
+            neighbours=(
+                Neighbour("resnet50", 2.0, 10.0),
+                Neighbour("vgg16", 8.0, 30.0),
+            ),
+        ),
+        replace(
+            ROW, power_w=60.0, memory_mib=900.0, l2_util_percent=30.0, measured_at=NOW
+        ),
     ]
 
     async def work() -> None:
         engine = make_engine(api.url, pool_size=2)
         async with engine.begin() as connection:
             assert await samples.add(connection, [*rows, rows[0]], at=NOW) == 4
-            assert await samples.add(connection, rows[::-1], at=NOW + timedelta(hours=1)) == 0
+            assert (
+                await samples.add(connection, rows[::-1], at=NOW + timedelta(hours=1))
+                == 0
+            )
             assert await samples.add(connection, [], at=NOW) == 0
-            found = await samples.load(connection, network="resnet50", own_limit=10, other_limit=10)
+            found = await samples.load(
+                connection, network="resnet50", own_limit=10, other_limit=10
+            )
             assert found.at.neighbours == tuple(row.neighbours for row in rows)
             assert found.latency_ms.tolist() == [12.0] * 4
-            assert found.at.clock_mhz[1] == 1590.0 and found.at.clock_mhz[0] != found.at.clock_mhz[0]
-            assert (found.power_w[3], found.memory_mib[3], found.l2_util_percent[3]) == (60.0, 900.0, 30.0)
-            newest = await samples.load(connection, network="resnet50", own_limit=2, other_limit=0)
+            assert (
+                found.at.clock_mhz[1] == 1590.0
+                and found.at.clock_mhz[0] != found.at.clock_mhz[0]
+            )
+            assert (
+                found.power_w[3],
+                found.memory_mib[3],
+                found.l2_util_percent[3],
+            ) == (60.0, 900.0, 30.0)
+            newest = await samples.load(
+                connection, network="resnet50", own_limit=2, other_limit=0
+            )
             assert len(newest) == 2
-            assert [(row.gpu_type, row.samples) for row in await samples.count(connection)] == [("T4", 4)]
+            assert [
+                (row.gpu_type, row.samples) for row in await samples.count(connection)
+            ] == [("T4", 4)]
         await engine.dispose()
 
     asyncio.run(work())
@@ -75,14 +114,22 @@ def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
     async def work() -> None:
         engine = make_engine(api.url, pool_size=2)
         sent = [replace(ROW, sm_percent=float(share)) for share in range(10, 50)]
-        served = [replace(ROW, source=SERVED, latency_ms=50.0 + age) for age in range(100)]
+        served = [
+            replace(ROW, source=SERVED, latency_ms=50.0 + age) for age in range(100)
+        ]
         async with engine.begin() as connection:
             await samples.add(connection, sent, at=NOW)
             for age, row in enumerate(served):
-                await samples.add(connection, [row], at=NOW + timedelta(days=1, minutes=-age))
-            found = await samples.load(connection, network="resnet50", own_limit=20, other_limit=0)
+                await samples.add(
+                    connection, [row], at=NOW + timedelta(days=1, minutes=-age)
+                )
+            found = await samples.load(
+                connection, network="resnet50", own_limit=20, other_limit=0
+            )
             assert sorted(found.latency_ms.tolist()) == [12.0] * 20 + [50.0, 51.0, 52.0]
-        await maintenance.forget(engine, NOW + timedelta(days=2), maintenance.Retention(served_samples=10))
+        await maintenance.forget(
+            engine, NOW + timedelta(days=2), maintenance.Retention(served_samples=10)
+        )
         async with engine.begin() as connection:
             (counted,) = await samples.count(connection)
             assert (counted.samples, counted.newest_at) == (50, NOW + timedelta(days=1))
@@ -91,15 +138,21 @@ def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize(("network", "like"), [("resnet50", "vgg16"), ("bert-training", "lm-training")])
-def test_inference_and_training_teach_nothing_to_each_other(database: str, network: str, like: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "like"), [("resnet50", "vgg16"), ("bert-training", "lm-training")]
+)
+def test_inference_and_training_teach_nothing_to_each_other(
+    database: str, network: str, like: str
+) -> None:
     async def work() -> RefitRequest:
         engine = make_engine(database, pool_size=2)
         shipped = ("resnet50", "vgg16", "bert-training", "lm-training")
         await install_catalogue(engine, NOW, networks=shipped)
         async with engine.begin() as connection:
             await samples.add(connection, [replace(ROW, network=network)], at=NOW)
-            request = await load_request(connection, network, layers={}, source="test", now=NOW)
+            request = await load_request(
+                connection, network, layers={}, source="test", now=NOW
+            )
         await engine.dispose()
         return request
 
@@ -112,42 +165,76 @@ def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:
     body = {"source": "bench", "samples": measured()}
     first = api.call("POST", "networks/resnet50/samples", body)
     assert first.json() == {"received": 20, "added": 20}
-    assert api.call("POST", "networks/resnet50/samples", body).json() == {"received": 20, "added": 0}
-    assert [event["kind"] for event in api.get("events?subject=network/resnet50&kind=SamplesAdded")["items"]] == [
-        "SamplesAdded"
-    ]
+    assert api.call("POST", "networks/resnet50/samples", body).json() == {
+        "received": 20,
+        "added": 0,
+    }
+    assert [
+        event["kind"]
+        for event in api.get("events?subject=network/resnet50&kind=SamplesAdded")[
+            "items"
+        ]
+    ] == ["SamplesAdded"]
     few = {"samples": measured()[:1]}
     assert api.call("POST", "networks/nobody/samples", few).status_code == 404
-    assert api.call("POST", "networks/resnet50/samples", few, token="operator").status_code == 403
-    assert api.call("POST", "networks/resnet50/samples", {"source": SERVED, **few}).status_code == 422
-    assert api.call("POST", "networks/resnet50/samples", {"samples": []}).status_code == 422
+    assert (
+        api.call("POST", "networks/resnet50/samples", few, token="operator").status_code
+        == 403
+    )
+    assert (
+        api.call(
+            "POST", "networks/resnet50/samples", {"source": SERVED, **few}
+        ).status_code
+        == 422
+    )
+    assert (
+        api.call("POST", "networks/resnet50/samples", {"samples": []}).status_code
+        == 422
+    )
     unknown = [{**measured()[0], "gpu_type": "H100"}]
     answer = api.call("POST", "networks/resnet50/samples", {"samples": unknown})
     assert answer.status_code == 422 and "T4" in answer.json()["detail"]
     assert answer.json()["errors"][0]["pointer"] == "/samples/0/gpu_type"
-    for wrong in ({"latency_ms": 0}, {"batch": 0.5}, {"sm_percent": 101}, {"power_w": -1}, {"extra": 1}):
+    for wrong in (
+        {"latency_ms": 0},
+        {"batch": 0.5},
+        {"sm_percent": 101},
+        {"power_w": -1},
+        {"extra": 1},
+    ):
         bad = {"samples": [{**measured()[0], **wrong}]}
         assert api.call("POST", "networks/resnet50/samples", bad).status_code == 422
 
 
 def test_wrong_samples_can_be_removed_and_a_fit_does_without_them(api: Api) -> None:
     for factor, source in ((1.0, "bench"), (9.0, "wrong unit")):
-        api.call("POST", "networks/resnet50/samples", {"source": source, "samples": measured(factor)})
+        api.call(
+            "POST",
+            "networks/resnet50/samples",
+            {"source": source, "samples": measured(factor)},
+        )
     path = "networks/resnet50/samples?source=wrong%20unit"
     assert api.call("DELETE", path, token="operator").status_code == 403
     assert api.call("DELETE", "networks/nobody/samples").status_code == 404
     assert api.call("DELETE", f"{path}&gpu_type=V100").json() == {"removed": 0}
-    assert api.call("DELETE", f"{path}&before=2020-01-01T00:00:00Z").json() == {"removed": 0}
+    assert api.call("DELETE", f"{path}&before=2020-01-01T00:00:00Z").json() == {
+        "removed": 0
+    }
     assert api.call("DELETE", path).json() == {"removed": 20}
     assert api.call("DELETE", path).json() == {"removed": 0}
     (event,) = api.get("events?kind=SamplesRemoved")["items"]
     assert (event["subject"], event["after"]) == ("network/resnet50", {"removed": 20})
     fitted = api.call("POST", "networks/resnet50/fit").json()["fits"]
-    assert next(fit for fit in fitted if fit["quantity"] == "latency_ms")["sample_count"] == 20
+    assert (
+        next(fit for fit in fitted if fit["quantity"] == "latency_ms")["sample_count"]
+        == 20
+    )
 
 
 def test_a_fit_is_chosen_stored_applied_and_described(api: Api) -> None:
-    api.call("POST", "networks/resnet50/samples", {"source": "bench", "samples": measured()})
+    api.call(
+        "POST", "networks/resnet50/samples", {"source": "bench", "samples": measured()}
+    )
     proposed = api.call("POST", "networks/resnet50/fit")
     assert proposed.status_code == 200, proposed.text
     (verdict,) = proposed.json()["verdicts"]
@@ -156,23 +243,47 @@ def test_a_fit_is_chosen_stored_applied_and_described(api: Api) -> None:
 
     applied = api.call("POST", "networks/resnet50/fit?apply=true").json()
     assert applied["verdicts"][0]["applied"]
-    assert [fit["version"] for fit in applied["fits"]] == [1] * len(applied["fits"])  # nothing new was learned
+    assert [fit["version"] for fit in applied["fits"]] == [1] * len(
+        applied["fits"]
+    )  # nothing new was learned
     profile = api.get("profiles/resnet50/T4")
-    assert profile["status"]["version"] == 2 and profile["status"]["source"].startswith("fitted by ")
-    assert all(0.0 <= sigma < 0.6 for sigma in _sigmas(profile["spec"]["latency_sigma"]))
+    assert profile["status"]["version"] == 2 and profile["status"]["source"].startswith(
+        "fitted by "
+    )
+    assert all(
+        0.0 <= sigma < 0.6 for sigma in _sigmas(profile["spec"]["latency_sigma"])
+    )
 
     listed = api.get("networks/resnet50/fits")["items"]
     latency = next(fit for fit in listed if fit["quantity"] == "latency_ms")
-    assert latency["is_current"] and latency["sample_count"] == 20 and latency["cross_validated_error"] < 0.05
+    assert (
+        latency["is_current"]
+        and latency["sample_count"] == 20
+        and latency["cross_validated_error"] < 0.05
+    )
     document = api.get(f"fits/{latency['id']}")
-    assert document["document"]["technique"] == latency["technique"] == document["technique"]
+    assert (
+        document["document"]["technique"]
+        == latency["technique"]
+        == document["technique"]
+    )
     assert api.call("GET", "fits/999999").status_code == 404
 
     (known,) = api.get("networks/resnet50")["status"]["predictions"]
-    assert (known["gpu_type"], known["provenance"], known["technique"]) == ("T4", "measured", latency["technique"])
-    assert (known["samples"], known["profile_version"], known["correction"]) == (20, 2, None)
+    assert (known["gpu_type"], known["provenance"], known["technique"]) == (
+        "T4",
+        "measured",
+        latency["technique"],
+    )
+    assert (known["samples"], known["profile_version"], known["correction"]) == (
+        20,
+        2,
+        None,
+    )
     assert api.get("networks")["items"][0]["status"]["predictions"] is None
-    kinds = [event["kind"] for event in api.get("events?subject=network/resnet50")["items"]]
+    kinds = [
+        event["kind"] for event in api.get("events?subject=network/resnet50")["items"]
+    ]
     assert kinds.count("NetworkFitted") == 2
 
 
@@ -185,38 +296,57 @@ def test_new_samples_make_a_new_version_and_old_ones_stay_readable(api: Api) -> 
         api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
         assert api.call("POST", "networks/resnet50/fit").status_code == 200
     versions = [
-        fit for fit in api.get("networks/resnet50/fits?current=false")["items"] if fit["quantity"] == "latency_ms"
+        fit
+        for fit in api.get("networks/resnet50/fits?current=false")["items"]
+        if fit["quantity"] == "latency_ms"
     ]
-    assert [(fit["version"], fit["is_current"]) for fit in versions] == [(2, True), (1, False)]
+    assert [(fit["version"], fit["is_current"]) for fit in versions] == [
+        (2, True),
+        (1, False),
+    ]
     page = api.get("networks/resnet50/fits?current=false&limit=1")
-    rest = api.get(f"networks/resnet50/fits?current=false&limit=50&cursor={page['next_cursor']}")
+    rest = api.get(
+        f"networks/resnet50/fits?current=false&limit=50&cursor={page['next_cursor']}"
+    )
     assert len(page["items"]) == 1 and page["items"][0] not in rest["items"]
 
 
 def test_a_fit_of_a_network_that_nothing_is_known_of_is_refused(api: Api) -> None:
-    api.put("networks/mine", {"kind": "Network", "metadata": {"name": "mine"}, "spec": {}})
+    api.put(
+        "networks/mine", {"kind": "Network", "metadata": {"name": "mine"}, "spec": {}}
+    )
     answer = api.call("POST", "networks/mine/fit")
     assert answer.status_code == 422 and "samples" in answer.json()["detail"]
     assert api.call("POST", "networks/nobody/fit").status_code == 404
 
 
-def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it(api: Api) -> None:
+def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it(
+    api: Api,
+) -> None:
     async def work() -> None:
         engine = make_engine(api.url, pool_size=2)
         attempts = Attempts()
 
         async def once() -> RefitOutcome | None:
-            return await refit_waiting(engine, run_here, layers={}, now=lambda: NOW, attempts=attempts)
+            return await refit_waiting(
+                engine, run_here, layers={}, now=lambda: NOW, attempts=attempts
+            )
 
         assert await once() is None
         async with engine.begin() as connection:
-            await policies.save(connection, PolicySettings(mode=Mode.ADVISE), at=NOW, actor="ann")
+            await policies.save(
+                connection, PolicySettings(mode=Mode.ADVISE), at=NOW, actor="ann"
+            )
             served = replace(ROW, source=SERVED)
             await samples.add(connection, [served], at=NOW)
         assert await once() is None
         rows = [
             replace(
-                ROW, batch=float(batch), sm_percent=float(share), latency_ms=true_ms(batch, share), memory_mib=900.0
+                ROW,
+                batch=float(batch),
+                sm_percent=float(share),
+                latency_ms=true_ms(batch, share),
+                memory_mib=900.0,
             )
             for batch in (1.0, 2.0, 4.0, 8.0)
             for share in (20.0, 40.0, 60.0, 80.0, 100.0)
@@ -224,19 +354,31 @@ def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it
         async with engine.begin() as connection:
             await samples.add(connection, rows, at=NOW)
         outcome = await once()
-        assert outcome is not None and [verdict.applied for verdict in outcome.verdicts] == [False]
+        assert outcome is not None and [
+            verdict.applied for verdict in outcome.verdicts
+        ] == [False]
         assert await once() is None
         async with engine.begin() as connection:
-            await policies.save(connection, PolicySettings(mode=Mode.AUTO), at=NOW, actor="ann")
-            await samples.add(connection, [replace(rows[0], measured_at=NOW)], at=NOW + timedelta(seconds=1))
+            await policies.save(
+                connection, PolicySettings(mode=Mode.AUTO), at=NOW, actor="ann"
+            )
+            await samples.add(
+                connection,
+                [replace(rows[0], measured_at=NOW)],
+                at=NOW + timedelta(seconds=1),
+            )
         outcome = await once()
-        assert outcome is not None and [verdict.applied for verdict in outcome.verdicts] == [True]
+        assert outcome is not None and [
+            verdict.applied for verdict in outcome.verdicts
+        ] == [True]
         await engine.dispose()
 
     asyncio.run(work())
 
 
-def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_again_later(api: Api) -> None:
+def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_again_later(
+    api: Api,
+) -> None:
     times = [NOW]
 
     async def work() -> None:
@@ -244,11 +386,17 @@ def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_
         attempts = Attempts()
 
         async def once(run: Run) -> RefitOutcome | None:
-            return await refit_waiting(engine, run, layers={}, now=lambda: times[-1], attempts=attempts)
+            return await refit_waiting(
+                engine, run, layers={}, now=lambda: times[-1], attempts=attempts
+            )
 
         async def add(batch: float) -> None:
             async with engine.begin() as connection:
-                await samples.add(connection, [replace(ROW, batch=batch, memory_mib=900.0)], at=times[-1])
+                await samples.add(
+                    connection,
+                    [replace(ROW, batch=batch, memory_mib=900.0)],
+                    at=times[-1],
+                )
 
         async def is_killed(request: RefitRequest) -> RefitAnswer:
             raise Unavailable(f"killed, with {len(request.samples)} samples")
@@ -269,7 +417,9 @@ def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_
         assert await once(run_here) is not None
         assert await once(run_here) is None
         async with engine.begin() as connection:
-            rows = await fits.list_rows(connection, network="resnet50", current_only=True)
+            rows = await fits.list_rows(
+                connection, network="resnet50", current_only=True
+            )
         assert {row.sample_count for row in rows if row.quantity == "latency_ms"} == {4}
         await engine.dispose()
 
@@ -291,7 +441,9 @@ def test_a_candidate_replaces_what_is_no_better_or_drifted(
     error: float, bar: float | None, is_alarmed: bool, apply: bool, is_applied: bool
 ) -> None:
     rows = (OperatingPoint(50.0, 4, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1),)
-    points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.4, rows=rows)
+    points = OperatingPoints(
+        network="resnet50", gpu_type="T4", sensitivity=0.4, rows=rows
+    )
     candidate = RefitCandidate(
         performance=Performance(points=points, latency_sigma=(0.0,)),
         technique="linear_fractional",
@@ -299,13 +451,29 @@ def test_a_candidate_replaces_what_is_no_better_or_drifted(
         error=error,
         present_error=bar,
     )
-    assert judge(candidate, bar=bar, is_alarmed=is_alarmed, apply=apply).applied == is_applied
+    assert (
+        judge(candidate, bar=bar, is_alarmed=is_alarmed, apply=apply).applied
+        == is_applied
+    )
 
 
 def test_a_poor_fit_to_other_conditions_does_not_replace_a_profile(api: Api) -> None:
     odd = [
-        {"gpu_type": "T4", "batch": batch, "sm_percent": 33, "latency_ms": latency_ms, "memory_mib": 900}
-        for batch, latency_ms in ((3, 10), (5, 60), (7, 12), (9, 70), (11, 15), (13, 90))
+        {
+            "gpu_type": "T4",
+            "batch": batch,
+            "sm_percent": 33,
+            "latency_ms": latency_ms,
+            "memory_mib": 900,
+        }
+        for batch, latency_ms in (
+            (3, 10),
+            (5, 60),
+            (7, 12),
+            (9, 70),
+            (11, 15),
+            (13, 90),
+        )
     ]
     api.call("POST", "networks/resnet50/samples", {"samples": odd})
     (verdict,) = api.call("POST", "networks/resnet50/fit?apply=true").json()["verdicts"]
@@ -322,28 +490,42 @@ def test_the_report_of_fits_shows_what_is_in_force_in_percent(api: Api) -> None:
     for factor in (1.0, 1.5):
         api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
         fit_here(api)
-    listed = {fit["quantity"]: fit for fit in api.get("networks/resnet50/fits")["items"]}
+    listed = {
+        fit["quantity"]: fit for fit in api.get("networks/resnet50/fits")["items"]
+    }
     lines = _report(api, "fit_quality")
     assert [line["quantity"] for line in lines] == sorted(listed)
     for line in lines:
         fit = listed[line["quantity"]]
-        assert line["cross_validated_error_percent"] == pytest.approx(100 * fit["cross_validated_error"])
-        assert (line["technique"], line["version"], line["samples"]) == (fit["technique"], fit["version"], 40)
+        assert line["cross_validated_error_percent"] == pytest.approx(
+            100 * fit["cross_validated_error"]
+        )
+        assert (line["technique"], line["version"], line["samples"]) == (
+            fit["technique"],
+            fit["version"],
+            40,
+        )
 
 
-def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api) -> None:
+def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
+    api: Api,
+) -> None:
     row = RowKey(50.0, 4, 1590.0)
     now = new_health(np.zeros(1), 0.0)
     for period in range(1, 4):
         reading = ExecutionReading(replica="r", row=row, log_ratio=0.5, variance=1e-3)
         now = learn(now, [reading], {row: 0.0}, NOW.timestamp() + 10.0 * period)
-    held = FitHealth(group=GROUP, now=now, planned=Correction(group=GROUP, health=now, at=NOW))
+    held = FitHealth(
+        group=GROUP, now=now, planned=Correction(group=GROUP, health=now, at=NOW)
+    )
 
     async def work() -> list[int]:
         engine = make_engine(api.url, pool_size=2)
         counts = []
         async with engine.begin() as connection:
-            revision = (await connection.execute(select(cluster.c.catalogue_revision))).scalar_one()
+            revision = (
+                await connection.execute(select(cluster.c.catalogue_revision))
+            ).scalar_one()
             assert await health.save(connection, [held], revision)
             older = replace(held, now=new_health(np.zeros(1), 0.0))
             assert await health.save(connection, [older], revision)
@@ -353,8 +535,14 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api)
             (profile,) = await profiles.load_profiles(connection)
             changed = replace(profile, points=replace(profile.points, sensitivity=0.9))
         (line,) = _report(api, "fit_health")
-        assert (line["network"], line["gpu_type"], line["profile_version"]) == ("resnet50", "T4", 1)
-        assert line["correction_percent"] == pytest.approx(100 * (math.exp(now.belief.mean[0]) - 1))
+        assert (line["network"], line["gpu_type"], line["profile_version"]) == (
+            "resnet50",
+            "T4",
+            1,
+        )
+        assert line["correction_percent"] == pytest.approx(
+            100 * (math.exp(now.belief.mean[0]) - 1)
+        )
         assert line["error_percent"] == pytest.approx(100 * now.error)
         assert (line["is_alarmed"], line["readings"]) == (True, 3)
         assert line["alarm_since"].startswith("2026-03-01T12:00:20")
@@ -367,10 +555,14 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(api: Api)
         return counts
 
     assert asyncio.run(work()) == [1, 0]
-    assert api.get("networks/resnet50")["status"]["predictions"][0]["correction"] is None
+    assert (
+        api.get("networks/resnet50")["status"]["predictions"][0]["correction"] is None
+    )
 
 
-def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(api: Api) -> None:
+def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(
+    api: Api,
+) -> None:
     """The tick and whoever learns share one store; meanwhile profiles change, each version with one row more."""
 
     async def work() -> int:
@@ -383,19 +575,28 @@ def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(api: Api
             for _ in range(15):
                 snapshot = await store.load_snapshot(NOW)
                 for points in snapshot.points:
-                    sigma = snapshot.latency_sigma[Group(points.network, points.gpu_type)]
+                    sigma = snapshot.latency_sigma[
+                        Group(points.network, points.gpu_type)
+                    ]
                     assert len(sigma) == len(points.rows)
                     checked += 1
 
         async def write() -> None:
             for rows in range(2, 14):
                 batches = tuple(
-                    OperatingPoint(50.0, 1 + batch, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1) for batch in range(rows)
+                    OperatingPoint(
+                        50.0, 1 + batch, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1
+                    )
+                    for batch in range(rows)
                 )
-                points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.4, rows=batches)
+                points = OperatingPoints(
+                    network="resnet50", gpu_type="T4", sensitivity=0.4, rows=batches
+                )
                 async with engine.begin() as connection:
                     await profiles.save_profiles(
-                        connection, [StoredProfile(points=points, provenance="measured")], at=NOW
+                        connection,
+                        [StoredProfile(points=points, provenance="measured")],
+                        at=NOW,
                     )
 
         await asyncio.gather(read(), read(), read(), write())

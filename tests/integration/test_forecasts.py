@@ -27,12 +27,23 @@ from solvers.forecast.choose_technique import Choice
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from solvers.types.state import Demand
-from tests.integration.fleet import START, make_observation, make_record, make_service_reading, with_fleet
+from tests.integration.fleet import (
+    START,
+    make_observation,
+    make_record,
+    make_service_reading,
+    with_fleet,
+)
 
 pytestmark = pytest.mark.integration
 STEP = timedelta(seconds=COARSE_S)
 SCORE = ForecastScore(
-    forecasts=200.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0
+    forecasts=200.0,
+    pinball_rps=1.0,
+    coverage=0.95,
+    interval_coverage=0.9,
+    error_rps=3.0,
+    observed_rps=50.0,
 )
 DAILY = Choice(
     technique="seasonal_daily",
@@ -43,7 +54,9 @@ DAILY = Choice(
 )
 
 
-async def observe(store: PostgresStore, counts: Sequence[int | None], *, start: datetime = START) -> None:
+async def observe(
+    store: PostgresStore, counts: Sequence[int | None], *, start: datetime = START
+) -> None:
     """Windows of a second with these arrivals of `chat`, none where None stands; reported after they are over."""
     heard = [
         make_observation(
@@ -59,9 +72,13 @@ async def observe(store: PostgresStore, counts: Sequence[int | None], *, start: 
     await store.ingest(tuple(heard), start + timedelta(seconds=len(counts)))
 
 
-async def load(engine: AsyncEngine, *, since: datetime = START, until: datetime) -> RequestSeries | None:
+async def load(
+    engine: AsyncEngine, *, since: datetime = START, until: datetime
+) -> RequestSeries | None:
     async with engine.begin() as connection:
-        return (await rates.load_rates(connection, ["chat"], since=since, until=until)).get("chat")
+        return (
+            await rates.load_rates(connection, ["chat"], since=since, until=until)
+        ).get("chat")
 
 
 async def roll_up(engine: AsyncEngine, now: datetime) -> None:
@@ -69,10 +86,14 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
         await rates.roll_up_rates(connection, now)
 
 
-def test_rates_are_sums_of_the_windows_and_know_silence_from_quiet(database: str) -> None:
+def test_rates_are_sums_of_the_windows_and_know_silence_from_quiet(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         # Five minutes of 2 a second; five quiet ones; five of which nobody told; two thirds heard at 3 a second.
-        await observe(store, [*[2] * 300, *[0] * 300, *[None] * 300, *[None, 3, 3] * 100])
+        await observe(
+            store, [*[2] * 300, *[0] * 300, *[None] * 300, *[None, 3, 3] * 100]
+        )
         await roll_up(engine, START + 4 * STEP + timedelta(seconds=10))
         series = await load(engine, until=START + 5 * STEP)
         assert series is not None
@@ -106,7 +127,11 @@ def test_five_minutes_that_are_not_over_are_not_there(database: str) -> None:
 
 
 def test_a_trace_fills_in_what_was_not_measured(database: str) -> None:
-    trace = RequestSeries(start_s=START.timestamp(), window_s=COARSE_S, arrivals=np.array([10.0, np.nan, 30.5, 40.0]))
+    trace = RequestSeries(
+        start_s=START.timestamp(),
+        window_s=COARSE_S,
+        arrivals=np.array([10.0, np.nan, 30.5, 40.0]),
+    )
 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await observe(store, [1] * 300)
@@ -121,7 +146,9 @@ def test_a_trace_fills_in_what_was_not_measured(database: str) -> None:
     with_fleet(database, work)
 
 
-def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_after_weeks(database: str) -> None:
+def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_after_weeks(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await observe(store, [2] * 300)
         # Nobody led for ten hours: the windows are older than they are kept.
@@ -129,7 +156,9 @@ def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_a
         await maintain(engine, late)
         assert await load(engine, until=START + STEP) is not None
         async with engine.begin() as connection:
-            assert (await connection.execute(text("SELECT count(*) FROM service_window"))).scalar_one() == 0
+            assert (
+                await connection.execute(text("SELECT count(*) FROM service_window"))
+            ).scalar_one() == 0
             await forecasts.save(connection, {"chat": DAILY})
         await maintain(engine, START + timedelta(days=5), Retention(rates_days=4))
         assert await load(engine, until=START + STEP) is None
@@ -139,7 +168,9 @@ def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_a
     with_fleet(database, work)
 
 
-def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(database: str) -> None:
+def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         assert (await store.load_snapshot(START)).choices == {}
         async with engine.begin() as connection:
@@ -148,7 +179,9 @@ def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(database: 
             assert await forecasts.get(connection, "chat") == DAILY
         snapshot = await store.load_snapshot(START)
         assert snapshot.choices == {"chat": replace(DAILY, scores={})}
-        wide = Choice(margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0)
+        wide = Choice(
+            margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0
+        )
         async with engine.begin() as connection:
             await forecasts.save(connection, {"chat": wide})
         assert (await store.load_snapshot(START)).choices == {"chat": wide}
@@ -160,19 +193,36 @@ def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(database: 
     with_fleet(database, work)
 
 
-def test_every_service_is_judged_in_turn_those_first_that_waited_longest(database: str) -> None:
+def test_every_service_is_judged_in_turn_those_first_that_waited_longest(
+    database: str,
+) -> None:
     async def work(_store: PostgresStore, engine: AsyncEngine) -> None:
         history = PostgresForecasts(engine)
         names = ["chat", "photo", "search"]
-        assert [case.service for case in await history.load_cases(START, 2)] == names[:2]
-        await history.save_choices({"chat": replace(DAILY, judged_until_s=START.timestamp())})
-        await history.save_choices({"photo": replace(DAILY, judged_until_s=START.timestamp() - 50.0)})
-        assert [case.service for case in await history.load_cases(START, 9)] == ["search"]
+        assert [case.service for case in await history.load_cases(START, 2)] == names[
+            :2
+        ]
+        await history.save_choices(
+            {"chat": replace(DAILY, judged_until_s=START.timestamp())}
+        )
+        await history.save_choices(
+            {"photo": replace(DAILY, judged_until_s=START.timestamp() - 50.0)}
+        )
+        assert [case.service for case in await history.load_cases(START, 9)] == [
+            "search"
+        ]
         later = START + timedelta(seconds=600)
-        assert [case.service for case in await history.load_cases(later, 9)] == ["search", "photo", "chat"]
+        assert [case.service for case in await history.load_cases(later, 9)] == [
+            "search",
+            "photo",
+            "chat",
+        ]
         async with engine.begin() as connection:
             await services.remove(connection, "search", at=START)
-        assert [case.service for case in await history.load_cases(later, 9)] == ["photo", "chat"]
+        assert [case.service for case in await history.load_cases(later, 9)] == [
+            "photo",
+            "chat",
+        ]
 
     with_fleet(database, work, {"default": ["chat", "photo", "search"]})
 
@@ -185,7 +235,9 @@ def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) 
         for _ in range(2):
             # A random walk: the newest rates say all.
             means = 200.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=300)))
-            await observe(store, [int(count) for count in draw.poisson(means)], start=now)
+            await observe(
+                store, [int(count) for count in draw.poisson(means)], start=now
+            )
             now += STEP
             chosen = await choose_forecasts(PostgresForecasts(engine), now)
         assert chosen["chat"].technique != "ewma"
@@ -198,7 +250,9 @@ def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) 
         view = view_forecast(await store.load_snapshot(now), "chat", choice)
         assert view.telemetry == "heard"
         assert list(view.rates_rps) == sorted(view.rates_rps)
-        gone = view_forecast(await store.load_snapshot(now + timedelta(seconds=40)), "chat", choice)
+        gone = view_forecast(
+            await store.load_snapshot(now + timedelta(seconds=40)), "chat", choice
+        )
         assert (gone.telemetry, gone.rates_rps) == ("stopped", ())
 
     with_fleet(database, work)
@@ -211,16 +265,22 @@ def test_demands_are_written_down_with_their_technique(database: str) -> None:
     )
 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        plan_id = await store.record_plan(replace(make_record(START, None, 1), demands=asked))
+        plan_id = await store.record_plan(
+            replace(make_record(START, None, 1), demands=asked)
+        )
         async with engine.begin() as connection:
-            found = {row.service: row.method for row in await demands.list_newest(connection)}
+            found = {
+                row.service: row.method for row in await demands.list_newest(connection)
+            }
             assert (await plans.get(connection, plan_id)).demands == asked
         assert found == {"chat": "seasonal_daily", "photo": "kept"}
 
     with_fleet(database, work)
 
 
-def test_a_trace_warms_a_service_up_from_the_command_line(database: str, tmp_path: Path) -> None:
+def test_a_trace_warms_a_service_up_from_the_command_line(
+    database: str, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace.csv"
     lines = [f"{300 * number},{2 + number // 144 % 2}" for number in range(3 * 288)]
     trace.write_text("second,rate_rps\n" + "\n".join(lines) + "\n")
@@ -237,12 +297,24 @@ def test_a_trace_warms_a_service_up_from_the_command_line(database: str, tmp_pat
             str(trace),
         ]
         environment = {**os.environ, "PLIMSOLL_DATABASE_URL": database}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     async def work(_store: PostgresStore, engine: AsyncEngine) -> Choice:
-        done, nobody = await asyncio.to_thread(warm_up, "chat"), await asyncio.to_thread(warm_up, "nobody")
+        done, nobody = (
+            await asyncio.to_thread(warm_up, "chat"),
+            await asyncio.to_thread(warm_up, "nobody"),
+        )
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("chat: 864 rates of five minutes added, of 864 from ")
+        assert done.stdout.startswith(
+            "chat: 864 rates of five minutes added, of 864 from "
+        )
         assert nobody.returncode == 1
         assert "no service is called 'nobody'" in nobody.stderr
         (case,) = await PostgresForecasts(engine).load_cases(datetime.now(UTC), 1)

@@ -15,7 +15,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from agents.base.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
+from agents.base.protocol import (
+    GpuCommand,
+    NodeCommand,
+    Observation,
+    ReplicaCommand,
+    Route,
+    SyncReply,
+)
 from agents.processes.process import marks, members
 from tests.agents.factories import a_replica
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
@@ -57,15 +64,28 @@ class ControlPlane:
     async def sync(self, request: web.Request) -> web.Response:
         told = msgspec.json.decode(await request.read(), type=Observation)
         self.told.append(told)
-        newer = self.command if self.command and self.command.generation > told.generation else None
-        reply = SyncReply(boot=told.boot, acknowledged=told.sequence, server_time_s=time.time(), command=newer)
-        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+        newer = (
+            self.command
+            if self.command and self.command.generation > told.generation
+            else None
+        )
+        reply = SyncReply(
+            boot=told.boot,
+            acknowledged=told.sequence,
+            server_time_s=time.time(),
+            command=newer,
+        )
+        return web.Response(
+            body=msgspec.json.encode(reply), content_type="application/json"
+        )
 
     def has_applied(self, generation: int, boot: str = "") -> bool:
         """Whether an agent (of that start) says so in its newest observation."""
         last = self.told[-1] if self.told else None
         acks = last.acks if last and last.boot != boot else ()
-        return any(ack.generation == generation and ack.status == "applied" for ack in acks)
+        return any(
+            ack.generation == generation and ack.status == "applied" for ack in acks
+        )
 
     @property
     def boot(self) -> str:
@@ -85,19 +105,65 @@ class Machine:
     def __post_init__(self) -> None:
         self.gpus = FakeGpus(self.directory / "gpus", count=1)
         self.state = self.directory / "state"
-        words = (sys.executable, str(FAKES / "mps_worker.py"), "--engine", "timed", "--times-ms", "1:2,64:2")
-        options = ("--service", "{service}", "--port", "{port}", "--batch", "{batch}", "--drain-s", "5")
+        words = (
+            sys.executable,
+            str(FAKES / "mps_worker.py"),
+            "--engine",
+            "timed",
+            "--times-ms",
+            "1:2,64:2",
+        )
+        options = (
+            "--service",
+            "{service}",
+            "--port",
+            "{port}",
+            "--batch",
+            "{batch}",
+            "--drain-s",
+            "5",
+        )
         quoted = ", ".join(f'"{word}"' for word in (*words, *options))
-        (self.directory / "templates.toml").write_text(TEMPLATES.format(words=quoted, root=ROOT))
+        (self.directory / "templates.toml").write_text(
+            TEMPLATES.format(words=quoted, root=ROOT)
+        )
 
-    def start(self, *, keeps: bool = True, program: Sequence[str] = ("-m", "agents.main")) -> None:
+    def start(
+        self, *, keeps: bool = True, program: Sequence[str] = ("-m", "agents.main")
+    ) -> None:
         """A new agent; `program` is one that takes its arguments."""
-        arguments = ["--url", self.url, "--node", "n1", "--device", "gpu", "--gpu-type", GPU_TYPE, "--period-s", "0.3"]
-        paths = ["--state-dir", self.state, "--templates", self.directory / "templates.toml"]
+        arguments = [
+            "--url",
+            self.url,
+            "--node",
+            "n1",
+            "--device",
+            "gpu",
+            "--gpu-type",
+            GPU_TYPE,
+            "--period-s",
+            "0.3",
+        ]
+        paths = [
+            "--state-dir",
+            self.state,
+            "--templates",
+            self.directory / "templates.toml",
+        ]
         with (self.directory / "agent.log").open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *program, *arguments, *paths, *["--keep-replicas"] * keeps],
-                env={**environment(), **self.gpus.environment(self.library), "PATH": environment()["PATH"]}
+                [
+                    sys.executable,
+                    *program,
+                    *arguments,
+                    *paths,
+                    *["--keep-replicas"] * keeps,
+                ],
+                env={
+                    **environment(),
+                    **self.gpus.environment(self.library),
+                    "PATH": environment()["PATH"],
+                }
                 | {"PLIMSOLL_TOKEN": "token", "PYTHONPATH": str(ROOT)},
                 stderr=log,
                 text=True,
@@ -116,24 +182,48 @@ class Machine:
     def workers(self) -> int:
         """Replicas whose processes live."""
         mark = self.state / "workers" / "mark"
-        return sum(1 for each in marks(mark.read_text()) if members(each)) if mark.exists() else 0
+        return (
+            sum(1 for each in marks(mark.read_text()) if members(each))
+            if mark.exists()
+            else 0
+        )
 
     def restore(self) -> str:
         """What `plimsoll-agent restore` says."""
-        words = [sys.executable, "-m", "agents.main", "restore", "--state-dir", str(self.state)]
+        words = [
+            sys.executable,
+            "-m",
+            "agents.main",
+            "restore",
+            "--state-dir",
+            str(self.state),
+        ]
         env = {**self.gpus.environment(self.library), "PYTHONPATH": str(ROOT)}
-        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+        return subprocess.run(
+            words,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        ).stdout
 
 
 @asynccontextmanager
-async def machine(directory: Path, library: Path) -> AsyncIterator[tuple[Machine, ControlPlane]]:
+async def machine(
+    directory: Path, library: Path
+) -> AsyncIterator[tuple[Machine, ControlPlane]]:
     """A node and its control plane; nothing of the node is left afterwards."""
     plane, app = ControlPlane(), web.Application(client_max_size=1 << 24)
     app.router.add_post("/api/v1/nodes/{node}/sync", plane.sync)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made = Machine(directory=directory, library=library, url=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    made = Machine(
+        directory=directory,
+        library=library,
+        url=f"http://127.0.0.1:{runner.addresses[0][1]}",
+    )
     try:
         yield made, plane
     finally:
@@ -160,9 +250,19 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def a_command(generation: int, *replicas: ReplicaCommand, clock_mhz: float = 1200.0) -> NodeCommand:
-    gpu = GpuCommand(index=0, gpu_type=GPU_TYPE, clock_mhz=clock_mhz, power_cap_w=400.0, replicas=replicas)
-    routes = (Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),)
+def a_command(
+    generation: int, *replicas: ReplicaCommand, clock_mhz: float = 1200.0
+) -> NodeCommand:
+    gpu = GpuCommand(
+        index=0,
+        gpu_type=GPU_TYPE,
+        clock_mhz=clock_mhz,
+        power_cap_w=400.0,
+        replicas=replicas,
+    )
+    routes = (
+        Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),
+    )
     return NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes)
 
 
@@ -171,33 +271,61 @@ def locked_mhz(gpus: FakeGpus) -> int:
     return int(gpus.gpu(0).lock_high)
 
 
-def test_a_command_is_in_force_on_the_gpu_and_gone_after_the_end(tmp_path: Path, library: Path) -> None:
+def test_a_command_is_in_force_on_the_gpu_and_gone_after_the_end(
+    tmp_path: Path, library: Path
+) -> None:
     async def scenario() -> None:
         async with machine(tmp_path, library) as (node, plane):
             plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
             node.start(keeps=False)
             await until(lambda: plane.has_applied(1), "generation 1 is not applied")
-            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (1200, 400_000)
+            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (
+                1200,
+                400_000,
+            )
             assert node.workers() == 1
             (replica,) = plane.told[-1].replicas
-            assert (replica.id, replica.state, replica.sm_percent) == ("r1", "ready", 40.0)
+            assert (replica.id, replica.state, replica.sm_percent) == (
+                "r1",
+                "ready",
+                40.0,
+            )
             await asyncio.to_thread(node.end, signal.SIGTERM)
-            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit, node.workers()) == (0, 700_000, 0)
+            assert (
+                locked_mhz(node.gpus),
+                node.gpus.gpu(0).power_limit,
+                node.workers(),
+            ) == (0, 700_000, 0)
             assert node.restore() == "nothing to put back\n"
 
     play(scenario)
 
 
-def test_requests_are_served_through_the_agents_router(tmp_path: Path, library: Path) -> None:
+def test_requests_are_served_through_the_agents_router(
+    tmp_path: Path, library: Path
+) -> None:
     async def scenario() -> None:
-        async with machine(tmp_path, library) as (node, plane), aiohttp.ClientSession() as session:
+        async with (
+            machine(tmp_path, library) as (node, plane),
+            aiohttp.ClientSession() as session,
+        ):
             plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
             node.start(keeps=False)
             await until(lambda: plane.has_applied(1), "generation 1 is not applied")
             log = (tmp_path / "agent.log").read_text()
             port = int(log.split("requests are taken on port ")[1].split()[0])
-            async with session.post(f"http://127.0.0.1:{port}/v2/models/chat/infer", json=inputs(41.0)) as answer:
-                assert (answer.status, (await answer.json())["outputs"][0]["data"]) == (200, [42.0])
-            await until(lambda: any(each.arrivals == 1 for told in plane.told for each in told.services), "not counted")
+            async with session.post(
+                f"http://127.0.0.1:{port}/v2/models/chat/infer", json=inputs(41.0)
+            ) as answer:
+                assert (answer.status, (await answer.json())["outputs"][0]["data"]) == (
+                    200,
+                    [42.0],
+                )
+            await until(
+                lambda: any(
+                    each.arrivals == 1 for told in plane.told for each in told.services
+                ),
+                "not counted",
+            )
 
     play(scenario)

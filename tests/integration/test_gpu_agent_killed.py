@@ -35,7 +35,9 @@ __all__ = ("library", "workers_ports")
 KILLS = 6
 
 
-def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(tmp_path: Path, library: Path) -> None:
+def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(
+    tmp_path: Path, library: Path
+) -> None:
     async def scenario() -> None:
         async with machine(tmp_path, library) as (node, plane):
             killing = Killing(node=node, plane=plane, draw=Random(7))
@@ -43,10 +45,15 @@ def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(tmp_pat
                 await killing.once()
             await killing.end()
             assert killing.violations == []
-            assert 0 < killing.early < KILLS, "the seed chose no early kill, or nothing else"
+            assert 0 < killing.early < KILLS, (
+                "the seed chose no early kill, or nothing else"
+            )
             assert locked_mhz(node.gpus) in (900, 1200)
             assert "clock_mhz of" in node.restore()
-            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (0, DEFAULT_LIMIT_MW)
+            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (
+                0,
+                DEFAULT_LIMIT_MW,
+            )
 
     play(scenario)
 
@@ -62,9 +69,13 @@ def test_a_switch_that_is_cut_off_at_any_step_is_finished_by_the_next_agent(
             for generation, (method, is_of_new) in enumerate(STEPS, start=2):
                 plane.command = a_command(generation, _replica(generation))
                 dies_at = _replica(generation if is_of_new else generation - 1).id
-                node.start(program=(str(FAKES / "dying_agent.py"), when, method, dies_at))
+                node.start(
+                    program=(str(FAKES / "dying_agent.py"), when, method, dies_at)
+                )
                 assert node.process is not None
-                assert await asyncio.to_thread(node.process.wait, PATIENCE_S) == -SIGKILL
+                assert (
+                    await asyncio.to_thread(node.process.wait, PATIENCE_S) == -SIGKILL
+                )
                 killing.look_at_knobs()
                 await _apply(node, plane, generation)
                 await killing.look_at_workers()
@@ -73,7 +84,12 @@ def test_a_switch_that_is_cut_off_at_any_step_is_finished_by_the_next_agent(
     play(scenario)
 
 
-STEPS = (("start_replica", True), ("switch_routes", True), ("drain", False), ("stop_replica", False))
+STEPS = (
+    ("start_replica", True),
+    ("switch_routes", True),
+    ("drain", False),
+    ("stop_replica", False),
+)
 """What a switch tells the device, and whether of the new replica or of the old one."""
 
 
@@ -86,7 +102,10 @@ async def _apply(node: Machine, plane: ControlPlane, generation: int) -> None:
     """A new agent carries the command out with its replica alone; then it is killed."""
     before, plane.command = plane.boot, a_command(generation, _replica(generation))
     await asyncio.to_thread(node.start)
-    await until(lambda: plane.has_applied(generation, before), f"generation {generation} is not applied")
+    await until(
+        lambda: plane.has_applied(generation, before),
+        f"generation {generation} is not applied",
+    )
     assert [each.id for each in plane.told[-1].replicas] == [_replica(generation).id]
     await until(lambda: node.workers() == 1, "the old worker lives on")
     await asyncio.to_thread(node.end, SIGKILL)

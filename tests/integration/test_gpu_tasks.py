@@ -14,7 +14,13 @@ from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES, environment
 from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, rows, until
-from tests.integration.test_task_agents import PATIENCE_S, Plane, has_done_something, plane, submit
+from tests.integration.test_task_agents import (
+    PATIENCE_S,
+    Plane,
+    has_done_something,
+    plane,
+    submit,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -44,12 +50,42 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
     """Node n1 with a fake GPU that counts as a T4."""
     gpus = FakeGpus(folder / "gpus", count=1)
     templates = folder / "templates.toml"
-    templates.write_text(TEMPLATES.format(python=sys.executable, fakes=FAKES, root=ROOT))
-    arguments = ["--url", f"http://127.0.0.1:{plane.port}", "--node", "n1", "--device", "gpu", "--gpu-type", "T4"]
-    arguments += ["--state-dir", str(folder / "s"), "--templates", str(templates), "--period-s", "0.5"]
+    templates.write_text(
+        TEMPLATES.format(python=sys.executable, fakes=FAKES, root=ROOT)
+    )
+    arguments = [
+        "--url",
+        f"http://127.0.0.1:{plane.port}",
+        "--node",
+        "n1",
+        "--device",
+        "gpu",
+        "--gpu-type",
+        "T4",
+    ]
+    arguments += [
+        "--state-dir",
+        str(folder / "s"),
+        "--templates",
+        str(templates),
+        "--period-s",
+        "0.5",
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "agents.main", *arguments, "--router-port", str(a_free_port())],
-        env={**FAULT_ENVIRONMENT, **environment(), **gpus.environment(library), "PATH": environment()["PATH"]}
+        [
+            sys.executable,
+            "-m",
+            "agents.main",
+            *arguments,
+            "--router-port",
+            str(a_free_port()),
+        ],
+        env={
+            **FAULT_ENVIRONMENT,
+            **environment(),
+            **gpus.environment(library),
+            "PATH": environment()["PATH"],
+        }
         | {"PLIMSOLL_TOKEN": plane.secrets["agent"], "PYTHONPATH": str(ROOT)},
         cwd=os.fspath(ROOT),
     )
@@ -71,5 +107,7 @@ def test_a_task_that_was_submitted_runs_on_the_gpu_shows_progress_and_finishes(
         done = plane.status("nightly")
         assert (done["done_iterations"], done["starts"]) == (400.0, 1)
         # A fake's iteration takes 20 ms, and on a busy machine more.
-        measured = "SELECT count(*) FROM task WHERE name = 'nightly' AND iteration_ms >= 20.0"
+        measured = (
+            "SELECT count(*) FROM task WHERE name = 'nightly' AND iteration_ms >= 20.0"
+        )
         assert rows(plane.url, measured) == [(1,)]

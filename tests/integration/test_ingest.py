@@ -41,13 +41,20 @@ async def scalar(engine: AsyncEngine, statement: str) -> object:
 def test_a_replayed_batch_changes_nothing_and_is_acknowledged(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         batch = tuple(
-            make_observation(n, START + timedelta(seconds=2 * n), services=[make_service_reading()]) for n in (1, 2, 3)
+            make_observation(
+                n, START + timedelta(seconds=2 * n), services=[make_service_reading()]
+            )
+            for n in (1, 2, 3)
         )
         late = START + timedelta(seconds=10)
-        assert await store.ingest(batch, late) == Ingested(acknowledged={("n1", "b1"): 3})
+        assert await store.ingest(batch, late) == Ingested(
+            acknowledged={("n1", "b1"): 3}
+        )
         # The same numbers again, in another order, and one that claims another window.
         again = (batch[2], batch[0], make_observation(2, START), batch[0])
-        assert await store.ingest(again, late) == Ingested(acknowledged={("n1", "b1"): 3})
+        assert await store.ingest(again, late) == Ingested(
+            acknowledged={("n1", "b1"): 3}
+        )
         assert await scalar(engine, "SELECT count(*) FROM observation") == 3
         assert await scalar(engine, "SELECT count(*) FROM service_observation") == 3
         assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 30
@@ -59,7 +66,10 @@ def test_a_replayed_batch_changes_nothing_and_is_acknowledged(database: str) -> 
 def test_an_observation_that_was_overtaken_is_still_taken_once(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         reading = make_service_reading()
-        first, second = (make_observation(n, START + timedelta(seconds=2 * n), services=[reading]) for n in (1, 2))
+        first, second = (
+            make_observation(n, START + timedelta(seconds=2 * n), services=[reading])
+            for n in (1, 2)
+        )
         now = START + timedelta(seconds=9)
         for observation in (second, first, first):
             await store.ingest((observation,), now)
@@ -75,33 +85,48 @@ def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         good = make_observation(1, START, services=[make_service_reading()])
         replica = ReplicaReading(
-            id="r", service="chat", gpu_index=0, state="ready", sm_percent=10.0, batch=1, memory_mib=1.0
+            id="r",
+            service="chat",
+            gpu_index=0,
+            state="ready",
+            sm_percent=10.0,
+            batch=1,
+            memory_mib=1.0,
         )
         # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the state.
         bad = msgspec.structs.replace(
-            make_observation(2, START), replicas=(msgspec.structs.replace(replica, state="asleep"),)
+            make_observation(2, START),
+            replicas=(msgspec.structs.replace(replica, state="asleep"),),
         )
         with pytest.raises((IntegrityError, psycopg.errors.CheckViolation)):
             await store.ingest((good, bad), START)
         assert await scalar(engine, "SELECT count(*) FROM observation") == 0
-        assert await store.ingest((good,), START) == Ingested(acknowledged={("n1", "b1"): 1})
+        assert await store.ingest((good,), START) == Ingested(
+            acknowledged={("n1", "b1"): 1}
+        )
 
     with_fleet(database, work)
 
 
-def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observation(database: str) -> None:
+def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observation(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         observation = make_observation(1, START, services=[make_service_reading()])
         await store.ingest((make_observation(1, START, boot="b0"),), START)
         async with engine.connect() as connection:
             await ingesting.ingest(connection, [place(observation, START)], START)
-            pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+            pid = (
+                await connection.execute(text("SELECT pg_backend_pid()"))
+            ).scalar_one()
             with psycopg.connect(conninfo(database), autocommit=True) as other:
                 other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
             await connection.invalidate()
         assert await scalar(engine, "SELECT count(*) FROM service_observation") == 0
         # The agent got no acknowledgement, so it sends again.
-        assert await store.ingest((observation,), START) == Ingested(acknowledged={("n1", "b1"): 1})
+        assert await store.ingest((observation,), START) == Ingested(
+            acknowledged={("n1", "b1"): 1}
+        )
         assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 10
 
     with_fleet(database, work)
@@ -111,32 +136,55 @@ def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observat
 def test_impossible_numbers_do_not_pass_the_wire(value: str) -> None:
     message = msgspec.json.encode(make_observation(1, START)).decode()
     with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(message.replace('"window_s":2.0', f'"window_s":{value}'), type=Observation)
+        msgspec.json.decode(
+            message.replace('"window_s":2.0', f'"window_s":{value}'), type=Observation
+        )
 
 
 def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
         with pytest.raises(psycopg.errors.CheckViolation):
-            await store.ingest((make_observation(1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]),), START)
+            await store.ingest(
+                (
+                    make_observation(
+                        1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]
+                    ),
+                ),
+                START,
+            )
 
     with_fleet(database, work)
 
 
 def test_unknown_nodes_are_named_and_the_others_taken(database: str) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        batch = (make_observation(1, START, node="stranger"), make_observation(1, START))
-        assert await store.ingest(batch, START) == Ingested(acknowledged={("n1", "b1"): 1}, unknown_nodes=("stranger",))
+        batch = (
+            make_observation(1, START, node="stranger"),
+            make_observation(1, START),
+        )
+        assert await store.ingest(batch, START) == Ingested(
+            acknowledged={("n1", "b1"): 1}, unknown_nodes=("stranger",)
+        )
 
     with_fleet(database, work)
 
 
-def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(database: str) -> None:
+def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await store.ingest((make_observation(1, START + timedelta(days=400)),), START)
-        assert await scalar(engine, "SELECT clock_skew_s FROM report.node_health") == 400 * 86400.0
-        assert await scalar(engine, "SELECT max(window_start) FROM observation") == START - timedelta(seconds=2)
+        assert (
+            await scalar(engine, "SELECT clock_skew_s FROM report.node_health")
+            == 400 * 86400.0
+        )
+        assert await scalar(
+            engine, "SELECT max(window_start) FROM observation"
+        ) == START - timedelta(seconds=2)
         await store.ingest((make_observation(2, START.replace(year=1999)),), START)
-        assert await scalar(engine, "SELECT min(window_start) FROM observation") == START - timedelta(days=7)
+        assert await scalar(
+            engine, "SELECT min(window_start) FROM observation"
+        ) == START - timedelta(days=7)
 
     with_fleet(database, work)
 
@@ -147,12 +195,22 @@ def test_many_writers_at_once_neither_deadlock_nor_lose_counts(database: str) ->
         readings = [make_service_reading(name) for name in ("chat", "a", "b", "c")]
         batches = [
             tuple(
-                make_observation(n, START, boot=f"b{n % 3}", services=readings if n % 2 else readings[::-1])
+                make_observation(
+                    n,
+                    START,
+                    boot=f"b{n % 3}",
+                    services=readings if n % 2 else readings[::-1],
+                )
                 for n in range(first, first + 6)
             )
             for first in (1, 3, 5, 7, 2, 4, 6, 8)
         ]
-        await asyncio.gather(*((store, *others)[index % 4].ingest(batch, START) for index, batch in enumerate(batches)))
+        await asyncio.gather(
+            *(
+                (store, *others)[index % 4].ingest(batch, START)
+                for index, batch in enumerate(batches)
+            )
+        )
         # Numbers 1 to 13, each once, each with 10 arrivals.
         assert await scalar(engine, "SELECT count(*) FROM observation") == 13
         assert await scalar(engine, "SELECT min(arrivals) FROM service_hour") == 130
@@ -161,11 +219,17 @@ def test_many_writers_at_once_neither_deadlock_nor_lose_counts(database: str) ->
     with_fleet(database, work)
 
 
-def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], Awaitable[None]]) -> list[str]:
+def heard(
+    url: str,
+    channel: str,
+    work: Callable[[PostgresStore, AsyncEngine], Awaitable[None]],
+) -> list[str]:
     """The notifications on a channel while `work` runs, after the fleet was made."""
 
     async def listening(store: PostgresStore, engine: AsyncEngine) -> list[str]:
-        async with await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(
+            conninfo(url), autocommit=True
+        ) as connection:
             await connection.execute(f"LISTEN {channel}".encode())
             await work(store, engine)
             # Delivered in the order of the commits: after this one nothing else is on its way.
@@ -189,11 +253,15 @@ def heard(url: str, channel: str, work: Callable[[PostgresStore, AsyncEngine], A
         (23, True),
     ],
 )
-def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(database: str, arrivals: int, wakes: bool) -> None:
+def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(
+    database: str, arrivals: int, wakes: bool
+) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
         await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
         later = START + timedelta(seconds=8)
-        seen = make_observation(1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)])
+        seen = make_observation(
+            1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)]
+        )
         await store.ingest((seen,), later)
 
     assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
@@ -207,56 +275,97 @@ def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(database: str, arriva
         (22, True),
     ],
 )
-def test_what_was_foreseen_and_is_left_out_of_the_plan_wakes_nobody(database: str, arrivals: int, wakes: bool) -> None:
+def test_what_was_foreseen_and_is_left_out_of_the_plan_wakes_nobody(
+    database: str, arrivals: int, wakes: bool
+) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        demand = Demand(service="chat", arrival_rate_rps=5.0, method="degraded", interval_rps=(6.5, 9.5))
-        await store.record_plan(replace(make_record(START, None, 1), state="kept", demands=(demand,)))
+        demand = Demand(
+            service="chat",
+            arrival_rate_rps=5.0,
+            method="degraded",
+            interval_rps=(6.5, 9.5),
+        )
+        await store.record_plan(
+            replace(make_record(START, None, 1), state="kept", demands=(demand,))
+        )
         later = START + timedelta(seconds=8)
-        seen = make_observation(1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)])
+        seen = make_observation(
+            1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)]
+        )
         await store.ingest((seen,), later)
 
     assert ("arrival rate" in heard(database, ingesting.WAKE_CHANNEL, work)) is wakes
 
 
-def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(database: str) -> None:
+def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         async with engine.begin() as connection:
             await services.remove(connection, "chat", at=START)
-        readings = [make_service_reading(name, arrivals=1000) for name in ("chat", "nobody")]
+        readings = [
+            make_service_reading(name, arrivals=1000) for name in ("chat", "nobody")
+        ]
         await store.ingest((make_observation(1, START, services=readings),), START)
 
     assert "arrival rate" not in heard(database, ingesting.WAKE_CHANNEL, work)
 
 
-def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(database: str) -> None:
+def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
         before = await store.load_snapshot(START)
-        await store.ingest((make_observation(1, START, gpus=[make_gpu_reading(1, healthy=False)]),), START)
+        await store.ingest(
+            (make_observation(1, START, gpus=[make_gpu_reading(1, healthy=False)]),),
+            START,
+        )
         after = await store.load_snapshot(START)
         assert [gpu.healthy for gpu in after.state.gpus] == [True, False]
         assert after.state.catalogue_revision > before.state.catalogue_revision
-        again = make_observation(2, START + timedelta(seconds=2), gpus=[make_gpu_reading(1, healthy=False)])
+        again = make_observation(
+            2, START + timedelta(seconds=2), gpus=[make_gpu_reading(1, healthy=False)]
+        )
         await store.ingest((again,), START + timedelta(seconds=2))
-        assert (await store.load_snapshot(START)).state.catalogue_revision == after.state.catalogue_revision
+        assert (
+            await store.load_snapshot(START)
+        ).state.catalogue_revision == after.state.catalogue_revision
 
     assert heard(database, ingesting.WAKE_CHANNEL, work) == ["gpu"]
 
 
-def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_says(database: str) -> None:
+def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_says(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        said = (("GPU 10: strange", "could not read GPU 1: it fell off the bus"), (), ())
-        for sequence, (problems, healthy) in enumerate(zip(said, (False, False, True), strict=True), 1):
+        said = (
+            ("GPU 10: strange", "could not read GPU 1: it fell off the bus"),
+            (),
+            (),
+        )
+        for sequence, (problems, healthy) in enumerate(
+            zip(said, (False, False, True), strict=True), 1
+        ):
             at = START + timedelta(seconds=2 * sequence)
-            told = make_observation(sequence, at, gpus=[make_gpu_reading(1, healthy=healthy)])
+            told = make_observation(
+                sequence, at, gpus=[make_gpu_reading(1, healthy=healthy)]
+            )
             await store.ingest((msgspec.structs.replace(told, problems=problems),), at)
         # The other one fails without a word of it.
         at = START + timedelta(seconds=8)
-        await store.ingest((make_observation(4, at, gpus=[make_gpu_reading(0, healthy=False)]),), at)
+        await store.ingest(
+            (make_observation(4, at, gpus=[make_gpu_reading(0, healthy=False)]),), at
+        )
         async with engine.connect() as connection:
             query = "SELECT kind, subject, actor, reason FROM event WHERE kind LIKE 'Gpu%' ORDER BY id"
             lines = [tuple(row) for row in await connection.execute(text(query))]
         assert lines == [
-            ("GpuFailed", "node/n1", "node/n1", "could not read GPU 1: it fell off the bus"),
+            (
+                "GpuFailed",
+                "node/n1",
+                "node/n1",
+                "could not read GPU 1: it fell off the bus",
+            ),
             ("GpuRecovered", "node/n1", "node/n1", "GPU 1 takes work again"),
             ("GpuFailed", "node/n1", "node/n1", "GPU 0: no word why"),
         ]
@@ -268,9 +377,20 @@ def test_a_push_tells_the_agents_and_their_answer_is_kept(database: str) -> None
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
         ack = Ack(generation=1, status="refused", detail="no MPS")
-        await store.ingest((msgspec.structs.replace(make_observation(1, START), acks=(ack,), generation=1),), START)
+        await store.ingest(
+            (
+                msgspec.structs.replace(
+                    make_observation(1, START), acks=(ack,), generation=1
+                ),
+            ),
+            START,
+        )
         async with engine.connect() as connection:
-            row = (await connection.execute(text("SELECT last_ack, last_ack_detail FROM report.node_health"))).one()
+            row = (
+                await connection.execute(
+                    text("SELECT last_ack, last_ack_detail FROM report.node_health")
+                )
+            ).one()
         assert tuple(row) == ("refused", "no MPS")
 
     assert heard(database, "plimsoll_command", work) == ["1"]

@@ -55,19 +55,25 @@ def test_one_leads_and_the_other_takes_over_with_a_higher_epoch(database: str) -
         assert not await one.acquire()
         assert (one.epoch, other.epoch) == (1, 2)
         async with engine.connect() as connection:
-            holder = (await connection.execute(text("SELECT epoch, holder FROM leader"))).one()
+            holder = (
+                await connection.execute(text("SELECT epoch, holder FROM leader"))
+            ).one()
         assert tuple(holder) == (2, "other")
         await other.release()
 
     with_engine(database, work)
 
 
-def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(database: str) -> None:
+def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(
+    database: str,
+) -> None:
     async def work(engine: AsyncEngine) -> None:
         one, other = Leader(engine, "one"), Leader(engine, "other")
         assert await one.acquire()
         await asyncio.to_thread(
-            end_sessions, database, "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
+            end_sessions,
+            database,
+            "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)",
         )
         assert await other.acquire()
         assert not await one.acquire()
@@ -80,17 +86,24 @@ def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(database: str)
     with_engine(database, work)
 
 
-def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(database: str) -> None:
+def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
+    database: str,
+) -> None:
     async def work(engine: AsyncEngine) -> list[str]:
         async def notify(payload: str) -> None:
             async with engine.begin() as connection:
-                await connection.execute(text("SELECT pg_notify('plimsoll_wake', :payload)"), {"payload": payload})
+                await connection.execute(
+                    text("SELECT pg_notify('plimsoll_wake', :payload)"),
+                    {"payload": payload},
+                )
 
         heard = Listener(database, "plimsoll_wake", retry_s=0.01).listen()
         words = [await anext(heard)]
         await notify("one")
         words.append(await anext(heard))
-        await asyncio.to_thread(end_sessions, database, "application_name = 'plimsoll-listen'")
+        await asyncio.to_thread(
+            end_sessions, database, "application_name = 'plimsoll-listen'"
+        )
         words.append(await anext(heard))
         await notify("two")
         words.append(await anext(heard))

@@ -13,7 +13,12 @@ from app.base.settings import Settings
 from app.db.fleet.pushed_telemetry import OLDEST_S, Pushed, save
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
-from tests.integration.fleet import START, make_gpu_reading, make_observation, with_fleet
+from tests.integration.fleet import (
+    START,
+    make_gpu_reading,
+    make_observation,
+    with_fleet,
+)
 
 pytestmark = pytest.mark.integration
 LATER = START + timedelta(days=40)
@@ -26,19 +31,33 @@ async def column(engine: AsyncEngine, statement: str) -> list[object]:
 
 def test_of_old_acknowledgements_only_each_node_s_newest_is_kept(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        acks = tuple(Ack(generation=generation, status="applied") for generation in (1, 2, 3))
-        await store.ingest((msgspec.structs.replace(make_observation(1, START), acks=acks),), START)
+        acks = tuple(
+            Ack(generation=generation, status="applied") for generation in (1, 2, 3)
+        )
+        await store.ingest(
+            (msgspec.structs.replace(make_observation(1, START), acks=acks),), START
+        )
         await maintain(engine, START + timedelta(days=29))
-        assert await column(engine, "SELECT generation FROM acknowledgement ORDER BY 1") == [1, 2, 3]
+        assert await column(
+            engine, "SELECT generation FROM acknowledgement ORDER BY 1"
+        ) == [1, 2, 3]
         await maintain(engine, LATER)
         assert await column(engine, "SELECT generation FROM acknowledgement") == [3]
 
     with_fleet(database, work)
 
 
-def test_a_start_of_an_agent_is_forgotten_with_its_last_observation(database: str) -> None:
+def test_a_start_of_an_agent_is_forgotten_with_its_last_observation(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await store.ingest((make_observation(1, START, boot="crashed"), make_observation(1, START, boot="old")), START)
+        await store.ingest(
+            (
+                make_observation(1, START, boot="crashed"),
+                make_observation(1, START, boot="old"),
+            ),
+            START,
+        )
         yesterday = LATER - timedelta(days=1)
         await store.ingest((make_observation(2, yesterday, boot="old"),), yesterday)
         await maintain(engine, LATER)
@@ -54,7 +73,14 @@ def test_hours_that_nobody_summed_for_days_are_all_caught_up(database: str) -> N
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         for hour in range(30):
             at = START + timedelta(hours=hour, minutes=30)
-            await store.ingest((make_observation(hour + 1, at, gpus=[make_gpu_reading(energy_j=10.0 + hour)]),), at)
+            await store.ingest(
+                (
+                    make_observation(
+                        hour + 1, at, gpus=[make_gpu_reading(energy_j=10.0 + hour)]
+                    ),
+                ),
+                at,
+            )
         await maintain(engine, START + timedelta(hours=30))
         energies = await column(engine, "SELECT energy_j FROM gpu_hour ORDER BY hour")
         assert energies == [10.0 + hour for hour in range(30)]
@@ -62,25 +88,44 @@ def test_hours_that_nobody_summed_for_days_are_all_caught_up(database: str) -> N
     with_fleet(database, work)
 
 
-def test_the_least_retention_keeps_every_day_that_a_wrong_clock_may_report_of(database: str) -> None:
+def test_the_least_retention_keeps_every_day_that_a_wrong_clock_may_report_of(
+    database: str,
+) -> None:
     with pytest.raises(ValidationError, match="retention_days"):
         Settings(retention_days=7)
     keep = Retention(observations_days=Settings(retention_days=8).retention_days)
 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        for sequence, now in enumerate((START, START.replace(hour=23, minute=59)), start=1):
-            await store.ingest((make_observation(sequence, START.replace(year=1999)),), now)
+        for sequence, now in enumerate(
+            (START, START.replace(hour=23, minute=59)), start=1
+        ):
+            await store.ingest(
+                (make_observation(sequence, START.replace(year=1999)),), now
+            )
             await maintain(engine, now, keep)
-        assert await column(engine, "SELECT sequence FROM observation ORDER BY 1") == [1, 2]
+        assert await column(engine, "SELECT sequence FROM observation ORDER BY 1") == [
+            1,
+            2,
+        ]
 
     with_fleet(database, work)
 
 
-def test_pushed_windows_are_forgotten_when_none_as_old_is_taken_any_more(database: str) -> None:
+def test_pushed_windows_are_forgotten_when_none_as_old_is_taken_any_more(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        assert timedelta(days=Retention().pushed_days) > timedelta(seconds=OLDEST_S + 3600.0)
+        assert timedelta(days=Retention().pushed_days) > timedelta(
+            seconds=OLDEST_S + 3600.0
+        )
         reading = ServiceReading(service="chat", arrivals=1, served=1, in_slo=1)
-        window = Pushed(source="gateway", start_s=START.timestamp(), window_s=10.0, reading=reading, sha256=bytes(32))
+        window = Pushed(
+            source="gateway",
+            start_s=START.timestamp(),
+            window_s=10.0,
+            reading=reading,
+            sha256=bytes(32),
+        )
         async with engine.begin() as connection:
             assert await save(connection, window, START)
         await maintain(engine, START + timedelta(days=1))

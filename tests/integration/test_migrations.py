@@ -35,7 +35,9 @@ def _relations(url: str) -> list[tuple[str, ...]]:
     return rows
 
 
-def test_an_empty_database_is_told_what_to_do_and_is_at_head_afterwards(empty_database: str) -> None:
+def test_an_empty_database_is_told_what_to_do_and_is_at_head_afterwards(
+    empty_database: str,
+) -> None:
     message = migrate.check(empty_database)
     assert message is not None and "plimsoll db upgrade" in message
     migrate.upgrade(empty_database)
@@ -49,7 +51,9 @@ def test_upgrading_twice_changes_nothing(database: str) -> None:
     assert _relations(database) == before
 
 
-def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(database: str) -> None:
+def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(
+    database: str,
+) -> None:
     before = _relations(database)
     migrate.downgrade(database, "base")
     assert _relations(database) == []
@@ -58,19 +62,29 @@ def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(data
 
 
 def test_two_upgrades_at_once_both_succeed(empty_database: str) -> None:
-    with ProcessPoolExecutor(max_workers=2, mp_context=multiprocessing.get_context("spawn")) as processes:
-        for outcome in [processes.submit(migrate.upgrade, empty_database) for _ in range(2)]:
+    with ProcessPoolExecutor(
+        max_workers=2, mp_context=multiprocessing.get_context("spawn")
+    ) as processes:
+        for outcome in [
+            processes.submit(migrate.upgrade, empty_database) for _ in range(2)
+        ]:
             outcome.result()
     assert migrate.check(empty_database) is None
 
 
 @pytest.mark.parametrize(
-    ("revision", "told"), [("0036", "made before 0.1.0, .* start afresh"), ("9999", "run a newer program")]
+    ("revision", "told"),
+    [("0036", "made before 0.1.0, .* start afresh"), ("9999", "run a newer program")],
 )
-def test_a_database_of_another_program_is_refused_and_says_why(database: str, revision: str, told: str) -> None:
+def test_a_database_of_another_program_is_refused_and_says_why(
+    database: str, revision: str, told: str
+) -> None:
     engine = create_engine(database, poolclass=pool.NullPool)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+        connection.execute(
+            text("UPDATE alembic_version SET version_num = :revision"),
+            {"revision": revision},
+        )
     engine.dispose()
     message = migrate.check(database)
     assert message is not None and re.search(told, message)
@@ -94,11 +108,18 @@ def test_the_tables_in_python_are_those_of_the_schema(database: str) -> None:
     engine = create_engine(database, poolclass=pool.NullPool)
     with engine.connect() as connection:
         # Types are left out: the schema's are domains.
-        wanted = {"compare_type": False, "include_object": lambda _, name, kind, *_rest: _is_compared(name, kind)}
+        wanted = {
+            "compare_type": False,
+            "include_object": lambda _, name, kind, *_rest: _is_compared(name, kind),
+        }
         context = MigrationContext.configure(connection, opts=wanted)
         changes = compare_metadata(context, metadata)
     engine.dispose()
-    flat = [part for change in changes for part in (change if isinstance(change, list) else [change])]
+    flat = [
+        part
+        for change in changes
+        for part in (change if isinstance(change, list) else [change])
+    ]
     # Comments are the schema's alone.
     assert [part for part in flat if "comment" not in part[0]] == []
 

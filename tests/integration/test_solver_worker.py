@@ -23,7 +23,9 @@ LIMIT_S = 0.3
 """Long enough for a child to answer an easy request, or for the test's point: to be killed after."""
 
 
-def request(policy: str, *, memory: Json = None, seconds: float = AMPLE_S) -> PlanRequest:
+def request(
+    policy: str, *, memory: Json = None, seconds: float = AMPLE_S
+) -> PlanRequest:
     return PlanRequest(
         policy=policy,
         problem=tiny_problem(),
@@ -40,7 +42,12 @@ def with_worker(
     start_limit_s: float = AMPLE_S,
 ) -> None:
     async def run() -> None:
-        worker = SolverWorker(run=worker_bodies.obey, prepare=prepare, start_limit_s=start_limit_s, grace_s=0.0)
+        worker = SolverWorker(
+            run=worker_bodies.obey,
+            prepare=prepare,
+            start_limit_s=start_limit_s,
+            grace_s=0.0,
+        )
         try:
             await scenario(worker)
         finally:
@@ -75,7 +82,9 @@ def test_one_child_answers_call_after_call() -> None:
     async def scenario(worker: SolverWorker) -> None:
         await worker.start()
         first = worker.pid
-        answers: list[PlanAnswer] = [await worker.make_plan(request("easy", memory={"n": n})) for n in range(3)]
+        answers: list[PlanAnswer] = [
+            await worker.make_plan(request("easy", memory={"n": n})) for n in range(3)
+        ]
         assert [answer.memory for answer in answers] == [{"n": 0}, {"n": 1}, {"n": 2}]
         assert {answer.report.method for answer in answers} == {f"pid {first}"}
         assert first != os.getpid()
@@ -83,19 +92,27 @@ def test_one_child_answers_call_after_call() -> None:
     with_worker(scenario)
 
 
-def test_calls_at_the_same_time_are_answered_one_after_the_other_each_with_its_own_answer() -> None:
+def test_calls_at_the_same_time_are_answered_one_after_the_other_each_with_its_own_answer() -> (
+    None
+):
     async def scenario(worker: SolverWorker) -> None:
-        answers = await asyncio.gather(*(worker.make_plan(request("easy", memory=n)) for n in range(5)))
+        answers = await asyncio.gather(
+            *(worker.make_plan(request("easy", memory=n)) for n in range(5))
+        )
         assert [answer.memory for answer in answers] == [0, 1, 2, 3, 4]
 
     with_worker(scenario)
 
 
-def test_a_child_that_passes_its_limit_is_killed_and_the_next_call_gets_another(tmp_path: Path) -> None:
+def test_a_child_that_passes_its_limit_is_killed_and_the_next_call_gets_another(
+    tmp_path: Path,
+) -> None:
     async def scenario(worker: SolverWorker) -> None:
         pid = await pid_of(worker)
         with pytest.raises(SolverUnavailable, match=r"killed after 0\.3 s"):
-            await worker.make_plan(request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S))
+            await worker.make_plan(
+                request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S)
+            )
         await recovers(worker, after=pid)
 
     with_worker(scenario)
@@ -126,14 +143,18 @@ def test_a_child_that_was_killed_between_calls_costs_at_most_one_answer() -> Non
 def test_a_policy_that_raises_costs_neither_the_child_nor_its_words() -> None:
     async def scenario(worker: SolverWorker) -> None:
         pid = await pid_of(worker)
-        with pytest.raises(SolverUnavailable, match="policy raise failed: ValueError: no such luck"):
+        with pytest.raises(
+            SolverUnavailable, match="policy raise failed: ValueError: no such luck"
+        ):
             await worker.make_plan(request("raise"))
         assert await pid_of(worker) == pid
 
     with_worker(scenario)
 
 
-def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(tmp_path: Path) -> None:
+def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(
+    tmp_path: Path,
+) -> None:
     began = tmp_path / "began"
 
     async def scenario(worker: SolverWorker) -> None:
@@ -151,9 +172,14 @@ def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("prepare", "words"),
-    [(worker_bodies.die_at_once, "died while it started"), (worker_bodies.spin_at_once, "not start")],
+    [
+        (worker_bodies.die_at_once, "died while it started"),
+        (worker_bodies.spin_at_once, "not start"),
+    ],
 )
-def test_a_child_that_cannot_start_is_reported(prepare: Callable[[], None], words: str) -> None:
+def test_a_child_that_cannot_start_is_reported(
+    prepare: Callable[[], None], words: str
+) -> None:
     limit_s = LIMIT_S if prepare is worker_bodies.spin_at_once else AMPLE_S
 
     async def scenario(worker: SolverWorker) -> None:
@@ -187,7 +213,11 @@ def test_a_killed_child_loses_its_warm_state_and_nothing_else() -> None:
             first = await worker.make_plan(replace(request("joint"), budget=budget))
             assert isinstance(first.memory, dict)
             assert first.memory["warm"] is not None
-            again = replace(request("joint", memory=first.memory), observed=Observed(at_s=5.0), budget=budget)
+            again = replace(
+                request("joint", memory=first.memory),
+                observed=Observed(at_s=5.0),
+                budget=budget,
+            )
             again = replace(again, problem=replace(again.problem, current=first.plan))
             warm = await worker.make_plan(again)
             assert worker.pid is not None

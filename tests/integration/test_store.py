@@ -21,7 +21,14 @@ from hypothesis.stateful import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import Ack, GpuReading, NodeCommand, Observation, ReplicaReading, ServiceReading
+from agents.base.protocol import (
+    Ack,
+    GpuReading,
+    NodeCommand,
+    Observation,
+    ReplicaReading,
+    ServiceReading,
+)
 from app.base.errors import Conflict
 from app.db.base.engine import make_engine
 from app.db.decisions import plans, policies
@@ -37,7 +44,19 @@ from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_he
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.problem import OperatingPoint, OperatingPoints
-from solvers.types.state import Demand, Gpu, GpuId, GpuType, Json, Mode, Node, NodeId, ReplicaId, Service, Slo
+from solvers.types.state import (
+    Demand,
+    Gpu,
+    GpuId,
+    GpuType,
+    Json,
+    Mode,
+    Node,
+    NodeId,
+    ReplicaId,
+    Service,
+    Slo,
+)
 from tests.conftest import copied_database
 
 pytestmark = pytest.mark.integration
@@ -56,7 +75,8 @@ def observations(draw: st.DrawFn, now: datetime) -> Observation:
         node=draw(st.sampled_from((*NODES, *NODES[:2]))),
         boot=draw(st.sampled_from(["a", "b"])),
         sequence=draw(st.integers(1, 4)),
-        window_start_s=now.timestamp() - draw(st.sampled_from([-5.0, 1.0, 2.0, 3.5, 30.0, 9e5])),
+        window_start_s=now.timestamp()
+        - draw(st.sampled_from([-5.0, 1.0, 2.0, 3.5, 30.0, 9e5])),
         window_s=draw(st.sampled_from([1.0, 2.0])),
         generation=draw(st.integers(0, 2)),
         gpus=tuple(
@@ -113,7 +133,9 @@ class Stores(RuleBasedStateMachine):
     def open(self) -> None:
         self.stack = ExitStack()
         self.runner = self.stack.enter_context(asyncio.Runner())
-        url = self.stack.enter_context(copied_database(self.server, template=self.template))
+        url = self.stack.enter_context(
+            copied_database(self.server, template=self.template)
+        )
         self.engine = make_engine(url, pool_size=2)
         self.stack.callback(lambda: self.runner.run(self.engine.dispose()))
         self.postgres, self.memory = PostgresStore(self.engine), MemoryStore()
@@ -142,7 +164,9 @@ class Stores(RuleBasedStateMachine):
 
     @rule(price=st.sampled_from([1.5, 2.0, 3.25]))
     def price_changes(self, price: float) -> None:
-        if {entry.price_usd_per_hour for entry in self.snapshot().state.gpu_types} != {price}:
+        if {entry.price_usd_per_hour for entry in self.snapshot().state.gpu_types} != {
+            price
+        }:
             self._save_gpu_type(price)
 
     @rule(name=st.sampled_from(NODES[:2]), gpus=st.integers(1, 3))
@@ -151,15 +175,29 @@ class Stores(RuleBasedStateMachine):
             return
         self.known.add(name)
         nouns = [
-            Gpu(id=GpuId(f"{name}/gpu-{index}"), node=NodeId(name), gpu_type="T4", index=index) for index in range(gpus)
+            Gpu(
+                id=GpuId(f"{name}/gpu-{index}"),
+                node=NodeId(name),
+                gpu_type="T4",
+                index=index,
+            )
+            for index in range(gpus)
         ]
         self.memory.put_node(Node(id=NodeId(name)), nouns, at=self.now)
-        self.run(self._with_connection(nodes.save, name, dict(enumerate(["T4"] * gpus)), at=self.now))
+        self.run(
+            self._with_connection(
+                nodes.save, name, dict(enumerate(["T4"] * gpus)), at=self.now
+            )
+        )
 
     @rule(name=st.sampled_from(["chat", "search"]))
     def service_is_saved(self, name: str) -> None:
         self.changes += 1
-        noun = Service(name=name, network="resnet50", slo=Slo(latency_ms=100.0 + self.changes, percentile=0.98))
+        noun = Service(
+            name=name,
+            network="resnet50",
+            slo=Slo(latency_ms=100.0 + self.changes, percentile=0.98),
+        )
         self.memory.put_services([noun])
         self.run(self._with_connection(services.save, noun, at=self.now, actor="test"))
 
@@ -173,28 +211,43 @@ class Stores(RuleBasedStateMachine):
     @rule()
     def profile_is_saved(self) -> None:
         self.changes += 1
-        row = OperatingPoint(50.0, 4, 1000.0, 0.0, 1.0, float(self.changes), 900.0, 30.0, 0.1)
-        points = OperatingPoints(network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,))
+        row = OperatingPoint(
+            50.0, 4, 1000.0, 0.0, 1.0, float(self.changes), 900.0, 30.0, 0.1
+        )
+        points = OperatingPoints(
+            network="resnet50", gpu_type="T4", sensitivity=0.5, rows=(row,)
+        )
         self.memory.put_points([points])
         profile = profiles.StoredProfile(points=points, provenance="measured")
-        assert self.run(self._with_connection(profiles.save_profiles, [profile], at=self.now)) == 1
+        assert (
+            self.run(
+                self._with_connection(profiles.save_profiles, [profile], at=self.now)
+            )
+            == 1
+        )
 
     @rule(mode=st.sampled_from(list(Mode)), paused=st.booleans())
     def policy_is_saved(self, mode: Mode, paused: bool) -> None:
         wanted = replace(self.memory.settings, mode=mode, paused=paused)
-        self.memory.settings = self.run(self._with_connection(policies.save, wanted, at=self.now, actor="test"))
+        self.memory.settings = self.run(
+            self._with_connection(policies.save, wanted, at=self.now, actor="test")
+        )
 
     @rule(data=st.data(), size=st.integers(1, 4))
     def observations_come(self, data: st.DataObject, size: int) -> None:
         batch = tuple(data.draw(observations(self.now)) for _ in range(size))
         self.sent.append(batch)
-        assert self.run(self.postgres.ingest(batch, self.now)) == self.run(self.memory.ingest(batch, self.now))
+        assert self.run(self.postgres.ingest(batch, self.now)) == self.run(
+            self.memory.ingest(batch, self.now)
+        )
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
     def observations_come_again(self, data: st.DataObject) -> None:
         batch = tuple(reversed(data.draw(st.sampled_from(self.sent))))
-        assert self.run(self.postgres.ingest(batch, self.now)) == self.run(self.memory.ingest(batch, self.now))
+        assert self.run(self.postgres.ingest(batch, self.now)) == self.run(
+            self.memory.ingest(batch, self.now)
+        )
 
     @rule(step=st.sampled_from([0, 0, 0, 1]), is_late=st.booleans(), push=st.booleans())
     def plan_is_made(self, step: int, is_late: bool, push: bool) -> None:
@@ -244,23 +297,40 @@ class Stores(RuleBasedStateMachine):
         self._push(now.approved_id, now.approved)
 
     @rule(log_ratio=st.floats(-1.0, 1.0), is_late=st.booleans(), follows=st.booleans())
-    def served_times_are_learned(self, log_ratio: float, is_late: bool, follows: bool) -> None:
+    def served_times_are_learned(
+        self, log_ratio: float, is_late: bool, follows: bool
+    ) -> None:
         revision = self.snapshot().state.catalogue_revision
         group, row = Group("resnet50", "T4"), RowKey(50.0, 4, 1000.0)
-        known = {entry.group: entry for entry in self.run(self.memory.load_fit_health())}
+        known = {
+            entry.group: entry for entry in self.run(self.memory.load_fit_health())
+        }
         now = known[group].now if group in known else new_health(np.zeros(1), 0.0)
-        reading = ExecutionReading(replica="chat-1", row=row, log_ratio=log_ratio, variance=1e-3)
+        reading = ExecutionReading(
+            replica="chat-1", row=row, log_ratio=log_ratio, variance=1e-3
+        )
         now = learn(now, [reading], {row: 0.0}, now.seen_until_s + 10.0)
         planned = known[group].planned if group in known and not follows else None
         planned = planned or Correction(group=group, health=now, at=self.now)
         health = FitHealth(group=group, now=now, planned=planned)
         if is_late:
             self.service_is_saved("chat")
-        in_database = self.run(self.postgres.load_snapshot(self.now)).state.catalogue_revision
-        assert self.run(self.memory.save_fit_health((health,), revision)) == (not is_late)
-        assert self.run(self.postgres.save_fit_health((health,), in_database - is_late)) == (not is_late)
+        in_database = self.run(
+            self.postgres.load_snapshot(self.now)
+        ).state.catalogue_revision
+        assert self.run(self.memory.save_fit_health((health,), revision)) == (
+            not is_late
+        )
+        assert self.run(
+            self.postgres.save_fit_health((health,), in_database - is_late)
+        ) == (not is_late)
 
-    @rule(memory=st.one_of(st.none(), st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9)))))
+    @rule(
+        memory=st.one_of(
+            st.none(),
+            st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9))),
+        )
+    )
     def policy_remembers(self, memory: Json) -> None:
         for store in (self.postgres, self.memory):
             self.run(store.save_memory("hetsev", memory))
@@ -269,9 +339,14 @@ class Stores(RuleBasedStateMachine):
     def both_answer_alike(self) -> None:
         one, other = self.run(self.postgres.load_snapshot(self.now)), self.snapshot()
         assert _comparable(one) == _comparable(other)
-        assert self.run(self.postgres.load_fit_health()) == self.run(self.memory.load_fit_health())
+        assert self.run(self.postgres.load_fit_health()) == self.run(
+            self.memory.load_fit_health()
+        )
         for back_s in (0.0, 5.0):
-            stretch = self.now - timedelta(seconds=back_s + 5.0), self.now - timedelta(seconds=back_s)
+            stretch = (
+                self.now - timedelta(seconds=back_s + 5.0),
+                self.now - timedelta(seconds=back_s),
+            )
             gpus = [GpuId("n1/gpu-0")]
             executed = self.run(self.memory.load_executions(*stretch, gpus))
             assert self.run(self.postgres.load_executions(*stretch, gpus)) == executed
@@ -284,9 +359,13 @@ class Stores(RuleBasedStateMachine):
         return self.run(self.memory.load_snapshot(self.now))
 
     def _push(self, plan_id: int, bound: BoundPlan) -> None:
-        commands = tuple(NodeCommand(node=name, generation=bound.generation) for name in ("n1", "nobody"))
+        commands = tuple(
+            NodeCommand(node=name, generation=bound.generation)
+            for name in ("n1", "nobody")
+        )
         outcomes = [
-            self.run(store.push_target(plan_id, bound, commands, self.now)) for store in (self.postgres, self.memory)
+            self.run(store.push_target(plan_id, bound, commands, self.now))
+            for store in (self.postgres, self.memory)
         ]
         assert outcomes[0] == outcomes[1]
 
@@ -294,7 +373,11 @@ class Stores(RuleBasedStateMachine):
         ids = set()
         for store in (self.postgres, self.memory):
             revision = self.run(store.load_snapshot(self.now)).state.catalogue_revision
-            ids.add(self.run(store.record_plan(replace(record, catalogue_revision=revision))))
+            ids.add(
+                self.run(
+                    store.record_plan(replace(record, catalogue_revision=revision))
+                )
+            )
         assert len(ids) == 1
         return ids.pop()
 
@@ -309,10 +392,19 @@ class Stores(RuleBasedStateMachine):
             memory_mib=900.0,
         )
         gpus = tuple(
-            BoundGpu(id=gpu.id, node=gpu.node, gpu_type="T4", clock_mhz=1000.0, power_cap_w=70.0, replicas=(replica,))
+            BoundGpu(
+                id=gpu.id,
+                node=gpu.node,
+                gpu_type="T4",
+                clock_mhz=1000.0,
+                power_cap_w=70.0,
+                replicas=(replica,),
+            )
             for gpu in snapshot.state.gpus[:1]
         )
-        return BoundPlan(generation=parent + 1, parent=parent, policy="hetsev", gpus=gpus)
+        return BoundPlan(
+            generation=parent + 1, parent=parent, policy="hetsev", gpus=gpus
+        )
 
     def _save_gpu_type(self, price: float) -> None:
         noun = GpuType(
@@ -331,7 +423,10 @@ class Stores(RuleBasedStateMachine):
         await self._with_connection(profiles.save_network, "resnet50", at=self.now)
 
     async def _with_connection(
-        self, act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]], *arguments: P.args, **named: P.kwargs
+        self,
+        act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]],
+        *arguments: P.args,
+        **named: P.kwargs,
     ) -> Value:
         async with self.engine.begin() as connection:
             return await act(connection, *arguments, **named)
@@ -350,7 +445,9 @@ def _comparable(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, state=replace(snapshot.state, catalogue_revision=0))
 
 
-def test_both_stores_answer_alike(postgres_server: postgres.Server, migrated_template: str) -> None:
+def test_both_stores_answer_alike(
+    postgres_server: postgres.Server, migrated_template: str
+) -> None:
     Stores.server, Stores.template = postgres_server, migrated_template
     run_state_machine_as_test(
         Stores,

@@ -21,7 +21,15 @@ from app.db.predictions import profiles
 from app.db.workloads import services
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Scaling, Service, Slo
-from tests.integration.fault_harness import FAULT_ENVIRONMENT, a_free_port, plimsoll, rows, scalar, until, with_store
+from tests.integration.fault_harness import (
+    FAULT_ENVIRONMENT,
+    a_free_port,
+    plimsoll,
+    rows,
+    scalar,
+    until,
+    with_store,
+)
 from tests.integration.fleet import make_fleet
 
 pytestmark = pytest.mark.integration
@@ -32,7 +40,10 @@ POINTS = OperatingPoints(
     network="resnet50",
     gpu_type="T4",
     sensitivity=0.5,
-    rows=tuple(OperatingPoint(sm, 8, 1000.0, 1.0, 1.0, 480.0 / sm, REPLICA_MIB, 20.0, 0.1) for sm in (40.0, 60.0)),
+    rows=tuple(
+        OperatingPoint(sm, 8, 1000.0, 1.0, 1.0, 480.0 / sm, REPLICA_MIB, 20.0, 0.1)
+        for sm in (40.0, 60.0)
+    ),
 )
 """Two shares that fit beside each other."""
 SERVICE = Service(
@@ -55,7 +66,10 @@ class Plane:
     starts: int = 0
 
     def call(self, method: str, path: str, **request: Any) -> httpx2.Response:
-        headers = {"Authorization": f"Bearer {self.secrets['admin']}", **request.pop("headers", {})}
+        headers = {
+            "Authorization": f"Bearer {self.secrets['admin']}",
+            **request.pop("headers", {}),
+        }
         address = f"http://127.0.0.1:{self.port}/api/v1/{path}"
         return httpx2.request(method, address, headers=headers, timeout=15.0, **request)
 
@@ -67,12 +81,19 @@ class Plane:
         self.starts += 1
         folder = self.folder / f"plane-{self.starts}"
         folder.mkdir()
-        self.process = plimsoll(["serve", "--port", str(self.port)], folder, PLIMSOLL_DATABASE_URL=self.url)
+        self.process = plimsoll(
+            ["serve", "--port", str(self.port)], folder, PLIMSOLL_DATABASE_URL=self.url
+        )
         until(self.is_ready, PATIENCE_S)
 
     def is_ready(self) -> bool:
         try:
-            return httpx2.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5.0).status_code == 200
+            return (
+                httpx2.get(
+                    f"http://127.0.0.1:{self.port}/readyz", timeout=5.0
+                ).status_code
+                == 200
+            )
         except httpx2.TransportError:
             return False
 
@@ -84,12 +105,37 @@ class Plane:
     @contextmanager
     def agent(self) -> Iterator[None]:
         """Node n1 with two fake T4s."""
-        arguments = ["--url", f"http://127.0.0.1:{self.port}", "--node", "n1", "--device", "fake"]
-        arguments += ["--gpu-type", "T4", "--gpus", "2", "--gpu-memory-mib", "16384", "--launch-s", "0.2"]
-        arguments += ["--router-port", str(a_free_port()), "--state-dir", str(self.folder / "n1"), "--period-s", "0.5"]
+        arguments = [
+            "--url",
+            f"http://127.0.0.1:{self.port}",
+            "--node",
+            "n1",
+            "--device",
+            "fake",
+        ]
+        arguments += [
+            "--gpu-type",
+            "T4",
+            "--gpus",
+            "2",
+            "--gpu-memory-mib",
+            "16384",
+            "--launch-s",
+            "0.2",
+        ]
+        arguments += [
+            "--router-port",
+            str(a_free_port()),
+            "--state-dir",
+            str(self.folder / "n1"),
+            "--period-s",
+            "0.5",
+        ]
         environment = {**FAULT_ENVIRONMENT, "PLIMSOLL_TOKEN": self.secrets["agent"]}
         process = subprocess.Popen(
-            [sys.executable, "-m", "agents.main", *arguments], env=environment, cwd=os.fspath(Path(__file__).parents[2])
+            [sys.executable, "-m", "agents.main", *arguments],
+            env=environment,
+            cwd=os.fspath(Path(__file__).parents[2]),
         )
         try:
             yield
@@ -105,13 +151,23 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
         at = datetime.now(UTC)
         async with engine.begin() as connection:
             await profiles.save_profiles(
-                connection, [profiles.StoredProfile(points=POINTS, provenance="measured")], at=at
+                connection,
+                [profiles.StoredProfile(points=POINTS, provenance="measured")],
+                at=at,
             )
             await services.save(connection, SERVICE, at=at, actor="test")
-        made = {scope: await create_locally(engine, name=scope, scope=scope, at=at) for scope in ("admin", "agent")}
+        made = {
+            scope: await create_locally(engine, name=scope, scope=scope, at=at)
+            for scope in ("admin", "agent")
+        }
         return {scope: token.secret for scope, token in made.items()}
 
-    plane = Plane(url=database, port=a_free_port(), folder=tmp_path, secrets=with_store(database, prepare))
+    plane = Plane(
+        url=database,
+        port=a_free_port(),
+        folder=tmp_path,
+        secrets=with_store(database, prepare),
+    )
     try:
         plane.start()
         policy = {
@@ -121,7 +177,10 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
         }
         headers = {"Authorization": f"Bearer {plane.secrets['admin']}", "If-Match": "*"}
         address = f"http://127.0.0.1:{plane.port}/api/v1/policies/default"
-        assert httpx2.put(address, json=policy, headers=headers, timeout=15.0).status_code == 200
+        assert (
+            httpx2.put(address, json=policy, headers=headers, timeout=15.0).status_code
+            == 200
+        )
         yield plane
     finally:
         plane.kill()
@@ -129,7 +188,12 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
 
 def submit(plane: Plane, name: str, iterations: int) -> None:
     """A job that has what the service's replica leaves over."""
-    spec = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": iterations}
+    spec = {
+        "kind": "offline",
+        "network": "resnet50",
+        "batch": 8,
+        "iterations": iterations,
+    }
     manifest = {"kind": "Task", "metadata": {"name": name}, "spec": spec}
     answer = plane.call("PUT", f"tasks/{name}", json=manifest)
     assert answer.status_code == 201, answer.text
@@ -155,40 +219,89 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
         done = plane.status("nightly")
         assert (done["done_iterations"], done["starts"], done["swaps"]) == (300.0, 1, 0)
-        kinds = [line["kind"] for line in plane.call("GET", "events?subject=task/nightly").json()["items"]]
+        kinds = [
+            line["kind"]
+            for line in plane.call("GET", "events?subject=task/nightly").json()["items"]
+        ]
         assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
 
         submit(plane, "endless", 1_000_000)
         until(lambda: has_done_something(plane, "endless"), PATIENCE_S)
-        assert plane.call("POST", "tasks/endless/cancel").json()["status"]["state"] == "cancelled"
+        assert (
+            plane.call("POST", "tasks/endless/cancel").json()["status"]["state"]
+            == "cancelled"
+        )
         # Its memory is free again on the node: what is left is the service's replica.
         memory = "SELECT DISTINCT ON (gpu) memory_used_mib FROM gpu_observation ORDER BY gpu, window_start DESC"
-        until(lambda: sorted(row[0] for row in rows(plane.url, memory)) == [0.0, REPLICA_MIB], PATIENCE_S)
-        assert scalar(plane.url, "SELECT bool_and(gpu IS NULL) FROM task WHERE name = 'endless'") is True
+        until(
+            lambda: (
+                sorted(row[0] for row in rows(plane.url, memory)) == [0.0, REPLICA_MIB]
+            ),
+            PATIENCE_S,
+        )
+        assert (
+            scalar(
+                plane.url,
+                "SELECT bool_and(gpu IS NULL) FROM task WHERE name = 'endless'",
+            )
+            is True
+        )
         billed = "SELECT task, cost_usd > 0 FROM report.cost_by_task_hour GROUP BY task, cost_usd > 0 ORDER BY task"
         assert rows(plane.url, billed) == [("endless", True), ("nightly", True)]
 
 
-def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(plane: Plane) -> None:
-    policy = {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "oltunes", "period_s": 5.0}}
-    assert plane.call("PUT", "policies/default", json=policy, headers={"If-Match": "*"}).status_code == 200
+def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(
+    plane: Plane,
+) -> None:
+    policy = {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"policy": "oltunes", "period_s": 5.0},
+    }
+    assert (
+        plane.call(
+            "PUT", "policies/default", json=policy, headers={"If-Match": "*"}
+        ).status_code
+        == 200
+    )
     with plane.agent():
         until(lambda: scalar(plane.url, "SELECT count(*) FROM gpu") == 2, PATIENCE_S)
-        until(lambda: scalar(plane.url, "SELECT max(id) FROM plan WHERE state = 'target'") is not None, PATIENCE_S)
+        until(
+            lambda: (
+                scalar(plane.url, "SELECT max(id) FROM plan WHERE state = 'target'")
+                is not None
+            ),
+            PATIENCE_S,
+        )
         for name in ("first", "second", "third"):
             submit(plane, name, 200)
         names = ("first", "second", "third")
-        until(lambda: all(plane.status(name)["state"] == "finished" for name in names), PATIENCE_S)
+        until(
+            lambda: all(plane.status(name)["state"] == "finished" for name in names),
+            PATIENCE_S,
+        )
         assert [plane.status(name)["done_iterations"] for name in names] == [200.0] * 3
         # Who made the plan is said by its report: the dispatcher's count jobs, the tick's plan services.
-        assert scalar(plane.url, "SELECT count(*) FROM plan WHERE method = 'dispatch' AND state <> 'lost'") >= 1
-        assert scalar(plane.url, "SELECT count(*) FROM plan WHERE state = 'refused'") == 0
+        assert (
+            scalar(
+                plane.url,
+                "SELECT count(*) FROM plan WHERE method = 'dispatch' AND state <> 'lost'",
+            )
+            >= 1
+        )
+        assert (
+            scalar(plane.url, "SELECT count(*) FROM plan WHERE state = 'refused'") == 0
+        )
 
 
-def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(plane: Plane) -> None:
+def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(
+    plane: Plane,
+) -> None:
     with plane.agent():
         submit(plane, "nightly", 1_000_000)
-        until(lambda: bool(plane.status("nightly")["done_iterations"] >= 50.0), PATIENCE_S)
+        until(
+            lambda: bool(plane.status("nightly")["done_iterations"] >= 50.0), PATIENCE_S
+        )
     seen = [plane.status("nightly")["done_iterations"]]
 
     def goes_on() -> bool:

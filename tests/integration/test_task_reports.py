@@ -13,7 +13,14 @@ from app.db.reports import reports
 from app.db.workloads import tasks
 from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.types.state import GpuId, NodeId, Task
-from tests.integration.fleet import START, Share, make_bound, make_observation, make_record, with_fleet
+from tests.integration.fleet import (
+    START,
+    Share,
+    make_bound,
+    make_observation,
+    make_record,
+    with_fleet,
+)
 
 pytestmark = pytest.mark.integration
 HOUR = timedelta(hours=1)
@@ -32,15 +39,33 @@ def a_task(name: str, sm_percent: float, memory_mib: float = 1024.0) -> BoundTas
 
 
 async def submit(engine: AsyncEngine, name: str, project: str = "default") -> None:
-    noun = Task(name=name, project=project, kind="offline", network="resnet50", batch=8, iterations=1000, due_in_s=60.0)
+    noun = Task(
+        name=name,
+        project=project,
+        kind="offline",
+        network="resnet50",
+        batch=8,
+        iterations=1000,
+        due_in_s=60.0,
+    )
     async with engine.begin() as connection:
-        await tasks.save(connection, tasks.TaskSubmission(task=noun), at=START, actor="test")
+        await tasks.save(
+            connection, tasks.TaskSubmission(task=noun), at=START, actor="test"
+        )
 
 
-async def push(store: PostgresStore, at: datetime, shares: list[Share], *on: BoundTask, alone: BoundTask) -> None:
+async def push(
+    store: PostgresStore,
+    at: datetime,
+    shares: list[Share],
+    *on: BoundTask,
+    alone: BoundTask,
+) -> None:
     """Replicas and tasks on gpu-0, and one task alone on gpu-1."""
     snapshot = await store.load_snapshot(at)
-    bound = make_bound(snapshot.target.generation if snapshot.target else 0, {"n1/gpu-0": shares})
+    bound = make_bound(
+        snapshot.target.generation if snapshot.target else 0, {"n1/gpu-0": shares}
+    )
     host = replace(bound.gpus[0], tasks=on)
     idle = BoundGpu(
         id=GpuId("n1/gpu-1"),
@@ -52,7 +77,9 @@ async def push(store: PostgresStore, at: datetime, shares: list[Share], *on: Bou
         tasks=(alone,),
     )
     plan: BoundPlan = replace(bound, gpus=(host, idle))
-    plan_id = await store.record_plan(make_record(at, plan, snapshot.state.catalogue_revision))
+    plan_id = await store.record_plan(
+        make_record(at, plan, snapshot.state.catalogue_revision)
+    )
     assert await store.push_target(plan_id, plan, (), at)
 
 
@@ -61,7 +88,11 @@ async def an_hour(store: PostgresStore, engine: AsyncEngine) -> None:
     on gpu-1 with four fifths of it."""
     for name, project in (("big", "web"), ("small", "web"), ("alone", "default")):
         await submit(engine, name, project)
-    on = (a_task("big", 20.0), a_task("small", 10.0), replace(a_task("away", 90.0), is_resident=False))
+    on = (
+        a_task("big", 20.0),
+        a_task("small", 10.0),
+        replace(a_task("away", 90.0), is_resident=False),
+    )
     await push(store, START, [("chat", 50, 2048)], *on, alone=a_task("alone", 80.0))
     await store.ingest((make_observation(1, START + HOUR),), START + HOUR)
 
@@ -83,7 +114,8 @@ def test_tasks_pay_for_what_they_hold_beside_services(database: str) -> None:
             ("chat", "default", Decimal("0.5"), Decimal("0.60")),
         ]
         by_task = (
-            "SELECT project, task, gpu_hours, cost_usd, whole_gpu_cost_usd FROM report.cost_by_task_hour ORDER BY 2"
+            "SELECT project, task, gpu_hours, cost_usd, whole_gpu_cost_usd FROM "
+            "report.cost_by_task_hour ORDER BY 2"
         )
         assert await rows(engine, by_task) == [
             # Alone on its GPU it pays for all of it where nothing may be idle; on gpu-0 80 % are used.
@@ -100,14 +132,24 @@ def test_tasks_pay_for_what_they_hold_beside_services(database: str) -> None:
     with_fleet(database, work, {"default": ["chat"], "web": []})
 
 
-def test_shares_that_no_decimal_can_write_add_up_to_the_bill_with_tasks(database: str) -> None:
+def test_shares_that_no_decimal_can_write_add_up_to_the_bill_with_tasks(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         for name, project in (("a", "web"), ("b", "default"), ("c", "web")):
             await submit(engine, name, project)
         on = (a_task("a", 100 / 7), a_task("b", 100 / 3), a_task("c", 1 / 3))
-        await push(store, START, [("chat", 100 / 7, 1000)], *on, alone=a_task("d", 100 / 13))
+        await push(
+            store, START, [("chat", 100 / 7, 1000)], *on, alone=a_task("d", 100 / 13)
+        )
         later = START + timedelta(seconds=7, microseconds=1)
-        await push(store, later, [("chat", 10, 1000)], a_task("c", 200 / 7), alone=a_task("a", 100 / 9))
+        await push(
+            store,
+            later,
+            [("chat", 10, 1000)],
+            a_task("c", 200 / 7),
+            alone=a_task("a", 100 / 9),
+        )
         await store.ingest((make_observation(1, START + 2 * HOUR),), START + 2 * HOUR)
         adding_up = (
             "SELECT b.cost_usd = sum(a.cost_usd), b.cost_usd = sum(a.whole_gpu_cost_usd), "
@@ -125,7 +167,9 @@ def test_shares_that_no_decimal_can_write_add_up_to_the_bill_with_tasks(database
         )
         found = await rows(engine, divided)
         assert set(found) == {(True, True)}
-        assert len(found) == 3  # both projects in the first hour, web alone in the second
+        assert (
+            len(found) == 3
+        )  # both projects in the first hour, web alone in the second
 
     with_fleet(database, work, {"default": ["chat"], "web": []})
 
@@ -134,10 +178,19 @@ def test_energy_is_divided_between_services_and_tasks(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await submit(engine, "nightly")
         # Of the profile: 60 % and batch 8 draw 30 W above the 10 W idle, for the service and for the task.
-        await push(store, START, [("chat", 60, 2048)], a_task("nightly", 40.0), alone=a_task("other", 60.0))
+        await push(
+            store,
+            START,
+            [("chat", 60, 2048)],
+            a_task("nightly", 40.0),
+            alone=a_task("other", 60.0),
+        )
         await store.ingest((make_observation(1, START + HOUR),), START + HOUR)
         weights = "SELECT service, sum(power_w) FROM plan_share WHERE gpu = 'n1/gpu-1' GROUP BY 1 ORDER BY 1"
-        assert await rows(engine, weights) == [("(idle)", Decimal(10)), ("(tasks)", Decimal(30))]
+        assert await rows(engine, weights) == [
+            ("(idle)", Decimal(10)),
+            ("(tasks)", Decimal(30)),
+        ]
 
     with_fleet(database, work)
 
@@ -147,9 +200,16 @@ def test_progress_says_how_tasks_stand_and_whether_they_are_late(database: str) 
         await an_hour(store, engine)
         async with engine.begin() as connection:
             await tasks.cancel(connection, "small", at=START + timedelta(minutes=10))
-            report = await reports.load(connection, "task_progress", since=START, until=START + HOUR)
-            assert await reports.load(connection, "task_progress", since=START + HOUR) == replace(report, rows=())
-        picked = [report.columns.index(name) for name in ("task", "state", "is_late", "waited_s", "done_percent")]
+            report = await reports.load(
+                connection, "task_progress", since=START, until=START + HOUR
+            )
+            assert await reports.load(
+                connection, "task_progress", since=START + HOUR
+            ) == replace(report, rows=())
+        picked = [
+            report.columns.index(name)
+            for name in ("task", "state", "is_late", "waited_s", "done_percent")
+        ]
         assert [tuple(row[place] for place in picked) for row in report.rows] == [
             ("alone", "queued", True, 3600.0, 0.0),
             ("big", "queued", True, 3600.0, 0.0),

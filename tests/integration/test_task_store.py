@@ -58,12 +58,17 @@ TASK = Task(
     iterations=1000,
     priority=10.0,
     weight=0.25,
-    variants=(Variant(network="resnet50", accuracy=0.76), Variant(network="resnet18", accuracy=0.7)),
+    variants=(
+        Variant(network="resnet50", accuracy=0.76),
+        Variant(network="resnet18", accuracy=0.7),
+    ),
     accuracy_floor=0.7,
     layers=(("conv", 53), ("linear", 1)),
     memory_mib=900.0,
 )
-STATES = st.sampled_from(["starting", *["running"] * 4, "swapping", "swapped", "finished", "failed"])
+STATES = st.sampled_from(
+    ["starting", *["running"] * 4, "swapping", "swapped", "finished", "failed"]
+)
 
 
 class TaskStores(RuleBasedStateMachine):
@@ -76,12 +81,20 @@ class TaskStores(RuleBasedStateMachine):
     def open(self) -> None:
         self.stack = ExitStack()
         self.runner = self.stack.enter_context(asyncio.Runner())
-        url = self.stack.enter_context(copied_database(self.server, template=self.template))
+        url = self.stack.enter_context(
+            copied_database(self.server, template=self.template)
+        )
         self.engine = make_engine(url, pool_size=2)
         self.stack.callback(lambda: self.runner.run(self.engine.dispose()))
-        self.postgres, self.memory = self.run(make_fleet(self.engine, {})), MemoryStore()
+        self.postgres, self.memory = (
+            self.run(make_fleet(self.engine, {})),
+            MemoryStore(),
+        )
         self.memory.put_gpu_types([make_gpu_type()])
-        gpus = [Gpu(id=gpu, node=NodeId("n1"), gpu_type="T4", index=index) for index, gpu in enumerate(GPUS)]
+        gpus = [
+            Gpu(id=gpu, node=NodeId("n1"), gpu_type="T4", index=index)
+            for index, gpu in enumerate(GPUS)
+        ]
         self.memory.put_node(Node(id=NodeId("n1")), gpus, at=START)
         self.now, self.sequence = START, 0
         self.listed, self.runs = dict[str, str](), dict[str, int]()
@@ -107,11 +120,18 @@ class TaskStores(RuleBasedStateMachine):
         if name in self.listed:
             return
         self.runs[name] = self.runs.get(name, 0) + 1
-        self.listed[name] = name if self.runs[name] == 1 else f"{name}.{self.runs[name]}"
+        self.listed[name] = (
+            name if self.runs[name] == 1 else f"{name}.{self.runs[name]}"
+        )
         noun = replace(TASK, name=name, due_in_s=due_in_s)
         self.memory.put_tasks([replace(noun, name=self.listed[name])], at=self.now)
         wanted = tasks.TaskSubmission(task=noun)
-        assert self.run(self._with_connection(tasks.save, wanted, at=self.now, actor="test")) == 1
+        assert (
+            self.run(
+                self._with_connection(tasks.save, wanted, at=self.now, actor="test")
+            )
+            == 1
+        )
 
     @precondition(lambda self: self.listed)
     @rule(data=st.data(), is_deleted=st.booleans())
@@ -121,7 +141,11 @@ class TaskStores(RuleBasedStateMachine):
         is_finished = self.memory.tasks.records[task_id].finished_at is not None
 
         def in_database() -> None:
-            self.run(self._with_connection(tasks.remove if is_deleted else tasks.cancel, name, at=self.now))
+            self.run(
+                self._with_connection(
+                    tasks.remove if is_deleted else tasks.cancel, name, at=self.now
+                )
+            )
 
         def in_memory() -> None:
             self.memory.tasks.cancel(task_id, self.now)
@@ -136,47 +160,83 @@ class TaskStores(RuleBasedStateMachine):
         """Each task somewhere or nowhere, also those that are over, and one that nobody submitted."""
         ids = sorted({*self.memory.tasks.records, "stranger"})
         places = {
-            each: data.draw(st.none() | st.tuples(st.sampled_from(GPUS), st.sampled_from(SHARES))) for each in ids
+            each: data.draw(
+                st.none() | st.tuples(st.sampled_from(GPUS), st.sampled_from(SHARES))
+            )
+            for each in ids
         }
-        outcomes = [self.run(self._push(store, places)) for store in (self.postgres, self.memory)]
+        outcomes = [
+            self.run(self._push(store, places))
+            for store in (self.postgres, self.memory)
+        ]
         assert outcomes == [True, True]
 
     @rule(data=st.data(), size=st.integers(1, 4))
     def node_reports(self, data: st.DataObject, size: int) -> None:
         batch = tuple(self._observation(data) for _ in range(size))
         for _ in range(2):  # again, as after a lost answer: nothing counts twice
-            assert self.run(self.postgres.ingest(batch, self.now)) == self.run(self.memory.ingest(batch, self.now))
+            assert self.run(self.postgres.ingest(batch, self.now)) == self.run(
+                self.memory.ingest(batch, self.now)
+            )
 
     @invariant()
     def both_answer_alike(self) -> None:
-        one, other = (self.run(store.load_snapshot(self.now)) for store in (self.postgres, self.memory))
+        one, other = (
+            self.run(store.load_snapshot(self.now))
+            for store in (self.postgres, self.memory)
+        )
         assert one.state.tasks == other.state.tasks
         assert one.target == other.target
-        records = [row.record for row in self.run(self._with_connection(tasks.list_rows))]
-        assert records == [self.memory.tasks.records[task_id] for _, task_id in sorted(self.listed.items())]
+        records = [
+            row.record for row in self.run(self._with_connection(tasks.list_rows))
+        ]
+        assert records == [
+            self.memory.tasks.records[task_id]
+            for _, task_id in sorted(self.listed.items())
+        ]
 
     def _observation(self, data: st.DataObject) -> Observation:
         """Mostly of tasks where they are wanted, at times of others."""
         self.sequence += 1
-        wanted = {each.task.name: each.place for each in self.memory.tasks.records.values()}
-        absent = data.draw(st.sets(st.sampled_from([*sorted(wanted), "stranger"]), max_size=2))
+        wanted = {
+            each.task.name: each.place for each in self.memory.tasks.records.values()
+        }
+        absent = data.draw(
+            st.sets(st.sampled_from([*sorted(wanted), "stranger"]), max_size=2)
+        )
         names = [name for name in (*sorted(wanted), "stranger") if name not in absent]
         indices = data.draw(st.sampled_from([(0, 1), (0, 1), (0,), ()]))
-        seen = make_observation(self.sequence, self.now, gpus=[make_gpu_reading(index) for index in indices])
-        return msgspec.structs.replace(seen, tasks=tuple(_reading(data, name, wanted.get(name)) for name in names))
+        seen = make_observation(
+            self.sequence, self.now, gpus=[make_gpu_reading(index) for index in indices]
+        )
+        return msgspec.structs.replace(
+            seen, tasks=tuple(_reading(data, name, wanted.get(name)) for name in names)
+        )
 
     async def _push_both(self, places: dict[str, Place | None]) -> bool:
-        return await self._push(self.postgres, places) and await self._push(self.memory, places)
+        return await self._push(self.postgres, places) and await self._push(
+            self.memory, places
+        )
 
     async def _push(self, store: Store, places: dict[str, Place | None]) -> bool:
         snapshot = await store.load_snapshot(self.now)
         bound = make_bound(snapshot.target.generation if snapshot.target else 0, {})
-        bound = replace(bound, gpus=tuple(filter(lambda gpu: gpu.tasks, (_host(gpu, places) for gpu in GPUS))))
-        plan_id = await store.record_plan(make_record(self.now, bound, snapshot.state.catalogue_revision))
+        bound = replace(
+            bound,
+            gpus=tuple(
+                filter(lambda gpu: gpu.tasks, (_host(gpu, places) for gpu in GPUS))
+            ),
+        )
+        plan_id = await store.record_plan(
+            make_record(self.now, bound, snapshot.state.catalogue_revision)
+        )
         return await store.push_target(plan_id, bound, (), self.now)
 
     async def _with_connection(
-        self, act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]], *arguments: P.args, **named: P.kwargs
+        self,
+        act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]],
+        *arguments: P.args,
+        **named: P.kwargs,
     ) -> Value:
         async with self.engine.begin() as connection:
             return await act(connection, *arguments, **named)
@@ -209,7 +269,11 @@ def _host(gpu: GpuId, places: dict[str, Place | None]) -> BoundGpu:
 
 
 def _reading(data: st.DataObject, name: str, wanted: Place | None) -> TaskReading:
-    here = wanted if wanted is not None and data.draw(st.integers(0, 4)) else (GPUS[1], SHARES[1])
+    here = (
+        wanted
+        if wanted is not None and data.draw(st.integers(0, 4))
+        else (GPUS[1], SHARES[1])
+    )
     return TaskReading(
         name=name,
         gpu_index=GPUS.index(here[0]),
@@ -229,7 +293,9 @@ def _is_refused(act: Callable[[], None]) -> bool:
     return False
 
 
-def test_both_stores_know_the_same_of_tasks(postgres_server: postgres.Server, migrated_template: str) -> None:
+def test_both_stores_know_the_same_of_tasks(
+    postgres_server: postgres.Server, migrated_template: str
+) -> None:
     TaskStores.server, TaskStores.template = postgres_server, migrated_template
     run_state_machine_as_test(
         TaskStores,

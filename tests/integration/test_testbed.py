@@ -46,7 +46,10 @@ def bring_up(bed: Composed) -> None:
     until_healthy(bed, "control-plane")
     address = f"{bed.address('control-plane')}/api/v1/policies/default"
     headers = {"Authorization": f"Bearer {bed.admin_token()}", "If-Match": "*"}
-    assert httpx2.put(address, json=QUICK, headers=headers, timeout=30.0).status_code == 200
+    assert (
+        httpx2.put(address, json=QUICK, headers=headers, timeout=30.0).status_code
+        == 200
+    )
     bed.run("deploy")
     for name in ("agent-v100", "agent-t4"):
         bed.start(name)
@@ -59,7 +62,9 @@ def answers(bed: Composed) -> bool:
     """Whether a request through the node's router comes back with what its own input asks for."""
     address = f"{bed.address('agent-h100')}/v2/models/label/infer"
     answer = httpx2.post(address, json=inputs(41.0), timeout=10.0)
-    return answer.status_code == 200 and bool(answer.json()["outputs"][0]["data"] == [42.0])
+    return answer.status_code == 200 and bool(
+        answer.json()["outputs"][0]["data"] == [42.0]
+    )
 
 
 def gpus_of_label(bed: Composed) -> set[str]:
@@ -72,19 +77,36 @@ def gpus_of_label(bed: Composed) -> set[str]:
 
 
 def events(bed: Composed, kind: str) -> list[str]:
-    return [str(row[0]) for row in rows(bed.database, f"SELECT reason FROM event WHERE kind = '{kind}' ORDER BY id")]
+    return [
+        str(row[0])
+        for row in rows(
+            bed.database, f"SELECT reason FROM event WHERE kind = '{kind}' ORDER BY id"
+        )
+    ]
 
 
 def problems(bed: Composed) -> str:
-    ((found,),) = rows(bed.database, "SELECT array_to_string(problems, '; ') FROM node WHERE id = 'h100-1'")
+    ((found,),) = rows(
+        bed.database,
+        "SELECT array_to_string(problems, '; ') FROM node WHERE id = 'h100-1'",
+    )
     return str(found)
 
 
-def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(bed: Composed) -> None:
+def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
+    bed: Composed,
+) -> None:
     bring_up(bed)
     until(lambda: answers(bed), PATIENCE_S)
     until(
-        lambda: rows(bed.database, "SELECT 1 FROM task WHERE name = 'teach' AND done_iterations > 0") != [], PATIENCE_S
+        lambda: (
+            rows(
+                bed.database,
+                "SELECT 1 FROM task WHERE name = 'teach' AND done_iterations > 0",
+            )
+            != []
+        ),
+        PATIENCE_S,
     )
     (place,) = gpus_of_label(bed)
     index = int(place.rpartition("-")[2])
@@ -104,4 +126,7 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
     until(lambda: answers(bed), PATIENCE_S)
     assert f"GPU {index} " in bed.fake_node("show") and "LOST" in bed.fake_node("show")
     bed.fake_node("heal")
-    until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} takes work again"], PATIENCE_S)
+    until(
+        lambda: events(bed, "GpuRecovered") == [f"GPU {index} takes work again"],
+        PATIENCE_S,
+    )

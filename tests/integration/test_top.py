@@ -15,13 +15,19 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def demo(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with copied_database(postgres_server, template=migrated_template) as url, running_dashboard(url) as api:
+    with (
+        copied_database(postgres_server, template=migrated_template) as url,
+        running_dashboard(url) as api,
+    ):
         fill_demo(api)
         yield api
 
 
 def top(api: Api, token: str) -> Result:
-    environment = {"PLIMSOLL_URL": str(api.client.base_url), "PLIMSOLL_TOKEN": api.secrets[token]}
+    environment = {
+        "PLIMSOLL_URL": str(api.client.base_url),
+        "PLIMSOLL_TOKEN": api.secrets[token],
+    }
     return cli("top", "--once", api=None, environment=environment)
 
 

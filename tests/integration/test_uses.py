@@ -13,13 +13,25 @@ from agents.base.protocol import Overuse, UseReading
 from app.db.fleet import nodes
 from app.db.maintenance import maintain
 from app.db.postgres_store import PostgresStore
-from tests.integration.fleet import START, make_gpu_reading, make_observation, push, with_fleet
+from tests.integration.fleet import (
+    START,
+    make_gpu_reading,
+    make_observation,
+    push,
+    with_fleet,
+)
 
 pytestmark = pytest.mark.integration
 OVER = Overuse(quantity="memory", granted=1000.0, used=1500.0)
 
 
-def a_use(name: str = "r1", *, energy_j: float = 50.0, over: Sequence[Overuse] = (), **more: object) -> UseReading:
+def a_use(
+    name: str = "r1",
+    *,
+    energy_j: float = 50.0,
+    over: Sequence[Overuse] = (),
+    **more: object,
+) -> UseReading:
     use = UseReading(
         kind="replica",
         name=name,
@@ -38,11 +50,18 @@ def idle(energy_j: float = 30.0) -> UseReading:
 
 
 async def see(
-    store: PostgresStore, sequence: int, uses: Sequence[UseReading], *, at: datetime | None = None, boot: str = "b1"
+    store: PostgresStore,
+    sequence: int,
+    uses: Sequence[UseReading],
+    *,
+    at: datetime | None = None,
+    boot: str = "b1",
 ) -> None:
     """One window of 2 s, each 10 s after the one before."""
     end = at or START + timedelta(seconds=10 * sequence)
-    seen = make_observation(sequence, end, boot=boot, gpus=[make_gpu_reading(0, energy_j=80.0)])
+    seen = make_observation(
+        sequence, end, boot=boot, gpus=[make_gpu_reading(0, energy_j=80.0)]
+    )
     await store.ingest((msgspec.structs.replace(seen, uses=tuple(uses)),), end)
 
 
@@ -51,7 +70,9 @@ async def rows(engine: AsyncEngine, statement: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in await connection.execute(text(statement))]
 
 
-EVENTS = "SELECT kind, subject, reason FROM event WHERE kind LIKE 'Overuse%' ORDER BY id"
+EVENTS = (
+    "SELECT kind, subject, reason FROM event WHERE kind LIKE 'Overuse%' ORDER BY id"
+)
 
 
 def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
@@ -76,7 +97,9 @@ def test_an_overuse_is_two_events_however_long_it_lasts(database: str) -> None:
                 "for 50 s",
             ),
         ]
-        (found,) = await rows(engine, "SELECT after FROM event WHERE kind = 'OveruseBegan'")
+        (found,) = await rows(
+            engine, "SELECT after FROM event WHERE kind = 'OveruseBegan'"
+        )
         assert found == (
             {
                 "node": "n1",
@@ -98,7 +121,10 @@ def test_a_replica_that_is_gone_uses_no_more_than_it_was_granted(database: str) 
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await see(store, 1, [a_use(over=[OVER]), idle()])
         await see(store, 2, [idle()])
-        assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan", "OveruseEnded"]
+        assert [row[0] for row in await rows(engine, EVENTS)] == [
+            "OveruseBegan",
+            "OveruseEnded",
+        ]
         assert await rows(engine, "SELECT gpu FROM overuse") == []
 
     with_fleet(database, work)
@@ -123,7 +149,9 @@ def test_an_overuse_ends_with_its_node(database: str) -> None:
     with_fleet(database, work)
 
 
-def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_it_still_goes_on(database: str) -> None:
+def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_it_still_goes_on(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await see(store, 1, [a_use(over=[OVER]), idle()])
         await store.lose_sight(["n2"], START + timedelta(seconds=40))
@@ -132,7 +160,11 @@ def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_it_stil
         await store.lose_sight(["n1"], START + timedelta(seconds=41))
         await see(store, 9, [a_use(over=[OVER]), idle()])
         found = await rows(engine, EVENTS)
-        assert [row[0] for row in found] == ["OveruseBegan", "OveruseEnded", "OveruseBegan"]
+        assert [row[0] for row in found] == [
+            "OveruseBegan",
+            "OveruseEnded",
+            "OveruseBegan",
+        ]
         assert "since its node fell silent" in str(found[1][2])
 
     with_fleet(database, work)
@@ -150,12 +182,21 @@ def test_an_observation_without_uses_says_nothing_about_overuse(database: str) -
 
 def test_each_quantity_is_told_by_itself(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        both = [OVER, Overuse(quantity="sm_use", granted=40.0, used=90.0, is_estimated=True)]
+        both = [
+            OVER,
+            Overuse(quantity="sm_use", granted=40.0, used=90.0, is_estimated=True),
+        ]
         await see(store, 1, [a_use(over=both), idle()])
         await see(store, 2, [a_use(over=both[:1]), idle()])
         assert [row[::2] for row in await rows(engine, EVENTS)] == [
-            ("OveruseBegan", "replica r1 of chat on n1/gpu-0 uses 1500; it was granted 1000 MiB of memory"),
-            ("OveruseBegan", "replica r1 of chat on n1/gpu-0 uses 90 (estimated); it was granted 40 % SM use"),
+            (
+                "OveruseBegan",
+                "replica r1 of chat on n1/gpu-0 uses 1500; it was granted 1000 MiB of memory",
+            ),
+            (
+                "OveruseBegan",
+                "replica r1 of chat on n1/gpu-0 uses 90 (estimated); it was granted 40 % SM use",
+            ),
             (
                 "OveruseEnded",
                 "replica r1 of chat on n1/gpu-0 keeps to its 40 % SM use again, or is gone; it used up to 90 "
@@ -171,7 +212,10 @@ def test_a_replayed_observation_begins_nothing_again(database: str) -> None:
         await see(store, 1, [a_use(over=[OVER]), idle()])
         await see(store, 2, [a_use(), idle()])
         await see(store, 1, [a_use(over=[OVER]), idle()])
-        assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan", "OveruseEnded"]
+        assert [row[0] for row in await rows(engine, EVENTS)] == [
+            "OveruseBegan",
+            "OveruseEnded",
+        ]
 
     with_fleet(database, work)
 
@@ -182,10 +226,16 @@ USES = (
 )
 
 
-def test_the_hour_of_a_replica_is_the_same_before_and_after_it_is_summed(database: str) -> None:
+def test_the_hour_of_a_replica_is_the_same_before_and_after_it_is_summed(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         await see(store, 1, [a_use(), idle()])
-        await see(store, 2, [a_use(memory_used_mib=None, sm_percent=50.0, is_estimated=True), idle()])
+        await see(
+            store,
+            2,
+            [a_use(memory_used_mib=None, sm_percent=50.0, is_estimated=True), idle()],
+        )
         expected = [
             # Two windows of 30 and 50 %; memory is known of the first alone; one of them was estimated.
             ("(idle)", None, None, None, Decimal(60), False),
@@ -207,9 +257,13 @@ ENERGY = (
 )
 
 
-def test_energy_goes_to_whom_agents_saw_and_the_rest_by_planned_watts(database: str) -> None:
+def test_energy_goes_to_whom_agents_saw_and_the_rest_by_planned_watts(
+    database: str,
+) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await push(store, START - timedelta(hours=1), {"n1/gpu-0": [("chat", 60, 2048)]})
+        await push(
+            store, START - timedelta(hours=1), {"n1/gpu-0": [("chat", 60, 2048)]}
+        )
         await see(store, 1, [a_use(), idle()], at=START + timedelta(minutes=5))
         await see(store, 2, [], at=START + timedelta(minutes=30))
         # The plan is in force for the whole hour, which is over when this is seen.
@@ -228,8 +282,15 @@ def test_energy_goes_to_whom_agents_saw_and_the_rest_by_planned_watts(database: 
 
 def test_processes_of_others_have_a_row_of_their_own(database: str) -> None:
     async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        others = UseReading(kind="others", name="(others)", gpu_index=0, energy_j=20.0, sm_percent=10.0)
-        await see(store, 1, [a_use(energy_j=30.0), others, idle()], at=START + timedelta(minutes=5))
+        others = UseReading(
+            kind="others", name="(others)", gpu_index=0, energy_j=20.0, sm_percent=10.0
+        )
+        await see(
+            store,
+            1,
+            [a_use(energy_j=30.0), others, idle()],
+            at=START + timedelta(minutes=5),
+        )
         assert [row[:2] for row in await rows(engine, ENERGY)] == [
             ("(idle)", Decimal(30)),
             ("(others)", Decimal(20)),

@@ -23,14 +23,20 @@ def observe(api: Api, sequence: int, **fields: object) -> list[dict[str, object]
     """What the node must run, after two seconds with 100 requests; empty without a newer command."""
     api.clock.advance(2.0)
     start_s = api.clock.now_s() - 2.0
-    answer = api.sync(sequence=sequence, services=[reading("chat")], window_start_s=start_s, **fields)
+    answer = api.sync(
+        sequence=sequence, services=[reading("chat")], window_start_s=start_s, **fields
+    )
     assert answer.status_code == 200, answer.text
     command = answer.json()["command"]
     return list(command["gpus"]) if command else []
 
 
 def a_policy(**spec: object) -> dict[str, object]:
-    return {"kind": "Policy", "metadata": {"name": "default"}, "spec": {"policy": "hetsev", **spec}}
+    return {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {"policy": "hetsev", **spec},
+    }
 
 
 def test_a_budget_becomes_caps_on_the_nodes(api: Api) -> None:
@@ -71,7 +77,9 @@ def test_a_governors_request_is_in_the_audit(api: Api) -> None:
 
 @pytest.mark.parametrize("watts", [0, -1, "many"])
 def test_watts_that_are_none_are_refused_by_name(api: Api, watts: object) -> None:
-    answer = api.call("PUT", "policies/default", a_policy(power_budget_w=watts), If_Match="*")
+    answer = api.call(
+        "PUT", "policies/default", a_policy(power_budget_w=watts), If_Match="*"
+    )
     assert answer.status_code in (400, 422)
     (refused,) = answer.json()["errors"]
     assert refused["pointer"] == "/spec/power_budget_w"

@@ -28,14 +28,20 @@ def first_data(api: Api, path: str, token: str = "viewer") -> Any:
 
 def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> None:
     api.add_token("bound", "viewer", projects=("team-b",))
-    everybody, bound = first_data(api, "/services"), first_data(api, "/services", "bound")
+    everybody, bound = (
+        first_data(api, "/services"),
+        first_data(api, "/services", "bound"),
+    )
     for topic in ("services", "service_status", "budgets"):
         assert sorted(everybody[topic]) == ["chat", "search", "thumbnails"], topic
         assert sorted(bound[topic]) == ["search"], topic
     assert first_data(api, "/services/chat", "bound")["service"] == {}
     assert first_data(api, "/services/chat", "bound")["service_hour"] == {}
     assert first_data(api, "/services/nobody")["service"] == {}
-    assert first_data(api, "/services/search", "bound")["service"]["now"]["project"] == "team-b"
+    assert (
+        first_data(api, "/services/search", "bound")["service"]["now"]["project"]
+        == "team-b"
+    )
 
 
 def test_steps_count_requests_by_the_seconds_that_were_heard(api: Api) -> None:
@@ -73,6 +79,12 @@ def test_text_is_read_for_people_and_not_for_agents(api: Api) -> None:
         "documents": [{"value": {"a": 1}, "lines": {"": 1, "/a": 1}}],
         "complaints": [],
     }
-    assert "longer than 64 KiB" in read("a" * 70_000, "operator").json()["complaints"][0]["problem"]
-    assert "values that JSON does not know" in read("~: 3", "operator").json()["complaints"][0]["problem"]
+    assert (
+        "longer than 64 KiB"
+        in read("a" * 70_000, "operator").json()["complaints"][0]["problem"]
+    )
+    assert (
+        "values that JSON does not know"
+        in read("~: 3", "operator").json()["complaints"][0]["problem"]
+    )
     assert read("a: 1", "agent").status_code == 403

@@ -40,7 +40,9 @@ class Network(asyncio.SelectorEventLoop):
         address = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+    async def create_connection(
+        self, factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:  # type: ignore[override]
         """Only to this machine."""
         self.called.append(str(host))
         if host == PUBLIC:
@@ -66,18 +68,41 @@ class Certificates:
 
     def server(self, name: str) -> ssl.SSLContext:
         """A receiver's side with a certificate for that name."""
-        self.sign(name, "-addext", f"subjectAltName=DNS:{name}", "-CA", "authority.pem", "-CAkey", "authority.key")
+        self.sign(
+            name,
+            "-addext",
+            f"subjectAltName=DNS:{name}",
+            "-CA",
+            "authority.pem",
+            "-CAkey",
+            "authority.key",
+        )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
-        context.sni_callback = lambda _socket, asked, _context: self.asked_names.append(asked)
+        context.load_cert_chain(
+            self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        )
+        context.sni_callback = lambda _socket, asked, _context: self.asked_names.append(
+            asked
+        )
         return context
 
     def sign(self, name: str, *options: str) -> None:
         """NAME.pem with its key; without `options` it signs itself."""
         request = ["openssl", "req", "-x509", "-days", "365", "-subj", f"/CN={name}"]
-        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{name}.key"]
+        key = [
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            f"{name}.key",
+        ]
         subprocess.run(
-            [*request, *key, "-out", f"{name}.pem", *options], cwd=self.folder, check=True, capture_output=True
+            [*request, *key, "-out", f"{name}.pem", *options],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
         )
 
 
@@ -104,13 +129,24 @@ class Sent:
     error: str | None
 
 
-def send(api: Api, *answers: str, tls: Callable[[], ssl.SSLContext] | None = None, private: bool = True) -> Sent:
+def send(
+    api: Api,
+    *answers: str,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+    private: bool = True,
+) -> Sent:
     """What the leader does where our name has these addresses, one after the other."""
     network = Network(*answers)
 
     async def work() -> int:
         engine = make_engine(api.url, pool_size=4)
-        sender = Sender(engine=engine, clock=api.clock, body=event_bytes, may_be_private=private, tls=tls)
+        sender = Sender(
+            engine=engine,
+            clock=api.clock,
+            body=event_bytes,
+            may_be_private=private,
+            tls=tls,
+        )
         try:
             return await send_due(sender)
         finally:
@@ -123,7 +159,11 @@ def send(api: Api, *answers: str, tls: Callable[[], ssl.SSLContext] | None = Non
     with ThreadPoolExecutor(1) as thread:
         arrived = thread.submit(run).result()
     # The database is connected to by the loop's sockets, not by create_connection.
-    return Sent(arrived=arrived, called=network.called, error=api.get("webhooks/chat")["status"]["last_error"])
+    return Sent(
+        arrived=arrived,
+        called=network.called,
+        error=api.get("webhooks/chat")["status"]["last_error"],
+    )
 
 
 def address(receiver: Receiver, scheme: str = "https") -> str:
@@ -143,16 +183,22 @@ def test_a_receiver_with_a_certificate_of_ones_own_authority_is_asked_for_by_its
     assert receiver.got[0][0]["Host"] == f"{NAME}:{receiver.server_port}"
 
 
-def test_a_certificate_of_an_authority_that_nobody_knows_is_refused_in_words(api: Api, signed: Certificates) -> None:
+def test_a_certificate_of_an_authority_that_nobody_knows_is_refused_in_words(
+    api: Api, signed: Certificates
+) -> None:
     with running_receiver(signed.server(NAME)) as receiver:
         api.put("webhooks/chat", webhook(address(receiver)))
         project(api)
         sent = send(api, "127.0.0.1")
     assert (sent.arrived, receiver.got) == (0, [])
-    assert sent.error is not None and sent.error.startswith("the receiver's certificate is not accepted: unable to get")
+    assert sent.error is not None and sent.error.startswith(
+        "the receiver's certificate is not accepted: unable to get"
+    )
 
 
-def test_a_certificate_for_another_name_is_refused_in_words(api: Api, signed: Certificates) -> None:
+def test_a_certificate_for_another_name_is_refused_in_words(
+    api: Api, signed: Certificates
+) -> None:
     with running_receiver(signed.server("other.example.com")) as receiver:
         api.put("webhooks/chat", webhook(address(receiver)))
         project(api)
@@ -163,10 +209,14 @@ def test_a_certificate_for_another_name_is_refused_in_words(api: Api, signed: Ce
     )
 
 
-def test_authorities_are_those_of_the_environment(signed: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authorities_are_those_of_the_environment(
+    signed: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(signed.authority))
     found = authorities.__wrapped__().get_ca_certs()
-    assert [dict(part[0] for part in each["subject"])["commonName"] for each in found] == ["authority"]
+    assert [
+        dict(part[0] for part in each["subject"])["commonName"] for each in found
+    ] == ["authority"]
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/authorities.pem")
     with pytest.raises(Refused, match="SSL_CERT_FILE"):
         authorities.__wrapped__()
@@ -184,7 +234,9 @@ def test_a_name_that_turns_private_after_it_was_checked_gets_nothing(api: Api) -
 def test_a_name_without_an_address_is_said(api: Api) -> None:
     api.put("webhooks/chat", webhook(f"https://{NAME}/"))
     project(api)
-    assert send(api).error == "the host's address is not found: Name or service not known"
+    assert (
+        send(api).error == "the host's address is not found: Name or service not known"
+    )
 
 
 def test_a_redirect_is_not_followed(api: Api) -> None:

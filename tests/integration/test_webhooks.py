@@ -13,7 +13,14 @@ from app.db.base.engine import make_engine
 from app.db.operations.webhooks import WAITING_LIMIT
 from app.serve.webhooks import TRIES, Sender, is_public, next_try, send_due
 from tests.integration.api_harness import NOW, Api, run_apart, running_api
-from tests.integration.receivers import Receiver, is_signed, project, running_receiver, send, webhook
+from tests.integration.receivers import (
+    Receiver,
+    is_signed,
+    project,
+    running_receiver,
+    send,
+    webhook,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +52,9 @@ def told(api: Api, kind: str) -> list[str]:
     return [each["subject"] for each in api.get(f"events?kind={kind}")["items"]]
 
 
-def test_an_event_arrives_signed_and_as_the_api_shows_it(api: Api, receiver: Receiver) -> None:
+def test_an_event_arrives_signed_and_as_the_api_shows_it(
+    api: Api, receiver: Receiver
+) -> None:
     secret = api.put("webhooks/chat", webhook(receiver.url)).json()["status"]["secret"]
     project(api)
     assert (send(api), send(api, after_s=100_000)) == (1, 0)
@@ -56,34 +65,52 @@ def test_an_event_arrives_signed_and_as_the_api_shows_it(api: Api, receiver: Rec
     assert [json.loads(body)] == api.get("events?kind=ProjectCreated")["items"]
 
 
-def test_the_secret_is_shown_once_and_never_audited(api: Api, receiver: Receiver) -> None:
+def test_the_secret_is_shown_once_and_never_audited(
+    api: Api, receiver: Receiver
+) -> None:
     secret = api.put("webhooks/chat", webhook(receiver.url)).json()["status"]["secret"]
     assert secret.startswith("whsec_")
     again = api.put("webhooks/chat", webhook(receiver.url, enabled=False))
-    seen = again.text + json.dumps([api.get("webhooks"), api.get("webhooks/chat"), api.get("events")])
+    seen = again.text + json.dumps(
+        [api.get("webhooks"), api.get("webhooks/chat"), api.get("events")]
+    )
     assert again.json()["status"]["secret"] is None
     assert secret not in seen
 
 
 def test_only_admins_see_webhooks(api: Api) -> None:
-    assert [api.call("GET", "webhooks", token=token).status_code for token in ("viewer", "operator")] == [403, 403]
+    assert [
+        api.call("GET", "webhooks", token=token).status_code
+        for token in ("viewer", "operator")
+    ] == [403, 403]
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://a.example/", "https://me:word@a.example/", "https:///x", "https://a.example:x/", "https://a/#b"]
+    "url",
+    [
+        "ftp://a.example/",
+        "https://me:word@a.example/",
+        "https:///x",
+        "https://a.example:x/",
+        "https://a/#b",
+    ],
 )
 def test_urls_that_are_refused(api: Api, url: str) -> None:
     assert api.call("PUT", "webhooks/chat", webhook(url)).status_code in (400, 422)
 
 
-def test_kinds_that_are_not_wanted_and_disabled_webhooks_get_nothing(api: Api, receiver: Receiver) -> None:
+def test_kinds_that_are_not_wanted_and_disabled_webhooks_get_nothing(
+    api: Api, receiver: Receiver
+) -> None:
     api.put("webhooks/chat", webhook(receiver.url, kinds=["PlanPushed"]))
     api.put("webhooks/off", webhook(receiver.url, "off", kinds=[], enabled=False))
     project(api)
     assert (send(api), receiver.got) == (0, [])
 
 
-def test_a_failed_try_comes_again_under_the_same_id(api: Api, receiver: Receiver) -> None:
+def test_a_failed_try_comes_again_under_the_same_id(
+    api: Api, receiver: Receiver
+) -> None:
     api.put("webhooks/chat", webhook(receiver.url))
     project(api)
     receiver.status = 302
@@ -98,7 +125,9 @@ def test_a_failed_try_comes_again_under_the_same_id(api: Api, receiver: Receiver
     assert first[1] == second[1]
 
 
-def test_a_slow_receiver_is_cut_off_and_keeps_no_other_from_its_events(api: Api, receiver: Receiver) -> None:
+def test_a_slow_receiver_is_cut_off_and_keeps_no_other_from_its_events(
+    api: Api, receiver: Receiver
+) -> None:
     with running_receiver() as quick:
         api.put("webhooks/chat", webhook(receiver.url))
         api.put("webhooks/quick", webhook(quick.url, "quick"))
@@ -109,14 +138,18 @@ def test_a_slow_receiver_is_cut_off_and_keeps_no_other_from_its_events(api: Api,
     assert api.get("webhooks/chat")["status"]["last_error"] == "no answer in 0.5 s"
 
 
-def test_a_leader_killed_before_the_answer_loses_nothing_and_repeats_the_id(api: Api, receiver: Receiver) -> None:
+def test_a_leader_killed_before_the_answer_loses_nothing_and_repeats_the_id(
+    api: Api, receiver: Receiver
+) -> None:
     api.put("webhooks/chat", webhook(receiver.url))
     project(api)
     receiver.gate.clear()
 
     async def be_killed() -> None:
         engine = make_engine(api.url, pool_size=4)
-        sender = Sender(engine=engine, clock=api.clock, body=event_bytes, may_be_private=True)
+        sender = Sender(
+            engine=engine, clock=api.clock, body=event_bytes, may_be_private=True
+        )
         sending = asyncio.create_task(send_due(sender))
         assert await asyncio.to_thread(receiver.heard.wait, 30)
         sending.cancel()
@@ -132,7 +165,9 @@ def test_a_leader_killed_before_the_answer_loses_nothing_and_repeats_the_id(api:
     assert len(receiver.got) == 2
 
 
-def test_what_is_given_up_is_told_once_until_it_works_again(api: Api, receiver: Receiver) -> None:
+def test_what_is_given_up_is_told_once_until_it_works_again(
+    api: Api, receiver: Receiver
+) -> None:
     api.put("webhooks/chat", webhook(receiver.url, kinds=[]))
     receiver.status = 500
     project(api)
@@ -150,15 +185,25 @@ def test_what_is_given_up_is_told_once_until_it_works_again(api: Api, receiver: 
     assert api.get("webhooks/chat")["status"]["failed_at"] is None
 
 
-def test_beyond_the_bound_the_oldest_go_and_one_event_says_so(api: Api, receiver: Receiver) -> None:
+def test_beyond_the_bound_the_oldest_go_and_one_event_says_so(
+    api: Api, receiver: Receiver
+) -> None:
     api.put("webhooks/chat", webhook(receiver.url, kinds=["Noise"]))
     # The trigger looks through the queue at every event: that is left out while the queue is filled to its bound.
-    execute(api, f"SET session_replication_role = replica; {NOISE.format(first=1, last=WAITING_LIMIT)}; {QUEUED}")
+    execute(
+        api,
+        f"SET session_replication_role = replica; {NOISE.format(first=1, last=WAITING_LIMIT)}; {QUEUED}",
+    )
     execute(api, NOISE.format(first=WAITING_LIMIT + 1, last=WAITING_LIMIT + 3))
     assert api.get("webhooks/chat")["status"]["waiting"] == WAITING_LIMIT
     assert (send(api), send(api)) == (8, 8)
     assert told(api, "WebhookFull") == ["webhook/chat"]
-    assert json.loads(min(receiver.got, key=lambda got: json.loads(got[1])["id"])[1])["subject"] == "noise/4"
+    assert (
+        json.loads(min(receiver.got, key=lambda got: json.loads(got[1])["id"])[1])[
+            "subject"
+        ]
+        == "noise/4"
+    )
 
 
 NOISE = (
@@ -171,7 +216,9 @@ QUEUED = (
 )
 
 
-def test_private_addresses_are_refused_without_the_setting(api: Api, receiver: Receiver) -> None:
+def test_private_addresses_are_refused_without_the_setting(
+    api: Api, receiver: Receiver
+) -> None:
     api.put("webhooks/chat", webhook(receiver.url))
     project(api)
     assert (send(api, private=False), receiver.got) == (0, [])
@@ -202,7 +249,9 @@ def test_which_addresses_are_public(address: str, public: bool) -> None:
 
 
 def test_waits_grow_over_a_day_and_are_the_same_for_the_same_delivery() -> None:
-    waits = [(next_try(7, tries, NOW) - NOW).total_seconds() for tries in range(1, TRIES)]
+    waits = [
+        (next_try(7, tries, NOW) - NOW).total_seconds() for tries in range(1, TRIES)
+    ]
     assert waits == sorted(waits)
     assert sum(waits) <= timedelta(days=1).total_seconds() * 1.01
     assert next_try(7, 3, NOW) == next_try(7, 3, NOW) != next_try(8, 3, NOW)

@@ -39,7 +39,9 @@ class Composed:
     processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+        self.services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
+            "services"
+        ]
         self.ports = {name: a_free_port() for name in self.services}
         for name in ("admin", "agent", "database"):
             (self.folder / f"run/plimsoll-{name}").mkdir(parents=True)
@@ -82,7 +84,10 @@ class Composed:
 
     def stop(self) -> None:
         """As `docker compose down` does: what needs the control plane first, and all of that at once."""
-        for names in (self.processes.keys() - {"control-plane"}, self.processes.keys() & {"control-plane"}):
+        for names in (
+            self.processes.keys() - {"control-plane"},
+            self.processes.keys() & {"control-plane"},
+        ):
             for name in names:
                 self.processes[name].send_signal(signal.SIGTERM)
             for name in sorted(names):
@@ -91,7 +96,9 @@ class Composed:
 
     def _wait(self, name: str) -> None:
         """Until it has ended; killed where it takes twice the time that it would have in a container."""
-        grace_s = float(str(self.services[name].get("stop_grace_period", "10s")).removesuffix("s"))
+        grace_s = float(
+            str(self.services[name].get("stop_grace_period", "10s")).removesuffix("s")
+        )
         try:
             self.processes[name].wait(2.0 * grace_s)
         except subprocess.TimeoutExpired:
@@ -101,11 +108,17 @@ class Composed:
 
     def here(self, name: str, word: str) -> str:
         """A word of a service's command, as it must be on this machine."""
-        word = ADDRESS.sub(lambda found: f"{found[1] or ''}127.0.0.1:{self.ports[found[2]]}", word)
+        word = ADDRESS.sub(
+            lambda found: f"{found[1] or ''}127.0.0.1:{self.ports[found[2]]}", word
+        )
         word = word.replace("/var/lib/plimsoll", str(self.state_of(name)))
-        word = word.replace("/testbed/", f"{ROOT}/deploy/testbed/").replace("/run/", f"{self.folder}/run/")
+        word = word.replace("/testbed/", f"{ROOT}/deploy/testbed/").replace(
+            "/run/", f"{self.folder}/run/"
+        )
         word = word.replace("/opt/fake-driver", str(self.library))
-        return re.sub(r"^(--router-port=|)(8000|8080)$", rf"\g<1>{self.ports[name]}", word)
+        return re.sub(
+            r"^(--router-port=|)(8000|8080)$", rf"\g<1>{self.ports[name]}", word
+        )
 
     def _popen(self, name: str) -> "subprocess.Popen[bytes]":
         words = [self.here(name, str(word)) for word in self.services[name]["command"]]
@@ -118,11 +131,18 @@ class Composed:
             words = ["/bin/sh", str(script)]
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                words, stdout=log, stderr=subprocess.STDOUT, cwd=self.state_of(name), env=self._environment(name)
+                words,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.state_of(name),
+                env=self._environment(name),
             )
 
     def _environment(self, name: str) -> Mapping[str, str]:
-        given = {key: self.here(name, value) for key, value in self.services[name].get("environment", {}).items()}
+        given = {
+            key: self.here(name, value)
+            for key, value in self.services[name].get("environment", {}).items()
+        }
         if "PLIMSOLL_DATABASE_URL" in given:
             given["PLIMSOLL_DATABASE_URL"] = self.database
         if "PYTHONPATH" in given:
@@ -138,7 +158,12 @@ def is_healthy(bed: Composed, name: str) -> bool:
     program, flag, code = bed.services[name]["healthcheck"]["test"][1:]
     assert (program, flag) == ("python", "-c")
     code = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{bed.ports[name]}", code)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE_S).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, timeout=PATIENCE_S
+        ).returncode
+        == 0
+    )
 
 
 def until_healthy(bed: Composed, name: str) -> None:

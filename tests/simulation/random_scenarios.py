@@ -20,10 +20,17 @@ def a_random_scenario(seed: int) -> SimulationScenario:
     """
     random = Random(seed)
     fleet = [_a_pool(random, name) for name in ("a", "b")[: random.randint(1, 2)]]
-    nodes = [f"{pool['name']}-{number}" for pool in fleet for number in range(1, pool["nodes"] + 1)]
+    nodes = [
+        f"{pool['name']}-{number}"
+        for pool in fleet
+        for number in range(1, pool["nodes"] + 1)
+    ]
     kinds = get_args(FaultKind)
     governor = (None, *sorted(GOVERNORS))[seed % (1 + len(GOVERNORS))]
-    faults = [_a_fault(random, kinds[(seed + other) % len(kinds)], random.choice(nodes)) for other in (0, 2)]
+    faults = [
+        _a_fault(random, kinds[(seed + other) % len(kinds)], random.choice(nodes))
+        for other in (0, 2)
+    ]
     return a_scenario(
         duration_s=90,
         warm_up_s=30,
@@ -43,7 +50,10 @@ def a_random_scenario(seed: int) -> SimulationScenario:
             "energy_price_usd_per_kwh": 5.0,  # so that plans leave the governors something to turn
         },
         fleet=fleet,
-        services=[_a_service(random, network) for network in random.sample(NETWORKS, random.randint(1, 3))],
+        services=[
+            _a_service(random, network)
+            for network in random.sample(NETWORKS, random.randint(1, 3))
+        ],
         faults=faults,
         tasks=[_a_task(random, number) for number in range(random.randint(0, 4))],
     )
@@ -60,7 +70,12 @@ def _a_pool(random: Random, name: str) -> dict[str, Any]:
 
 
 def _a_service(random: Random, network: str) -> dict[str, Any]:
-    spike = {"start_s": random.uniform(0.0, 60.0), "length_s": 10, "factor": random.uniform(2.0, 8.0), "ramp_s": 5}
+    spike = {
+        "start_s": random.uniform(0.0, 60.0),
+        "length_s": 10,
+        "factor": random.uniform(2.0, 8.0),
+        "ramp_s": 5,
+    }
     loads: list[dict[str, Any]] = [
         {"rate_rps": random.uniform(5.0, 300.0)},
         {"rate_rps": random.uniform(5.0, 100.0), "spikes": [spike]},
@@ -75,14 +90,21 @@ def _a_service(random: Random, network: str) -> dict[str, Any]:
     return {
         "name": network.replace("_", "-"),
         "network": network,
-        "slo": {"latency_ms": random.choice([150, 300, 600]), "percentile": random.choice([0.9, 0.98])},
+        "slo": {
+            "latency_ms": random.choice([150, 300, 600]),
+            "percentile": random.choice([0.9, 0.98]),
+        },
         "scaling": {"min_replicas": random.randint(0, 2), "downscale_delay_s": 10},
         "load": random.choice(loads),
     }
 
 
 def _a_task(random: Random, number: int) -> dict[str, Any]:
-    works = [("training", "resnet18-training", 128), ("training", "lm-training", 20), ("offline", "resnet50", 8)]
+    works = [
+        ("training", "resnet18-training", 128),
+        ("training", "lm-training", 20),
+        ("offline", "resnet50", 8),
+    ]
     kind, network, batch = random.choice(works)
     submit_s = random.uniform(0.0, 60.0)
     return {
@@ -99,5 +121,12 @@ def _a_task(random: Random, number: int) -> dict[str, Any]:
 
 def _a_fault(random: Random, kind: str, node: str) -> dict[str, Any]:
     start_s = random.uniform(5.0, 60.0)
-    fault = {"kind": kind, "node": node, "start_s": start_s, "end_s": start_s + random.uniform(1.0, 40.0)}
-    return fault | {"straggler": {"factor": 2.5}, "stale": {"delay_s": 8.0}}.get(kind, {})
+    fault = {
+        "kind": kind,
+        "node": node,
+        "start_s": start_s,
+        "end_s": start_s + random.uniform(1.0, 40.0),
+    }
+    return fault | {"straggler": {"factor": 2.5}, "stale": {"delay_s": 8.0}}.get(
+        kind, {}
+    )

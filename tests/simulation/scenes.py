@@ -43,10 +43,16 @@ class Scene:
 
     def attainment(self, since_s: float, until_s: float) -> float:
         """Share of the requests finished between two moments that met their SLO; multiples of the period, from 5 s."""
-        first, last = (self.counts[round(moment / PERIOD_S) - 1] for moment in (since_s, until_s))
+        first, last = (
+            self.counts[round(moment / PERIOD_S) - 1] for moment in (since_s, until_s)
+        )
         in_slo = sum(last[name].in_slo - first[name].in_slo for name in last)
         finished = sum(
-            last[name].served + last[name].rejected - first[name].served - first[name].rejected for name in last
+            last[name].served
+            + last[name].rejected
+            - first[name].served
+            - first[name].rejected
+            for name in last
         )
         return in_slo / finished
 
@@ -60,7 +66,9 @@ class Scene:
             await self.closed.pass_time(PERIOD_S)
             await self.closed.step()
             self.outcomes.append(await self.closed.tick())
-            self.counts.append({totals.service: totals for totals in self.closed.cluster.totals()})
+            self.counts.append(
+                {totals.service: totals for totals in self.closed.cluster.totals()}
+            )
             self._check()
 
     def _check(self) -> None:
@@ -68,7 +76,9 @@ class Scene:
         _check_devices(self)
         for totals in self.counts[-1].values():
             assert totals.arrivals == totals.served + totals.rejected + totals.queued
-            assert math.isclose(totals.present_s, totals.sojourn_s, rel_tol=1e-9, abs_tol=1e-6)
+            assert math.isclose(
+                totals.present_s, totals.sojourn_s, rel_tol=1e-9, abs_tol=1e-6
+            )
 
 
 def _check_plans(scene: Scene) -> None:
@@ -110,7 +120,9 @@ def a_scene(
     (gpu_type,) = load_gpu_types([TYPE])
     loads = {
         name: ArrivalProcess(
-            shape=LoadShape(mean_rps=rate, spikes=(spikes[name],) if name in (spikes or {}) else ()),  # type: ignore[index]
+            shape=LoadShape(
+                mean_rps=rate, spikes=(spikes[name],) if name in (spikes or {}) else ()
+            ),  # type: ignore[index]
             duration_s=1000,
             seed=seed,
             stream=stream,
@@ -119,7 +131,13 @@ def a_scene(
     }
     plan = ClusterPlan(
         nodes=tuple(
-            make_node(f"n{number}", TYPE, gpus=gpus, memory_mib=gpu_type.memory_mib, launch_s=LAUNCH_S)
+            make_node(
+                f"n{number}",
+                TYPE,
+                gpus=gpus,
+                memory_mib=gpu_type.memory_mib,
+                launch_s=LAUNCH_S,
+            )
             for number in range(1, nodes + 1)
         ),
         gpu_types=(gpu_type,),
@@ -138,7 +156,9 @@ def a_scene(
         handover_s=20.0,
     )
     clock = ManualControlClock()
-    closed = ClosedLoop(change_plan(plan), world=load_truth(), clock=clock, solver=InlineSolver())
+    closed = ClosedLoop(
+        change_plan(plan), world=load_truth(), clock=clock, solver=InlineSolver()
+    )
     return Scene(closed=closed, clock=clock)
 
 

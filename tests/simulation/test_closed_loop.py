@@ -31,7 +31,12 @@ def test_steady_load_is_served_within_the_slo_by_one_plan(seed: int) -> None:
 
 
 def test_one_seed_gives_one_course() -> None:
-    runs = [a_scene(seed=5, spikes={"resnet50": Spike(start_s=20.0, length_s=20.0, factor=3.0)}) for _ in range(2)]
+    runs = [
+        a_scene(
+            seed=5, spikes={"resnet50": Spike(start_s=20.0, length_s=20.0, factor=3.0)}
+        )
+        for _ in range(2)
+    ]
     for scene in runs:
         scene.play(60.0)
     first, second = runs
@@ -45,7 +50,9 @@ def test_one_seed_gives_one_course() -> None:
 
 
 def test_a_spike_brings_replicas_and_its_end_takes_them_away() -> None:
-    scene = a_scene(spikes={"resnet50": Spike(start_s=80.0, length_s=40.0, factor=3.0, ramp_s=20.0)})
+    scene = a_scene(
+        spikes={"resnet50": Spike(start_s=80.0, length_s=40.0, factor=3.0, ramp_s=20.0)}
+    )
     scene.play(60.0)
     before = len(used_gpus(scene))
     scene.play(60.0)
@@ -58,11 +65,18 @@ def test_a_spike_brings_replicas_and_its_end_takes_them_away() -> None:
 
 
 def test_a_lost_gpus_replicas_move_and_the_others_stay_where_they_are() -> None:
-    scene = a_scene(faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=62.0),))
+    scene = a_scene(
+        faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=62.0),)
+    )
     scene.play(60.0)
     before = scene.target
     assert "n1/gpu-0" in used_gpus(scene)
-    others = {replica.id for gpu in before.gpus if gpu.id != "n1/gpu-0" for replica in gpu.replicas}
+    others = {
+        replica.id
+        for gpu in before.gpus
+        if gpu.id != "n1/gpu-0"
+        for replica in gpu.replicas
+    }
     scene.play(90.0)
     assert "n1/gpu-0" not in used_gpus(scene)
     assert others <= replica_ids(scene)
@@ -70,13 +84,17 @@ def test_a_lost_gpus_replicas_move_and_the_others_stay_where_they_are() -> None:
 
 
 def test_a_silent_node_is_planned_without_and_comes_back() -> None:
-    scene = a_scene(faults=(Fault(kind="silent", node="n1", start_s=62.0, end_s=112.0),))
+    scene = a_scene(
+        faults=(Fault(kind="silent", node="n1", start_s=62.0, end_s=112.0),)
+    )
     scene.play(60.0)
     assert any(gpu.node == "n1" for gpu in scene.target.gpus)
     scene.play(45.0)
     assert not any(gpu.node == "n1" for gpu in scene.target.gpus)
     agent = scene.closed.agents[0]
-    assert agent.command is not None and agent.command.generation < scene.target.generation
+    assert (
+        agent.command is not None and agent.command.generation < scene.target.generation
+    )
     scene.play(55.0)
     assert agent.command.generation == scene.target.generation
     kinds = [event.kind for event in scene.closed.store.events]
@@ -85,7 +103,10 @@ def test_a_silent_node_is_planned_without_and_comes_back() -> None:
 
 
 def test_when_every_node_is_silent_the_loop_holds_and_the_replicas_serve_on() -> None:
-    faults = tuple(Fault(kind="silent", node=f"n{number}", start_s=62.0, end_s=120.0) for number in (1, 2, 3))
+    faults = tuple(
+        Fault(kind="silent", node=f"n{number}", start_s=62.0, end_s=120.0)
+        for number in (1, 2, 3)
+    )
     scene = a_scene(faults=faults)
     scene.play(60.0)
     pushed = len(scene.closed.store.pushed)
@@ -99,7 +120,10 @@ def test_when_every_node_is_silent_the_loop_holds_and_the_replicas_serve_on() ->
 
 def test_failing_launches_are_tried_again_until_they_succeed() -> None:
     scene = a_scene(
-        faults=tuple(Fault(kind="launch_failure", node=f"n{n}", start_s=0.0, end_s=20.0) for n in (1, 2, 3))
+        faults=tuple(
+            Fault(kind="launch_failure", node=f"n{n}", start_s=0.0, end_s=20.0)
+            for n in (1, 2, 3)
+        )
     )
     scene.play(20.0)
     assert sum(totals.replicas for totals in scene.counts[-1].values()) == 0
@@ -108,7 +132,11 @@ def test_failing_launches_are_tried_again_until_they_succeed() -> None:
 
 
 def test_more_load_than_the_fleet_can_carry_shakes_nothing() -> None:
-    scene = a_scene(nodes=1, gpus=2, rates_rps={name: 12.0 * rate for name, rate in RATES_RPS.items()})
+    scene = a_scene(
+        nodes=1,
+        gpus=2,
+        rates_rps={name: 12.0 * rate for name, rate in RATES_RPS.items()},
+    )
     scene.play(150.0)
     assert scene.target.unserved
     assert len(scene.closed.store.pushed) <= 3
@@ -122,13 +150,19 @@ def test_services_come_and_go_while_the_others_stay() -> None:
     kept = replica_ids(scene)
     store.put_services([a_service("vgg16")])
     scene.play(60.0)
-    now = {replica.id: replica.service for gpu in scene.target.gpus for replica in gpu.replicas}
+    now = {
+        replica.id: replica.service
+        for gpu in scene.target.gpus
+        for replica in gpu.replicas
+    }
     assert kept <= now.keys()
     assert "vgg16" in {now[each] for each in now.keys() - kept}
     assert scene.attainment(100.0, 120.0) >= 0.98
     store.delete_service("resnet50")
     scene.play(30.0)
-    assert "resnet50" not in {replica.service for gpu in scene.target.gpus for replica in gpu.replicas}
+    assert "resnet50" not in {
+        replica.service for gpu in scene.target.gpus for replica in gpu.replicas
+    }
     assert scene.counts[-1]["resnet50"].replicas == 0
 
 
@@ -139,11 +173,20 @@ def test_a_cordoned_node_starts_nothing_and_a_lower_power_cap_is_obeyed() -> Non
     state = asyncio.run(store.load_snapshot(scene.clock.now())).state
     (gpu_type,), node = state.gpu_types, state.nodes[0]
     store.put_gpu_types([replace(gpu_type, power_cap_w=0.8 * gpu_type.power_cap_w)])
-    store.put_node(replace(node, cordoned=True), [gpu for gpu in state.gpus if gpu.node == node.id])
+    store.put_node(
+        replace(node, cordoned=True), [gpu for gpu in state.gpus if gpu.node == node.id]
+    )
     scene.play(60.0)
-    there = {replica.id for gpu in scene.target.gpus if gpu.node == node.id for replica in gpu.replicas}
+    there = {
+        replica.id
+        for gpu in scene.target.gpus
+        if gpu.node == node.id
+        for replica in gpu.replicas
+    }
     assert there <= before
-    assert {gpu.power_cap_w for gpu in scene.target.gpus} == {0.8 * gpu_type.power_cap_w}
+    assert {gpu.power_cap_w for gpu in scene.target.gpus} == {
+        0.8 * gpu_type.power_cap_w
+    }
     assert scene.attainment(100.0, 120.0) >= 0.98
 
 

@@ -28,10 +28,14 @@ def test_every_request_of_a_random_run_is_in_its_report_once(seed: int) -> None:
         assert service.present_s == pytest.approx(service.sojourn_s, rel=1e-9)
         steps = result.series.services[service.service].arrival_rate_rps
         assert sum(steps) * result.series.step_s == pytest.approx(service.arrived)
-    assert sorted(task.task for task in result.tasks) == [task.name for task in job.scenario.spec.tasks]
+    assert sorted(task.task for task in result.tasks) == [
+        task.name for task in job.scenario.spec.tasks
+    ]
     for task in result.tasks:
         assert 0.0 <= task.done_before <= task.done_iterations <= task.iterations
-        assert (task.done_iterations == task.iterations) == (task.finished_s is not None)
+        assert (task.done_iterations == task.iterations) == (
+            task.finished_s is not None
+        )
         assert 0.0 <= task.ran_s <= task.until_s - task.submitted_s + 1e-9
 
 
@@ -43,11 +47,21 @@ def test_the_books_are_balanced_at_every_moment(seed: int) -> None:
 async def _play(seed: int) -> None:
     scenario = a_random_scenario(seed)
     spec, catalogue = scenario.spec, shipped_catalogue(scenario)
-    plan = make_cluster(scenario, spec.policies[0], seed, catalogue=catalogue, folder=Path())
+    plan = make_cluster(
+        scenario, spec.policies[0], seed, catalogue=catalogue, folder=Path()
+    )
     world = make_world(scenario, catalogue)
-    closed = ClosedLoop(plan, world=world, clock=ManualControlClock(), solver=InlineSolver(), promises_may_break=True)
+    closed = ClosedLoop(
+        plan,
+        world=world,
+        clock=ManualControlClock(),
+        solver=InlineSolver(),
+        promises_may_break=True,
+    )
     clock = closed.clock
-    submissions = Submissions(make_submissions(spec, catalogue.points, Path()), closed.store, clock.now())
+    submissions = Submissions(
+        make_submissions(spec, catalogue.points, Path()), closed.store, clock.now()
+    )
     for period in range(round(spec.duration_s / spec.agent_period_s)):
         submissions.enter(period * spec.agent_period_s)
         for _ in range(4):

@@ -25,7 +25,9 @@ def attainments(scene: Scene, service: str, since_s: float) -> Mapping[float, fl
         before, after = first[service], last[service]
         finished = after.served + after.rejected - before.served - before.rejected
         if number * PERIOD_S >= since_s:
-            shares[number * PERIOD_S] = (after.in_slo - before.in_slo) / max(1, finished)
+            shares[number * PERIOD_S] = (after.in_slo - before.in_slo) / max(
+                1, finished
+            )
     return shares
 
 
@@ -42,27 +44,44 @@ def recovery_s(scene: Scene, fault_s: float) -> float:
 
 def services_on(scene: Scene, node: str, gpu_index: int | None = None) -> set[str]:
     """Services of the target with a replica there."""
-    gpus = [gpu for gpu in scene.target.gpus if gpu.node == node and gpu_index in (None, int(gpu.id[-1]))]
+    gpus = [
+        gpu
+        for gpu in scene.target.gpus
+        if gpu.node == node and gpu_index in (None, int(gpu.id[-1]))
+    ]
     return {replica.service for gpu in gpus for replica in gpu.replicas}
 
 
 @pytest.mark.parametrize("lost_s", [60.5, 64.5])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_lost_node_is_made_up_for_once_its_silence_is_noticed(policy: str, lost_s: float) -> None:
-    scene = a_scene(policy=policy, faults=(Fault(kind="node_lost", node="n1", start_s=lost_s),))
+def test_a_lost_node_is_made_up_for_once_its_silence_is_noticed(
+    policy: str, lost_s: float
+) -> None:
+    scene = a_scene(
+        policy=policy, faults=(Fault(kind="node_lost", node="n1", start_s=lost_s),)
+    )
     scene.play(BEFORE_S)
     assert services_on(scene, "n1")
     scene.play(60.0)
     assert not services_on(scene, "n1")
     # At the first tick after it has been silent for so long others are started; when they are ready, all that waited
     # too long is turned away, and that spoils the step in which it happens.
-    assert LAUNCH_S < recovery_s(scene, lost_s) <= STALE_AFTER_S + PERIOD_S + LAUNCH_S + PERIOD_S
+    assert (
+        LAUNCH_S
+        < recovery_s(scene, lost_s)
+        <= STALE_AFTER_S + PERIOD_S + LAUNCH_S + PERIOD_S
+    )
 
 
 @pytest.mark.parametrize("lost_s", [60.5, 64.5])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(policy: str, lost_s: float) -> None:
-    scene = a_scene(policy=policy, faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=lost_s),))
+def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(
+    policy: str, lost_s: float
+) -> None:
+    scene = a_scene(
+        policy=policy,
+        faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=lost_s),),
+    )
     scene.play(BEFORE_S)
     assert services_on(scene, "n1", 0)
     scene.play(40.0)
@@ -70,11 +89,17 @@ def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(policy: str, lost_s: 
     assert LAUNCH_S < recovery_s(scene, lost_s) <= PERIOD_S + LAUNCH_S + PERIOD_S
 
 
-def test_a_service_with_room_on_other_nodes_is_served_as_promised_all_the_while() -> None:
-    scene = a_scene(policy="k8s_hpa", faults=(Fault(kind="node_lost", node="n1", start_s=62.0),))
+def test_a_service_with_room_on_other_nodes_is_served_as_promised_all_the_while() -> (
+    None
+):
+    scene = a_scene(
+        policy="k8s_hpa", faults=(Fault(kind="node_lost", node="n1", start_s=62.0),)
+    )
     scene.play(BEFORE_S)
     survivors = services_on(scene, "n1") & services_on(scene, "n2")
-    assert survivors == {"resnet50"}  # 300 rps on two whole GPUs, one of which could carry twice as much
+    assert survivors == {
+        "resnet50"
+    }  # 300 rps on two whole GPUs, one of which could carry twice as much
     scene.play(60.0)
     assert min(attainments(scene, "resnet50", BEFORE_S).values()) >= PERCENTILE
     assert recovery_s(scene, 62.0) > PERIOD_S  # others had nowhere to go
@@ -94,14 +119,23 @@ def test_services_on_other_gpus_notice_nothing_until_the_next_plan(kind: str) ->
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_slow_node_is_felt_while_it_is_slow_and_one_step_longer_at_most(policy: str) -> None:
+def test_a_slow_node_is_felt_while_it_is_slow_and_one_step_longer_at_most(
+    policy: str,
+) -> None:
     end_s = 81.0
     fault = Fault(kind="straggler", node="n1", start_s=62.0, end_s=end_s, factor=3.0)
     scene = a_scene(policy=policy, faults=(fault,))
     scene.play(BEFORE_S)
     touched = services_on(scene, "n1")
     scene.play(60.0)
-    assert min(share for service in touched for share in attainments(scene, service, BEFORE_S).values()) < PERCENTILE
+    assert (
+        min(
+            share
+            for service in touched
+            for share in attainments(scene, service, BEFORE_S).values()
+        )
+        < PERCENTILE
+    )
     assert recovery_s(scene, end_s) <= PERIOD_S
 
 
@@ -116,7 +150,9 @@ def test_telemetry_that_is_late_but_not_stale_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_stale_telemetry_moves_replicas_away_and_nobody_waits_meanwhile(policy: str) -> None:
+def test_stale_telemetry_moves_replicas_away_and_nobody_waits_meanwhile(
+    policy: str,
+) -> None:
     fault = Fault(kind="stale", node="n1", start_s=62.0, end_s=112.0, delay_s=25.0)
     scene = a_scene(policy=policy, faults=(fault,))
     scene.play(BEFORE_S)

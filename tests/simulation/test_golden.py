@@ -11,11 +11,20 @@ from tests.simulation.golden import FOLDER, NAMES, path_of, summary
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_scenario_gives_what_it_gave(name: str) -> None:
-    kept, found = dict(leaves(json.loads(path_of(name).read_text()))), dict(leaves(summary(name)))
+    kept, found = (
+        dict(leaves(json.loads(path_of(name).read_text()))),
+        dict(leaves(summary(name))),
+    )
     # Figures that are new since are not judged before they are kept.
     now = {place: found.get(place) for place in kept}
-    changed = {place: (value, now[place]) for place, value in kept.items() if not is_same(value, now[place])}
-    assert changed == {}, "(kept, now); if this is meant, renew with: .venv/bin/python -m tests.simulation.golden"
+    changed = {
+        place: (value, now[place])
+        for place, value in kept.items()
+        if not is_same(value, now[place])
+    }
+    assert changed == {}, (
+        "(kept, now); if this is meant, renew with: .venv/bin/python -m tests.simulation.golden"
+    )
 
 
 def test_no_results_are_kept_of_scenarios_that_are_gone() -> None:
@@ -25,7 +34,9 @@ def test_no_results_are_kept_of_scenarios_that_are_gone() -> None:
 def leaves(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Every value of a document with its place."""
     if isinstance(document, dict | list):
-        entries = document.items() if isinstance(document, dict) else enumerate(document)
+        entries = (
+            document.items() if isinstance(document, dict) else enumerate(document)
+        )
         for key, each in entries:
             yield from leaves(each, f"{place}/{key}")
     else:
@@ -34,4 +45,6 @@ def leaves(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 def is_same(kept: Any, found: Any) -> bool:
     """Counts and names exactly, other numbers to the digits that are kept."""
-    return bool(found == (pytest.approx(kept, rel=1.5e-5) if isinstance(kept, float) else kept))
+    return bool(
+        found == (pytest.approx(kept, rel=1.5e-5) if isinstance(kept, float) else kept)
+    )

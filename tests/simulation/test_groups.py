@@ -11,10 +11,23 @@ GROUPS = [{"name": "web", "policy": "hetsev_greedy", "projects": ["shop"]}]
 
 
 def a_grouped_scenario(**settings: object) -> SimulationScenario:
-    runs = [{"policy": "joint", "settings": settings}, {"policy": "joint", "name": "alone"}]
-    services = [{**SERVICE, "name": "cart", "project": "shop"}, {**SERVICE, "name": "mail"}]
+    runs = [
+        {"policy": "joint", "settings": settings},
+        {"policy": "joint", "name": "alone"},
+    ]
+    services = [
+        {**SERVICE, "name": "cart", "project": "shop"},
+        {**SERVICE, "name": "mail"},
+    ]
     pool = {**POOL, "nodes": 3}
-    return a_scenario(duration_s=180, step_s=60, warm_up_s=60, policies=runs, services=services, fleet=[pool])
+    return a_scenario(
+        duration_s=180,
+        step_s=60,
+        warm_up_s=60,
+        policies=runs,
+        services=services,
+        fleet=[pool],
+    )
 
 
 def test_groups_keep_their_slos_on_gpus_of_their_own(tmp_path: object) -> None:
@@ -26,5 +39,10 @@ def test_groups_keep_their_slos_on_gpus_of_their_own(tmp_path: object) -> None:
     assert grouped.violations.mean < 0.02
     # Two groups share no GPU; one policy alone puts both services on one.
     grouped_run, alone_run = report.runs
-    assert max(grouped_run.series.gpus["V100-32GB"]) >= 2.0 > 1.0 >= min(alone_run.series.gpus["V100-32GB"])
+    assert (
+        max(grouped_run.series.gpus["V100-32GB"])
+        >= 2.0
+        > 1.0
+        >= min(alone_run.series.gpus["V100-32GB"])
+    )
     assert grouped.cost_usd.mean > alone.cost_usd.mean

@@ -28,7 +28,9 @@ from tests.simulation.scenes import PERIOD_S, Scene, a_scene
 LENGTH_S = 60
 FAULTS = (
     Fault(kind="launch_failure", node="n2", start_s=2.0, end_s=9.0),
-    Fault(kind="straggler", node="n1", gpu_index=0, start_s=15.3, end_s=25.9, factor=2.5),
+    Fault(
+        kind="straggler", node="n1", gpu_index=0, start_s=15.3, end_s=25.9, factor=2.5
+    ),
     Fault(kind="gpu_lost", node="n2", gpu_index=1, start_s=31.7, end_s=44.1),
     Fault(kind="node_lost", node="n1", start_s=48.4),
 )
@@ -50,13 +52,22 @@ class Course:
 
 def course_of(cluster: SimulatedCluster) -> Course:
     totals = cluster.totals()
-    times_s = (moment for total in totals for moment in (total.present_s, total.sojourn_s))
+    times_s = (
+        moment for total in totals for moment in (total.present_s, total.sojourn_s)
+    )
     tasks = [task for node in cluster.nodes.values() for _, task in node.tasks()]
     return Course(
         totals=totals,
-        fine=tuple(tuple(cluster.tally(total.service).fine.tolist()) for total in totals),
+        fine=tuple(
+            tuple(cluster.tally(total.service).fine.tolist()) for total in totals
+        ),
         tasks=tuple((task.command.name, task.state) for task in tasks),
-        sums=(*times_s, *(task.done_iterations for task in tasks), cluster.used_energy_j, cluster.busy_s),
+        sums=(
+            *times_s,
+            *(task.done_iterations for task in tasks),
+            cluster.used_energy_j,
+            cluster.busy_s,
+        ),
     )
 
 
@@ -81,19 +92,33 @@ def a_busy_cluster(seed: int) -> tuple[SimulatedCluster, ManualClock]:
     scenario = ClusterScript(loads=loads, clients=clients, seed=seed, faults=FAULTS)
     clock = ManualClock(1000.0)
     nodes = (a_node("n1", gpus=2, launch_s=3.4), a_node("n2", gpus=2, launch_s=3.4))
-    return SimulatedCluster(nodes, scenario, world=PlainWorld(deviation=0.1), clock=clock), clock
+    return SimulatedCluster(
+        nodes, scenario, world=PlainWorld(deviation=0.1), clock=clock
+    ), clock
 
 
 def wanted(node: str, generation: int) -> NodeCommand:
     """Replicas that move, change their batches and come back, from command to command, and tasks beside them: one
     that goes on for ever, and one that is in the host's memory now and then until it is done."""
     batch = (4, 8, 2)[generation % 3]
-    chat = a_replica(f"{node}-chat", service="chat", batch=batch, sm_percent=30.0, rate_rps=10.0 + generation)
-    jump = a_replica(f"{node}-jump-{generation // 2}", service="jump", batch=8, sm_percent=30.0)
+    chat = a_replica(
+        f"{node}-chat",
+        service="chat",
+        batch=batch,
+        sm_percent=30.0,
+        rate_rps=10.0 + generation,
+    )
+    jump = a_replica(
+        f"{node}-jump-{generation // 2}", service="jump", batch=8, sm_percent=30.0
+    )
     crowd = a_replica(f"{node}-crowd", service="crowd", batch=3, sm_percent=30.0)
-    here, there = ((chat, crowd), (jump,)) if generation % 4 < 2 else ((chat,), (jump, crowd))
+    here, there = (
+        ((chat, crowd), (jump,)) if generation % 4 < 2 else ((chat,), (jump, crowd))
+    )
     long = a_task(f"{node}-long", sm_percent=5.0, iterations=10**6)
-    short = a_task(f"{node}-short", sm_percent=5.0, iterations=300, is_resident=generation % 3 > 0)
+    short = a_task(
+        f"{node}-short", sm_percent=5.0, iterations=300, is_resident=generation % 3 > 0
+    )
     return a_command(
         a_gpu(*here, clock_mhz=1500.0 if generation % 2 else 900.0, tasks=(long,)),
         a_gpu(*there, index=1, tasks=(short,)),
@@ -147,7 +172,9 @@ async def _play(scene: Scene, periods: int, looks: int) -> None:
         scene.outcomes.append(await closed.tick())
 
 
-SPIKE: Mapping[str, Spike] = {"resnet50": Spike(start_s=30.0, length_s=20.0, factor=3.0, ramp_s=10.0)}
+SPIKE: Mapping[str, Spike] = {
+    "resnet50": Spike(start_s=30.0, length_s=20.0, factor=3.0, ramp_s=10.0)
+}
 LOSSES = (
     Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=51.3),
     Fault(kind="straggler", node="n2", start_s=20.2, end_s=40.9, factor=1.7),
@@ -155,13 +182,26 @@ LOSSES = (
 )
 
 
-LONG = Task(name="long", kind="offline", network="resnet50", batch=8, iterations=100_000)
-SHORT = Task(name="short", kind="offline", network="resnet50", batch=8, iterations=200, due_in_s=80.0)
+LONG = Task(
+    name="long", kind="offline", network="resnet50", batch=8, iterations=100_000
+)
+SHORT = Task(
+    name="short",
+    kind="offline",
+    network="resnet50",
+    batch=8,
+    iterations=200,
+    due_in_s=80.0,
+)
 
 
 @pytest.mark.parametrize("policy", ["hetsev", "k8s_hpa", "joint"])
-def test_a_loop_whose_time_passes_in_half_steps_decides_and_serves_the_same(policy: str) -> None:
-    whole, halves = (a_scene(policy=policy, spikes=SPIKE, faults=LOSSES) for _ in range(2))
+def test_a_loop_whose_time_passes_in_half_steps_decides_and_serves_the_same(
+    policy: str,
+) -> None:
+    whole, halves = (
+        a_scene(policy=policy, spikes=SPIKE, faults=LOSSES) for _ in range(2)
+    )
     for scene in (whole, halves):
         scene.closed.store.put_tasks((LONG, SHORT), at=scene.clock.now())
     asyncio.run(_play(whole, 20, looks=1))

@@ -21,15 +21,23 @@ TRUTH = load_truth()
 def stated_at(points: OperatingPoints, factor: float) -> OperatingPoints:
     """Operating points whose times are stated wrong by this factor."""
     rows = (
-        row._replace(transfer_ms=row.transfer_ms * factor, launch_ms=row.launch_ms * factor, run_ms=row.run_ms * factor)
+        row._replace(
+            transfer_ms=row.transfer_ms * factor,
+            launch_ms=row.launch_ms * factor,
+            run_ms=row.run_ms * factor,
+        )
         for row in points.rows
     )
     return replace(points, rows=tuple(rows))
 
 
-def a_misjudged_scene(factor: float, *, latency_sigma: float = 0.0, faults: tuple[Fault, ...] = ()) -> Scene:
+def a_misjudged_scene(
+    factor: float, *, latency_sigma: float = 0.0, faults: tuple[Fault, ...] = ()
+) -> Scene:
     def change(plan: ClusterPlan) -> ClusterPlan:
-        return replace(plan, points=tuple(stated_at(entry, factor) for entry in plan.points))
+        return replace(
+            plan, points=tuple(stated_at(entry, factor) for entry in plan.points)
+        )
 
     scene = a_scene(change_plan=change, faults=faults)
     if latency_sigma:
@@ -45,12 +53,18 @@ def planned_over_true(scene: Scene) -> Mapping[str, float]:
     (gpu_type,) = snapshot.state.gpu_types
     ratios: dict[str, float] = {}
     for gpu in scene.target.gpus:
-        rows = [_row(planned[each.network], each, gpu.clock_mhz) for each in gpu.replicas]
+        rows = [
+            _row(planned[each.network], each, gpu.clock_mhz) for each in gpu.replicas
+        ]
         for own, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
             others = [each for index, each in enumerate(rows) if index != own]
-            neighbours = Neighbours(count=len(others), pressure=sum(each.pressure for each in others))
+            neighbours = Neighbours(
+                count=len(others), pressure=sum(each.pressure for each in others)
+            )
             sensitivity = planned[replica.network].sensitivity
-            planned_ms = execution_ms(row, neighbours, sensitivity=sensitivity, gpu_type=gpu_type)
+            planned_ms = execution_ms(
+                row, neighbours, sensitivity=sensitivity, gpu_type=gpu_type
+            )
             placed = RunningPart(
                 network=replica.network,
                 gpu_type=TYPE,
@@ -68,7 +82,9 @@ def planned_over_true(scene: Scene) -> Mapping[str, float]:
     return ratios
 
 
-def _row(points: OperatingPoints, replica: BoundReplica, clock_mhz: float) -> OperatingPoint:
+def _row(
+    points: OperatingPoints, replica: BoundReplica, clock_mhz: float
+) -> OperatingPoint:
     wanted = (replica.sm_percent, replica.batch, clock_mhz)
     return next(row for row in points.rows if row[:3] == wanted)
 
@@ -78,10 +94,16 @@ def used_gpus(scene: Scene) -> int:
 
 
 def fit_events(scene: Scene) -> set[str]:
-    return {event.kind for event in scene.closed.store.events if event.kind.startswith("Fit")}
+    return {
+        event.kind
+        for event in scene.closed.store.events
+        if event.kind.startswith("Fit")
+    }
 
 
-def test_a_truth_that_is_slower_than_stated_is_planned_with_within_two_minutes() -> None:
+def test_a_truth_that_is_slower_than_stated_is_planned_with_within_two_minutes() -> (
+    None
+):
     scene = a_misjudged_scene(0.75)
     scene.play(20.0)
     assert all(ratio < 0.85 for ratio in planned_over_true(scene).values())
@@ -114,8 +136,13 @@ def test_estimated_networks_start_wide_and_narrow() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.5])
-def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it(factor: float) -> None:
-    faults = tuple(Fault(kind="straggler", node=f"n{n}", start_s=102.0, factor=factor) for n in (1, 2, 3))
+def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it(
+    factor: float,
+) -> None:
+    faults = tuple(
+        Fault(kind="straggler", node=f"n{n}", start_s=102.0, factor=factor)
+        for n in (1, 2, 3)
+    )
     scene = a_misjudged_scene(1.0, faults=faults)
     scene.play(100.0)
     assert fit_events(scene) == set()
@@ -123,12 +150,19 @@ def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it(factor: floa
     assert fit_events(scene) == {"FitDrifted"}
     scene.play(115.0)
     assert fit_events(scene) == {"FitDrifted", "FitRecovered"}
-    assert not any(row.now.is_alarmed for row in asyncio.run(scene.closed.store.load_fit_health()))
+    assert not any(
+        row.now.is_alarmed for row in asyncio.run(scene.closed.store.load_fit_health())
+    )
     assert scene.attainment(200.0, 260.0) >= 0.98
     assert all(ratio > 0.93 * factor for ratio in planned_over_true(scene).values())
 
 
 def test_one_slow_gpu_of_many_is_not_taken_for_the_type() -> None:
-    scene = a_misjudged_scene(1.0, faults=(Fault(kind="straggler", node="n1", gpu_index=0, start_s=62.0, factor=1.3),))
+    scene = a_misjudged_scene(
+        1.0,
+        faults=(
+            Fault(kind="straggler", node="n1", gpu_index=0, start_s=62.0, factor=1.3),
+        ),
+    )
     scene.play(200.0)
     assert scene.attainment(100.0, 200.0) >= 0.95

@@ -25,7 +25,15 @@ def run(policy: str, *, spike: float = 1.0) -> RunResult:
                 "seeds": [3],
                 "policies": [policy],
                 "loop": {"period_s": 5, "max_replicas_per_gpu": 1},
-                "fleet": [{"name": "a100", "gpu_type": "A100-40GB", "nodes": 1, "gpus_per_node": 4, "launch_s": 10}],
+                "fleet": [
+                    {
+                        "name": "a100",
+                        "gpu_type": "A100-40GB",
+                        "nodes": 1,
+                        "gpus_per_node": 4,
+                        "launch_s": 10,
+                    }
+                ],
                 "services": [
                     {
                         "name": name,
@@ -34,13 +42,26 @@ def run(policy: str, *, spike: float = 1.0) -> RunResult:
                         "scaling": {"min_replicas": 2},
                         "load": {
                             "rate_rps": rate_rps,
-                            "spikes": [{"start_s": 240, "length_s": 60, "factor": spike, "ramp_s": 60}],
+                            "spikes": [
+                                {
+                                    "start_s": 240,
+                                    "length_s": 60,
+                                    "factor": spike,
+                                    "ramp_s": 60,
+                                }
+                            ],
                         },
                     }
                     for name, network, slo_ms, rate_rps in SERVICES
                 ],
                 "tasks": [
-                    {"name": f"t{number}", "kind": "training", "network": network, "batch": batch, "iterations": count}
+                    {
+                        "name": f"t{number}",
+                        "kind": "training",
+                        "network": network,
+                        "batch": batch,
+                        "iterations": count,
+                    }
                     for number, (network, batch, count) in enumerate(
                         [
                             ("resnet18-training", 128, 2000),
@@ -62,14 +83,21 @@ def run(policy: str, *, spike: float = 1.0) -> RunResult:
 def test_training_gets_done_and_every_slo_is_kept(spike: float) -> None:
     found = run("mudi", spike=spike)
     assert found.refused == 0
-    assert all(service.attainment is not None and service.attainment >= 0.98 for service in found.services)
+    assert all(
+        service.attainment is not None and service.attainment >= 0.98
+        for service in found.services
+    )
     assert all(task.finished_s is not None for task in found.tasks)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
     one, other = run("mudi"), run("mudi")
-    assert [task.finished_s for task in one.tasks] == [task.finished_s for task in other.tasks]
-    assert [service.in_slo for service in one.services] == [service.in_slo for service in other.services]
+    assert [task.finished_s for task in one.tasks] == [
+        task.finished_s for task in other.tasks
+    ]
+    assert [service.in_slo for service in one.services] == [
+        service.in_slo for service in other.services
+    ]
 
 
 @pytest.mark.parametrize("policy", ["muxflow", "gslice", "gpulets"])

@@ -22,14 +22,30 @@ NEVER_MS = 1e6
 def serve(batch: int, utilisations: tuple[float, ...], duration_s: int) -> ServiceTally:
     """One service under Poisson load, on so many replicas with weights that load them so, each on its own node."""
     rates_rps = [1000.0 / BATCH_MS * batch * each for each in utilisations]
-    load = ArrivalProcess(shape=LoadShape(mean_rps=sum(rates_rps)), duration_s=duration_s, seed=batch, stream=0)
+    load = ArrivalProcess(
+        shape=LoadShape(mean_rps=sum(rates_rps)),
+        duration_s=duration_s,
+        seed=batch,
+        stream=0,
+    )
     clock = ManualClock()
-    nodes = tuple(a_node(f"n{number}", launch_s=0.0) for number in range(len(rates_rps)))
-    cluster = SimulatedCluster(nodes, ClusterScript(loads={"chat": load}, seed=1), world=PlainWorld(), clock=clock)
+    nodes = tuple(
+        a_node(f"n{number}", launch_s=0.0) for number in range(len(rates_rps))
+    )
+    cluster = SimulatedCluster(
+        nodes,
+        ClusterScript(loads={"chat": load}, seed=1),
+        world=PlainWorld(),
+        clock=clock,
+    )
     for node, rate_rps in zip(nodes, rates_rps, strict=True):
         device, shares = SimulatedDevice(cluster, node.name), ((node.name, rate_rps),)
         run(device.start_replica(0, a_replica(node.name, batch=batch)))
-        run(device.switch_routes((ServiceRoute(service="chat", shares=shares, slo_ms=NEVER_MS),)))
+        run(
+            device.switch_routes(
+                (ServiceRoute(service="chat", shares=shares, slo_ms=NEVER_MS),)
+            )
+        )
     clock.advance(duration_s + 100.0)
     return cluster.tally("chat")
 
@@ -55,7 +71,13 @@ def test_a_clusters_latency_percentiles_are_within_2_percent_of_theory(
         slo_ratio = (tally.latency_ms(percentile) or 0.0) / BATCH_MS
         # What theory lets through within 2 % less, and within 2 % more, than the latency that was found.
         short, long = (
-            1.0 - float(shares @ miss_probability(batch, utilisation=utilisations, slo_ratio=factor * slo_ratio))
+            1.0
+            - float(
+                shares
+                @ miss_probability(
+                    batch, utilisation=utilisations, slo_ratio=factor * slo_ratio
+                )
+            )
             for factor in (0.98, 1.02)
         )
         assert short <= percentile <= long

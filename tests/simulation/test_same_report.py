@@ -12,22 +12,41 @@ from tests.app.runs import POOL, SERVICE, a_document
 
 def everything() -> dict[str, Any]:
     """Policies whose solvers are bounded by work; a governor, clients, bursts, two GPU types, tasks and faults."""
-    governed = {"policy": "joint", "settings": {"governor": "batch_dvfs", "energy_price_usd_per_kwh": 5.0}}
+    governed = {
+        "policy": "joint",
+        "settings": {"governor": "batch_dvfs", "energy_price_usd_per_kwh": 5.0},
+    }
     return a_document(
         duration_s=90,
         warm_up_s=30,
         step_s=10,
         seeds=[7],
         policies=["hetsev", governed],
-        loop={"period_s": 10, "window_s": 5, "stale_after_s": 30, "solve_work": 0.1, "solve_seconds": 600},
+        loop={
+            "period_s": 10,
+            "window_s": 5,
+            "stale_after_s": 30,
+            "solve_work": 0.1,
+            "solve_seconds": 600,
+        },
         fleet=[POOL, {**POOL, "name": "t4", "gpu_type": "T4"}],
         services=[
             {**SERVICE, "load": {"rate_rps": 150, "bursts": {"service": "code"}}},
             {**SERVICE, "name": "vgg16", "network": "vgg16", "load": {"clients": 6}},
-            {**SERVICE, "name": "jump", "load": {"levels": {"rates_rps": [20, 200], "mean_stays_s": [10, 10]}}},
+            {
+                **SERVICE,
+                "name": "jump",
+                "load": {"levels": {"rates_rps": [20, 200], "mean_stays_s": [10, 10]}},
+            },
         ],
         tasks=[
-            {"name": "t", "kind": "training", "network": "resnet18-training", "batch": 128, "iterations": 100_000},
+            {
+                "name": "t",
+                "kind": "training",
+                "network": "resnet18-training",
+                "batch": 128,
+                "iterations": 100_000,
+            },
             {
                 "name": "due",
                 "kind": "offline",
@@ -61,11 +80,15 @@ def made_first(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return report(tmp_path_factory.mktemp("first"), everything(), processes=1)
 
 
-def test_a_second_time_the_report_is_the_same(tmp_path: Path, made_first: bytes) -> None:
+def test_a_second_time_the_report_is_the_same(
+    tmp_path: Path, made_first: bytes
+) -> None:
     assert report(tmp_path, everything(), processes=1) == made_first
 
 
-def test_two_processes_at_a_time_make_the_same_report(tmp_path: Path, made_first: bytes) -> None:
+def test_two_processes_at_a_time_make_the_same_report(
+    tmp_path: Path, made_first: bytes
+) -> None:
     # Each has a hash seed of its own, so that an order by hash would show.
     assert report(tmp_path, everything(), processes=2) == made_first
 
@@ -73,8 +96,13 @@ def test_two_processes_at_a_time_make_the_same_report(tmp_path: Path, made_first
 def test_another_seed_makes_another_report(tmp_path: Path, made_first: bytes) -> None:
     other = everything()
     other["spec"]["seeds"] = [8]
-    arrived = [service["arrived"] for service in runs_of(report(tmp_path, other, processes=1))[0]["services"]]
-    assert arrived != [service["arrived"] for service in runs_of(made_first)[0]["services"]]
+    arrived = [
+        service["arrived"]
+        for service in runs_of(report(tmp_path, other, processes=1))[0]["services"]
+    ]
+    assert arrived != [
+        service["arrived"] for service in runs_of(made_first)[0]["services"]
+    ]
 
 
 def runs_of(head: bytes) -> list[dict[str, Any]]:

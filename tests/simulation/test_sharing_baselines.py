@@ -23,7 +23,11 @@ def a_baseline(policy: str) -> ClosedLoop:
 
     a_scene(policy=policy, change_plan=keep)
     return ClosedLoop(
-        plans[0], world=load_truth(), clock=ManualControlClock(), solver=InlineSolver(), promises_may_break=True
+        plans[0],
+        world=load_truth(),
+        clock=ManualControlClock(),
+        solver=InlineSolver(),
+        promises_may_break=True,
     )
 
 
@@ -38,7 +42,11 @@ def play(closed: ClosedLoop, seconds: float) -> dict[str, ServiceTotals]:
             assert outcome.state in (None, "target", "kept"), outcome.reason
 
     asyncio.run(run())
-    broken = {entry.severity for plan in closed.store.plans.values() for entry in plan.violations}
+    broken = {
+        entry.severity
+        for plan in closed.store.plans.values()
+        for entry in plan.violations
+    }
     assert broken <= {"promise"}
     return {totals.service: totals for totals in closed.cluster.totals()}
 
@@ -48,7 +56,9 @@ def sm_percents(bound: BoundPlan) -> dict[str, float]:
     found: dict[str, float] = {}
     for gpu in bound.gpus:
         for replica in gpu.replicas:
-            found[replica.service] = max(replica.sm_percent, found.get(replica.service, 0.0))
+            found[replica.service] = max(
+                replica.sm_percent, found.get(replica.service, 0.0)
+            )
     return found
 
 
@@ -57,7 +67,12 @@ def test_steady_load_is_served_once_replicas_have_started(policy: str) -> None:
     closed = a_baseline(policy)
     before, after = play(closed, 60.0), play(closed, 60.0)
     for name, totals in after.items():
-        finished = totals.served + totals.rejected - before[name].served - before[name].rejected
+        finished = (
+            totals.served
+            + totals.rejected
+            - before[name].served
+            - before[name].rejected
+        )
         assert totals.in_slo - before[name].in_slo >= 0.98 * finished
     assert len(closed.store.pushed[-1][1].gpus) <= 3
 

@@ -18,18 +18,38 @@ BEGIN_S = 30.0
 
 def a_task(name: str, iterations: int, **changes: object) -> Task:
     """Batches of eight stored images through ResNet-50."""
-    return Task(name=name, kind="offline", network="resnet50", batch=8, iterations=iterations, **changes)  # type: ignore[arg-type]
+    return Task(
+        name=name,
+        kind="offline",
+        network="resnet50",
+        batch=8,
+        iterations=iterations,
+        **changes,
+    )  # type: ignore[arg-type]
 
 
 def with_training(plan: ClusterPlan) -> ClusterPlan:
     """The same, knowing a training network."""
-    return replace(plan, points=(*plan.points, *load_profiles(["resnet50-training"], [TYPE])))
+    return replace(
+        plan, points=(*plan.points, *load_profiles(["resnet50-training"], [TYPE]))
+    )
 
 
-def play(seconds: float, *tasks: Task, faults: tuple[Fault, ...] = (), spikes: Mapping[str, Spike] = SPIKE) -> Scene:
+def play(
+    seconds: float,
+    *tasks: Task,
+    faults: tuple[Fault, ...] = (),
+    spikes: Mapping[str, Spike] = SPIKE,
+) -> Scene:
     """Two nodes of two GPUs; tasks come after half a minute."""
     scene = a_scene(
-        policy="joint", nodes=2, gpus=2, rates_rps=RATES_RPS, spikes=spikes, faults=faults, change_plan=with_training
+        policy="joint",
+        nodes=2,
+        gpus=2,
+        rates_rps=RATES_RPS,
+        spikes=spikes,
+        faults=faults,
+        change_plan=with_training,
     )
     scene.play(BEGIN_S)
     scene.closed.store.put_tasks(tasks, at=scene.clock.now())
@@ -48,7 +68,10 @@ def paid_gpus(scene: Scene) -> int:
 
 
 def test_tasks_cost_nothing_and_no_service_notices() -> None:
-    bare, filled = play(210.0), play(210.0, a_task("small", 100), a_task("large", 100_000))
+    bare, filled = (
+        play(210.0),
+        play(210.0, a_task("small", 100), a_task("large", 100_000)),
+    )
     assert records(filled)["small"].finished_at is not None
     assert records(filled)["large"].done_iterations > 2000
     # At rest nothing is late; when the spike begins, tasks are in the way until the next tick swaps them out.
@@ -87,7 +110,14 @@ def test_a_lost_node_costs_a_task_what_it_had_not_reported() -> None:
 
 def test_a_deadline_buys_a_gpu_and_the_end_gives_it_back() -> None:
     # 40 % of the SMs, which the services leave over, take 514 ms for a step: 154 s in all; a whole V100 some 240 ms.
-    task = Task(name="urgent", kind="training", network="resnet50-training", batch=64, iterations=300, due_in_s=145.0)
+    task = Task(
+        name="urgent",
+        kind="training",
+        network="resnet50-training",
+        batch=64,
+        iterations=300,
+        due_in_s=145.0,
+    )
     scene = play(90.0, task, spikes={})
     assert any(gpu.tasks and not gpu.replicas for gpu in scene.target.gpus)
     scene.play(120.0)
@@ -101,7 +131,11 @@ def test_a_deadline_buys_a_gpu_and_the_end_gives_it_back() -> None:
 def test_a_task_called_like_a_replica_beside_it_does_what_any_other_would() -> None:
     replica = play(60.0).target.gpus[0].replicas[0].id
     alike, other = (play(90.0, a_task(name, 100_000)) for name in (replica, "large"))
-    assert records(alike)[replica].done_iterations == records(other)["large"].done_iterations > 500
+    assert (
+        records(alike)[replica].done_iterations
+        == records(other)["large"].done_iterations
+        > 500
+    )
     assert alike.closed.cluster.totals() == other.closed.cluster.totals()
 
 

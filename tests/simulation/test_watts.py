@@ -14,21 +14,33 @@ CLOCKS_MHZ = tuple(float(clock) for clock in range(600, 1531, 30))
 SETTLED_S = 40
 
 
-def limited(budget_w: float | None, governor: str | None, policy: str) -> Callable[[ClusterPlan], ClusterPlan]:
+def limited(
+    budget_w: float | None, governor: str | None, policy: str
+) -> Callable[[ClusterPlan], ClusterPlan]:
     def change(plan: ClusterPlan) -> ClusterPlan:
-        settings = replace(plan.settings, power_budget_w=budget_w, governor=governor, policy=policy)
+        settings = replace(
+            plan.settings, power_budget_w=budget_w, governor=governor, policy=policy
+        )
         # Clocks that governors need; profiles know their own.
         types = tuple(
-            replace(each, clocks_mhz=tuple(sorted({*CLOCKS_MHZ, *each.clocks_mhz}))) for each in plan.gpu_types
+            replace(each, clocks_mhz=tuple(sorted({*CLOCKS_MHZ, *each.clocks_mhz})))
+            for each in plan.gpu_types
         )
         return replace(plan, settings=settings, gpu_types=types)
 
     return change
 
 
-def a_fleet(budget_w: float | None, *, governor: str | None = None, policy: str = "hetsev") -> Scene:
+def a_fleet(
+    budget_w: float | None, *, governor: str | None = None, policy: str = "hetsev"
+) -> Scene:
     """Two GPUs on one node."""
-    return a_scene(nodes=1, gpus=2, rates_rps=RATES_RPS, change_plan=limited(budget_w, governor, policy))
+    return a_scene(
+        nodes=1,
+        gpus=2,
+        rates_rps=RATES_RPS,
+        change_plan=limited(budget_w, governor, policy),
+    )
 
 
 def watts_of(scene: Scene, periods: int) -> list[float]:
@@ -43,9 +55,18 @@ async def _watts(scene: Scene, periods: int) -> list[float]:
         for _ in range(round(PERIOD_S)):
             await closed.pass_time(1.0)
             closed.cluster.advance()
-            used = [gpu for node in closed.cluster.nodes.values() for gpu in node.gpus if gpu.replicas]
-            energy_j = sum(each.queue.energy_j for gpu in used for each in gpu.replicas.values())
-            watts.append(len(used) * closed.cluster.world.idle_w(TYPE) + energy_j - before_j)
+            used = [
+                gpu
+                for node in closed.cluster.nodes.values()
+                for gpu in node.gpus
+                if gpu.replicas
+            ]
+            energy_j = sum(
+                each.queue.energy_j for gpu in used for each in gpu.replicas.values()
+            )
+            watts.append(
+                len(used) * closed.cluster.world.idle_w(TYPE) + energy_j - before_j
+            )
             before_j = energy_j
         await closed.step()
         scene.outcomes.append(await closed.tick())
@@ -56,7 +77,9 @@ def served(scene: Scene) -> int:
     return sum(total.in_slo for total in scene.closed.cluster.totals())
 
 
-def test_under_a_governor_the_fleet_stays_within_a_budget_that_its_plan_would_break() -> None:
+def test_under_a_governor_the_fleet_stays_within_a_budget_that_its_plan_would_break() -> (
+    None
+):
     free = a_fleet(None)
     max_w = max(watts_of(free, 16)[SETTLED_S:])
     budget_w = 0.85 * max_w
@@ -67,7 +90,9 @@ def test_under_a_governor_the_fleet_stays_within_a_budget_that_its_plan_would_br
     assert served(scene) >= 0.75 * served(free)
 
 
-def test_without_a_governor_a_plan_that_would_break_it_never_becomes_the_target() -> None:
+def test_without_a_governor_a_plan_that_would_break_it_never_becomes_the_target() -> (
+    None
+):
     scene = a_fleet(100.0)
     watts_of(scene, 6)
     assert scene.closed.store.pushed == []
@@ -80,4 +105,6 @@ def test_a_policys_plan_within_the_budget_serves_and_keeps_it(policy: str) -> No
     scene = a_fleet(450.0, policy=policy)
     watts = watts_of(scene, 12)
     assert max(watts) <= 450.0
-    assert served(scene) >= 0.8 * sum(total.arrivals for total in scene.closed.cluster.totals())
+    assert served(scene) >= 0.8 * sum(
+        total.arrivals for total in scene.closed.cluster.totals()
+    )

@@ -8,20 +8,37 @@ from dataclasses import replace
 from typing import Any
 
 from solvers.types.plan import Plan
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 
 # At batch 1 half of the time may be used from ratio 2 on, at batch 4 four fifths, below ratio 2 nothing.
 LAW = CapacityLaw(
-    percentiles=(0.95,), batches=(1, 4), slo_ratios=(2.0, 9.0), max_utilisation=(((0.5, 0.5), (0.8, 0.8)),)
+    percentiles=(0.95,),
+    batches=(1, 4),
+    slo_ratios=(2.0, 9.0),
+    max_utilisation=(((0.5, 0.5), (0.8, 0.8)),),
 )
 RANDOM_LAW = CapacityLaw(
     percentiles=(0.95, 0.99),
     batches=(1, 4, 8),
     slo_ratios=(1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
     max_utilisation=(
-        ((0.0, 0.1, 0.3, 0.5, 0.7, 0.8), (0.0, 0.2, 0.6, 0.8, 0.9, 0.95), (0.0, 0.2, 0.7, 0.85, 0.92, 0.96)),
-        ((0.0, 0.05, 0.2, 0.4, 0.6, 0.7), (0.0, 0.1, 0.4, 0.7, 0.8, 0.9), (0.0, 0.1, 0.5, 0.75, 0.85, 0.92)),
+        (
+            (0.0, 0.1, 0.3, 0.5, 0.7, 0.8),
+            (0.0, 0.2, 0.6, 0.8, 0.9, 0.95),
+            (0.0, 0.2, 0.7, 0.85, 0.92, 0.96),
+        ),
+        (
+            (0.0, 0.05, 0.2, 0.4, 0.6, 0.7),
+            (0.0, 0.1, 0.4, 0.7, 0.8, 0.9),
+            (0.0, 0.1, 0.5, 0.75, 0.85, 0.92),
+        ),
     ),
 )
 
@@ -40,14 +57,25 @@ def a_type(name: str = "gpu", **changes: Any) -> GpuType:
     return GpuType(**facts | changes)
 
 
-def a_row(sm_percent: float, run_ms: float, *, batch: int = 1, **changes: float) -> OperatingPoint:
+def a_row(
+    sm_percent: float, run_ms: float, *, batch: int = 1, **changes: float
+) -> OperatingPoint:
     """4 GB, 1 W per SM percent, no pressure."""
-    row = OperatingPoint(sm_percent, batch, 1000.0, 0.0, 0.0, run_ms, 4000.0, sm_percent, 0.0)
+    row = OperatingPoint(
+        sm_percent, batch, 1000.0, 0.0, 0.0, run_ms, 4000.0, sm_percent, 0.0
+    )
     return row._replace(**changes)
 
 
-def a_service(name: str = "chat", *, rate_rps: float = 0.0, **changes: Any) -> ServiceDemand:
-    facts: dict[str, Any] = {"network": "net", "slo_ms": 100.0, "percentile": 0.95, "arrival_rate_rps": rate_rps}
+def a_service(
+    name: str = "chat", *, rate_rps: float = 0.0, **changes: Any
+) -> ServiceDemand:
+    facts: dict[str, Any] = {
+        "network": "net",
+        "slo_ms": 100.0,
+        "percentile": 0.95,
+        "arrival_rate_rps": rate_rps,
+    }
     return ServiceDemand(name=name, **facts | changes)
 
 
@@ -63,14 +91,23 @@ def a_problem(
     **changes: Any,
 ) -> Problem:
     """The same rows for network `net` on every type."""
-    facts: dict[str, Any] = {"max_replicas_per_gpu": 4, "capacity_law": LAW, "services": services}
+    facts: dict[str, Any] = {
+        "max_replicas_per_gpu": 4,
+        "capacity_law": LAW,
+        "services": services,
+    }
     points = tuple(
-        OperatingPoints(network="net", gpu_type=each.name, sensitivity=sensitivity, rows=tuple(rows)) for each in types
+        OperatingPoints(
+            network="net", gpu_type=each.name, sensitivity=sensitivity, rows=tuple(rows)
+        )
+        for each in types
     )
     return Problem(gpu_types=tuple(types), points=points, **facts | changes)
 
 
-def random_problem(seed: int, *, services: int = 8, types: int = 2, gpus: int = 6) -> Problem:
+def random_problem(
+    seed: int, *, services: int = 8, types: int = 2, gpus: int = 6
+) -> Problem:
     """Services of three networks on up to three types; some SLOs are tight, about half of the fleet is needed."""
     draw = random.Random(seed)
     fleet = tuple(
@@ -113,7 +150,9 @@ def random_problem(seed: int, *, services: int = 8, types: int = 2, gpus: int = 
     )
 
 
-def _random_points(draw: random.Random, network: str, gpu_type: GpuType, *, speed: float) -> OperatingPoints:
+def _random_points(
+    draw: random.Random, network: str, gpu_type: GpuType, *, speed: float
+) -> OperatingPoints:
     work_ms, knee = draw.uniform(1.0, 6.0) / speed, draw.uniform(0.4, 1.0)
     rows = tuple(
         OperatingPoint(
@@ -122,20 +161,34 @@ def _random_points(draw: random.Random, network: str, gpu_type: GpuType, *, spee
             clock_mhz,
             0.05 * batch,
             0.5,
-            work_ms * (1.0 + 0.4 * batch) * (100.0 / sm_percent) ** knee * 1000.0 / clock_mhz,
+            work_ms
+            * (1.0 + 0.4 * batch)
+            * (100.0 / sm_percent) ** knee
+            * 1000.0
+            / clock_mhz,
             1500.0 + 120.0 * batch,
             0.8 * sm_percent * clock_mhz / 1000.0,
             0.006 * sm_percent,
         )
         for sm_percent, batch, clock_mhz in itertools.product(
-            (10.0, 20.0, 40.0, 60.0, 80.0, 100.0), RANDOM_LAW.batches, gpu_type.clocks_mhz
+            (10.0, 20.0, 40.0, 60.0, 80.0, 100.0),
+            RANDOM_LAW.batches,
+            gpu_type.clocks_mhz,
         )
     )
-    return OperatingPoints(network=network, gpu_type=gpu_type.name, sensitivity=draw.choice((0.1, 0.5, 1.0)), rows=rows)
+    return OperatingPoints(
+        network=network,
+        gpu_type=gpu_type.name,
+        sensitivity=draw.choice((0.1, 0.5, 1.0)),
+        rows=rows,
+    )
 
 
 def with_rates(problem: Problem, factor: float) -> Problem:
-    services = (replace(each, arrival_rate_rps=each.arrival_rate_rps * factor) for each in problem.services)
+    services = (
+        replace(each, arrival_rate_rps=each.arrival_rate_rps * factor)
+        for each in problem.services
+    )
     return replace(problem, services=tuple(services))
 
 

@@ -85,4 +85,6 @@ def a_resident(
     is_latency_critical: bool = False,
     network: str = "net",
 ) -> Resident:
-    return Resident(name, sm_percent, memory_mib, done_share, is_latency_critical, network)
+    return Resident(
+        name, sm_percent, memory_mib, done_share, is_latency_critical, network
+    )

@@ -53,7 +53,9 @@ def tiny_problem(seed: int, *, services: int = 3, gpus: int = 2) -> Problem:
 
 def _rows(draw: random.Random, speed: float) -> list[OperatingPoint]:
     work_ms = draw.uniform(3.0, 9.0) / speed
-    shapes = draw.sample([(25.0, 1), (50.0, 1), (50.0, 4), (75.0, 4), (100.0, 1), (100.0, 8)], 3)
+    shapes = draw.sample(
+        [(25.0, 1), (50.0, 1), (50.0, 4), (75.0, 4), (100.0, 1), (100.0, 8)], 3
+    )
     return [
         OperatingPoint(
             *(sm_percent, batch, 1000.0, 0.1 * batch, 0.4),

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.plan_json import plan_from_json
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.problem_json import problem_from_json
 from solvers.types.state import GpuType
 
@@ -63,22 +69,37 @@ def capacity_rps(problem: Problem, gpu: GpuPlan, index: int) -> float:
     """The contract's capacity law for one replica, written apart from `solvers.check`."""
 
     def row_of(replica: ReplicaPlan) -> tuple[OperatingPoint, float]:
-        points = problem.points_of(problem.service(replica.service).network, gpu.gpu_type)
+        points = problem.points_of(
+            problem.service(replica.service).network, gpu.gpu_type
+        )
         assert points is not None
         wanted = (replica.sm_percent, replica.batch, gpu.clock_mhz)
         return next(row for row in points.rows if row[:3] == wanted), points.sensitivity
 
-    gpu_type, service = problem.gpu_type(gpu.gpu_type), problem.service(gpu.replicas[index].service)
+    gpu_type, service = (
+        problem.gpu_type(gpu.gpu_type),
+        problem.service(gpu.replicas[index].service),
+    )
     row, sensitivity = row_of(gpu.replicas[index])
     others = gpu.replicas[:index] + gpu.replicas[index + 1 :]
     launch_ms = row.launch_ms
     if others:
-        launch_ms *= 1 + gpu_type.launch_per_neighbour * (len(others) + 1) + gpu_type.launch_base
+        launch_ms *= (
+            1 + gpu_type.launch_per_neighbour * (len(others) + 1) + gpu_type.launch_base
+        )
     execution_ms = (
-        row.transfer_ms + launch_ms + row.run_ms * (1 + sensitivity * sum(row_of(each)[0].pressure for each in others))
+        row.transfer_ms
+        + launch_ms
+        + row.run_ms
+        * (1 + sensitivity * sum(row_of(each)[0].pressure for each in others))
     )
     ratio = service.slo_ms / execution_ms
-    return 1000 * row.batch / execution_ms * problem.capacity_law.utilisation(service.percentile, row.batch, ratio)
+    return (
+        1000
+        * row.batch
+        / execution_ms
+        * problem.capacity_law.utilisation(service.percentile, row.batch, ratio)
+    )
 
 
 @st.composite
@@ -94,13 +115,19 @@ def planned_problems(draw: st.DrawFn) -> tuple[Problem, Plan]:
         capacity_law=LAW,
         gpu_types=TYPES,
         services=tuple(draw(_services(name)) for name in SERVICES),
-        points=tuple(draw(_points(network, gpu_type)) for network in NETWORKS for gpu_type in TYPES),
+        points=tuple(
+            draw(_points(network, gpu_type))
+            for network in NETWORKS
+            for gpu_type in TYPES
+        ),
     )
     patterns = draw(st.lists(_gpus(), min_size=1, max_size=4))
     shares = st.sampled_from((0.0, 0.3, 1.0))
     gpus = tuple(_loaded(loose, gpu, lambda: draw(shares)) for gpu in patterns)
     unserved = tuple(
-        Unserved(service=name, rate_rps=draw(st.sampled_from((1.0, 40.0))), reason="stock")
+        Unserved(
+            service=name, rate_rps=draw(st.sampled_from((1.0, 40.0))), reason="stock"
+        )
         for name in draw(st.sets(st.sampled_from(SERVICES), max_size=2).map(sorted))
     )
     plan = Plan(policy="drawn", gpus=gpus, unserved=unserved)
@@ -129,31 +156,57 @@ def _points(draw: st.DrawFn, network: str, gpu_type: GpuType) -> OperatingPoints
             clock_mhz=clock_mhz,
             transfer_ms=0.1 * batch,
             launch_ms=1.0,
-            run_ms=work_ms * (1 + batch) * (100.0 / sm_percent) ** 0.7 * 1000.0 / clock_mhz,
+            run_ms=work_ms
+            * (1 + batch)
+            * (100.0 / sm_percent) ** 0.7
+            * 1000.0
+            / clock_mhz,
             memory_mib=1000.0 + 100.0 * batch,
             power_w=0.6 * sm_percent + 0.01 * clock_mhz,
             pressure=0.004 * sm_percent,
         )
-        for sm_percent, batch, clock_mhz in itertools.product(SM_PERCENTS, LAW.batches, gpu_type.clocks_mhz)
+        for sm_percent, batch, clock_mhz in itertools.product(
+            SM_PERCENTS, LAW.batches, gpu_type.clocks_mhz
+        )
     )
     sensitivity = draw(st.sampled_from((0.2, 0.8)))
-    return OperatingPoints(network=network, gpu_type=gpu_type.name, sensitivity=sensitivity, rows=tuple(rows))
+    return OperatingPoints(
+        network=network,
+        gpu_type=gpu_type.name,
+        sensitivity=sensitivity,
+        rows=tuple(rows),
+    )
 
 
 @st.composite
 def _gpus(draw: st.DrawFn) -> GpuPlan:
     gpu_type = draw(st.sampled_from(TYPES))
-    mixes = ((100.0,), (50.0,), (50.0, 50.0), (30.0, 50.0), (20.0, 20.0, 50.0), (30.0, 20.0, 50.0))
+    mixes = (
+        (100.0,),
+        (50.0,),
+        (50.0, 50.0),
+        (30.0, 50.0),
+        (20.0, 20.0, 50.0),
+        (30.0, 20.0, 50.0),
+    )
     sm_percents = draw(st.sampled_from(mixes))
     services = draw(st.permutations(SERVICES))
     replicas = tuple(
         ReplicaPlan(
-            service=service, sm_percent=sm_percent, batch=draw(st.sampled_from(LAW.batches)), arrival_rate_rps=0.0
+            service=service,
+            sm_percent=sm_percent,
+            batch=draw(st.sampled_from(LAW.batches)),
+            arrival_rate_rps=0.0,
         )
         for service, sm_percent in zip(services, sm_percents, strict=False)
     )
     clock_mhz = draw(st.sampled_from(gpu_type.clocks_mhz))
-    return GpuPlan(gpu_type=gpu_type.name, count=draw(st.integers(1, 3)), clock_mhz=clock_mhz, replicas=replicas)
+    return GpuPlan(
+        gpu_type=gpu_type.name,
+        count=draw(st.integers(1, 3)),
+        clock_mhz=clock_mhz,
+        replicas=replicas,
+    )
 
 
 def _loaded(problem: Problem, gpu: GpuPlan, share: Callable[[], float]) -> GpuPlan:
@@ -168,7 +221,9 @@ def _tightened(problem: Problem, plan: Plan) -> Problem:
     return replace(
         problem,
         max_replicas_per_gpu=max(len(gpu.replicas) for gpu in plan.gpus),
-        gpu_types=tuple(_tight_type(problem, gpu_type, plan) for gpu_type in problem.gpu_types),
+        gpu_types=tuple(
+            _tight_type(problem, gpu_type, plan) for gpu_type in problem.gpu_types
+        ),
         services=tuple(_tight_service(service, plan) for service in problem.services),
     )
 
@@ -180,7 +235,8 @@ def _tight_type(problem: Problem, gpu_type: GpuType, plan: Plan) -> GpuType:
             next(
                 row
                 for points in problem.points
-                if points.network == problem.service(replica.service).network and points.gpu_type == gpu_type.name
+                if points.network == problem.service(replica.service).network
+                and points.gpu_type == gpu_type.name
                 for row in points.rows
                 if row[:3] == (replica.sm_percent, replica.batch, gpu.clock_mhz)
             )
@@ -191,16 +247,28 @@ def _tight_type(problem: Problem, gpu_type: GpuType, plan: Plan) -> GpuType:
     return replace(
         gpu_type,
         count=sum(gpu.count for gpu in gpus),
-        memory_mib=max((sum(row.memory_mib for row in each) for each in rows), default=1.0),
-        power_cap_w=max((gpu_type.idle_w + sum(row.power_w for row in each) for each in rows), default=1.0),
+        memory_mib=max(
+            (sum(row.memory_mib for row in each) for each in rows), default=1.0
+        ),
+        power_cap_w=max(
+            (gpu_type.idle_w + sum(row.power_w for row in each) for each in rows),
+            default=1.0,
+        ),
     )
 
 
 def _tight_service(service: ServiceDemand, plan: Plan) -> ServiceDemand:
-    placed = [(gpu, each) for gpu in plan.gpus for each in gpu.replicas if each.service == service.name]
+    placed = [
+        (gpu, each)
+        for gpu in plan.gpus
+        for each in gpu.replicas
+        if each.service == service.name
+    ]
     replicas = sum(gpu.count for gpu, _ in placed)
     served_rps = sum(gpu.count * replica.arrival_rate_rps for gpu, replica in placed)
-    unserved_rps = sum(entry.rate_rps for entry in plan.unserved if entry.service == service.name)
+    unserved_rps = sum(
+        entry.rate_rps for entry in plan.unserved if entry.service == service.name
+    )
     return replace(
         service,
         arrival_rate_rps=served_rps + unserved_rps,

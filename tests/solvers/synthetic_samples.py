@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.predict.data.samples import Neighbour, NeighbourSet, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Neighbour,
+    NeighbourSet,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 
 BATCHES = (1.0, 2.0, 4.0, 8.0)
 SHARES = tuple(float(share) for share in range(10, 101, 10))
@@ -26,9 +33,13 @@ def grid_samples(
     neighbours: NeighbourSet = (),
 ) -> Samples:
     """Every network at every batch and share; log-normal noise of that standard deviation."""
-    batch, share = (axis.ravel() for axis in np.meshgrid(BATCHES, SHARES, indexing="ij"))
+    batch, share = (
+        axis.ravel() for axis in np.meshgrid(BATCHES, SHARES, indexing="ij")
+    )
     size = len(batch)
-    scale = np.repeat(np.ones(len(networks)) if scales is None else np.asarray(scales), size)
+    scale = np.repeat(
+        np.ones(len(networks)) if scales is None else np.asarray(scales), size
+    )
     at = make_queries(
         [name for name in networks for _ in range(size)],
         [gpu_type] * (size * len(networks)),
@@ -36,15 +47,30 @@ def grid_samples(
         sm_percent=np.tile(share, len(networks)),
         neighbours=[neighbours] * (size * len(networks)),
     )
-    random = np.random.default_rng(seed).normal(0.0, noise, len(at)) if noise else np.zeros(len(at))
-    return make_samples(at, scale * known_latency_ms(at.batch, at.sm_percent) * np.exp(random))
+    random = (
+        np.random.default_rng(seed).normal(0.0, noise, len(at))
+        if noise
+        else np.zeros(len(at))
+    )
+    return make_samples(
+        at, scale * known_latency_ms(at.batch, at.sm_percent) * np.exp(random)
+    )
 
 
 def samples_at(
-    batch: Sequence[float], sm_percent: Sequence[float], latency_ms: Sequence[float], *, network: str = "a"
+    batch: Sequence[float],
+    sm_percent: Sequence[float],
+    latency_ms: Sequence[float],
+    *,
+    network: str = "a",
 ) -> Samples:
     """Samples of one network at these conditions."""
-    at = make_queries([network] * len(batch), ["V100-16GB"] * len(batch), batch=batch, sm_percent=sm_percent)
+    at = make_queries(
+        [network] * len(batch),
+        ["V100-16GB"] * len(batch),
+        batch=batch,
+        sm_percent=sm_percent,
+    )
     return make_samples(at, latency_ms)
 
 
@@ -74,7 +100,9 @@ def shuffled(samples: Samples, *, seed: int = 0) -> Samples:
     return samples.take(np.random.default_rng(seed).permutation(len(samples)))
 
 
-def beside(network: str, neighbour: str, *, factor: float, gpu_type: str = "V100-16GB") -> Samples:
+def beside(
+    network: str, neighbour: str, *, factor: float, gpu_type: str = "V100-16GB"
+) -> Samples:
     """The grid of a network next to a neighbour that stretches every latency by the factor."""
     neighbours = (Neighbour(neighbour, 4.0, 50.0),)
     samples = grid_samples((network,), gpu_type=gpu_type, neighbours=neighbours)

@@ -29,16 +29,29 @@ def rules(problem: Problem, plan: Plan) -> set[str]:
     return {violation.rule for violation in violations(problem, plan)}
 
 
-def with_type(problem: Problem, name: str, change: Callable[[GpuType], GpuType]) -> Problem:
-    types = tuple(change(each) if each.name == name else each for each in problem.gpu_types)
+def with_type(
+    problem: Problem, name: str, change: Callable[[GpuType], GpuType]
+) -> Problem:
+    types = tuple(
+        change(each) if each.name == name else each for each in problem.gpu_types
+    )
     return replace(problem, gpu_types=types)
 
 
-def with_service(problem: Problem, name: str, change: Callable[[ServiceDemand], ServiceDemand]) -> Problem:
-    return replace(problem, services=tuple(change(each) if each.name == name else each for each in problem.services))
+def with_service(
+    problem: Problem, name: str, change: Callable[[ServiceDemand], ServiceDemand]
+) -> Problem:
+    return replace(
+        problem,
+        services=tuple(
+            change(each) if each.name == name else each for each in problem.services
+        ),
+    )
 
 
-def with_points(problem: Problem, change: Callable[[OperatingPoints], OperatingPoints]) -> Problem:
+def with_points(
+    problem: Problem, change: Callable[[OperatingPoints], OperatingPoints]
+) -> Problem:
     return replace(problem, points=tuple(change(each) for each in problem.points))
 
 
@@ -71,23 +84,40 @@ def sm_beyond_all(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
 
 def less_memory(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
     def heavier(points: OperatingPoints) -> OperatingPoints:
-        return replace(points, rows=tuple(row._replace(memory_mib=row.memory_mib * (1 + A_BIT)) for row in points.rows))
+        return replace(
+            points,
+            rows=tuple(
+                row._replace(memory_mib=row.memory_mib * (1 + A_BIT))
+                for row in points.rows
+            ),
+        )
 
     return with_points(problem, heavier), plan
 
 
 def lower_power_cap(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
     def hungrier(points: OperatingPoints) -> OperatingPoints:
-        return replace(points, rows=tuple(row._replace(power_w=row.power_w * (1 + 1e-3)) for row in points.rows))
+        return replace(
+            points,
+            rows=tuple(
+                row._replace(power_w=row.power_w * (1 + 1e-3)) for row in points.rows
+            ),
+        )
 
     return with_points(problem, hungrier), plan
 
 
 def clock_not_of_the_type(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return with_type(problem, plan.gpus[gpu].gpu_type, lambda each: replace(each, clocks_mhz=(777.0,))), plan
+    return with_type(
+        problem,
+        plan.gpus[gpu].gpu_type,
+        lambda each: replace(each, clocks_mhz=(777.0,)),
+    ), plan
 
 
-def clock_off_by_a_hundredth(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def clock_off_by_a_hundredth(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
     return problem, with_gpu(plan, gpu, clock_mhz=plan.gpus[gpu].clock_mhz + 0.01)
 
 
@@ -95,16 +125,22 @@ def clock_not_a_number(problem: Problem, plan: Plan, gpu: int, replica: int) -> 
     return problem, with_gpu(plan, gpu, clock_mhz=math.nan)
 
 
-def second_replica_on_the_gpu(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def second_replica_on_the_gpu(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
     replicas = plan.gpus[gpu].replicas
     return problem, with_gpu(plan, gpu, replicas=(*replicas, replicas[replica]))
 
 
-def fewer_replicas_per_gpu(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def fewer_replicas_per_gpu(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
     return replace(problem, max_replicas_per_gpu=problem.max_replicas_per_gpu - 1), plan
 
 
-def fewer_replicas_per_service(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def fewer_replicas_per_service(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
     def fewer(service: ServiceDemand) -> ServiceDemand:
         assert service.max_replicas is not None
         return replace(service, max_replicas=service.max_replicas - 1)
@@ -119,7 +155,12 @@ def gpu_without_replicas(problem: Problem, plan: Plan, gpu: int, replica: int) -
 def type_not_allowed(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
     def barred(service: ServiceDemand) -> ServiceDemand:
         allowed = service.allowed_gpu_types or ()
-        return replace(service, allowed_gpu_types=tuple(each for each in allowed if each != plan.gpus[gpu].gpu_type))
+        return replace(
+            service,
+            allowed_gpu_types=tuple(
+                each for each in allowed if each != plan.gpus[gpu].gpu_type
+            ),
+        )
 
     return with_service(problem, plan.gpus[gpu].replicas[replica].service, barred), plan
 
@@ -128,7 +169,9 @@ def unknown_type(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
     return problem, with_gpu(plan, gpu, gpu_type="abacus")
 
 
-def one_gpu_fewer_in_stock(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def one_gpu_fewer_in_stock(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
     def fewer(gpu_type: GpuType) -> GpuType:
         assert gpu_type.count is not None
         return replace(gpu_type, count=gpu_type.count - 1)
@@ -151,22 +194,36 @@ def row_taken_away(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case
     def without(points: OperatingPoints) -> OperatingPoints:
         if points.gpu_type != plan.gpus[gpu].gpu_type:
             return points
-        return replace(points, rows=tuple(row for row in points.rows if row[:3] != wanted))
+        return replace(
+            points, rows=tuple(row for row in points.rows if row[:3] != wanted)
+        )
 
     return with_points(problem, without), plan
 
 
-def network_without_points(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def network_without_points(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
     network = problem.service(plan.gpus[gpu].replicas[replica].service).network
-    return replace(problem, points=tuple(each for each in problem.points if each.network != network)), plan
+    return replace(
+        problem,
+        points=tuple(each for each in problem.points if each.network != network),
+    ), plan
 
 
 def batch_without_a_row(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
     return problem, with_replica(plan, gpu, replica, batch=3)
 
 
-def sm_percent_off_the_step(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, sm_percent=plan.gpus[gpu].replicas[replica].sm_percent - A_BIT)
+def sm_percent_off_the_step(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
+    return problem, with_replica(
+        plan,
+        gpu,
+        replica,
+        sm_percent=plan.gpus[gpu].replicas[replica].sm_percent - A_BIT,
+    )
 
 
 def unknown_service(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
@@ -192,7 +249,9 @@ def rate_below_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> 
 
 def more_to_serve(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
     def busier(service: ServiceDemand) -> ServiceDemand:
-        return replace(service, arrival_rate_rps=service.arrival_rate_rps * (1 + A_BIT) + A_BIT)
+        return replace(
+            service, arrival_rate_rps=service.arrival_rate_rps * (1 + A_BIT) + A_BIT
+        )
 
     return with_service(problem, plan.gpus[gpu].replicas[replica].service, busier), plan
 
@@ -213,18 +272,28 @@ def unserved_of_nobody(problem: Problem, plan: Plan, gpu: int, replica: int) -> 
     return problem, replace(plan, unserved=(*plan.unserved, entry))
 
 
-def unserved_below_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    entry = Unserved(service=plan.gpus[gpu].replicas[replica].service, rate_rps=-1.0, reason="slo")
+def unserved_below_nothing(
+    problem: Problem, plan: Plan, gpu: int, replica: int
+) -> Case:
+    entry = Unserved(
+        service=plan.gpus[gpu].replicas[replica].service, rate_rps=-1.0, reason="slo"
+    )
     return problem, replace(plan, unserved=(entry,))
 
 
 def unserved_endless(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    entry = Unserved(service=plan.gpus[gpu].replicas[replica].service, rate_rps=math.inf, reason="slo")
+    entry = Unserved(
+        service=plan.gpus[gpu].replicas[replica].service,
+        rate_rps=math.inf,
+        reason="slo",
+    )
     return problem, replace(plan, unserved=(entry,))
 
 
 def unserved_twice(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    entry = Unserved(service=plan.gpus[gpu].replicas[replica].service, rate_rps=1000.0, reason="slo")
+    entry = Unserved(
+        service=plan.gpus[gpu].replicas[replica].service, rate_rps=1000.0, reason="slo"
+    )
     return problem, replace(plan, unserved=(entry, entry))
 
 
@@ -272,7 +341,9 @@ AMONG_OTHERS: tuple[tuple[Mutation, str], ...] = (
 def mutated(case: Case, mutate: Mutation, data: st.DataObject) -> Case:
     problem, plan = case
     gpu = data.draw(st.integers(0, len(plan.gpus) - 1), label="gpu")
-    replica = data.draw(st.integers(0, len(plan.gpus[gpu].replicas) - 1), label="replica")
+    replica = data.draw(
+        st.integers(0, len(plan.gpus[gpu].replicas) - 1), label="replica"
+    )
     return mutate(problem, plan, gpu, replica)
 
 
@@ -301,24 +372,49 @@ def test_a_mutation_is_caught_under_its_rule_among_others(
 
 
 def test_every_rule_of_the_contract_has_a_mutation() -> None:
-    contract = {"sm", "memory", "power", "clock", "anti_affinity", "replicas", "gpu_type", "stock", "point", "capacity"}
+    contract = {
+        "sm",
+        "memory",
+        "power",
+        "clock",
+        "anti_affinity",
+        "replicas",
+        "gpu_type",
+        "stock",
+        "point",
+        "capacity",
+    }
     assert {rule for _, rule in ONE_RULE + AMONG_OTHERS} == contract | {"demand"}
 
 
 @given(case=planned_problems(), data=st.data())
 @settings(max_examples=30, deadline=None, derandomize=True)
-def test_a_new_neighbour_breaks_the_capacity_of_a_replica_at_its_limit(case: Case, data: st.DataObject) -> None:
+def test_a_new_neighbour_breaks_the_capacity_of_a_replica_at_its_limit(
+    case: Case, data: st.DataObject
+) -> None:
     problem, plan = case
     gpu = data.draw(st.integers(0, len(plan.gpus) - 1), label="gpu")
-    free = [each.name for each in problem.services if all(r.service != each.name for r in plan.gpus[gpu].replicas)]
-    at_limit = [i for i, each in enumerate(plan.gpus[gpu].replicas) if each.arrival_rate_rps > 0]
+    free = [
+        each.name
+        for each in problem.services
+        if all(r.service != each.name for r in plan.gpus[gpu].replicas)
+    ]
+    at_limit = [
+        i for i, each in enumerate(plan.gpus[gpu].replicas) if each.arrival_rate_rps > 0
+    ]
     assume(free and any(_is_full(problem, plan.gpus[gpu], index) for index in at_limit))
-    newcomer = ReplicaPlan(service=free[0], sm_percent=20.0, batch=1, arrival_rate_rps=0.0)
-    assert "capacity" in rules(problem, with_gpu(plan, gpu, replicas=(*plan.gpus[gpu].replicas, newcomer)))
+    newcomer = ReplicaPlan(
+        service=free[0], sm_percent=20.0, batch=1, arrival_rate_rps=0.0
+    )
+    assert "capacity" in rules(
+        problem, with_gpu(plan, gpu, replicas=(*plan.gpus[gpu].replicas, newcomer))
+    )
 
 
 def _is_full(problem: Problem, gpu: GpuPlan, index: int) -> bool:
-    return gpu.replicas[index].arrival_rate_rps > 0.999 * capacity_rps(problem, gpu, index)
+    return gpu.replicas[index].arrival_rate_rps > 0.999 * capacity_rps(
+        problem, gpu, index
+    )
 
 
 @given(case=planned_problems())
@@ -337,7 +433,8 @@ def test_rounding_within_the_tolerance_is_forgiven(case: Case) -> None:
             for each in problem.gpu_types
         ),
         services=tuple(
-            replace(each, arrival_rate_rps=each.arrival_rate_rps * (1 + A_TRIFLE)) for each in problem.services
+            replace(each, arrival_rate_rps=each.arrival_rate_rps * (1 + A_TRIFLE))
+            for each in problem.services
         ),
     )
     assert violations(tight, plan) == ()
@@ -353,24 +450,42 @@ WORKED_CAPACITIES = ((0, 0, 126.276), (1, 0, 177.926), (1, 1, 155.774))
 
 
 @pytest.mark.parametrize(("gpu", "replica", "capacity"), WORKED_CAPACITIES)
-def test_the_worked_capacities_are_the_line_between_valid_and_not(gpu: int, replica: int, capacity: float) -> None:
+def test_the_worked_capacities_are_the_line_between_valid_and_not(
+    gpu: int, replica: int, capacity: float
+) -> None:
     problem, plan, _ = example()
-    assert rules(problem, with_replica(plan, gpu, replica, arrival_rate_rps=capacity - 1e-3)) == set()
-    assert rules(problem, with_replica(plan, gpu, replica, arrival_rate_rps=capacity + 1e-3)) == {"capacity"}
+    assert (
+        rules(
+            problem, with_replica(plan, gpu, replica, arrival_rate_rps=capacity - 1e-3)
+        )
+        == set()
+    )
+    assert rules(
+        problem, with_replica(plan, gpu, replica, arrival_rate_rps=capacity + 1e-3)
+    ) == {"capacity"}
 
 
 def test_severities_split_promises_from_physics() -> None:
     problem, plan, _ = example()
     broken = with_replica(plan, 1, 0, batch=4, arrival_rate_rps=1e6)
-    broken = replace(broken, gpus=(replace(broken.gpus[1], count=1, clock_mhz=1000.0, gpu_type="small"),))
-    severities = {violation.rule: violation.severity for violation in violations(problem, broken)}
+    broken = replace(
+        broken,
+        gpus=(replace(broken.gpus[1], count=1, clock_mhz=1000.0, gpu_type="small"),),
+    )
+    severities = {
+        violation.rule: violation.severity for violation in violations(problem, broken)
+    }
     assert severities["clock"] == severities["point"] == "physical"
     assert severities["demand"] == "promise"
 
 
 def test_a_shortfall_that_is_listed_as_unserved_breaks_nothing() -> None:
     problem, plan, _ = example()
-    short = replace(plan, gpus=plan.gpus[1:], unserved=(Unserved(service="photo", rate_rps=120.0, reason="stock"),))
+    short = replace(
+        plan,
+        gpus=plan.gpus[1:],
+        unserved=(Unserved(service="photo", rate_rps=120.0, reason="stock"),),
+    )
     assert violations(problem, short) == ()
     wanting = with_service(problem, "photo", lambda each: replace(each, min_replicas=2))
     assert rules(wanting, short) == {"demand"}
@@ -401,13 +516,17 @@ def test_the_example_report_follows_from_the_example_plan() -> None:
         ({"gap_percent": math.nan}, "gap_percent"),
     ],
 )
-def test_a_report_that_the_plan_contradicts_is_caught(changes: dict[str, float], field: str) -> None:
+def test_a_report_that_the_plan_contradicts_is_caught(
+    changes: dict[str, float], field: str
+) -> None:
     problem, plan, report = example()
     found = report_violations(problem, plan, replace(report, **changes))
     assert f"report.{field}" in {violation.where for violation in found}
 
 
-def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu() -> None:
+def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu() -> (
+    None
+):
     problem, plan, _ = example()
     listed = with_type(problem, "big", lambda each: replace(each, count=2))
     listed = replace(listed, objective="max_goodput")
@@ -420,7 +539,11 @@ def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu()
         gap_percent=20.0,
     )
     assert report_violations(listed, plan, report) == ()
-    for lie in ({"served_weight": 401.0}, {"served_weight_upper_bound": 399.0}, {"gap_percent": 0.0}):
+    for lie in (
+        {"served_weight": 401.0},
+        {"served_weight_upper_bound": 399.0},
+        {"gap_percent": 0.0},
+    ):
         assert report_violations(listed, plan, replace(report, **lie)) != ()
 
 
@@ -434,24 +557,46 @@ def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu()
         ({"network": "unknown"}, {"point"}),
         ({"is_resident": False, "sm_percent": 100.0}, set()),
     ],
-    ids=["as it should be", "too many SMs", "no such row", "no such network", "swapped out"],
+    ids=[
+        "as it should be",
+        "too many SMs",
+        "no such row",
+        "no such network",
+        "swapped out",
+    ],
 )
-def test_a_task_is_judged_by_the_same_rules(change: dict[str, Any], rules: set[str]) -> None:
-    gpu = filling.bound_gpu(filling.a_gpu(0), filling.bound_task(**{"sm_percent": 50.0, **change}), rate_rps=60.0)
+def test_a_task_is_judged_by_the_same_rules(
+    change: dict[str, Any], rules: set[str]
+) -> None:
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0),
+        filling.bound_task(**{"sm_percent": 50.0, **change}),
+        rate_rps=60.0,
+    )
     found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
     assert {violation.rule for violation in found} == rules
 
 
 def test_a_task_must_not_take_a_promised_capacity() -> None:
-    gpu = filling.bound_gpu(filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=67.0)
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=67.0
+    )
     (violation,) = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
-    assert (violation.rule, violation.severity) == ("capacity", "promise")  # 1000 / 15 = 66.7 rps
+    assert (violation.rule, violation.severity) == (
+        "capacity",
+        "promise",
+    )  # 1000 / 15 = 66.7 rps
 
 
 def test_a_network_that_services_run_too_is_judged_as_they_were_planned() -> None:
     # Of `web` the problem knows 10 ms; what else is said of it, 100 ms, is older.
-    gpu = filling.bound_gpu(filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=60.0)
-    older = replace(filling.web_points("cheap"), rows=(filling.web_points("cheap").rows[0]._replace(run_ms=100.0),))
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=60.0
+    )
+    older = replace(
+        filling.web_points("cheap"),
+        rows=(filling.web_points("cheap").rows[0]._replace(run_ms=100.0),),
+    )
     assert task_violations(filling.PROBLEM, [gpu], (*filling.POINTS, older)) == ()
 
 
@@ -461,7 +606,10 @@ def test_tasks_need_memory_and_watts() -> None:
     found = task_violations(filling.PROBLEM, [gpu], filling.POINTS)
     assert [violation.rule for violation in found] == ["memory"]  # 2 + 3 · 4 GiB of 10
     hot = tuple(
-        replace(entry, rows=tuple(row._replace(power_w=200.0) for row in entry.rows)) for entry in filling.POINTS
+        replace(entry, rows=tuple(row._replace(power_w=200.0) for row in entry.rows))
+        for entry in filling.POINTS
     )
     one = replace(gpu, tasks=(tasks[0],))
-    assert [violation.rule for violation in task_violations(filling.PROBLEM, [one], hot)] == ["power"]  # 350 W of 300
+    assert [
+        violation.rule for violation in task_violations(filling.PROBLEM, [one], hot)
+    ] == ["power"]  # 350 W of 300

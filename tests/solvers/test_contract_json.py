@@ -16,9 +16,19 @@ from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import Plan, Unserved
-from solvers.types.plan_json import RESERVED, plan_document, plan_from_json, plan_to_json
+from solvers.types.plan_json import (
+    RESERVED,
+    plan_document,
+    plan_from_json,
+    plan_to_json,
+)
 from solvers.types.problem import Problem
-from solvers.types.problem_json import problem_document, problem_from_document, problem_from_json, problem_to_json
+from solvers.types.problem_json import (
+    problem_document,
+    problem_from_document,
+    problem_from_json,
+    problem_to_json,
+)
 from tests.shared import SHARED, needs
 from tests.solvers.small_plans import DATA, example, planned_problems
 
@@ -71,16 +81,27 @@ def test_a_written_problem_is_read_back_equal() -> None:
 
 @given(case=planned_problems())
 @settings(max_examples=30, deadline=None, derandomize=True)
-def test_any_problem_and_plan_survive_the_round_trip(case: tuple[Problem, Plan]) -> None:
+def test_any_problem_and_plan_survive_the_round_trip(
+    case: tuple[Problem, Plan],
+) -> None:
     problem, plan = case
-    report = PlanReport(status="greedy", cost_usd_per_hour=cost_usd_per_hour(problem, plan), method="drawn")
+    report = PlanReport(
+        status="greedy",
+        cost_usd_per_hour=cost_usd_per_hour(problem, plan),
+        method="drawn",
+    )
     assert problem_from_json(problem_to_json(problem)) == problem
     assert plan_from_json(plan_to_json(plan, report)) == (plan, report)
 
 
 def test_a_plan_keeps_what_it_could_not_serve_and_its_goodput() -> None:
     _, plan, report = example()
-    plan = replace(plan, unserved=(Unserved(service="chat", rate_rps=3.5, reason="slo", replicas_missing=2),))
+    plan = replace(
+        plan,
+        unserved=(
+            Unserved(service="chat", rate_rps=3.5, reason="slo", replicas_missing=2),
+        ),
+    )
     report = replace(report, served_weight=12.5, messages=("time ran out", ""))
     assert plan_from_json(plan_to_json(plan, report)) == (plan, report)
 
@@ -91,7 +112,11 @@ def test_optional_fields_may_be_left_out_or_null() -> None:
     short["current"] = None
     short["services"][0] |= {"max_replicas": None, "allowed_gpu_types": None}
     problem = problem_from_json(json.dumps(short))
-    assert (problem.energy_price_usd_per_kwh, problem.current, problem.migration_cost_usd_per_hour) == (0.0, None, 0.0)
+    assert (
+        problem.energy_price_usd_per_kwh,
+        problem.current,
+        problem.migration_cost_usd_per_hour,
+    ) == (0.0, None, 0.0)
     assert problem.services[0].allows("small")
     bare = document("example_plan.json")
     bare["gpus"][0].pop("count")
@@ -146,8 +171,16 @@ BAD_PROBLEMS: tuple[tuple[Path_, object, str], ...] = (
     (("capacity_law", "percentiles"), [1.0], "capacity_law.percentiles[0]"),
     (("capacity_law", "batches"), [1, 0], "capacity_law.batches[1]"),
     (("capacity_law", "batches"), [1, 2], "points[0].rows[1].batch"),
-    (("capacity_law", "slo_ratios"), [1.0, 2.0, 2.0, 5.0, 10.0], "capacity_law.slo_ratios"),
-    (("capacity_law", "slo_ratios"), [0.5, 2.0, 3.0, 5.0, 10.0], "capacity_law.slo_ratios[0]"),
+    (
+        ("capacity_law", "slo_ratios"),
+        [1.0, 2.0, 2.0, 5.0, 10.0],
+        "capacity_law.slo_ratios",
+    ),
+    (
+        ("capacity_law", "slo_ratios"),
+        [0.5, 2.0, 3.0, 5.0, 10.0],
+        "capacity_law.slo_ratios[0]",
+    ),
     (LAW, [0.0, 0.5, 0.4, 0.9, 0.95], "capacity_law.max_utilisation[0][1]"),
     (LAW, [0.0, 0.5], "capacity_law.max_utilisation[0][1]"),
     ((*LAW, 4), 1.01, "capacity_law.max_utilisation[0][1][4]"),
@@ -163,10 +196,22 @@ BAD_PROBLEMS: tuple[tuple[Path_, object, str], ...] = (
     (("points", 0, "rows", 2, 6), -1, "points[0].rows[2].memory_mib"),
     (("points", 0, "rows", 2, 7), "36 W", "points[0].rows[2].power_w"),
     (("points", 0, "rows", 2, 8), None, "points[0].rows[2].pressure"),
-    (("points", 0, "rows", 2), [100, 1, 1500, 0, 0, 0, 1, 1, 0], "points[0].rows[2].transfer_ms"),
-    (("points", 0, "rows", 2), [100, 1, 1500, 0, 0, 1e-300, 1, 1, 0], "points[0].rows[2].transfer_ms"),
+    (
+        ("points", 0, "rows", 2),
+        [100, 1, 1500, 0, 0, 0, 1, 1, 0],
+        "points[0].rows[2].transfer_ms",
+    ),
+    (
+        ("points", 0, "rows", 2),
+        [100, 1, 1500, 0, 0, 1e-300, 1, 1, 0],
+        "points[0].rows[2].transfer_ms",
+    ),
     (("points", 0, "rows", 1), [50, 1, 1500, 1, 1, 1, 1, 1, 0], "points[0].rows"),
-    (("points", 0, "rows", 1), [50.0000001, 1, 1500.0001, 1, 1, 1, 1, 1, 0], "points[0].rows"),
+    (
+        ("points", 0, "rows", 1),
+        [50.0000001, 1, 1500.0001, 1, 1, 1, 1, 1, 0],
+        "points[0].rows",
+    ),
     (("current",), [], "current"),
     (("current",), {"version": 1, "policy": "x", "unserved": []}, "current.gpus"),
 )
@@ -182,10 +227,22 @@ BAD_PLANS: tuple[tuple[Path_, object, str], ...] = (
     (("gpus", 1, "replicas", 1, "sm_percent"), 0, "gpus[1].replicas[1].sm_percent"),
     (("gpus", 1, "replicas", 1, "sm_percent"), 100.5, "gpus[1].replicas[1].sm_percent"),
     (("gpus", 1, "replicas", 1, "batch"), 0, "gpus[1].replicas[1].batch"),
-    (("gpus", 1, "replicas", 1, "arrival_rate_rps"), -1, "gpus[1].replicas[1].arrival_rate_rps"),
+    (
+        ("gpus", 1, "replicas", 1, "arrival_rate_rps"),
+        -1,
+        "gpus[1].replicas[1].arrival_rate_rps",
+    ),
     (("gpus", 1, "replicas", 1, "qps"), 1, "gpus[1].replicas[1].qps"),
-    (("unserved",), [{"service": "chat", "rate_rps": 1, "reason": "laziness"}], "unserved[0].reason"),
-    (("unserved",), [{"service": "chat", "rate_rps": -1, "reason": "slo"}], "unserved[0].rate_rps"),
+    (
+        ("unserved",),
+        [{"service": "chat", "rate_rps": 1, "reason": "laziness"}],
+        "unserved[0].reason",
+    ),
+    (
+        ("unserved",),
+        [{"service": "chat", "rate_rps": -1, "reason": "slo"}],
+        "unserved[0].rate_rps",
+    ),
     (("report",), DELETED, "report"),
     (("report", "status"), "perfect", "report.status"),
     (("report", "cost_usd_per_hour"), DELETED, "report.cost_usd_per_hour"),
@@ -195,7 +252,9 @@ BAD_PLANS: tuple[tuple[Path_, object, str], ...] = (
 
 
 @pytest.mark.parametrize(("path", "value", "field"), BAD_PROBLEMS)
-def test_a_bad_problem_is_refused_by_field(path: Path_, value: object, field: str) -> None:
+def test_a_bad_problem_is_refused_by_field(
+    path: Path_, value: object, field: str
+) -> None:
     error = refusal(problem_from_json, changed("example_problem.json", path, value))
     assert error.field == field
     assert str(error).startswith(f"{field}: ")
@@ -203,43 +262,73 @@ def test_a_bad_problem_is_refused_by_field(path: Path_, value: object, field: st
 
 @pytest.mark.parametrize(("path", "value", "field"), BAD_PLANS)
 def test_a_bad_plan_is_refused_by_field(path: Path_, value: object, field: str) -> None:
-    assert refusal(plan_from_json, changed("example_plan.json", path, value)).field == field
+    assert (
+        refusal(plan_from_json, changed("example_plan.json", path, value)).field
+        == field
+    )
 
 
 @pytest.mark.parametrize("name", RESERVED)
 def test_names_kept_for_version_2_are_refused_as_such(name: str) -> None:
     for read, text, field in (
         (problem_from_json, changed("example_problem.json", (name,), 1), name),
-        (problem_from_json, changed("example_problem.json", ("services", 0, name), 1), f"services[0].{name}"),
-        (plan_from_json, changed("example_plan.json", ("gpus", 0, name), 1), f"gpus[0].{name}"),
+        (
+            problem_from_json,
+            changed("example_problem.json", ("services", 0, name), 1),
+            f"services[0].{name}",
+        ),
+        (
+            plan_from_json,
+            changed("example_plan.json", ("gpus", 0, name), 1),
+            f"gpus[0].{name}",
+        ),
     ):
         error = refusal(read, text)
         assert error.field == field
         assert "version 2" in error.problem
 
 
-@pytest.mark.parametrize("written", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 5000])
-@pytest.mark.parametrize("old", ['"slo_ms": 60', '"memory_mib": 16000', "1600, 18.0, 0.2]"])
-def test_what_is_not_a_finite_number_is_refused_wherever_it_stands(written: str, old: str) -> None:
+@pytest.mark.parametrize(
+    "written", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 5000]
+)
+@pytest.mark.parametrize(
+    "old", ['"slo_ms": 60', '"memory_mib": 16000', "1600, 18.0, 0.2]"]
+)
+def test_what_is_not_a_finite_number_is_refused_wherever_it_stands(
+    written: str, old: str
+) -> None:
     text = (DATA / "example_problem.json").read_text()
     assert old in text
-    new = f"1600, {written}, 0.2]" if old.endswith("]") else f"{old.split(':')[0]}: {written}"
+    new = (
+        f"1600, {written}, 0.2]"
+        if old.endswith("]")
+        else f"{old.split(':')[0]}: {written}"
+    )
     assert "number" in refusal(problem_from_json, text.replace(old, new, 1)).problem
 
 
 def test_a_field_given_twice_is_refused() -> None:
-    text = (DATA / "example_problem.json").read_text().replace('"slo_ms": 60', '"slo_ms": 60, "slo_ms": 6000', 1)
+    text = (
+        (DATA / "example_problem.json")
+        .read_text()
+        .replace('"slo_ms": 60', '"slo_ms": 60, "slo_ms": 6000', 1)
+    )
     assert refusal(problem_from_json, text).field == "slo_ms"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "[" * 100_000, b"\xff\xfe\x00", b"\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "[" * 100_000, b"\xff\xfe\x00", b"\xff"]
+)
 def test_what_is_no_json_object_is_refused(text: str | bytes) -> None:
     refusal(problem_from_json, text)
     refusal(plan_from_json, text)
 
 
 def test_every_count_must_be_finite_under_max_goodput() -> None:
-    error = refusal(problem_from_json, changed("example_problem.json", ("objective",), "max_goodput"))
+    error = refusal(
+        problem_from_json,
+        changed("example_problem.json", ("objective",), "max_goodput"),
+    )
     assert error.field == "gpu_types"
 
 
@@ -253,7 +342,12 @@ def test_a_figure_that_json_cannot_hold_is_never_written() -> None:
 
 def test_what_we_write_satisfies_the_schemas() -> None:
     problem, plan, report = example()
-    plan = replace(plan, unserved=(Unserved(service="chat", rate_rps=3.5, reason="slo", replicas_missing=2),))
+    plan = replace(
+        plan,
+        unserved=(
+            Unserved(service="chat", rate_rps=3.5, reason="slo", replicas_missing=2),
+        ),
+    )
     goodput = replace(report, served_weight=1.0, served_weight_upper_bound=None)
     moving = replace(problem, current=plan, migration_cost_usd_per_hour=0.1)
     for schema, text in (
@@ -261,19 +355,36 @@ def test_what_we_write_satisfies_the_schemas() -> None:
         ("plan", plan_to_json(plan, report)),
         ("plan", plan_to_json(plan, goodput)),
     ):
-        assert list(Draft202012Validator(document(f"{schema}.schema.json")).iter_errors(json.loads(text))) == []
+        assert (
+            list(
+                Draft202012Validator(document(f"{schema}.schema.json")).iter_errors(
+                    json.loads(text)
+                )
+            )
+            == []
+        )
 
 
 @needs("contracts")
 @pytest.mark.parametrize(
-    "name", ["example_problem.json", "example_plan.json", "problem.schema.json", "plan.schema.json"]
+    "name",
+    [
+        "example_problem.json",
+        "example_plan.json",
+        "problem.schema.json",
+        "plan.schema.json",
+    ],
 )
 def test_the_copies_here_are_the_contract_s(name: str) -> None:
     assert document(name) == json.loads((SHARED / "contracts" / name).read_text())
 
 
 @needs("problems")
-@pytest.mark.parametrize("path", [each for each in PROBLEMS if "1000x" not in each.name], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [each for each in PROBLEMS if "1000x" not in each.name],
+    ids=lambda path: path.stem,
+)
 def test_shared_problems_are_read_and_checked(path: Path) -> None:
     problem = problem_from_json(gzip.decompress(path.read_bytes()))
     empty = violations(problem, Plan(policy="none"))
@@ -283,6 +394,10 @@ def test_shared_problems_are_read_and_checked(path: Path) -> None:
 
 
 @needs("problems")
-@pytest.mark.parametrize("path", [each for each in PROBLEMS if "1000x" in each.name], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [each for each in PROBLEMS if "1000x" in each.name],
+    ids=lambda path: path.stem,
+)
 def test_the_largest_shared_problems_are_read(path: Path) -> None:
     assert len(problem_from_json(gzip.decompress(path.read_bytes())).services) == 100

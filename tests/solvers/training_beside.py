@@ -11,7 +11,13 @@ from typing import Any
 
 from solvers.backfill.problem import FillProblem
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Gpu, GpuId, GpuType, NodeId, ReplicaId, Task
 
 SHARES = tuple(10.0 * step for step in range(1, 11))
@@ -28,14 +34,27 @@ A_TYPE = GpuType(
     clocks_mhz=(CLOCK_MHZ,),
 )
 LAW = CapacityLaw(
-    percentiles=(0.99,), batches=BATCHES, slo_ratios=(1.0, 1.001), max_utilisation=(((0.0, 1.0),) * len(BATCHES),)
+    percentiles=(0.99,),
+    batches=BATCHES,
+    slo_ratios=(1.0, 1.001),
+    max_utilisation=(((0.0, 1.0),) * len(BATCHES),),
 )
 
 
 def web_points(network: str = "web", *, slowness: float = 1.0) -> OperatingPoints:
     """1 GiB, 100 W at any share."""
     rows = tuple(
-        OperatingPoint(p, b, CLOCK_MHZ, 0.0, 0.0, slowness * (300.0 + 200.0 * b) / p, 1024.0, 100.0, 0.0)
+        OperatingPoint(
+            p,
+            b,
+            CLOCK_MHZ,
+            0.0,
+            0.0,
+            slowness * (300.0 + 200.0 * b) / p,
+            1024.0,
+            100.0,
+            0.0,
+        )
         for p in SHARES
         for b in BATCHES
     )
@@ -64,7 +83,9 @@ def task_points(network: str = "train") -> OperatingPoints:
 POINTS = (task_points(), task_points("light"))
 
 
-def a_service(name: str = "web", rate_rps: float = 60.0, **changes: Any) -> ServiceDemand:
+def a_service(
+    name: str = "web", rate_rps: float = 60.0, **changes: Any
+) -> ServiceDemand:
     facts: dict[str, Any] = {"network": "web", "slo_ms": 1000.0, "percentile": 0.99}
     return ServiceDemand(name=name, arrival_rate_rps=rate_rps, **facts | changes)
 
@@ -76,13 +97,18 @@ def a_problem(*services: ServiceDemand, **changes: Any) -> Problem:
         "max_replicas_per_gpu": 1,
         "capacity_law": LAW,
         "gpu_types": (A_TYPE,),
-        "points": tuple(web_points(name, slowness=2.0 if name == "slow" else 1.0) for name in networks),
+        "points": tuple(
+            web_points(name, slowness=2.0 if name == "slow" else 1.0)
+            for name in networks
+        ),
     }
     return Problem(services=services or (a_service(),), **facts | changes)
 
 
 def a_gpu(number: int = 0) -> Gpu:
-    return Gpu(id=GpuId(f"n1/gpu-{number}"), node=NodeId("n1"), gpu_type="gpu", index=number)
+    return Gpu(
+        id=GpuId(f"n1/gpu-{number}"), node=NodeId("n1"), gpu_type="gpu", index=number
+    )
 
 
 def a_task(name: str = "nightly", network: str = "train", **changes: Any) -> Task:
@@ -90,9 +116,21 @@ def a_task(name: str = "nightly", network: str = "train", **changes: Any) -> Tas
     return Task(name=name, network=network, **facts | changes)
 
 
-def bound_task(name: str = "nightly", sm_percent: float = 50.0, network: str = "train", **changes: Any) -> BoundTask:
-    facts: dict[str, Any] = {"kind": "training", "batch": 64, "iterations": 1000, "memory_mib": 2048.0}
-    return BoundTask(name=name, network=network, sm_percent=sm_percent, **facts | changes)
+def bound_task(
+    name: str = "nightly",
+    sm_percent: float = 50.0,
+    network: str = "train",
+    **changes: Any,
+) -> BoundTask:
+    facts: dict[str, Any] = {
+        "kind": "training",
+        "batch": 64,
+        "iterations": 1000,
+        "memory_mib": 2048.0,
+    }
+    return BoundTask(
+        name=name, network=network, sm_percent=sm_percent, **facts | changes
+    )
 
 
 def bound_gpu(
@@ -156,9 +194,16 @@ def settings(gpu: BoundGpu) -> tuple[float, int]:
 
 def shares(gpus: Sequence[BoundGpu]) -> dict[str, tuple[str, float]]:
     """Where each resident task is, with which SM percent."""
-    return {task.name: (gpu.id, task.sm_percent) for gpu in gpus for task in gpu.tasks if task.is_resident}
+    return {
+        task.name: (gpu.id, task.sm_percent)
+        for gpu in gpus
+        for task in gpu.tasks
+        if task.is_resident
+    }
 
 
 def swapped(gpus: Sequence[BoundGpu]) -> list[str]:
     """Tasks that are swapped out."""
-    return sorted(task.name for gpu in gpus for task in gpu.tasks if not task.is_resident)
+    return sorted(
+        task.name for gpu in gpus for task in gpu.tasks if not task.is_resident
+    )

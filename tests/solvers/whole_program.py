@@ -9,7 +9,13 @@ import highspy
 import numpy as np
 
 from solvers.joint.kernels.types import GpuMode
-from solvers.joint.patterns.columns import Column, Columns, Pattern, make_column, single_patterns
+from solvers.joint.patterns.columns import (
+    Column,
+    Columns,
+    Pattern,
+    make_column,
+    single_patterns,
+)
 from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.pricing import Pricer
@@ -31,17 +37,24 @@ class Setting(NamedTuple):
 def set_up(problem: Problem, *, has_stock: bool = True) -> Setting:
     """A problem's tables, demand and no columns but single replicas; without stock limits if so wanted."""
     if not has_stock:
-        problem = replace(problem, gpu_types=tuple(replace(one, count=None) for one in problem.gpu_types))
+        problem = replace(
+            problem,
+            gpu_types=tuple(replace(one, count=None) for one in problem.gpu_types),
+        )
     tables = make_tables(problem)
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))
-    return Setting(tables, make_demand(problem, tables, cheapest_rps(tables, columns)), columns)
+    return Setting(
+        tables, make_demand(problem, tables, cheapest_rps(tables, columns)), columns
+    )
 
 
 def all_columns(tables: Tables) -> list[Column]:
     """Every pattern in which all replicas meet their SLO, or count as present without."""
     columns = (
-        make_column(tables, Pattern(number, items)) for number, mode in enumerate(tables.modes) for items in _sets(mode)
+        make_column(tables, Pattern(number, items))
+        for number, mode in enumerate(tables.modes)
+        for items in _sets(mode)
     )
     return [column for column in columns if _is_needed(tables, column)]
 
@@ -64,7 +77,9 @@ def _sets(mode: GpuMode) -> Iterator[tuple[int, ...]]:
                 yield items
 
 
-def optimum(setting: Setting, *, is_whole: bool = True, serves_all: bool = False) -> float:
+def optimum(
+    setting: Setting, *, is_whole: bool = True, serves_all: bool = False
+) -> float:
     """Least cost with shortages at their prices, infinite where all must be served and cannot; or its relaxation."""
     tables, demand = setting.tables, setting.demand
     services, types = len(demand.rate), len(demand.stock)
@@ -78,15 +93,28 @@ def optimum(setting: Setting, *, is_whole: bool = True, serves_all: bool = False
     for low, high in zip(lows, highs_of, strict=True):
         highs.addRow(low, high, 0, np.zeros(0, np.int32), np.zeros(0))
     for row, price in enumerate((*demand.shortage_price, *demand.missing_price)):
-        highs.addCol(price, 0.0, 0.0 if serves_all else infinite, 1, np.array([row], np.int32), np.ones(1))
+        highs.addCol(
+            price,
+            0.0,
+            0.0 if serves_all else infinite,
+            1,
+            np.array([row], np.int32),
+            np.ones(1),
+        )
     for column in all_columns(tables):
         own = column.service
         stock = 3 * services + tables.modes[column.pattern.mode].gpu_type
-        rows = np.concatenate((own, services + own, 2 * services + own, [stock])).astype(np.int32)
-        values = np.concatenate((np.minimum(column.capacity, demand.rate[own]), np.ones(2 * len(own) + 1)))
+        rows = np.concatenate(
+            (own, services + own, 2 * services + own, [stock])
+        ).astype(np.int32)
+        values = np.concatenate(
+            (np.minimum(column.capacity, demand.rate[own]), np.ones(2 * len(own) + 1))
+        )
         highs.addCol(column.price, 0.0, infinite, len(rows), rows, values)
         if is_whole:
-            highs.changeColIntegrality(highs.getNumCol() - 1, highspy.HighsVarType.kInteger)
+            highs.changeColIntegrality(
+                highs.getNumCol() - 1, highspy.HighsVarType.kInteger
+            )
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return np.inf

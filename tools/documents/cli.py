@@ -29,16 +29,22 @@ is meant for programs: fields are added, never renamed or removed without notice
 def cli_text() -> str:
     """The document as it belongs in the file."""
     root = root_command()
-    context = root.make_context("plimsoll", [], resilient_parsing=True, terminal_width=WIDTH)
+    context = root.make_context(
+        "plimsoll", [], resilient_parsing=True, terminal_width=WIDTH
+    )
     parts = [HEAD, _section(context, "##")]
     for title, section in SECTIONS.items():
         parts.append(f"\n## {title}\n")
         commands = Commands(section)
         for entry in section:
             if entry.name in PASSED_ON:
-                parts.append(f"\n### plimsoll {entry.name}\n\n{entry.help} {PASSED_ON[entry.name]}\n")
+                parts.append(
+                    f"\n### plimsoll {entry.name}\n\n{entry.help} {PASSED_ON[entry.name]}\n"
+                )
             elif entry.name in commands:
-                parts.extend(_sections(commands[entry.name], entry.name, context, "###"))
+                parts.extend(
+                    _sections(commands[entry.name], entry.name, context, "###")
+                )
     return "".join(parts)
 
 
@@ -50,7 +56,11 @@ def is_stale(path: Path = PATH) -> bool:
 def main() -> int:
     """Write the file, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit 1 when the file is stale",
+    )
     if parser.parse_args().check:
         return int(is_stale())
     PATH.parent.mkdir(exist_ok=True)
@@ -58,7 +68,9 @@ def main() -> int:
     return 0
 
 
-def _sections(command: "Command", name: str, parent: "Context", level: str) -> Iterator[str]:
+def _sections(
+    command: "Command", name: str, parent: "Context", level: str
+) -> Iterator[str]:
     """The help of a command, and of the verbs that it has of its own."""
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     yield _section(context, level)

@@ -70,10 +70,20 @@ class MetricsPage:
 def places() -> tuple[MetricsPage, ...]:
     """Every place with everything that it shows."""
     return (
-        MetricsPage(title="API and control loop", where=_API, metrics=_of_text(_process_page())),
-        MetricsPage(title="Cluster", where=_CLUSTER, metrics=_of_families(cluster_families.FAMILIES)),
-        MetricsPage(title="Agent", where=_AGENT, metrics=_of_families(agent_metrics.FAMILIES)),
-        MetricsPage(title="Router of a node", where=_ROUTER, metrics=_of_text(_router_page())),
+        MetricsPage(
+            title="API and control loop", where=_API, metrics=_of_text(_process_page())
+        ),
+        MetricsPage(
+            title="Cluster",
+            where=_CLUSTER,
+            metrics=_of_families(cluster_families.FAMILIES),
+        ),
+        MetricsPage(
+            title="Agent", where=_AGENT, metrics=_of_families(agent_metrics.FAMILIES)
+        ),
+        MetricsPage(
+            title="Router of a node", where=_ROUTER, metrics=_of_text(_router_page())
+        ),
         MetricsPage(title="Worker", where=_WORKER, metrics=_of_text(_worker_page())),
     )
 
@@ -109,7 +119,10 @@ def _labels(metric: Described) -> str:
 
 def _of_families(families: Sequence[Family]) -> tuple[Described, ...]:
     return tuple(
-        Described(name=family.name, kind=family.kind, labels=family.labels, text=family.text) for family in families
+        Described(
+            name=family.name, kind=family.kind, labels=family.labels, text=family.text
+        )
+        for family in families
     )
 
 
@@ -122,10 +135,15 @@ def _described(page: str) -> Iterator[Described]:
     for family in text_string_to_metric_families(page):
         if not family.name.startswith("plimsoll_") or family.name.endswith("_created"):
             continue
-        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        labels = {label for sample in family.samples for label in sample.labels} - {
+            "le"
+        }
         total = "_total" if family.type == "counter" else ""
         yield Described(
-            name=f"{family.name}{total}", kind=family.type, labels=tuple(sorted(labels)), text=family.documentation
+            name=f"{family.name}{total}",
+            kind=family.type,
+            labels=tuple(sorted(labels)),
+            text=family.documentation,
         )
 
 
@@ -141,9 +159,15 @@ def _process_page() -> str:
 
 def _example_tick() -> TickOutcome:
     """A tick of which every metric has something to say."""
-    step = SolveReport(technique="autoscale", method="cp-sat", status=SolveStatus.TIME_LIMIT)
+    step = SolveReport(
+        technique="autoscale", method="cp-sat", status=SolveStatus.TIME_LIMIT
+    )
     report = PlanReport(
-        status="greedy", cost_usd_per_hour=1.0, lower_bound_usd_per_hour=1.0, gap_percent=0.0, steps=(step,)
+        status="greedy",
+        cost_usd_per_hour=1.0,
+        lower_bound_usd_per_hour=1.0,
+        gap_percent=0.0,
+        steps=(step,),
     )
     return TickOutcome(
         state="target",
@@ -156,7 +180,14 @@ def _example_tick() -> TickOutcome:
 
 
 def _router_page() -> str:
-    shown = Shown(service="chat", counts=Counts(), waiting=0, running=0, replicas=0, replicas_out=0)
+    shown = Shown(
+        service="chat",
+        counts=Counts(),
+        waiting=0,
+        running=0,
+        replicas=0,
+        replicas_out=0,
+    )
     return exposition((shown,), unknown=0)
 
 

@@ -13,7 +13,10 @@ PATH = Path(__file__).resolve().parents[2] / "openapi" / "plimsoll.json"
 
 def openapi_text() -> str:
     """The document as it belongs in the file."""
-    return json.dumps(make_api().openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(make_api().openapi(), indent=2, sort_keys=True, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def is_stale(path: Path = PATH) -> bool:
@@ -24,7 +27,11 @@ def is_stale(path: Path = PATH) -> bool:
 def main() -> int:
     """Write the file, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is stale")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit 1 when the file is stale",
+    )
     if parser.parse_args().check:
         return int(is_stale())
     PATH.parent.mkdir(exist_ok=True)

@@ -9,7 +9,12 @@ from typing import get_args
 from pydantic.fields import FieldInfo
 
 from app.base.settings import Settings
-from app.cli.common.context import DEFAULT_URL, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
+from app.cli.common.context import (
+    DEFAULT_URL,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+)
 from app.cli.operation.config import variable
 
 TARGET = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -58,11 +63,16 @@ def _default(field: FieldInfo) -> str:
 
 def _range(field: FieldInfo) -> str:
     """What else the value may be, where it is limited."""
-    if words := [str(word) for word in get_args(field.annotation) if isinstance(word, str)]:
+    if words := [
+        str(word) for word in get_args(field.annotation) if isinstance(word, str)
+    ]:
         return f" ({', '.join(words)})"
     kinds = (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
     limits = [
-        f"{label} {getattr(limit, kind)}" for kind, label in kinds for limit in field.metadata if hasattr(limit, kind)
+        f"{label} {getattr(limit, kind)}"
+        for kind, label in kinds
+        for limit in field.metadata
+        if hasattr(limit, kind)
     ]
     return f" ({', '.join(limits)})" if limits else ""
 

@@ -59,7 +59,9 @@ def document(connection: Connection) -> str:
     parts = [HEAD, chapter()]
     for view in connection.execute(text(_VIEWS)).all():
         rows = connection.execute(text(_COLUMNS), {"view": view.view}).all()
-        lines = [f"| `{row.name}` | {_plain(row.kind)} | {row.meaning} |" for row in rows]
+        lines = [
+            f"| `{row.name}` | {_plain(row.kind)} | {row.meaning} |" for row in rows
+        ]
         table = "\n".join(["| column | type | meaning |", "|---|---|---|", *lines])
         parts.append(f"\n## report.{view.view}\n\n{view.meaning}\n\n{table}\n")
     return "".join(parts)
@@ -67,7 +69,11 @@ def document(connection: Connection) -> str:
 
 def _plain(kind: str) -> str:
     """Domains only add limits that a reader of reports need not know."""
-    names = {"timestamp with time zone": "timestamptz", "resource_name": "text", "double precision": "double"}
+    names = {
+        "timestamp with time zone": "timestamptz",
+        "resource_name": "text",
+        "double precision": "double",
+    }
     names |= {"amount": "double", "positive_amount": "double"}
     return names.get(kind, kind)
 

@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 class Turnable(Protocol):
     """The part of `agents.gpu.knobs.knobs.Knobs` that is needed."""
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+    def lock_clock_mhz(
+        self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float
+    ) -> None:
         """Keep the SM clock in this range."""
         ...
 
@@ -57,11 +59,17 @@ class TurnedKnobs:
     """The knobs of a node's GPUs."""
 
     def __init__(
-        self, knobs: Turnable, gpus: Sequence[GpuIdentity], capabilities: Mapping[int, GpuCapabilities]
+        self,
+        knobs: Turnable,
+        gpus: Sequence[GpuIdentity],
+        capabilities: Mapping[int, GpuCapabilities],
     ) -> None:
         """`capabilities` by index."""
         self._knobs = knobs
-        self._of = {gpu.index: TurnedGpu(refused=_missing(gpu, capabilities[gpu.index])) for gpu in gpus}
+        self._of = {
+            gpu.index: TurnedGpu(refused=_missing(gpu, capabilities[gpu.index]))
+            for gpu in gpus
+        }
 
     def of(self, gpu_index: int) -> TurnedGpu:
         """The knobs of one GPU."""
@@ -70,7 +78,12 @@ class TurnedKnobs:
     @property
     def problems(self) -> tuple[str, ...]:
         """What cannot be turned, by GPU."""
-        return tuple(words for _, turned in sorted(self._of.items()) for words in turned.refused.values() if words)
+        return tuple(
+            words
+            for _, turned in sorted(self._of.items())
+            for words in turned.refused.values()
+            if words
+        )
 
     async def lock_clock_mhz(self, gpu: GpuIdentity, clock_mhz: float | None) -> None:
         """Lock the graphics clock; None unlocks it. Raises OutOfRange or GpuLost; a refusal is kept."""
@@ -78,7 +91,12 @@ class TurnedKnobs:
             if clock_mhz is None:
                 await asyncio.to_thread(self._knobs.unlock_clock, gpu)
             else:
-                await asyncio.to_thread(self._knobs.lock_clock_mhz, gpu, low_mhz=clock_mhz, high_mhz=clock_mhz)
+                await asyncio.to_thread(
+                    self._knobs.lock_clock_mhz,
+                    gpu,
+                    low_mhz=clock_mhz,
+                    high_mhz=clock_mhz,
+                )
         except (NotPermitted, NotSupported) as error:
             self._refuse(gpu, "clock", error)
         else:
@@ -99,12 +117,21 @@ class TurnedKnobs:
 
     def _refuse(self, gpu: GpuIdentity, knob: KnobName, error: DeviceError) -> None:
         log.warning("GPU %d: the %s is not turned: %s", gpu.index, knob, error)
-        self._of[gpu.index].refused[knob] = f"GPU {gpu.index}: the {knob} is not in force: {error}"
+        self._of[gpu.index].refused[knob] = (
+            f"GPU {gpu.index}: the {knob} is not in force: {error}"
+        )
 
 
 def _missing(gpu: GpuIdentity, capabilities: GpuCapabilities) -> dict[KnobName, str]:
     """Knobs that the GPU was found not to have, or that this user may not turn."""
-    missing = [(_CAPABILITIES[each], why) for each, why in capabilities.why_not if each in _CAPABILITIES]
+    missing = [
+        (_CAPABILITIES[each], why)
+        for each, why in capabilities.why_not
+        if each in _CAPABILITIES
+    ]
     if gpu.part is not None:
         return {knob: "" for knob, _ in missing}
-    return {knob: f"GPU {gpu.index}: the {knob} is not in force: {why}" for knob, why in missing}
+    return {
+        knob: f"GPU {gpu.index}: the {knob} is not in force: {why}"
+        for knob, why in missing
+    }

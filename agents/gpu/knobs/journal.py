@@ -24,7 +24,13 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from agents.base.durable_files import checked_body, checked_line, lock, replace_file, sync_directory
+from agents.base.durable_files import (
+    checked_body,
+    checked_line,
+    lock,
+    replace_file,
+    sync_directory,
+)
 
 NAME = "knobs.journal"
 MAX_LINES = 256
@@ -149,22 +155,32 @@ class KnobJournal:
             try:
                 change = _parse(line) if line else None
             except ValueError as error:
-                self.problems += (f"{self.path}, line {number}, is damaged and was ignored: {error}",)
+                self.problems += (
+                    f"{self.path}, line {number}, is damaged and was ignored: {error}",
+                )
                 continue
             if change is not None:
-                self._changes.setdefault((change.gpu_uuid, change.knob), []).append(change)
+                self._changes.setdefault((change.gpu_uuid, change.knob), []).append(
+                    change
+                )
         self._lines = len(lines) - 1
         if self.problems or lines[-1]:
             self._rewrite()  # else the next line would be glued to a torn one
 
     def _rewrite(self) -> None:
-        changes = [change for _, each in sorted(self._changes.items()) for change in each]
+        changes = [
+            change for _, each in sorted(self._changes.items()) for change in each
+        ]
         replace_file(self.path, b"".join(map(_line, changes)))
         self._lines = len(changes)
 
 
 def _held(changes: list[KnobTurn]) -> Held:
-    return Held(old=changes[0].old, settings=tuple(change.new for change in changes), last=changes[-1])
+    return Held(
+        old=changes[0].old,
+        settings=tuple(change.new for change in changes),
+        last=changes[-1],
+    )
 
 
 def _line(change: KnobTurn) -> bytes:

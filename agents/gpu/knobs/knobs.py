@@ -60,7 +60,9 @@ class KnobDriver(Protocol):
         """Set it."""
         ...
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+    def lock_clock_mhz(
+        self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float
+    ) -> None:
         """Lock it."""
         ...
 
@@ -115,7 +117,9 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
         """Put every knob back that is in the journal; one that fails keeps no other from it."""
         with self._lock:
             dropped = drop_other_boots(self._journal, self._boot_id)
-            done = dropped + tuple(self._put_back(held) for held in self._journal.held())
+            done = dropped + tuple(
+                self._put_back(held) for held in self._journal.held()
+            )
         for each in done:
             log.log(logging.INFO if each.is_over else logging.WARNING, "%s", each.words)
         return done
@@ -130,11 +134,15 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             if held is None or self._not_ours(gpu, held):
                 return ()
             setting = held.settings[-1]
-            if knob == "power_limit_w" and not _is_one_of(self._driver.power_limit_w(gpu), (setting,)):
+            if knob == "power_limit_w" and not _is_one_of(
+                self._driver.power_limit_w(gpu), (setting,)
+            ):
                 return ()
             return setting
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+    def lock_clock_mhz(
+        self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float
+    ) -> None:
         """Keep the SM clock in this range. Raises as `Nvml.lock_clock_mhz`, and OSError when the journal fails."""
         with self._lock:
             _refuse_slice(gpu)
@@ -142,7 +150,9 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             old = held.settings[-1] if held else ()
             self._turn(
                 self._change(gpu, "clock_mhz", old=old, new=(low_mhz, high_mhz)),
-                lambda: self._driver.lock_clock_mhz(gpu, low_mhz=low_mhz, high_mhz=high_mhz),
+                lambda: self._driver.lock_clock_mhz(
+                    gpu, low_mhz=low_mhz, high_mhz=high_mhz
+                ),
             )
 
     def unlock_clock(self, gpu: GpuIdentity) -> None:
@@ -170,9 +180,13 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             if not _is_one_of(held_w, ((limit_w,),)):
                 # Ours all the same, however the driver came by it: it must be known again when it is put back.
                 self._turn(replace(change, new=(held_w,)), lambda: None)
-                raise DeviceError(f"GPU {gpu.index} ({gpu.uuid}) holds {held_w:g} W after {limit_w:g} W were set")
+                raise DeviceError(
+                    f"GPU {gpu.index} ({gpu.uuid}) holds {held_w:g} W after {limit_w:g} W were set"
+                )
 
-    def _change(self, gpu: GpuIdentity, knob: Knob, *, old: Setting, new: Setting) -> KnobTurn:
+    def _change(
+        self, gpu: GpuIdentity, knob: Knob, *, old: Setting, new: Setting
+    ) -> KnobTurn:
         return KnobTurn(
             gpu_uuid=gpu.uuid,
             boot_id=self._boot_id,
@@ -214,9 +228,13 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
     def _undo(self, held: Held) -> str:
         """What was done, in words. Raises DeviceError when the knob could not be put back."""
         last = held.last
-        gpu = next((gpu for gpu in self._driver.gpus() if gpu.uuid == last.gpu_uuid), None)
+        gpu = next(
+            (gpu for gpu in self._driver.gpus() if gpu.uuid == last.gpu_uuid), None
+        )
         if gpu is None:
-            raise DeviceError("there is no such GPU now; run this again when it is back")
+            raise DeviceError(
+                "there is no such GPU now; run this again when it is back"
+            )
         if reason := self._not_ours(gpu, held):
             return reason
         if last.knob == "clock_mhz":
@@ -230,15 +248,27 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
 
     def _not_ours(self, gpu: GpuIdentity, held: Held) -> str:
         """Why the knob is not as we turned it, in words; empty = it is, as far as can be told."""
-        last, version, sample = held.last, self._driver.driver_version(), self._driver.sample(gpu)
+        last, version, sample = (
+            held.last,
+            self._driver.driver_version(),
+            self._driver.sample(gpu),
+        )
         if last.driver_version != version:
             return f"was dropped: driver {last.driver_version} has been replaced by {version}"
-        if last.energy_j is not None and sample.energy_j is not None and sample.energy_j < last.energy_j:
+        if (
+            last.energy_j is not None
+            and sample.energy_j is not None
+            and sample.energy_j < last.energy_j
+        ):
             return "was dropped: the driver was loaded anew since"
         if last.knob == "power_limit_w":
             now_w = self._driver.power_limit_w(gpu)
             is_known = _is_one_of(now_w, (held.old, *held.settings))
-            return "" if is_known else f"was left alone: somebody else set {now_w:g} W after our {last.new[0]:g}"
+            return (
+                ""
+                if is_known
+                else f"was left alone: somebody else set {now_w:g} W after our {last.new[0]:g}"
+            )
         highest_mhz = max(setting[-1] for setting in held.settings)
         if sample.clock_mhz > highest_mhz + CLOCK_TOLERANCE_MHZ:
             return f"was left alone: at {sample.clock_mhz:g} MHz our lock at {highest_mhz:g} is not in force"
@@ -248,7 +278,10 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
 def drop_other_boots(journal: KnobJournal, boot_id: str) -> tuple[PutBack, ...]:
     """Forget what was turned before this start of the machine; needs no driver."""
     return tuple(
-        PutBack(words=f"{_name(held)} was dropped: the machine was started again since", is_over=True)
+        PutBack(
+            words=f"{_name(held)} was dropped: the machine was started again since",
+            is_over=True,
+        )
         for held in journal.drop_other_boots(boot_id)
     )
 
@@ -265,4 +298,8 @@ def _name(held: Held) -> str:
 
 
 def _is_one_of(limit_w: float, settings: tuple[Setting, ...]) -> bool:
-    return any(abs(limit_w - each) <= POWER_TOLERANCE_W for setting in settings for each in setting)
+    return any(
+        abs(limit_w - each) <= POWER_TOLERANCE_W
+        for setting in settings
+        for each in setting
+    )

@@ -19,9 +19,12 @@ NOTHING = "nothing to put back"
 def main(arguments: Sequence[str]) -> int:
     """Put back what the state directory's journal names; the exit code."""
     parser = argparse.ArgumentParser(
-        prog="plimsoll-agent restore", description="Put clocks and power limits back that a dead agent left turned."
+        prog="plimsoll-agent restore",
+        description="Put clocks and power limits back that a dead agent left turned.",
     )
-    parser.add_argument("--state-dir", type=Path, required=True, help="the state directory of the agent")
+    parser.add_argument(
+        "--state-dir", type=Path, required=True, help="the state directory of the agent"
+    )
     directory: Path = parser.parse_args(arguments).state_dir
     try:
         words, is_over = restore(directory)

@@ -18,7 +18,15 @@ from typing import Protocol
 
 from agents.base.device import DeviceError, NotSupported
 from agents.gpu.mig.journal import Made, MigJournal
-from agents.gpu.mig.layout import Wanted, fits, is_same, names_of, orders, room, what_fits
+from agents.gpu.mig.layout import (
+    Wanted,
+    fits,
+    is_same,
+    names_of,
+    orders,
+    room,
+    what_fits,
+)
 from agents.gpu.nvml.mig_types import MigInstance, MigProfile, NoRoom, Placement
 from agents.gpu.nvml.types import GpuIdentity
 
@@ -38,7 +46,9 @@ class LayoutDriver(Protocol):
         """Its GPU instances."""
         ...
 
-    def create_slice(self, gpu: GpuIdentity, profile: MigProfile, placement: Placement | None) -> None:
+    def create_slice(
+        self, gpu: GpuIdentity, profile: MigProfile, placement: Placement | None
+    ) -> None:
         """Make one."""
         ...
 
@@ -58,7 +68,9 @@ def check_mode(driver: LayoutDriver, gpu: GpuIdentity) -> None:
 
 def objection(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted) -> str:
     """Why the layout cannot be had, as far as can be told without a change. Raises DeviceError."""
-    if shared := [each.id for each in driver.mig_instances(gpu) if each.compute_count > 1]:
+    if shared := [
+        each.id for each in driver.mig_instances(gpu) if each.compute_count > 1
+    ]:
         return (
             f"GPU instances {shared} of GPU {gpu.index} hold several compute instances, which could not be made again: "
             "destroy those by `nvidia-smi mig -dci` first"
@@ -69,15 +81,21 @@ def objection(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted) -> str:
     return ""
 
 
-def change(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted, journal: MigJournal) -> str:
+def change(
+    driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted, journal: MigJournal
+) -> str:
     """Give the GPU this layout, empty = no slice; what was done, in words.
 
     Raises NoRoom, InUse, NotPermitted or another DeviceError; its words say which layout the GPU has then.
     """
     present = driver.mig_instances(gpu)
-    if all(each.compute_count == 1 for each in present) and is_same(wanted, (each.profile_id for each in present)):
+    if all(each.compute_count == 1 for each in present) and is_same(
+        wanted, (each.profile_id for each in present)
+    ):
         journal.forget(gpu.uuid)
-        return f"GPU {gpu.index} has this layout already: {names_of(wanted) or 'no slice'}"
+        return (
+            f"GPU {gpu.index} has this layout already: {names_of(wanted) or 'no slice'}"
+        )
     if reason := objection(driver, gpu, wanted):
         raise NoRoom(reason)
     cut = journal.find(gpu.uuid)
@@ -90,7 +108,9 @@ def change(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted, journal: MigJ
         _undo(driver, gpu, before, error)
         journal.forget(gpu.uuid)
         kept = ",".join(each.profile for each in before) or "no slice"
-        raise type(error)(f"{error}; GPU {gpu.index} has its layout of before again: {kept}") from error
+        raise type(error)(
+            f"{error}; GPU {gpu.index} has its layout of before again: {kept}"
+        ) from error
     journal.forget(gpu.uuid)
     return f"GPU {gpu.index} has {names_of(wanted) or 'no slice'} now"
 
@@ -99,8 +119,14 @@ def slices_of(driver: LayoutDriver, gpu: GpuIdentity) -> tuple[Made, ...]:
     """The layout of now, by place."""
     names = {each.id: each.name for each in driver.mig_profiles(gpu)}
     return tuple(
-        Made(profile_id=each.profile_id, profile=names[each.profile_id], placement=each.placement)
-        for each in sorted(driver.mig_instances(gpu), key=lambda each: each.placement.start)
+        Made(
+            profile_id=each.profile_id,
+            profile=names[each.profile_id],
+            placement=each.placement,
+        )
+        for each in sorted(
+            driver.mig_instances(gpu), key=lambda each: each.placement.start
+        )
     )
 
 
@@ -118,7 +144,9 @@ def _create(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted) -> None:
             for profile in order:
                 driver.create_slice(gpu, profile, None)
         except NoRoom:
-            left = room({each.name: each.free_count or 0 for each in driver.mig_profiles(gpu)})
+            left = room(
+                {each.name: each.free_count or 0 for each in driver.mig_profiles(gpu)}
+            )
             _clear(driver, gpu)
         else:
             return
@@ -128,14 +156,20 @@ def _create(driver: LayoutDriver, gpu: GpuIdentity, wanted: Wanted) -> None:
     )
 
 
-def _undo(driver: LayoutDriver, gpu: GpuIdentity, before: tuple[Made, ...], cause: DeviceError) -> None:
+def _undo(
+    driver: LayoutDriver, gpu: GpuIdentity, before: tuple[Made, ...], cause: DeviceError
+) -> None:
     """Make the layout of before again; what of it is still there stays. Raises DeviceError when that fails."""
     try:
         profiles = {each.id: each for each in driver.mig_profiles(gpu)}
         missing = Counter(before)
         for instance in driver.mig_instances(gpu):
             name = profiles[instance.profile_id].name
-            made = Made(profile_id=instance.profile_id, profile=name, placement=instance.placement)
+            made = Made(
+                profile_id=instance.profile_id,
+                profile=name,
+                placement=instance.placement,
+            )
             if missing[made] and instance.compute_count == 1:
                 missing[made] -= 1
             else:

@@ -58,17 +58,47 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|apply|clear")
-    listing = verbs.add_parser("list", help="every GPU, its slices, and which others there is room for")
-    listing.add_argument("--state-dir", type=Path, metavar="DIR", help="of the agent; tells changes that were cut off")
-    for verb, words in (("apply", "give a GPU this layout in place of the one it has"), ("clear", "leave no slice")):
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="list|apply|clear"
+    )
+    listing = verbs.add_parser(
+        "list", help="every GPU, its slices, and which others there is room for"
+    )
+    listing.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="of the agent; tells changes that were cut off",
+    )
+    for verb, words in (
+        ("apply", "give a GPU this layout in place of the one it has"),
+        ("clear", "leave no slice"),
+    ):
         each = verbs.add_parser(verb, help=words)
-        each.add_argument("--state-dir", type=Path, metavar="DIR", required=True, help="of the agent")
-        each.add_argument("--mps-dir", type=Path, metavar="DIR", help="of MPS' sockets (default: STATE_DIR/mps)")
-        each.add_argument("--gpu", metavar="UUID", required=True, help="as `list` shows it")
-        each.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+        each.add_argument(
+            "--state-dir", type=Path, metavar="DIR", required=True, help="of the agent"
+        )
+        each.add_argument(
+            "--mps-dir",
+            type=Path,
+            metavar="DIR",
+            help="of MPS' sockets (default: STATE_DIR/mps)",
+        )
+        each.add_argument(
+            "--gpu", metavar="UUID", required=True, help="as `list` shows it"
+        )
+        each.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="say what would be done, and change nothing",
+        )
         if verb == "apply":
-            each.add_argument("--layout", metavar="PROFILES", required=True, help="e.g. 3g.71gb,1g.18gb,1g.18gb")
+            each.add_argument(
+                "--layout",
+                metavar="PROFILES",
+                required=True,
+                help="e.g. 3g.71gb,1g.18gb,1g.18gb",
+            )
     return parser
 
 
@@ -94,8 +124,14 @@ def _list(nvml: Nvml) -> Iterator[str]:
             yield from _list_slices(nvml, whole, devices.gpus())
 
 
-def _list_slices(nvml: Nvml, whole: GpuIdentity, devices: tuple[GpuIdentity, ...]) -> Iterator[str]:
-    slices = [each for each in devices if each.part is not None and each.part.whole.uuid == whole.uuid]
+def _list_slices(
+    nvml: Nvml, whole: GpuIdentity, devices: tuple[GpuIdentity, ...]
+) -> Iterator[str]:
+    slices = [
+        each
+        for each in devices
+        if each.part is not None and each.part.whole.uuid == whole.uuid
+    ]
     for each in slices:
         profile = each.part.profile if each.part else ""
         yield f"  slice {each.index}  {profile:<9}  {each.sm_count:>3} SMs  {each.memory_mib:>6g} MiB  {each.uuid}"
@@ -122,7 +158,11 @@ def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
     with held(options.state_dir) as records:
         journal = MigJournal(options.state_dir, boot_id=read_boot_id())
         check_mode(nvml, gpu)
-        wanted: Wanted = parse(options.layout, nvml.mig_profiles(gpu)) if options.verb == "apply" else ()
+        wanted: Wanted = (
+            parse(options.layout, nvml.mig_profiles(gpu))
+            if options.verb == "apply"
+            else ()
+        )
         before = slices_of(nvml, gpu)
         mps_dir = options.mps_dir or options.state_dir / "mps"
         if reason := users(nvml, gpu, devices.gpus(), records=records, mps_dir=mps_dir):
@@ -142,4 +182,6 @@ def _find(gpus: tuple[GpuIdentity, ...], uuid: str) -> GpuIdentity:
     for gpu in gpus:
         if gpu.uuid == uuid:
             return gpu
-    raise UnknownPart(f"no GPU {uuid}; this node has {', '.join(gpu.uuid for gpu in gpus)}")
+    raise UnknownPart(
+        f"no GPU {uuid}; this node has {', '.join(gpu.uuid for gpu in gpus)}"
+    )

@@ -51,7 +51,9 @@ def held(state_dir: Path) -> Iterator[OnRecord]:
     Raises DeviceError while one runs. Nothing is made here: whoever changes slices is root, and the agent often is not.
     """
     if not state_dir.is_dir():
-        raise DeviceError(f"{state_dir} is no directory; give the agent's state directory")
+        raise DeviceError(
+            f"{state_dir} is no directory; give the agent's state directory"
+        )
     with contextlib.ExitStack() as opened:
         yield OnRecord(
             replicas=_open(opened, state_dir / "workers", Record),
@@ -59,13 +61,17 @@ def held(state_dir: Path) -> Iterator[OnRecord]:
         )
 
 
-def _open(opened: contextlib.ExitStack, directory: Path, kind: type[R]) -> Records[R] | None:
+def _open(
+    opened: contextlib.ExitStack, directory: Path, kind: type[R]
+) -> Records[R] | None:
     if not directory.is_dir():
         return None
     try:
         records = Records(directory, kind, lock_wait_s=0.0)
     except DeviceError as error:
-        raise DeviceError(f"{error}. Stop the agent; it takes up the new slices when it starts again") from error
+        raise DeviceError(
+            f"{error}. Stop the agent; it takes up the new slices when it starts again"
+        ) from error
     opened.callback(records.close)
     return records
 
@@ -79,26 +85,43 @@ def users(
     mps_dir: Path,
 ) -> str:
     """Who uses the GPU or one of its slices; `devices`: of the node. Raises DeviceError where that cannot be seen."""
-    mine = [gpu, *(each for each in devices if each.part is not None and whole_of(each).uuid == gpu.uuid)]
+    mine = [
+        gpu,
+        *(
+            each
+            for each in devices
+            if each.part is not None and whole_of(each).uuid == gpu.uuid
+        ),
+    ]
     pids = sorted({process.pid for each in mine for process in driver.processes(each)})
     if pids:
         return f"GPU {gpu.index} is in use by processes {_some(pids)}: drain it, or end them"
-    for kind, names in (("replicas", _names(records.replicas, gpu)), ("tasks", _names(records.tasks, gpu))):
+    for kind, names in (
+        ("replicas", _names(records.replicas, gpu)),
+        ("tasks", _names(records.tasks, gpu)),
+    ):
         if names:
             return f"{kind} {_some(names)} are on record for GPU {gpu.index}: cordon and drain the node first"
     if daemons := asyncio.run(_daemons(mine, sorted(mps_dir.glob(f"*/{MARK}")))):
         quits = "; ".join(
-            f"echo quit | CUDA_MPS_PIPE_DIRECTORY={each}/pipe nvidia-cuda-mps-control" for each in daemons
+            f"echo quit | CUDA_MPS_PIPE_DIRECTORY={each}/pipe nvidia-cuda-mps-control"
+            for each in daemons
         )
         return f"MPS daemons of ours hold GPU {gpu.index}: end them by `{quits}`"
     return ""
 
 
-def _names(records: Records[Record] | Records[TaskProcessRecord] | None, gpu: GpuIdentity) -> list[str]:
+def _names(
+    records: Records[Record] | Records[TaskProcessRecord] | None, gpu: GpuIdentity
+) -> list[str]:
     """Of those that have or had processes on the GPU or its slices; one that has finished needs it no more."""
     found = records.load() if records else ()
     mine = [each for each in found if whole_index(each.gpu_index) == gpu.index]
-    return [each.id for each in mine if not (isinstance(each, TaskProcessRecord) and each.phase == "finished")]
+    return [
+        each.id
+        for each in mine
+        if not (isinstance(each, TaskProcessRecord) and each.phase == "finished")
+    ]
 
 
 async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:
@@ -112,4 +135,6 @@ async def _daemons(gpus: list[GpuIdentity], marks: list[Path]) -> list[Path]:
 
 
 def _some(found: list[int] | list[str]) -> str:
-    return ", ".join(map(str, found[:MAX_NAMED])) + (" ..." if len(found) > MAX_NAMED else "")
+    return ", ".join(map(str, found[:MAX_NAMED])) + (
+        " ..." if len(found) > MAX_NAMED else ""
+    )

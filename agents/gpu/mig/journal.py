@@ -48,7 +48,9 @@ class MigJournal:
         """Raises DeviceError where the file cannot be read."""
         self._path = directory / NAME
         self._boot_id = boot_id
-        self._cuts = {each.gpu_uuid: each for each in _load(self._path) if each.boot_id == boot_id}
+        self._cuts = {
+            each.gpu_uuid: each for each in _load(self._path) if each.boot_id == boot_id
+        }
 
     def all(self) -> tuple[Cut, ...]:
         """Every change that was cut off since the machine was started, by GPU."""
@@ -58,22 +60,34 @@ class MigJournal:
         """The change of a GPU that was cut off."""
         return self._cuts.get(gpu_uuid)
 
-    def note(self, gpu_uuid: str, before: tuple[Made, ...], wanted: tuple[str, ...]) -> None:
+    def note(
+        self, gpu_uuid: str, before: tuple[Made, ...], wanted: tuple[str, ...]
+    ) -> None:
         """A change begins. Raises DeviceError."""
-        cut = Cut(gpu_uuid=gpu_uuid, boot_id=self._boot_id, before=before, wanted=wanted)
+        cut = Cut(
+            gpu_uuid=gpu_uuid, boot_id=self._boot_id, before=before, wanted=wanted
+        )
         self._write({**self._cuts, gpu_uuid: cut}, "nothing was changed")
 
     def forget(self, gpu_uuid: str) -> None:
         """A change is over, one way or the other. Raises DeviceError."""
         if gpu_uuid in self._cuts:
             left = {uuid: cut for uuid, cut in self._cuts.items() if uuid != gpu_uuid}
-            self._write(left, "the slices are as `mig list` shows them, and the same command ends the change")
+            self._write(
+                left,
+                "the slices are as `mig list` shows them, and the same command ends the change",
+            )
 
     def _write(self, cuts: dict[str, Cut], else_words: str) -> None:
         try:
-            replace_file(self._path, msgspec.json.encode([cut for _, cut in sorted(cuts.items())]))
+            replace_file(
+                self._path,
+                msgspec.json.encode([cut for _, cut in sorted(cuts.items())]),
+            )
         except OSError as error:
-            raise DeviceError(f"{self._path} cannot be written: {error.strerror}; {else_words}") from error
+            raise DeviceError(
+                f"{self._path} cannot be written: {error.strerror}; {else_words}"
+            ) from error
         self._cuts = cuts
 
 
@@ -83,4 +97,6 @@ def _load(path: Path) -> tuple[Cut, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, msgspec.MsgspecError) as error:
-        raise DeviceError(f"{path} cannot be read: {error}; look at the GPUs' slices, then remove it") from error
+        raise DeviceError(
+            f"{path} cannot be read: {error}; look at the GPUs' slices, then remove it"
+        ) from error

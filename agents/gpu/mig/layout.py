@@ -30,30 +30,51 @@ def parse(text: str, profiles: Sequence[MigProfile]) -> Wanted:
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = ", ".join(f"{each.name} (at most {each.max_count})" for each in profiles)
     if unknown := sorted(set(names) - by_name.keys()):
-        raise OutOfRange(f"this GPU has no slice {', '.join(unknown)}; it can have {known}")
+        raise OutOfRange(
+            f"this GPU has no slice {', '.join(unknown)}; it can have {known}"
+        )
     if not names or len(names) > MAX_SLICES:
-        raise OutOfRange(f"a layout has 1 to {MAX_SLICES} slices, not {len(names)}; this GPU can have {known}")
-    return tuple(sorted((by_name[name] for name in names), key=lambda each: (-each.slice_count, -each.memory_mib)))
+        raise OutOfRange(
+            f"a layout has 1 to {MAX_SLICES} slices, not {len(names)}; this GPU can have {known}"
+        )
+    return tuple(
+        sorted(
+            (by_name[name] for name in names),
+            key=lambda each: (-each.slice_count, -each.memory_mib),
+        )
+    )
 
 
 def fits(wanted: Sequence[MigProfile], taken: tuple[Placement, ...] = ()) -> bool:
     """Whether all have a place beside one another."""
     if not wanted:
         return True
-    free = (each for each in wanted[0].placements if not any(each.overlaps(other) for other in taken))
+    free = (
+        each
+        for each in wanted[0].placements
+        if not any(each.overlaps(other) for other in taken)
+    )
     return any(fits(wanted[1:], (*taken, place)) for place in free)
 
 
 def what_fits(wanted: Wanted, profiles: Sequence[MigProfile]) -> str:
     """The most of the wanted that fits, and what else there is room for beside it."""
-    most = next(part for size in range(len(wanted), -1, -1) for part in combinations(wanted, size) if fits(part))
+    most = next(
+        part
+        for size in range(len(wanted), -1, -1)
+        for part in combinations(wanted, size)
+        if fits(part)
+    )
     beside = room({each.name: _how_many(each, most) for each in profiles})
     return f"{names_of(most) or 'none of them'} would fit; beside that there is room for {beside}"
 
 
 def room(counts: dict[str, int]) -> str:
     """How many of each kind, in words."""
-    return " or ".join(f"{count} x {name}" for name, count in counts.items() if count) or "nothing"
+    return (
+        " or ".join(f"{count} x {name}" for name, count in counts.items() if count)
+        or "nothing"
+    )
 
 
 def orders(wanted: Wanted) -> Iterator[Wanted]:
@@ -72,7 +93,11 @@ def is_same(wanted: Wanted, present: Iterable[int]) -> bool:
 
 
 def _how_many(profile: MigProfile, beside: Sequence[MigProfile]) -> int:
-    return next(count for count in range(profile.max_count, -1, -1) if fits((*beside, *[profile] * count)))
+    return next(
+        count
+        for count in range(profile.max_count, -1, -1)
+        if fits((*beside, *[profile] * count))
+    )
 
 
 def _distinct(found: Iterable[Wanted]) -> Iterator[Wanted]:

@@ -17,8 +17,18 @@ ServerState: TypeAlias = Literal["none", "initializing", "active", "fault", "unk
 NO_DAEMON = "Cannot find MPS control daemon process"
 ALREADY_RUNNING = "An instance of this daemon is already running"
 _REFUSALS = ("Insufficient privileges", "Not enough privilege")
-_STATES: dict[str, ServerState] = {"INITIALIZING": "initializing", "ACTIVE": "active", "FAULT": "fault"}
-_WORST_FIRST: tuple[ServerState, ...] = ("fault", "unknown", "initializing", "active", "none")
+_STATES: dict[str, ServerState] = {
+    "INITIALIZING": "initializing",
+    "ACTIVE": "active",
+    "FAULT": "fault",
+}
+_WORST_FIRST: tuple[ServerState, ...] = (
+    "fault",
+    "unknown",
+    "initializing",
+    "active",
+    "none",
+)
 
 _LOG_SAYS = (
     (
@@ -48,9 +58,13 @@ def lines_of(command: str, said: str, complaint: str) -> tuple[str, ...]:
     if NO_DAEMON in complaint:
         raise NoDaemon(f"no MPS daemon answered {command!r}: start it again")
     if refusal := next((line for line in lines if line.startswith(_REFUSALS)), ""):
-        raise NotPermitted(f"the MPS daemon refuses {command!r}: {refusal}; run the agent as the daemon's user or root")
+        raise NotPermitted(
+            f"the MPS daemon refuses {command!r}: {refusal}; run the agent as the daemon's user or root"
+        )
     if lines and lines[0].startswith("Unknown command"):
-        raise NotSupported(f"this release of MPS has no {command.split(' ', 1)[0]!r}: {lines[0]}")
+        raise NotSupported(
+            f"this release of MPS has no {command.split(' ', 1)[0]!r}: {lines[0]}"
+        )
     return lines
 
 
@@ -59,7 +73,9 @@ def pids(lines: tuple[str, ...]) -> tuple[int, ...]:
     if is_gone(lines):
         return ()
     if not all(line.strip().isdigit() for line in lines):
-        raise DeviceError(f"the MPS daemon should list process ids, and said {' / '.join(lines)!r}")
+        raise DeviceError(
+            f"the MPS daemon should list process ids, and said {' / '.join(lines)!r}"
+        )
     return tuple(sorted(int(line) for line in lines))
 
 
@@ -90,7 +106,11 @@ def is_zero(lines: tuple[str, ...]) -> bool:
 
 def is_gone(lines: tuple[str, ...]) -> bool:
     """Whether the answer is `Server N not found`."""
-    return bool(lines) and lines[0].startswith("Server ") and lines[0].rstrip("!").endswith("not found")
+    return (
+        bool(lines)
+        and lines[0].startswith("Server ")
+        and lines[0].rstrip("!").endswith("not found")
+    )
 
 
 def explanation(log: str) -> str:

@@ -41,7 +41,11 @@ class Control:
         self._program, self._directory = program, directory
         self._answer_s, self._log_limit_mib = answer_s, log_limit_mib
         self._environment = {
-            **{name: value for name, value in environment.items() if not name.startswith("CUDA_MPS_")},
+            **{
+                name: value
+                for name, value in environment.items()
+                if not name.startswith("CUDA_MPS_")
+            },
             "CUDA_VISIBLE_DEVICES": directory.gpu_uuid,
             "CUDA_MPS_PIPE_DIRECTORY": str(directory.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(directory.log),
@@ -61,7 +65,9 @@ class Control:
         self._directory.cut_logs(self._log_limit_mib)
         return answers.lines_of(command, said, complaint)
 
-    async def run(self, *options: str, command: str = "", more_s: float = 0.0) -> tuple[str, str]:
+    async def run(
+        self, *options: str, command: str = "", more_s: float = 0.0
+    ) -> tuple[str, str]:
         """Standard output and error of one call; its exit status says nothing. `more_s`: beyond the usual limit.
 
         Standard input is never the agent's: with an option that it does not know the program waits for commands.
@@ -71,7 +77,9 @@ class Control:
             process = await asyncio.create_subprocess_exec(
                 self._program,
                 *options,
-                stdin=asyncio.subprocess.PIPE if command else asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE
+                if command
+                else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=self._environment,
@@ -81,7 +89,9 @@ class Control:
             raise NotSupported(f"{self._program} cannot be run: {error}") from error
         given = f"{command}\n".encode() if command else None
         try:
-            said, complaint = await asyncio.wait_for(process.communicate(given), limit_s)
+            said, complaint = await asyncio.wait_for(
+                process.communicate(given), limit_s
+            )
         except TimeoutError as error:
             raise DeviceError(
                 f"{self._program} gave no answer to {command or options[0]!r} in {limit_s:g} s; the MPS daemon of GPU "

@@ -151,7 +151,11 @@ class Mps:
                 return ()
             await self._within(drain_s, self._has_no_clients)
             left = await self._clients()
-            if stuck := [pid for pid, server in left.items() if not await self._terminate(server, pid)]:
+            if stuck := [
+                pid
+                for pid, server in left.items()
+                if not await self._terminate(server, pid)
+            ]:
                 raise DeviceError(
                     f"clients {stuck} of GPU {self.gpu_uuid} do not let themselves be terminated, so the MPS daemon "
                     "was left running: killing them at work may hang the GPU; end them by hand and stop again"
@@ -193,7 +197,9 @@ class Mps:
         """
         clients = await self._clients()
         if pid not in clients:
-            raise UnknownPart(f"process {pid} is no MPS client of GPU {self.gpu_uuid}; those are {list(clients)}")
+            raise UnknownPart(
+                f"process {pid} is no MPS client of GPU {self.gpu_uuid}; those are {list(clients)}"
+            )
         return await self._terminate(clients[pid], pid)
 
     async def recover(self) -> None:
@@ -207,10 +213,15 @@ class Mps:
                 f"GPU {self.gpu_uuid} stays in FAULT while clients {left} live: all processes on it must end"
             )
         if await self.server_state() == "unknown":
-            await self._drop_servers()  # Release 535 does not tell FAULT: a fresh server has none.
+            await (
+                self._drop_servers()
+            )  # Release 535 does not tell FAULT: a fresh server has none.
         if await self._within(self._settings.recover_s, self._is_well):
             return
-        log.warning("GPU %s: the MPS server stays broken without clients; starting another", self.gpu_uuid)
+        log.warning(
+            "GPU %s: the MPS server stays broken without clients; starting another",
+            self.gpu_uuid,
+        )
         await self._drop_servers()
         if not await self._within(self._settings.answer_s, self._is_well):
             raise DeviceError(
@@ -218,7 +229,9 @@ class Mps:
                 "daemon and start it again; if that changes nothing, reset the GPU"
             )
 
-    def client_environment(self, sm_percent: float, memory_mib: float, is_best_effort: bool) -> Mapping[str, str]:
+    def client_environment(
+        self, sm_percent: float, memory_mib: float, is_best_effort: bool
+    ) -> Mapping[str, str]:
         """Environment of one replica's process, on top of what it needs otherwise; fixed for its life.
 
         MPS fails open: ask `is_alive()` before the process starts, and let it prove its share before it takes
@@ -236,16 +249,24 @@ class Mps:
         """What there is, by as few questions as may be: each starts a process, and a replica waits for them."""
         if reason := self._control.why_missing() or self.directory.objection():
             return _Seen(why_not=reason)
-        if reason := why_foreign(self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)):
+        if reason := why_foreign(
+            self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)
+        ):
             return _Seen(why_not=reason)
         try:
-            default, listed = await both(self._ask(_GET_DEFAULT), self._ask(_LIST_SERVERS))
+            default, listed = await both(
+                self._ask(_GET_DEFAULT), self._ask(_LIST_SERVERS)
+            )
             percent, servers = answers.percent(default), answers.pids(listed)
         except NoDaemon:
             return _Seen()
         except DeviceError as error:
             return _Seen(why_not=str(error))
-        return _Seen(why_not=self._foreign_owner(servers), default_percent=percent, servers=servers)
+        return _Seen(
+            why_not=self._foreign_owner(servers),
+            default_percent=percent,
+            servers=servers,
+        )
 
     async def _default_percent(self) -> float | None:
         """The daemon's; None where none answers."""
@@ -256,11 +277,16 @@ class Mps:
 
     def _foreign_owner(self, servers: tuple[int, ...]) -> str:
         """Why the daemon that runs cannot be ours; empty = it can."""
-        owner, own, clients = self.directory.daemon_uid(), os.getuid(), self._settings.client_uid
+        owner, own, clients = (
+            self.directory.daemon_uid(),
+            os.getuid(),
+            self._settings.client_uid,
+        )
         # Root may change every daemon, but one of another user starts no server for our clients.
         if owner not in (None, own) and (own != 0 or owner != clients):
             return (
-                f"the daemon in {self.directory.path} is UID {owner}'s; this agent is {own}, its replicas are {clients}"
+                f"the daemon in {self.directory.path} is UID {owner}'s; this agent is "
+                f"{own}, its replicas are {clients}"
             )
         for server in servers:
             try:
@@ -284,7 +310,9 @@ class Mps:
             if await self.is_alive():
                 return True
             if answers.ALREADY_RUNNING not in said:
-                raise LaunchFailed(f"the MPS daemon of GPU {self.gpu_uuid} does not start: {said.strip() or 'no word'}")
+                raise LaunchFailed(
+                    f"the MPS daemon of GPU {self.gpu_uuid} does not start: {said.strip() or 'no word'}"
+                )
             return False
 
         if not await self._within(self._settings.start_s, is_up):
@@ -298,7 +326,9 @@ class Mps:
         of the servers."""
         if seen.default_percent != 100.0:
             await self._set_percent("set_default_active_thread_percentage 100")
-        state, _ = await both(self._worst_of(seen.servers), self._reset_servers(seen.servers))
+        state, _ = await both(
+            self._worst_of(seen.servers), self._reset_servers(seen.servers)
+        )
         return state
 
     async def _reset_servers(self, servers: tuple[int, ...]) -> None:
@@ -308,15 +338,21 @@ class Mps:
     async def _set_percent(self, command: str) -> None:
         answer = await self._ask(command)
         if not answers.is_gone(answer) and answers.percent(answer) != 100.0:
-            raise DeviceError(f"the MPS daemon of GPU {self.gpu_uuid} answers {command!r} with {' / '.join(answer)!r}")
+            raise DeviceError(
+                f"the MPS daemon of GPU {self.gpu_uuid} answers {command!r} with {' / '.join(answer)!r}"
+            )
 
     async def _quit(self) -> None:
         quit_s = self._settings.quit_s
-        said, complaint = await self._control.run(command=f"quit -t {math.ceil(quit_s)}", more_s=quit_s)
+        said, complaint = await self._control.run(
+            command=f"quit -t {math.ceil(quit_s)}", more_s=quit_s
+        )
         if answers.NO_DAEMON not in complaint:
             answers.lines_of("quit", said, complaint)
         if not await self._within(self._settings.answer_s, self._is_dead):
-            raise DeviceError(f"the MPS daemon of GPU {self.gpu_uuid} took `quit` and still answers: {said.strip()}")
+            raise DeviceError(
+                f"the MPS daemon of GPU {self.gpu_uuid} took `quit` and still answers: {said.strip()}"
+            )
 
     async def _drop_servers(self) -> None:
         """End the servers at once, which is safe without clients; the next client gets another."""
@@ -332,15 +368,22 @@ class Mps:
         """Servers by the PIDs of their clients, ascending."""
         found: dict[int, int] = {}
         for server in await self._servers():
-            found |= dict.fromkeys(answers.pids(await self._ask(f"get_client_list {server}")), server)
+            found |= dict.fromkeys(
+                answers.pids(await self._ask(f"get_client_list {server}")), server
+            )
         return dict(sorted(found.items()))
 
     async def _terminate(self, server: int, pid: int) -> bool:
         """Whether the client has nothing on the GPU any more; one that left by itself meanwhile has nothing either."""
-        return answers.is_zero(await self._ask(f"terminate_client {server} {pid}")) or pid not in await self._clients()
+        return (
+            answers.is_zero(await self._ask(f"terminate_client {server} {pid}"))
+            or pid not in await self._clients()
+        )
 
     async def _worst_of(self, servers: tuple[int, ...]) -> ServerState:
-        return answers.worst(tuple([await self._state_of(server) for server in servers]))
+        return answers.worst(
+            tuple([await self._state_of(server) for server in servers])
+        )
 
     async def _state_of(self, server: int) -> ServerState:
         try:
@@ -353,7 +396,9 @@ class Mps:
 
     async def _takes_clients(self) -> bool:
         state = await self.server_state()
-        return state == "active" or (state == "unknown" and any(map(self._was_ready, await self._servers())))
+        return state == "active" or (
+            state == "unknown" and any(map(self._was_ready, await self._servers()))
+        )
 
     def _was_ready(self, server: int) -> bool:
         """Whether a server took clients once, where the release does not tell its state: one that cannot start ends
@@ -361,7 +406,10 @@ class Mps:
         if f"NEW SERVER {server}: Ready" in self.directory.log_tail():
             return True
         try:
-            return time.time() - psutil.Process(server).create_time() > self._settings.answer_s
+            return (
+                time.time() - psutil.Process(server).create_time()
+                > self._settings.answer_s
+            )
         except psutil.Error:
             return False
 
@@ -371,7 +419,9 @@ class Mps:
     async def _is_dead(self) -> bool:
         return not await self.is_alive()
 
-    async def _within(self, limit_s: float, holds: Callable[[], Awaitable[bool]]) -> bool:
+    async def _within(
+        self, limit_s: float, holds: Callable[[], Awaitable[bool]]
+    ) -> bool:
         """Whether it holds within that time; asked at least once."""
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while not await holds():

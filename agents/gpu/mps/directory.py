@@ -45,7 +45,9 @@ class MpsDirectory:
             return f"{self.pipe} has {length} characters, MPS takes {MAX_PIPE_PATH}; choose a shorter directory"
         if (owner := self._marked_gpu()) not in ("", self.gpu_uuid):
             return f"{self.path} belongs to GPU {owner}; every GPU needs a directory of its own"
-        standing = next(each for each in (self.path, *self.path.parents) if os.access(each, os.F_OK))
+        standing = next(
+            each for each in (self.path, *self.path.parents) if os.access(each, os.F_OK)
+        )
         if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
             return f"UID {os.getuid()} cannot write to {standing}, which must hold the daemon's directories"
         return ""
@@ -63,7 +65,9 @@ class MpsDirectory:
                 each.chmod(mode)
             replace_file(self.path / MARK, self.gpu_uuid.encode())
         except OSError as error:
-            raise LaunchFailed(f"{self.path} cannot be made ready for MPS: {error}") from error
+            raise LaunchFailed(
+                f"{self.path} cannot be made ready for MPS: {error}"
+            ) from error
 
     def daemon_uid(self) -> int | None:
         """Whose daemon made the socket; None without one."""

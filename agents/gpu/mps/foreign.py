@@ -39,7 +39,11 @@ class MpsProcess:
 
 def why_foreign(gpu_uuid: str, pipe: Path, processes: Iterable[MpsProcess]) -> str:
     """Why MPS must not be used on this GPU; empty = nobody else's is there."""
-    found = [each for each in processes if each.pipe != str(pipe) and _may_use(each, gpu_uuid)]
+    found = [
+        each
+        for each in processes
+        if each.pipe != str(pipe) and _may_use(each, gpu_uuid)
+    ]
     if not found:
         return ""
     named = ", ".join(_named(each) for each in found[:8])

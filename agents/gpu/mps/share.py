@@ -26,17 +26,23 @@ def thread_percentage(sm_percent: float) -> str:
     """
     _check_percent(sm_percent)
     # 1e-7 takes away the noise of floats: 30.000000000000004 stays 30.
-    return f"{min(100.0, math.ceil(sm_percent * 1e4 - 1e-7) / 1e4):.4f}".rstrip("0").rstrip(".")
+    return f"{min(100.0, math.ceil(sm_percent * 1e4 - 1e-7) / 1e4):.4f}".rstrip(
+        "0"
+    ).rstrip(".")
 
 
 def memory_limit(memory_mib: float) -> str:
     """CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of the only GPU that the process sees; OutOfRange unless positive."""
     if not 0.0 < memory_mib < math.inf:
-        raise OutOfRange(f"a memory limit must be finite and above 0 MiB, not {memory_mib:g}")
+        raise OutOfRange(
+            f"a memory limit must be finite and above 0 MiB, not {memory_mib:g}"
+        )
     return f"0={math.ceil(memory_mib)}M"
 
 
-def expected_sms(total_sms: int, sm_percent: float, step_sms: int = DEFAULT_STEP_SMS) -> int:
+def expected_sms(
+    total_sms: int, sm_percent: float, step_sms: int = DEFAULT_STEP_SMS
+) -> int:
     """SMs that a replica of that share should see: rounded down to whole steps, at least one step."""
     _check_percent(sm_percent)
     if not 1 <= step_sms <= total_sms:
@@ -46,7 +52,12 @@ def expected_sms(total_sms: int, sm_percent: float, step_sms: int = DEFAULT_STEP
     return total_sms if sm_percent >= 100.0 else max(1, steps) * step_sms
 
 
-def objection(reported_sms: int, total_sms: int, sm_percent: float, step_sms: int = DEFAULT_STEP_SMS) -> str:
+def objection(
+    reported_sms: int,
+    total_sms: int,
+    sm_percent: float,
+    step_sms: int = DEFAULT_STEP_SMS,
+) -> str:
     """Why the SM count that a replica reports does not show its share in force; empty = it does.
 
     One step more or less is let pass, as NVIDIA gives no table of its rounding; all SMs below 100 % never are.
@@ -64,7 +75,12 @@ def objection(reported_sms: int, total_sms: int, sm_percent: float, step_sms: in
     return ""
 
 
-def proves(reported_sms: int, total_sms: int, sm_percent: float, step_sms: int = DEFAULT_STEP_SMS) -> bool:
+def proves(
+    reported_sms: int,
+    total_sms: int,
+    sm_percent: float,
+    step_sms: int = DEFAULT_STEP_SMS,
+) -> bool:
     """Whether the SM count that a replica reports shows its share in force."""
     return not objection(reported_sms, total_sms, sm_percent, step_sms)
 
@@ -76,4 +92,6 @@ def step_sms(reported: Iterable[int]) -> int:
 
 def _check_percent(sm_percent: float) -> None:
     if not 0.0 < sm_percent <= 100.0:
-        raise OutOfRange(f"an SM percent must be above 0 and at most 100, not {sm_percent:g}")
+        raise OutOfRange(
+            f"an SM percent must be above 0 and at most 100, not {sm_percent:g}"
+        )

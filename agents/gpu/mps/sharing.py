@@ -36,7 +36,9 @@ class Sharing(Protocol):
         """What an operator should know."""
         ...
 
-    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
+    async def environment(
+        self, part: ReplicaCommand | TaskCommand
+    ) -> Mapping[str, str]:
         """On top of what the process of a replica or task needs otherwise. Raises DeviceError."""
         ...
 
@@ -68,8 +70,14 @@ class ByTurns:
     def problem(self) -> str:
         return f"GPU {self._gpu.index} is shared by turns, SM percents are not in force: {self._why}"
 
-    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:  # noqa: ARG002  no limits
-        return {"CUDA_VISIBLE_DEVICES": self._gpu.uuid, "CUDA_MPS_PIPE_DIRECTORY": NO_DAEMON_PIPE}
+    async def environment(
+        self,
+        part: ReplicaCommand | TaskCommand,  # noqa: ARG002  no limits
+    ) -> Mapping[str, str]:
+        return {
+            "CUDA_VISIBLE_DEVICES": self._gpu.uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": NO_DAEMON_PIPE,
+        }
 
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  nothing was promised
         return ""
@@ -95,7 +103,9 @@ class UnderMps:
     def problem(self) -> str:
         return ""
 
-    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
+    async def environment(
+        self, part: ReplicaCommand | TaskCommand
+    ) -> Mapping[str, str]:
         state = await self._mps.start()
         if state == "fault":
             if clients := await self._mps.client_pids():
@@ -106,7 +116,9 @@ class UnderMps:
         if state != "active":
             await self._mps.start_server()
         is_task = isinstance(part, TaskCommand)
-        return self._mps.client_environment(part.sm_percent, part.memory_mib, is_best_effort=is_task)
+        return self._mps.client_environment(
+            part.sm_percent, part.memory_mib, is_best_effort=is_task
+        )
 
     async def objection(self, proof: Proof) -> str:
         if proof.sm_count is not None and self._total_sms is not None:
@@ -123,7 +135,9 @@ class UnderMps:
             clients = set(pids).intersection(await self._mps.client_pids())
             return all([await self._is_terminated(pid) for pid in sorted(clients)])
         except DeviceError:
-            return not await self._mps.is_alive()  # Without a daemon there is nobody to be harmed.
+            return (
+                not await self._mps.is_alive()
+            )  # Without a daemon there is nobody to be harmed.
 
     async def _is_terminated(self, pid: int) -> bool:
         try:
@@ -140,10 +154,16 @@ class UnderMps:
 
 async def prove(sharings: Mapping[int, Sharing], proof: Proof) -> str:
     """Why a replica must not take requests, as its GPU's sharing sees it: `Hooks.prove`."""
-    return await sharings[proof.gpu_index].objection(proof) if proof.gpu_index in sharings else ""
+    return (
+        await sharings[proof.gpu_index].objection(proof)
+        if proof.gpu_index in sharings
+        else ""
+    )
 
 
-async def terminate_clients(sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]) -> bool:
+async def terminate_clients(
+    sharings: Mapping[int, Sharing], gpu_index: int, pids: tuple[int, ...]
+) -> bool:
     """Whether processes may be killed: `Hooks.terminate`; a GPU that is not known (-1) has all of them asked."""
     asked = [sharings[gpu_index]] if gpu_index in sharings else list(sharings.values())
     return all([await each.terminate_clients(pids) for each in asked])
@@ -157,7 +177,11 @@ def why_no_checkpoint(sharings: Mapping[int, Sharing], gpu_index: int) -> str:
 
 
 async def make_sharing(
-    gpu: GpuIdentity, directory: Path, *, total_sms: int | None, make_mps: Callable[[str, Path], Mps] = Mps
+    gpu: GpuIdentity,
+    directory: Path,
+    *,
+    total_sms: int | None,
+    make_mps: Callable[[str, Path], Mps] = Mps,
 ) -> Sharing:
     """MPS where it works on this GPU, with its daemon in `directory`/<index>; else turns."""
     mps = make_mps(gpu.uuid, directory / str(gpu.index))

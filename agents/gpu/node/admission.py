@@ -9,18 +9,30 @@ from agents.gpu.node.foreign_memory import ForeignMemory, Holder
 from agents.gpu.nvml.types import GpuIdentity
 
 
-def require_room(memory: ForeignMemory, gpu: GpuIdentity, holders: Iterable[Holder], part: str, mib: float) -> None:
+def require_room(
+    memory: ForeignMemory,
+    gpu: GpuIdentity,
+    holders: Iterable[Holder],
+    part: str,
+    mib: float,
+) -> None:
     """Raises LaunchFailed where `part`, in words, has no room beside those who hold memory."""
     if reason := memory.objection(gpu, holders, mib):
         raise LaunchFailed(f"{part} needs {mib:g} MiB; {reason}")
 
 
-async def environment_of(sharing: Sharing, gpu: GpuIdentity, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
+async def environment_of(
+    sharing: Sharing, gpu: GpuIdentity, part: ReplicaCommand | TaskCommand
+) -> Mapping[str, str]:
     """What its process needs for its share of the GPU. Raises LaunchFailed."""
     try:
         return await sharing.environment(part)
     except LaunchFailed:
         raise
     except DeviceError as error:
-        name = f"task {part.name}" if isinstance(part, TaskCommand) else f"replica {part.id}"
+        name = (
+            f"task {part.name}"
+            if isinstance(part, TaskCommand)
+            else f"replica {part.id}"
+        )
         raise LaunchFailed(f"{name} cannot share GPU {gpu.index}: {error}") from error

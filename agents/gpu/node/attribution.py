@@ -163,17 +163,25 @@ def _use(window: GpuWindow, part: GrantedPart) -> PartUse:
     )
 
 
-def _sm_percent(window: GpuWindow, part: GrantedPart, mine: Sequence[OwnedProcess]) -> tuple[float | None, bool]:
+def _sm_percent(
+    window: GpuWindow, part: GrantedPart, mine: Sequence[OwnedProcess]
+) -> tuple[float | None, bool]:
     """Percent of the GPU's SMs over the window, and whether it is estimated."""
     told = [each.time_percent for each in mine if each.time_percent is not None]
-    is_client = part.is_limited and (not window.tells_clients or any(each.is_mps for each in mine))
+    is_client = part.is_limited and (
+        not window.tells_clients or any(each.is_mps for each in mine)
+    )
     if is_client or (part.is_limited and not mine):
         if told:
             return min(100.0, math.fsum(told)) * part.sm_share, True
-        return (None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share), True
+        return (
+            None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share
+        ), True
     if told or window.tells_use:
         return min(100.0, math.fsum(told)), False
-    return (None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share), True
+    return (
+        None if part.busy_share is None else 100.0 * part.busy_share * part.sm_share
+    ), True
 
 
 def _others(window: GpuWindow) -> PartUse:
@@ -196,18 +204,28 @@ def _sum(known: Iterable[float | None]) -> float | None:
     return math.fsum(found) if found else None
 
 
-def _with_energy(window: GpuWindow, uses: Sequence[PartUse], granted: Mapping[Key, float]) -> tuple[PartUse, ...]:
+def _with_energy(
+    window: GpuWindow, uses: Sequence[PartUse], granted: Mapping[Key, float]
+) -> tuple[PartUse, ...]:
     """With the GPU's energy divided. A part of whose use nothing is known is taken to have used what it was granted."""
     total_mj = round(1000.0 * window.energy_j)
     grants = [granted.get((use.kind, use.name), 0.0) for use in uses]
     grants[-1] = max(0.0, 100.0 - math.fsum(grants))
-    active = [grant if use.sm_percent is None else use.sm_percent for use, grant in zip(uses, grants, strict=True)]
+    active = [
+        grant if use.sm_percent is None else use.sm_percent
+        for use, grant in zip(uses, grants, strict=True)
+    ]
     active[-1] = 0.0
     idle_mj = min(total_mj, round(1000.0 * window.idle_w * window.seconds))
     if not any(active):
         idle_mj = total_mj
-    pairs = zip(divide(idle_mj, grants), divide(total_mj - idle_mj, active), strict=True)
-    return tuple(replace(use, energy_mj=idle + run) for use, (idle, run) in zip(uses, pairs, strict=True))
+    pairs = zip(
+        divide(idle_mj, grants), divide(total_mj - idle_mj, active), strict=True
+    )
+    return tuple(
+        replace(use, energy_mj=idle + run)
+        for use, (idle, run) in zip(uses, pairs, strict=True)
+    )
 
 
 def divide(total: int, weights: Sequence[float]) -> tuple[int, ...]:
@@ -252,21 +270,31 @@ class Judge:
         self._streaks = kept  # Of parts that are gone nothing is remembered.
         return judged
 
-    def _judge(self, use: PartUse, kept: dict[tuple[int, Key, Quantity], _Streak]) -> PartUse:
+    def _judge(
+        self, use: PartUse, kept: dict[tuple[int, Key, Quantity], _Streak]
+    ) -> PartUse:
         excess = {each.quantity: each.used for each in use.excesses}
         over = []
         for quantity, granted in use.grants:
             key = (use.gpu_index, (use.kind, use.name), quantity)
             streak = kept[key] = self._streaks.get(key, _Streak())
-            _count(streak, excess.get(quantity, 0.0), granted, slack_of(quantity, granted))
+            _count(
+                streak, excess.get(quantity, 0.0), granted, slack_of(quantity, granted)
+            )
             if streak.is_on:
-                over.append(FoundOveruse(quantity=quantity, granted=granted, used=streak.worst))
+                over.append(
+                    FoundOveruse(quantity=quantity, granted=granted, used=streak.worst)
+                )
         return replace(use, over=tuple(over)) if over else use
 
 
 def slack_of(quantity: Quantity, granted: float) -> float:
     """How much above the grant is no overuse."""
-    return max(MEMORY_SLACK * granted, MEMORY_SLACK_MIB) if quantity == "memory" else SM_SLACK_PERCENT
+    return (
+        max(MEMORY_SLACK * granted, MEMORY_SLACK_MIB)
+        if quantity == "memory"
+        else SM_SLACK_PERCENT
+    )
 
 
 def _count(streak: _Streak, used: float, granted: float, slack: float) -> None:

@@ -117,14 +117,21 @@ class GpuDevice:
     """One node's GPUs."""
 
     def __init__(
-        self, parts: GpuParts, clock: Clock, *, keeps_replicas: bool = False, looks: Looks = DEFAULT_LOOKS
+        self,
+        parts: GpuParts,
+        clock: Clock,
+        *,
+        keeps_replicas: bool = False,
+        looks: Looks = DEFAULT_LOOKS,
     ) -> None:
         """`keeps_replicas`: they go on when this is closed, for the next agent to adopt."""
         self.router = parts.router
         self._parts, self._clock, self._keeps_replicas = parts, clock, keeps_replicas
         self._gpus = {gpu.index: gpu for gpu in parts.gpus}
         self._turned = TurnedKnobs(parts.knobs, parts.gpus, parts.capabilities)
-        self._faults = FaultWatch(parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s)
+        self._faults = FaultWatch(
+            parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s
+        )
         self._counted: dict[str, ReplicaCounts] = {}
         self._poll_counters = PollCounters()
         self._counts_s = looks.counts_s
@@ -135,7 +142,9 @@ class GpuDevice:
         await self.router.look()
         replicas = self._parts.workers.replicas()
         holders: tuple[Holder, ...] = (*replicas, *self._parts.tasks.holders())
-        gpus = tuple(self._gpu_state(known[index], replicas, holders) for index in sorted(known))
+        gpus = tuple(
+            self._gpu_state(known[index], replicas, holders) for index in sorted(known)
+        )
         return NodeState(gpus=gpus, routes=self.router.routes)
 
     def tell_changes(self, tell: Callable[[], None]) -> None:
@@ -144,16 +153,27 @@ class GpuDevice:
     async def read(self) -> DeviceReadings:
         readings = await self._parts.telemetry.read()
         self._faults.begin()
-        slices = await fail_stranded(self._parts.slices, self._parts.workers, self._parts.tasks)
+        slices = await fail_stranded(
+            self._parts.slices, self._parts.workers, self._parts.tasks
+        )
         views = self._parts.workers.replicas()
         self._forget_all_but({view.id for view in views})
         told = await self._told(views)
-        replicas = tuple(self._replica_reading(view, told.get(view.id)) for view in views)
+        replicas = tuple(
+            self._replica_reading(view, told.get(view.id)) for view in views
+        )
         running = self._parts.workers.replicas(), self._parts.tasks.holders()
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
-        condemned = {gpu.index for gpu in self._parts.gpus if gpu.uuid in self._parts.errors.condemned()}
-        gpus = (structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned) for gpu in readings.gpus)
+        condemned = {
+            gpu.index
+            for gpu in self._parts.gpus
+            if gpu.uuid in self._parts.errors.condemned()
+        }
+        gpus = (
+            structs.replace(gpu, healthy=gpu.healthy and gpu.index not in condemned)
+            for gpu in readings.gpus
+        )
         return replace(
             readings,
             gpus=tuple(gpus),
@@ -161,7 +181,13 @@ class GpuDevice:
             services=await self.router.read_services(),
             tasks=self._parts.tasks.read(),
             uses=uses,
-            problems=(*watched, *self._parts.workers.problems, *self._parts.tasks.problems, *slices, *self._problems()),
+            problems=(
+                *watched,
+                *self._parts.workers.problems,
+                *self._parts.tasks.problems,
+                *slices,
+                *self._problems(),
+            ),
         )
 
     async def poll(self, gpu_index: int) -> GpuPoll:
@@ -171,7 +197,11 @@ class GpuDevice:
             if view.gpu_index == gpu_index and view.state in ("ready", "draining"):
                 counts = await self._parts.workers.metrics(view.id)
                 queued = max(self.router.in_flight(view.id), counts.queued or 0)
-                found.append(self._poll_counters.replica(view, counts, self.router.total(view.service), queued=queued))
+                found.append(
+                    self._poll_counters.replica(
+                        view, counts, self.router.total(view.service), queued=queued
+                    )
+                )
         self._poll_counters.end(gpu_index)
         return GpuPoll(peak_power_w=peak_power_w, replicas=tuple(found))
 
@@ -180,17 +210,30 @@ class GpuDevice:
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         gpu = self._require_room(gpu_index, f"replica {replica.id}", replica.memory_mib)
-        environment = await environment_of(self._parts.sharings[gpu_index], gpu, replica)
+        environment = await environment_of(
+            self._parts.sharings[gpu_index], gpu, replica
+        )
         await self._parts.workers.start(
-            Launch(replica=replica, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
+            Launch(
+                replica=replica,
+                gpu_index=gpu_index,
+                environment=environment,
+                gpu_memory_mib=gpu.memory_mib,
+            )
         )
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
-        ready = {view.id: view.url for view in self._parts.workers.replicas() if view.state == "ready"}
+        ready = {
+            view.id: view.url
+            for view in self._parts.workers.replicas()
+            if view.state == "ready"
+        }
         try:
             await self.router.switch_routes(routes, ready)
         except KeyError as error:
-            raise UnknownPart(f"replica {error} is not ready and cannot take requests") from error
+            raise UnknownPart(
+                f"replica {error} is not ready and cannot take requests"
+            ) from error
 
     async def drain(self, replica_id: str) -> None:
         await self._parts.workers.drain(replica_id)
@@ -208,7 +251,12 @@ class GpuDevice:
         gpu = self._require_room(gpu_index, f"task {task.name}", task.memory_mib)
         environment = await environment_of(self._parts.sharings[gpu_index], gpu, task)
         await self._parts.tasks.start(
-            TaskLaunch(command=task, gpu_index=gpu_index, environment=environment, gpu_memory_mib=gpu.memory_mib)
+            TaskLaunch(
+                command=task,
+                gpu_index=gpu_index,
+                environment=environment,
+                gpu_memory_mib=gpu.memory_mib,
+            )
         )
 
     async def stop_task(self, name: str) -> None:
@@ -237,8 +285,12 @@ class GpuDevice:
             closing.push_async_callback(asyncio.to_thread, self._parts.errors.close)
             if not self._keeps_replicas:
                 closing.push_async_callback(self._end_sharing)
-            closing.push_async_callback(self._parts.tasks.close, keep=self._keeps_replicas)
-            closing.push_async_callback(self._parts.workers.close, keep=self._keeps_replicas)
+            closing.push_async_callback(
+                self._parts.tasks.close, keep=self._keeps_replicas
+            )
+            closing.push_async_callback(
+                self._parts.workers.close, keep=self._keeps_replicas
+            )
             closing.push_async_callback(self.router.close, keep=self._keeps_replicas)
             closing.push_async_callback(self._faults.close)
 
@@ -249,18 +301,26 @@ class GpuDevice:
             except DeviceError as error:
                 log.error("GPU %d: %s", index, error)
 
-    def _gpu_state(self, gpu: GpuState, replicas: tuple[ReplicaView, ...], holders: tuple[Holder, ...]) -> GpuState:
+    def _gpu_state(
+        self,
+        gpu: GpuState,
+        replicas: tuple[ReplicaView, ...],
+        holders: tuple[Holder, ...],
+    ) -> GpuState:
         turned = self._turned.of(gpu.index)
         return replace(
             gpu,
-            healthy=gpu.healthy and self._gpus[gpu.index].uuid not in self._parts.errors.condemned(),
+            healthy=gpu.healthy
+            and self._gpus[gpu.index].uuid not in self._parts.errors.condemned(),
             clock_mhz=turned.clock_mhz,
             power_limit_w=turned.power_limit_w,
             clocks_mhz=self._parts.capabilities[gpu.index].clocks_mhz,
             has_clock_lock="clock" not in turned.refused,
             has_power_limit="power limit" not in turned.refused,
             foreign_mib=self._parts.memory.mib(self._gpus[gpu.index], holders),
-            replicas=tuple(self._running(view) for view in replicas if view.gpu_index == gpu.index),
+            replicas=tuple(
+                self._running(view) for view in replicas if view.gpu_index == gpu.index
+            ),
             tasks=self._parts.tasks.running(gpu.index),
         )
 
@@ -282,16 +342,27 @@ class GpuDevice:
         """What the servers counted that are due to be asked, by replica; of one that does not tell nothing."""
         serving = (view for view in views if view.state in ("ready", "draining"))
         asked_s = self._clock.now_s() - self._counts_s
-        due = [view for view in serving if asked_s >= self._asked_s.get(view.id, -math.inf)]
+        due = [
+            view for view in serving if asked_s >= self._asked_s.get(view.id, -math.inf)
+        ]
         # At once: several that do not answer must not make the node itself late.
         answers = await asyncio.gather(*map(self._metrics, due))
-        return {view.id: counts for view, counts in zip(due, answers, strict=True) if counts is not None}
+        return {
+            view.id: counts
+            for view, counts in zip(due, answers, strict=True)
+            if counts is not None
+        }
 
-    def _replica_reading(self, view: ReplicaView, told: ReplicaCounts | None) -> ReplicaReading:
+    def _replica_reading(
+        self, view: ReplicaView, told: ReplicaCounts | None
+    ) -> ReplicaReading:
         """What its server counted since the last reading."""
         before = self._counted.get(view.id, ReplicaCounts())
         after = self._counted[view.id] = told or before
-        batches, busy_s = grown(before.batches, after.batches), grown(before.busy_s, after.busy_s)
+        batches, busy_s = (
+            grown(before.batches, after.batches),
+            grown(before.busy_s, after.busy_s),
+        )
         return ReplicaReading(
             id=view.id,
             service=view.service,
@@ -316,7 +387,9 @@ class GpuDevice:
     async def _metrics(self, view: ReplicaView) -> ReplicaCounts | None:
         self._asked_s[view.id] = self._clock.now_s()
         try:
-            return self._parts.use.noted(view.id, await self._parts.workers.metrics(view.id))
+            return self._parts.use.noted(
+                view.id, await self._parts.workers.metrics(view.id)
+            )
         except DeviceError as error:
             # One that drains may end at any moment, and its port with it.
             level = logging.DEBUG if view.state == "draining" else logging.WARNING
@@ -324,16 +397,32 @@ class GpuDevice:
             return None
 
     def _problems(self) -> tuple[str, ...]:
-        sharing = (self._parts.sharings[index].problem for index in sorted(self._parts.sharings))
+        sharing = (
+            self._parts.sharings[index].problem
+            for index in sorted(self._parts.sharings)
+        )
         failed = (
-            f"replica {view.id}: {view.message}" for view in self._parts.workers.replicas() if view.state == "failed"
+            f"replica {view.id}: {view.message}"
+            for view in self._parts.workers.replicas()
+            if view.state == "failed"
         )
         condemned = self._parts.errors.condemned()
-        broken = (f"GPU {gpu.index}: {condemned[gpu.uuid]}" for gpu in self._parts.gpus if gpu.uuid in condemned)
+        broken = (
+            f"GPU {gpu.index}: {condemned[gpu.uuid]}"
+            for gpu in self._parts.gpus
+            if gpu.uuid in condemned
+        )
         strange = map(self._parts.memory.problem, self._parts.gpus)
         return tuple(
             words
-            for words in (*broken, *sharing, *strange, *self._turned.problems, *failed, self._parts.errors.problem)
+            for words in (
+                *broken,
+                *sharing,
+                *strange,
+                *self._turned.problems,
+                *failed,
+                self._parts.errors.problem,
+            )
             if words
         )
 

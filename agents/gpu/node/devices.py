@@ -129,7 +129,9 @@ class Devices:
         self._driver = driver
         self.wholes = driver.gpus()
         """Every GPU, sliced or not."""
-        self._gpus = tuple(sorted(_devices(driver, self.wholes), key=lambda gpu: gpu.index))
+        self._gpus = tuple(
+            sorted(_devices(driver, self.wholes), key=lambda gpu: gpu.index)
+        )
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
         """Whole GPUs and slices, by index."""
@@ -157,7 +159,9 @@ class Devices:
 
     def power_w(self, gpu: GpuIdentity) -> float:
         """What it draws now, a slice by its part of the SMs. Raises DeviceError."""
-        return self._driver.power_w(whole_of(gpu)) * (1.0 if gpu.part is None else gpu.part.sm_share)
+        return self._driver.power_w(whole_of(gpu)) * (
+            1.0 if gpu.part is None else gpu.part.sm_share
+        )
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         """Who computes on it. Raises NotSupported where the driver's list cannot be read."""
@@ -168,20 +172,32 @@ class Devices:
         gone: list[tuple[int, str]] = []
         problems: list[str] = []
         for whole in self.wholes:
-            known = {gpu.uuid: gpu for gpu in self._gpus if whole.uuid in (gpu.uuid, whole_of(gpu).uuid)}
+            known = {
+                gpu.uuid: gpu
+                for gpu in self._gpus
+                if whole.uuid in (gpu.uuid, whole_of(gpu).uuid)
+            }
             try:
                 found = {each.uuid for each in _slices(self._driver, whole)}
             except DeviceError:
                 continue  # Its slices say so by themselves: their samples fail, too.
             listed = {uuid: gpu for uuid, gpu in known.items() if gpu.part is not None}
-            gone += [(gpu.index, _gone(gpu)) for uuid, gpu in listed.items() if uuid not in found]
+            gone += [
+                (gpu.index, _gone(gpu))
+                for uuid, gpu in listed.items()
+                if uuid not in found
+            ]
             if fresh := sorted(found - listed.keys()):
-                problems.append(f"GPU {whole.index} has new slices {', '.join(fresh)}: restart the agent to use them")
+                problems.append(
+                    f"GPU {whole.index} has new slices {', '.join(fresh)}: restart the agent to use them"
+                )
             elif not known:
                 problems.append(
                     f"GPU {whole.index} is in MIG mode without slices: `plimsoll-agent mig apply` makes some"
                 )
-        return SliceChanges(gone=tuple(gone), problems=(*(words for _, words in gone), *problems))
+        return SliceChanges(
+            gone=tuple(gone), problems=(*(words for _, words in gone), *problems)
+        )
 
     def close(self) -> None:
         """Shut the driver's library down."""
@@ -203,7 +219,11 @@ class SliceErrors:
     def condemned(self) -> dict[str, str]:
         """Why each condemned device must not be used, by UUID."""
         found = self._errors.condemned()
-        slices = {gpu.uuid: found[whole_of(gpu).uuid] for gpu in self._gpus if whole_of(gpu).uuid in found}
+        slices = {
+            gpu.uuid: found[whole_of(gpu).uuid]
+            for gpu in self._gpus
+            if whole_of(gpu).uuid in found
+        }
         return {**slices, **found}
 
     def close(self) -> None:
@@ -211,7 +231,9 @@ class SliceErrors:
         self._errors.close()
 
 
-async def fail_stranded(slices: Slices, workers: Failing, tasks: FailingTasks) -> tuple[str, ...]:
+async def fail_stranded(
+    slices: Slices, workers: Failing, tasks: FailingTasks
+) -> tuple[str, ...]:
     """Fail the replicas and tasks of slices that are gone; what an operator should know of all slices."""
     changes = await asyncio.to_thread(slices.look)
     gone = dict(changes.gone)
@@ -231,10 +253,16 @@ def whole_of(gpu: GpuIdentity) -> GpuIdentity:
 
 def type_of(gpu: GpuIdentity, of_whole: Callable[[GpuIdentity], str]) -> str:
     """The catalogue's name of a device's type."""
-    return of_whole(gpu) if gpu.part is None else slice_type(of_whole(gpu.part.whole), gpu.part.profile)
+    return (
+        of_whole(gpu)
+        if gpu.part is None
+        else slice_type(of_whole(gpu.part.whole), gpu.part.profile)
+    )
 
 
-def _devices(driver: SliceDriver, wholes: tuple[GpuIdentity, ...]) -> Iterator[GpuIdentity]:
+def _devices(
+    driver: SliceDriver, wholes: tuple[GpuIdentity, ...]
+) -> Iterator[GpuIdentity]:
     for whole in wholes:
         if _is_sliced(driver, whole):
             yield from _identities(whole, driver.mig_slices(whole))
@@ -242,7 +270,9 @@ def _devices(driver: SliceDriver, wholes: tuple[GpuIdentity, ...]) -> Iterator[G
             yield whole
 
 
-def _identities(whole: GpuIdentity, slices: tuple[MigSlice, ...]) -> Iterator[GpuIdentity]:
+def _identities(
+    whole: GpuIdentity, slices: tuple[MigSlice, ...]
+) -> Iterator[GpuIdentity]:
     all_sms = sum(each.sm_count for each in slices)
     for each in slices:
         yield GpuIdentity(
@@ -251,7 +281,9 @@ def _identities(whole: GpuIdentity, slices: tuple[MigSlice, ...]) -> Iterator[Gp
             name=each.name,
             memory_mib=each.memory_mib,
             sm_count=each.sm_count,
-            part=SlicePart(whole=whole, profile=each.profile, sm_share=each.sm_count / all_sms),
+            part=SlicePart(
+                whole=whole, profile=each.profile, sm_share=each.sm_count / all_sms
+            ),
         )
 
 

@@ -22,7 +22,13 @@ class FaultWatch:
     """Looks at the sharing of every GPU that carries something."""
 
     def __init__(
-        self, sharings: Mapping[int, Sharing], workers: Workers, tasks: Tasks, clock: Clock, *, period_s: float
+        self,
+        sharings: Mapping[int, Sharing],
+        workers: Workers,
+        tasks: Tasks,
+        clock: Clock,
+        *,
+        period_s: float,
     ) -> None:
         """`sharings` by GPU index; `period_s` from one look to the next."""
         self._sharings, self._workers, self._tasks = sharings, workers, tasks
@@ -35,7 +41,9 @@ class FaultWatch:
         is_busy = self._looking is not None and not self._looking.done()
         if not is_busy and self._clock.now_s() >= self._looked_s + self._period_s:
             self._looked_s = self._clock.now_s()
-            self._looking = asyncio.create_task(self._look(), name="plimsoll-mps-faults")
+            self._looking = asyncio.create_task(
+                self._look(), name="plimsoll-mps-faults"
+            )
 
     async def close(self) -> None:
         """Look no more; a look that has begun is finished, for it may be ending replicas."""
@@ -44,17 +52,27 @@ class FaultWatch:
 
     async def _look(self) -> None:
         """A device's fault must not end the agent: the next look may find it well."""
-        holders: tuple[Holder, ...] = (*self._workers.replicas(), *self._tasks.holders())
+        holders: tuple[Holder, ...] = (
+            *self._workers.replicas(),
+            *self._tasks.holders(),
+        )
         busy = {each.gpu_index for each in holders}
         for index in sorted(busy & self._sharings.keys()):
             try:
                 if await self._sharings[index].watch():
                     await self._end_all(index)
             except (DeviceError, OSError) as error:
-                log.error("GPU %d: MPS cannot be asked whether it is in a fault: %s", index, error)
+                log.error(
+                    "GPU %d: MPS cannot be asked whether it is in a fault: %s",
+                    index,
+                    error,
+                )
 
     async def _end_all(self, index: int) -> None:
-        log.error("MPS on GPU %d is in a fault: all its replicas and tasks are started anew", index)
+        log.error(
+            "MPS on GPU %d is in a fault: all its replicas and tasks are started anew",
+            index,
+        )
         for view in self._workers.replicas():
             if view.gpu_index == index:
                 await self._workers.stop(view.id)

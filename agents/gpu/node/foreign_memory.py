@@ -76,7 +76,11 @@ class ForeignMemory:
     """Of all GPUs of a node."""
 
     def __init__(
-        self, driver: ProcessLister, *, look_s: float = LOOK_S, now_s: Callable[[], float] = time.monotonic
+        self,
+        driver: ProcessLister,
+        *,
+        look_s: float = LOOK_S,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver, self._look_s, self._now_s = driver, look_s, now_s
         self._seen: dict[int, _Seen] = {}
@@ -88,13 +92,19 @@ class ForeignMemory:
             seen = self._look(gpu, replicas)
         return seen.mib
 
-    def objection(self, gpu: GpuIdentity, replicas: Iterable[Holder], needed_mib: float) -> str:
+    def objection(
+        self, gpu: GpuIdentity, replicas: Iterable[Holder], needed_mib: float
+    ) -> str:
         """Why a replica that needs so much has no room beside those and what others hold now."""
         mine = [each for each in replicas if each.gpu_index == gpu.index]
         promised_mib, seen = _promised_mib(mine), self._look(gpu, mine)
-        if promised_mib + seen.mib + needed_mib <= gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
+        if promised_mib + seen.mib + needed_mib <= gpu.memory_mib * (
+            1.0 + MEMORY_TOLERANCE
+        ):
             return ""
-        others = f", and {seen.mib:.0f} are held beyond that{seen.who}" if seen.mib else ""
+        others = (
+            f", and {seen.mib:.0f} are held beyond that{seen.who}" if seen.mib else ""
+        )
         return f"of the {gpu.memory_mib:g} of GPU {gpu.index} {promised_mib:g} are promised to others{others}"
 
     def problem(self, gpu: GpuIdentity) -> str:
@@ -113,10 +123,17 @@ class ForeignMemory:
         try:
             used_mib = self._driver.sample(gpu).memory_used_mib
             strangers = self._strangers(gpu, {each.pid for each in mine})
-            held_mib = max(used_mib - _promised_mib(mine), sum(each.memory_mib or 0.0 for each in strangers))
+            held_mib = max(
+                used_mib - _promised_mib(mine),
+                sum(each.memory_mib or 0.0 for each in strangers),
+            )
             is_noted = held_mib > OVERHEAD_MIB
             who = _named(strangers) or _left_behind(mine)
-            seen = _Seen(at_s=self._now_s(), mib=held_mib if is_noted else 0.0, who=who if is_noted else "")
+            seen = _Seen(
+                at_s=self._now_s(),
+                mib=held_mib if is_noted else 0.0,
+                who=who if is_noted else "",
+            )
         except DeviceError:
             seen = _Seen(at_s=self._now_s(), mib=seen.mib, who=seen.who)
         self._seen[gpu.index] = seen
@@ -125,7 +142,11 @@ class ForeignMemory:
     def _strangers(self, gpu: GpuIdentity, leaders: set[int]) -> list[GpuProcess]:
         """Processes on the GPU that are none of ours; none where the driver cannot list them."""
         try:
-            return [each for each in self._driver.processes(gpu) if _is_stranger(each.pid, leaders)]
+            return [
+                each
+                for each in self._driver.processes(gpu)
+                if _is_stranger(each.pid, leaders)
+            ]
         except DeviceError:
             return []
 
@@ -146,10 +167,18 @@ def _left_behind(mine: list[Holder]) -> str:
     """Tasks that were swapped out hold nothing that was granted to them; their programs keep their CUDA contexts."""
     pids = sorted(each.pid for each in mine if each.state in ("swapping", "swapped"))
     shown = ", ".join(map(str, pids[:MAX_NAMED]))
-    return f" (tasks that were swapped out may have left it: process {shown})" if pids else ""
+    return (
+        f" (tasks that were swapped out may have left it: process {shown})"
+        if pids
+        else ""
+    )
 
 
 def _named(strangers: list[GpuProcess]) -> str:
-    largest = sorted(strangers, key=lambda each: (-(each.memory_mib or 0.0), each.pid))[:MAX_NAMED]
-    names = ", ".join(f"{each.pid} ({each.memory_mib or 0.0:.0f} MiB)" for each in largest)
+    largest = sorted(strangers, key=lambda each: (-(each.memory_mib or 0.0), each.pid))[
+        :MAX_NAMED
+    ]
+    names = ", ".join(
+        f"{each.pid} ({each.memory_mib or 0.0:.0f} MiB)" for each in largest
+    )
     return f" (process {names})" if names else ""

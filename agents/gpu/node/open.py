@@ -63,7 +63,13 @@ NOT_TURNED = "clocks and limits of this GPU are not to be changed"
 class NoKnobs:
     """Knobs of GPUs whose clocks and limits are not ours to change."""
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:  # noqa: ARG002
+    def lock_clock_mhz(
+        self,
+        gpu: GpuIdentity,  # noqa: ARG002
+        *,
+        low_mhz: float,  # noqa: ARG002
+        high_mhz: float,  # noqa: ARG002
+    ) -> None:
         raise NotSupported(NOT_TURNED)
 
     def unlock_clock(self, gpu: GpuIdentity) -> None:  # noqa: ARG002
@@ -122,10 +128,25 @@ class Basis:
 
 async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
     """The device. Raises DeviceError or OSError, and then what was adopted goes on without it."""
-    sharing = Hooks(terminate=partial(terminate_clients, basis.sharings), prove=partial(prove, basis.sharings))
-    hooks = TaskHooks(sharing=sharing, why_no_checkpoint=partial(why_no_checkpoint, basis.sharings))
-    workers = Workers(basis.workers, templates=basis.templates, hooks=sharing, environment=basis.environment)
-    tasks = Tasks(basis.tasks, templates=basis.templates, hooks=hooks, environment=basis.environment)
+    sharing = Hooks(
+        terminate=partial(terminate_clients, basis.sharings),
+        prove=partial(prove, basis.sharings),
+    )
+    hooks = TaskHooks(
+        sharing=sharing, why_no_checkpoint=partial(why_no_checkpoint, basis.sharings)
+    )
+    workers = Workers(
+        basis.workers,
+        templates=basis.templates,
+        hooks=sharing,
+        environment=basis.environment,
+    )
+    tasks = Tasks(
+        basis.tasks,
+        templates=basis.templates,
+        hooks=hooks,
+        environment=basis.environment,
+    )
     async with contextlib.AsyncExitStack() as opened:
         opened.push_async_callback(workers.close, keep=True)
         await workers.open()
@@ -141,14 +162,20 @@ async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
         errors=basis.errors,
         power=basis.peaks(),
         memory=basis.memory,
-        use=GpuUse(basis.uses, shared_gpus(basis.gpus, basis.capabilities, basis.sharings), clock),
+        use=GpuUse(
+            basis.uses,
+            shared_gpus(basis.gpus, basis.capabilities, basis.sharings),
+            clock,
+        ),
         sharings=basis.sharings,
         workers=workers,
         tasks=tasks,
         slices=basis.slices,
         router=router,
     )
-    return GpuDevice(parts, clock, keeps_replicas=basis.keeps_replicas, looks=basis.looks)
+    return GpuDevice(
+        parts, clock, keeps_replicas=basis.keeps_replicas, looks=basis.looks
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +208,16 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         gpus = devices.gpus()
         journal = KnobJournal(settings.state_dir)
         knobs = opened.enter_context(KnobWriter(nvml, journal, boot_id=read_boot_id()))
-        starts = GpuStarts(SliceErrors(XidWatch(nvml, devices.wholes), gpus), partial(_start, settings, nvml))
+        starts = GpuStarts(
+            SliceErrors(XidWatch(nvml, devices.wholes), gpus),
+            partial(_start, settings, nvml),
+        )
         opened.callback(starts.close)
         await starts.begin(gpus)
         basis = Basis(
-            telemetry=ReadOnlyDevice(devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)),
+            telemetry=ReadOnlyDevice(
+                devices, clock, type_of=lambda gpu: type_of(gpu, settings.type_of)
+            ),
             gpus=gpus,
             capabilities=starts.capabilities,
             sharings=starts.sharings,
@@ -214,11 +246,16 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
         return Router()
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
     await workers.until_known()
-    return await open_haproxy(HaProxySettings(port=settings.haproxy_port, folder=folder))
+    return await open_haproxy(
+        HaProxySettings(port=settings.haproxy_port, folder=folder)
+    )
 
 
 async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:
-    return StartedGpu(sharing=await _sharing(settings, gpu), capabilities=probe(nvml, gpu, try_writes=True))
+    return StartedGpu(
+        sharing=await _sharing(settings, gpu),
+        capabilities=probe(nvml, gpu, try_writes=True),
+    )
 
 
 async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:

@@ -18,13 +18,20 @@ class PollCounters:
     """By GPU and service."""
     _next: dict[tuple[int, str], Counter[int]] = field(default_factory=dict)
 
-    def replica(self, view: ReplicaView, counts: ReplicaCounts, service: Counts, *, queued: int) -> ReplicaPoll:
+    def replica(
+        self, view: ReplicaView, counts: ReplicaCounts, service: Counts, *, queued: int
+    ) -> ReplicaPoll:
         """One replica since the last poll of its GPU. Raises NotSupported for a server that counts no batches."""
         if counts.batches is None or counts.busy_s is None:
-            raise NotSupported(f"the server of replica {view.id} does not tell how long its batches take")
+            raise NotSupported(
+                f"the server of replica {view.id} does not tell how long its batches take"
+            )
         before = self.replicas.get(view.id, ReplicaCounts())
         self.replicas[view.id] = counts
-        batches, busy_s = grown(before.batches, counts.batches), grown(before.busy_s, counts.busy_s)
+        batches, busy_s = (
+            grown(before.batches, counts.batches),
+            grown(before.busy_s, counts.busy_s),
+        )
         key = (view.gpu_index, view.service)
         self._next[key] = Counter(service.buckets)
         new = self._next[key] - self.latencies.get(key, Counter())
@@ -39,8 +46,12 @@ class PollCounters:
 
     def end(self, gpu_index: int) -> None:
         """The poll is over: replicas of one service saw the same latencies, the next poll sees later ones."""
-        self.latencies.update({key: counts for key, counts in self._next.items() if key[0] == gpu_index})
-        self._next = {key: counts for key, counts in self._next.items() if key[0] != gpu_index}
+        self.latencies.update(
+            {key: counts for key, counts in self._next.items() if key[0] == gpu_index}
+        )
+        self._next = {
+            key: counts for key, counts in self._next.items() if key[0] != gpu_index
+        }
 
 
 def grown(before: float | None, after: float | None) -> float:

@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from agents.base.clock import Clock
-from agents.base.device import DeviceError, DeviceReadings, GpuPoll, GpuState, NodeState, NotSupported, ServiceRoute
+from agents.base.device import (
+    DeviceError,
+    DeviceReadings,
+    GpuPoll,
+    GpuState,
+    NodeState,
+    NotSupported,
+    ServiceRoute,
+)
 from agents.base.protocol import GpuReading, ReplicaCommand, TaskCommand
 from agents.gpu.nvml.mig_types import max_clients
 from agents.gpu.nvml.types import GpuIdentity, GpuSample
@@ -31,7 +39,13 @@ class TelemetryDriver(Protocol):
 class ReadOnlyDevice:
     """Telemetry of the machine's GPUs through NVML."""
 
-    def __init__(self, nvml: TelemetryDriver, clock: Clock, *, type_of: Callable[[GpuIdentity], str]) -> None:
+    def __init__(
+        self,
+        nvml: TelemetryDriver,
+        clock: Clock,
+        *,
+        type_of: Callable[[GpuIdentity], str],
+    ) -> None:
         """`type_of`: the catalogue's name of a GPU's type."""
         self._nvml = nvml
         self._clock = clock
@@ -49,7 +63,9 @@ class ReadOnlyDevice:
                     gpu_type=self._types[gpu.index],
                     memory_mib=gpu.memory_mib,
                     healthy=gpu.index not in self._problems,
-                    max_replicas=max_clients("" if gpu.part is None else gpu.part.profile),
+                    max_replicas=max_clients(
+                        "" if gpu.part is None else gpu.part.profile
+                    ),
                 )
                 for gpu in self._gpus
             )
@@ -62,7 +78,9 @@ class ReadOnlyDevice:
         now_s = self._clock.now_s()
         window_s, self._last_s = now_s - self._last_s, now_s
         readings = tuple(self._read(gpu, window_s) for gpu in self._gpus)
-        return DeviceReadings(gpus=readings, problems=(ADVICE, *self._problems.values()))
+        return DeviceReadings(
+            gpus=readings, problems=(ADVICE, *self._problems.values())
+        )
 
     async def poll(self, gpu_index: int) -> GpuPoll:
         raise NotSupported(f"GPU {gpu_index} cannot be governed: {ADVICE}")
@@ -71,10 +89,14 @@ class ReadOnlyDevice:
         return (await self.poll(gpu_index)).peak_power_w
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
-        raise NotSupported(f"replica {replica.id} cannot start on GPU {gpu_index}: {ADVICE}")
+        raise NotSupported(
+            f"replica {replica.id} cannot start on GPU {gpu_index}: {ADVICE}"
+        )
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
-        raise NotSupported(f"requests of {len(routes)} services cannot be routed: {ADVICE}")
+        raise NotSupported(
+            f"requests of {len(routes)} services cannot be routed: {ADVICE}"
+        )
 
     async def drain(self, replica_id: str) -> None:
         raise NotSupported(f"replica {replica_id} cannot be drained: {ADVICE}")
@@ -86,7 +108,9 @@ class ReadOnlyDevice:
         raise NotSupported(f"replica {replica_id} cannot take batch {batch}: {ADVICE}")
 
     async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
-        raise NotSupported(f"task {task.name} cannot start on GPU {gpu_index}: {ADVICE}")
+        raise NotSupported(
+            f"task {task.name} cannot start on GPU {gpu_index}: {ADVICE}"
+        )
 
     async def stop_task(self, name: str) -> None:
         raise NotSupported(f"task {name} cannot be stopped: {ADVICE}")
@@ -98,10 +122,14 @@ class ReadOnlyDevice:
         raise NotSupported(f"task {task} cannot be swapped in: {ADVICE}")
 
     async def lock_clock_mhz(self, gpu_index: int, clock_mhz: float | None) -> None:
-        raise NotSupported(f"GPU {gpu_index} cannot be locked at {clock_mhz} MHz: {ADVICE}")
+        raise NotSupported(
+            f"GPU {gpu_index} cannot be locked at {clock_mhz} MHz: {ADVICE}"
+        )
 
     async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
-        raise NotSupported(f"GPU {gpu_index} cannot be limited to {limit_w} W: {ADVICE}")
+        raise NotSupported(
+            f"GPU {gpu_index} cannot be limited to {limit_w} W: {ADVICE}"
+        )
 
     async def close(self) -> None:
         self._nvml.close()
@@ -112,7 +140,13 @@ class ReadOnlyDevice:
             sample = self._nvml.sample(gpu)
         except DeviceError as error:
             self._problems[gpu.index] = str(error)
-            sample = GpuSample(memory_used_mib=0.0, power_w=0.0, energy_j=None, clock_mhz=0.0, busy_percent=None)
+            sample = GpuSample(
+                memory_used_mib=0.0,
+                power_w=0.0,
+                energy_j=None,
+                clock_mhz=0.0,
+                busy_percent=None,
+            )
         else:
             self._problems.pop(gpu.index, None)
         energy_j = self._energy_of_window(gpu.index, sample, window_s)
@@ -128,7 +162,9 @@ class ReadOnlyDevice:
             healthy=gpu.index not in self._problems,
         )
 
-    def _energy_of_window(self, index: int, sample: GpuSample, window_s: float) -> float:
+    def _energy_of_window(
+        self, index: int, sample: GpuSample, window_s: float
+    ) -> float:
         """The counter's growth; power · time where there is no counter, or where it fell (the driver was reloaded)."""
         before_j = self._energy_j.pop(index, None)
         if sample.energy_j is not None:

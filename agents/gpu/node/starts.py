@@ -66,9 +66,17 @@ class NotStarted:
         """`why`: in words."""
         self._gpu, self._why = gpu, why
 
-    async def environment(self, part: ReplicaCommand | TaskCommand) -> Mapping[str, str]:
-        name = f"replica {part.id}" if isinstance(part, ReplicaCommand) else f"task {part.name}"
-        raise LaunchFailed(f"{name} cannot start: GPU {self._gpu.index} has not started itself: {self._why}")
+    async def environment(
+        self, part: ReplicaCommand | TaskCommand
+    ) -> Mapping[str, str]:
+        name = (
+            f"replica {part.id}"
+            if isinstance(part, ReplicaCommand)
+            else f"task {part.name}"
+        )
+        raise LaunchFailed(
+            f"{name} cannot start: GPU {self._gpu.index} has not started itself: {self._why}"
+        )
 
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  whoever it is
         return f"GPU {self._gpu.index} has not started: {self._why}"
@@ -113,7 +121,9 @@ class GpuStarts:
         """Start each GPU, or begin to try again."""
         for gpu in gpus:
             if not await self._try(gpu):
-                task = asyncio.create_task(self._retry(gpu), name=f"start of GPU {gpu.index}")
+                task = asyncio.create_task(
+                    self._retry(gpu), name=f"start of GPU {gpu.index}"
+                )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
@@ -126,7 +136,9 @@ class GpuStarts:
     async def _retry(self, gpu: GpuIdentity) -> None:
         failures, random = 1, Random(gpu.uuid)
         while True:
-            await self._sleep(jittered(delay_s(failures, first_s=FIRST_S, longest_s=MAX_S), random))
+            await self._sleep(
+                jittered(delay_s(failures, first_s=FIRST_S, longest_s=MAX_S), random)
+            )
             if await self._try(gpu):
                 log.info("GPU %d has started after %d failures", gpu.index, failures)
                 return
@@ -137,10 +149,15 @@ class GpuStarts:
             started = await self._start(gpu)
         except (DeviceError, OSError) as error:
             log.error("GPU %d does not start: %s", gpu.index, error)
-            self._waiting[gpu.uuid] = f"it is not used, for it does not start, and is tried again: {error}"
+            self._waiting[gpu.uuid] = (
+                f"it is not used, for it does not start, and is tried again: {error}"
+            )
             self.sharings[gpu.index] = NotStarted(gpu, str(error))
             self.capabilities[gpu.index] = GpuCapabilities()
             return False
-        self.sharings[gpu.index], self.capabilities[gpu.index] = started.sharing, started.capabilities
+        self.sharings[gpu.index], self.capabilities[gpu.index] = (
+            started.sharing,
+            started.capabilities,
+        )
         self._waiting.pop(gpu.uuid, None)
         return True

@@ -23,8 +23,23 @@ from agents.base.device import DeviceError
 from agents.base.protocol import GpuReading, Overuse, UseReading
 from agents.base.successors import base_id
 from agents.gpu.mps.sharing import Sharing, UnderMps
-from agents.gpu.node.attribution import OTHERS, GpuWindow, GrantedPart, Judge, Key, OwnedProcess, PartUse, attribute
-from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
+from agents.gpu.node.attribution import (
+    OTHERS,
+    GpuWindow,
+    GrantedPart,
+    Judge,
+    Key,
+    OwnedProcess,
+    PartUse,
+    attribute,
+)
+from agents.gpu.nvml.types import (
+    Capability,
+    GpuCapabilities,
+    GpuIdentity,
+    GpuProcess,
+    ProcessUse,
+)
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 
@@ -40,7 +55,9 @@ class UseReader(Protocol):
         """Who computes on it."""
         ...
 
-    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+    def process_use(
+        self, gpu: GpuIdentity, since_us: int = 0
+    ) -> tuple[ProcessUse, ...]:
         """How busy each process kept it since then."""
         ...
 
@@ -102,7 +119,11 @@ class _SharedGpus:
         capabilities: Mapping[int, GpuCapabilities],
         sharings: Mapping[int, Sharing],
     ) -> None:
-        self._gpus, self._capabilities, self._sharings = tuple(gpus), capabilities, sharings
+        self._gpus, self._capabilities, self._sharings = (
+            tuple(gpus),
+            capabilities,
+            sharings,
+        )
 
     def __iter__(self) -> Iterator[SharedGpu]:
         for gpu in self._gpus:
@@ -114,7 +135,9 @@ class _SharedGpus:
 
 
 def shared_gpus(
-    gpus: Iterable[GpuIdentity], capabilities: Mapping[int, GpuCapabilities], sharings: Mapping[int, Sharing]
+    gpus: Iterable[GpuIdentity],
+    capabilities: Mapping[int, GpuCapabilities],
+    sharings: Mapping[int, Sharing],
 ) -> Iterable[SharedGpu]:
     """What is known of the GPUs whenever it is asked; capabilities and sharings by index, filled in as GPUs start."""
     return _SharedGpus(gpus, capabilities, sharings)
@@ -130,7 +153,9 @@ class _Busy:
 class GpuUse:
     """Of all GPUs of a node. `read` is not safe from two threads at once; `note_busy` may be called meanwhile."""
 
-    def __init__(self, driver: UseReader, gpus: Iterable[SharedGpu], clock: Clock) -> None:
+    def __init__(
+        self, driver: UseReader, gpus: Iterable[SharedGpu], clock: Clock
+    ) -> None:
         """`gpus` are listed anew by each reading."""
         self._driver, self._clock, self._shared = driver, clock, gpus
         self._gpus: Mapping[int, SharedGpu] = {}
@@ -167,7 +192,10 @@ class GpuUse:
         return found.share if found is not None else None
 
     def read(
-        self, readings: Iterable[GpuReading], replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace] = ()
+        self,
+        readings: Iterable[GpuReading],
+        replicas: Sequence[ReplicaView],
+        tasks: Sequence[TaskPlace] = (),
     ) -> tuple[UseReading, ...]:
         """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
         now_s = self._clock.now_s()
@@ -177,14 +205,22 @@ class GpuUse:
         if seconds > 0.0:
             for reading in readings:
                 if reading.healthy and reading.index in self._gpus:
-                    uses += self._attribute(reading, self._placed(reading.index, replicas, tasks), seconds)
+                    uses += self._attribute(
+                        reading, self._placed(reading.index, replicas, tasks), seconds
+                    )
         return tuple(map(_told, self._judge.judge(uses)))
 
-    def _attribute(self, reading: GpuReading, placed: Sequence[PartProcesses], seconds: float) -> Sequence[PartUse]:
+    def _attribute(
+        self, reading: GpuReading, placed: Sequence[PartProcesses], seconds: float
+    ) -> Sequence[PartUse]:
         shared = self._gpus[reading.index]
-        if reading.power_w > 0.0:  # Its own window, which other reads made a little longer or shorter than ours.
+        if (
+            reading.power_w > 0.0
+        ):  # Its own window, which other reads made a little longer or shorter than ours.
             seconds = reading.energy_j / reading.power_w
-        idle_w = self._idle_w[reading.index] = min(self._idle_w.get(reading.index, reading.power_w), reading.power_w)
+        idle_w = self._idle_w[reading.index] = min(
+            self._idle_w.get(reading.index, reading.power_w), reading.power_w
+        )
         try:
             processes = self._driver.processes(shared.gpu)
         except DeviceError:
@@ -196,7 +232,9 @@ class GpuUse:
                 seconds=seconds,
                 energy_j=reading.energy_j,
                 idle_w=idle_w,
-                processes=tuple(self._owned(reading.index, placed, processes, use or {})),
+                processes=tuple(
+                    self._owned(reading.index, placed, processes, use or {})
+                ),
                 tells_use=use is not None,
                 tells_clients=shared.capabilities.can(Capability.LIST_MPS),
             ),
@@ -213,11 +251,17 @@ class GpuUse:
         except DeviceError:
             return None
         # Of an earlier window the driver would tell again: whoever ran then would seem to run for ever.
-        self._since_us[shared.gpu.index] = max((each.at_us for each in found), default=since_us)
+        self._since_us[shared.gpu.index] = max(
+            (each.at_us for each in found), default=since_us
+        )
         return {each.pid: each.sm_percent for each in found}
 
     def _owned(
-        self, gpu_index: int, placed: Sequence[PartProcesses], processes: Sequence[GpuProcess], use: Mapping[int, float]
+        self,
+        gpu_index: int,
+        placed: Sequence[PartProcesses],
+        processes: Sequence[GpuProcess],
+        use: Mapping[int, float],
     ) -> Iterable[OwnedProcess]:
         leaders = {pid: each.part.key for each in placed for pid in each.pids}
         before, owners = self._owners.get(gpu_index, {}), {}
@@ -229,11 +273,19 @@ class GpuUse:
             owners[each.pid] = owner
             if owner is not None:
                 percent = use.get(each.pid)
-                yield OwnedProcess(owner=owner, memory_mib=each.memory_mib, is_mps=each.is_mps, time_percent=percent)
+                yield OwnedProcess(
+                    owner=owner,
+                    memory_mib=each.memory_mib,
+                    is_mps=each.is_mps,
+                    time_percent=percent,
+                )
         self._owners[gpu_index] = owners
 
     def _placed(
-        self, gpu_index: int, replicas: Sequence[ReplicaView], tasks: Sequence[TaskPlace]
+        self,
+        gpu_index: int,
+        replicas: Sequence[ReplicaView],
+        tasks: Sequence[TaskPlace],
     ) -> tuple[PartProcesses, ...]:
         """Those of that GPU as parts; a replica and its successor are one, under the id that was commanded."""
         shared = self._gpus[gpu_index]
@@ -242,8 +294,12 @@ class GpuUse:
             if view.gpu_index == gpu_index and view.state != "failed":
                 each = _placed(view, shared, self.busy_share(view.id))
                 before = found.get(each.part.name)
-                found[each.part.name] = each if before is None else _together(before, each)
-        mine = (_placed_task(each, shared) for each in tasks if each.gpu_index == gpu_index)
+                found[each.part.name] = (
+                    each if before is None else _together(before, each)
+                )
+        mine = (
+            _placed_task(each, shared) for each in tasks if each.gpu_index == gpu_index
+        )
         return (*found.values(), *mine)
 
 
@@ -259,7 +315,11 @@ def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
             if parent <= 1:
                 break
             parent = _parent(parent)
-        is_server = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").startswith(MPS_SERVER)
+        is_server = (
+            Path(f"/proc/{pid}/comm")
+            .read_text(encoding="utf-8", errors="replace")
+            .startswith(MPS_SERVER)
+        )
     except OSError:
         return None
     return None if is_server else OTHERS
@@ -271,7 +331,9 @@ def _parent(pid: int) -> int:
     return int(text[text.rindex(")") + 2 :].split()[1])
 
 
-def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> PartProcesses:
+def _placed(
+    view: ReplicaView, shared: SharedGpu, busy_share: float | None
+) -> PartProcesses:
     seen, whole = view.sm_count, shared.gpu.sm_count
     part = GrantedPart(
         kind="replica",
@@ -281,7 +343,9 @@ def _placed(view: ReplicaView, shared: SharedGpu, busy_share: float | None) -> P
         memory_mib=view.memory_mib,
         busy_share=busy_share,
         is_limited=shared.is_limited,
-        proven_sm_percent=100.0 * seen / whole if shared.is_limited and seen and whole else None,
+        proven_sm_percent=100.0 * seen / whole
+        if shared.is_limited and seen and whole
+        else None,
     )
     return PartProcesses(part=part, pids=(view.pid,))
 
@@ -308,8 +372,13 @@ def _together(one: PartProcesses, other: PartProcesses) -> PartProcesses:
         one.part,
         sm_percent=whole,
         memory_mib=one.part.memory_mib + other.part.memory_mib,
-        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told) / whole if told else None,
-        proven_sm_percent=None if None in proven else sum(each for each in proven if each is not None),
+        busy_share=sum((each.busy_share or 0.0) * each.sm_percent for each in told)
+        / whole
+        if told
+        else None,
+        proven_sm_percent=None
+        if None in proven
+        else sum(each for each in proven if each is not None),
     )
     return PartProcesses(part=part, pids=(*one.pids, *other.pids))
 
@@ -326,7 +395,12 @@ def _told(use: PartUse) -> UseReading:
         energy_j=use.energy_mj / 1000.0,
         is_estimated=use.is_estimated,
         over=tuple(
-            Overuse(quantity=each.quantity, granted=each.granted, used=each.used, is_estimated=use.is_estimated)
+            Overuse(
+                quantity=each.quantity,
+                granted=each.granted,
+                used=each.used,
+                is_estimated=use.is_estimated,
+            )
             for each in use.over
         ),
     )

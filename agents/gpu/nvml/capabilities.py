@@ -46,16 +46,25 @@ def probe(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuCapabilities:
 
 
 def _of_slice(found: GpuCapabilities, whole: GpuIdentity) -> GpuCapabilities:
-    knobs = tuple((each, f"it is that of the whole GPU {whole.index}") for each in KNOBS)
-    return GpuCapabilities(why_not=(*knobs, *(each for each in found.why_not if each[0] not in KNOBS)))
+    knobs = tuple(
+        (each, f"it is that of the whole GPU {whole.index}") for each in KNOBS
+    )
+    return GpuCapabilities(
+        why_not=(*knobs, *(each for each in found.why_not if each[0] not in KNOBS))
+    )
 
 
 def problems(gpu: GpuIdentity, capabilities: GpuCapabilities) -> tuple[str, ...]:
     """What an operator should read of this GPU, one line for each thing that it cannot do."""
-    return tuple(f"GPU {gpu.index} cannot {capability}: {words}" for capability, words in capabilities.why_not)
+    return tuple(
+        f"GPU {gpu.index} cannot {capability}: {words}"
+        for capability, words in capabilities.why_not
+    )
 
 
-def _try_right(nvml: Nvml, gpu: GpuIdentity, why_not: dict[Capability, str], *, try_writes: bool) -> None:
+def _try_right(
+    nvml: Nvml, gpu: GpuIdentity, why_not: dict[Capability, str], *, try_writes: bool
+) -> None:
     """Whether this process may turn the knobs that the GPU has."""
     if not try_writes:
         with _noted(why_not, *KNOBS):

@@ -24,7 +24,13 @@ _Found = TypeVar("_Found")
 class DriverSession:
     """Started when made."""
 
-    def __init__(self, start: Callable[[], None], stop: Callable[[], None], *, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        start: Callable[[], None],
+        stop: Callable[[], None],
+        *,
+        now_s: Callable[[], float],
+    ) -> None:
         """`start` and `stop` raise DeviceError; what `start` raises now comes out."""
         self._start, self._stop, self._now_s = start, stop, now_s
         self._starting = threading.Lock()

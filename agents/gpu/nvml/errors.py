@@ -14,7 +14,15 @@
 The numbers are NVML's stable binary interface, so that this table needs no driver and no binding.
 """
 
-from agents.base.device import DeviceError, GpuLost, NoDriver, NotPermitted, NotSupported, OutOfRange, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    GpuLost,
+    NoDriver,
+    NotPermitted,
+    NotSupported,
+    OutOfRange,
+    UnknownPart,
+)
 from agents.gpu.nvml.mig_types import InUse, NoRoom
 
 _KINDS: dict[int, tuple[type[DeviceError], str]] = {
@@ -29,7 +37,10 @@ _KINDS: dict[int, tuple[type[DeviceError], str]] = {
     13: (NotSupported, "the installed driver is too old for it"),
     15: (GpuLost, "the GPU fell off the bus; reset it or restart the machine"),
     16: (GpuLost, "the GPU needs a reset"),
-    17: (NotPermitted, "the operating system blocks the device; give this process or container access to it"),
+    17: (
+        NotPermitted,
+        "the operating system blocks the device; give this process or container access to it",
+    ),
     18: (NoDriver, "the driver is being upgraded; restart when it is done"),
     19: (InUse, "the GPU is in use; drain it first"),
     23: (NoRoom, "the GPU has no room for it"),

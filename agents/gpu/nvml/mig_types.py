@@ -43,7 +43,10 @@ class Placement:
 
     def overlaps(self, other: "Placement") -> bool:
         """Whether they have a memory slice in common."""
-        return self.start < other.start + other.size and other.start < self.start + self.size
+        return (
+            self.start < other.start + other.size
+            and other.start < self.start + self.size
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,11 @@ class MigSlice:
 
 def slice_index(gpu_index: int, gpu_instance: int, compute_instance: int) -> int:
     """See the module's docstring."""
-    return INDICES_PER_GPU * (gpu_index + 1) + INDICES_PER_INSTANCE * gpu_instance + compute_instance
+    return (
+        INDICES_PER_GPU * (gpu_index + 1)
+        + INDICES_PER_INSTANCE * gpu_instance
+        + compute_instance
+    )
 
 
 def slice_type(gpu_type: str, profile: str) -> str:
@@ -111,7 +118,11 @@ def max_clients(profile: str) -> int:
     Empty: a whole GPU.
     """
     sevenths = re.match(r"(?:\d+c\.)?(\d+)g\.", profile)
-    return max(1, MAX_REPLICAS * int(sevenths[1]) // _SEVENTHS) if sevenths else MAX_REPLICAS
+    return (
+        max(1, MAX_REPLICAS * int(sevenths[1]) // _SEVENTHS)
+        if sevenths
+        else MAX_REPLICAS
+    )
 
 
 def whole_index(index: int) -> int:

@@ -12,16 +12,24 @@ _MAX_PID = 1 << 22
 """Linux' largest; more means that this driver lays its list out in another way than the binding reads it."""
 
 
-def join_processes(running: Mapping[int, int | None], clients: Mapping[int, int | None]) -> tuple[GpuProcess, ...]:
+def join_processes(
+    running: Mapping[int, int | None], clients: Mapping[int, int | None]
+) -> tuple[GpuProcess, ...]:
     """All processes by PID, from bytes by PID: of everybody, and of MPS clients, whom some drivers list apart.
 
     Raises NotSupported where the PIDs cannot be PIDs.
     """
     found = {**running, **clients}
     if any(not 0 < pid < _MAX_PID for pid in found):
-        raise NotSupported("the driver's list of processes has another layout: use another driver or nvidia-ml-py")
+        raise NotSupported(
+            "the driver's list of processes has another layout: use another driver or nvidia-ml-py"
+        )
     return tuple(
-        GpuProcess(pid=pid, memory_mib=None if used is None else used / _BYTES_PER_MIB, is_mps=pid in clients)
+        GpuProcess(
+            pid=pid,
+            memory_mib=None if used is None else used / _BYTES_PER_MIB,
+            is_mps=pid in clients,
+        )
         for pid, used in sorted(found.items())
     )
 
@@ -30,7 +38,8 @@ def newest_use(samples: Iterable[tuple[int, int, int]]) -> tuple[ProcessUse, ...
     """The newest sample of each process, by PID; from (time, PID, percent of SMs) in any order."""
     newest = {pid: (percent, at_us) for at_us, pid, percent in sorted(samples)}
     return tuple(
-        ProcessUse(pid=pid, sm_percent=float(percent), at_us=at_us) for pid, (percent, at_us) in sorted(newest.items())
+        ProcessUse(pid=pid, sm_percent=float(percent), at_us=at_us)
+        for pid, (percent, at_us) in sorted(newest.items())
     )
 
 
@@ -49,4 +58,6 @@ def whole(number: float) -> int:
 
 def sms(cores: int, compute_capability: tuple[int, int]) -> int:
     """SMs of a GPU by its CUDA cores: 64 per SM on V100, T4 and A100, 128 on 8.6 and everything since."""
-    return cores // (64 if tuple(compute_capability) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128)
+    return cores // (
+        64 if tuple(compute_capability) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
+    )

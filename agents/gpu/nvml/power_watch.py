@@ -22,7 +22,9 @@ FORGET_S = 10.0
 class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
     """Started when made."""
 
-    def __init__(self, power_w: Callable[[GpuIdentity], float], *, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self, power_w: Callable[[GpuIdentity], float], *, period_s: float = PERIOD_S
+    ) -> None:
         """`power_w`: of a GPU now; raises DeviceError."""
         self._power_w, self._period_s = power_w, period_s
         self._lock = threading.Lock()
@@ -30,7 +32,9 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
         self._looked: dict[str, tuple[GpuIdentity, float]] = {}
         self._stop = threading.Event()
         self._wanted = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="power-watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="power-watch", daemon=True
+        )
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -63,8 +67,16 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
         """Those that somebody has looked at of late; without any the thread sleeps."""
         with self._lock:
             now_s = time.monotonic()
-            self._looked = {uuid: each for uuid, each in self._looked.items() if now_s - each[1] < FORGET_S}
-            self._peaks = {uuid: peak_w for uuid, peak_w in self._peaks.items() if uuid in self._looked}
+            self._looked = {
+                uuid: each
+                for uuid, each in self._looked.items()
+                if now_s - each[1] < FORGET_S
+            }
+            self._peaks = {
+                uuid: peak_w
+                for uuid, peak_w in self._peaks.items()
+                if uuid in self._looked
+            }
             if not self._looked and not self._stop.is_set():
                 self._wanted.clear()
             return [gpu for gpu, _ in self._looked.values()]

@@ -40,7 +40,9 @@ _Found = TypeVar("_Found")
 def identities() -> Iterator[GpuIdentity]:
     """Every GPU that answers."""
     for index in range(pynvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired):
+        with contextlib.suppress(
+            pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired
+        ):
             yield identity(index)
 
 
@@ -53,7 +55,10 @@ def identity(index: int) -> GpuIdentity:
         name=str(pynvml.nvmlDeviceGetName(handle)),
         memory_mib=memory_of(handle).total / BYTES_PER_MIB,
         sm_count=or_none(
-            lambda: sms(pynvml.nvmlDeviceGetNumGpuCores(handle), pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+            lambda: sms(
+                pynvml.nvmlDeviceGetNumGpuCores(handle),
+                pynvml.nvmlDeviceGetCudaComputeCapability(handle),
+            )
         ),
     )
 
@@ -65,11 +70,17 @@ def sample(handle: Handle) -> GpuSample:
         memory_used_mib=memory.used / BYTES_PER_MIB,
         memory_reserved_mib=getattr(memory, "reserved", 0) / BYTES_PER_MIB,
         power_w=power_w(handle),
-        enforced_limit_w=or_none(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0),
-        energy_j=or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0),
+        enforced_limit_w=or_none(
+            lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0
+        ),
+        energy_j=or_none(
+            lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0
+        ),
         clock_mhz=float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         event_reasons=event_reasons(_event_mask(handle)),
-        busy_percent=or_none(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+        busy_percent=or_none(
+            lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        ),
     )
 
 
@@ -100,7 +111,10 @@ def memory_of(handle: Handle) -> "pynvml.c_nvmlMemory_t":
 
 def _event_mask(handle: Handle) -> int:
     """The mask, by its name before driver 535 where it has no other; 0 where there is none."""
-    for read in (pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons):
+    for read in (
+        pynvml.nvmlDeviceGetCurrentClocksEventReasons,
+        pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
+    ):
         with contextlib.suppress(*ABSENT):
             return int(read(handle))
     return 0
@@ -110,7 +124,9 @@ def power_range(handle: Handle) -> PowerRange:
     """Which power limits it takes."""
     low_mw, high_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
     default_mw = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
-    return PowerRange(low_w=low_mw / 1000.0, high_w=high_mw / 1000.0, default_w=default_mw / 1000.0)
+    return PowerRange(
+        low_w=low_mw / 1000.0, high_w=high_mw / 1000.0, default_w=default_mw / 1000.0
+    )
 
 
 def clocks_mhz(handle: Handle) -> tuple[float, ...]:
@@ -119,9 +135,18 @@ def clocks_mhz(handle: Handle) -> tuple[float, ...]:
         raise NotSupported("clocks can be locked since Volta; this GPU is older")
     try:
         memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(handle))
-        return tuple(sorted(float(mhz) for mhz in pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz)))
+        return tuple(
+            sorted(
+                float(mhz)
+                for mhz in pynvml.nvmlDeviceGetSupportedGraphicsClocks(
+                    handle, memory_mhz
+                )
+            )
+        )
     except ABSENT:
-        return upper_clocks_mhz(float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)))
+        return upper_clocks_mhz(
+            float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        )
 
 
 def processes(handle: Handle) -> tuple[GpuProcess, ...]:
@@ -131,7 +156,8 @@ def processes(handle: Handle) -> tuple[GpuProcess, ...]:
     with contextlib.suppress(*ABSENT):
         clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)
     return join_processes(
-        {each.pid: each.usedGpuMemory for each in running}, {each.pid: each.usedGpuMemory for each in clients}
+        {each.pid: each.usedGpuMemory for each in running},
+        {each.pid: each.usedGpuMemory for each in clients},
     )
 
 
@@ -180,7 +206,9 @@ def _check_xids(handle: Handle) -> None:
 
 def _check_persistence(handle: Handle) -> None:
     if not pynvml.nvmlDeviceGetPersistenceMode(handle):
-        raise NotSupported("persistence mode is off: without clients the driver may drop them; run nvidia-persistenced")
+        raise NotSupported(
+            "persistence mode is off: without clients the driver may drop them; run nvidia-persistenced"
+        )
 
 
 def register(events: object, gpus: tuple[GpuIdentity, ...]) -> None:

@@ -65,7 +65,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
 
     def driver_version(self) -> str:
         """E.g. `580.65.06`."""
-        return self._ask("read the driver's version", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
+        return self._ask(
+            "read the driver's version",
+            lambda: str(pynvml.nvmlSystemGetDriverVersion()),
+        )
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         """What the GPU does now; GpuLost when it no longer answers."""
@@ -81,12 +84,18 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
 
     def refusals(self, gpu: GpuIdentity) -> tuple[tuple[Capability, str], ...]:
         """The knobs that the driver refused to turn when that was last tried, with the reason."""
-        return tuple((knob, why) for (uuid, knob), why in sorted(self._refused.items()) if uuid == gpu.uuid)
+        return tuple(
+            (knob, why)
+            for (uuid, knob), why in sorted(self._refused.items())
+            if uuid == gpu.uuid
+        )
 
     def power_limit_w(self, gpu: GpuIdentity) -> float:
         """The power limit that is set now, by whomever."""
         read = pynvml.nvmlDeviceGetPowerManagementLimit
-        return self._on(gpu, "read the power limit of", lambda handle: float(read(handle) / 1000.0))
+        return self._on(
+            gpu, "read the power limit of", lambda handle: float(read(handle) / 1000.0)
+        )
 
     def power_range(self, gpu: GpuIdentity) -> PowerRange:
         """Which power limits the GPU takes."""
@@ -108,11 +117,17 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             pynvml.nvmlDeviceSetPowerManagementLimit(handle, whole(asked_w * 1000.0))
 
         try:
-            self._write(gpu, Capability.LIMIT_POWER, f"limit power to {asked_w:g} W on", write)
+            self._write(
+                gpu, Capability.LIMIT_POWER, f"limit power to {asked_w:g} W on", write
+            )
         except OutOfRange as error:
-            raise OutOfRange(f"{error}: give {takes.low_w:g} to {takes.high_w:g} W") from error
+            raise OutOfRange(
+                f"{error}: give {takes.low_w:g} to {takes.high_w:g} W"
+            ) from error
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+    def lock_clock_mhz(
+        self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float
+    ) -> None:
         """Keep the SM clock in this range; the driver rounds down to its steps. Equal ends lock it at one value.
 
         Raises OutOfRange (with the range), NotSupported, NotPermitted or GpuLost.
@@ -122,23 +137,41 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             pynvml.nvmlDeviceSetGpuLockedClocks(handle, whole(low_mhz), whole(high_mhz))
 
         try:
-            self._write(gpu, Capability.LOCK_CLOCK, f"lock the clock at {low_mhz:g} to {high_mhz:g} MHz on", write)
+            self._write(
+                gpu,
+                Capability.LOCK_CLOCK,
+                f"lock the clock at {low_mhz:g} to {high_mhz:g} MHz on",
+                write,
+            )
         except OutOfRange as error:
             clocks = self.clocks_mhz(gpu)
-            raise OutOfRange(f"{error}: give {clocks[0]:g} to {clocks[-1]:g} MHz, the lower end first") from error
+            raise OutOfRange(
+                f"{error}: give {clocks[0]:g} to {clocks[-1]:g} MHz, the lower end first"
+            ) from error
 
     def unlock_clock(self, gpu: GpuIdentity) -> None:
         """Let the SM clock go as the GPU likes, whoever locked it. Raises NotSupported, NotPermitted or GpuLost."""
-        self._write(gpu, Capability.LOCK_CLOCK, "unlock the clock of", pynvml.nvmlDeviceResetGpuLockedClocks)
+        self._write(
+            gpu,
+            Capability.LOCK_CLOCK,
+            "unlock the clock of",
+            pynvml.nvmlDeviceResetGpuLockedClocks,
+        )
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
         """Who computes on the GPU, by PID. Raises NotSupported where the driver's list cannot be read."""
         return self._on(gpu, "list the processes of", reading.processes)
 
-    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+    def process_use(
+        self, gpu: GpuIdentity, since_us: int = 0
+    ) -> tuple[ProcessUse, ...]:
         """Of each process that ran since then, the newest `at_us` of the answer before, by PID; 0: as far back as the
         driver knows. Raises NotSupported (old GPU, MIG)."""
-        return self._on(gpu, "measure the processes of", lambda handle: reading.process_use(handle, since_us))
+        return self._on(
+            gpu,
+            "measure the processes of",
+            lambda handle: reading.process_use(handle, since_us),
+        )
 
     def sm_activity_percent(self, gpu: GpuIdentity) -> float:
         """Mean share of SMs that are busy in the next 0.12 s, which this takes. Raises NotSupported before Hopper."""
@@ -146,7 +179,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
 
     def used_mib(self, uuid: str) -> float:
         """Memory in use of a slice by its UUID. Raises UnknownPart when there is no such slice any more."""
-        return self._ask(f"read the memory of {uuid}", lambda: reading.used_mib(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+        return self._ask(
+            f"read the memory of {uuid}",
+            lambda: reading.used_mib(pynvml.nvmlDeviceGetHandleByUUID(uuid)),
+        )
 
     def is_sliced(self, gpu: GpuIdentity) -> bool:
         """Whether the GPU is in MIG mode. Raises NotSupported where there is no MIG."""
@@ -164,16 +200,26 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """The GPU instances, with the compute instances in them; most slices are one of each."""
         return self._on(gpu, "read the GPU instances of", mig.instances)
 
-    def create_slice(self, gpu: GpuIdentity, profile: MigProfile, placement: Placement | None) -> None:
+    def create_slice(
+        self, gpu: GpuIdentity, profile: MigProfile, placement: Placement | None
+    ) -> None:
         """A GPU instance of that profile with one compute instance of all of it; None: where the driver likes.
 
         Raises NoRoom, NotPermitted or another DeviceError; then nothing of it is left unless that cannot be undone.
         """
-        self._change(gpu, f"create {profile.name} on", lambda handle: mig.create(handle, profile, placement))
+        self._change(
+            gpu,
+            f"create {profile.name} on",
+            lambda handle: mig.create(handle, profile, placement),
+        )
 
     def destroy_instance(self, gpu: GpuIdentity, instance_id: int) -> None:
         """Destroy a GPU instance, its compute instances first. Raises InUse, NotPermitted or another DeviceError."""
-        self._change(gpu, f"destroy instance {instance_id} of", lambda handle: mig.destroy(handle, instance_id))
+        self._change(
+            gpu,
+            f"destroy instance {instance_id} of",
+            lambda handle: mig.destroy(handle, instance_id),
+        )
 
     @contextlib.contextmanager
     def watched_xids(self, gpus: tuple[GpuIdentity, ...]) -> Iterator[NextXid]:
@@ -191,7 +237,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             yield lambda wait_ms: self._next_xid(events, starts, wait_ms)
         finally:
             # A set of an earlier start has gone with it.
-            with contextlib.suppress(NoDriver, pynvml.NVMLError), self._session.waiting(starts):
+            with (
+                contextlib.suppress(NoDriver, pynvml.NVMLError),
+                self._session.waiting(starts),
+            ):
                 pynvml.nvmlEventSetFree(events)
 
     def _next_xid(self, events: object, starts: int, wait_ms: int) -> XidEvent | None:
@@ -201,7 +250,13 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             except pynvml.NVMLError_Timeout:
                 return None
 
-    def _write(self, gpu: GpuIdentity, knob: Capability, doing: str, act: Callable[[Handle], _Found]) -> _Found:
+    def _write(
+        self,
+        gpu: GpuIdentity,
+        knob: Capability,
+        doing: str,
+        act: Callable[[Handle], _Found],
+    ) -> _Found:
         """`act`, one write at a time; a refusal counts against the capability until a write succeeds."""
         with self._writing:
             try:
@@ -212,15 +267,20 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             self._refused.pop((gpu.uuid, knob), None)
             return done
 
-    def _change(self, gpu: GpuIdentity, doing: str, act: Callable[[Handle], None]) -> None:
+    def _change(
+        self, gpu: GpuIdentity, doing: str, act: Callable[[Handle], None]
+    ) -> None:
         """One change of the layout, never made twice: who does it must not meet a driver that was started anew."""
         with self._writing, _translated(f"{doing} GPU {gpu.index} ({gpu.uuid})"):
             act(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
 
-    def _on(self, gpu: GpuIdentity, doing: str, act: Callable[[Handle], _Found]) -> _Found:
+    def _on(
+        self, gpu: GpuIdentity, doing: str, act: Callable[[Handle], _Found]
+    ) -> _Found:
         """What `act` makes of the GPU's handle, with NVML's errors translated."""
         return self._ask(
-            f"{doing} GPU {gpu.index} ({gpu.uuid})", lambda: act(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+            f"{doing} GPU {gpu.index} ({gpu.uuid})",
+            lambda: act(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)),
         )
 
     def _ask(self, doing: str, act: Callable[[], _Found]) -> _Found:
@@ -240,7 +300,10 @@ def _start() -> None:
 
 def _stop() -> None:
     # After a start that failed there is nothing to stop.
-    with _translated("shut NVML down"), contextlib.suppress(pynvml.NVMLError_Uninitialized):
+    with (
+        _translated("shut NVML down"),
+        contextlib.suppress(pynvml.NVMLError_Uninitialized),
+    ):
         pynvml.nvmlShutdown()
 
 

@@ -32,14 +32,20 @@ def slices(handle: Handle) -> tuple[MigSlice, ...]:
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         # Places are empty where a slice was destroyed.
         with contextlib.suppress(pynvml.NVMLError_NotFound):
-            found.append(_slice(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
-    return tuple(sorted(found, key=lambda each: (each.gpu_instance, each.compute_instance)))
+            found.append(
+                _slice(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+            )
+    return tuple(
+        sorted(found, key=lambda each: (each.gpu_instance, each.compute_instance))
+    )
 
 
 def profiles(handle: Handle) -> tuple[MigProfile, ...]:
     """Every kind of slice that the GPU can have, the largest first."""
     found = [_profile(handle, info) for info in _profile_infos(handle)]
-    return tuple(sorted(found, key=lambda each: (-each.slice_count, -each.memory_mib, each.name)))
+    return tuple(
+        sorted(found, key=lambda each: (-each.slice_count, -each.memory_mib, each.name))
+    )
 
 
 def instances(handle: Handle) -> tuple[MigInstance, ...]:
@@ -59,9 +65,15 @@ def create(handle: Handle, profile: MigProfile, placement: Placement | None) -> 
         made = pynvml.nvmlDeviceCreateGpuInstance(handle, profile.id)
     else:
         place = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
-        made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.id, ctypes.byref(place))
+        made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+            handle, profile.id, ctypes.byref(place)
+        )
     try:
-        whole = next(info for info in _compute_infos(made) if info.sliceCount == profile.slice_count)
+        whole = next(
+            info
+            for info in _compute_infos(made)
+            if info.sliceCount == profile.slice_count
+        )
         pynvml.nvmlGpuInstanceCreateComputeInstance(made, whole.id)
     except BaseException:
         with contextlib.suppress(pynvml.NVMLError):
@@ -89,18 +101,26 @@ def _slice(handle: Handle) -> MigSlice:
     )
 
 
-def _profile_infos(handle: Handle) -> Iterator["pynvml.c_nvmlGpuInstanceProfileInfo_v2_t"]:
+def _profile_infos(
+    handle: Handle,
+) -> Iterator["pynvml.c_nvmlGpuInstanceProfileInfo_v2_t"]:
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         # The binding may know of more kinds than the driver (2), and the driver of more than the GPU has (3).
-        with contextlib.suppress(pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_NotSupported):
+        with contextlib.suppress(
+            pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_NotSupported
+        ):
             yield pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number)
 
 
-def _profile(handle: Handle, info: "pynvml.c_nvmlGpuInstanceProfileInfo_v2_t") -> MigProfile:
+def _profile(
+    handle: Handle, info: "pynvml.c_nvmlGpuInstanceProfileInfo_v2_t"
+) -> MigProfile:
     free_count: int | None = None
     places: tuple[Placement, ...] = ()
     with contextlib.suppress(*_CLOSED):
-        free_count = int(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id))
+        free_count = int(
+            pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
+        )
         places = _placements(handle, info.id)
     return MigProfile(
         id=int(info.id),
@@ -117,8 +137,13 @@ def _profile(handle: Handle, info: "pynvml.c_nvmlGpuInstanceProfileInfo_v2_t") -
 def _placements(handle: Handle, profile_id: int) -> tuple[Placement, ...]:
     found = (pynvml.c_nvmlGpuInstancePlacement_t * _MAX_PLACEMENTS)()
     count = ctypes.c_uint(_MAX_PLACEMENTS)
-    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, found, ctypes.byref(count))
-    return tuple(Placement(start=int(each.start), size=int(each.size)) for each in found[: count.value])
+    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(
+        handle, profile_id, found, ctypes.byref(count)
+    )
+    return tuple(
+        Placement(start=int(each.start), size=int(each.size))
+        for each in found[: count.value]
+    )
 
 
 def _instance(instance: object) -> MigInstance:
@@ -126,16 +151,24 @@ def _instance(instance: object) -> MigInstance:
     return MigInstance(
         id=int(info.id),
         profile_id=int(info.profileId),
-        placement=Placement(start=int(info.placement.start), size=int(info.placement.size)),
+        placement=Placement(
+            start=int(info.placement.start), size=int(info.placement.size)
+        ),
         compute_count=len(_compute_instances(instance)),
     )
 
 
-def _compute_infos(instance: object) -> Iterator["pynvml.c_nvmlComputeInstanceProfileInfo_v2_t"]:
+def _compute_infos(
+    instance: object,
+) -> Iterator["pynvml.c_nvmlComputeInstanceProfileInfo_v2_t"]:
     shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        with contextlib.suppress(pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_NotSupported):
-            yield pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, shared)
+        with contextlib.suppress(
+            pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_NotSupported
+        ):
+            yield pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                instance, number, shared
+            )
 
 
 def _compute_instances(instance: object) -> list[object]:
@@ -143,6 +176,8 @@ def _compute_instances(instance: object) -> list[object]:
     for info in _compute_infos(instance):
         handles = (pynvml.c_nvmlComputeInstance_t * _MAX_COMPUTE)()
         count = ctypes.c_uint(_MAX_COMPUTE)
-        pynvml.nvmlGpuInstanceGetComputeInstances(instance, info.id, handles, ctypes.byref(count))
+        pynvml.nvmlGpuInstanceGetComputeInstances(
+            instance, info.id, handles, ctypes.byref(count)
+        )
         found += list(handles[: count.value])
     return found

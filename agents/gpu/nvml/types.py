@@ -45,7 +45,9 @@ class SlicePart:
 def event_reasons(mask: int) -> tuple[str, ...]:
     """The names of the mask's bits, lowest first; `unknown 0x…` for those of newer drivers."""
     bits = (1 << place for place in range(mask.bit_length()))
-    return tuple(_EVENT_REASONS.get(bit, f"unknown {bit:#x}") for bit in bits if mask & bit)
+    return tuple(
+        _EVENT_REASONS.get(bit, f"unknown {bit:#x}") for bit in bits if mask & bit
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,9 @@ class XidSource(Protocol):
         """Starts the library again where the driver went away."""
         ...
 
-    def watched_xids(self, gpus: tuple[GpuIdentity, ...]) -> AbstractContextManager[NextXid]:
+    def watched_xids(
+        self, gpus: tuple[GpuIdentity, ...]
+    ) -> AbstractContextManager[NextXid]:
         """A way to wait for events."""
         ...
 
@@ -45,7 +47,12 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
     """Started when made."""
 
     def __init__(
-        self, source: XidSource, gpus: tuple[GpuIdentity, ...], *, wait_ms: int = WAIT_MS, pause_s: float = PAUSE_S
+        self,
+        source: XidSource,
+        gpus: tuple[GpuIdentity, ...],
+        *,
+        wait_ms: int = WAIT_MS,
+        pause_s: float = PAUSE_S,
     ) -> None:
         self._source, self._gpus = source, gpus
         self._wait_ms, self._pause_s = wait_ms, pause_s
@@ -133,9 +140,17 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
                     self._condemned.setdefault(uuid, _words(event))
 
     def _touched(self, event: XidEvent) -> tuple[str, ...]:
-        return (event.gpu_uuid,) if event.gpu_uuid else tuple(gpu.uuid for gpu in self._gpus)
+        return (
+            (event.gpu_uuid,)
+            if event.gpu_uuid
+            else tuple(gpu.uuid for gpu in self._gpus)
+        )
 
 
 def _words(event: XidEvent) -> str:
-    what = f"Xid {event.xid}" if event.xid else "an error of memory that could not be corrected"
+    what = (
+        f"Xid {event.xid}"
+        if event.xid
+        else "an error of memory that could not be corrected"
+    )
     return f"the driver told {what}; look it up in NVIDIA's list of Xids, reset the GPU, then restart the agent"

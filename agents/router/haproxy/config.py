@@ -53,7 +53,9 @@ def make_config(settings: HaProxySettings) -> str:
         queue_limit=settings.queue_limit,
     )
     template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
-    return head + "".join(f"\nbackend b{number}\n{template}" for number in range(1, settings.services + 1))
+    return head + "".join(
+        f"\nbackend b{number}\n{template}" for number in range(1, settings.services + 1)
+    )
 
 
 _CONFIG = """\

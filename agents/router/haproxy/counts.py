@@ -48,9 +48,13 @@ def parse_counts(stat: str, table: str) -> dict[str, Counted]:
     in_slo = {key: int(count) for key, count in _ENTRY.findall(table)}
     try:
         rows = csv.DictReader(stat.removeprefix("# ").splitlines())
-        return {row["pxname"]: _counted(row, in_slo.get(row["pxname"], 0)) for row in rows}
+        return {
+            row["pxname"]: _counted(row, in_slo.get(row["pxname"], 0)) for row in rows
+        }
     except (KeyError, TypeError, ValueError) as error:
-        raise HaProxyError(f"cannot read HAProxy's counts: {error!r} in {stat[:200]!r}") from error
+        raise HaProxyError(
+            f"cannot read HAProxy's counts: {error!r} in {stat[:200]!r}"
+        ) from error
 
 
 def _counted(row: Mapping[str, str], in_slo: int) -> Counted:
@@ -58,7 +62,11 @@ def _counted(row: Mapping[str, str], in_slo: int) -> Counted:
         return sum(int(row[name] or 0) for name in names)
 
     return Counted(
-        arrivals=total("stot"), served=total(*_GOOD), rejected=total(*_BAD), in_slo=in_slo, queued=total("scur")
+        arrivals=total("stot"),
+        served=total(*_GOOD),
+        rejected=total(*_BAD),
+        in_slo=in_slo,
+        queued=total("scur"),
     )
 
 
@@ -69,11 +77,15 @@ class Counter:
         """`before`: what HAProxy had counted when this agent took it over."""
         self._before = dict(before)
 
-    def read(self, now: Mapping[str, Counted], backends: Mapping[str, str]) -> tuple[ServiceReading, ...]:
+    def read(
+        self, now: Mapping[str, Counted], backends: Mapping[str, str]
+    ) -> tuple[ServiceReading, ...]:
         """Of every service, by name. `backends`: service → backend; none is read that counted less than before, which
         is what a HAProxy does that was started again."""
         readings = tuple(
-            _reading(service, self._before.get(backend, NOTHING), now.get(backend, NOTHING))
+            _reading(
+                service, self._before.get(backend, NOTHING), now.get(backend, NOTHING)
+            )
             for service, backend in sorted(backends.items())
         )
         self._before = dict(now)

@@ -82,7 +82,9 @@ class HaProxy:
 
     def __init__(self, settings: HaProxySettings) -> None:
         if len(os.fsencode(settings.socket_path)) > _MAX_SOCKET_PATH:
-            raise HaProxyError(f"{settings.socket_path} is too long for a socket; choose a shorter folder")
+            raise HaProxyError(
+                f"{settings.socket_path} is too long for a socket; choose a shorter folder"
+            )
         self._settings = settings
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}
@@ -99,14 +101,20 @@ class HaProxy:
         replace_file(self._settings.map_path, b"")
         replace_file(self._settings.slo_path, b"")
 
-    def switch(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    def switch(
+        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+    ) -> None:
         """Put a new table in force. `addresses`: base URL of every replica that the routes name.
 
         Raises KeyError when a replica has no address, ValueError when it is none, HaProxyError when a name or the
         number of services or replicas cannot be had; then nothing was changed. HaProxyError also when HAProxy does not
         answer or did not do it: then the same call puts it right.
         """
-        needed = {each: parse_address(addresses[each]) for route in routes for each, _ in route.shares}
+        needed = {
+            each: parse_address(addresses[each])
+            for route in routes
+            for each, _ in route.shares
+        }
         wanted = {route.service: _weights(route, needed) for route in routes}
         self._tell(plan_commands(self.state(), wanted, self._settings))
         slos_ms = {route.service: route.slo_ms for route in routes}
@@ -115,22 +123,35 @@ class HaProxy:
         if left := plan_slos(self._slos(), slos_ms, self._settings):
             problems.append(f"it did not do {left[0]!r}")
         if problems:
-            raise HaProxyError(f"HAProxy is not as it was told: {'; '.join(problems[:5])}")
+            raise HaProxyError(
+                f"HAProxy is not as it was told: {'; '.join(problems[:5])}"
+            )
         self._routes = routes
         busy = {place.address for place in after.places if place.in_flight}
-        self._addresses = {each: where for each, where in self._addresses.items() if where in busy} | needed
+        self._addresses = {
+            each: where for each, where in self._addresses.items() if where in busy
+        } | needed
 
     def in_flight(self, replica_id: str, state: ProxyState | None = None) -> int:
         """Requests that a replica has or that wait for it, in this state or now; 0 also for one never routed to."""
         address = self._addresses.get(replica_id)
         if address is None:
             return 0
-        return sum(place.in_flight for place in (state or self.state()).places if place.address == address)
+        return sum(
+            place.in_flight
+            for place in (state or self.state()).places
+            if place.address == address
+        )
 
     def state(self) -> ProxyState:
         """Everything that a switch looks at, as it is now. Raises HaProxyError."""
-        stat, servers = self.ask("show stat -1 4 -1"), self.ask("show servers state")  # 4: servers only
-        return parse_state(servers, stat, self.ask(f"show map {self._settings.map_path}"))
+        stat, servers = (
+            self.ask("show stat -1 4 -1"),
+            self.ask("show servers state"),
+        )  # 4: servers only
+        return parse_state(
+            servers, stat, self.ask(f"show map {self._settings.map_path}")
+        )
 
     def _slos(self) -> dict[str, str]:
         return dict(_entries(self.ask(f"show map {self._settings.slo_path}")))
@@ -150,15 +171,23 @@ class HaProxy:
                 while (data := connection.recv(65536)) and len(reply) < _MAX_REPLY:
                     reply += data
         except OSError as error:
-            raise HaProxyError(f"HAProxy does not answer at {path}: {error}; is it running?") from error
+            raise HaProxyError(
+                f"HAProxy does not answer at {path}: {error}; is it running?"
+            ) from error
         return reply.decode("utf-8", "replace")
 
 
 def parse_address(url: str) -> Address:
     """Host and port of `http://127.0.0.1:8001`. Raises ValueError."""
     parts = urlsplit(url)
-    if parts.scheme != "http" or not re.fullmatch(r"[0-9.]+", parts.hostname or "") or parts.path not in ("", "/"):
-        raise ValueError(f"{url!r} is no address for HAProxy; it must look like http://127.0.0.1:8001")
+    if (
+        parts.scheme != "http"
+        or not re.fullmatch(r"[0-9.]+", parts.hostname or "")
+        or parts.path not in ("", "/")
+    ):
+        raise ValueError(
+            f"{url!r} is no address for HAProxy; it must look like http://127.0.0.1:8001"
+        )
     return parts.hostname or "", parts.port or 80
 
 
@@ -168,9 +197,15 @@ def parse_state(servers: str, stat: str, services: str) -> ProxyState:
     names, *rows = table.strip().splitlines() or [""]
     try:
         busy = dict(map(_sessions, stat.strip().splitlines()[1:]))
-        places = [_place(dict(zip(names.split(), row.split(), strict=False)), busy) for row in rows if row]
+        places = [
+            _place(dict(zip(names.split(), row.split(), strict=False)), busy)
+            for row in rows
+            if row
+        ]
     except (KeyError, ValueError) as error:
-        raise HaProxyError(f"cannot read HAProxy's servers: {error!r} in {servers[:200]!r}, {stat[:200]!r}") from error
+        raise HaProxyError(
+            f"cannot read HAProxy's servers: {error!r} in {servers[:200]!r}, {stat[:200]!r}"
+        ) from error
     return ProxyState(backends=dict(_entries(services)), places=tuple(places))
 
 
@@ -188,7 +223,9 @@ def _sessions(line: str) -> tuple[tuple[str, str], int]:
     return (backend, name), int(queued or 0) + int(running or 0)
 
 
-def _place(row: Mapping[str, str], busy: Mapping[tuple[str, str], int]) -> BackendServer:
+def _place(
+    row: Mapping[str, str], busy: Mapping[tuple[str, str], int]
+) -> BackendServer:
     return BackendServer(
         backend=row["be_name"],
         name=row["srv_name"],
@@ -204,38 +241,68 @@ Wanted = Mapping[str, Mapping[Address, int]]
 """Service → address → weight."""
 
 
-def plan_commands(state: ProxyState, wanted: Wanted, settings: HaProxySettings) -> list[str]:
+def plan_commands(
+    state: ProxyState, wanted: Wanted, settings: HaProxySettings
+) -> list[str]:
     """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
     backends, places = _assign(state, wanted), state.by_backend()
     opening: list[str] = []
     closing: list[str] = []
     for service, weights in wanted.items():
         mine = places[backends[service]]
-        held = {place.address: place for place in mine if place.is_ready or place.in_flight}
-        free = iter([place for place in mine if not place.is_ready and not place.in_flight])
+        held = {
+            place.address: place for place in mine if place.is_ready or place.in_flight
+        }
+        free = iter(
+            [place for place in mine if not place.is_ready and not place.in_flight]
+        )
         for address, weight in weights.items():
             place = held.get(address) or next(free, None)
             if place is None:
-                raise HaProxyError(f"service {service} has more replicas than the {settings.replicas} places for them")
+                raise HaProxyError(
+                    f"service {service} has more replicas than the {settings.replicas} places for them"
+                )
             opening += _open(place, address, weight)
-        closing += [_drain(place) for place in mine if place.is_ready and place.address not in weights]
+        closing += [
+            _drain(place)
+            for place in mine
+            if place.is_ready and place.address not in weights
+        ]
     new = [
         f"add map {settings.map_path} {service} {backend}"
         for service, backend in backends.items()
         if service not in state.backends
     ]
-    gone = [f"del map {settings.map_path} {service}" for service in state.backends if service not in wanted]
-    left = {state.backends[service] for service in state.backends if service not in wanted}
-    closing += [_drain(place) for place in state.places if place.backend in left and place.is_ready]
+    gone = [
+        f"del map {settings.map_path} {service}"
+        for service in state.backends
+        if service not in wanted
+    ]
+    left = {
+        state.backends[service] for service in state.backends if service not in wanted
+    }
+    closing += [
+        _drain(place)
+        for place in state.places
+        if place.backend in left and place.is_ready
+    ]
     return [*_park(state, opening), *opening, *new, *gone, *closing]
 
 
-def plan_slos(known: Mapping[str, str], wanted: Mapping[str, float], settings: HaProxySettings) -> list[str]:
+def plan_slos(
+    known: Mapping[str, str], wanted: Mapping[str, float], settings: HaProxySettings
+) -> list[str]:
     """The commands by which the map of SLOs is as wanted, in whole ms."""
-    path, texts = settings.slo_path, {service: str(int(slo_ms)) for service, slo_ms in wanted.items()}
+    path, texts = (
+        settings.slo_path,
+        {service: str(int(slo_ms)) for service, slo_ms in wanted.items()},
+    )
     changed = [service for service, text in texts.items() if known.get(service) != text]
     return [
-        *(f"{'set' if each in known else 'add'} map {path} {each} {texts[each]}" for each in changed),
+        *(
+            f"{'set' if each in known else 'add'} map {path} {each} {texts[each]}"
+            for each in changed
+        ),
         *(f"del map {path} {service}" for service in known if service not in wanted),
     ]
 
@@ -244,7 +311,12 @@ def _park(state: ProxyState, opening: Iterable[str]) -> Iterator[str]:
     """Those that have drained need no more probes, unless they are wanted again."""
     wanted = {command.split(" ", 3)[2] for command in opening}
     for place in state.places:
-        if not (place.is_ready or place.is_parked or place.in_flight or f"{place.backend}/{place.name}" in wanted):
+        if not (
+            place.is_ready
+            or place.is_parked
+            or place.in_flight
+            or f"{place.backend}/{place.name}" in wanted
+        ):
             yield f"set server {place.backend}/{place.name} state maint"
 
 
@@ -252,13 +324,21 @@ def _assign(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     """Backends of all services, known ones as they are; new ones get those that nobody has and that are idle."""
     for service in wanted:
         if not _NAME.fullmatch(service):
-            raise HaProxyError(f"service {service!r} cannot be told to HAProxy; use letters, digits and . _ ~ -")
-    busy = {place.backend for place in state.places if place.is_ready or place.in_flight}
+            raise HaProxyError(
+                f"service {service!r} cannot be told to HAProxy; use letters, digits and . _ ~ -"
+            )
+    busy = {
+        place.backend for place in state.places if place.is_ready or place.in_flight
+    }
     everything, taken = state.by_backend(), set(state.backends.values())
     free = iter([each for each in everything if each not in busy and each not in taken])
-    assigned = {service: state.backends.get(service) or next(free, "") for service in wanted}
+    assigned = {
+        service: state.backends.get(service) or next(free, "") for service in wanted
+    }
     if lacking := [service for service, backend in assigned.items() if not backend]:
-        raise HaProxyError(f"no backend is free for {', '.join(lacking[:5])}; HAProxy has {len(everything)} of them")
+        raise HaProxyError(
+            f"no backend is free for {', '.join(lacking[:5])}; HAProxy has {len(everything)} of them"
+        )
     return assigned
 
 
@@ -281,8 +361,16 @@ def _drain(place: BackendServer) -> str:
 
 def differences(state: ProxyState, wanted: Wanted) -> list[str]:
     """What is not as wanted, in words."""
-    found = [f"service {each} has no backend" for each in wanted if each not in state.backends]
-    found += [f"service {each} is still there" for each in state.backends if each not in wanted]
+    found = [
+        f"service {each} has no backend"
+        for each in wanted
+        if each not in state.backends
+    ]
+    found += [
+        f"service {each} is still there"
+        for each in state.backends
+        if each not in wanted
+    ]
     places = state.by_backend()
     for service, weights in wanted.items():
         mine = places.get(state.backends.get(service, ""), [])
@@ -292,13 +380,17 @@ def differences(state: ProxyState, wanted: Wanted) -> list[str]:
     return found
 
 
-def _weights(route: ServiceRoute, addresses: Mapping[str, Address]) -> dict[Address, int]:
+def _weights(
+    route: ServiceRoute, addresses: Mapping[str, Address]
+) -> dict[Address, int]:
     """Integer weights, the largest MAX_WEIGHT; who shall get nothing has 0, and if all shall, they share evenly."""
     largest = max((weight for _, weight in route.shares), default=0.0)
     if largest <= 0.0:
         return {addresses[each]: 1 for each, _ in route.shares}
     return {
-        addresses[each]: max(1, round(MAX_WEIGHT * weight / largest)) if weight > 0.0 else 0
+        addresses[each]: max(1, round(MAX_WEIGHT * weight / largest))
+        if weight > 0.0
+        else 0
         for each, weight in route.shares
     }
 

@@ -106,12 +106,20 @@ class HaProxyRouter:
     @property
     def pid(self) -> int:
         """HAProxy's process; 0 while there is none."""
-        return self._process.identity.pid if self._process is not None and not self._process.has_ended else 0
+        return (
+            self._process.identity.pid
+            if self._process is not None and not self._process.has_ended
+            else 0
+        )
 
     async def open(self) -> None:
         record = _load(self._settings.folder)
         is_same = self._is_configured()
-        if record is not None and is_same and (found := WorkerProcess.adopt(record.identity, record.mark)) is not None:
+        if (
+            record is not None
+            and is_same
+            and (found := WorkerProcess.adopt(record.identity, record.mark)) is not None
+        ):
             self._process = found
             await self._until_it_answers()
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
@@ -122,12 +130,16 @@ class HaProxyRouter:
             await self._start()
         self._watch = asyncio.create_task(self._keep_up())
 
-    async def switch_routes(self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]) -> None:
+    async def switch_routes(
+        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+    ) -> None:
         """As `HaProxy.switch`."""
         async with self._asking:
             self._seen_s = -math.inf
             await asyncio.to_thread(self._proxy.switch, routes, addresses)
-            self._addresses = {each: addresses[each] for route in routes for each, _ in route.shares}
+            self._addresses = {
+                each: addresses[each] for route in routes for each, _ in route.shares
+            }
 
     async def look(self) -> None:
         """See what is in flight; nothing while HAProxy is down, since requests went with it. Raises HaProxyError."""
@@ -151,7 +163,9 @@ class HaProxyRouter:
 
     def total(self, service: str) -> Counts:
         """Nothing that governors need. Raises NotSupported."""
-        raise NotSupported(f"HAProxy tells no latencies of {service}, so governors cannot act; use --router own")
+        raise NotSupported(
+            f"HAProxy tells no latencies of {service}, so governors cannot act; use --router own"
+        )
 
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next agent, or finish what it has and end."""
@@ -163,7 +177,9 @@ class HaProxyRouter:
         if keep:
             self._process.abandon()
             return
-        self._process.tell(signal.SIGUSR1)  # takes no new connection, finishes what it has
+        self._process.tell(
+            signal.SIGUSR1
+        )  # takes no new connection, finishes what it has
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), FINISH_S)
         await self._process.end(_ENDING)
@@ -180,7 +196,9 @@ class HaProxyRouter:
             self._is_up = False
             failures = 1 if time.monotonic() - begun_s > MAX_RESTART_S else failures + 1
             wait_s = delay_s(failures, first_s=FIRST_RESTART_S, longest_s=MAX_RESTART_S)
-            log.error("HAProxy has ended and is started again in %.0f s: %s", wait_s, how)
+            log.error(
+                "HAProxy has ended and is started again in %.0f s: %s", wait_s, how
+            )
             await self._process.end(_ENDING)
             await asyncio.sleep(wait_s)
             table = self.routes or table
@@ -188,7 +206,10 @@ class HaProxyRouter:
                 await self._start()
                 await self.switch_routes(table, self._addresses)
                 table = ()
-            except (DeviceError, OSError) as error:  # then enforcement finds no table, and gives it one
+            except (
+                DeviceError,
+                OSError,
+            ) as error:  # then enforcement finds no table, and gives it one
                 log.error("HAProxy is not as it was: %s", error)
 
     async def _start(self) -> None:
@@ -202,10 +223,16 @@ class HaProxyRouter:
             log=self._settings.folder / "haproxy.log",
             mark=mark,
         )
-        self._process = WorkerProcess.start(spawn, lambda identity: self._save(_Record(identity, mark)))
+        self._process = WorkerProcess.start(
+            spawn, lambda identity: self._save(_Record(identity, mark))
+        )
         self._counter, self._seen_s = Counter({}), -math.inf
         await self._until_it_answers()
-        log.info("HAProxy (process %d) takes requests on port %d", self.pid, self._settings.port)
+        log.info(
+            "HAProxy (process %d) takes requests on port %d",
+            self.pid,
+            self._settings.port,
+        )
 
     async def _until_it_answers(self) -> None:
         """Raises HaProxyError, after its process has been ended, where it does not come up."""
@@ -220,7 +247,9 @@ class HaProxyRouter:
                 if self._process.has_ended or time.monotonic() > end_s:
                     await self._process.end(_ENDING)
                     _record_path(self._settings.folder).unlink(missing_ok=True)
-                    raise HaProxyError(f"HAProxy does not come up: {self._log_end() or error}") from error
+                    raise HaProxyError(
+                        f"HAProxy does not come up: {self._log_end() or error}"
+                    ) from error
             await asyncio.sleep(0.02)
 
     async def _look(self) -> None:
@@ -239,13 +268,19 @@ class HaProxyRouter:
 
     def _is_configured(self) -> bool:
         try:
-            return self._settings.config_path.read_text(encoding="utf-8") == make_config(self._settings)
+            return self._settings.config_path.read_text(
+                encoding="utf-8"
+            ) == make_config(self._settings)
         except FileNotFoundError:
             return False
 
     def _log_end(self) -> str:
         with contextlib.suppress(OSError):
-            return self._settings.folder.joinpath("haproxy.log").read_text(errors="replace")[-500:].strip()
+            return (
+                self._settings.folder.joinpath("haproxy.log")
+                .read_text(errors="replace")[-500:]
+                .strip()
+            )
         return ""
 
 
@@ -259,14 +294,22 @@ def _load(folder: Path) -> _Record | None:
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
-        raise HaProxyError(f"{_record_path(folder)} cannot be read; end HAProxy and remove it: {error}") from error
+        raise HaProxyError(
+            f"{_record_path(folder)} cannot be read; end HAProxy and remove it: {error}"
+        ) from error
 
 
 async def _end_recorded(record: _Record) -> None:
     process = WorkerProcess.adopt(record.identity, record.mark)
-    is_gone = await (process.end(_ENDING) if process is not None else end_left_over(record.mark, _ENDING))
+    is_gone = await (
+        process.end(_ENDING)
+        if process is not None
+        else end_left_over(record.mark, _ENDING)
+    )
     if not is_gone:
-        raise HaProxyError(f"HAProxy of an earlier agent, process {record.identity.pid}, cannot be ended")
+        raise HaProxyError(
+            f"HAProxy of an earlier agent, process {record.identity.pid}, cannot be ended"
+        )
 
 
 async def _nobody_to_ask(pids: tuple[int, ...]) -> bool:  # noqa: ARG001

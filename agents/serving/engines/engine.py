@@ -84,7 +84,9 @@ class EngineThread:
     The thread is a daemon: a batch that hangs in a driver must not keep the process from ending.
     """
 
-    _calls: "SimpleQueue[Callable[[], None] | None]" = field(default_factory=SimpleQueue)
+    _calls: "SimpleQueue[Callable[[], None] | None]" = field(
+        default_factory=SimpleQueue
+    )
 
     def __post_init__(self) -> None:
         threading.Thread(target=self._work, name="engine", daemon=True).start()
@@ -116,12 +118,16 @@ class EngineThread:
 def file_in(directory: Path | None, name: str) -> Path:
     """The file of that name in the directory, links followed. Raises LaunchFailed where it is elsewhere or absent."""
     if directory is None:
-        raise LaunchFailed(f"{name} is a file; say by --network-dir where files may come from")
+        raise LaunchFailed(
+            f"{name} is a file; say by --network-dir where files may come from"
+        )
     try:
         allowed = directory.resolve(strict=True)
         found = (allowed / name).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise LaunchFailed(f"there is no {name!r} in {directory}: {error}") from error
     if not found.is_relative_to(allowed) or not found.is_file():
-        raise LaunchFailed(f"{name!r} is not a file in {directory}; only those are loaded")
+        raise LaunchFailed(
+            f"{name!r} is not a file in {directory}; only those are loaded"
+        )
     return found

@@ -16,7 +16,9 @@ from typing import Literal, TypeAlias
 
 from agents.base.device import DeviceError
 
-DropReason: TypeAlias = Literal["queue_full", "not_ready", "deadline", "abandoned", "stopped"]
+DropReason: TypeAlias = Literal[
+    "queue_full", "not_ready", "deadline", "abandoned", "stopped"
+]
 """Why a request was not run; the label of a metric, so the set is closed."""
 
 

@@ -77,13 +77,17 @@ class OnnxEngine:
             import numpy
             import onnxruntime
         except ImportError as error:
-            raise LaunchFailed(f"ONNX Runtime cannot be imported ({error}); install the extra onnx") from error
+            raise LaunchFailed(
+                f"ONNX Runtime cannot be imported ({error}); install the extra onnx"
+            ) from error
         self._runtime, self._numpy = onnxruntime, numpy
         self.resume()
         if self._is_cuda:
             self._sm_count = driver_sm_count()
         inputs = tuple(map(self._kind, self._session.get_inputs()))
-        self._signature = Signature(inputs=inputs, outputs=tuple(map(self._kind, self._session.get_outputs())))
+        self._signature = Signature(
+            inputs=inputs, outputs=tuple(map(self._kind, self._session.get_outputs()))
+        )
         return self._signature
 
     def warm_up(self, batch: int) -> None:
@@ -95,19 +99,30 @@ class OnnxEngine:
         given = {each.name: self._array(each) for each in inputs}
         try:
             outputs = self._session.run(None, given)
-        except Exception as error:  # The runtime's own exceptions share no base but this.
+        except (
+            Exception
+        ) as error:  # The runtime's own exceptions share no base but this.
             if "CUDA failure" in str(error):
-                raise EngineLost(f"the GPU does not come back in this process: {error}") from error
+                raise EngineLost(
+                    f"the GPU does not come back in this process: {error}"
+                ) from error
             raise EngineFailed(f"the network failed: {error}") from error
         return tuple(
-            Tensor(name=kind.name, datatype=kind.datatype, shape=each.shape, data=each.tobytes())
+            Tensor(
+                name=kind.name,
+                datatype=kind.datatype,
+                shape=each.shape,
+                data=each.tobytes(),
+            )
             for kind, each in zip(self._signature.outputs, outputs, strict=True)
         )
 
     def facts(self) -> DeviceFacts:
         if self._is_cuda:  # The runtime does not say what its arena holds.
             return DeviceFacts(device="cuda:0", sm_count=self._sm_count)
-        return DeviceFacts(device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB)
+        return DeviceFacts(
+            device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB
+        )
 
     def offload(self) -> None:
         self._session = None
@@ -118,12 +133,20 @@ class OnnxEngine:
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         try:
-            self._session = runtime.InferenceSession(str(self.path), options, providers=self._providers())
-        except Exception as error:  # The runtime's own exceptions share no base but this.
+            self._session = runtime.InferenceSession(
+                str(self.path), options, providers=self._providers()
+            )
+        except (
+            Exception
+        ) as error:  # The runtime's own exceptions share no base but this.
             raise LaunchFailed(f"{self.path.name} cannot be loaded: {error}") from error
         took = self._session.get_providers()[0]
-        if self.device == "cuda" and took != CUDA:  # The runtime falls back without a word.
-            raise LaunchFailed(f"{self.path.name} runs on {took} although a GPU is asked for; is CUDA's library there?")
+        if (
+            self.device == "cuda" and took != CUDA
+        ):  # The runtime falls back without a word.
+            raise LaunchFailed(
+                f"{self.path.name} runs on {took} although a GPU is asked for; is CUDA's library there?"
+            )
         log.info("network %s runs on %s", self.path.name, took)
 
     @property
@@ -133,7 +156,10 @@ class OnnxEngine:
     def _providers(self) -> list[object]:
         if self.device == "cpu" or CUDA not in self._runtime.get_available_providers():
             return [CPU]
-        settings: dict[str, object] = {"device_id": 0, "arena_extend_strategy": "kSameAsRequested"}
+        settings: dict[str, object] = {
+            "device_id": 0,
+            "arena_extend_strategy": "kSameAsRequested",
+        }
         if self.memory_mib is not None:
             settings["gpu_mem_limit"] = int(self.memory_mib * MIB)
         return [(CUDA, settings), CPU]
@@ -141,16 +167,26 @@ class OnnxEngine:
     def _kind(self, argument: Any) -> TensorType:
         """The kind of one of the session's inputs or outputs; its first dimension must be the batch."""
         if argument.type not in DATATYPES:
-            raise LaunchFailed(f"{self.path.name}: {argument.name} is {argument.type}, which is not served")
+            raise LaunchFailed(
+                f"{self.path.name}: {argument.name} is {argument.type}, which is not served"
+            )
         if not argument.shape:
-            raise LaunchFailed(f"{self.path.name}: {argument.name} has no dimension that could count rows")
-        rows, *row_shape = [each if isinstance(each, int) else -1 for each in argument.shape]
+            raise LaunchFailed(
+                f"{self.path.name}: {argument.name} has no dimension that could count rows"
+            )
+        rows, *row_shape = [
+            each if isinstance(each, int) else -1 for each in argument.shape
+        ]
         if rows != -1 and not rows == self.batch_limit == 1:
             raise LaunchFailed(
                 f"{self.path.name}: {argument.name} has {rows} rows, always; export it with a dynamic first dimension"
                 + (", or give --batch-limit 1" if rows == 1 else "")
             )
-        return TensorType(name=argument.name, datatype=DATATYPES[argument.type], row_shape=tuple(row_shape))
+        return TensorType(
+            name=argument.name,
+            datatype=DATATYPES[argument.type],
+            row_shape=tuple(row_shape),
+        )
 
     def _array(self, tensor: Tensor) -> Any:
         name = NUMPY_NAMES.get(tensor.datatype, tensor.datatype.lower())
@@ -160,4 +196,9 @@ class OnnxEngine:
 def _zeros(kind: TensorType, rows: int) -> Tensor:
     """Zeros of that kind; 1 where any length will do."""
     shape = (rows, *(1 if length == -1 else length for length in kind.row_shape))
-    return Tensor(name=kind.name, datatype=kind.datatype, shape=shape, data=bytes(byte_count(kind.datatype, shape)))
+    return Tensor(
+        name=kind.name,
+        datatype=kind.datatype,
+        shape=shape,
+        data=bytes(byte_count(kind.datatype, shape)),
+    )

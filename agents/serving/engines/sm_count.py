@@ -29,7 +29,10 @@ def driver_sm_count(library: str = "libcuda.so.1") -> int | None:
     _check("cuInit", code)
     device, count = ctypes.c_int(), ctypes.c_int()
     _check("cuDeviceGet", cuda.cuDeviceGet(ctypes.byref(device), 0))
-    _check("cuDeviceGetAttribute", cuda.cuDeviceGetAttribute(ctypes.byref(count), MULTIPROCESSOR_COUNT, device))
+    _check(
+        "cuDeviceGetAttribute",
+        cuda.cuDeviceGetAttribute(ctypes.byref(count), MULTIPROCESSOR_COUNT, device),
+    )
     return count.value
 
 
@@ -43,10 +46,14 @@ def sm_percent_of(environment: Mapping[str, str]) -> float | None:
     except ValueError:
         percent = 0.0
     if not 0.0 < percent <= 100.0:
-        raise LaunchFailed(f"{SHARE_VARIABLE} is {text!r}; it must be above 0 and at most 100")
+        raise LaunchFailed(
+            f"{SHARE_VARIABLE} is {text!r}; it must be above 0 and at most 100"
+        )
     return percent
 
 
 def _check(call: str, code: int) -> None:
     if code != 0:
-        raise LaunchFailed(f"the CUDA driver answers error {code} to {call}; see its list of CUresult")
+        raise LaunchFailed(
+            f"the CUDA driver answers error {code} to {call}; see its list of CUresult"
+        )

@@ -55,7 +55,9 @@ class Tensor:
     @property
     def kind(self) -> "TensorType":
         """What must be alike in requests that share a batch."""
-        return TensorType(name=self.name, datatype=self.datatype, row_shape=self.shape[1:])
+        return TensorType(
+            name=self.name, datatype=self.datatype, row_shape=self.shape[1:]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,16 @@ class TensorType:
 
     def takes(self, other: "TensorType") -> bool:
         """Whether a tensor of that kind may be given where this one is asked for."""
-        if (self.name, self.datatype, len(self.row_shape)) != (other.name, other.datatype, len(other.row_shape)):
+        if (self.name, self.datatype, len(self.row_shape)) != (
+            other.name,
+            other.datatype,
+            len(other.row_shape),
+        ):
             return False
-        return all(mine in (-1, theirs) for mine, theirs in zip(self.row_shape, other.row_shape, strict=True))
+        return all(
+            mine in (-1, theirs)
+            for mine, theirs in zip(self.row_shape, other.row_shape, strict=True)
+        )
 
     def __str__(self) -> str:
         return f"{self.name} {self.datatype} [{', '.join(map(str, ('rows', *self.row_shape)))}]"
@@ -95,7 +104,11 @@ def unpack_numbers(tensor: Tensor) -> list[float]:
     """The tensor's values in row-major order (integers and booleans keep their type)."""
     code = TYPE_CODES[tensor.datatype]
     if code in "?e":
-        return list(unpack(f"<{len(tensor.data) // ITEM_BYTES[tensor.datatype]}{code}", tensor.data))
+        return list(
+            unpack(
+                f"<{len(tensor.data) // ITEM_BYTES[tensor.datatype]}{code}", tensor.data
+            )
+        )
     values: array[float] = array(code)
     values.frombytes(tensor.data)
     return values.tolist()
@@ -132,7 +145,10 @@ def split(outputs: Tensors, rows: Sequence[int]) -> tuple[Tensors, ...]:
                 f"output {output.name} has shape {list(output.shape)} for a batch of {ends[-1]} rows; "
                 "its first dimension must be the batch"
             )
-    return tuple(tuple(_slice(each, start, end) for each in outputs) for start, end in pairwise(ends))
+    return tuple(
+        tuple(_slice(each, start, end) for each in outputs)
+        for start, end in pairwise(ends)
+    )
 
 
 def _slice(tensor: Tensor, start: int, end: int) -> Tensor:

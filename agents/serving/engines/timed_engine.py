@@ -19,7 +19,13 @@ from agents.base.device import LaunchFailed
 from agents.serving.engines.engine import DeviceFacts, Signature
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.sm_count import sm_percent_of
-from agents.serving.engines.tensors import Tensor, Tensors, byte_count, pack_numbers, unpack_numbers
+from agents.serving.engines.tensors import (
+    Tensor,
+    Tensors,
+    byte_count,
+    pack_numbers,
+    unpack_numbers,
+)
 
 SM_STEP = 2
 """Multiprocessors per step: one TPC."""
@@ -56,7 +62,9 @@ def load_times(path: Path) -> MeasuredTimes:
             rows = list(csv.DictReader(file))
         pairs = [(row["batch"], row["execution_ms"]) for row in rows]
     except KeyError as error:
-        raise LaunchFailed(f"{path} has no column {error}; it needs batch and execution_ms") from error
+        raise LaunchFailed(
+            f"{path} has no column {error}; it needs batch and execution_ms"
+        ) from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise LaunchFailed(f"{path} cannot be read: {error}") from error
     return _times(pairs, str(path))
@@ -66,10 +74,14 @@ def _times(pairs: Sequence[tuple[str, ...]], source: str) -> MeasuredTimes:
     try:
         points = tuple(sorted((int(rows), float(ms)) for rows, ms in pairs))
     except (ValueError, TypeError) as error:
-        raise LaunchFailed(f"{source} are no times like 1:5,8:12 (rows:milliseconds): {error}") from error
+        raise LaunchFailed(
+            f"{source} are no times like 1:5,8:12 (rows:milliseconds): {error}"
+        ) from error
     rows = [each for each, _ in points]
     if not points or rows[0] < 1 or len(set(rows)) < len(rows):
-        raise LaunchFailed(f"{source}: each count of rows must be 1 or more and be named once, they are {rows}")
+        raise LaunchFailed(
+            f"{source}: each count of rows must be 1 or more and be named once, they are {rows}"
+        )
     if not all(0.0 <= ms < 3_600_000.0 for _, ms in points):
         raise LaunchFailed(f"{source}: every time must be 0 to 3600000 ms")
     return MeasuredTimes(points)
@@ -106,7 +118,11 @@ class TimedEngine:
         memory_mib = 0.0 if self._is_offloaded else self.memory_mib
         if self.sms is None:
             return DeviceFacts(device="cpu", memory_mib=memory_mib)
-        return DeviceFacts(device=f"timed:0 {self.sms} SMs", sm_count=self._granted(self.sms), memory_mib=memory_mib)
+        return DeviceFacts(
+            device=f"timed:0 {self.sms} SMs",
+            sm_count=self._granted(self.sms),
+            memory_mib=memory_mib,
+        )
 
     def offload(self) -> None:
         self._is_offloaded = True
@@ -127,5 +143,13 @@ class TimedEngine:
 def _row_sums(tensor: Tensor) -> Tensor:
     values = unpack_numbers(tensor)
     length = byte_count("UINT8", tensor.shape[1:])
-    sums = [float(sum(values[start : start + length])) for start in range(0, len(values), length)]
-    return Tensor(name=tensor.name, datatype="FP32", shape=(tensor.rows,), data=pack_numbers("FP32", sums))
+    sums = [
+        float(sum(values[start : start + length]))
+        for start in range(0, len(values), length)
+    ]
+    return Tensor(
+        name=tensor.name,
+        datatype="FP32",
+        shape=(tensor.rows,),
+        data=pack_numbers("FP32", sums),
+    )

@@ -52,7 +52,9 @@ class TorchSource:
 def make_torch_engine(options: argparse.Namespace) -> "TorchEngine":
     """The engine of some arguments. Raises LaunchFailed."""
     if not options.input:
-        raise LaunchFailed("PyTorch does not know what a network takes; give --input, e.g. x:FP32:3,224,224")
+        raise LaunchFailed(
+            "PyTorch does not know what a network takes; give --input, e.g. x:FP32:3,224,224"
+        )
     source = TorchSource(
         network=options.network,
         directory=options.network_dir,
@@ -73,9 +75,17 @@ def read_kind(text: str) -> TensorType:
     name, _, rest = text.partition(":")
     datatype, _, shape = rest.partition(":")
     dimensions = [each.strip() for each in shape.split(",")] if shape else []
-    if not name or datatype not in DTYPES or not all(each.isdecimal() and int(each) > 0 for each in dimensions):
-        raise LaunchFailed(f"{text!r} is no input like x:FP32:3,224,224 (datatypes: {', '.join(DTYPES)})")
-    return TensorType(name=name, datatype=datatype, row_shape=tuple(map(int, dimensions)))
+    if (
+        not name
+        or datatype not in DTYPES
+        or not all(each.isdecimal() and int(each) > 0 for each in dimensions)
+    ):
+        raise LaunchFailed(
+            f"{text!r} is no input like x:FP32:3,224,224 (datatypes: {', '.join(DTYPES)})"
+        )
+    return TensorType(
+        name=name, datatype=datatype, row_shape=tuple(map(int, dimensions))
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +107,9 @@ class TorchEngine:
         try:
             import torch
         except ImportError as error:
-            raise LaunchFailed(f"PyTorch cannot be imported ({error}); install the extra rl") from error
+            raise LaunchFailed(
+                f"PyTorch cannot be imported ({error}); install the extra rl"
+            ) from error
         self._torch = torch
         torch.set_num_threads(self.threads)
         self._take_device()
@@ -106,7 +118,9 @@ class TorchEngine:
         except LaunchFailed:
             raise
         except Exception as error:  # What a network's own code raises is its own.
-            raise LaunchFailed(f"network {self.source.network} cannot be loaded: {error}") from error
+            raise LaunchFailed(
+                f"network {self.source.network} cannot be loaded: {error}"
+            ) from error
         return Signature(inputs=self.inputs)
 
     def warm_up(self, batch: int) -> None:
@@ -116,20 +130,28 @@ class TorchEngine:
         try:
             with self._torch.inference_mode():
                 outputs = self._network(*map(self._to_device, inputs))
-                return tuple(self._to_host(name, each) for name, each in _named(outputs))
+                return tuple(
+                    self._to_host(name, each) for name, each in _named(outputs)
+                )
         except self._torch.OutOfMemoryError as error:
             self._torch.cuda.empty_cache()
             raise EngineFailed(
                 f"{inputs[0].rows} rows do not fit into memory; make batches smaller: {error}"
             ) from error
         except RuntimeError as error:
-            if "CUDA error" in str(error):  # Sticky: every later call of this process fails as well.
-                raise EngineLost(f"the GPU does not come back in this process: {error}") from error
+            if "CUDA error" in str(
+                error
+            ):  # Sticky: every later call of this process fails as well.
+                raise EngineLost(
+                    f"the GPU does not come back in this process: {error}"
+                ) from error
             raise
 
     def facts(self) -> DeviceFacts:
         if not self._is_cuda:
-            return DeviceFacts(device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB)
+            return DeviceFacts(
+                device="cpu", memory_mib=psutil.Process().memory_info().rss / MIB
+            )
         gpu = self._torch.cuda.get_device_properties(0)
         return DeviceFacts(
             device=f"cuda:0 {gpu.name}",
@@ -140,7 +162,9 @@ class TorchEngine:
     def offload(self) -> None:
         """Copy the state to pinned host memory and give the device's back; the context stays."""
         for tensor in chain(self._network.parameters(), self._network.buffers()):
-            host = self._torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=self._is_cuda)
+            host = self._torch.empty(
+                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=self._is_cuda
+            )
             tensor.data = host.copy_(tensor.data)
         if self._is_cuda:
             self._torch.cuda.empty_cache()
@@ -156,11 +180,15 @@ class TorchEngine:
     def _take_device(self) -> None:
         has_gpu = self._torch.cuda.is_available()
         if self.device == "cuda" and not has_gpu:
-            raise LaunchFailed("PyTorch sees no GPU; is its build for CUDA, and a GPU visible?")
+            raise LaunchFailed(
+                "PyTorch sees no GPU; is its build for CUDA, and a GPU visible?"
+            )
         self._is_cuda = has_gpu and self.device != "cpu"
         if self._is_cuda and self.memory_mib is not None:
             total = self._torch.cuda.get_device_properties(0).total_memory
-            self._torch.cuda.set_per_process_memory_fraction(min(1.0, self.memory_mib * MIB / total), 0)
+            self._torch.cuda.set_per_process_memory_fraction(
+                min(1.0, self.memory_mib * MIB / total), 0
+            )
 
     def _made(self) -> Any:
         """The network on the CPU."""
@@ -169,16 +197,22 @@ class TorchEngine:
             network = _factory(source.factory_module, source.network)()
             if source.weights is not None:
                 path = file_in(source.directory, source.weights)
-                network.load_state_dict(self._torch.load(path, map_location="cpu", weights_only=True))
+                network.load_state_dict(
+                    self._torch.load(path, map_location="cpu", weights_only=True)
+                )
             return network.eval()
         path = file_in(source.directory, source.network)
         if path.suffix == ".pt2":
-            return self._torch.export.load(path).module()  # Exported as it computes; it knows no eval().
+            return self._torch.export.load(
+                path
+            ).module()  # Exported as it computes; it knows no eval().
         return self._torch.jit.load(str(path), map_location="cpu").eval()
 
     def _dtype(self) -> Any:
         """The network computes in the datatype of its first floating input; as it was made where there is none."""
-        floating = (each.datatype for each in self.inputs if each.datatype.startswith("FP"))
+        floating = (
+            each.datatype for each in self.inputs if each.datatype.startswith("FP")
+        )
         name = next(floating, None)
         return None if name is None else getattr(self._torch, DTYPES[name])
 
@@ -190,12 +224,23 @@ class TorchEngine:
     def _to_host(self, name: str, output: Any) -> Tensor:
         torch = self._torch
         if not isinstance(output, torch.Tensor):
-            raise EngineFailed(f"output {name} is a {type(output).__name__}, not a tensor")
+            raise EngineFailed(
+                f"output {name} is a {type(output).__name__}, not a tensor"
+            )
         if output.dtype == torch.bfloat16:
             output = output.float()
-        datatype = next((each for each, known in DTYPES.items() if output.dtype == getattr(torch, known)), None)
+        datatype = next(
+            (
+                each
+                for each, known in DTYPES.items()
+                if output.dtype == getattr(torch, known)
+            ),
+            None,
+        )
         if datatype is None:
-            raise EngineFailed(f"output {name} is of {output.dtype}, which the protocol does not have")
+            raise EngineFailed(
+                f"output {name} is of {output.dtype}, which the protocol does not have"
+            )
         host = output.detach().to("cpu").contiguous()
         data = ctypes.string_at(host.data_ptr(), host.nbytes) if host.nbytes else b""
         return Tensor(name=name, datatype=datatype, shape=tuple(host.shape), data=data)
@@ -208,7 +253,9 @@ def _factory(module: str, name: str) -> Any:
     except ImportError as error:
         raise LaunchFailed(f"module {module} cannot be imported: {error}") from error
     if name.startswith("_") or not callable(found):
-        raise LaunchFailed(f"module {module} has no public function {name!r} that makes a network")
+        raise LaunchFailed(
+            f"module {module} has no public function {name!r} that makes a network"
+        )
     return found
 
 
@@ -222,4 +269,9 @@ def _named(outputs: Any) -> Sequence[tuple[str, Any]]:
 
 def _zeros(kind: TensorType, rows: int) -> Tensor:
     shape = (rows, *kind.row_shape)
-    return Tensor(name=kind.name, datatype=kind.datatype, shape=shape, data=bytes(byte_count(kind.datatype, shape)))
+    return Tensor(
+        name=kind.name,
+        datatype=kind.datatype,
+        shape=shape,
+        data=bytes(byte_count(kind.datatype, shape)),
+    )

@@ -33,7 +33,9 @@ class BatchCurve:
             return float(self.latency_ms[0]) * lowest / share
         if share > highest:
             last_ms = float(self.latency_ms[-1])
-            slope = float(np.clip(np.log2(self._inside(highest / 2) / last_ms), 0.0, 1.0))
+            slope = float(
+                np.clip(np.log2(self._inside(highest / 2) / last_ms), 0.0, 1.0)
+            )
             return last_ms * float((highest / share) ** slope)
         return self._inside(share)
 
@@ -60,9 +62,17 @@ class MeasuredCurves:
         smallest and the largest batch always count.
         """
         ends = (1, self.max_batch)
-        reach = max(share, min(curve.sm_percents[0] for curve in self.by_batch.values()))
-        known = [batch for batch, curve in self.by_batch.items() if batch in ends or curve.sm_percents[0] <= reach]
+        reach = max(
+            share, min(curve.sm_percents[0] for curve in self.by_batch.values())
+        )
+        known = [
+            batch
+            for batch, curve in self.by_batch.items()
+            if batch in ends or curve.sm_percents[0] <= reach
+        ]
         table = np.zeros(self.max_batch + 1)
         sizes = np.arange(1, self.max_batch + 1)
-        table[1:] = np.interp(sizes, known, [self.by_batch[batch].at(share) for batch in known])
+        table[1:] = np.interp(
+            sizes, known, [self.by_batch[batch].at(share) for batch in known]
+        )
         return table

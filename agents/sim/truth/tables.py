@@ -89,7 +89,10 @@ def read(name: str) -> Iterator[Row]:
 def read_networks() -> dict[str, NetworkTruth]:
     """Every network's curves and facts, by name."""
     curves = read_curves("curves.csv", "latency_ms")
-    return {row["network"]: network_of(row, curves[row["network"]]) for row in read("networks.csv")}
+    return {
+        row["network"]: network_of(row, curves[row["network"]])
+        for row in read("networks.csv")
+    }
 
 
 def read_curves(name: str, column: str) -> dict[str, MeasuredCurves]:
@@ -97,9 +100,13 @@ def read_curves(name: str, column: str) -> dict[str, MeasuredCurves]:
     points: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for row in read(name):
         point = (float(row["sm_percent"]), float(row[column]))
-        points.setdefault(row["network"], {}).setdefault(int(row["batch"]), []).append(point)
+        points.setdefault(row["network"], {}).setdefault(int(row["batch"]), []).append(
+            point
+        )
     return {
-        network: MeasuredCurves(by_batch={batch: _curve(line) for batch, line in by_batch.items()})
+        network: MeasuredCurves(
+            by_batch={batch: _curve(line) for batch, line in by_batch.items()}
+        )
         for network, by_batch in points.items()
     }
 
@@ -125,7 +132,9 @@ def read_types() -> dict[str, TypeTruth]:
     """Every GPU type, by name."""
     return {
         row["gpu_type"]: TypeTruth(
-            max_clock_mhz=float(row["max_clock_mhz"]), idle_w=float(row["idle_w"]), tdp_w=float(row["tdp_w"])
+            max_clock_mhz=float(row["max_clock_mhz"]),
+            idle_w=float(row["idle_w"]),
+            tdp_w=float(row["tdp_w"]),
         )
         for row in read("gpu_types.csv")
     }
@@ -134,19 +143,26 @@ def read_types() -> dict[str, TypeTruth]:
 def read_speeds() -> dict[tuple[str, str], SpeedTruth]:
     """Speed by (network, GPU type)."""
     return {
-        (row["network"], row["gpu_type"]): SpeedTruth(speed=float(row["speed"]), provenance=row["provenance"])
+        (row["network"], row["gpu_type"]): SpeedTruth(
+            speed=float(row["speed"]), provenance=row["provenance"]
+        )
         for row in read("speeds.csv")
     }
 
 
 def read_slowdowns() -> dict[str, MeasuredRelation]:
     """Median measured slowdown by the neighbours' SM percent, by network and for `ANY_NETWORK`."""
-    return _tables(read("pair_slowdown.csv"), "network", "neighbour_sm_percent", "slowdown")
+    return _tables(
+        read("pair_slowdown.csv"), "network", "neighbour_sm_percent", "slowdown"
+    )
 
 
 def read_launch_delay() -> MeasuredRelation:
     """Delay per kernel launch in ms by the number of replicas on the GPU."""
-    rows = [(float(row["replicas"]), float(row["delay_ms_per_kernel"])) for row in read("launch_delay.csv")]
+    rows = [
+        (float(row["replicas"]), float(row["delay_ms_per_kernel"]))
+        for row in read("launch_delay.csv")
+    ]
     return table(rows)
 
 
@@ -154,12 +170,18 @@ def read_watts() -> dict[str, WattsTable]:
     """Measured watts, by network."""
     rows: dict[str, dict[float, list[Row]]] = {}
     for row in read("watts.csv"):
-        rows.setdefault(row["network"], {}).setdefault(float(row["sm_percent"]), []).append(row)
+        rows.setdefault(row["network"], {}).setdefault(
+            float(row["sm_percent"]), []
+        ).append(row)
     return {
         network: WattsTable(
             sm_percents=np.array(sorted(by_share)),
-            by_batch=tuple(_watts_over(by_share[share], "batch") for share in sorted(by_share)),
-            by_duty=tuple(_watts_over(by_share[share], "duty") for share in sorted(by_share)),
+            by_batch=tuple(
+                _watts_over(by_share[share], "batch") for share in sorted(by_share)
+            ),
+            by_duty=tuple(
+                _watts_over(by_share[share], "duty") for share in sorted(by_share)
+            ),
         )
         for network, by_share in rows.items()
     }
@@ -169,7 +191,9 @@ def _watts_over(rows: list[Row], column: str) -> MeasuredRelation:
     return table([(float(row[column]), float(row["watts"])) for row in rows])
 
 
-def _tables(rows: Iterator[Row], key: str, x: str, y: str) -> dict[str, MeasuredRelation]:
+def _tables(
+    rows: Iterator[Row], key: str, x: str, y: str
+) -> dict[str, MeasuredRelation]:
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         points.setdefault(row[key], []).append((float(row[x]), float(row[y])))

@@ -40,8 +40,13 @@ class TrainingTruth:
         `percents`: summed SM percent of the neighbours by `label`.
         """
         slowed = self.label(network)
-        tables = ((self.slowdowns.get((slowed, slowing)), percent) for slowing, percent in percents.items())
-        return math.prod(table.at(percent) for table, percent in tables if table is not None)
+        tables = (
+            (self.slowdowns.get((slowed, slowing)), percent)
+            for slowing, percent in percents.items()
+        )
+        return math.prod(
+            table.at(percent) for table, percent in tables if table is not None
+        )
 
     def label(self, network: str) -> str:
         """A training network's own name; `INFERENCE` for any other."""
@@ -66,10 +71,19 @@ def read_training() -> TrainingTruth:
     v100 = truth_data.read_curves("training_curves.csv", "step_ms")
     steps = list(truth_data.read("training_steps.csv"))
     return TrainingTruth(
-        networks={name: truth_data.network_of(row, v100[name]) for name, row in facts.items()},
+        networks={
+            name: truth_data.network_of(row, v100[name]) for name, row in facts.items()
+        },
         curves=_levelled(v100, steps),
-        speeds={_key(row): SpeedTruth(speed=float(row["speed"]), provenance=row["provenance"]) for row in steps},
-        provenance={(*_key(row), int(row["batch"])): row["provenance"] for row in steps},
+        speeds={
+            _key(row): SpeedTruth(
+                speed=float(row["speed"]), provenance=row["provenance"]
+            )
+            for row in steps
+        },
+        provenance={
+            (*_key(row), int(row["batch"])): row["provenance"] for row in steps
+        },
         slowdowns=_slowdowns(),
         busy_w={name: float(row["busy_w"]) for name, row in facts.items()},
     )
@@ -79,11 +93,16 @@ def _key(row: Row) -> tuple[str, str]:
     return row["network"], row["gpu_type"]
 
 
-def _levelled(v100: Mapping[str, MeasuredCurves], steps: Iterable[Row]) -> dict[tuple[str, str], MeasuredCurves]:
+def _levelled(
+    v100: Mapping[str, MeasuredCurves], steps: Iterable[Row]
+) -> dict[tuple[str, str], MeasuredCurves]:
     """Each V100 curve times what makes it pass through the step of the other whole GPU."""
     curves: dict[tuple[str, str], dict[int, BatchCurve]] = {}
     for row in steps:
-        batch, curve = int(row["batch"]), v100[row["network"]].by_batch[int(row["batch"])]
+        batch, curve = (
+            int(row["batch"]),
+            v100[row["network"]].by_batch[int(row["batch"])],
+        )
         level = float(row["step_ms"]) / curve.at(100.0 * float(row["speed"]))
         curves.setdefault(_key(row), {})[batch] = BatchCurve(
             sm_percents=curve.sm_percents, latency_ms=curve.latency_ms * level

@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import FloatArray, MeasuredCurves
-from agents.sim.truth.tables import MeasuredRelation, NetworkTruth, SpeedTruth, TypeTruth, WattsTable
+from agents.sim.truth.tables import (
+    MeasuredRelation,
+    NetworkTruth,
+    SpeedTruth,
+    TypeTruth,
+    WattsTable,
+)
 from agents.sim.truth.training import INFERENCE, TrainingTruth, read_training, summed
 
 REFERENCE_WATTS = "resnet50-trt"
@@ -106,7 +112,11 @@ class Truth:
             return "synthetic"
         speed = self._speed(placed)
         is_slowed = placed.clock_mhz < self._type(placed.gpu_type).max_clock_mhz
-        return "scaled" if speed.provenance == "measured" and is_slowed else speed.provenance
+        return (
+            "scaled"
+            if speed.provenance == "measured" and is_slowed
+            else speed.provenance
+        )
 
     def execution_ms(self, placed: RunningPart, batch: int) -> float:
         """Mean time of one batch of `batch` items, 1 to `max_batch`.
@@ -115,7 +125,9 @@ class Truth:
         """
         largest = self.max_batch(placed.network)
         if not 1 <= batch <= largest:
-            raise TruthError(f"{placed.network} was measured with batches 1 to {largest}, not {batch}")
+            raise TruthError(
+                f"{placed.network} was measured with batches 1 to {largest}, not {batch}"
+            )
         return float(self.batch_ms(placed)[batch])
 
     def batch_ms(self, placed: RunningPart) -> FloatArray:
@@ -138,16 +150,27 @@ class Truth:
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle that the replica or task adds while it executes such a batch."""
-        kind, reference_watts = self._type(placed.gpu_type), self._watts[REFERENCE_WATTS]
+        kind, reference_watts = (
+            self._type(placed.gpu_type),
+            self._watts[REFERENCE_WATTS],
+        )
         if placed.network in self._watts:
             v100_w = self._watts[placed.network].at_batch(placed.sm_percent, batch)
         else:
-            v100_w = reference_watts.at_duty(placed.sm_percent, self._duty(placed, batch))
+            v100_w = reference_watts.at_duty(
+                placed.sm_percent, self._duty(placed, batch)
+            )
         if placed.network in self._training.busy_w:
-            v100_w *= self._training.busy_w[placed.network] / reference_watts.at_duty(100.0, 1.0)
+            v100_w *= self._training.busy_w[placed.network] / reference_watts.at_duty(
+                100.0, 1.0
+            )
         reference = self._types[_V100]
         board_scale = (kind.tdp_w - kind.idle_w) / (reference.tdp_w - reference.idle_w)
-        return v100_w * board_scale * float((placed.clock_mhz / kind.max_clock_mhz) ** _CLOCK_EXPONENT)
+        return (
+            v100_w
+            * board_scale
+            * float((placed.clock_mhz / kind.max_clock_mhz) ** _CLOCK_EXPONENT)
+        )
 
     def idle_w(self, gpu_type: str) -> float:
         """Watts of a GPU on which nothing executes."""
@@ -163,20 +186,32 @@ class Truth:
         return facts.memory_base_mib + batch * facts.memory_per_item_mib
 
     def _training_provenance(self, placed: RunningPart) -> str:
-        is_whole = placed.sm_percent == 100.0 and placed.clock_mhz >= self._type(placed.gpu_type).max_clock_mhz
+        is_whole = (
+            placed.sm_percent == 100.0
+            and placed.clock_mhz >= self._type(placed.gpu_type).max_clock_mhz
+        )
         if placed.neighbours or not is_whole:
             return "synthetic"
-        return self._training.whole_provenance(placed.network, placed.gpu_type, placed.batch)
+        return self._training.whole_provenance(
+            placed.network, placed.gpu_type, placed.batch
+        )
 
     def _curves(self, placed: RunningPart, network: NetworkTruth) -> MeasuredCurves:
-        return self._training.curves.get((placed.network, placed.gpu_type), network.curves)
+        return self._training.curves.get(
+            (placed.network, placed.gpu_type), network.curves
+        )
 
     def _slowdown(self, placed: RunningPart) -> float:
         training = self._training
-        percents = summed((training.label(each.network), each.sm_percent) for each in placed.neighbours)
+        percents = summed(
+            (training.label(each.network), each.sm_percent)
+            for each in placed.neighbours
+        )
         factor = training.slowdown(placed.network, percents)
         if INFERENCE in percents and placed.network in self._inference:
-            table = self._slowdowns.get(placed.network, self._slowdowns[truth_data.ANY_NETWORK])
+            table = self._slowdowns.get(
+                placed.network, self._slowdowns[truth_data.ANY_NETWORK]
+            )
             factor *= table.at(percents[INFERENCE])
         return factor
 
@@ -190,7 +225,9 @@ class Truth:
         counts, delays = self._launch_delay.x, self._launch_delay.y
         slope = (delays[-1] - delays[-2]) / (counts[-1] - counts[-2])
         beyond = max(0.0, replicas - counts[-1]) * slope
-        return float(self._launch_delay.at(replicas) + beyond - self._launch_delay.at(2))
+        return float(
+            self._launch_delay.at(replicas) + beyond - self._launch_delay.at(2)
+        )
 
     def _v100_share(self, placed: RunningPart) -> float:
         clock_share = placed.clock_mhz / self._type(placed.gpu_type).max_clock_mhz
@@ -198,12 +235,16 @@ class Truth:
 
     def _network(self, name: str) -> NetworkTruth:
         if name not in self._networks:
-            raise TruthError(f"no measured curves for network {name!r}; known: {', '.join(self._networks)}")
+            raise TruthError(
+                f"no measured curves for network {name!r}; known: {', '.join(self._networks)}"
+            )
         return self._networks[name]
 
     def _type(self, name: str) -> TypeTruth:
         if name not in self._types:
-            raise TruthError(f"no GPU type {name!r} to simulate; known: {', '.join(self._types)}")
+            raise TruthError(
+                f"no GPU type {name!r} to simulate; known: {', '.join(self._types)}"
+            )
         return self._types[name]
 
     def _speed(self, placed: RunningPart) -> SpeedTruth:

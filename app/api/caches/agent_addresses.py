@@ -15,7 +15,9 @@ from app.db.fleet import nodes
 ASK_AGAIN_S: Final = 300.0
 """Another process of the API may have been told of another address meanwhile."""
 
-_ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
+_ADDRESS = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
+)
 
 
 @dataclass(slots=True)

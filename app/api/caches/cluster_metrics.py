@@ -60,7 +60,9 @@ async def make_page(engine: Engine, now: datetime) -> bytes:
         gauges = {row.gpu: row for row in await board.load_gauges(connection, since)}
         parts = await board.load_parts(connection, since)
         await _add_cluster(page, connection, settings, now)
-        _add_nodes(page, await cluster_figures.load_nodes(connection, MOST + 1), settings, now)
+        _add_nodes(
+            page, await cluster_figures.load_nodes(connection, MOST + 1), settings, now
+        )
         _add_gpus(page, gpus, await cluster_figures.load_target_gpus(connection, MOST))
         _add_gauges(page, gpus[:MOST], gauges)
         await _add_services(page, connection, _Seen(settings, now, gpus, parts))
@@ -81,7 +83,9 @@ class _Seen:
         return self.now.replace(minute=0, second=0, microsecond=0)
 
 
-async def _add_cluster(page: ScrapePage, connection: Connection, settings: PolicySettings, now: datetime) -> None:
+async def _add_cluster(
+    page: ScrapePage, connection: Connection, settings: PolicySettings, now: datetime
+) -> None:
     header = await board.load_header(connection)
     page.add("plimsoll_loop_paused", settings.paused)
     page.add("plimsoll_policy_info", 1, settings.policy, settings.mode)
@@ -92,11 +96,17 @@ async def _add_cluster(page: ScrapePage, connection: Connection, settings: Polic
         page.add("plimsoll_tasks", row.tasks, row.kind, row.state)
 
 
-def _add_nodes(page: ScrapePage, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime) -> None:
+def _add_nodes(
+    page: ScrapePage, nodes: Sequence[AnyRow], settings: PolicySettings, now: datetime
+) -> None:
     states: Counter[str] = Counter(heard=0, silent=0)
     page.add("plimsoll_left_out", max(0, len(nodes) - MOST), "node")
     for node in nodes[:MOST]:
-        silent_s = None if node.last_seen_at is None else (now - node.last_seen_at).total_seconds()
+        silent_s = (
+            None
+            if node.last_seen_at is None
+            else (now - node.last_seen_at).total_seconds()
+        )
         is_heard = silent_s is not None and silent_s <= settings.stale_after_s
         states["heard" if is_heard else "silent"] += 1
         page.add("plimsoll_node_silent_seconds", silent_s, node.id)
@@ -106,12 +116,18 @@ def _add_nodes(page: ScrapePage, nodes: Sequence[AnyRow], settings: PolicySettin
         page.add("plimsoll_node_clock_skew_seconds", node.clock_skew_s, node.id)
         page.add("plimsoll_node_wanted_generation", node.wanted_generation, node.id)
         page.add("plimsoll_node_observed_generation", node.observed_generation, node.id)
-        page.add("plimsoll_node_command_refused", node.last_ack in ("refused", "failed"), node.id)
+        page.add(
+            "plimsoll_node_command_refused",
+            node.last_ack in ("refused", "failed"),
+            node.id,
+        )
     for state, count in states.items():
         page.add("plimsoll_cluster_nodes", count, state)
 
 
-def _add_gpus(page: ScrapePage, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]) -> None:
+def _add_gpus(
+    page: ScrapePage, gpus: Sequence[AnyRow], planned: Sequence[AnyRow]
+) -> None:
     used = {row.gpu for row in planned}
     states: Counter[tuple[str, str]] = Counter()
     page.add("plimsoll_left_out", max(0, len(gpus) - MOST), "gpu")
@@ -125,12 +141,16 @@ def _add_gpus(page: ScrapePage, gpus: Sequence[AnyRow], planned: Sequence[AnyRow
         page.add("plimsoll_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
     for row in planned:
         labels = (row.node, row.gpu, row.gpu_type)
-        page.add("plimsoll_gpu_sm_granted_ratio", float(row.sm_percent) / 100.0, *labels)
+        page.add(
+            "plimsoll_gpu_sm_granted_ratio", float(row.sm_percent) / 100.0, *labels
+        )
         page.add("plimsoll_gpu_power_limit_watts", row.power_cap_w, *labels)
         page.add("plimsoll_gpu_clock_limit_hertz", row.clock_mhz * MHZ, *labels)
 
 
-def _add_gauges(page: ScrapePage, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]) -> None:
+def _add_gauges(
+    page: ScrapePage, gpus: Sequence[AnyRow], gauges: Mapping[str, AnyRow]
+) -> None:
     """What was measured lately."""
     for gpu in (gpu for gpu in gpus if gpu.id in gauges):
         gauge, labels = gauges[gpu.id], (gpu.node, gpu.id, gpu.gpu_type)
@@ -170,7 +190,12 @@ async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -
     _add_hour(page, await cluster_figures.load_hour(connection, seen.hour), projects)
 
 
-def _add_reading(page: ScrapePage, row: ServiceRow, reading: ServiceObservation | None, stale_after_s: float) -> None:
+def _add_reading(
+    page: ScrapePage,
+    row: ServiceRow,
+    reading: ServiceObservation | None,
+    stale_after_s: float,
+) -> None:
     service = row.service
     labels = (service.project, service.name)
     page.add("plimsoll_service_slo_seconds", service.slo.latency_ms / 1000.0, *labels)
@@ -181,20 +206,40 @@ def _add_reading(page: ScrapePage, row: ServiceRow, reading: ServiceObservation 
         return
     page.add("plimsoll_service_telemetry_age_seconds", max(0.0, reading.age_s), *labels)
     if not is_stale:
-        page.add("plimsoll_service_arrivals_per_second", reading.arrival_rate_rps, *labels)
-        page.add("plimsoll_service_latency_seconds", _times(reading.latency_ms, 0.001), *labels)
+        page.add(
+            "plimsoll_service_arrivals_per_second", reading.arrival_rate_rps, *labels
+        )
+        page.add(
+            "plimsoll_service_latency_seconds",
+            _times(reading.latency_ms, 0.001),
+            *labels,
+        )
         page.add("plimsoll_service_slo_compliance_ratio", reading.attainment, *labels)
 
 
-def _add_places(page: ScrapePage, places: Sequence[AnyRow], projects: Mapping[str, str]) -> None:
+def _add_places(
+    page: ScrapePage, places: Sequence[AnyRow], projects: Mapping[str, str]
+) -> None:
     planned: dict[str, float] = dict.fromkeys(projects, 0.0)
     for place in (place for place in places if place.service in projects):
         labels = (projects[place.service], place.service)
         planned[place.service] += place.planned_rate_rps
-        page.add("plimsoll_service_desired_replicas", place.replicas, *labels, place.gpu_type)
-        page.add("plimsoll_service_cost_usd_per_hour", float(place.cost_usd_per_hour), *labels, place.gpu_type)
+        page.add(
+            "plimsoll_service_desired_replicas", place.replicas, *labels, place.gpu_type
+        )
+        page.add(
+            "plimsoll_service_cost_usd_per_hour",
+            float(place.cost_usd_per_hour),
+            *labels,
+            place.gpu_type,
+        )
     for service, rate_rps in planned.items():
-        page.add("plimsoll_service_planned_requests_per_second", rate_rps, projects[service], service)
+        page.add(
+            "plimsoll_service_planned_requests_per_second",
+            rate_rps,
+            projects[service],
+            service,
+        )
 
 
 def _add_replicas(page: ScrapePage, seen: _Seen, projects: Mapping[str, str]) -> None:
@@ -205,10 +250,19 @@ def _add_replicas(page: ScrapePage, seen: _Seen, projects: Mapping[str, str]) ->
         if part.kind == "replica" and part.gpu in types and part.owner in projects
     )
     for (service, gpu_type, state), count in sorted(counts.items()):
-        page.add("plimsoll_service_current_replicas", count, projects[service], service, gpu_type, state)
+        page.add(
+            "plimsoll_service_current_replicas",
+            count,
+            projects[service],
+            service,
+            gpu_type,
+            state,
+        )
 
 
-def _add_hour(page: ScrapePage, hours: Mapping[tuple[str, str], Hour], projects: Mapping[str, str]) -> None:
+def _add_hour(
+    page: ScrapePage, hours: Mapping[tuple[str, str], Hour], projects: Mapping[str, str]
+) -> None:
     """`(idle)` and `(tasks)` are no services, but have costs."""
     for (project, service), hour in hours.items():
         if service in projects or service.startswith("("):
@@ -217,4 +271,6 @@ def _add_hour(page: ScrapePage, hours: Mapping[tuple[str, str], Hour], projects:
             page.add("plimsoll_service_in_slo_total", hour.in_slo, project, service)
             page.add("plimsoll_service_rejected_total", hour.rejected, project, service)
             page.add("plimsoll_service_cost_usd_total", hour.cost_usd, project, service)
-            page.add("plimsoll_service_hour_energy_joules", hour.energy_j, project, service)
+            page.add(
+                "plimsoll_service_hour_energy_joules", hour.energy_j, project, service
+            )

@@ -102,4 +102,8 @@ async def _first(changed: asyncio.Event, deadline: "asyncio.Future[None]") -> No
 
 
 def _newer(command: NodeCommand | None, after_generation: int) -> NodeCommand | None:
-    return command if command is not None and command.generation > after_generation else None
+    return (
+        command
+        if command is not None and command.generation > after_generation
+        else None
+    )

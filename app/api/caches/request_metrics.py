@@ -23,9 +23,22 @@ class ApiMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self.in_flight = Gauge("plimsoll_http_requests_in_flight", "Requests being answered now", registry=registry)
-        self.observations = Counter(
-            "plimsoll_sync_observations", "Observations by what became of them", ("result",), registry=registry
+        self.in_flight = Gauge(
+            "plimsoll_http_requests_in_flight",
+            "Requests being answered now",
+            registry=registry,
         )
-        self.commands = Counter("plimsoll_sync_commands", "Commands handed to agents", registry=registry)
-        self.clock_skew = Counter("plimsoll_sync_clock_skews", "Agents found with a wrong clock", registry=registry)
+        self.observations = Counter(
+            "plimsoll_sync_observations",
+            "Observations by what became of them",
+            ("result",),
+            registry=registry,
+        )
+        self.commands = Counter(
+            "plimsoll_sync_commands", "Commands handed to agents", registry=registry
+        )
+        self.clock_skew = Counter(
+            "plimsoll_sync_clock_skews",
+            "Agents found with a wrong clock",
+            registry=registry,
+        )

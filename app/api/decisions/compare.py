@@ -26,8 +26,15 @@ PolicyWord = Annotated[str, StringConstraints(max_length=63)]
 class CompareRequest(Strict):
     """Which policies shall plan the same problem."""
 
-    policies: list[PolicyWord] = Field(default_factory=list, max_length=50, description="Empty: all that there are")
-    time_limit_s: float = Field(default=30.0, ge=0.1, le=60.0, description="How long all plans may take together")
+    policies: list[PolicyWord] = Field(
+        default_factory=list, max_length=50, description="Empty: all that there are"
+    )
+    time_limit_s: float = Field(
+        default=30.0,
+        ge=0.1,
+        le=60.0,
+        description="How long all plans may take together",
+    )
 
 
 class PolicyPlanView(View):
@@ -57,11 +64,15 @@ class CompareView(View):
     """The policies side by side."""
 
     in_force: str = Field(description="The policy that the loop follows now")
-    policies: list[PolicyPlanView] = Field(description="In the order in which they were asked for")
+    policies: list[PolicyPlanView] = Field(
+        description="In the order in which they were asked for"
+    )
 
 
 @router.post("/compare", responses=problems(400, 413, 415))
-async def compare_plans(context: ClusterOperator, wanted: CompareRequest) -> CompareView:
+async def compare_plans(
+    context: ClusterOperator, wanted: CompareRequest
+) -> CompareView:
     """What each policy would make of what runs and of the present rates.
 
     One of these or of the previews at a time, else 503.
@@ -75,13 +86,28 @@ async def compare_plans(context: ClusterOperator, wanted: CompareRequest) -> Com
         problem, observed = present_problem(snapshot)
         if not POLICIES.isdisjoint(names):
             async with context.transaction() as connection:
-                weights = await actors.load_newest(connection, fleet_fingerprint(snapshot.state))
+                weights = await actors.load_newest(
+                    connection, fleet_fingerprint(snapshot.state)
+                )
             observed = replace(observed, actor=weights)
         settings = snapshot.settings
         budget = Budget(
-            seconds=wanted.time_limit_s, work=settings.solve_work, seed=settings.seed, stability=settings.stability
+            seconds=wanted.time_limit_s,
+            work=settings.solve_work,
+            seed=settings.seed,
+            stability=settings.stability,
         )
-        found = await compare_policies(context.parts.solver, problem, observed, names, budget)
+        found = await compare_policies(
+            context.parts.solver, problem, observed, names, budget
+        )
     async with context.transaction() as connection:
-        await context.audit(connection, "PoliciesCompared", "plan/compare", before={"policies": list(names)})
-    return CompareView(in_force=settings.policy, policies=[PolicyPlanView.model_validate(one) for one in found])
+        await context.audit(
+            connection,
+            "PoliciesCompared",
+            "plan/compare",
+            before={"policies": list(names)},
+        )
+    return CompareView(
+        in_force=settings.policy,
+        policies=[PolicyPlanView.model_validate(one) for one in found],
+    )

@@ -4,7 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.api.decisions.plan_views import ChangeView, StepView, UnservedView, ViolationView
+from app.api.decisions.plan_views import (
+    ChangeView,
+    StepView,
+    UnservedView,
+    ViolationView,
+)
 from app.api.http.views import View
 from app.store.store import PlanState
 from solvers.explain.types import Basis, ChangeKind, ReliefKind, Rule
@@ -77,7 +82,9 @@ class AlternativeView(View):
     replicas: list[PatternReplicaView]
     price: float
     earns: float
-    loss: float = Field(description="By how much a plan gets dearer with it, in `price_unit`")
+    loss: float = Field(
+        description="By how much a plan gets dearer with it, in `price_unit`"
+    )
 
 
 class GpuExplanationView(View):
@@ -88,11 +95,15 @@ class GpuExplanationView(View):
     clock_mhz: float
     unit: PriceUnit
     price: float
-    stock_price: float = Field(description="What one more GPU of the type would save; using this one forgoes it")
+    stock_price: float = Field(
+        description="What one more GPU of the type would save; using this one forgoes it"
+    )
     replicas: list[EarningView]
     loss: float = Field(description="Price + stock price − earnings")
     uses: list[UseView]
-    alternatives: list[AlternativeView] = Field(description="Least loss first; only in thorough explanations")
+    alternatives: list[AlternativeView] = Field(
+        description="Least loss first; only in thorough explanations"
+    )
 
 
 class ReliefView(View):
@@ -129,7 +140,9 @@ class LossesView(View):
     """What single losses would do: requests move to the replicas that are left, and nothing new starts yet."""
 
     gpus: int
-    harmful_gpus: int = Field(description="GPUs of which each by itself would be missed")
+    harmful_gpus: int = Field(
+        description="GPUs of which each by itself would be missed"
+    )
     nodes: int
     harmful_nodes: int
     worst: list[LossView]
@@ -159,7 +172,9 @@ class ServiceExplanationView(View):
     replicas: list[ReplicaGroupView]
     unserved: list[UnservedView]
     limit: str = Field(description="What decides the number of its replicas, in words")
-    bindings: list[BindingView] = Field(description="What keeps its replicas from carrying more")
+    bindings: list[BindingView] = Field(
+        description="What keeps its replicas from carrying more"
+    )
     worth_per_rps: float | None = Field(
         description="What a request per second that a replica carries is worth, in `price_unit`"
     )
@@ -182,16 +197,26 @@ class ExplanationView(View):
     violations: list[ViolationView]
     services: list[ServiceExplanationView]
     changes: list[ChangeView]
-    moves: MovesView | None = Field(description="null for a token that is bound to projects")
+    moves: MovesView | None = Field(
+        description="null for a token that is bound to projects"
+    )
     cost_usd_per_hour: float
-    lower_bound_usd_per_hour: float | None = Field(description="Proven: no plan that serves as much costs less")
+    lower_bound_usd_per_hour: float | None = Field(
+        description="Proven: no plan that serves as much costs less"
+    )
     gap_percent: float | None
     price_unit: PriceUnit | None = Field(
         description="What prices count in: USD per hour; weighted requests per second where not all can be served, "
         "or no money is to be saved; null: nothing is priced"
     )
     gpu_types: list[GpuTypeExplanationView]
-    gpus: list[GpuExplanationView] = Field(description="The kinds of GPUs that cost most")
+    gpus: list[GpuExplanationView] = Field(
+        description="The kinds of GPUs that cost most"
+    )
     kinds_left_out: int
-    reliefs: list[ReliefView] = Field(description="Limits that could be loosened, most saving first")
-    losses: LossesView | None = Field(description="null: unknown, or the token is bound to projects")
+    reliefs: list[ReliefView] = Field(
+        description="Limits that could be loosened, most saving first"
+    )
+    losses: LossesView | None = Field(
+        description="null: unknown, or the token is bound to projects"
+    )

@@ -19,9 +19,12 @@ class DemandView(View):
     method: str
     plan_id: int | None
     low_rps: float | None = Field(
-        default=None, description="5th percentile of the forecast behind it; null where it is no forecast"
+        default=None,
+        description="5th percentile of the forecast behind it; null where it is no forecast",
     )
-    high_rps: float | None = Field(default=None, description="95th percentile of the forecast")
+    high_rps: float | None = Field(
+        default=None, description="95th percentile of the forecast"
+    )
 
 
 class PlanSummaryView(View):
@@ -85,7 +88,9 @@ class BoundTaskView(View):
     batch: int
     sm_percent: float
     memory_mib: float
-    is_resident: bool = Field(description="false: swapped out, it holds nothing of the GPU")
+    is_resident: bool = Field(
+        description="false: swapped out, it holds nothing of the GPU"
+    )
 
 
 class BoundGpuView(View):
@@ -110,8 +115,12 @@ class RateView(View):
 class PlanView(PlanSummaryView):
     """One plan with everything but the problem that it solves."""
 
-    document: dict[str, JsonValue] = Field(description="The plan with its report, in the contract's JSON")
-    gpus: list[BoundGpuView] | None = Field(description="With GPU and replica ids; null: it was not bound")
+    document: dict[str, JsonValue] = Field(
+        description="The plan with its report, in the contract's JSON"
+    )
+    gpus: list[BoundGpuView] | None = Field(
+        description="With GPU and replica ids; null: it was not bound"
+    )
     steps: list[StepView]
     violations: list[ViolationView]
     demands: list[RateView]
@@ -151,8 +160,14 @@ class UnservedView(View):
 class RestoreView(View):
     """An earlier plan that is put back in force."""
 
-    plan: PlanSummaryView = Field(description="The plan that was recorded and approved; the next tick pushes it")
+    plan: PlanSummaryView = Field(
+        description="The plan that was recorded and approved; the next tick pushes it"
+    )
     restored_plan_id: int
     mode_before: str
-    mode: str = Field(description="The policy's mode from now on: approve where it was auto")
-    warnings: list[str] = Field(description="Promises that it does not keep at the demand of now")
+    mode: str = Field(
+        description="The policy's mode from now on: approve where it was auto"
+    )
+    warnings: list[str] = Field(
+        description="Promises that it does not keep at the demand of now"
+    )

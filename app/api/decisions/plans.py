@@ -29,19 +29,30 @@ from solvers.types.outcome import Budget
 router = resource_router("plans", prefix="/plans")
 
 Thorough = Annotated[
-    bool, Query(description="Also alternatives of the GPUs, and reliefs put to the test; takes a solver")
+    bool,
+    Query(
+        description="Also alternatives of the GPUs, and reliefs put to the test; takes a solver"
+    ),
 ]
-InquirySeconds = Annotated[float, Query(ge=0.1, le=60.0, description="How long a thorough explanation may take")]
+InquirySeconds = Annotated[
+    float,
+    Query(ge=0.1, le=60.0, description="How long a thorough explanation may take"),
+]
 
 PlanId = Annotated[int, Path(ge=1, le=2**53)]
-OtherPlanId = Annotated[int | None, Query(ge=1, le=2**53, description="Absent: the plan that it was made from")]
+OtherPlanId = Annotated[
+    int | None,
+    Query(ge=1, le=2**53, description="Absent: the plan that it was made from"),
+]
 
 
 @router.get("", responses=LIST)
 async def list_plans(
     context: ClusterViewer,
     paging: Paging,
-    state: Annotated[list[PlanState] | None, Query(description="Repeat it for several")] = None,
+    state: Annotated[
+        list[PlanState] | None, Query(description="Repeat it for several")
+    ] = None,
     since: Annotated[AwareDatetime | None, Query()] = None,
     until: Annotated[AwareDatetime | None, Query()] = None,
 ) -> Page[PlanSummaryView]:
@@ -55,7 +66,9 @@ async def list_plans(
             before=paging.after_number,
             limit=paging.fetch,
         )
-    return paging.page(rows, view=PlanSummaryView.model_validate, key=lambda row: row.id)
+    return paging.page(
+        rows, view=PlanSummaryView.model_validate, key=lambda row: row.id
+    )
 
 
 @router.get("/{plan_id}", responses=READ)
@@ -66,7 +79,9 @@ async def get_plan(context: ClusterViewer, plan_id: PlanId) -> PlanView:
 
 
 @router.get("/{plan_id}/diff", responses=READ)
-async def get_plan_diff(context: ClusterViewer, plan_id: PlanId, against: OtherPlanId = None) -> DiffView:
+async def get_plan_diff(
+    context: ClusterViewer, plan_id: PlanId, against: OtherPlanId = None
+) -> DiffView:
     """How the plan differs from another one."""
     async with context.transaction() as connection:
         after = await plans.get(connection, plan_id)
@@ -78,19 +93,30 @@ async def get_plan_diff(context: ClusterViewer, plan_id: PlanId, against: OtherP
 
 @router.get("/{plan_id}/explain", responses=READ)
 async def explain_plan(
-    context: Viewer, plan_id: PlanId, thorough: Thorough = False, time_limit_s: InquirySeconds = 10.0
+    context: Viewer,
+    plan_id: PlanId,
+    thorough: Thorough = False,
+    time_limit_s: InquirySeconds = 10.0,
 ) -> ExplanationView:
     """Why the plan is as it is. A token that is bound to projects sees only their services."""
     async with context.transaction() as connection:
         row = await plans.get(connection, plan_id)
-        problem = await plans.load_problem(connection, plan_id) if row.has_problem else None
+        problem = (
+            await plans.load_problem(connection, plan_id) if row.has_problem else None
+        )
         visible = None
         if context.caller.projects is not None:
-            visible = {entry.service.name for entry in await visible_services(context, connection)}
+            visible = {
+                entry.service.name
+                for entry in await visible_services(context, connection)
+            }
     findings = None
     if thorough and problem is not None:
         findings = await _find_out(
-            context, Inquiry(problem=problem, plan=row.plan, budget=Budget(seconds=time_limit_s))
+            context,
+            Inquiry(
+                problem=problem, plan=row.plan, budget=Budget(seconds=time_limit_s)
+            ),
         )
     explanation = await asyncio.to_thread(
         explain,
@@ -108,16 +134,23 @@ async def explain_plan(
 
 async def _find_out(context: Context, inquiry: Inquiry) -> Findings:
     if context.caller.projects is not None:
-        raise Forbidden("a thorough explanation is about everybody's services; this token is bound to projects")
+        raise Forbidden(
+            "a thorough explanation is about everybody's services; this token is bound to projects"
+        )
     if context.parts.preview_turn.locked():
-        raise Unavailable("another preview or thorough explanation runs; repeat this one in a moment")
+        raise Unavailable(
+            "another preview or thorough explanation runs; repeat this one in a moment"
+        )
     async with context.parts.preview_turn:
         return await context.parts.solver.inquire(inquiry)
 
 
 @router.post("/{plan_id}/approve", response_model=PlanSummaryView, responses=ACT)
 async def approve_plan(
-    context: ClusterOperator, plan_id: PlanId, request: Request, key: IdempotencyKey = None
+    context: ClusterOperator,
+    plan_id: PlanId,
+    request: Request,
+    key: IdempotencyKey = None,
 ) -> Response:
     """Say yes to a proposed plan: the next tick pushes it, unless the fleet changed meanwhile."""
     return await _judge(context, plan_id, request, key, approve=True)
@@ -125,19 +158,29 @@ async def approve_plan(
 
 @router.post("/{plan_id}/reject", response_model=PlanSummaryView, responses=ACT)
 async def reject_plan(
-    context: ClusterOperator, plan_id: PlanId, request: Request, key: IdempotencyKey = None
+    context: ClusterOperator,
+    plan_id: PlanId,
+    request: Request,
+    key: IdempotencyKey = None,
 ) -> Response:
     """Say no to a proposed or approved plan."""
     return await _judge(context, plan_id, request, key, approve=False)
 
 
-async def _judge(context: Context, plan_id: int, request: Request, key: str | None, *, approve: bool) -> Response:
+async def _judge(
+    context: Context, plan_id: int, request: Request, key: str | None, *, approve: bool
+) -> Response:
     async def work(connection: Connection) -> PlanSummaryView:
         await (plans.approve if approve else plans.reject)(connection, plan_id)
         await context.audit(
-            connection, "PlanApproved" if approve else "PlanRejected", f"plan/{plan_id}", plan_id=plan_id
+            connection,
+            "PlanApproved" if approve else "PlanRejected",
+            f"plan/{plan_id}",
+            plan_id=plan_id,
         )
-        return PlanSummaryView.model_validate((await plans.get(connection, plan_id)).summary)
+        return PlanSummaryView.model_validate(
+            (await plans.get(connection, plan_id)).summary
+        )
 
     return await once(context, request, key, work)
 
@@ -148,5 +191,7 @@ async def _parent_id(connection: Connection, summary: plans.PlanSummary) -> int 
         return None
     parent = await generations.plan_of(connection, summary.parent)
     if parent is None:
-        raise NotFound(f"the plan of generation {summary.parent} is no longer kept; name one with `against`")
+        raise NotFound(
+            f"the plan of generation {summary.parent} is no longer kept; name one with `against`"
+        )
     return parent

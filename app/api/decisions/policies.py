@@ -11,7 +11,16 @@ from app.api.http.answers import ACT, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import POLICY_NAME, Conditions, ObjectKind, check_known, check_name, read, replace, with_notes
+from app.api.http.objects import (
+    POLICY_NAME,
+    Conditions,
+    ObjectKind,
+    check_known,
+    check_name,
+    read,
+    replace,
+    with_notes,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -43,12 +52,18 @@ class PolicyView(manifests.PolicyManifest):
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
     """The settings as a manifest; `row` is None for the defaults that nobody saved."""
     spec = {name: getattr(settings, name) for name in manifests.PolicySpec.model_fields}
-    groups = [{**asdict(group), "labels": dict(group.labels)} for group in settings.groups]
+    groups = [
+        {**asdict(group), "labels": dict(group.labels)} for group in settings.groups
+    ]
     return PolicyView(
         metadata=manifests.Metadata(
-            name=POLICY_NAME, generation=settings.version, created_at=row.created_at if row else None
+            name=POLICY_NAME,
+            generation=settings.version,
+            created_at=row.created_at if row else None,
         ),
-        spec=manifests.PolicySpec.model_validate({**spec, "mode": settings.mode.value, "groups": groups}),
+        spec=manifests.PolicySpec.model_validate(
+            {**spec, "mode": settings.mode.value, "groups": groups}
+        ),
         status=PolicyStatus(
             version=settings.version,
             created_at=row.created_at if row else None,
@@ -71,33 +86,52 @@ async def list_policies(context: Viewer) -> Page[PolicyView]:
 
 
 @router.get("/{name}", responses=READ)
-async def get_policy(context: Viewer, name: PolicyName, response: Response) -> PolicyView:
+async def get_policy(
+    context: Viewer, name: PolicyName, response: Response
+) -> PolicyView:
     """The version in force."""
     return await read(context, KIND, name, response)
 
 
 @router.get("/{name}/versions", responses=READ)
-async def list_policy_versions(context: Viewer, name: PolicyName, paging: Paging) -> Page[PolicyView]:
+async def list_policy_versions(
+    context: Viewer, name: PolicyName, paging: Paging
+) -> Page[PolicyView]:
     """Every version that was saved, newest first."""
     _check_exists(name)
     async with context.transaction() as connection:
-        rows = await policies.list_rows(connection, before=paging.after_number, limit=paging.fetch)
-    return paging.page(rows, view=lambda row: policy_view(row.settings, row), key=lambda row: row.settings.version)
+        rows = await policies.list_rows(
+            connection, before=paging.after_number, limit=paging.fetch
+        )
+    return paging.page(
+        rows,
+        view=lambda row: policy_view(row.settings, row),
+        key=lambda row: row.settings.version,
+    )
 
 
 @router.put("/{name}", responses=WRITE | created(PolicyView))
 async def put_policy(
-    context: Admin, name: PolicyName, manifest: manifests.PolicyManifest, conditions: Conditions, response: Response
+    context: Admin,
+    name: PolicyName,
+    manifest: manifests.PolicyManifest,
+    conditions: Conditions,
+    response: Response,
 ) -> PolicyView:
     """Put a new version in force. The policy always exists, so If-Match is always needed."""
     _check_exists(name)
     check_name(name, manifest.metadata)
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.post("/{name}/pause", response_model=PolicyView, responses=ACT)
 async def pause_policy(
-    context: ClusterOperator, name: PolicyName, request: Request, key: IdempotencyKey = None
+    context: ClusterOperator,
+    name: PolicyName,
+    request: Request,
+    key: IdempotencyKey = None,
 ) -> Response:
     """Let the loop decide nothing; nodes keep what they have."""
     return await _set_paused(context, name, request, key, paused=True)
@@ -105,20 +139,27 @@ async def pause_policy(
 
 @router.post("/{name}/resume", response_model=PolicyView, responses=ACT)
 async def resume_policy(
-    context: ClusterOperator, name: PolicyName, request: Request, key: IdempotencyKey = None
+    context: ClusterOperator,
+    name: PolicyName,
+    request: Request,
+    key: IdempotencyKey = None,
 ) -> Response:
     """Let the loop decide again."""
     return await _set_paused(context, name, request, key, paused=False)
 
 
-async def _set_paused(context: Context, name: str, request: Request, key: str | None, *, paused: bool) -> Response:
+async def _set_paused(
+    context: Context, name: str, request: Request, key: str | None, *, paused: bool
+) -> Response:
     _check_exists(name)
 
     async def work(connection: Connection) -> PolicyView:
         await lock_object(connection, KIND.name, name)
         present = await policies.load_current(connection)
         if present.paused is not paused:
-            saved = await _save_settings(context, connection, with_values(present, paused=paused))
+            saved = await _save_settings(
+                context, connection, with_values(present, paused=paused)
+            )
             await context.audit(
                 connection,
                 "PolicyPaused" if paused else "PolicyResumed",
@@ -139,23 +180,42 @@ def _check_exists(name: str) -> None:
 async def _load(_context: Context, connection: Connection, name: str) -> PolicyView:
     _check_exists(name)
     rows = await policies.list_rows(connection, limit=1)
-    return policy_view(rows[0].settings, rows[0]) if rows else policy_view(PolicySettings(), None)
+    return (
+        policy_view(rows[0].settings, rows[0])
+        if rows
+        else policy_view(PolicySettings(), None)
+    )
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.PolicyManifest) -> None:
-    check_known([manifest.spec.policy], known_policies(), what="policy", field="spec.policy")
+async def _save(
+    context: Context, connection: Connection, manifest: manifests.PolicyManifest
+) -> None:
+    check_known(
+        [manifest.spec.policy], known_policies(), what="policy", field="spec.policy"
+    )
     for index, group in enumerate(manifest.spec.groups):
-        check_known([group.policy], known_policies(), what="policy", field=f"spec.groups[{index}].policy")
+        check_known(
+            [group.policy],
+            known_policies(),
+            what="policy",
+            field=f"spec.groups[{index}].policy",
+        )
     wanted, present = to_settings(manifest), await policies.load_current(connection)
     if with_values(wanted, version=present.version) != present:
         await _save_settings(context, connection, wanted)
 
 
-async def _save_settings(context: Context, connection: Connection, settings: PolicySettings) -> PolicySettings:
+async def _save_settings(
+    context: Context, connection: Connection, settings: PolicySettings
+) -> PolicySettings:
     """A first version would look like the defaults that nobody saved: those are written down before."""
     if not await policies.list_rows(connection, limit=1):
-        await policies.save(connection, PolicySettings(), at=context.now(), actor="defaults")
-    return await policies.save(connection, settings, at=context.now(), actor=context.actor)
+        await policies.save(
+            connection, PolicySettings(), at=context.now(), actor="defaults"
+        )
+    return await policies.save(
+        connection, settings, at=context.now(), actor=context.actor
+    )
 
 
 KIND: ObjectKind[PolicyView, manifests.PolicyManifest] = ObjectKind(

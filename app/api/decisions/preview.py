@@ -39,11 +39,17 @@ async def preview_plan(context: ClusterOperator, wanted: PreviewRequest) -> Prev
             demand_factor=wanted.demand_factor,
             demand_rps=wanted.demand_rps,
             policy=wanted.policy,
-            groups=None if wanted.groups is None else tuple(map(to_group, wanted.groups)),
+            groups=None
+            if wanted.groups is None
+            else tuple(map(to_group, wanted.groups)),
             from_running=wanted.from_running,
         )
-        result = await preview(context.parts.solver, snapshot, changes, _questions(wanted))
-    await _audit(context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour)
+        result = await preview(
+            context.parts.solver, snapshot, changes, _questions(wanted)
+        )
+    await _audit(
+        context, wanted, cost_usd_per_hour=result.decision.report.cost_usd_per_hour
+    )
     return preview_view(result)
 
 
@@ -52,7 +58,9 @@ def _questions(wanted: PreviewRequest) -> Questions | None:
     if not wanted.scenarios and not wanted.suggest:
         return None
     scenarios = tuple(_question(scenario) for scenario in wanted.scenarios)
-    return Questions(scenarios=scenarios, suggest=wanted.suggest, seconds=wanted.time_limit_s)
+    return Questions(
+        scenarios=scenarios, suggest=wanted.suggest, seconds=wanted.time_limit_s
+    )
 
 
 def _question(wanted: ScenarioBody) -> ScenarioQuestion:
@@ -65,44 +73,84 @@ def _question(wanted: ScenarioBody) -> ScenarioQuestion:
         slo_ms=wanted.slo_ms,
         without=tuple(wanted.without),
     )
-    return ScenarioQuestion(scenario=scenario, services=tuple(to_service(manifest) for manifest in wanted.services))
+    return ScenarioQuestion(
+        scenario=scenario,
+        services=tuple(to_service(manifest) for manifest in wanted.services),
+    )
 
 
 async def _training_networks(context: Context) -> frozenset[str]:
     async with context.transaction() as connection:
-        return frozenset(row.name for row in await profiles.list_networks(connection) if row.is_training)
+        return frozenset(
+            row.name
+            for row in await profiles.list_networks(connection)
+            if row.is_training
+        )
 
 
-def _check_names(wanted: PreviewRequest, snapshot: Snapshot, training: Collection[str]) -> None:
+def _check_names(
+    wanted: PreviewRequest, snapshot: Snapshot, training: Collection[str]
+) -> None:
     services = sorted({service.name for service in snapshot.state.services})
-    after = sorted({*services, *(manifest.metadata.name for manifest in wanted.services)})
+    after = sorted(
+        {*services, *(manifest.metadata.name for manifest in wanted.services)}
+    )
     check_known(wanted.without, services, what="service", field="without")
-    check_known(tuple(wanted.demand_factor), after, what="service", field="demand_factor")
+    check_known(
+        tuple(wanted.demand_factor), after, what="service", field="demand_factor"
+    )
     check_known(tuple(wanted.demand_rps), after, what="service", field="demand_rps")
     if wanted.policy is not None:
         check_known([wanted.policy], known_policies(), what="policy", field="policy")
     for index, group in enumerate(wanted.groups or ()):
-        check_known([group.policy], known_policies(), what="policy", field=f"groups[{index}].policy")
+        check_known(
+            [group.policy],
+            known_policies(),
+            what="policy",
+            field=f"groups[{index}].policy",
+        )
     _check_services(wanted.services, snapshot, training, field="services")
     for index, scenario in enumerate(wanted.scenarios):
-        _check_services(scenario.services, snapshot, training, field=f"scenarios[{index}].services")
+        _check_services(
+            scenario.services, snapshot, training, field=f"scenarios[{index}].services"
+        )
 
 
 def _check_services(
-    wanted: Sequence[manifests.ServiceManifest], snapshot: Snapshot, training: Collection[str], *, field: str
+    wanted: Sequence[manifests.ServiceManifest],
+    snapshot: Snapshot,
+    training: Collection[str],
+    *,
+    field: str,
 ) -> None:
     types = [gpu_type.name for gpu_type in snapshot.state.gpu_types]
     networks = sorted({points.network for points in snapshot.points})
     for index, manifest in enumerate(wanted):
         where, choice = f"{field}[{index}].spec", manifest.spec.gpu_types
-        check_known([manifest.spec.network], networks, what="profiled network", field=f"{where}.network")
+        check_known(
+            [manifest.spec.network],
+            networks,
+            what="profiled network",
+            field=f"{where}.network",
+        )
         if manifest.spec.network in training:
-            raise InvalidRequest(not_for_services(manifest.spec.network), field=f"{where}.network")
-        check_known(choice.allowed or (), types, what="GPU type", field=f"{where}.gpu_types.allowed")
-        check_known(choice.excluded, types, what="GPU type", field=f"{where}.gpu_types.excluded")
+            raise InvalidRequest(
+                not_for_services(manifest.spec.network), field=f"{where}.network"
+            )
+        check_known(
+            choice.allowed or (),
+            types,
+            what="GPU type",
+            field=f"{where}.gpu_types.allowed",
+        )
+        check_known(
+            choice.excluded, types, what="GPU type", field=f"{where}.gpu_types.excluded"
+        )
 
 
-async def _audit(context: Context, wanted: PreviewRequest, *, cost_usd_per_hour: float) -> None:
+async def _audit(
+    context: Context, wanted: PreviewRequest, *, cost_usd_per_hour: float
+) -> None:
     async with context.transaction() as connection:
         await context.audit(
             connection,

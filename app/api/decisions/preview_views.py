@@ -4,7 +4,13 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from app.api.decisions.plan_views import ChangeView, RateView, StepView, UnservedView, ViolationView
+from app.api.decisions.plan_views import (
+    ChangeView,
+    RateView,
+    StepView,
+    UnservedView,
+    ViolationView,
+)
 from app.api.http.views import View
 from app.manifests import objects as manifests
 from app.manifests.parts import Name, Strict, TypeName
@@ -23,47 +29,73 @@ class ScenarioBody(Strict):
     """Differences from the live state, all at once; what they come to is one of the answers."""
 
     name: Annotated[str, StringConstraints(max_length=200)] = Field(
-        default="", description="What the answer calls it; made of the differences where empty"
+        default="",
+        description="What the answer calls it; made of the differences where empty",
     )
     demand_factor: dict[Name, Factor] = Field(
-        default_factory=dict, max_length=1000, description="Multiplies a service's forecast rate; `all` means every one"
+        default_factory=dict,
+        max_length=1000,
+        description="Multiplies a service's forecast rate; `all` means every one",
     )
     demand_rps: dict[Name, Factor] = Field(
-        default_factory=dict, max_length=1000, description="A service's rate, instead of the forecast; before factors"
+        default_factory=dict,
+        max_length=1000,
+        description="A service's rate, instead of the forecast; before factors",
     )
     gpus: dict[TypeName, More] = Field(
-        default_factory=dict, max_length=100, description="GPUs of a type more, or fewer where negative"
+        default_factory=dict,
+        max_length=100,
+        description="GPUs of a type more, or fewer where negative",
     )
     price_usd_per_hour: dict[TypeName, Price] = Field(
         default_factory=dict, max_length=100, description="Of one GPU of a type"
     )
-    slo_ms: dict[Name, SloMs] = Field(default_factory=dict, max_length=1000, description="Latency of a service's SLO")
-    services: list[manifests.ServiceManifest] = Field(
-        default_factory=list, max_length=100, description="Added, or in place of those of the same name"
+    slo_ms: dict[Name, SloMs] = Field(
+        default_factory=dict, max_length=1000, description="Latency of a service's SLO"
     )
-    without: list[Name] = Field(default_factory=list, max_length=100, description="Services that shall be gone")
+    services: list[manifests.ServiceManifest] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Added, or in place of those of the same name",
+    )
+    without: list[Name] = Field(
+        default_factory=list, max_length=100, description="Services that shall be gone"
+    )
 
 
 class PreviewRequest(Strict):
     """What shall be different in a what-if: at once, and in each of several scenarios beyond that."""
 
-    services: list[manifests.ServiceManifest] = Field(default_factory=list, max_length=100)
-    without: list[Name] = Field(default_factory=list, max_length=100, description="Services that shall be gone")
+    services: list[manifests.ServiceManifest] = Field(
+        default_factory=list, max_length=100
+    )
+    without: list[Name] = Field(
+        default_factory=list, max_length=100, description="Services that shall be gone"
+    )
     demand_factor: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
     demand_rps: dict[Name, Factor] = Field(default_factory=dict, max_length=1000)
     policy: Annotated[str, StringConstraints(max_length=63)] | None = None
-    groups: manifests.Groups | None = Field(default=None, description="In place of the groups of the policy in force")
+    groups: manifests.Groups | None = Field(
+        default=None, description="In place of the groups of the policy in force"
+    )
     from_running: bool = Field(
-        default=False, description="Plan from what runs, as the next tick does; else from nothing"
+        default=False,
+        description="Plan from what runs, as the next tick does; else from nothing",
     )
     scenarios: list[ScenarioBody] = Field(
-        default_factory=list, max_length=20, description="Each is planned on top of the rest; `answers` ranks them"
+        default_factory=list,
+        max_length=20,
+        description="Each is planned on top of the rest; `answers` ranks them",
     )
     suggest: bool = Field(
-        default=False, description="Ask the usual questions, too: stock, SLOs of the dearest services, growth"
+        default=False,
+        description="Ask the usual questions, too: stock, SLOs of the dearest services, growth",
     )
     time_limit_s: float = Field(
-        default=30.0, ge=0.1, le=60.0, description="How long today's plan and those of all scenarios may take together"
+        default=30.0,
+        ge=0.1,
+        le=60.0,
+        description="How long today's plan and those of all scenarios may take together",
     )
 
 
@@ -73,7 +105,9 @@ class MixView(View):
     service: str
     gpu_type: str
     replicas: int
-    sm_percent: float = Field(description="Of all of them together; 100 = one whole GPU")
+    sm_percent: float = Field(
+        description="Of all of them together; 100 = one whole GPU"
+    )
 
 
 class AnswerView(View):
@@ -83,13 +117,17 @@ class AnswerView(View):
     cost_usd_per_hour: float
     difference_usd_per_hour: float = Field(description="Against `today`")
     gpus: dict[str, int] = Field(description="GPUs in use by type")
-    mix: list[MixView] = Field(description="Where replicas run, by service and GPU type")
+    mix: list[MixView] = Field(
+        description="Where replicas run, by service and GPU type"
+    )
     unserved_percent: float = Field(description="Of Σ priority · arrival rate")
     unserved: list[UnservedView]
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None
     status: PlanStatus
-    planned_for: str = Field(description="The scenario whose plan this is: its own, or another's that is better here")
+    planned_for: str = Field(
+        description="The scenario whose plan this is: its own, or another's that is better here"
+    )
 
 
 class PreviewView(View):
@@ -106,7 +144,9 @@ class PreviewView(View):
     steps: list[StepView]
     violations: list[ViolationView]
     changes: list[ChangeView]
-    today: AnswerView | None = Field(description="Without any scenario; null where none was asked for")
+    today: AnswerView | None = Field(
+        description="Without any scenario; null where none was asked for"
+    )
     answers: list[AnswerView] = Field(
         description="One per scenario: what leaves least unserved first, then what costs least"
     )

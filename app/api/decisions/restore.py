@@ -27,7 +27,10 @@ router = resource_router("plans", prefix="/plans")
 
 @router.post("/{plan_id}/restore", response_model=RestoreView, responses=ACT)
 async def restore_plan(
-    context: ClusterOperator, plan_id: PlanId, request: Request, key: IdempotencyKey = None
+    context: ClusterOperator,
+    plan_id: PlanId,
+    request: Request,
+    key: IdempotencyKey = None,
 ) -> Response:
     """Put a plan that was in force back in force: bound anew to the fleet as it is, approved, pushed by the next tick.
 
@@ -39,19 +42,32 @@ async def restore_plan(
         snapshot, restored = await _bound(context, connection, plan_id)
         mode = await _calm(context, connection, plan_id)
         new_id = await _record(connection, snapshot, restored, plan_id)
-        await context.audit(connection, "PlanRestored", f"plan/{plan_id}", after={"plan_id": new_id}, plan_id=new_id)
+        await context.audit(
+            connection,
+            "PlanRestored",
+            f"plan/{plan_id}",
+            after={"plan_id": new_id},
+            plan_id=new_id,
+        )
         return RestoreView(
-            plan=PlanSummaryView.model_validate((await plans.get(connection, new_id)).summary),
+            plan=PlanSummaryView.model_validate(
+                (await plans.get(connection, new_id)).summary
+            ),
             restored_plan_id=plan_id,
             mode_before=snapshot.settings.mode.value,
             mode=mode.value,
-            warnings=[f"{entry.where}: {entry.detail}" for entry in restored.decision.violations],
+            warnings=[
+                f"{entry.where}: {entry.detail}"
+                for entry in restored.decision.violations
+            ],
         )
 
     return await once(context, request, key, work)
 
 
-async def _bound(context: Context, connection: Connection, plan_id: int) -> tuple[Snapshot, Restored]:
+async def _bound(
+    context: Context, connection: Connection, plan_id: int
+) -> tuple[Snapshot, Restored]:
     """The plan on the fleet and beside the target that stay as they are until the transaction ends. Raises Conflict.
 
     Where another plan came into force, or the fleet changed, while it was bound, it is bound again; nothing can change
@@ -62,11 +78,16 @@ async def _bound(context: Context, connection: Connection, plan_id: int) -> tupl
         # First the policy, as who changes it does.
         await lock_object(connection, "Policy", POLICY_NAME)
         generation = snapshot.target.generation if snapshot.target else 0
-        if await plans.lock_target(connection) == (generation, snapshot.state.catalogue_revision):
+        if await plans.lock_target(connection) == (
+            generation,
+            snapshot.state.catalogue_revision,
+        ):
             return snapshot, restored
 
 
-async def _bind(context: Context, connection: Connection, plan_id: int) -> tuple[Snapshot, Restored]:
+async def _bind(
+    context: Context, connection: Connection, plan_id: int
+) -> tuple[Snapshot, Restored]:
     earlier = await _earlier(connection, plan_id)
     snapshot = await context.snapshot()
     if (reason := hold_reason(snapshot)) is not None:
@@ -90,7 +111,9 @@ async def _earlier(connection: Connection, plan_id: int) -> BoundPlan:
 def _check(plan_id: int, restored: Restored) -> None:
     decision = restored.decision
     if decision.state == "refused":
-        raise Conflict(f"plan {plan_id} cannot run on the fleet of now: {decision.reason}")
+        raise Conflict(
+            f"plan {plan_id} cannot run on the fleet of now: {decision.reason}"
+        )
     if decision.bound is None:
         raise Conflict(f"plan {plan_id} is what runs already: {decision.reason}")
 
@@ -100,7 +123,12 @@ async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
     present = await policies.load_current(connection)
     if present.mode is not Mode.AUTO:
         return present.mode
-    saved = await policies.save(connection, replace(present, mode=Mode.APPROVE), at=context.now(), actor=context.actor)
+    saved = await policies.save(
+        connection,
+        replace(present, mode=Mode.APPROVE),
+        at=context.now(),
+        actor=context.actor,
+    )
     await context.audit(
         connection,
         "PolicyChanged",
@@ -112,10 +140,14 @@ async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
     return saved.mode
 
 
-async def _record(connection: Connection, snapshot: Snapshot, restored: Restored, plan_id: int) -> int:
+async def _record(
+    connection: Connection, snapshot: Snapshot, restored: Restored, plan_id: int
+) -> int:
     """As proposed and approved at once; raises Conflict where another plan came into force meanwhile."""
     packed = pack(restored.problem, PartCache())
     await save_parts(connection, packed.parts)
-    new_id = await plans.record(connection, restored.record(snapshot, f"plan {plan_id} is restored"), packed)
+    new_id = await plans.record(
+        connection, restored.record(snapshot, f"plan {plan_id} is restored"), packed
+    )
     await plans.approve(connection, new_id)
     return new_id

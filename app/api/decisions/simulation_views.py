@@ -23,32 +23,43 @@ class SimulationRequest(Strict):
     """A scenario, by the name of a shipped one or whole, and what shall be otherwise in it."""
 
     example: Annotated[str, StringConstraints(max_length=63)] | None = Field(
-        default=None, description="Name of a shipped scenario (`GET /api/v1/simulations/examples`)"
+        default=None,
+        description="Name of a shipped scenario (`GET /api/v1/simulations/examples`)",
     )
-    scenario: dict[str, JsonValue] | Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT)] | None = (
-        Field(
-            default=None,
-            description="Instead: a scenario as `plimsoll simulate` takes it, as an object or as text (YAML or JSON); "
-            "it must name no files",
-        )
+    scenario: (
+        dict[str, JsonValue]
+        | Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT)]
+        | None
+    ) = Field(
+        default=None,
+        description="Instead: a scenario as `plimsoll simulate` takes it, as an object or as text (YAML or JSON); "
+        "it must name no files",
     )
-    policies: Annotated[list[PolicyLabel], Field(min_length=1, max_length=MAX_POLICIES)] | None = Field(
-        default=None, description="Instead of the scenario's; those that it has keep their settings"
+    policies: (
+        Annotated[list[PolicyLabel], Field(min_length=1, max_length=MAX_POLICIES)]
+        | None
+    ) = Field(
+        default=None,
+        description="Instead of the scenario's; those that it has keep their settings",
     )
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=MAX_SEEDS)] | None = Field(
-        default=None, description="Instead of the scenario's"
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=MAX_SEEDS)] | None = (
+        Field(default=None, description="Instead of the scenario's")
     )
-    duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)] | None = Field(
-        default=None, description="Instead of the scenario's"
-    )
+    duration_s: (
+        Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)] | None
+    ) = Field(default=None, description="Instead of the scenario's")
 
 
 class FigureView(View):
     """A mean over the seeds."""
 
     mean: float
-    half_width: float | None = Field(description="Of its 95 % confidence interval; null with one seed")
-    words: str = Field(description="As `plimsoll simulate` prints it; shares in percent")
+    half_width: float | None = Field(
+        description="Of its 95 % confidence interval; null with one seed"
+    )
+    words: str = Field(
+        description="As `plimsoll simulate` prints it; shares in percent"
+    )
 
 
 class ServiceFiguresView(View):
@@ -56,7 +67,9 @@ class ServiceFiguresView(View):
 
     service: str
     cost_usd: FigureView
-    attainment: FigureView | None = Field(description="Share of its requests in SLO; null where nobody asked")
+    attainment: FigureView | None = Field(
+        description="Share of its requests in SLO; null where nobody asked"
+    )
     p99_ms: FigureView | None
 
 
@@ -64,12 +77,18 @@ class PolicyFiguresView(View):
     """One policy over all seeds."""
 
     policy: str
-    note: str = Field(description="Where runs of it failed: how many seeds are left; else empty")
+    note: str = Field(
+        description="Where runs of it failed: how many seeds are left; else empty"
+    )
     cost_usd: FigureView
     gpu_hours: FigureView
     energy_kwh: FigureView
-    violations: FigureView = Field(description="Share of all requests that were late, rejected or are overdue")
-    worst_attainment: FigureView | None = Field(description="In SLO, of the service that is worst off")
+    violations: FigureView = Field(
+        description="Share of all requests that were late, rejected or are overdue"
+    )
+    worst_attainment: FigureView | None = Field(
+        description="In SLO, of the service that is worst off"
+    )
     replicas_started: FigureView
     misses: list[str] = Field(description="Services whose SLO it did not keep")
     services: list[ServiceFiguresView]
@@ -78,9 +97,13 @@ class PolicyFiguresView(View):
 class SimulationSummaryView(View):
     """What a simulation came to."""
 
-    headline: str = Field(description="The best policy beside the others, in a sentence")
+    headline: str = Field(
+        description="The best policy beside the others, in a sentence"
+    )
     policies: list[PolicyFiguresView]
-    notes: list[str] = Field(description="What was known before the runs, and is no policy's fault")
+    notes: list[str] = Field(
+        description="What was known before the runs, and is no policy's fault"
+    )
     failed: list[str] = Field(description="Runs that came to nothing, and why")
 
 
@@ -90,18 +113,24 @@ class SimulationView(View):
     id: int
     asked_by: str
     name: str = Field(description="Of its scenario")
-    example: str | None = Field(description="Name of the shipped scenario; null: the caller sent one")
+    example: str | None = Field(
+        description="Name of the shipped scenario; null: the caller sent one"
+    )
     policies: list[str]
     seeds: list[int]
     duration_s: float
     state: State
-    progress: float = Field(ge=0, le=1, description="Share of the simulated time of all runs")
+    progress: float = Field(
+        ge=0, le=1, description="Share of the simulated time of all runs"
+    )
     error: str | None = Field(description="Why it failed")
     has_json: bool = Field(description="Whether `report.json` was kept, too")
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    summary: SimulationSummaryView | None = Field(description="Of a finished one; lists leave it out")
+    summary: SimulationSummaryView | None = Field(
+        description="Of a finished one; lists leave it out"
+    )
 
 
 class ExampleView(View):
@@ -123,7 +152,9 @@ class ExamplesView(View):
 
     items: list[ExampleView]
     policies: list[str] = Field(description="Every policy that can be asked for")
-    limits: dict[str, float] = Field(description="The most of each; seconds are of the simulated clock")
+    limits: dict[str, float] = Field(
+        description="The most of each; seconds are of the simulated clock"
+    )
 
 
 class ScenarioChecks(Protocol):

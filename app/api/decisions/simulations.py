@@ -11,7 +11,12 @@ from typing import Annotated, cast
 
 from fastapi import Path, Request, Response
 
-from app.api.decisions.simulation_views import ExamplesView, ScenarioChecks, SimulationRequest, SimulationView
+from app.api.decisions.simulation_views import (
+    ExamplesView,
+    ScenarioChecks,
+    SimulationRequest,
+    SimulationView,
+)
 from app.api.http.answers import LIST, READ, Responses, problems
 from app.api.http.auth import ClusterOperator, ClusterViewer
 from app.api.http.body import resource_router
@@ -42,18 +47,28 @@ SANDBOX = {
 }
 HTML = "text/html; charset=utf-8"
 REPORT: Responses = {
-    200: {"content": {HTML: {"schema": {"type": "string"}}}, "description": "The page; it stands alone"}
+    200: {
+        "content": {HTML: {"schema": {"type": "string"}}},
+        "description": "The page; it stands alone",
+    }
 }
 REPORT_JSON: Responses = {
-    200: {"content": {"application/json": {"schema": {"type": "object"}}}, "description": "Every figure"}
+    200: {
+        "content": {"application/json": {"schema": {"type": "object"}}},
+        "description": "Every figure",
+    }
 }
 
 
 @router.get("", responses=LIST)
-async def list_simulations(context: ClusterViewer, paging: Paging) -> Page[SimulationView]:
+async def list_simulations(
+    context: ClusterViewer, paging: Paging
+) -> Page[SimulationView]:
     """Simulations, newest first, without what they came to."""
     async with context.transaction() as connection:
-        rows = await simulations.list_rows(connection, before=paging.after_number, limit=paging.fetch)
+        rows = await simulations.list_rows(
+            connection, before=paging.after_number, limit=paging.fetch
+        )
     return paging.page(rows, view=_view, key=lambda row: row.id)
 
 
@@ -62,7 +77,9 @@ async def list_examples(context: ClusterViewer) -> ExamplesView:
     """Shipped scenarios, and what a simulation may have at most."""
     desk = cast(ScenarioChecks, context.parts.simulations)
     items = await asyncio.to_thread(desk.examples)
-    return ExamplesView(items=list(items), policies=list(desk.policies()), limits=desk.limits())
+    return ExamplesView(
+        items=list(items), policies=list(desk.policies()), limits=desk.limits()
+    )
 
 
 @router.post(
@@ -70,21 +87,41 @@ async def list_examples(context: ClusterViewer) -> ExamplesView:
     status_code=202,
     response_model=SimulationView,
     responses=problems(400, 413, 415, 429)
-    | {202: {"description": "It waits for its turn", "headers": {"Location": {"schema": {"type": "string"}}}}},
+    | {
+        202: {
+            "description": "It waits for its turn",
+            "headers": {"Location": {"schema": {"type": "string"}}},
+        }
+    },
 )
 async def ask_simulation(
-    context: ClusterOperator, wanted: SimulationRequest, request: Request, key: IdempotencyKey = None
+    context: ClusterOperator,
+    wanted: SimulationRequest,
+    request: Request,
+    key: IdempotencyKey = None,
 ) -> Response:
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
-    order = await asyncio.to_thread(cast(ScenarioChecks, context.parts.simulations).order, wanted)
+    order = await asyncio.to_thread(
+        cast(ScenarioChecks, context.parts.simulations).order, wanted
+    )
 
     async def work(connection: Connection) -> SimulationView:
-        made = await simulations.add(connection, order, asked_by=context.actor, at=context.now())
+        made = await simulations.add(
+            connection, order, asked_by=context.actor, at=context.now()
+        )
         if made is None:
-            raise TooManyWait(f"{WAITING_LIMIT} simulations wait already; one runs at a time. Cancel one, or wait")
-        after: dict[str, Json] = {"name": order.name, "policies": order.policies, "seeds": order.seeds}
+            raise TooManyWait(
+                f"{WAITING_LIMIT} simulations wait already; one runs at a time. Cancel one, or wait"
+            )
+        after: dict[str, Json] = {
+            "name": order.name,
+            "policies": order.policies,
+            "seeds": order.seeds,
+        }
         after["duration_s"] = order.duration_s
-        await context.audit(connection, "SimulationAsked", f"simulation/{made}", after=after)
+        await context.audit(
+            connection, "SimulationAsked", f"simulation/{made}", after=after
+        )
         return _view(await simulations.get(connection, made))
 
     answer = await once(context, request, key, work, status=202)
@@ -94,22 +131,36 @@ async def ask_simulation(
 
 
 @router.get("/{simulation_id}", responses=READ)
-async def get_simulation(context: ClusterViewer, simulation_id: SimulationId) -> SimulationView:
+async def get_simulation(
+    context: ClusterViewer, simulation_id: SimulationId
+) -> SimulationView:
     """One simulation: how far it is, and what it came to."""
     async with context.transaction() as connection:
         return _view(await simulations.get(connection, simulation_id))
 
 
-@router.get("/{simulation_id}/report", response_class=Response, responses=problems(404, 409) | REPORT)
-async def get_report(context: ClusterViewer, simulation_id: SimulationId, request: Request) -> Response:
+@router.get(
+    "/{simulation_id}/report",
+    response_class=Response,
+    responses=problems(404, 409) | REPORT,
+)
+async def get_report(
+    context: ClusterViewer, simulation_id: SimulationId, request: Request
+) -> Response:
     """The report as a page with charts, as `plimsoll simulate --html` writes it."""
     async with context.transaction() as connection:
         report = await simulations.get_report(connection, simulation_id, "html")
     return await _packed(request, report, HTML)
 
 
-@router.get("/{simulation_id}/report.json", response_class=Response, responses=problems(404, 409) | REPORT_JSON)
-async def get_report_json(context: ClusterViewer, simulation_id: SimulationId, request: Request) -> Response:
+@router.get(
+    "/{simulation_id}/report.json",
+    response_class=Response,
+    responses=problems(404, 409) | REPORT_JSON,
+)
+async def get_report_json(
+    context: ClusterViewer, simulation_id: SimulationId, request: Request
+) -> Response:
     """The report with every figure and time series, as `plimsoll simulate -o` writes it."""
     async with context.transaction() as connection:
         report = await simulations.get_report(connection, simulation_id, "json")
@@ -117,18 +168,30 @@ async def get_report_json(context: ClusterViewer, simulation_id: SimulationId, r
 
 
 @router.delete("/{simulation_id}", status_code=204, responses=problems(404, 409))
-async def cancel_simulation(context: ClusterOperator, simulation_id: SimulationId) -> None:
+async def cancel_simulation(
+    context: ClusterOperator, simulation_id: SimulationId
+) -> None:
     """End a simulation that waits or runs; it stays in the list. Again does nothing; one that is over is refused."""
     async with context.transaction() as connection:
         if await simulations.cancel(connection, simulation_id, at=context.now()):
-            await context.audit(connection, "SimulationCancelled", f"simulation/{simulation_id}")
+            await context.audit(
+                connection, "SimulationCancelled", f"simulation/{simulation_id}"
+            )
 
 
 async def _packed(request: Request, report: bytes, media_type: str) -> Response:
     """A report as it is kept, or unpacked for who does not take that."""
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(report, media_type=media_type, headers={**SANDBOX, "Content-Encoding": "gzip"})
-    return Response(await asyncio.to_thread(gzip.decompress, report), media_type=media_type, headers=SANDBOX)
+        return Response(
+            report,
+            media_type=media_type,
+            headers={**SANDBOX, "Content-Encoding": "gzip"},
+        )
+    return Response(
+        await asyncio.to_thread(gzip.decompress, report),
+        media_type=media_type,
+        headers=SANDBOX,
+    )
 
 
 def _view(row: SimulationRow) -> SimulationView:

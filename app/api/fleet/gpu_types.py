@@ -7,7 +7,15 @@ from fastapi import Response
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_name, delete, list_page, read, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_name,
+    delete,
+    list_page,
+    read,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -35,7 +43,9 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
     """A stored GPU type as a manifest."""
     noun = row.gpu_type
     return GpuTypeView(
-        metadata=manifests.TypeMetadata(name=noun.name, labels=dict(row.labels), created_at=row.created_at),
+        metadata=manifests.TypeMetadata(
+            name=noun.name, labels=dict(row.labels), created_at=row.created_at
+        ),
         spec=manifests.GpuTypeSpec(
             price_usd_per_hour=Decimal(repr(noun.price_usd_per_hour)),
             memory_mib=noun.memory_mib,
@@ -57,27 +67,41 @@ router = resource_router("gpu-types", prefix="/gpu-types")
 async def list_gpu_types(context: Viewer, paging: Paging) -> Page[GpuTypeView]:
     """GPU types by name, with the price of now."""
     async with context.transaction() as connection:
-        rows = await gpu_types.list_rows(connection, context.now(), after=paging.after, limit=paging.fetch)
-        return await list_page(KIND, connection, paging, [gpu_type_view(row) for row in rows])
+        rows = await gpu_types.list_rows(
+            connection, context.now(), after=paging.after, limit=paging.fetch
+        )
+        return await list_page(
+            KIND, connection, paging, [gpu_type_view(row) for row in rows]
+        )
 
 
 @router.get("/{name}", responses=READ)
-async def get_gpu_type(context: Viewer, name: TypeName, response: Response) -> GpuTypeView:
+async def get_gpu_type(
+    context: Viewer, name: TypeName, response: Response
+) -> GpuTypeView:
     """One GPU type, with the price of now."""
     return await read(context, KIND, name, response)
 
 
 @router.put("/{name}", responses=WRITE | created(GpuTypeView))
 async def put_gpu_type(
-    context: Admin, name: TypeName, manifest: manifests.GpuTypeManifest, conditions: Conditions, response: Response
+    context: Admin,
+    name: TypeName,
+    manifest: manifests.GpuTypeManifest,
+    conditions: Conditions,
+    response: Response,
 ) -> GpuTypeView:
     """Create or replace a GPU type; another price holds from now on, earlier hours keep theirs."""
     check_name(name, manifest.metadata)
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_gpu_type(context: Admin, name: TypeName, conditions: Conditions) -> None:
+async def delete_gpu_type(
+    context: Admin, name: TypeName, conditions: Conditions
+) -> None:
     """Delete a GPU type with its prices and profiles; not while GPUs of it are registered."""
     await delete(context, KIND, name, conditions)
 
@@ -86,8 +110,15 @@ async def _load(context: Context, connection: Connection, name: str) -> GpuTypeV
     return gpu_type_view(await gpu_types.get(connection, name, context.now()))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.GpuTypeManifest) -> None:
-    await gpu_types.save(connection, to_gpu_type(manifest), at=context.now(), labels=manifest.metadata.labels)
+async def _save(
+    context: Context, connection: Connection, manifest: manifests.GpuTypeManifest
+) -> None:
+    await gpu_types.save(
+        connection,
+        to_gpu_type(manifest),
+        at=context.now(),
+        labels=manifest.metadata.labels,
+    )
 
 
 async def _remove(_context: Context, connection: Connection, name: str) -> None:
@@ -95,5 +126,9 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 
 
 KIND: ObjectKind[GpuTypeView, manifests.GpuTypeManifest] = ObjectKind(
-    name="GpuType", noted=frozenset({"sm_count"}), load=_load, save=_save, remove=_remove
+    name="GpuType",
+    noted=frozenset({"sm_count"}),
+    load=_load,
+    save=_save,
+    remove=_remove,
 )

@@ -34,7 +34,9 @@ class GpuReadingView(View):
     power_w: float
     memory_used_mib: float
     clock_mhz: float
-    busy_percent: float | None = Field(description="Null: the driver does not say, as of MIG slices")
+    busy_percent: float | None = Field(
+        description="Null: the driver does not say, as of MIG slices"
+    )
 
 
 class GpuReadings(View):
@@ -55,18 +57,29 @@ MAX_READINGS = 240
 async def list_gpus(context: Viewer, paging: Paging) -> Page[GpuView]:
     """GPUs by id."""
     async with context.transaction() as connection:
-        rows = [gpu for gpu in await nodes.load_gpus(connection) if gpu.id > paging.after]
+        rows = [
+            gpu for gpu in await nodes.load_gpus(connection) if gpu.id > paging.after
+        ]
     return paging.page(rows, view=GpuView.model_validate, key=lambda gpu: gpu.id)
 
 
 @router.get("/{node}/{gpu}/readings", responses=READ)
 async def list_readings(
-    context: ClusterViewer, node: Name, gpu: Name, minutes: Annotated[int, Query(ge=1, le=180)] = 60
+    context: ClusterViewer,
+    node: Name,
+    gpu: Name,
+    minutes: Annotated[int, Query(ge=1, le=180)] = 60,
 ) -> GpuReadings:
     """What was read of one GPU over the last minutes: means over equal steps, oldest first."""
     name, now = f"{node}/{gpu}", context.now()
     step_s = max(1, minutes * 60 // MAX_READINGS)
     async with context.transaction() as connection:
         await nodes.get_gpu(connection, name)
-        rows = await gpu_board.load_readings(connection, name, now - timedelta(minutes=minutes), now, step_s)
-    return GpuReadings(gpu=name, step_s=step_s, readings=[GpuReadingView.model_validate(row) for row in rows])
+        rows = await gpu_board.load_readings(
+            connection, name, now - timedelta(minutes=minutes), now, step_s
+        )
+    return GpuReadings(
+        gpu=name,
+        step_s=step_s,
+        readings=[GpuReadingView.model_validate(row) for row in rows],
+    )

@@ -9,7 +9,16 @@ from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, list_page, read, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_known,
+    check_name,
+    delete,
+    list_page,
+    read,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -26,8 +35,12 @@ class NodeStatus(View):
     last_seen_at: datetime | None
     silent_for_s: float
     agent_version: str
-    observed_generation: int = Field(description="Generation of the command in force; 0 = none")
-    clock_skew_s: float = Field(description="Seconds by which the agent's clock is ahead")
+    observed_generation: int = Field(
+        description="Generation of the command in force; 0 = none"
+    )
+    clock_skew_s: float = Field(
+        description="Seconds by which the agent's clock is ahead"
+    )
     problems: list[str]
     healthy_gpus: int
 
@@ -40,15 +53,23 @@ class NodeView(manifests.NodeManifest):
 
 def node_gpu_types(manifest: manifests.NodeManifest) -> dict[int, str]:
     """The types of a node's GPUs by index; slices (MIG) leave gaps between them."""
-    return {gpu.index: gpu.gpu_type for gpu in sorted(manifest.spec.gpus, key=lambda gpu: gpu.index)}
+    return {
+        gpu.index: gpu.gpu_type
+        for gpu in sorted(manifest.spec.gpus, key=lambda gpu: gpu.index)
+    }
 
 
 def node_view(row: NodeRow) -> NodeView:
     """A stored node as a manifest with what its agent last said."""
     return NodeView(
-        metadata=manifests.Metadata(name=row.node.id, labels=dict(row.labels), created_at=row.created_at),
+        metadata=manifests.Metadata(
+            name=row.node.id, labels=dict(row.labels), created_at=row.created_at
+        ),
         spec=manifests.NodeSpec(
-            gpus=[manifests.NodeGpu(index=gpu.index, gpu_type=gpu.gpu_type) for gpu in row.gpus],
+            gpus=[
+                manifests.NodeGpu(index=gpu.index, gpu_type=gpu.gpu_type)
+                for gpu in row.gpus
+            ],
             cordoned=row.node.cordoned,
             power_cap_w=row.node.power_cap_w,
         ),
@@ -71,8 +92,12 @@ router = resource_router("nodes", prefix="/nodes")
 async def list_nodes(context: Viewer, paging: Paging) -> Page[NodeView]:
     """Nodes by name, with what their agents last said."""
     async with context.transaction() as connection:
-        rows = await nodes.list_rows(connection, context.now(), after=paging.after, limit=paging.fetch)
-        return await list_page(KIND, connection, paging, [node_view(row) for row in rows])
+        rows = await nodes.list_rows(
+            connection, context.now(), after=paging.after, limit=paging.fetch
+        )
+        return await list_page(
+            KIND, connection, paging, [node_view(row) for row in rows]
+        )
 
 
 @router.get("/{name}", responses=READ)
@@ -83,11 +108,17 @@ async def get_node(context: Viewer, name: Name, response: Response) -> NodeView:
 
 @router.put("/{name}", responses=WRITE | created(NodeView))
 async def put_node(
-    context: Admin, name: Name, manifest: manifests.NodeManifest, conditions: Conditions, response: Response
+    context: Admin,
+    name: Name,
+    manifest: manifests.NodeManifest,
+    conditions: Conditions,
+    response: Response,
 ) -> NodeView:
     """Register a node or replace what is registered. An agent also registers its node itself, by its first sync."""
     check_name(name, manifest.metadata)
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
@@ -98,22 +129,30 @@ async def delete_node(context: Admin, name: Name, conditions: Conditions) -> Non
 
 
 @router.post("/{name}/cordon", response_model=NodeView, responses=ACT)
-async def cordon_node(context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
+async def cordon_node(
+    context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None
+) -> Response:
     """Start nothing new on a node; what runs there stays."""
     return await _set_cordon(context, name, request, key, cordoned=True)
 
 
 @router.post("/{name}/uncordon", response_model=NodeView, responses=ACT)
-async def uncordon_node(context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
+async def uncordon_node(
+    context: ClusterOperator, name: Name, request: Request, key: IdempotencyKey = None
+) -> Response:
     """Use a node again."""
     return await _set_cordon(context, name, request, key, cordoned=False)
 
 
-async def _set_cordon(context: Context, name: str, request: Request, key: str | None, *, cordoned: bool) -> Response:
+async def _set_cordon(
+    context: Context, name: str, request: Request, key: str | None, *, cordoned: bool
+) -> Response:
     async def work(connection: Connection) -> NodeView:
         await nodes.set_cordon(connection, name, cordoned=cordoned)
         verb = "NodeCordoned" if cordoned else "NodeUncordoned"
-        await context.audit(connection, verb, f"node/{name}", after={"cordoned": cordoned})
+        await context.audit(
+            connection, verb, f"node/{name}", after={"cordoned": cordoned}
+        )
         return await _load(context, connection, name)
 
     return await once(context, request, key, work)
@@ -123,11 +162,18 @@ async def _load(context: Context, connection: Connection, name: str) -> NodeView
     return node_view(await nodes.get(connection, name, context.now()))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.NodeManifest) -> None:
+async def _save(
+    context: Context, connection: Connection, manifest: manifests.NodeManifest
+) -> None:
     name, types = manifest.metadata.name, node_gpu_types(manifest)
-    known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+    known = [
+        row.gpu_type.name
+        for row in await gpu_types.list_rows(connection, context.now())
+    ]
     check_known(list(types.values()), known, what="GPU type", field="spec.gpus")
-    await nodes.save(connection, name, types, at=context.now(), labels=manifest.metadata.labels)
+    await nodes.save(
+        connection, name, types, at=context.now(), labels=manifest.metadata.labels
+    )
     await nodes.set_cordon(connection, name, cordoned=manifest.spec.cordoned)
     await nodes.set_power_cap(connection, name, power_cap_w=manifest.spec.power_cap_w)
 
@@ -136,4 +182,6 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
     await nodes.remove(connection, name, at=context.now())
 
 
-KIND: ObjectKind[NodeView, manifests.NodeManifest] = ObjectKind(name="Node", load=_load, save=_save, remove=_remove)
+KIND: ObjectKind[NodeView, manifests.NodeManifest] = ObjectKind(
+    name="Node", load=_load, save=_save, remove=_remove
+)

@@ -33,10 +33,14 @@ def decode_observation(body: bytes, node: str) -> Observation:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         pointer = pointer_to_constant(body)
         if pointer is not None:
-            raise InvalidRequest("NaN and infinities are not JSON numbers", field=_field(pointer)) from error
+            raise InvalidRequest(
+                "NaN and infinities are not JSON numbers", field=_field(pointer)
+            ) from error
         raise MalformedBody(f"the body is not JSON: {error}") from error
     if observation.node != node:
-        raise InvalidRequest(f"is {observation.node!r}, but the path says {node!r}", field="node")
+        raise InvalidRequest(
+            f"is {observation.node!r}, but the path says {node!r}", field="node"
+        )
     if _NUL in body:
         raise InvalidRequest("a text has a NUL character, which no database keeps")
     _check(observation)
@@ -49,16 +53,23 @@ def _check(observation: Observation) -> None:
         raise InvalidRequest(f"must be at most {MAX_SEQUENCE}", field="sequence")
     indices = [gpu.index for gpu in observation.gpus]
     if len(set(indices)) < len(indices) or max(indices, default=0) > MAX_GPU_INDEX:
-        raise InvalidRequest(f"indices must differ and be at most {MAX_GPU_INDEX}", field="gpus")
+        raise InvalidRequest(
+            f"indices must differ and be at most {MAX_GPU_INDEX}", field="gpus"
+        )
     if len(indices) > MAX_GPUS:
-        raise InvalidRequest(f"a node has at most {MAX_GPUS} GPUs and slices", field="gpus")
+        raise InvalidRequest(
+            f"a node has at most {MAX_GPUS} GPUs and slices", field="gpus"
+        )
     for number, replica in enumerate(observation.replicas):
         if replica.batch > MAX_BATCH:
-            raise InvalidRequest(f"must be at most {MAX_BATCH}", field=f"replicas[{number}].batch")
+            raise InvalidRequest(
+                f"must be at most {MAX_BATCH}", field=f"replicas[{number}].batch"
+            )
     for number, service in enumerate(observation.services):
         if any(bucket >= BUCKET_COUNT for bucket, _ in service.latency_buckets):
             raise InvalidRequest(
-                f"buckets are numbered from 0 to {BUCKET_COUNT - 1}", field=f"services[{number}].latency_buckets"
+                f"buckets are numbered from 0 to {BUCKET_COUNT - 1}",
+                field=f"services[{number}].latency_buckets",
             )
 
 
@@ -68,10 +79,13 @@ def _invalid(message: str) -> InvalidRequest:
     if found is None:
         return InvalidRequest(message)
     return InvalidRequest(
-        found["problem"], field=found["path"].removeprefix("$").removeprefix(".").replace("[...]", "")
+        found["problem"],
+        field=found["path"].removeprefix("$").removeprefix(".").replace("[...]", ""),
     )
 
 
 def _field(pointer: str) -> str:
     """`/gpus/0/power_w` as `gpus[0].power_w`."""
-    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", pointer.removeprefix("/").replace("/", "."))
+    return re.sub(
+        r"\.(\d+)(?=\.|$)", r"[\1]", pointer.removeprefix("/").replace("/", ".")
+    )

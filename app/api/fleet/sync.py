@@ -45,13 +45,21 @@ _encoder = msgspec.json.Encoder()
 _OPENAPI: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{Observation.__name__}"}}},
+        "content": {
+            "application/json": {
+                "schema": {"$ref": f"#/components/schemas/{Observation.__name__}"}
+            }
+        },
     }
 }
 _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The observation is durable",
-        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{SyncReply.__name__}"}}},
+        "content": {
+            "application/json": {
+                "schema": {"$ref": f"#/components/schemas/{SyncReply.__name__}"}
+            }
+        },
         "headers": {
             SKEW_HEADER: {
                 "description": "Sent when the window ended far from now; positive: the agent's clock is ahead",
@@ -63,14 +71,23 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 @router.post(
-    "/{name}/sync", response_class=Response, openapi_extra=_OPENAPI, responses=problems(400, 404, 413) | _ANSWER
+    "/{name}/sync",
+    response_class=Response,
+    openapi_extra=_OPENAPI,
+    responses=problems(400, 404, 413) | _ANSWER,
 )
 async def sync(
     context: Agent,
     name: Name,
     request: Request,
     wait_s: Annotated[
-        float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for a newer command")
+        float,
+        Query(
+            ge=0,
+            le=MAX_WAIT_S,
+            allow_inf_nan=False,
+            description="Seconds to wait for a newer command",
+        ),
     ] = 0.0,
 ) -> Response:
     """Report one window of a node and get its newest command. A node that is not known yet registers itself."""
@@ -85,17 +102,26 @@ class QuickSync(Route):
 
     def __init__(self, prefix: str) -> None:
         super().__init__(f"{prefix}/nodes/{{name}}/sync", _quick_sync, methods=["POST"])
-        self._path = re.compile(rf"{re.escape(prefix)}/nodes/([a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)/sync")
+        self._path = re.compile(
+            rf"{re.escape(prefix)}/nodes/([a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)/sync"
+        )
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether it is a POST with a valid name and no query but a plain `wait_s`."""
         if scope["type"] != "http" or scope["method"] != "POST":
             return Match.NONE, {}
-        path, query = self._path.fullmatch(scope["path"]), _QUICK_QUERY.fullmatch(scope["query_string"])
+        path, query = (
+            self._path.fullmatch(scope["path"]),
+            _QUICK_QUERY.fullmatch(scope["query_string"]),
+        )
         if path is None or query is None or float(query[1] or 0.0) > MAX_WAIT_S:
             return Match.NONE, {}
         params = {"name": path[1], "wait_s": float(query[1] or 0.0)}
-        return Match.FULL, {"endpoint": self.endpoint, "path_params": params, "route": self}
+        return Match.FULL, {
+            "endpoint": self.endpoint,
+            "path_params": params,
+            "route": self,
+        }
 
 
 _QUICK_QUERY = re.compile(rb"(?:wait_s=([0-9]{1,3}(?:\.[0-9]{1,9})?))?")
@@ -108,13 +134,19 @@ async def _quick_sync(request: Request) -> Response:
     return await _answer(context, request, params["name"], params["wait_s"])
 
 
-async def _answer(context: Context, request: Request, name: str, wait_s: float) -> Response:
+async def _answer(
+    context: Context, request: Request, name: str, wait_s: float
+) -> Response:
     observation = decode_observation(await request.body(), name)
     off_s = _off_s(request, context)
-    observation = structs.replace(observation, window_start_s=max(0.0, observation.window_start_s - off_s))
+    observation = structs.replace(
+        observation, window_start_s=max(0.0, observation.window_start_s - off_s)
+    )
     skew_s = await _note_clock(context, observation, off_s)
     acknowledged = await _ingest(context, observation)
-    await context.parts.agent_addresses.note(context.parts.engine, observation.node, request)
+    await context.parts.agent_addresses.note(
+        context.parts.engine, observation.node, request
+    )
     command = await _command(context, observation, wait_s)
     reply = SyncReply(
         boot=observation.boot,
@@ -126,7 +158,9 @@ async def _answer(context: Context, request: Request, name: str, wait_s: float) 
     if command is not None:
         context.parts.metrics.commands.inc()
     headers = None if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
-    return Response(_encoder.encode(reply), media_type="application/json", headers=headers)
+    return Response(
+        _encoder.encode(reply), media_type="application/json", headers=headers
+    )
 
 
 async def _ingest(context: Context, observation: Observation) -> int:
@@ -145,12 +179,16 @@ async def _ingest(context: Context, observation: Observation) -> int:
     return acknowledged
 
 
-async def _command(context: Context, observation: Observation, wait_s: float) -> NodeCommand | None:
+async def _command(
+    context: Context, observation: Observation, wait_s: float
+) -> NodeCommand | None:
     commands, clock = context.parts.commands, context.parts.clock
     with translated():
         if wait_s == 0.0:
             return await commands.command_for(observation.node, observation.generation)
-        return await commands.wait_for(observation.node, observation.generation, lambda: clock.sleep(wait_s))
+        return await commands.wait_for(
+            observation.node, observation.generation, lambda: clock.sleep(wait_s)
+        )
 
 
 async def _register(context: Context, observation: Observation) -> None:
@@ -165,7 +203,10 @@ async def _register(context: Context, observation: Observation) -> None:
         await lock_object(connection, "Node", observation.node)
         if await _is_known(connection, observation.node, context.now()):
             return
-        known = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+        known = [
+            row.gpu_type.name
+            for row in await gpu_types.list_rows(connection, context.now())
+        ]
         check_known(list(types.values()), known, what="GPU type", field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
         await context.audit(
@@ -195,12 +236,19 @@ def _off_s(request: Request, context: Context) -> float:
     return off_s if abs(off_s) > SLOWEST_REQUEST_S else 0.0
 
 
-async def _note_clock(context: Context, observation: Observation, off_s: float) -> float | None:
+async def _note_clock(
+    context: Context, observation: Observation, off_s: float
+) -> float | None:
     """Seconds by which the window's end is off, where that is too much; the audit hears of it once per episode.
 
     `off_s`: by which the observation was already moved.
     """
-    skew_s = observation.window_start_s + observation.window_s + off_s - context.now().timestamp()
+    skew_s = (
+        observation.window_start_s
+        + observation.window_s
+        + off_s
+        - context.now().timestamp()
+    )
     skewed = context.parts.skewed_nodes
     if abs(skew_s) <= CLOCK_SKEW_LIMIT_S:
         skewed.discard(observation.node)
@@ -209,12 +257,18 @@ async def _note_clock(context: Context, observation: Observation, off_s: float) 
         skewed.add(observation.node)
         context.parts.metrics.clock_skew.inc()
         with translated():
-            await context.parts.store.add_events(_skew_event(context, observation.node, skew_s))
+            await context.parts.store.add_events(
+                _skew_event(context, observation.node, skew_s)
+            )
     return skew_s
 
 
 def _skew_event(context: Context, node: str, skew_s: float) -> AuditEvent:
-    cause = "its clock is ahead" if skew_s > 0 else "its clock is behind, or it sends what it kept while it was cut off"
+    cause = (
+        "its clock is ahead"
+        if skew_s > 0
+        else "its clock is behind, or it sends what it kept while it was cut off"
+    )
     return AuditEvent(
         at=context.now(),
         actor=context.actor,

@@ -32,23 +32,35 @@ class LatencyCount(Strict):
     """Requests of one bucket."""
 
     up_to_ms: float | None = Field(
-        default=None, gt=0, le=1e9, allow_inf_nan=False, description="Upper end of the bucket; absent: no end"
+        default=None,
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Upper end of the bucket; absent: no end",
     )
-    count: Count = Field(description="Requests in this bucket alone, not in those below")
+    count: Count = Field(
+        description="Requests in this bucket alone, not in those below"
+    )
 
 
 class TelemetryPush(Strict):
     """What one source saw of a service over one window; counts, never rates."""
 
-    source: Name = Field(description="Who counts, e.g. a gateway: its windows must not overlap")
+    source: Name = Field(
+        description="Who counts, e.g. a gateway: its windows must not overlap"
+    )
     window_start: AwareDatetime
     window_s: float = Field(ge=1.0, le=3600.0, allow_inf_nan=False)
     arrivals: Count
     served: Count = Field(description="Requests answered")
     in_slo: Count = Field(description="Of them within the SLO's latency")
-    rejected: Count = Field(default=0, description="Requests refused or lost; each is a miss")
+    rejected: Count = Field(
+        default=0, description="Requests refused or lost; each is a miss"
+    )
     latency_ms: list[LatencyCount] = Field(
-        default_factory=list, max_length=256, description="Latencies of the requests answered, bucket by bucket"
+        default_factory=list,
+        max_length=256,
+        description="Latencies of the requests answered, bucket by bucket",
     )
 
 
@@ -62,7 +74,9 @@ class TelemetryReceipt(BaseModel):
 
 
 @router.post("/{name}/telemetry", responses=problems(400, 404, 409, 413, 415))
-async def push_telemetry(context: Operator, name: Name, said: TelemetryPush) -> TelemetryReceipt:
+async def push_telemetry(
+    context: Operator, name: Name, said: TelemetryPush
+) -> TelemetryReceipt:
     """Add one window of one source to what is known of a service. The same window again changes nothing."""
     _check(context, said)
     reading = ServiceReading(
@@ -83,25 +97,40 @@ async def push_telemetry(context: Operator, name: Name, said: TelemetryPush) -> 
     async with context.transaction() as connection:
         await visible_service(context, connection, name)
         stored = await pushed.save(connection, window, context.now())
-    return TelemetryReceipt(service=name, source=said.source, window_start=window.start, stored=stored)
+    return TelemetryReceipt(
+        service=name, source=said.source, window_start=window.start, stored=stored
+    )
 
 
 def _check(context: Context, said: TelemetryPush) -> None:
     """Raise InvalidRequest for what cannot be."""
     age_s = context.now().timestamp() - said.window_start.timestamp()
     if age_s + CLOCKS_S < said.window_s:
-        raise InvalidRequest("the window has not ended yet; push it when it has", field="window_start")
+        raise InvalidRequest(
+            "the window has not ended yet; push it when it has", field="window_start"
+        )
     if age_s > pushed.OLDEST_S:
-        raise InvalidRequest(f"the window began more than {pushed.OLDEST_S:g} s ago", field="window_start")
+        raise InvalidRequest(
+            f"the window began more than {pushed.OLDEST_S:g} s ago",
+            field="window_start",
+        )
     if said.in_slo > said.served:
-        raise InvalidRequest(f"{said.in_slo} requests in time are more than {said.served} served", field="in_slo")
+        raise InvalidRequest(
+            f"{said.in_slo} requests in time are more than {said.served} served",
+            field="in_slo",
+        )
     if (counted := sum(entry.count for entry in said.latency_ms)) > said.served:
-        raise InvalidRequest(f"the buckets hold {counted} requests, more than {said.served} served", field="latency_ms")
+        raise InvalidRequest(
+            f"the buckets hold {counted} requests, more than {said.served} served",
+            field="latency_ms",
+        )
 
 
 def _buckets(entries: list[LatencyCount]) -> tuple[tuple[int, int], ...]:
     """Counts by our own buckets: each in the one that holds its upper end, so that no latency looks shorter."""
     counts: Counter[int] = Counter()
     for entry in entries:
-        counts[BUCKET_COUNT - 1 if entry.up_to_ms is None else bucket_of(entry.up_to_ms)] += entry.count
+        counts[
+            BUCKET_COUNT - 1 if entry.up_to_ms is None else bucket_of(entry.up_to_ms)
+        ] += entry.count
     return tuple(sorted((+counts).items()))

@@ -24,18 +24,26 @@ MEANINGS = {
     503: "The database or the solver is away; Retry-After says when to try again",
 }
 
-_RETRY_AFTER = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}
+}
 
 
 def problems(*statuses: int) -> Responses:
     """Documentation of these problems, and of those that every authenticated route may answer."""
-    return {status: _problem(status) for status in sorted({401, 403, 422, 503, *statuses})}
+    return {
+        status: _problem(status) for status in sorted({401, 403, 422, 503, *statuses})
+    }
 
 
 def _problem(status: int) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "description": MEANINGS[status],
-        "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}}},
+        "content": {
+            MEDIA_TYPE: {
+                "schema": {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}
+            }
+        },
     }
     if status in (429, 503):
         answer["headers"] = _RETRY_AFTER

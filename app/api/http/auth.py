@@ -27,7 +27,9 @@ from app.db.operations import sessions, tokens
 from app.db.operations.token_secrets import PATTERN, digest
 from app.db.operations.tokens import Scope, TokenRow
 
-PUBLIC = frozenset({"/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json", "/login"})
+PUBLIC = frozenset(
+    {"/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json", "/login"}
+)
 
 PUBLIC_PREFIX = "/static/"
 """The dashboard's files, which say nothing of any cluster."""
@@ -39,7 +41,10 @@ REMEMBERED_S = 5.0
 
 REMEMBERED_TOKENS = 10_000
 
-bearer = HTTPBearer(auto_error=False, description="A token made by `plimsoll up` or `plimsoll token create`")
+bearer = HTTPBearer(
+    auto_error=False,
+    description="A token made by `plimsoll up` or `plimsoll token create`",
+)
 
 
 _Find: TypeAlias = Callable[[Connection, bytes, datetime], Awaitable[TokenRow | None]]
@@ -63,11 +68,15 @@ class Tokens:
         self._asking: dict[_Key, asyncio.Task[TokenRow | None]] = {}
         """One question to the database per token, however many requests wait for its answer."""
 
-    async def authenticate(self, authorization: str | None, parts: ApiParts) -> TokenRow:
+    async def authenticate(
+        self, authorization: str | None, parts: ApiParts
+    ) -> TokenRow:
         """The caller's token. Raises Unauthorised."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
-            raise Unauthorised("send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token")
+            raise Unauthorised(
+                "send `Authorization: Bearer plim_...`; `plimsoll token create` makes a token"
+            )
         return await self._valid(digest(secret), parts, _find_token)
 
     async def of_session(self, cookie: str, parts: ApiParts) -> TokenRow:
@@ -105,7 +114,9 @@ class Tokens:
             if row is not None:
                 await tokens.note_use(connection, row, now)
         if row is not None:
-            self._known[key] = _Remembered(row, asyncio.get_running_loop().time() + REMEMBERED_S)
+            self._known[key] = _Remembered(
+                row, asyncio.get_running_loop().time() + REMEMBERED_S
+            )
             self._known.move_to_end(key)
             if len(self._known) > REMEMBERED_TOKENS:
                 self._known.popitem(last=False)
@@ -121,7 +132,11 @@ class AuthMiddleware:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http" or scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_PREFIX):
+        if (
+            scope["type"] != "http"
+            or scope["path"] in PUBLIC
+            or scope["path"].startswith(PUBLIC_PREFIX)
+        ):
             await self._app(scope, receive, send)
             return
         request_id = str(scope["plimsoll.request_id"])
@@ -131,14 +146,23 @@ class AuthMiddleware:
         except PlimsollError as error:
             await _refusal(error, scope, request_id)(scope, receive, send)
             return
-        scope["plimsoll.context"] = Context(parts=parts, caller=caller, request_id=request_id)
+        scope["plimsoll.context"] = Context(
+            parts=parts, caller=caller, request_id=request_id
+        )
         scope["plimsoll.tokens"] = self._tokens
         await self._app(scope, receive, send)
 
     async def _caller(self, scope: AsgiScope, parts: ApiParts) -> TokenRow:
         """Who calls, by the header or else by the session's cookie."""
         headers = scope["headers"]
-        header = next((value.decode("latin-1") for name, value in headers if name == b"authorization"), None)
+        header = next(
+            (
+                value.decode("latin-1")
+                for name, value in headers
+                if name == b"authorization"
+            ),
+            None,
+        )
         cookie = cookie_of(headers) if header is None else ""
         if not cookie:
             return await self._tokens.authenticate(header, parts)
@@ -149,21 +173,33 @@ class AuthMiddleware:
 def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:
     """A problem; a person who asked for a page is sent to the login page."""
     path: str = scope["path"]
-    asks_for_page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-    if isinstance(error, Unauthorised) and asks_for_page and not path.startswith("/api/"):
+    asks_for_page = any(
+        name == b"accept" and b"text/html" in value for name, value in scope["headers"]
+    )
+    if (
+        isinstance(error, Unauthorised)
+        and asks_for_page
+        and not path.startswith("/api/")
+    ):
         return RedirectResponse(f"/login?{urlencode({'next': path})}", status_code=303)
     return problem_response(error, path=path, request_id=request_id)
 
 
-async def _find_token(connection: Connection, sha256: bytes, _: datetime) -> TokenRow | None:
+async def _find_token(
+    connection: Connection, sha256: bytes, _: datetime
+) -> TokenRow | None:
     return await tokens.find(connection, sha256)
 
 
-def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False) -> Callable[..., Awaitable[Context]]:
+def _allow(
+    *scopes: Scope, least: Scope | None = None, everywhere: bool = False
+) -> Callable[..., Awaitable[Context]]:
     """A dependency that gives the context to callers of these scopes, or of the least one and those above."""
 
     # Not a plain function: FastAPI would send it to a thread.
-    async def allowed(request: Request, _: Annotated[object, Security(bearer)]) -> Context:
+    async def allowed(
+        request: Request, _: Annotated[object, Security(bearer)]
+    ) -> Context:
         context: Context = request.scope["plimsoll.context"]
         caller = context.caller
         is_above = least is not None and RANK.get(caller.scope, 0) >= RANK[least]
@@ -171,7 +207,9 @@ def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False)
             wanted = " or ".join(scopes) if least is None else f"{least} or above"
             require_scope(context, scopes, wanted)
         if everywhere and caller.projects is not None:
-            raise Forbidden(f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}")
+            raise Forbidden(
+                f"this concerns the whole cluster; this token is bound to {', '.join(caller.projects)}"
+            )
         return context
 
     return allowed
@@ -180,7 +218,9 @@ def _allow(*scopes: Scope, least: Scope | None = None, everywhere: bool = False)
 def require_scope(context: Context, scopes: Collection[Scope], wanted: str) -> None:
     """Raise Forbidden, which names what is wanted, unless the caller's token has one of the scopes."""
     if context.caller.scope not in scopes:
-        raise Forbidden(f"this needs a token of scope {wanted}; this one is of scope {context.caller.scope}")
+        raise Forbidden(
+            f"this needs a token of scope {wanted}; this one is of scope {context.caller.scope}"
+        )
 
 
 Anyone = Annotated[Context, Depends(_allow("viewer", "operator", "admin", "agent"))]

@@ -60,7 +60,9 @@ def read_json(body: bytes) -> object:
     except InvalidInput as error:
         pointer = pointer_to_constant(body)
         if pointer is not None:
-            raise MalformedBody(f"{pointer}: NaN and infinities are not JSON numbers", pointer) from error
+            raise MalformedBody(
+                f"{pointer}: NaN and infinities are not JSON numbers", pointer
+            ) from error
         raise MalformedBody(str(error)) from error
     refuse_unstorable(body, document)
     return document
@@ -68,11 +70,15 @@ def read_json(body: bytes) -> object:
 
 def refuse_unstorable(body: bytes, document: object) -> None:
     """Raise MalformedBody for numbers beyond floating point, and for text with NUL or half a surrogate pair."""
-    for pointer, value in _leaves(document, "") if b"\\u" in body or b"e" in body or b"E" in body else ():
+    for pointer, value in (
+        _leaves(document, "") if b"\\u" in body or b"e" in body or b"E" in body else ()
+    ):
         if isinstance(value, float) and abs(value) == float("inf"):
             raise MalformedBody(f"{pointer}: the number is too large", pointer)
         if isinstance(value, str) and ("\x00" in value or not _is_encodable(value)):
-            raise MalformedBody(f"{pointer}: the text has a NUL or half a surrogate pair", pointer)
+            raise MalformedBody(
+                f"{pointer}: the text has a NUL or half a surrogate pair", pointer
+            )
 
 
 def pointer_to_constant(body: bytes) -> str | None:
@@ -82,7 +88,9 @@ def pointer_to_constant(body: bytes) -> str | None:
         document = json.loads(body, parse_constant=lambda _name: marker)
     except (ValueError, RecursionError):
         return None
-    return next((pointer for pointer, value in _leaves(document, "") if value is marker), None)
+    return next(
+        (pointer for pointer, value in _leaves(document, "") if value is marker), None
+    )
 
 
 def _leaves(value: object, pointer: str) -> Iterator[tuple[str, object]]:

@@ -13,7 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from app.api.http.views import FieldProblem, ProblemDetails
-from app.base.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed, Unauthorised, Unavailable
+from app.base.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unauthorised,
+    Unavailable,
+)
 from app.manifests.parts import PATTERN_RULES
 from app.solver.process import SolverUnavailable
 from solvers.types.errors import InvalidInput, UnknownPolicy
@@ -34,7 +42,10 @@ class MalformedBody(HTTPException):
     """
 
     def __init__(self, detail: str, pointer: str = "") -> None:
-        super().__init__(HTTPStatus.UNPROCESSABLE_ENTITY if pointer else HTTPStatus.BAD_REQUEST, detail)
+        super().__init__(
+            HTTPStatus.UNPROCESSABLE_ENTITY if pointer else HTTPStatus.BAD_REQUEST,
+            detail,
+        )
         self.pointer = pointer
 
 
@@ -44,7 +55,8 @@ class UnsupportedBody(HTTPException):
     def __init__(self, content_type: str | None) -> None:
         said = f"not {content_type!r}" if content_type else "which is missing"
         super().__init__(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body with the header `Content-Type: application/json`, {said}"
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"send the body with the header `Content-Type: application/json`, {said}",
         )
 
 
@@ -76,14 +88,39 @@ PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (UnknownPolicy, ProblemKind(422, "invalid", "The request cannot be done")),
     (RequestValidationError, ProblemKind(422, "invalid", "The request cannot be done")),
     (NotFound, ProblemKind(404, "not-found", "There is no such object")),
-    (Conflict, ProblemKind(409, "conflict", "The state of the object does not allow it")),
-    (PreconditionRequired, ProblemKind(428, "precondition-required", "Say which state of the object you saw")),
-    (PreconditionFailed, ProblemKind(412, "precondition-failed", "The object changed since you saw it")),
+    (
+        Conflict,
+        ProblemKind(409, "conflict", "The state of the object does not allow it"),
+    ),
+    (
+        PreconditionRequired,
+        ProblemKind(
+            428, "precondition-required", "Say which state of the object you saw"
+        ),
+    ),
+    (
+        PreconditionFailed,
+        ProblemKind(412, "precondition-failed", "The object changed since you saw it"),
+    ),
     (Unauthorised, ProblemKind(401, "unauthorised", "A valid token is needed", BEARER)),
     (Forbidden, ProblemKind(403, "forbidden", "The token does not allow it")),
-    (TooManyWait, ProblemKind(429, "too-many", "Too many wait already", {"Retry-After": str(QUEUE_RETRY_AFTER_S)})),
-    (Unavailable, ProblemKind(503, "unavailable", "A part that is needed is away", RETRY)),
-    (SolverUnavailable, ProblemKind(503, "solver-unavailable", "The solver gave no answer", RETRY)),
+    (
+        TooManyWait,
+        ProblemKind(
+            429,
+            "too-many",
+            "Too many wait already",
+            {"Retry-After": str(QUEUE_RETRY_AFTER_S)},
+        ),
+    ),
+    (
+        Unavailable,
+        ProblemKind(503, "unavailable", "A part that is needed is away", RETRY),
+    ),
+    (
+        SolverUnavailable,
+        ProblemKind(503, "solver-unavailable", "The solver gave no answer", RETRY),
+    ),
 )
 
 HTTP_CODES = {
@@ -132,12 +169,19 @@ def problem_response(error: Exception, *, path: str, request_id: str) -> Respons
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem_response(error, path=request.url.path, request_id=_request_id(request))
+    return problem_response(
+        error, path=request.url.path, request_id=_request_id(request)
+    )
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours: the log has the traceback, the caller the request id to ask for it."""
-    log.error("request failed", path=request.url.path, request_id=_request_id(request), exc_info=error)
+    log.error(
+        "request failed",
+        path=request.url.path,
+        request_id=_request_id(request),
+        exc_info=error,
+    )
     return await _answer(request, error)
 
 
@@ -151,18 +195,31 @@ def _kind(error: Exception) -> ProblemKind:
             return kind
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
-        return ProblemKind(status.value, HTTP_CODES.get(status.value, "http-error"), status.phrase, error.headers)
+        return ProblemKind(
+            status.value,
+            HTTP_CODES.get(status.value, "http-error"),
+            status.phrase,
+            error.headers,
+        )
     return ProblemKind(500, "internal", "The control plane failed")
 
 
 def _detail(error: Exception) -> str:
     if isinstance(error, RequestValidationError):
-        return "; ".join(f"{_place(entry['loc'])}: {_message(entry)}" for entry in error.errors())
+        return "; ".join(
+            f"{_place(entry['loc'])}: {_message(entry)}" for entry in error.errors()
+        )
     if isinstance(error, HTTPException):
         is_bare = error.detail == HTTPStatus(error.status_code).phrase
-        return BARE_DETAILS.get(error.status_code, error.detail) if is_bare else error.detail
+        return (
+            BARE_DETAILS.get(error.status_code, error.detail)
+            if is_bare
+            else error.detail
+        )
     if _kind(error).status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return "an unexpected error; the control plane's log has it under this request id"
+        return (
+            "an unexpected error; the control plane's log has it under this request id"
+        )
     return str(error)
 
 
@@ -171,7 +228,10 @@ def _fields(error: Exception) -> list[FieldProblem]:
         return [_field(entry["loc"], _message(entry)) for entry in error.errors()]
     if isinstance(error, InvalidRequest) and error.field:
         found = ((error.field, error.detail), *error.others)
-        return [FieldProblem(pointer=pointer_of(field), detail=detail) for field, detail in found]
+        return [
+            FieldProblem(pointer=pointer_of(field), detail=detail)
+            for field, detail in found
+        ]
     if isinstance(error, InvalidInput) and error.field:
         return [FieldProblem(pointer=pointer_of(error.field), detail=error.problem)]
     if isinstance(error, MalformedBody) and error.pointer:
@@ -182,14 +242,18 @@ def _fields(error: Exception) -> list[FieldProblem]:
 def _field(loc: Sequence[str | int], message: str) -> FieldProblem:
     where, *path = loc
     if where == "body":
-        return FieldProblem(pointer="".join(f"/{_escape(str(part))}" for part in path), detail=message)
+        return FieldProblem(
+            pointer="".join(f"/{_escape(str(part))}" for part in path), detail=message
+        )
     return FieldProblem(parameter=str(path[0]) if path else str(where), detail=message)
 
 
 def _message(entry: Mapping[str, Any]) -> str:
     """What is wrong with a field, without regular expressions and names of Python's classes."""
     rule = PATTERN_RULES.get(entry.get("ctx", {}).get("pattern", ""))
-    return f"must be {rule}" if rule else str(entry["msg"]).removeprefix("Value error, ")
+    return (
+        f"must be {rule}" if rule else str(entry["msg"]).removeprefix("Value error, ")
+    )
 
 
 def _place(loc: Sequence[str | int]) -> str:

@@ -50,11 +50,20 @@ async def once(
                 return _replayed(earlier, claim)
         answer = await work(connection)
         if claim is not None:
-            await idempotency.answer(connection, claim, status=status, body=kept(answer).model_dump_json().encode())
-    return Response(answer.model_dump_json(), status_code=status, media_type="application/json")
+            await idempotency.answer(
+                connection,
+                claim,
+                status=status,
+                body=kept(answer).model_dump_json().encode(),
+            )
+    return Response(
+        answer.model_dump_json(), status_code=status, media_type="application/json"
+    )
 
 
-async def _claim(context: Context, request: Request, key: str | None) -> idempotency.Claim | None:
+async def _claim(
+    context: Context, request: Request, key: str | None
+) -> idempotency.Claim | None:
     if key is None:
         return None
     return idempotency.Claim(
@@ -67,9 +76,13 @@ async def _claim(context: Context, request: Request, key: str | None) -> idempot
 
 def _replayed(earlier: idempotency.Earlier, claim: idempotency.Claim) -> Response:
     if bytes(earlier.request_sha256) != claim.request_sha256:
-        raise InvalidRequest("this Idempotency-Key came with another body before; take a new key")
+        raise InvalidRequest(
+            "this Idempotency-Key came with another body before; take a new key"
+        )
     if earlier.status is None or earlier.body is None:
-        raise Conflict("the first request with this Idempotency-Key is still running; repeat it later")
+        raise Conflict(
+            "the first request with this Idempotency-Key is still running; repeat it later"
+        )
     return Response(
         bytes(earlier.body),
         status_code=earlier.status,

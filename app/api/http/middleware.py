@@ -31,10 +31,14 @@ class RequestMiddleware:
         watch = _Watch(scope)
         try:
             if _announced_bytes(scope) > self._limit:
-                refusal = problem_response(self._too_large(), path=scope["path"], request_id=request_id)
+                refusal = problem_response(
+                    self._too_large(), path=scope["path"], request_id=request_id
+                )
                 await refusal(scope, receive, watch.sender(send, request_id))
             else:
-                await self._app(scope, self._limited(receive), watch.sender(send, request_id))
+                await self._app(
+                    scope, self._limited(receive), watch.sender(send, request_id)
+                )
         finally:
             watch.done()
 
@@ -53,7 +57,10 @@ class RequestMiddleware:
         return limited
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"the body is larger than {self._limit} bytes (setting PLIMSOLL_REQUEST_LIMIT_BYTES)")
+        return HTTPException(
+            413,
+            f"the body is larger than {self._limit} bytes (setting PLIMSOLL_REQUEST_LIMIT_BYTES)",
+        )
 
 
 class _Watch:
@@ -81,18 +88,31 @@ class _Watch:
     def done(self) -> None:
         """Count the request under its route's template; paths that no route has share one label."""
         route = getattr(self._scope.get("route"), "path", "none")
-        method = self._scope["method"] if self._scope["method"] in KNOWN_METHODS else "other"
+        method = (
+            self._scope["method"] if self._scope["method"] in KNOWN_METHODS else "other"
+        )
         self._metrics.in_flight.dec()
         self._metrics.requests.labels(method, route, str(self._status)).inc()
-        self._metrics.seconds.labels(method, route).observe(time.perf_counter() - self._began)
+        self._metrics.seconds.labels(method, route).observe(
+            time.perf_counter() - self._began
+        )
 
 
 def _request_id(scope: Scope) -> str:
     """The caller's id where it is a decent one, else a new one."""
-    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    given = next(
+        (
+            value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name == b"x-request-id"
+        ),
+        "",
+    )
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _announced_bytes(scope: Scope) -> int:
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    length = next(
+        (value for name, value in scope["headers"] if name == b"content-length"), b"0"
+    )
     return int(length) if length.isdigit() else 0

@@ -30,12 +30,16 @@ def parse_selector(selector: str | None) -> Mapping[str, str]:
     for part in selector.split(","):
         name, equals, value = part.partition("=")
         if not equals or not name:
-            raise InvalidRequest("`label_selector` must read `name=value`, several joined by commas")
+            raise InvalidRequest(
+                "`label_selector` must read `name=value`, several joined by commas"
+            )
         wanted[name] = value
     return wanted
 
 
-def check_known(names: Sequence[str], known: Sequence[str], *, what: str, field: str) -> None:
+def check_known(
+    names: Sequence[str], known: Sequence[str], *, what: str, field: str
+) -> None:
     """Raise InvalidRequest, which lists what exists, for the first name that does not."""
     for name in names:
         if name not in known:
@@ -84,23 +88,36 @@ class Preconditions:
         """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
         if present is None:
             if self.match is not None:
-                raise PreconditionFailed("there is no such object, but If-Match was sent; leave it out to create it")
+                raise PreconditionFailed(
+                    "there is no such object, but If-Match was sent; leave it out to create it"
+                )
             return
         tag = etag(present)
         if self.none_match is not None:
             raise PreconditionFailed(f"the object exists already, with ETag {tag}")
         if self.match is None:
-            raise PreconditionRequired(f"send If-Match with the ETag that you saw (now {tag}), or `*` for any")
-        if self.match.strip() != "*" and tag not in [part.strip() for part in self.match.split(",")]:
-            raise PreconditionFailed(f"the object has ETag {tag}, not {self.match}; read it again, then repeat")
+            raise PreconditionRequired(
+                f"send If-Match with the ETag that you saw (now {tag}), or `*` for any"
+            )
+        if self.match.strip() != "*" and tag not in [
+            part.strip() for part in self.match.split(",")
+        ]:
+            raise PreconditionFailed(
+                f"the object has ETag {tag}, not {self.match}; read it again, then repeat"
+            )
 
 
 async def _preconditions(
     if_match: Annotated[
         str | None,
-        Header(description="ETag of the state that you saw, or `*` for any; needed to replace or delete an object"),
+        Header(
+            description="ETag of the state that you saw, or `*` for any; needed to replace or delete an object"
+        ),
     ] = None,
-    if_none_match: Annotated[str | None, Header(pattern=r"^\*$", description="`*`: create only, never replace")] = None,
+    if_none_match: Annotated[
+        str | None,
+        Header(pattern=r"^\*$", description="`*`: create only, never replace"),
+    ] = None,
 ) -> Preconditions:
     return Preconditions(if_match, if_none_match)
 
@@ -116,15 +133,24 @@ def etag(seen: BaseModel) -> str:
     return f'"{hashlib.sha256(seen.model_dump_json(exclude=NOT_COMPARED).encode()).hexdigest()[:16]}"'
 
 
-def check_name(name: str, metadata: manifests.Metadata, *, of_project: bool = False) -> None:
+def check_name(
+    name: str, metadata: manifests.Metadata, *, of_project: bool = False
+) -> None:
     """Raise InvalidRequest when body and path name different objects, or a project is given where there is none."""
     if metadata.name != name:
-        raise InvalidRequest(f"is {metadata.name!r}, but the path says {name!r}", field="metadata.name")
+        raise InvalidRequest(
+            f"is {metadata.name!r}, but the path says {name!r}", field="metadata.name"
+        )
     if not of_project and metadata.project != "default":
-        raise InvalidRequest("objects of this kind belong to no project; leave it out", field="metadata.project")
+        raise InvalidRequest(
+            "objects of this kind belong to no project; leave it out",
+            field="metadata.project",
+        )
 
 
-async def read(context: Context, kind: ObjectKind[Seen, Written], name: str, response: Response) -> Seen:
+async def read(
+    context: Context, kind: ObjectKind[Seen, Written], name: str, response: Response
+) -> Seen:
     """The object, with its ETag on the response. Raises NotFound."""
     async with context.transaction() as connection:
         seen = await _load(context, kind, connection, name)
@@ -164,7 +190,12 @@ async def replace(
     return after
 
 
-async def delete(context: Context, kind: ObjectKind[Seen, Written], name: str, conditions: Preconditions) -> None:
+async def delete(
+    context: Context,
+    kind: ObjectKind[Seen, Written],
+    name: str,
+    conditions: Preconditions,
+) -> None:
     """Delete the object and write it in the audit. Raises NotFound and what `check` raises."""
     assert kind.remove is not None
     async with context.transaction() as connection:
@@ -173,12 +204,22 @@ async def delete(context: Context, kind: ObjectKind[Seen, Written], name: str, c
         conditions.check(before)
         await kind.remove(context, connection, name)
         await notes.remove(connection, kind.name, name)
-        await context.audit(connection, f"{kind.name}Deleted", subject(kind.name, name), before=body_of(before))
+        await context.audit(
+            connection,
+            f"{kind.name}Deleted",
+            subject(kind.name, name),
+            before=body_of(before),
+        )
 
 
 def subject(kind: str, name: str) -> str:
     """What the audit calls an object, e.g. `gpu_type/T4`."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind).lstrip("_") + f"/{name}"
+    return (
+        "".join(
+            f"_{letter.lower()}" if letter.isupper() else letter for letter in kind
+        ).lstrip("_")
+        + f"/{name}"
+    )
 
 
 def body_of(seen: BaseModel) -> Json:
@@ -188,11 +229,16 @@ def body_of(seen: BaseModel) -> Json:
 
 
 async def list_page(
-    kind: ObjectKind[Seen, Written], connection: Connection, paging: PageRequest, seen: Sequence[Seen]
+    kind: ObjectKind[Seen, Written],
+    connection: Connection,
+    paging: PageRequest,
+    seen: Sequence[Seen],
 ) -> Page[Seen]:
     """A page of objects, ordered by name."""
     views = await with_notes(kind, connection, seen)
-    return paging.page(views, view=lambda view: view, key=lambda view: metadata_of(view).name)
+    return paging.page(
+        views, view=lambda view: view, key=lambda view: metadata_of(view).name
+    )
 
 
 async def with_notes(
@@ -215,31 +261,50 @@ def metadata_of(manifest: BaseModel) -> manifests.Metadata:
     return metadata
 
 
-async def _load(context: Context, kind: ObjectKind[Seen, Written], connection: Connection, name: str) -> Seen:
+async def _load(
+    context: Context, kind: ObjectKind[Seen, Written], connection: Connection, name: str
+) -> Seen:
     seen = await kind.load(context, connection, name)
     return (await with_notes(kind, connection, [seen], lambda _: name))[0]
 
 
 def _note(kind: ObjectKind[Seen, Written], manifest: Written) -> notes.ObjectNote:
     metadata = metadata_of(manifest)
-    spec = manifest.model_dump(mode="json", include={"spec": set(kind.noted)}).get("spec", {}) if kind.noted else {}
+    spec = (
+        manifest.model_dump(mode="json", include={"spec": set(kind.noted)}).get(
+            "spec", {}
+        )
+        if kind.noted
+        else {}
+    )
     return notes.ObjectNote(
-        labels=metadata.labels if kind.notes_labels else {}, annotations=metadata.annotations, spec=spec
+        labels=metadata.labels if kind.notes_labels else {},
+        annotations=metadata.annotations,
+        spec=spec,
     )
 
 
-def _with_note(kind: ObjectKind[Seen, Written], seen: Seen, note: notes.ObjectNote | None) -> Seen:
+def _with_note(
+    kind: ObjectKind[Seen, Written], seen: Seen, note: notes.ObjectNote | None
+) -> Seen:
     if note is None:
         return seen
-    said = {"annotations": dict(note.annotations), **({"labels": dict(note.labels)} if kind.notes_labels else {})}
+    said = {
+        "annotations": dict(note.annotations),
+        **({"labels": dict(note.labels)} if kind.notes_labels else {}),
+    }
     update: dict[str, object] = {"metadata": metadata_of(seen).model_copy(update=said)}
     spec = getattr(seen, "spec", None)
     if kind.noted and isinstance(spec, BaseModel):
-        update["spec"] = spec.model_copy(update={name: note.spec.get(name) for name in kind.noted & note.spec.keys()})
+        update["spec"] = spec.model_copy(
+            update={name: note.spec.get(name) for name in kind.noted & note.spec.keys()}
+        )
     return seen.model_copy(update=update)
 
 
-async def _find(context: Context, kind: ObjectKind[Seen, Written], connection: Connection, name: str) -> Seen | None:
+async def _find(
+    context: Context, kind: ObjectKind[Seen, Written], connection: Connection, name: str
+) -> Seen | None:
     try:
         return await _load(context, kind, connection, name)
     except NotFound:

@@ -41,7 +41,9 @@ class PageRequest:
         except (binascii.Error, UnicodeDecodeError):
             version, key = "", ""
         if version != "1" or not key.isprintable():
-            raise InvalidRequest("`cursor` is not one of this list; start again without it")
+            raise InvalidRequest(
+                "`cursor` is not one of this list; start again without it"
+            )
         return key
 
     @property
@@ -51,20 +53,37 @@ class PageRequest:
         if not key:
             return None
         if not key.isascii() or not key.isdigit() or len(key) > 18:
-            raise InvalidRequest("`cursor` is not one of this list; start again without it")
+            raise InvalidRequest(
+                "`cursor` is not one of this list; start again without it"
+            )
         return int(key)
 
-    def page(self, rows: Sequence[Row], *, view: Callable[[Row], View], key: Callable[[Row], str | int]) -> Page[View]:
+    def page(
+        self,
+        rows: Sequence[Row],
+        *,
+        view: Callable[[Row], View],
+        key: Callable[[Row], str | int],
+    ) -> Page[View]:
         """The page of these rows, of which there may be one more than is shown."""
         shown = rows[: self.limit]
         has_more = len(rows) > self.limit
-        return Page(items=[view(row) for row in shown], next_cursor=_encode(str(key(shown[-1]))) if has_more else None)
+        return Page(
+            items=[view(row) for row in shown],
+            next_cursor=_encode(str(key(shown[-1]))) if has_more else None,
+        )
 
 
 async def _page_request(
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Items on a page")] = DEFAULT_LIMIT,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_LIMIT, description="Items on a page")
+    ] = DEFAULT_LIMIT,
     cursor: Annotated[
-        str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,400}$", description="`next_cursor` of the page before")
+        str | None,
+        Query(
+            pattern=r"^[A-Za-z0-9_-]{1,400}$",
+            description="`next_cursor` of the page before",
+        ),
     ] = None,
 ) -> PageRequest:
     return PageRequest(limit, cursor)

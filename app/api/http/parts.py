@@ -89,7 +89,9 @@ class Context:
     def require_project(self, project: str) -> None:
         """Raise Forbidden unless the caller's token reaches that project."""
         if not self.sees(project):
-            raise Forbidden(f"this token is bound to {', '.join(self.caller.projects or ())}, not to {project!r}")
+            raise Forbidden(
+                f"this token is bound to {', '.join(self.caller.projects or ())}, not to {project!r}"
+            )
 
     async def audit(
         self,

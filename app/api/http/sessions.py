@@ -50,14 +50,27 @@ def require_own_page(method: str, headers: Headers) -> None:
         )
 
 
-async def log_in(parts: ApiParts, caller: TokenRow, response: Response, *, secure: bool) -> None:
+async def log_in(
+    parts: ApiParts, caller: TokenRow, response: Response, *, secure: bool
+) -> None:
     """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
     cookie, now = secrets.token_urlsafe(32), parts.clock.now()
-    until = now + LASTS if caller.expires_at is None else min(now + LASTS, caller.expires_at)
+    until = (
+        now + LASTS
+        if caller.expires_at is None
+        else min(now + LASTS, caller.expires_at)
+    )
     async with transaction(parts.engine) as connection:
-        await sessions.create(connection, digest(cookie), caller.id, at=now, until=until)
+        await sessions.create(
+            connection, digest(cookie), caller.id, at=now, until=until
+        )
     response.set_cookie(
-        COOKIE, cookie, max_age=int((until - now).total_seconds()), httponly=True, samesite="strict", secure=secure
+        COOKIE,
+        cookie,
+        max_age=int((until - now).total_seconds()),
+        httponly=True,
+        samesite="strict",
+        secure=secure,
     )
 
 

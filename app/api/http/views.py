@@ -17,14 +17,19 @@ class Page(View, Generic[Item]):
     """A part of a list."""
 
     items: list[Item]
-    next_cursor: str | None = Field(default=None, description="Give it as `cursor` for the next page; null: the last")
+    next_cursor: str | None = Field(
+        default=None,
+        description="Give it as `cursor` for the next page; null: the last",
+    )
 
 
 class FieldProblem(View):
     """One field that is wrong."""
 
     pointer: str | None = Field(default=None, description="JSON pointer into the body")
-    parameter: str | None = Field(default=None, description="Name of the query, path or header parameter")
+    parameter: str | None = Field(
+        default=None, description="Name of the query, path or header parameter"
+    )
     detail: str
 
 
@@ -37,5 +42,7 @@ class ProblemDetails(View):
     detail: str = Field(description="What is wrong here, and what to do")
     instance: str = Field(description="Path of the request")
     code: str = Field(description="Last part of `type`")
-    request_id: str = Field(description="Also in the X-Request-ID header and in the audit")
+    request_id: str = Field(
+        description="Also in the X-Request-ID header and in the audit"
+    )
     errors: list[FieldProblem] = []

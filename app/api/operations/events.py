@@ -46,9 +46,18 @@ async def list_events(
     until: Annotated[AwareDatetime | None, Query()] = None,
 ) -> Page[EventView]:
     """Lines of the audit, newest first."""
-    wanted = events.EventFilter(kind=kind, subject=subject, actor=actor, plan_id=plan_id, since=since, until=until)
+    wanted = events.EventFilter(
+        kind=kind,
+        subject=subject,
+        actor=actor,
+        plan_id=plan_id,
+        since=since,
+        until=until,
+    )
     async with context.transaction() as connection:
-        rows = await events.list_rows(connection, wanted, before=paging.after_number, limit=paging.fetch)
+        rows = await events.list_rows(
+            connection, wanted, before=paging.after_number, limit=paging.fetch
+        )
     return paging.page(rows, view=_view, key=lambda row: row.id)
 
 
@@ -58,5 +67,9 @@ def event_bytes(row: events.EventRow) -> bytes:
 
 
 def _view(row: events.EventRow) -> EventView:
-    fields = {name: getattr(row.event, name) for name in EventView.model_fields if name != "id"}
+    fields = {
+        name: getattr(row.event, name)
+        for name in EventView.model_fields
+        if name != "id"
+    }
     return EventView.model_validate({"id": row.id, **fields})

@@ -17,16 +17,23 @@ class HealthView(View):
     """Whether this process can work."""
 
     status: Literal["ok", "unavailable"]
-    checks: dict[str, str] = Field(default_factory=dict, description="`ok`, or what is wrong, by part")
+    checks: dict[str, str] = Field(
+        default_factory=dict, description="`ok`, or what is wrong, by part"
+    )
 
 
 router = APIRouter(tags=["health"])
 
 CHECK_LIMIT_S = 3.0
 
-_UNREADY: Responses = {503: {"description": "Something that is needed is away", "model": HealthView}}
+_UNREADY: Responses = {
+    503: {"description": "Something that is needed is away", "model": HealthView}
+}
 _METRICS: Responses = {
-    200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "Prometheus text",
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+    }
 }
 
 
@@ -45,7 +52,9 @@ def _is_said(given: object) -> object:
 async def readyz(
     request: Request,
     verbose: Annotated[
-        bool, BeforeValidator(_is_said), Query(description="Name every part, also those that are well")
+        bool,
+        BeforeValidator(_is_said),
+        Query(description="Name every part, also those that are well"),
     ] = False,
 ) -> JSONResponse:
     """Whether this process can do its work: database, schema, listener, and the control loop where it runs here."""
@@ -62,7 +71,9 @@ async def healthz(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Metrics of this process in Prometheus' text format."""
     parts: ApiParts = request.app.state.parts
-    return Response(generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(
+        generate_latest(parts.metrics.registry), media_type=CONTENT_TYPE_LATEST
+    )
 
 
 async def _readiness(request: Request, verbose: bool) -> JSONResponse:
@@ -70,7 +81,9 @@ async def _readiness(request: Request, verbose: bool) -> JSONResponse:
     asked = await asyncio.gather(*(_ask(check) for check in parts.checks.values()))
     found = dict(zip(parts.checks, asked, strict=True))
     is_ready = not any(found.values())
-    shown = {name: problem or "ok" for name, problem in found.items() if verbose or problem}
+    shown = {
+        name: problem or "ok" for name, problem in found.items() if verbose or problem
+    }
     view = HealthView(status="ok" if is_ready else "unavailable", checks=shown)
     return JSONResponse(view.model_dump(), status_code=200 if is_ready else 503)
 

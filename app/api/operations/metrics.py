@@ -15,7 +15,12 @@ from app.db.reports.cluster_figures import load_metrics_addresses
 
 router = APIRouter(prefix="/metrics", tags=["metrics"])
 
-_TEXT: Responses = {200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+_TEXT: Responses = {
+    200: {
+        "description": "Prometheus text",
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+    }
+}
 
 
 @router.get("", response_class=Response, responses=READ | _TEXT)
@@ -28,9 +33,12 @@ async def cluster_metrics(context: ClusterViewer) -> Response:
 class TargetGroup(BaseModel):
     """One group of Prometheus' HTTP service discovery: an agent."""
 
-    targets: list[str] = Field(description="Addresses, `host:port`", examples=[["10.0.0.7:9410"]])
+    targets: list[str] = Field(
+        description="Addresses, `host:port`", examples=[["10.0.0.7:9410"]]
+    )
     labels: dict[str, str] = Field(
-        description="Labels of every series that is read there", examples=[{"node": "gpu-01"}]
+        description="Labels of every series that is read there",
+        examples=[{"node": "gpu-01"}],
     )
 
 
@@ -39,4 +47,7 @@ async def metrics_targets(context: ClusterViewer) -> list[TargetGroup]:
     """The agents that show metrics, as Prometheus' HTTP service discovery reads them."""
     async with context.transaction() as connection:
         rows = await load_metrics_addresses(connection, MOST)
-    return [TargetGroup(targets=[row.metrics_address], labels={"node": row.id}) for row in rows]
+    return [
+        TargetGroup(targets=[row.metrics_address], labels={"node": row.id})
+        for row in rows
+    ]

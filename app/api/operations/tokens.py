@@ -28,7 +28,9 @@ class TokenRequest(Strict):
 
     name: Name
     scope: Scope
-    projects: list[Name] | None = Field(default=None, min_length=1, max_length=100, description="Absent: all")
+    projects: list[Name] | None = Field(
+        default=None, min_length=1, max_length=100, description="Absent: all"
+    )
     expires_at: AwareDatetime | None = None
 
 
@@ -48,7 +50,9 @@ class TokenView(View):
 class NewTokenView(TokenView):
     """A token that was made just now."""
 
-    secret: str | None = Field(description="Shown this once; null when the request is repeated")
+    secret: str | None = Field(
+        description="Shown this once; null when the request is repeated"
+    )
 
 
 class CallerView(View):
@@ -81,12 +85,21 @@ async def whoami(context: Anyone) -> CallerView:
 async def list_tokens(context: Admin, paging: Paging) -> Page[TokenView]:
     """Tokens by id, revoked ones too; never their secrets."""
     async with context.transaction() as connection:
-        rows = await tokens.list_rows(connection, after=paging.after, limit=paging.fetch)
+        rows = await tokens.list_rows(
+            connection, after=paging.after, limit=paging.fetch
+        )
     return paging.page(rows, view=TokenView.model_validate, key=lambda row: row.id)
 
 
-@router.post("/tokens", status_code=201, response_model=NewTokenView, responses=problems(400, 409, 413, 415))
-async def create_token(context: Admin, wanted: TokenRequest, request: Request, key: IdempotencyKey = None) -> Response:
+@router.post(
+    "/tokens",
+    status_code=201,
+    response_model=NewTokenView,
+    responses=problems(400, 409, 413, 415),
+)
+async def create_token(
+    context: Admin, wanted: TokenRequest, request: Request, key: IdempotencyKey = None
+) -> Response:
     """Make a token. Its secret is in this answer and nowhere else; a repeated request gets null instead."""
 
     async def work(connection: Connection) -> NewTokenView:
@@ -100,11 +113,15 @@ async def revoke_token(context: Admin, token_id: TokenId, request: Request) -> N
     """End a token. Other processes of the control plane follow within seconds."""
     async with context.transaction() as connection:
         row = await tokens.revoke(connection, token_id, at=context.now())
-        await context.audit(connection, "TokenRevoked", f"token/{row.id}", before={"name": row.name})
+        await context.audit(
+            connection, "TokenRevoked", f"token/{row.id}", before={"name": row.name}
+        )
     forget_tokens(request)
 
 
-async def _create(context: Context, connection: Connection, wanted: TokenRequest) -> NewTokenView:
+async def _create(
+    context: Context, connection: Connection, wanted: TokenRequest
+) -> NewTokenView:
     if wanted.expires_at is not None and wanted.expires_at <= context.now():
         raise InvalidRequest("is in the past", field="expires_at")
     known = [row.name for row in await projects.list_rows(connection)]
@@ -117,8 +134,15 @@ async def _create(context: Context, connection: Connection, wanted: TokenRequest
         projects=None if wanted.projects is None else tuple(wanted.projects),
         expires_at=wanted.expires_at,
     )
-    await context.audit(connection, "TokenCreated", f"token/{made.row.id}", after=wanted.model_dump(mode="json"))
-    return NewTokenView(**TokenView.model_validate(made.row).model_dump(), secret=made.secret)
+    await context.audit(
+        connection,
+        "TokenCreated",
+        f"token/{made.row.id}",
+        after=wanted.model_dump(mode="json"),
+    )
+    return NewTokenView(
+        **TokenView.model_validate(made.row).model_dump(), secret=made.secret
+    )
 
 
 def _without_secret(answer: NewTokenView) -> NewTokenView:

@@ -11,7 +11,15 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_name, delete, list_page, read, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_name,
+    delete,
+    list_page,
+    read,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -32,8 +40,12 @@ class WebhookStatusView(View):
     waiting: int = Field(description="Events that wait to be sent, at most 10000")
     last_delivered_at: datetime | None
     last_error: str | None = Field(description="Of the newest try, if it failed")
-    failed_at: datetime | None = Field(description="When an event was given up, with none delivered since")
-    secret: str | None = Field(default=None, description="In the answer that created it, and nowhere else")
+    failed_at: datetime | None = Field(
+        description="When an event was given up, with none delivered since"
+    )
+    secret: str | None = Field(
+        default=None, description="In the answer that created it, and nowhere else"
+    )
 
 
 class WebhookView(webhook_manifests.Webhook):
@@ -46,7 +58,9 @@ class WebhookView(webhook_manifests.Webhook):
 async def list_webhooks(context: Admin, paging: Paging) -> Page[WebhookView]:
     """Webhooks by name, never their secrets."""
     async with context.transaction() as connection:
-        rows = await webhooks.list_rows(connection, after=paging.after, limit=paging.fetch)
+        rows = await webhooks.list_rows(
+            connection, after=paging.after, limit=paging.fetch
+        )
         return await list_page(KIND, connection, paging, [_view(row) for row in rows])
 
 
@@ -58,16 +72,24 @@ async def get_webhook(context: Admin, name: Name, response: Response) -> Webhook
 
 @router.put("/{name}", responses=WRITE | created(WebhookView))
 async def put_webhook(
-    context: Admin, name: Name, manifest: webhook_manifests.Webhook, conditions: Conditions, response: Response
+    context: Admin,
+    name: Name,
+    manifest: webhook_manifests.Webhook,
+    conditions: Conditions,
+    response: Response,
 ) -> WebhookView:
     """Create or replace a webhook. `status.secret` is in the answer that creates it and nowhere else."""
     check_name(name, manifest.metadata)
     secret = f"whsec_{secrets.token_urlsafe(SECRET_BYTES)}"
     kind = dataclasses.replace(KIND, save=partial(_save, secret=secret))
-    seen = await replace(context, kind, name, manifest, conditions=conditions, response=response)
+    seen = await replace(
+        context, kind, name, manifest, conditions=conditions, response=response
+    )
     if response.status_code != 201:
         return seen
-    return seen.model_copy(update={"status": seen.status.model_copy(update={"secret": secret})})
+    return seen.model_copy(
+        update={"status": seen.status.model_copy(update={"secret": secret})}
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
@@ -79,7 +101,9 @@ async def delete_webhook(context: Admin, name: Name, conditions: Conditions) -> 
 def _view(row: WebhookRow) -> WebhookView:
     return WebhookView(
         metadata=Metadata(name=row.name, created_at=row.created_at),
-        spec=webhook_manifests.WebhookSpec(url=row.url, kinds=list(row.kinds), enabled=row.is_enabled),
+        spec=webhook_manifests.WebhookSpec(
+            url=row.url, kinds=list(row.kinds), enabled=row.is_enabled
+        ),
         status=WebhookStatusView(
             waiting=row.waiting,
             last_delivered_at=row.last_delivered_at,
@@ -94,12 +118,18 @@ async def _load(_context: Context, connection: Connection, name: str) -> Webhook
 
 
 async def _save(
-    context: Context, connection: Connection, manifest: webhook_manifests.Webhook, *, secret: str = ""
+    context: Context,
+    connection: Connection,
+    manifest: webhook_manifests.Webhook,
+    *,
+    secret: str = "",
 ) -> None:
     """The secret counts for a new webhook only; the empty one is refused by the table."""
     spec = manifest.spec
     values = {"url": spec.url, "kinds": spec.kinds, "is_enabled": spec.enabled}
-    await webhooks.save(connection, manifest.metadata.name, values, secret=secret, at=context.now())
+    await webhooks.save(
+        connection, manifest.metadata.name, values, secret=secret, at=context.now()
+    )
 
 
 async def _remove(_context: Context, connection: Connection, name: str) -> None:

@@ -32,23 +32,34 @@ class SampleIn(Strict):
     gpu_type: TypeName
     batch: Batch
     sm_percent: Percent
-    clock_mhz: Size | None = Field(default=None, description="Absent: the GPU type's highest")
+    clock_mhz: Size | None = Field(
+        default=None, description="Absent: the GPU type's highest"
+    )
     time_quota_percent: Percent = 100.0
     power_limit_w: Size | None = None
-    neighbours: list[NeighbourIn] = Field(default_factory=list, max_length=MAX_NEIGHBOURS)
+    neighbours: list[NeighbourIn] = Field(
+        default_factory=list, max_length=MAX_NEIGHBOURS
+    )
     latency_ms: Size = Field(description="Mean execution time of one whole batch")
-    power_w: Size | None = Field(default=None, description="Of the whole GPU, idle power included")
+    power_w: Size | None = Field(
+        default=None, description="Of the whole GPU, idle power included"
+    )
     memory_mib: Size | None = None
-    l2_util_percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    l2_util_percent: (
+        Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None
+    ) = None
     measured_at: AwareDatetime | None = Field(
-        default=None, description="Two equal measurements count twice only where they say different times"
+        default=None,
+        description="Two equal measurements count twice only where they say different times",
     )
 
 
 class SamplesRequest(Strict):
     """Measurements of one network. Sending them again changes nothing."""
 
-    source: str = Field(default="", max_length=200, description="Who measured, and with what")
+    source: str = Field(
+        default="", max_length=200, description="Who measured, and with what"
+    )
     samples: list[SampleIn] = Field(min_length=1, max_length=MAX_SAMPLES)
 
 
@@ -76,7 +87,9 @@ class FitView(View):
     is_current: bool
     technique: str
     training_error: float
-    cross_validated_error: float | None = Field(description="Mean over held-out samples; null: too few to hold any out")
+    cross_validated_error: float | None = Field(
+        description="Mean over held-out samples; null: too few to hold any out"
+    )
     cross_validated_error_p90: float | None
     sample_count: int
     source: str
@@ -86,7 +99,9 @@ class FitView(View):
 class FitDocument(FitView):
     """A fit with its coefficients."""
 
-    document: JsonValue = Field(description="As `plimsoll fit` writes it and `plimsoll predict` reads it")
+    document: JsonValue = Field(
+        description="As `plimsoll fit` writes it and `plimsoll predict` reads it"
+    )
 
 
 class SettingView(View):
@@ -101,7 +116,9 @@ class CurveView(View):
     """What the fit says of one batch, from the least to the largest SM percent that was measured."""
 
     batch: float
-    points: list[tuple[float, float]] = Field(max_length=CURVE_POINTS, description="[SM percent, latency in ms]")
+    points: list[tuple[float, float]] = Field(
+        max_length=CURVE_POINTS, description="[SM percent, latency in ms]"
+    )
 
 
 class MeasuredView(View):
@@ -113,7 +130,9 @@ class MeasuredView(View):
     fitted_ms: float | None = Field(
         description="What the fit says of these very conditions; null: there is no fit, or the sample had neighbours"
     )
-    is_on_curve: bool = Field(description="Alone and at `setting`, so that its batch's curve is about it")
+    is_on_curve: bool = Field(
+        description="Alone and at `setting`, so that its batch's curve is about it"
+    )
 
 
 class CurvesView(View):
@@ -124,7 +143,9 @@ class CurvesView(View):
     fit: FitView | None = Field(description="In force; null: none")
     setting: SettingView | None = Field(description="null: nothing was measured")
     curves: list[CurveView] = Field(max_length=MAX_CURVES)
-    measured: list[MeasuredView] = Field(max_length=MAX_MEASURED, description="Newest samples, in the order they came")
+    measured: list[MeasuredView] = Field(
+        max_length=MAX_MEASURED, description="Newest samples, in the order they came"
+    )
     samples: int = Field(description="All that are known of it on this GPU type")
 
 

@@ -50,10 +50,14 @@ router = resource_router("fits")
 
 
 @router.post("/networks/{name}/samples", responses=ACT | problems(415))
-async def add_samples(context: Admin, name: TypeName, sent: SamplesRequest) -> SamplesAdded:
+async def add_samples(
+    context: Admin, name: TypeName, sent: SamplesRequest
+) -> SamplesAdded:
     """Keep measurements of a network; those that are there already change nothing."""
     if sent.source == SERVED:
-        raise InvalidRequest(f"{SERVED!r} is for what the agents report", field="source")
+        raise InvalidRequest(
+            f"{SERVED!r} is for what the agents report", field="source"
+        )
     rows = [_row(name, sent.source, sample) for sample in sent.samples]
     async with context.transaction() as connection:
         await profiles.get_network(connection, name)
@@ -61,7 +65,11 @@ async def add_samples(context: Admin, name: TypeName, sent: SamplesRequest) -> S
         added = await samples.add(connection, rows, at=context.now())
         if added:
             await context.audit(
-                connection, "SamplesAdded", f"network/{name}", reason=sent.source, after={"added": added}
+                connection,
+                "SamplesAdded",
+                f"network/{name}",
+                reason=sent.source,
+                after={"added": added},
             )
     return SamplesAdded(received=len(rows), added=added)
 
@@ -70,17 +78,29 @@ async def add_samples(context: Admin, name: TypeName, sent: SamplesRequest) -> S
 async def remove_samples(
     context: Admin,
     name: TypeName,
-    gpu_type: Annotated[TypeName | None, Query(description="Only those on this GPU type")] = None,
-    source: Annotated[str | None, Query(max_length=200, description="Only those of this source")] = None,
-    before: Annotated[AwareDatetime | None, Query(description="Only those that came in before")] = None,
+    gpu_type: Annotated[
+        TypeName | None, Query(description="Only those on this GPU type")
+    ] = None,
+    source: Annotated[
+        str | None, Query(max_length=200, description="Only those of this source")
+    ] = None,
+    before: Annotated[
+        AwareDatetime | None, Query(description="Only those that came in before")
+    ] = None,
 ) -> SamplesRemoved:
     """Forget measurements that were wrong, or of a network that has changed since; the next fit does without them."""
     async with context.transaction() as connection:
         await profiles.get_network(connection, name)
-        removed = await samples.remove(connection, name, gpu_type=gpu_type, source=source, before=before)
+        removed = await samples.remove(
+            connection, name, gpu_type=gpu_type, source=source, before=before
+        )
         if removed:
             await context.audit(
-                connection, "SamplesRemoved", f"network/{name}", reason=source or "", after={"removed": removed}
+                connection,
+                "SamplesRemoved",
+                f"network/{name}",
+                reason=source or "",
+                after={"removed": removed},
             )
     return SamplesRemoved(removed=removed)
 
@@ -89,7 +109,12 @@ async def remove_samples(
 async def fit_network(
     context: Admin,
     name: TypeName,
-    apply: Annotated[bool, Query(description="Put the new operating points in force where they are no worse")] = False,
+    apply: Annotated[
+        bool,
+        Query(
+            description="Put the new operating points in force where they are no worse"
+        ),
+    ] = False,
 ) -> RefitView:
     """Fit the network's samples anew, now; one fit at a time, else 503."""
     turn: asyncio.Lock = context.parts.fit_turn
@@ -123,25 +148,42 @@ async def list_fits(
     async with context.transaction() as connection:
         await profiles.get_network(connection, name)
         rows = await fits.list_rows(
-            connection, network=name, current_only=current, before=paging.after_number, limit=paging.fetch
+            connection,
+            network=name,
+            current_only=current,
+            before=paging.after_number,
+            limit=paging.fetch,
         )
     return paging.page(rows, view=FitView.model_validate, key=lambda row: row.id)
 
 
 @router.get("/networks/{name}/fits/curves", responses=READ)
 async def get_curves(
-    context: Viewer, name: TypeName, gpu_type: Annotated[TypeName, Query(description="On which GPU type")]
+    context: Viewer,
+    name: TypeName,
+    gpu_type: Annotated[TypeName, Query(description="On which GPU type")],
 ) -> CurvesView:
     """How the fit in force of the network's latency meets its newest samples, as `plimsoll fit --plot` draws it."""
     async with context.transaction() as connection:
         await profiles.get_network(connection, name)
-        types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+        types = [
+            row.gpu_type.name
+            for row in await gpu_types.list_rows(connection, context.now())
+        ]
         check_known([gpu_type], types, what="GPU type", field="gpu_type")
-        row, fit = await fits.find_current(connection, Group(name, gpu_type), "latency_ms") or (None, None)
+        row, fit = await fits.find_current(
+            connection, Group(name, gpu_type), "latency_ms"
+        ) or (None, None)
         # Of what was served a quarter comes on top.
         most = MAX_MEASURED * 4 // 5
-        measured = await samples.load(connection, network=name, gpu_type=gpu_type, own_limit=most, other_limit=0)
-        known = [each.samples for each in await samples.count(connection, network=name) if each.gpu_type == gpu_type]
+        measured = await samples.load(
+            connection, network=name, gpu_type=gpu_type, own_limit=most, other_limit=0
+        )
+        known = [
+            each.samples
+            for each in await samples.count(connection, network=name)
+            if each.gpu_type == gpu_type
+        ]
     view = CurvesView(
         network=name,
         gpu_type=gpu_type,
@@ -154,22 +196,30 @@ async def get_curves(
     if not len(measured):
         return view
     in_force = Fits(fits=() if fit is None else (fit,))
-    found = await asyncio.to_thread(curves_of, Group(name, gpu_type), measured, in_force, max_curves=MAX_CURVES)
+    found = await asyncio.to_thread(
+        curves_of, Group(name, gpu_type), measured, in_force, max_curves=MAX_CURVES
+    )
     return view.model_copy(update=_drawn(found))
 
 
 @router.get("/fits/{fit_id}", responses=READ)
-async def get_fit(context: Viewer, fit_id: Annotated[int, Path(ge=1, le=2**53)]) -> FitDocument:
+async def get_fit(
+    context: Viewer, fit_id: Annotated[int, Path(ge=1, le=2**53)]
+) -> FitDocument:
     """One version of a fit with its coefficients."""
     async with context.transaction() as connection:
         row, fit = await fits.get(connection, fit_id)
     view = FitView.model_validate(row)
-    return FitDocument.model_validate({**view.model_dump(), "document": fit_to_document(fit)})
+    return FitDocument.model_validate(
+        {**view.model_dump(), "document": fit_to_document(fit)}
+    )
 
 
 def _drawn(found: GroupCurves) -> dict[str, object]:
     setting = found.setting
-    known = {name: None if isnan(value) else value for name, value in asdict(setting).items()}
+    known = {
+        name: None if isnan(value) else value for name, value in asdict(setting).items()
+    }
     return {
         "setting": SettingView.model_validate(known),
         "curves": [CurveView.model_validate(curve) for curve in found.curves],
@@ -178,13 +228,29 @@ def _drawn(found: GroupCurves) -> dict[str, object]:
 
 
 def _row(network: str, source: str, sample: SampleIn) -> SampleRow:
-    neighbours = sorted(Neighbour(entry.network, entry.batch, entry.sm_percent) for entry in sample.neighbours)
+    neighbours = sorted(
+        Neighbour(entry.network, entry.batch, entry.sm_percent)
+        for entry in sample.neighbours
+    )
     return SampleRow(
-        **sample.model_dump(exclude={"neighbours"}), network=network, source=source, neighbours=tuple(neighbours)
+        **sample.model_dump(exclude={"neighbours"}),
+        network=network,
+        source=source,
+        neighbours=tuple(neighbours),
     )
 
 
-async def _check_names(context: Context, connection: Connection, sent: SamplesRequest) -> None:
-    types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+async def _check_names(
+    context: Context, connection: Connection, sent: SamplesRequest
+) -> None:
+    types = [
+        row.gpu_type.name
+        for row in await gpu_types.list_rows(connection, context.now())
+    ]
     for number, sample in enumerate(sent.samples):
-        check_known([sample.gpu_type], types, what="GPU type", field=f"samples.{number}.gpu_type")
+        check_known(
+            [sample.gpu_type],
+            types,
+            what="GPU type",
+            field=f"samples.{number}.gpu_type",
+        )

@@ -10,7 +10,15 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_name, delete, list_page, read, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_name,
+    delete,
+    list_page,
+    read,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -30,13 +38,21 @@ class PredictionView(View):
     profile_version: int
     provenance: str
     source: str
-    technique: str | None = Field(description="Of the latency fit in force; null: nothing was fitted")
+    technique: str | None = Field(
+        description="Of the latency fit in force; null: nothing was fitted"
+    )
     cross_validated_error: float | None
     samples: int
-    correction: float | None = Field(description="Learned true over stated time, of all rows; null: not served yet")
-    error: float | None = Field(description="Of the corrected times, over the last half minute of serving")
+    correction: float | None = Field(
+        description="Learned true over stated time, of all rows; null: not served yet"
+    )
+    error: float | None = Field(
+        description="Of the corrected times, over the last half minute of serving"
+    )
     band: float | None = Field(description="Errors above it raise the alarm")
-    alarm_since: datetime | None = Field(description="Since when the drift alarm stands")
+    alarm_since: datetime | None = Field(
+        description="Since when the drift alarm stands"
+    )
 
 
 class NetworkStatus(View):
@@ -44,7 +60,8 @@ class NetworkStatus(View):
 
     gpu_types: list[str] = Field(description="GPU types that it has a profile on")
     predictions: list[PredictionView] | None = Field(
-        default=None, description="How well its times are known, by GPU type; null in lists"
+        default=None,
+        description="How well its times are known, by GPU type; null in lists",
     )
 
 
@@ -54,13 +71,18 @@ class NetworkView(manifests.Network):
     status: NetworkStatus
 
 
-def network_view(row: NetworkRow, predictions: Sequence[PredictionView] | None = None) -> NetworkView:
+def network_view(
+    row: NetworkRow, predictions: Sequence[PredictionView] | None = None
+) -> NetworkView:
     """A stored network as a manifest; in lists without its predictions."""
     return NetworkView(
-        metadata=manifests.TypeMetadata(name=row.name, labels=dict(row.labels), created_at=row.created_at),
+        metadata=manifests.TypeMetadata(
+            name=row.name, labels=dict(row.labels), created_at=row.created_at
+        ),
         spec=manifests.NetworkSpec(description=row.description),
         status=NetworkStatus(
-            gpu_types=list(row.gpu_types), predictions=None if predictions is None else list(predictions)
+            gpu_types=list(row.gpu_types),
+            predictions=None if predictions is None else list(predictions),
         ),
     )
 
@@ -72,27 +94,41 @@ router = resource_router("networks", prefix="/networks")
 async def list_networks(context: Viewer, paging: Paging) -> Page[NetworkView]:
     """Networks by name."""
     async with context.transaction() as connection:
-        rows = await profiles.list_networks(connection, after=paging.after, limit=paging.fetch)
-        return await list_page(KIND, connection, paging, [network_view(row) for row in rows])
+        rows = await profiles.list_networks(
+            connection, after=paging.after, limit=paging.fetch
+        )
+        return await list_page(
+            KIND, connection, paging, [network_view(row) for row in rows]
+        )
 
 
 @router.get("/{name}", responses=READ)
-async def get_network(context: Viewer, name: TypeName, response: Response) -> NetworkView:
+async def get_network(
+    context: Viewer, name: TypeName, response: Response
+) -> NetworkView:
     """One network."""
     return await read(context, KIND, name, response)
 
 
 @router.put("/{name}", responses=WRITE | created(NetworkView))
 async def put_network(
-    context: Admin, name: TypeName, manifest: manifests.Network, conditions: Conditions, response: Response
+    context: Admin,
+    name: TypeName,
+    manifest: manifests.Network,
+    conditions: Conditions,
+    response: Response,
 ) -> NetworkView:
     """Create or replace a network."""
     check_name(name, manifest.metadata)
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
-async def delete_network(context: Admin, name: TypeName, conditions: Conditions) -> None:
+async def delete_network(
+    context: Admin, name: TypeName, conditions: Conditions
+) -> None:
     """Delete a network with its profiles; not when a service runs it or ever did."""
     await delete(context, KIND, name, conditions)
 
@@ -102,7 +138,9 @@ async def _load(_context: Context, connection: Connection, name: str) -> Network
     return network_view(row, await load_predictions(connection, name))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.Network) -> None:
+async def _save(
+    context: Context, connection: Connection, manifest: manifests.Network
+) -> None:
     await profiles.save_network(
         connection,
         manifest.metadata.name,
@@ -117,11 +155,17 @@ async def _remove(_context: Context, connection: Connection, name: str) -> None:
 
 
 KIND: ObjectKind[NetworkView, manifests.Network] = ObjectKind(
-    name="Network", noted=frozenset({"parameter_bytes"}), load=_load, save=_save, remove=_remove
+    name="Network",
+    noted=frozenset({"parameter_bytes"}),
+    load=_load,
+    save=_save,
+    remove=_remove,
 )
 
 
-async def load_predictions(connection: Connection, network: str) -> list[PredictionView]:
+async def load_predictions(
+    connection: Connection, network: str
+) -> list[PredictionView]:
     """One entry per GPU type that the network has a profile on, by GPU type."""
     versions = await profiles.list_profiles(connection, network_name=network)
     fitted = {
@@ -129,15 +173,30 @@ async def load_predictions(connection: Connection, network: str) -> list[Predict
         for row in await fits.list_rows(connection, network=network, current_only=True)
         if row.quantity == "latency_ms"
     }
-    counted = {row.gpu_type: row.samples for row in await samples.count(connection, network=network)}
-    served = {row.group.gpu_type: row for row in await health.load_all(connection, network)}
-    current = sorted((row for row in versions if row.is_current), key=lambda row: row.gpu_type)
+    counted = {
+        row.gpu_type: row.samples
+        for row in await samples.count(connection, network=network)
+    }
+    served = {
+        row.group.gpu_type: row for row in await health.load_all(connection, network)
+    }
+    current = sorted(
+        (row for row in versions if row.is_current), key=lambda row: row.gpu_type
+    )
     return [
-        _view(row, fitted.get(row.gpu_type), counted.get(row.gpu_type, 0), served.get(row.gpu_type)) for row in current
+        _view(
+            row,
+            fitted.get(row.gpu_type),
+            counted.get(row.gpu_type, 0),
+            served.get(row.gpu_type),
+        )
+        for row in current
     ]
 
 
-def _view(profile: ProfileRow, fit: FitRow | None, sampled: int, served: FitHealth | None) -> PredictionView:
+def _view(
+    profile: ProfileRow, fit: FitRow | None, sampled: int, served: FitHealth | None
+) -> PredictionView:
     now = None if served is None else served.now
     since_s = None if now is None else now.alarm_since_s
     return PredictionView(

@@ -66,7 +66,9 @@ def profile_view(row: ProfileRow, profile: StoredProfile) -> ProfileView:
     """A stored profile as a manifest."""
     return ProfileView(
         metadata=manifests.TypeMetadata(
-            name=profile_name(row.network, row.gpu_type), generation=row.version, created_at=row.created_at
+            name=profile_name(row.network, row.gpu_type),
+            generation=row.version,
+            created_at=row.created_at,
         ),
         spec=manifests.ProfileSpec(
             network=row.network,
@@ -76,7 +78,9 @@ def profile_view(row: ProfileRow, profile: StoredProfile) -> ProfileView:
             latency_sigma=_latency_sigma(profile),
             rows=list(profile.points.rows),
         ),
-        status=ProfileStatus(id=row.id, version=row.version, is_current=row.is_current, source=row.source),
+        status=ProfileStatus(
+            id=row.id, version=row.version, is_current=row.is_current, source=row.source
+        ),
     )
 
 
@@ -90,13 +94,18 @@ async def list_profiles(
     """Versions of profiles, oldest first, without their operating points."""
     async with context.transaction() as connection:
         rows = await profiles.list_profiles(
-            connection, network_name=network, after=paging.after_number or 0, limit=paging.fetch
+            connection,
+            network_name=network,
+            after=paging.after_number or 0,
+            limit=paging.fetch,
         )
     return paging.page(rows, view=ProfileSummary.model_validate, key=lambda row: row.id)
 
 
 @router.get("/{network}/{gpu_type}", responses=READ)
-async def get_profile(context: Viewer, network: TypeName, gpu_type: TypeName, response: Response) -> ProfileView:
+async def get_profile(
+    context: Viewer, network: TypeName, gpu_type: TypeName, response: Response
+) -> ProfileView:
     """The current version with its operating points."""
     return await read(context, KIND, f"{network}/{gpu_type}", response)
 
@@ -112,23 +121,40 @@ async def put_profile(
 ) -> ProfileView:
     """Make a new version the current one. The profile is known by its network and GPU type, not by its name."""
     if (manifest.spec.network, manifest.spec.gpu_type) != (network, gpu_type):
-        raise InvalidRequest(f"the path says {network}/{gpu_type}; network and gpu_type must agree", field="spec")
-    return await replace(context, KIND, f"{network}/{gpu_type}", manifest, conditions=conditions, response=response)
+        raise InvalidRequest(
+            f"the path says {network}/{gpu_type}; network and gpu_type must agree",
+            field="spec",
+        )
+    return await replace(
+        context,
+        KIND,
+        f"{network}/{gpu_type}",
+        manifest,
+        conditions=conditions,
+        response=response,
+    )
 
 
 async def _load(_context: Context, connection: Connection, name: str) -> ProfileView:
     network, gpu_type = name.split("/")
     versions = await profiles.list_profiles(connection, network_name=network)
-    current = next((row for row in versions if row.gpu_type == gpu_type and row.is_current), None)
+    current = next(
+        (row for row in versions if row.gpu_type == gpu_type and row.is_current), None
+    )
     if current is None:
         raise NotFound(f"network {network!r} has no profile on {gpu_type!r}")
     return profile_view(*await profiles.get_profile(connection, current.id))
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.ProfileManifest) -> None:
+async def _save(
+    context: Context, connection: Connection, manifest: manifests.ProfileManifest
+) -> None:
     points = to_points(manifest)
     networks = [row.name for row in await profiles.list_networks(connection)]
-    types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
+    types = [
+        row.gpu_type.name
+        for row in await gpu_types.list_rows(connection, context.now())
+    ]
     check_known([points.network], networks, what="network", field="spec.network")
     check_known([points.gpu_type], types, what="GPU type", field="spec.gpu_type")
     profile = profiles.StoredProfile(

@@ -35,10 +35,14 @@ class CostPoint(View):
 class CostTotal(View):
     """One layer over the whole period."""
 
-    name: str = Field(description="Service, project or GPU type; `(idle)`: nobody was given it; `(tasks)`: no service")
+    name: str = Field(
+        description="Service, project or GPU type; `(idle)`: nobody was given it; `(tasks)`: no service"
+    )
     gpu_hours: float = Field(description="Hours of whole GPUs, by SM percent")
     cost_usd: float = Field(description="Price × time × SM percent")
-    whole_gpu_cost_usd: float = Field(description="Its part of the whole bills, where nothing is idle")
+    whole_gpu_cost_usd: float = Field(
+        description="Its part of the whole bills, where nothing is idle"
+    )
 
 
 class CostView(View):
@@ -47,8 +51,12 @@ class CostView(View):
     by: By
     step: Step
     since: datetime = Field(description="Start of the first hour")
-    until: datetime = Field(description="Start of the first hour that is not counted any more")
-    points: list[CostPoint] = Field(description="By time, then by name; what cost nothing in a step is left out")
+    until: datetime = Field(
+        description="Start of the first hour that is not counted any more"
+    )
+    points: list[CostPoint] = Field(
+        description="By time, then by name; what cost nothing in a step is left out"
+    )
     totals: list[CostTotal] = Field(description="Dearest first, idle last")
     cost_usd: float = Field(description="The bill: sum of all totals")
     idle_cost_usd: float
@@ -62,8 +70,13 @@ class CostView(View):
 async def get_costs(
     context: Viewer,
     by: Annotated[By, Query()] = "service",
-    period: Annotated[Period, Query(description="Up to now; month: since the first day of this one, UTC")] = "24h",
-    step: Annotated[Step | None, Query(description="Absent: hours for 24h and 7d, else days")] = None,
+    period: Annotated[
+        Period,
+        Query(description="Up to now; month: since the first day of this one, UTC"),
+    ] = "24h",
+    step: Annotated[
+        Step | None, Query(description="Absent: hours for 24h and 7d, else days")
+    ] = None,
 ) -> CostView:
     """What was spent, by service, project or GPU type, with what was idle, and what it would have cost unshared.
 
@@ -80,7 +93,11 @@ async def get_costs(
         step=chosen,
         since=span.since,
         until=span.until,
-        points=[CostPoint(at=row.at, name=row.name, cost_usd=float(row.cost_usd)) for row in rows if row.cost_usd],
+        points=[
+            CostPoint(at=row.at, name=row.name, cost_usd=float(row.cost_usd))
+            for row in rows
+            if row.cost_usd
+        ],
         totals=totals,
         cost_usd=_sum(row.cost_usd for row in rows),
         idle_cost_usd=_sum(row.cost_usd for row in rows if row.name == IDLE),
@@ -91,8 +108,14 @@ async def get_costs(
 def _span(context: Context, period: Period) -> CostPeriod:
     """Whole hours, the one that runs among them."""
     this_hour = context.now().replace(minute=0, second=0, microsecond=0)
-    since = this_hour.replace(day=1, hour=0) if period == "month" else this_hour - timedelta(hours=HOURS[period] - 1)
-    return CostPeriod(since=since, until=_next_hour(this_hour), projects=context.caller.projects)
+    since = (
+        this_hour.replace(day=1, hour=0)
+        if period == "month"
+        else this_hour - timedelta(hours=HOURS[period] - 1)
+    )
+    return CostPeriod(
+        since=since, until=_next_hour(this_hour), projects=context.caller.projects
+    )
 
 
 def _next_hour(hour: datetime) -> datetime:
@@ -113,7 +136,9 @@ def _totals(rows: Sequence[CostRow]) -> list[CostTotal]:
         )
         for name, those in of.items()
     ]
-    return sorted(found, key=lambda total: (total.name == IDLE, -total.cost_usd, total.name))
+    return sorted(
+        found, key=lambda total: (total.name == IDLE, -total.cost_usd, total.name)
+    )
 
 
 def _sum(amounts: Iterable[Decimal]) -> float:

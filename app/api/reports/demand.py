@@ -25,13 +25,17 @@ DEFAULT_PERIOD = timedelta(hours=1)
 async def list_demand(context: Viewer, paging: Paging) -> Page[DemandView]:
     """The newest rate of every service, by service."""
     async with context.transaction() as connection:
-        visible = {row.service.name for row in await visible_services(context, connection)}
+        visible = {
+            row.service.name for row in await visible_services(context, connection)
+        }
         rows = [
             row
             for row in await demands.list_newest(connection)
             if row.service in visible and row.service > paging.after
         ]
-    return paging.page(rows, view=DemandView.model_validate, key=lambda row: row.service)
+    return paging.page(
+        rows, view=DemandView.model_validate, key=lambda row: row.service
+    )
 
 
 @router.get("/{service}", responses=READ)
@@ -46,5 +50,11 @@ async def list_service_demand(
     end = until or context.now()
     async with context.transaction() as connection:
         await visible_service(context, connection, service)
-        rows = await demands.list_rows(connection, service, since=since or end - DEFAULT_PERIOD, until=end, limit=limit)
+        rows = await demands.list_rows(
+            connection,
+            service,
+            since=since or end - DEFAULT_PERIOD,
+            until=end,
+            limit=limit,
+        )
     return Page(items=[DemandView.model_validate(row) for row in rows])

@@ -20,7 +20,10 @@ Rows: TypeAlias = AsyncIterator[tuple[Cell, ...]]
 """The names of the columns first."""
 
 Format: TypeAlias = Literal["csv", "parquet"]
-MEDIA_TYPES: dict[Format, str] = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+MEDIA_TYPES: dict[Format, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+}
 
 ROWS_AT_ONCE = 1000
 CHUNK_BYTES = 1 << 18
@@ -83,10 +86,16 @@ async def _parquet(rows: Rows) -> AsyncIterator[bytes]:
                 names, batch = [str(name) for name in batch[0]], batch[1:]
             columns = [[row[at] for row in batch] for at in range(len(names))]
             if writer is None:
-                kinds = [_kind(name, column) for name, column in zip(names, columns, strict=True)]
+                kinds = [
+                    _kind(name, column)
+                    for name, column in zip(names, columns, strict=True)
+                ]
                 schema = pyarrow.schema(list(zip(names, kinds, strict=True)))
                 writer = pyarrow.parquet.ParquetWriter(file, schema)
-            arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            arrays = [
+                _array(column, field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
         assert writer is not None
         writer.close()
@@ -109,16 +118,26 @@ def _kind(name: str, column: Sequence[Cell]) -> "pyarrow.DataType":
         return pyarrow.float64()
     if isinstance(first, datetime):
         return pyarrow.timestamp("us", tz="UTC")
-    return pyarrow.list_(pyarrow.string()) if isinstance(first, list) else pyarrow.string()
+    return (
+        pyarrow.list_(pyarrow.string()) if isinstance(first, list) else pyarrow.string()
+    )
 
 
 def _array(column: Sequence[Cell], kind: "pyarrow.DataType") -> "pyarrow.Array":
     import pyarrow
 
     if pyarrow.types.is_decimal(kind):
-        return pyarrow.array([None if value is None else round(Decimal(str(value)), 12) for value in column], kind)
+        return pyarrow.array(
+            [
+                None if value is None else round(Decimal(str(value)), 12)
+                for value in column
+            ],
+            kind,
+        )
     if pyarrow.types.is_floating(kind):
-        return pyarrow.array([None if value is None else float(str(value)) for value in column], kind)
+        return pyarrow.array(
+            [None if value is None else float(str(value)) for value in column], kind
+        )
     return pyarrow.array(column, kind)
 
 

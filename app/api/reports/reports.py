@@ -26,7 +26,9 @@ class ReportView(View):
     """One reporting view; the same view is there for SQL users in schema `report`."""
 
     name: str
-    time_column: str | None = Field(description="Column that `since` and `until` cut; null: they cut nothing")
+    time_column: str | None = Field(
+        description="Column that `since` and `until` cut; null: they cut nothing"
+    )
 
 
 class ReportRows(View):
@@ -34,7 +36,9 @@ class ReportRows(View):
 
     name: str
     columns: list[str]
-    rows: list[list[JsonValue]] = Field(description="Values in the order of `columns`; times in ISO 8601")
+    rows: list[list[JsonValue]] = Field(
+        description="Values in the order of `columns`; times in ISO 8601"
+    )
     next_cursor: str | None = None
 
 
@@ -42,14 +46,22 @@ router = resource_router("reports", prefix="/reports")
 
 FILES: dict[str, Any] = {
     "description": "The file",
-    "content": {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in MEDIA_TYPES.values()},
+    "content": {
+        media_type: {"schema": {"type": "string", "format": "binary"}}
+        for media_type in MEDIA_TYPES.values()
+    },
 }
 
 
 @router.get("", responses=LIST)
 async def list_reports(_context: Viewer) -> Page[ReportView]:
     """The reporting views."""
-    return Page(items=[ReportView(name=name, time_column=column) for name, (column, _) in reports.REPORTS.items()])
+    return Page(
+        items=[
+            ReportView(name=name, time_column=column)
+            for name, (column, _) in reports.REPORTS.items()
+        ]
+    )
 
 
 @router.get("/{name}", responses=READ)
@@ -70,7 +82,9 @@ async def get_report(
     async with context.transaction() as connection:
         columns = await reports.list_columns(connection, name)
         if context.caller.projects is not None and "project" not in columns:
-            raise Forbidden(f"report {name} shows all projects at once; this token is bound to some")
+            raise Forbidden(
+                f"report {name} shows all projects at once; this token is bound to some"
+            )
         report = await reports.load(
             connection,
             name,
@@ -81,19 +95,30 @@ async def get_report(
             offset=offset,
         )
     page = paging.page(
-        report.rows, view=lambda row: [_cell(value) for value in row], key=lambda _: offset + paging.limit
+        report.rows,
+        view=lambda row: [_cell(value) for value in row],
+        key=lambda _: offset + paging.limit,
     )
-    return ReportRows(name=name, columns=list(report.columns), rows=page.items, next_cursor=page.next_cursor)
+    return ReportRows(
+        name=name,
+        columns=list(report.columns),
+        rows=page.items,
+        next_cursor=page.next_cursor,
+    )
 
 
-@router.get("/{name}/export", response_class=StreamingResponse, responses={**READ, 200: FILES})
+@router.get(
+    "/{name}/export", response_class=StreamingResponse, responses={**READ, 200: FILES}
+)
 async def export_report(
     context: Viewer,
     name: Annotated[str, Path(pattern=r"^[a-z_]{1,63}$")],
     since: Annotated[AwareDatetime | None, Query()] = None,
     until: Annotated[AwareDatetime | None, Query()] = None,
     project: Annotated[Name | None, Query()] = None,
-    format: Annotated[Format, Query(description="parquet: where pyarrow is installed")] = "csv",
+    format: Annotated[
+        Format, Query(description="parquet: where pyarrow is installed")
+    ] = "csv",
 ) -> StreamingResponse:
     """Every row of one view as a file, however many there are. The same rows are seen as in the view's pages."""
     check_format(format)
@@ -102,24 +127,33 @@ async def export_report(
     among = _among(context, project, None)
     if "project" in among and "project" not in columns:
         if context.caller.projects is not None:
-            raise Forbidden(f"report {name} shows all projects at once; this token is bound to some")
+            raise Forbidden(
+                f"report {name} shows all projects at once; this token is bound to some"
+            )
         raise InvalidRequest(f"report {name} cannot be cut by project", field="project")
     wanted = ReportQuery(name=name, since=since, until=until, among=among)
     return StreamingResponse(
         encoded(_rows(context, wanted), format),
         media_type=MEDIA_TYPES[format],
-        headers={"Content-Disposition": f'attachment; filename="{name}.{format}"', "Cache-Control": "no-store"},
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}.{format}"',
+            "Cache-Control": "no-store",
+        },
     )
 
 
-async def _rows(context: Context, wanted: ReportQuery) -> AsyncIterator[tuple[reports.Cell, ...]]:
+async def _rows(
+    context: Context, wanted: ReportQuery
+) -> AsyncIterator[tuple[reports.Cell, ...]]:
     """Read while they are sent: a browser that goes away ends the query."""
     async with context.transaction() as connection:
         async for row in reports.stream(connection, wanted):
             yield row
 
 
-def _among(context: Context, project: str | None, service: str | None) -> dict[str, Sequence[str]]:
+def _among(
+    context: Context, project: str | None, service: str | None
+) -> dict[str, Sequence[str]]:
     among: dict[str, Sequence[str]] = {} if service is None else {"service": (service,)}
     if project is not None:
         among["project"] = (project,) if context.sees(project) else ()

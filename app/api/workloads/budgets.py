@@ -8,7 +8,16 @@ from pydantic import Field
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, list_page, read, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_known,
+    check_name,
+    delete,
+    list_page,
+    read,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
@@ -39,10 +48,16 @@ class BudgetStatusView(View):
     spent_usd: float
     spent_percent: float
     usd_per_hour: float = Field(description="What the plan in force costs it per hour")
-    projected_usd: float = Field(description="Spent when the period ends, if that plan stays")
-    degraded_services: int = Field(default=0, description="How many are planned for less because of it")
+    projected_usd: float = Field(
+        description="Spent when the period ends, if that plan stays"
+    )
+    degraded_services: int = Field(
+        default=0, description="How many are planned for less because of it"
+    )
     degraded: list[DegradedView] = Field(
-        default_factory=list, max_length=MAX_DEGRADED, description="The first of them, by name"
+        default_factory=list,
+        max_length=MAX_DEGRADED,
+        description="The first of them, by name",
     )
 
 
@@ -57,7 +72,12 @@ async def list_budgets(context: Viewer, paging: Paging) -> Page[BudgetView]:
     """Budgets by name, with what is spent and what will be."""
     async with context.transaction() as connection:
         rows = await budgets.list_rows(connection, after=paging.after)
-        return await list_page(KIND, connection, paging, [_view(row) for row in rows if _sees(context, row)])
+        return await list_page(
+            KIND,
+            connection,
+            paging,
+            [_view(row) for row in rows if _sees(context, row)],
+        )
 
 
 @router.get("/{name}", responses=READ)
@@ -68,11 +88,17 @@ async def get_budget(context: Viewer, name: Name, response: Response) -> BudgetV
 
 @router.put("/{name}", responses=WRITE | created(BudgetView))
 async def put_budget(
-    context: Admin, name: Name, manifest: budget_manifests.BudgetManifest, conditions: Conditions, response: Response
+    context: Admin,
+    name: Name,
+    manifest: budget_manifests.BudgetManifest,
+    conditions: Conditions,
+    response: Response,
 ) -> BudgetView:
     """Create or replace a budget."""
     check_name(name, manifest.metadata)
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
@@ -99,7 +125,10 @@ def _sees(context: Context, row: BudgetRow) -> bool:
 
 def _view(row: BudgetRow) -> BudgetView:
     state = row.state
-    degraded = [DegradedView(service=name, demand_percent=100 * share) for name, share in row.shares.items()]
+    degraded = [
+        DegradedView(service=name, demand_percent=100 * share)
+        for name, share in row.shares.items()
+    ]
     return BudgetView(
         metadata=Metadata(name=state.name, created_at=row.created_at),
         spec=budget_manifests.BudgetSpec(
@@ -110,7 +139,10 @@ def _view(row: BudgetRow) -> BudgetView:
             protected_priority=state.protected_priority,
         ),
         status=BudgetStatusView.model_validate(state).model_copy(
-            update={"degraded_services": len(row.shares), "degraded": degraded[:MAX_DEGRADED]}
+            update={
+                "degraded_services": len(row.shares),
+                "degraded": degraded[:MAX_DEGRADED],
+            }
         ),
     )
 
@@ -122,7 +154,9 @@ async def _load(context: Context, connection: Connection, name: str) -> BudgetVi
     return _view(row)
 
 
-async def _save(context: Context, connection: Connection, manifest: budget_manifests.BudgetManifest) -> None:
+async def _save(
+    context: Context, connection: Connection, manifest: budget_manifests.BudgetManifest
+) -> None:
     spec = manifest.spec
     if spec.project is not None:
         known = [row.name for row in await projects.list_rows(connection)]

@@ -29,7 +29,9 @@ class ReadingView(View):
     arrival_rate_rps: float
     served_rps: float
     latency_ms: float | None = Field(description="At the SLO's percentile")
-    attainment: float | None = Field(description="Share of requests that met the SLO, 0 to 1")
+    attainment: float | None = Field(
+        description="Share of requests that met the SLO, 0 to 1"
+    )
     age_s: float
 
 
@@ -46,7 +48,9 @@ class ServiceStatusView(View):
 class ServiceView(manifests.ServiceManifest):
     """A service."""
 
-    status: ServiceStatusView | None = Field(default=None, description="null for a service created just now")
+    status: ServiceStatusView | None = Field(
+        default=None, description="null for a service created just now"
+    )
 
 
 def service_view(row: ServiceRow, status: ServiceStatus | None) -> ServiceView:
@@ -69,9 +73,14 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
     allowed = None if noun.allowed_gpu_types is None else list(noun.allowed_gpu_types)
     return manifests.ServiceSpec(
         network=noun.network,
-        variants=[manifests.VariantManifest(network=each.network, accuracy=each.accuracy) for each in noun.variants],
+        variants=[
+            manifests.VariantManifest(network=each.network, accuracy=each.accuracy)
+            for each in noun.variants
+        ],
         accuracy_floor=noun.accuracy_floor,
-        slo=manifests.SloSpec(latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile),
+        slo=manifests.SloSpec(
+            latency_ms=noun.slo.latency_ms, percentile=noun.slo.percentile
+        ),
         scaling=manifests.ScalingSpec(
             min_replicas=noun.scaling.min_replicas,
             max_replicas=noun.scaling.max_replicas,
@@ -80,7 +89,9 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
             buffer_replicas=noun.scaling.buffer_replicas,
         ),
         priority=noun.priority,
-        gpu_types=manifests.GpuChoice(allowed=allowed, excluded=list(noun.excluded_gpu_types)),
+        gpu_types=manifests.GpuChoice(
+            allowed=allowed, excluded=list(noun.excluded_gpu_types)
+        ),
         mode=noun.mode.value,
     )
 
@@ -90,8 +101,12 @@ def _service_status(generation: int, status: ServiceStatus) -> ServiceStatusView
         observed_generation=generation,
         replicas=dict(status.replicas),
         planned_rate_rps=status.planned_rate_rps,
-        reading=None if status.reading is None else ReadingView.model_validate(status.reading),
-        conditions=[ConditionView.model_validate(condition) for condition in status.conditions],
+        reading=None
+        if status.reading is None
+        else ReadingView.model_validate(status.reading),
+        conditions=[
+            ConditionView.model_validate(condition) for condition in status.conditions
+        ],
     )
 
 
@@ -106,21 +121,35 @@ class ScoreView(View):
     """How a technique did in back-tests, as means over its forecasts; those of yesterday count half."""
 
     technique: str
-    forecasts: float = Field(description="How many were judged; a fraction, because older ones count less")
-    pinball_rps: float = Field(description="Pinball loss at the level that plans serve, 0.95; the least one wins")
-    coverage: float = Field(description="Share of the windows below the forecast of that level; 0.95 is wanted")
-    interval_coverage: float = Field(description="Share of the windows within the 90 % interval")
+    forecasts: float = Field(
+        description="How many were judged; a fraction, because older ones count less"
+    )
+    pinball_rps: float = Field(
+        description="Pinball loss at the level that plans serve, 0.95; the least one wins"
+    )
+    coverage: float = Field(
+        description="Share of the windows below the forecast of that level; 0.95 is wanted"
+    )
+    interval_coverage: float = Field(
+        description="Share of the windows within the 90 % interval"
+    )
     error_rps: float = Field(description="Mean distance of the median from what came")
     observed_rps: float = Field(description="Mean rate that came")
-    margin: float = Field(description="Factor on the technique's own spread with which the level would have been kept")
+    margin: float = Field(
+        description="Factor on the technique's own spread with which the level would have been kept"
+    )
 
 
 class ServiceForecast(View):
     """What the control loop expects of a service, and what that rests on."""
 
     service: str
-    technique: str = Field(description="The one that was chosen by back-tests; `burst_aware` before the first one")
-    margin: float = Field(description="Factor on the technique's spread that the back-tests ask for, 1 or more")
+    technique: str = Field(
+        description="The one that was chosen by back-tests; `burst_aware` before the first one"
+    )
+    margin: float = Field(
+        description="Factor on the technique's spread that the back-tests ask for, 1 or more"
+    )
     telemetry: Literal["heard", "stopped", "never"] = Field(
         description="heard: nodes report of the service, be it that no request comes. stopped: they did, and no longer "
         "do. never: not in any window that the loop looks at. Without reports the planned rate stays"
@@ -128,18 +157,26 @@ class ServiceForecast(View):
     silent_for_s: float | None = Field(
         description="Since the end of the newest window that was reported; null: there is none that the loop looks at"
     )
-    horizon_s: float = Field(description="How far ahead a plan looks, and this forecast with it")
+    horizon_s: float = Field(
+        description="How far ahead a plan looks, and this forecast with it"
+    )
     quantiles: list[QuantileView] = Field(
         description="Of the arrival rate at the horizon, without headroom, lowest level first. All rates 0: a quiet "
         "service. Empty: nobody reports"
     )
-    scores: list[ScoreView] = Field(description="Back-test of every technique, least loss first; empty before one")
-    judged_at: datetime | None = Field(description="What came until then is in the scores; null: never judged")
+    scores: list[ScoreView] = Field(
+        description="Back-test of every technique, least loss first; empty before one"
+    )
+    judged_at: datetime | None = Field(
+        description="What came until then is in the scores; null: never judged"
+    )
 
 
 def service_forecast(found: ForecastView) -> ServiceForecast:
     """A service's forecast, its back-tests with the least loss first."""
-    judged = sorted(found.scores.items(), key=lambda item: (item[1].pinball_rps, item[0]))
+    judged = sorted(
+        found.scores.items(), key=lambda item: (item[1].pinball_rps, item[0])
+    )
     return ServiceForecast(
         service=found.service,
         technique=found.technique,
@@ -153,5 +190,7 @@ def service_forecast(found: ForecastView) -> ServiceForecast:
             for level, rate_rps in zip(found.levels, found.rates_rps, strict=False)
         ],
         scores=[ScoreView(technique=name, **asdict(score)) for name, score in judged],
-        judged_at=datetime.fromtimestamp(found.judged_until_s, UTC) if found.judged_until_s else None,
+        judged_at=datetime.fromtimestamp(found.judged_until_s, UTC)
+        if found.judged_until_s
+        else None,
     )

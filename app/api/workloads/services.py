@@ -10,12 +10,26 @@ from app.answers.status import service_statuses
 from app.api.http.answers import DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
-from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, etag, parse_selector, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_known,
+    check_name,
+    delete,
+    etag,
+    parse_selector,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
 from app.api.workloads.budgets import require_budget
-from app.api.workloads.service_views import ServiceForecast, ServiceView, service_forecast, service_view
+from app.api.workloads.service_views import (
+    ServiceForecast,
+    ServiceView,
+    service_forecast,
+    service_view,
+)
 from app.base.errors import Forbidden, InvalidRequest, NotFound
 from app.catalogue.catalogue import not_for_services
 from app.db.base.transaction import Connection
@@ -38,17 +52,34 @@ async def list_services(
     paging: Paging,
     project: Annotated[Name | None, Query()] = None,
     label_selector: Annotated[
-        str | None, Query(max_length=1000, pattern=r"^[\x20-\x7e]*$", description="`name=value`, joined by commas")
+        str | None,
+        Query(
+            max_length=1000,
+            pattern=r"^[\x20-\x7e]*$",
+            description="`name=value`, joined by commas",
+        ),
     ] = None,
 ) -> Page[ServiceView]:
     """Services by name, with their status."""
     labels = parse_selector(label_selector)
-    seen = context.caller.projects if project is None else (project,) if context.sees(project) else ()
+    seen = (
+        context.caller.projects
+        if project is None
+        else (project,)
+        if context.sees(project)
+        else ()
+    )
     async with context.transaction() as connection:
         rows = await services.list_rows(
-            connection, projects=seen, labels=labels, after=paging.after, limit=paging.fetch
+            connection,
+            projects=seen,
+            labels=labels,
+            after=paging.after,
+            limit=paging.fetch,
         )
-    statuses = service_statuses(await context.snapshot(), [row.service.name for row in rows])
+    statuses = service_statuses(
+        await context.snapshot(), [row.service.name for row in rows]
+    )
     return paging.page(
         rows,
         view=lambda row: service_view(row, statuses.get(row.service.name)),
@@ -83,14 +114,18 @@ async def put_service(
     manifest: manifests.ServiceManifest,
     conditions: Conditions,
     response: Response,
-    force: Annotated[bool, Query(description="Accept an SLO that no operating point can keep")] = False,
+    force: Annotated[
+        bool, Query(description="Accept an SLO that no operating point can keep")
+    ] = False,
 ) -> ServiceView:
     """Create or replace a service. An SLO that is impossible is refused with the least one that is possible."""
     check_name(name, manifest.metadata, of_project=True)
     context.require_project(manifest.metadata.project)
     if not force:
         await _check_feasible(context, to_service(manifest))
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
@@ -99,7 +134,9 @@ async def delete_service(context: Operator, name: Name, conditions: Conditions) 
     await delete(context, KIND, name, conditions)
 
 
-async def visible_service(context: Context, connection: Connection, name: str) -> services.ServiceRow:
+async def visible_service(
+    context: Context, connection: Connection, name: str
+) -> services.ServiceRow:
     """The service's row. Raises NotFound also where the caller's token does not reach its project."""
     row = await services.get(connection, name)
     if not context.sees(row.service.project):
@@ -107,7 +144,9 @@ async def visible_service(context: Context, connection: Connection, name: str) -
     return row
 
 
-async def visible_services(context: Context, connection: Connection) -> tuple[services.ServiceRow, ...]:
+async def visible_services(
+    context: Context, connection: Connection
+) -> tuple[services.ServiceRow, ...]:
     """All services that the caller's token reaches, by name."""
     return await services.list_rows(connection, projects=context.caller.projects)
 
@@ -121,23 +160,49 @@ async def _check_feasible(context: Context, service: Service) -> None:
     present = {gpu.gpu_type for gpu in state.gpus}
     # Up to a few milliseconds of root finding per batch size that was never asked for.
     points = PlannedPoints().of(snapshot, [service.network])
-    reason = await asyncio.to_thread(infeasibility, service, state.gpu_types, points, present=present)
+    reason = await asyncio.to_thread(
+        infeasibility, service, state.gpu_types, points, present=present
+    )
     if reason is not None:
-        raise InvalidRequest(f"{reason}; `?force=true` accepts it all the same", field="spec.slo")
+        raise InvalidRequest(
+            f"{reason}; `?force=true` accepts it all the same", field="spec.slo"
+        )
 
 
-async def _check_names(context: Context, connection: Connection, service: Service) -> None:
+async def _check_names(
+    context: Context, connection: Connection, service: Service
+) -> None:
     networks = {row.name: row for row in await profiles.list_networks(connection)}
-    types = [row.gpu_type.name for row in await gpu_types.list_rows(connection, context.now())]
-    visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
+    types = [
+        row.gpu_type.name
+        for row in await gpu_types.list_rows(connection, context.now())
+    ]
+    visible = [
+        row.name
+        for row in await projects.list_rows(connection)
+        if context.sees(row.name)
+    ]
     named = {"spec.network": service.network}
-    named |= {f"spec.variants[{place}].network": each.network for place, each in enumerate(service.variants)}
+    named |= {
+        f"spec.variants[{place}].network": each.network
+        for place, each in enumerate(service.variants)
+    }
     for field, network in named.items():
         check_known([network], tuple(networks), what="network", field=field)
         if networks[network].is_training:
             raise InvalidRequest(not_for_services(network), field=field)
-    check_known(service.allowed_gpu_types or (), types, what="GPU type", field="spec.gpu_types.allowed")
-    check_known(service.excluded_gpu_types, types, what="GPU type", field="spec.gpu_types.excluded")
+    check_known(
+        service.allowed_gpu_types or (),
+        types,
+        what="GPU type",
+        field="spec.gpu_types.allowed",
+    )
+    check_known(
+        service.excluded_gpu_types,
+        types,
+        what="GPU type",
+        field="spec.gpu_types.excluded",
+    )
     check_known([service.project], visible, what="project", field="metadata.project")
 
 
@@ -145,7 +210,9 @@ async def _load(context: Context, connection: Connection, name: str) -> ServiceV
     return service_view(await visible_service(context, connection, name), None)
 
 
-async def _save(context: Context, connection: Connection, manifest: manifests.ServiceManifest) -> None:
+async def _save(
+    context: Context, connection: Connection, manifest: manifests.ServiceManifest
+) -> None:
     service = to_service(manifest)
     await _check_names(context, connection, service)
     try:
@@ -154,7 +221,9 @@ async def _save(context: Context, connection: Connection, manifest: manifests.Se
         present = None
         await require_budget(connection, service.project)
     if present is not None and not context.sees(present.service.project):
-        raise Forbidden(f"the name {service.name!r} is taken by a project that this token does not reach")
+        raise Forbidden(
+            f"the name {service.name!r} is taken by a project that this token does not reach"
+        )
     await services.save(
         connection,
         service,

@@ -20,7 +20,9 @@ def submission_of(manifest: task_manifests.TaskManifest) -> TaskSubmission:
     """What a manifest asks for."""
     return TaskSubmission(
         task=to_task(manifest),
-        stated=manifest.spec.model_dump(mode="json", include=set(STATED), exclude_none=True),
+        stated=manifest.spec.model_dump(
+            mode="json", include=set(STATED), exclude_none=True
+        ),
         labels=manifest.metadata.labels,
         annotations=manifest.metadata.annotations,
     )
@@ -29,7 +31,9 @@ def submission_of(manifest: task_manifests.TaskManifest) -> TaskSubmission:
 class TaskStatusView(View):
     """How a task stands."""
 
-    id: str = Field(description="What plans and nodes call it; another one than its name where that was used before")
+    id: str = Field(
+        description="What plans and nodes call it; another one than its name where that was used before"
+    )
     state: TaskPhase = Field(
         description="queued: it runs nowhere; starting, running, swapped (its memory is with the host) and failed "
         "(its agent starts it again): as its node last said; finished; cancelled"
@@ -38,8 +42,12 @@ class TaskStatusView(View):
     sm_percent: float | None
     done_iterations: float
     iterations: int = Field(description="Until it is done")
-    iterations_per_s: float | None = Field(description="Of the newest window in which it made progress")
-    remaining_s: float | None = Field(description="Until it is done at that pace; null while it does not run")
+    iterations_per_s: float | None = Field(
+        description="Of the newest window in which it made progress"
+    )
+    remaining_s: float | None = Field(
+        description="Until it is done at that pace; null while it does not run"
+    )
     ends_at: datetime | None = Field(description="The same as a moment")
     deadline_at: datetime | None
     submitted_at: datetime
@@ -47,8 +55,12 @@ class TaskStatusView(View):
     last_ran_at: datetime | None
     finished_at: datetime | None
     cancelled_at: datetime | None
-    waiting_s: float = Field(description="Since it last ran, or was submitted; 0 while it runs, and when it is over")
-    waited_s: float = Field(description="All the time since its submission in which it did not run")
+    waiting_s: float = Field(
+        description="Since it last ran, or was submitted; 0 while it runs, and when it is over"
+    )
+    waited_s: float = Field(
+        description="All the time since its submission in which it did not run"
+    )
     starts: int
     swaps: int = Field(description="How often it was swapped out")
 
@@ -81,7 +93,10 @@ def _spec(noun: Task, row: TaskRow) -> task_manifests.TaskSpec:
             "kind": noun.kind,
             "layers": dict(noun.layers) or None,
             "memory_mib": noun.memory_mib,
-            "variants": [{"network": each.network, "accuracy": each.accuracy} for each in noun.variants],
+            "variants": [
+                {"network": each.network, "accuracy": each.accuracy}
+                for each in noun.variants
+            ],
             "accuracy_floor": noun.accuracy_floor,
             "batch": noun.batch,
             "deadline_after_s": noun.due_in_s,
@@ -101,7 +116,9 @@ def _status(record: TaskRecord, submitted_by: str, now: datetime) -> TaskStatusV
         sm_percent=record.place[1] if record.place and not record.is_over else None,
         done_iterations=record.done_iterations,
         iterations=record.task.iterations,
-        iterations_per_s=1000.0 / record.iteration_ms if record.iteration_ms > 0.0 else None,
+        iterations_per_s=1000.0 / record.iteration_ms
+        if record.iteration_ms > 0.0
+        else None,
         remaining_s=left_s,
         ends_at=None if left_s is None else now + timedelta(seconds=left_s),
         deadline_at=record.deadline_at,

@@ -8,7 +8,16 @@ from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Operator, Viewer
 from app.api.http.body import resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.objects import Conditions, ObjectKind, check_known, check_name, delete, parse_selector, read, replace
+from app.api.http.objects import (
+    Conditions,
+    ObjectKind,
+    check_known,
+    check_name,
+    delete,
+    parse_selector,
+    read,
+    replace,
+)
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page
@@ -31,21 +40,40 @@ async def list_tasks(
     paging: Paging,
     project: Annotated[Name | None, Query()] = None,
     label_selector: Annotated[
-        str | None, Query(max_length=1000, pattern=r"^[\x20-\x7e]*$", description="`name=value`, joined by commas")
+        str | None,
+        Query(
+            max_length=1000,
+            pattern=r"^[\x20-\x7e]*$",
+            description="`name=value`, joined by commas",
+        ),
     ] = None,
     state: Annotated[
-        list[TaskPhase] | None, Query(description="Only tasks that stand so; several: any of them")
+        list[TaskPhase] | None,
+        Query(description="Only tasks that stand so; several: any of them"),
     ] = None,
 ) -> Page[TaskView]:
     """Tasks by name, with how far they have come."""
     labels = parse_selector(label_selector)
-    seen = context.caller.projects if project is None else (project,) if context.sees(project) else ()
+    seen = (
+        context.caller.projects
+        if project is None
+        else (project,)
+        if context.sees(project)
+        else ()
+    )
     async with context.transaction() as connection:
         rows = await tasks.list_rows(
-            connection, projects=seen, labels=labels, phases=state, after=paging.after, limit=paging.fetch
+            connection,
+            projects=seen,
+            labels=labels,
+            phases=state,
+            after=paging.after,
+            limit=paging.fetch,
         )
     now = context.now()
-    return paging.page(rows, view=lambda row: task_view(row, now), key=lambda row: row.name)
+    return paging.page(
+        rows, view=lambda row: task_view(row, now), key=lambda row: row.name
+    )
 
 
 @router.get("/{name}", responses=READ)
@@ -56,12 +84,18 @@ async def get_task(context: Viewer, name: Name, response: Response) -> TaskView:
 
 @router.put("/{name}", responses=WRITE | created(TaskView))
 async def put_task(
-    context: Operator, name: Name, manifest: task_manifests.TaskManifest, conditions: Conditions, response: Response
+    context: Operator,
+    name: Name,
+    manifest: task_manifests.TaskManifest,
+    conditions: Conditions,
+    response: Response,
 ) -> TaskView:
     """Submit a task, or change its deadline, priority, labels and the like; what it does cannot be changed."""
     check_name(name, manifest.metadata, of_project=True)
     context.require_project(manifest.metadata.project)
-    return await replace(context, KIND, name, manifest, conditions=conditions, response=response)
+    return await replace(
+        context, KIND, name, manifest, conditions=conditions, response=response
+    )
 
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
@@ -71,7 +105,9 @@ async def delete_task(context: Operator, name: Name, conditions: Conditions) -> 
 
 
 @router.post("/{name}/cancel", response_model=TaskView, responses=ACT)
-async def cancel_task(context: Operator, name: Name, request: Request, key: IdempotencyKey = None) -> Response:
+async def cancel_task(
+    context: Operator, name: Name, request: Request, key: IdempotencyKey = None
+) -> Response:
     """End a task; it stays in the list. One that has finished cannot be cancelled."""
 
     async def work(connection: Connection) -> TaskView:
@@ -91,7 +127,9 @@ async def cancel_task(context: Operator, name: Name, request: Request, key: Idem
     return await once(context, request, key, work)
 
 
-async def _visible(context: Context, connection: Connection, name: str) -> tasks.TaskRow:
+async def _visible(
+    context: Context, connection: Connection, name: str
+) -> tasks.TaskRow:
     """The task's row. Raises NotFound also where the caller's token does not reach its project."""
     row = await tasks.get(connection, name)
     if not context.sees(row.record.task.project):
@@ -99,28 +137,53 @@ async def _visible(context: Context, connection: Connection, name: str) -> tasks
     return row
 
 
-async def _check_names(context: Context, connection: Connection, manifest: task_manifests.TaskManifest) -> None:
+async def _check_names(
+    context: Context, connection: Connection, manifest: task_manifests.TaskManifest
+) -> None:
     """Raise InvalidRequest for a project or network that is not there, or cannot do it."""
     spec = manifest.spec
-    visible = [row.name for row in await projects.list_rows(connection) if context.sees(row.name)]
-    check_known([manifest.metadata.project], visible, what="project", field="metadata.project")
-    wanted = [("spec.network", spec.network)] if spec.network is not None and spec.layers is None else []
-    wanted += [(f"spec.variants[{place}].network", each.network) for place, each in enumerate(spec.variants)]
+    visible = [
+        row.name
+        for row in await projects.list_rows(connection)
+        if context.sees(row.name)
+    ]
+    check_known(
+        [manifest.metadata.project], visible, what="project", field="metadata.project"
+    )
+    wanted = (
+        [("spec.network", spec.network)]
+        if spec.network is not None and spec.layers is None
+        else []
+    )
+    wanted += [
+        (f"spec.variants[{place}].network", each.network)
+        for place, each in enumerate(spec.variants)
+    ]
     for field, network in wanted:
         await _check_network(connection, spec, network, field)
 
 
-async def _check_network(connection: Connection, spec: task_manifests.TaskSpec, network: str, field: str) -> None:
+async def _check_network(
+    connection: Connection, spec: task_manifests.TaskSpec, network: str, field: str
+) -> None:
     known = {row.name: row for row in await profiles.list_networks(connection)}
-    fitting = [row.name for row in known.values() if row.is_training == (spec.kind == "training")]
+    fitting = [
+        row.name
+        for row in known.values()
+        if row.is_training == (spec.kind == "training")
+    ]
     if network in known and network not in fitting:
         other = "training" if known[network].is_training else "offline"
-        raise InvalidRequest(f"{network} is for tasks of kind {other}; this one's is {spec.kind}", field=field)
+        raise InvalidRequest(
+            f"{network} is for tasks of kind {other}; this one's is {spec.kind}",
+            field=field,
+        )
     check_known([network], fitting, what=f"network for {spec.kind} tasks", field=field)
     batches = await profiles.list_batches(connection, network)
     if not batches:
         raise InvalidRequest(
-            f"{network} was profiled on no GPU type, so nobody knows what it needs; send a profile of it", field=field
+            f"{network} was profiled on no GPU type, so nobody knows what it needs; send a profile of it",
+            field=field,
         )
     if spec.batch not in batches:
         words = f"{network} was profiled with batches {', '.join(map(str, batches))}, not {spec.batch}"
@@ -131,7 +194,9 @@ async def _load(context: Context, connection: Connection, name: str) -> TaskView
     return task_view(await _visible(context, connection, name), context.now())
 
 
-async def _save(context: Context, connection: Connection, manifest: task_manifests.TaskManifest) -> None:
+async def _save(
+    context: Context, connection: Connection, manifest: task_manifests.TaskManifest
+) -> None:
     name = manifest.metadata.name
     try:
         present = await tasks.get(connection, name)
@@ -140,8 +205,12 @@ async def _save(context: Context, connection: Connection, manifest: task_manifes
         await _check_names(context, connection, manifest)
         await require_budget(connection, manifest.metadata.project)
     if present is not None and not context.sees(present.record.task.project):
-        raise Forbidden(f"the name {name!r} is taken by a project that this token does not reach")
-    await tasks.save(connection, submission_of(manifest), at=context.now(), actor=context.actor)
+        raise Forbidden(
+            f"the name {name!r} is taken by a project that this token does not reach"
+        )
+    await tasks.save(
+        connection, submission_of(manifest), at=context.now(), actor=context.actor
+    )
 
 
 async def _remove(context: Context, connection: Connection, name: str) -> None:
@@ -149,5 +218,10 @@ async def _remove(context: Context, connection: Connection, name: str) -> None:
 
 
 KIND: ObjectKind[TaskView, task_manifests.TaskManifest] = ObjectKind(
-    name="Task", has_note=False, created="Submitted", load=_load, save=_save, remove=_remove
+    name="Task",
+    has_note=False,
+    created="Submitted",
+    load=_load,
+    save=_save,
+    remove=_remove,
 )

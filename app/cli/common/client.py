@@ -32,10 +32,22 @@ class ControlPlaneUnreachable(CliError):
 class ApiProblem(CliError):
     """The control plane answered with a problem. `fields` are (JSON pointer or parameter, what is wrong)."""
 
-    def __init__(self, status: int, detail: str, fields: tuple[tuple[str, str], ...], request_id: str) -> None:
-        lines = [f"{pointer}: {problem}" for pointer, problem in fields if f"{problem}" not in detail]
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        fields: tuple[tuple[str, str], ...],
+        request_id: str,
+    ) -> None:
+        lines = [
+            f"{pointer}: {problem}"
+            for pointer, problem in fields
+            if f"{problem}" not in detail
+        ]
         suffix = f" (request {request_id})" if request_id and status >= 500 else ""
-        super().__init__("\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, ""))
+        super().__init__(
+            "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
+        )
         self.status = status
         self.detail = detail
         self.fields = fields
@@ -58,11 +70,17 @@ class Api:
         self._url = context.url()
         token = context.token()
         self._token_origin = token.origin
-        if token.value is not None and not (token.value.isascii() and token.value.isprintable()):
-            raise CliError(f"the token has characters that none has (token: {token.origin})")
+        if token.value is not None and not (
+            token.value.isascii() and token.value.isprintable()
+        ):
+            raise CliError(
+                f"the token has characters that none has (token: {token.origin})"
+            )
         address = self._url.value or ""
         if not address.startswith(("http://", "https://")):
-            raise CliError(f"{address!r} ({self._url.origin}) is not an http:// or https:// address")
+            raise CliError(
+                f"{address!r} ({self._url.origin}) is not an http:// or https:// address"
+            )
         self._http = httpx2.Client(
             base_url=address.rstrip("/"),
             headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
@@ -75,7 +93,10 @@ class Api:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._http.close()
 
@@ -97,26 +118,43 @@ class Api:
         """Every item of a list, over all its pages."""
         cursor: str | None = None
         while True:
-            page = self.get(path, {"limit": PAGE_LIMIT, "cursor": cursor, **(query or {})})
+            page = self.get(
+                path, {"limit": PAGE_LIMIT, "cursor": cursor, **(query or {})}
+            )
             yield from documents(page.get("items"))
             following = page.get("next_cursor")
             if not isinstance(following, str):
                 return
             cursor = following
 
-    def first(self, path: str, limit: int, query: Query | None = None) -> list[Document]:
+    def first(
+        self, path: str, limit: int, query: Query | None = None
+    ) -> list[Document]:
         """The first items of a list, at most so many."""
-        return list(islice(self.items(path, {"limit": min(limit, PAGE_LIMIT), **(query or {})}), limit))
+        return list(
+            islice(
+                self.items(path, {"limit": min(limit, PAGE_LIMIT), **(query or {})}),
+                limit,
+            )
+        )
 
-    def put(self, path: str, body: Document, *, etag: str | None, query: Query | None = None) -> Document:
+    def put(
+        self, path: str, body: Document, *, etag: str | None, query: Query | None = None
+    ) -> Document:
         """Create an object; or, with the ETag that was seen, replace it if it is still in that state."""
         seen = {"If-Match": etag} if etag else {"If-None-Match": "*"}
-        return self._document(self._call("PUT", path, body=body, query=query, headers=seen))
+        return self._document(
+            self._call("PUT", path, body=body, query=query, headers=seen)
+        )
 
-    def post(self, path: str, body: Document | None = None, *, query: Query | None = None) -> Document:
+    def post(
+        self, path: str, body: Document | None = None, *, query: Query | None = None
+    ) -> Document:
         """Ask for something to be done. Sends an Idempotency-Key, so that a proxy's repeat does it once."""
         headers = {"Idempotency-Key": uuid4().hex}
-        return self._document(self._call("POST", path, body=body, query=query, headers=headers))
+        return self._document(
+            self._call("POST", path, body=body, query=query, headers=headers)
+        )
 
     def delete(self, path: str) -> None:
         """Delete an object, whatever state it is in."""
@@ -141,7 +179,11 @@ class Api:
         except httpx2.TransportError as error:
             raise self._unreachable(error) from error
         date = answer.headers.get("Date")
-        return answer.status_code, _json_object(answer) or {}, parsedate_to_datetime(date) if date else None
+        return (
+            answer.status_code,
+            _json_object(answer) or {},
+            parsedate_to_datetime(date) if date else None,
+        )
 
     def _call(
         self,
@@ -152,15 +194,24 @@ class Api:
         body: Document | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
+        given = {
+            name: value for name, value in (query or {}).items() if value is not None
+        }
         content = None if body is None else json.dumps(body, allow_nan=False)
-        sent = {**(headers or {}), **({"Content-Type": "application/json"} if content is not None else {})}
+        sent = {
+            **(headers or {}),
+            **({"Content-Type": "application/json"} if content is not None else {}),
+        }
         try:
-            answer = self._http.request(method, path, params=given, content=content, headers=sent)
+            answer = self._http.request(
+                method, path, params=given, content=content, headers=sent
+            )
         except httpx2.TransportError as error:
             raise self._unreachable(error) from error
         except httpx2.InvalidURL as error:
-            raise CliError(f"{self._url.value!r} ({self._url.origin}) is not an address: {error}") from error
+            raise CliError(
+                f"{self._url.value!r} ({self._url.origin}) is not an address: {error}"
+            ) from error
         if answer.is_success:
             return answer
         raise self._problem(answer)
@@ -169,10 +220,16 @@ class Api:
         url = f"{self._url.value} ({self._url.origin})"
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to where one runs"
-            return ControlPlaneUnreachable(f"no control plane answers at {url}: {error}", hint=hint)
+            return ControlPlaneUnreachable(
+                f"no control plane answers at {url}: {error}", hint=hint
+            )
         if isinstance(error, httpx2.TimeoutException):
-            return ControlPlaneUnreachable(f"the control plane at {url} gave no answer in {TIMEOUT.read:.0f} s")
-        return ControlPlaneUnreachable(f"the connection to {url} broke: {error or type(error).__name__}")
+            return ControlPlaneUnreachable(
+                f"the control plane at {url} gave no answer in {TIMEOUT.read:.0f} s"
+            )
+        return ControlPlaneUnreachable(
+            f"the connection to {url} broke: {error or type(error).__name__}"
+        )
 
     def _problem(self, answer: httpx2.Response) -> CliError:
         document = _json_object(answer)
@@ -185,10 +242,15 @@ class Api:
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             detail = f"{detail} (token: {self._token_origin})"
         fields = tuple(
-            (str(entry.get("pointer") or entry.get("parameter") or ""), str(entry.get("detail", "")))
+            (
+                str(entry.get("pointer") or entry.get("parameter") or ""),
+                str(entry.get("detail", "")),
+            )
             for entry in documents(document.get("errors"))
         )
-        return ApiProblem(answer.status_code, detail, fields, str(document.get("request_id", "")))
+        return ApiProblem(
+            answer.status_code, detail, fields, str(document.get("request_id", ""))
+        )
 
     def _document(self, answer: httpx2.Response) -> Document:
         document = _json_object(answer)
@@ -209,7 +271,11 @@ def _json_object(answer: httpx2.Response) -> Document | None:
 
 def documents(value: object) -> list[Document]:
     """The JSON objects of an array; an empty list for anything else."""
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    return (
+        [entry for entry in value if isinstance(entry, dict)]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def dig(document: object, *path: str) -> object:

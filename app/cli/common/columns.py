@@ -3,7 +3,19 @@
 from datetime import UTC, datetime
 
 from app.cli.common.client import Document, dig, documents, number, text
-from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cells, ColouredCell, amount, count, plain, time_text, usd
+from app.cli.common.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    WARN,
+    Cells,
+    ColouredCell,
+    amount,
+    count,
+    plain,
+    time_text,
+    usd,
+)
 
 SILENT_AFTER_S = 15.0
 """Agents report every 2 s; by default the loop plans without a node that says nothing for so long."""
@@ -11,13 +23,23 @@ SILENT_AFTER_S = 15.0
 
 def slo_text(service: Document) -> str:
     """`p98 ≤ 50 ms`."""
-    percentile, latency = number(service, "spec", "slo", "percentile"), number(service, "spec", "slo", "latency_ms")
+    percentile, latency = (
+        number(service, "spec", "slo", "percentile"),
+        number(service, "spec", "slo", "latency_ms"),
+    )
     return f"p{100 * (percentile or 0):g} ≤ {plain(latency)} ms"
 
 
 def condition(service: Document, kind: str) -> Document:
     """One of a service's conditions; empty when nothing is said of it."""
-    return next((e for e in documents(dig(service, "status", "conditions")) if e.get("type") == kind), {})
+    return next(
+        (
+            e
+            for e in documents(dig(service, "status", "conditions"))
+            if e.get("type") == kind
+        ),
+        {},
+    )
 
 
 def truth_cell(entry: Document) -> ColouredCell:
@@ -36,13 +58,20 @@ def share_cell(share: float | None, wanted: float | None) -> ColouredCell:
 
 def service_row(item: Document) -> Cells:
     replicas = dig(item, "status", "replicas")
-    by_type = {str(name): int(count) for name, count in replicas.items()} if isinstance(replicas, dict) else {}
+    by_type = (
+        {str(name): int(count) for name, count in replicas.items()}
+        if isinstance(replicas, dict)
+        else {}
+    )
     return (
         text(item, "metadata", "name"),
         text(item, "spec", "network"),
         slo_text(item),
         amount(number(item, "status", "reading", "arrival_rate_rps")),
-        share_cell(number(item, "status", "reading", "attainment"), number(item, "spec", "slo", "percentile")),
+        share_cell(
+            number(item, "status", "reading", "attainment"),
+            number(item, "spec", "slo", "percentile"),
+        ),
         str(sum(by_type.values())),
         truth_cell(condition(item, "Ready")),
     )
@@ -95,7 +124,12 @@ def gpu_row(item: Document) -> Cells:
     is_healthy, is_cordoned = item.get("healthy"), item.get("cordoned")
     style = BAD if not is_healthy else WARN if is_cordoned else GOOD
     state = "unhealthy" if not is_healthy else "cordoned" if is_cordoned else "healthy"
-    return text(item, "id"), text(item, "node"), text(item, "gpu_type"), ColouredCell(text=state, style=style)
+    return (
+        text(item, "id"),
+        text(item, "node"),
+        text(item, "gpu_type"),
+        ColouredCell(text=state, style=style),
+    )
 
 
 def gpu_type_row(item: Document) -> Cells:
@@ -110,13 +144,19 @@ def gpu_type_row(item: Document) -> Cells:
 
 
 def gpu_type_wide_cells(item: Document) -> Cells:
-    return plain(dig(item, "spec", "sm_percent_step")), text(item, "status", "provenance") or "-"
+    return plain(dig(item, "spec", "sm_percent_step")), text(
+        item, "status", "provenance"
+    ) or "-"
 
 
 def _clocks(gpu_type: Document) -> str:
     """`1110 to 1590 (3)`: the lowest, the highest, and how many there are."""
     clocks = dig(gpu_type, "spec", "clocks_mhz")
-    return f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})" if isinstance(clocks, list) and clocks else "-"
+    return (
+        f"{clocks[0]:g} to {clocks[-1]:g} ({len(clocks)})"
+        if isinstance(clocks, list) and clocks
+        else "-"
+    )
 
 
 def network_row(item: Document) -> Cells:
@@ -134,7 +174,12 @@ def network_wide_cells(item: Document) -> Cells:
 
 def profile_row(item: Document) -> Cells:
     version = plain(item.get("version")) + ("" if item.get("is_current") else " (old)")
-    return text(item, "network"), text(item, "gpu_type"), version, text(item, "provenance")
+    return (
+        text(item, "network"),
+        text(item, "gpu_type"),
+        version,
+        text(item, "provenance"),
+    )
 
 
 def profile_wide_cells(item: Document) -> Cells:
@@ -202,10 +247,20 @@ def policy_row(item: Document) -> Cells:
 
 def policy_wide_cells(item: Document) -> Cells:
     groups = documents(dig(item, "spec", "groups"))
-    return (", ".join(f"{text(group, 'name')}: {text(group, 'policy')}" for group in groups) or "-",)
+    return (
+        ", ".join(f"{text(group, 'name')}: {text(group, 'policy')}" for group in groups)
+        or "-",
+    )
 
 
-PLAN_STYLES = {"target": GOOD, "refused": BAD, "rejected": BAD, "lost": BAD, "proposed": WARN, "approved": WARN}
+PLAN_STYLES = {
+    "target": GOOD,
+    "refused": BAD,
+    "rejected": BAD,
+    "lost": BAD,
+    "proposed": WARN,
+    "approved": WARN,
+}
 
 
 def plan_row(item: Document) -> Cells:
@@ -257,10 +312,20 @@ def _token_state(item: Document) -> ColouredCell:
 
 
 def token_wide_cells(item: Document) -> Cells:
-    return time_text(item.get("created_at")), time_text(item.get("last_used_at")), time_text(item.get("expires_at"))
+    return (
+        time_text(item.get("created_at")),
+        time_text(item.get("last_used_at")),
+        time_text(item.get("expires_at")),
+    )
 
 
-STYLES = {"running": GOOD, "finished": GOOD, "swapped": WARN, "failed": BAD, "cancelled": FAINT}
+STYLES = {
+    "running": GOOD,
+    "finished": GOOD,
+    "swapped": WARN,
+    "failed": BAD,
+    "cancelled": FAINT,
+}
 
 
 def task_row(item: Document) -> Cells:
@@ -298,22 +363,44 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 7200.0:
         return f"{seconds / 60.0:.0f} min"
-    return f"{seconds / 3600.0:.1f} h" if seconds < 172_800.0 else f"{seconds / 86_400.0:.1f} d"
+    return (
+        f"{seconds / 3600.0:.1f} h"
+        if seconds < 172_800.0
+        else f"{seconds / 86_400.0:.1f} d"
+    )
 
 
 def _done(item: Document) -> str:
-    done, total = number(item, "status", "done_iterations"), number(item, "status", "iterations")
+    done, total = (
+        number(item, "status", "done_iterations"),
+        number(item, "status", "iterations"),
+    )
     # Rounded down: what is not done is not 100 %.
-    return "-" if done is None or not total else f"{int(1000.0 * done / total) / 10.0:.1f} %"
+    return (
+        "-"
+        if done is None or not total
+        else f"{int(1000.0 * done / total) / 10.0:.1f} %"
+    )
 
 
 def _ends(item: Document) -> ColouredCell:
     """Red where it would end after its deadline."""
-    left_s, waiting_s = number(item, "status", "remaining_s"), number(item, "status", "waiting_s")
+    left_s, waiting_s = (
+        number(item, "status", "remaining_s"),
+        number(item, "status", "waiting_s"),
+    )
     if left_s is not None:
-        ends, deadline = text(item, "status", "ends_at"), text(item, "status", "deadline_at")
-        is_late = bool(ends and deadline) and datetime.fromisoformat(ends) > datetime.fromisoformat(deadline)
-        return ColouredCell(text=f"in {span(left_s)}" + (", late" if is_late else ""), style=BAD if is_late else "")
+        ends, deadline = (
+            text(item, "status", "ends_at"),
+            text(item, "status", "deadline_at"),
+        )
+        is_late = bool(ends and deadline) and datetime.fromisoformat(
+            ends
+        ) > datetime.fromisoformat(deadline)
+        return ColouredCell(
+            text=f"in {span(left_s)}" + (", late" if is_late else ""),
+            style=BAD if is_late else "",
+        )
     if waiting_s:
         return ColouredCell(text=f"waits {span(waiting_s)}", style=WARN)
     return ColouredCell(text="-", style=FAINT)

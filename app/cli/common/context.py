@@ -62,18 +62,30 @@ class CliContext:
         if self.url_flag is not None:
             return Sourced(value=self.url_flag, origin="flag --url")
         if self.environment.get(URL_VARIABLE):
-            return Sourced(value=self.environment[URL_VARIABLE], origin=f"environment {URL_VARIABLE}")
+            return Sourced(
+                value=self.environment[URL_VARIABLE],
+                origin=f"environment {URL_VARIABLE}",
+            )
         return Sourced(value=DEFAULT_URL, origin="default")
 
     def token(self) -> Sourced:
         """The bearer token, or None with the places that were searched. Raises CliError for an unreadable file."""
         if self.token_file_flag is not None:
-            return Sourced(value=_read_token(self.token_file_flag), origin=f"flag --token-file {self.token_file_flag}")
+            return Sourced(
+                value=_read_token(self.token_file_flag),
+                origin=f"flag --token-file {self.token_file_flag}",
+            )
         if self.environment.get(TOKEN_VARIABLE):
-            return Sourced(value=self.environment[TOKEN_VARIABLE], origin=f"environment {TOKEN_VARIABLE}")
+            return Sourced(
+                value=self.environment[TOKEN_VARIABLE],
+                origin=f"environment {TOKEN_VARIABLE}",
+            )
         if self.environment.get(TOKEN_FILE_VARIABLE):
             path = Path(self.environment[TOKEN_FILE_VARIABLE])
-            return Sourced(value=_read_token(path), origin=f"environment {TOKEN_FILE_VARIABLE}, {path}")
+            return Sourced(
+                value=_read_token(path),
+                origin=f"environment {TOKEN_FILE_VARIABLE}, {path}",
+            )
         path = self.saved_token_path()
         if path.exists():
             return Sourced(value=_read_token(path), origin=f"file {path}")
@@ -106,5 +118,8 @@ def _read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read the token file {path}: {error}") from error
     if not token:
-        raise CliError(f"the token file {path} is empty", hint="make a token with `plimsoll token create`")
+        raise CliError(
+            f"the token file {path} is empty",
+            hint="make a token with `plimsoll token create`",
+        )
     return token

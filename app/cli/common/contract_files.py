@@ -43,4 +43,6 @@ def _read(path: Path) -> bytes:
         content = sys.stdin.buffer.read() if path == STDIO else path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP) else content
     except (OSError, EOFError, zlib.error) as error:
-        raise CliError(f"cannot read {_name(path)}: {getattr(error, 'strerror', None) or error}") from error
+        raise CliError(
+            f"cannot read {_name(path)}: {getattr(error, 'strerror', None) or error}"
+        ) from error

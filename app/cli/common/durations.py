@@ -13,7 +13,9 @@ def parse_duration(words: str) -> timedelta:
     """`90s`, `15m`, `24h`, `7d`, `2w` or `1h30m`. Raises BadParameter."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", words)
     if not parts or "".join(number + unit for number, unit in parts) != words:
-        raise typer.BadParameter(f"{words!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m")
+        raise typer.BadParameter(
+            f"{words!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m"
+        )
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= LONGEST.total_seconds():
         raise typer.BadParameter(f"{words!r} must be above 0 and at most 100 years")

@@ -43,7 +43,9 @@ def write_text(path: Path, text: str, *, stream: TextIO) -> None:
     stream.write(f"Wrote {path}\n")
 
 
-def write_csv(path: Path, rows: Iterable[Sequence[str]], *, notes: Sequence[str] = ()) -> None:
+def write_csv(
+    path: Path, rows: Iterable[Sequence[str]], *, notes: Sequence[str] = ()
+) -> None:
     """Write rows as CSV below their notes, and say so unless it is stdout; a name in .gz is packed. Raises CliError."""
     if path == STDIO:
         with standard_output() as stdout:
@@ -81,7 +83,9 @@ def give_up_stdout() -> None:
         os.close(nowhere)
 
 
-def _write_rows(stream: TextIO, rows: Iterable[Sequence[str]], notes: Sequence[str]) -> None:
+def _write_rows(
+    stream: TextIO, rows: Iterable[Sequence[str]], notes: Sequence[str]
+) -> None:
     stream.writelines(f"# {note}\n" for note in notes)
     csv.writer(stream, lineterminator="\n").writerows(rows)
 

@@ -12,12 +12,18 @@ PLANNED_LEVEL = 0.95
 def show_forecast_line(forecast: Document) -> None:
     """`forecast: seasonal_daily, p95 55.7 rps in 5 s (heard 1 s ago)`, or why there is none."""
     telemetry = telemetry_cell(forecast)
-    planned = [entry for entry in documents(forecast.get("quantiles")) if number(entry, "level") == PLANNED_LEVEL]
+    planned = [
+        entry
+        for entry in documents(forecast.get("quantiles"))
+        if number(entry, "level") == PLANNED_LEVEL
+    ]
     if not planned:
         show_line("forecast: none, ", telemetry)
         return
     (rate,) = rate_texts([number(planned[0], "rate_rps") or 0.0])
-    ahead = f"p{100 * PLANNED_LEVEL:g} {rate} rps in {number(forecast, 'horizon_s'):g} s"
+    ahead = (
+        f"p{100 * PLANNED_LEVEL:g} {rate} rps in {number(forecast, 'horizon_s'):g} s"
+    )
     show_line(f"forecast: {text(forecast, 'technique')}, {ahead} (", telemetry, ")")
 
 
@@ -25,13 +31,22 @@ def telemetry_cell(forecast: Document) -> ColouredCell:
     """Whether anybody reports of the service; a quiet one and one that nobody reports of are told apart."""
     silent_s = number(forecast, "silent_for_s")
     if text(forecast, "telemetry") == "heard":
-        rates_rps = [number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))]
+        rates_rps = [
+            number(entry, "rate_rps") for entry in documents(forecast.get("quantiles"))
+        ]
         return ColouredCell(
-            text=f"heard {silent_s:.0f} s ago" + ("" if any(rates_rps) else ", quiet: no requests"), style=GOOD
+            text=f"heard {silent_s:.0f} s ago"
+            + ("" if any(rates_rps) else ", quiet: no requests"),
+            style=GOOD,
         )
     if silent_s is None:
-        return ColouredCell(text="no node reported it in the last minutes; the planned rate stays", style=BAD)
-    return ColouredCell(text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD)
+        return ColouredCell(
+            text="no node reported it in the last minutes; the planned rate stays",
+            style=BAD,
+        )
+    return ColouredCell(
+        text=f"reports stopped {silent_s:.0f} s ago; the planned rate stays", style=BAD
+    )
 
 
 def rate_texts(rates_rps: Sequence[float]) -> list[str]:

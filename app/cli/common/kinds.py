@@ -45,15 +45,28 @@ class CommandKind:
         """Path of the list."""
         return f"/api/v1/{self.path}"
 
-    def table(self, items: Sequence[Document], *, wide: bool) -> tuple[tuple[Heading, ...], list[Cells]]:
+    def table(
+        self, items: Sequence[Document], *, wide: bool
+    ) -> tuple[tuple[Heading, ...], list[Cells]]:
         """Headings and rows."""
         if not wide:
             return self.headings, [self.row(item) for item in items]
         headings = (*self.headings[:-1], *self.wide_headings, self.headings[-1])
-        return headings, [(*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1]) for item in items]
+        return headings, [
+            (*self.row(item)[:-1], *self.wide_row(item), self.row(item)[-1])
+            for item in items
+        ]
 
 
-DECISIVE_STATES = ("proposed", "approved", "target", "superseded", "refused", "rejected", "lost")
+DECISIVE_STATES = (
+    "proposed",
+    "approved",
+    "target",
+    "superseded",
+    "refused",
+    "rejected",
+    "lost",
+)
 """Of plans; those in state kept changed nothing, and come at every tick."""
 
 
@@ -61,12 +74,17 @@ def find_kind(word: str) -> CommandKind:
     """The kind that a user means: `service`, `Services`, `svc`, `gpu_type`. Raises BadParameter."""
     wanted = word.lower().replace("-", "").replace("_", "")
     for kind in KINDS:
-        if wanted in {name.lower().replace("-", "") for name in (kind.name, kind.path, *kind.aliases)}:
+        if wanted in {
+            name.lower().replace("-", "")
+            for name in (kind.name, kind.path, *kind.aliases)
+        }:
             return kind
     names = [kind.path for kind in KINDS]
     close = get_close_matches(word.lower(), names, n=1)
     guess = f"did you mean {close[0]}? The" if close else "the"
-    raise typer.BadParameter(f"unknown kind {word!r}; {guess} kinds are {', '.join(names)}")
+    raise typer.BadParameter(
+        f"unknown kind {word!r}; {guess} kinds are {', '.join(names)}"
+    )
 
 
 def kind_names() -> list[str]:
@@ -76,7 +94,10 @@ def kind_names() -> list[str]:
 
 def _headings(*titles: str) -> tuple[Heading, ...]:
     """Headings by title; a `>` before one aligns its column at the right."""
-    return tuple(Heading(title.removeprefix(">"), right=title.startswith(">")) for title in titles)
+    return tuple(
+        Heading(title.removeprefix(">"), right=title.startswith(">"))
+        for title in titles
+    )
 
 
 KINDS = (
@@ -84,9 +105,18 @@ KINDS = (
         name="Service",
         path="services",
         aliases=("svc",),
-        headings=_headings("name", "network", "slo", ">rps", ">slo met", ">replicas", "ready"),
+        headings=_headings(
+            "name", "network", "slo", ">rps", ">slo met", ">replicas", "ready"
+        ),
         row=columns.service_row,
-        wide_headings=_headings("project", ">priority", "mode", ">planned rps", ">latency ms", "replicas by type"),
+        wide_headings=_headings(
+            "project",
+            ">priority",
+            "mode",
+            ">planned rps",
+            ">latency ms",
+            "replicas by type",
+        ),
         wide_row=columns.service_wide_cells,
         is_deletable=True,
     ),
@@ -95,7 +125,16 @@ KINDS = (
         path="tasks",
         headings=_headings("name", "network", "state", ">done", ">sm %", "gpu", "ends"),
         row=task_columns.task_row,
-        wide_headings=_headings("project", "kind", ">priority", ">per s", "deadline", ">waited", ">starts", ">swaps"),
+        wide_headings=_headings(
+            "project",
+            "kind",
+            ">priority",
+            ">per s",
+            "deadline",
+            ">waited",
+            ">starts",
+            ">swaps",
+        ),
         wide_row=task_columns.task_wide_cells,
         is_deletable=True,
     ),
@@ -119,7 +158,9 @@ KINDS = (
     CommandKind(
         name="GpuType",
         path="gpu-types",
-        headings=_headings("name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"),
+        headings=_headings(
+            "name", ">price/h", ">memory mib", ">idle w", ">cap w", "clocks mhz"
+        ),
         row=columns.gpu_type_row,
         wide_headings=_headings(">sm step", "provenance"),
         wide_row=columns.gpu_type_wide_cells,
@@ -153,21 +194,34 @@ KINDS = (
     CommandKind(
         name="Budget",
         path="budgets",
-        headings=_headings("name", "of", ">limit", "period", ">spent", ">used", ">at present plan", "when spent"),
+        headings=_headings(
+            "name",
+            "of",
+            ">limit",
+            "period",
+            ">spent",
+            ">used",
+            ">at present plan",
+            "when spent",
+        ),
         row=columns.budget_row,
         is_deletable=True,
     ),
     CommandKind(
         name="Webhook",
         path="webhooks",
-        headings=_headings("name", "events", "enabled", ">waiting", "delivered", "last error"),
+        headings=_headings(
+            "name", "events", "enabled", ">waiting", "delivered", "last error"
+        ),
         row=columns.webhook_row,
         is_deletable=True,
     ),
     CommandKind(
         name="Policy",
         path="policies",
-        headings=_headings("name", "policy", "mode", "paused", ">period s", "objective", ">version"),
+        headings=_headings(
+            "name", "policy", "mode", "paused", ">period s", "objective", ">version"
+        ),
         row=columns.policy_row,
         wide_headings=_headings("groups"),
         wide_row=columns.policy_wide_cells,
@@ -176,7 +230,9 @@ KINDS = (
     CommandKind(
         name="Plan",
         path="plans",
-        headings=_headings(">id", "at", "state", "status", ">cost/h", ">gap %", "reason or method"),
+        headings=_headings(
+            ">id", "at", "state", "status", ">cost/h", ">gap %", "reason or method"
+        ),
         row=columns.plan_row,
         wide_headings=_headings("policy", ">generation", ">ms"),
         wide_row=columns.plan_wide_cells,

@@ -18,11 +18,15 @@ from app.postgres.files import DataDirLayout
 def load_settings(**flags: object) -> Settings:
     """The settings; flags that are None do not count. Raises CliError, which names the variable."""
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
+        return Settings(
+            **{name: value for name, value in flags.items() if value is not None}
+        )  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0]) if wrong["loc"] else "settings"
-        raise CliError(f"PLIMSOLL_{name.upper()}: {wrong['msg']}, not {wrong['input']!r}") from error
+        raise CliError(
+            f"PLIMSOLL_{name.upper()}: {wrong['msg']}, not {wrong['input']!r}"
+        ) from error
 
 
 @contextmanager
@@ -80,5 +84,11 @@ def _errors_explained(place: str) -> Iterator[None]:
     except Unavailable as error:
         # libpq repeats the reason for every address that it tried.
         reason = str(getattr(error.__cause__, "orig", error)).strip().splitlines()[0]
-        hint = "check PLIMSOLL_DATABASE_URL" if "PLIMSOLL_DATABASE_URL" in os.environ else "see `plimsoll doctor`"
-        raise CliError(f"the database does not answer ({place}): {reason}", hint=hint) from error
+        hint = (
+            "check PLIMSOLL_DATABASE_URL"
+            if "PLIMSOLL_DATABASE_URL" in os.environ
+            else "see `plimsoll doctor`"
+        )
+        raise CliError(
+            f"the database does not answer ({place}): {reason}", hint=hint
+        ) from error

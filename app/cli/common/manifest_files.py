@@ -62,7 +62,9 @@ class Complaint:
 class ManifestErrors(CliError):
     """Manifests, or what else is read like them, that cannot be used; one line for each complaint."""
 
-    def __init__(self, complaints: Sequence[Complaint], *, what: str = "the manifests") -> None:
+    def __init__(
+        self, complaints: Sequence[Complaint], *, what: str = "the manifests"
+    ) -> None:
         lines = [str(complaint) for complaint in complaints]
         title = f"{what} cannot be used:" if len(lines) > 1 else ""
         super().__init__("\n  ".join([title, *lines]) if title else lines[0])
@@ -87,7 +89,12 @@ class FileManifest:
 
     def complaint(self, path: FieldPath, problem: str) -> Complaint:
         """A complaint about one of its fields."""
-        return Complaint(file=self.file, line=self.document.line(path), field=dotted(path), problem=problem)
+        return Complaint(
+            file=self.file,
+            line=self.document.line(path),
+            field=dotted(path),
+            problem=problem,
+        )
 
 
 def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
@@ -111,7 +118,9 @@ def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
         raise CliError(
             f"there is no manifest in {', '.join('stdin' if str(source) == '-' else str(source) for source in sources)}"
         )
-    return tuple(sorted(found, key=lambda entry: manifests.APPLY_ORDER.index(entry.kind)))
+    return tuple(
+        sorted(found, key=lambda entry: manifests.APPLY_ORDER.index(entry.kind))
+    )
 
 
 def _complain_to(complaints: list[Complaint], file: str) -> Complain:
@@ -133,37 +142,54 @@ def _texts(sources: Sequence[Path]) -> Iterator[tuple[str, str]]:
             except OSError as error:
                 raise CliError(f"cannot read {path}: {error.strerror}") from error
             except UnicodeDecodeError as error:
-                raise CliError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+                raise CliError(
+                    f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+                ) from error
 
 
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    found = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    found = sorted(
+        path for path in source.iterdir() if path.suffix in SUFFIXES and path.is_file()
+    )
     if not found:
-        raise CliError(f"the folder {source} has no file that ends with {', '.join(SUFFIXES)}")
+        raise CliError(
+            f"the folder {source} has no file that ends with {', '.join(SUFFIXES)}"
+        )
     return found
 
 
 def _manifest(file: str, document: Document) -> FileManifest | list[Complaint]:
     def complaint(path: FieldPath, problem: str) -> Complaint:
-        return Complaint(file=file, line=document.line(path), field=dotted(path), problem=problem)
+        return Complaint(
+            file=file, line=document.line(path), field=dotted(path), problem=problem
+        )
 
     if not isinstance(document.value, dict):
-        return [complaint((), "must be an object with apiVersion, kind, metadata and spec")]
+        return [
+            complaint((), "must be an object with apiVersion, kind, metadata and spec")
+        ]
     kind = document.value.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         return [complaint(("kind",), unknown_kind(kind, list(KINDS)))]
     complaints = []
     if "apiVersion" not in document.value:
-        complaints.append(complaint(("apiVersion",), f"this field is missing; write {manifests.API_VERSION}"))
+        complaints.append(
+            complaint(
+                ("apiVersion",), f"this field is missing; write {manifests.API_VERSION}"
+            )
+        )
     # Only the server writes the status, which `get -o yaml` prints.
     written = {key: value for key, value in document.value.items() if key != "status"}
     try:
         manifest = TypeAdapter[AnyManifest](KINDS[kind]).validate_python(written)
     except ValidationError as error:
         found = error.errors()
-        return complaints + [complaint(entry["loc"], remedy(KINDS[kind], entry["loc"], entry)) for entry in found]
+        return complaints + [
+            complaint(entry["loc"], remedy(KINDS[kind], entry["loc"], entry))
+            for entry in found
+        ]
     return complaints or FileManifest(manifest=manifest, file=file, document=document)
 
 
@@ -174,10 +200,15 @@ def _repeats(found: Sequence[FileManifest]) -> Iterator[Complaint]:
         earlier = first.setdefault((entry.kind, entry.name), entry)
         if earlier is not entry:
             place = f"{earlier.file}:{earlier.document.line(path)}"
-            yield entry.complaint(path, f"{entry.kind} {entry.name} is in {place} already; keep one of them")
+            yield entry.complaint(
+                path,
+                f"{entry.kind} {entry.name} is in {place} already; keep one of them",
+            )
 
 
 def pointer_path(pointer: str) -> FieldPath:
     """The path of an RFC 6901 pointer, so that the API's complaints get a line, too."""
-    parts = (part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+    parts = (
+        part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]
+    )
     return tuple(int(part) if part.isdigit() else part for part in parts)

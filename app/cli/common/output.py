@@ -63,25 +63,57 @@ def console(stream: TextIO | None = None, *, min_width: int = 0) -> Console:
     file = stream or sys.stdout
     found = Console(file=file, highlight=False, emoji=False, markup=False)
     if not found.is_terminal:
-        return Console(file=file, highlight=False, emoji=False, markup=False, width=PIPE_WIDTH, no_color=True)
+        return Console(
+            file=file,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            width=PIPE_WIDTH,
+            no_color=True,
+        )
     if found.width < min_width:
-        return Console(file=file, highlight=False, emoji=False, markup=False, width=min_width)
+        return Console(
+            file=file, highlight=False, emoji=False, markup=False, width=min_width
+        )
     return found
 
 
-def show_table(headings: Sequence[Heading], rows: Sequence[Cells], *, stream: TextIO | None = None) -> None:
+def show_table(
+    headings: Sequence[Heading], rows: Sequence[Cells], *, stream: TextIO | None = None
+) -> None:
     """Print rows under headings; the last column holds the longest text."""
-    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold", show_edge=False)
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, len(GAP), 0, 0),
+        header_style="bold",
+        show_edge=False,
+    )
     for heading in headings[:-1]:
-        table.add_column(heading.title.upper(), justify="right" if heading.right else "left", no_wrap=True)
-    table.add_column(headings[-1].title.upper(), justify="right" if headings[-1].right else "left", overflow="fold")
+        table.add_column(
+            heading.title.upper(),
+            justify="right" if heading.right else "left",
+            no_wrap=True,
+        )
+    table.add_column(
+        headings[-1].title.upper(),
+        justify="right" if headings[-1].right else "left",
+        overflow="fold",
+    )
     texts = [[_text(cell) for cell in row] for row in rows]
     for row in texts:
         table.add_row(*row)
-    columns = [[Text(heading.title), *cells] for heading, *cells in zip(headings, *texts, strict=True)]
+    columns = [
+        [Text(heading.title), *cells]
+        for heading, *cells in zip(headings, *texts, strict=True)
+    ]
     # A terminal too narrow for the other columns wraps whole lines, which beats cells that end in dots.
-    fixed = sum(max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1])
-    _print_without_trailing_blanks(table, console(stream, min_width=fixed + NARROWEST_TEXT))
+    fixed = sum(
+        max(cell.cell_len for cell in column) + len(GAP) for column in columns[:-1]
+    )
+    _print_without_trailing_blanks(
+        table, console(stream, min_width=fixed + NARROWEST_TEXT)
+    )
 
 
 def show_line(*cells: str | ColouredCell, stream: TextIO | None = None) -> None:
@@ -117,12 +149,21 @@ def show_yaml(documents: Sequence[object]) -> None:
     class Dumper(yaml.SafeDumper):
         """Block style, but for lists of scalars: a row of a profile stays on its line."""
 
-        def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        def represent_sequence(
+            self, tag: str, sequence: Any, flow_style: bool | None = None
+        ) -> yaml.SequenceNode:
             is_flat = all(isinstance(entry, int | float | str) for entry in sequence)
-            return super().represent_sequence(tag, sequence, flow_style=is_flat or flow_style)
+            return super().represent_sequence(
+                tag, sequence, flow_style=is_flat or flow_style
+            )
 
     text = yaml.dump_all(
-        documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
+        documents,
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=100,
     )
     sys.stdout.write(text)
 

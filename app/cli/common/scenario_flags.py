@@ -36,11 +36,24 @@ class Flags:
 
     def is_any(self) -> bool:
         """Whether anything is asked."""
-        return any((self.demand, self.rate, self.gpus, self.price, self.slo, self.service, self.without))
+        return any(
+            (
+                self.demand,
+                self.rate,
+                self.gpus,
+                self.price,
+                self.slo,
+                self.service,
+                self.without,
+            )
+        )
 
 
 def read_scenarios(
-    flags: Flags, *, is_together: bool, read_service: Callable[[Path], tuple[str, object]]
+    flags: Flags,
+    *,
+    is_together: bool,
+    read_service: Callable[[Path], tuple[str, object]],
 ) -> list[Document]:
     """The scenarios; all of them in one where they are asked together.
 
@@ -49,15 +62,34 @@ def read_scenarios(
     """
     services = dict(read_service(path) for path in flags.service)
     rates = [parse_pairs(text, "--rate", parse_rate) for text in flags.rate]
-    asked: list[Document] = [{"demand_factor": parse_pairs(text, "--demand", parse_factor)} for text in flags.demand]
-    own = {name: rate for pairs in rates for name, rate in pairs.items() if name in services}
-    others = [{name: rate for name, rate in pairs.items() if name not in services} for pairs in rates]
+    asked: list[Document] = [
+        {"demand_factor": parse_pairs(text, "--demand", parse_factor)}
+        for text in flags.demand
+    ]
+    own = {
+        name: rate
+        for pairs in rates
+        for name, rate in pairs.items()
+        if name in services
+    }
+    others = [
+        {name: rate for name, rate in pairs.items() if name not in services}
+        for pairs in rates
+    ]
     asked += [{"demand_rps": pairs} for pairs in others if pairs]
     asked += [{"gpus": parse_pairs(text, "--gpus", _more)} for text in flags.gpus]
-    asked += [{"price_usd_per_hour": parse_pairs(text, "--price", _positive)} for text in flags.price]
+    asked += [
+        {"price_usd_per_hour": parse_pairs(text, "--price", _positive)}
+        for text in flags.price
+    ]
     asked += [{"slo_ms": parse_pairs(text, "--slo", _positive)} for text in flags.slo]
     for name, entry in services.items():
-        asked.append({"services": [entry], **({"demand_rps": {name: own[name]}} if name in own else {})})
+        asked.append(
+            {
+                "services": [entry],
+                **({"demand_rps": {name: own[name]}} if name in own else {}),
+            }
+        )
     asked += [{"without": names.split(",")} for names in flags.without]
     return [_together(asked)] if is_together and asked else asked
 
@@ -85,16 +117,22 @@ def _together(asked: Sequence[Document]) -> Document:
     return whole
 
 
-def parse_pairs(text: str, flag: str, read: Callable[[str], float | int]) -> Mapping[str, float | int]:
+def parse_pairs(
+    text: str, flag: str, read: Callable[[str], float | int]
+) -> Mapping[str, float | int]:
     """`a=1,b=2` of an option. read: raises ValueError for what is no value. Raises BadParameter."""
     found: dict[str, float | int] = {}
     for name, value in _split(text, flag):
         try:
             figure = read(value)
         except ValueError as error:
-            raise typer.BadParameter(f"{text!r}: {error}", param_hint=f"'{flag}'") from error
+            raise typer.BadParameter(
+                f"{text!r}: {error}", param_hint=f"'{flag}'"
+            ) from error
         if name in found:
-            raise typer.BadParameter(f"{text!r} names {name} twice", param_hint=f"'{flag}'")
+            raise typer.BadParameter(
+                f"{text!r} names {name} twice", param_hint=f"'{flag}'"
+            )
         found[name] = figure
     return found
 
@@ -104,14 +142,19 @@ def _split(text: str, flag: str) -> Iterator[tuple[str, str]]:
         name, equals, value = part.partition("=")
         if not name.strip() or not equals:
             example = {"--gpus": "A100=+1", "--price": "A100=3.5"}.get(flag, "chat=2")
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE, such as {example}", param_hint=f"'{flag}'")
+            raise typer.BadParameter(
+                f"{text!r} is not NAME=VALUE, such as {example}", param_hint=f"'{flag}'"
+            )
         yield name.strip(), value.strip()
 
 
 def _refuse_repeats(field: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise typer.BadParameter(f"{name} is given twice, which --together cannot mean", param_hint=FLAGS[field])
+            raise typer.BadParameter(
+                f"{name} is given twice, which --together cannot mean",
+                param_hint=FLAGS[field],
+            )
 
 
 def _number(value: str, least: float, words: str) -> float:
@@ -126,7 +169,11 @@ def _number(value: str, least: float, words: str) -> float:
 
 def parse_factor(value: str) -> float:
     """`1.5`, `x1.5` or `×1.5`, 0 or more. Raises ValueError."""
-    return _number(value.removeprefix("x").removeprefix("×"), 0.0, "a factor of 0 or more, such as 1.5")
+    return _number(
+        value.removeprefix("x").removeprefix("×"),
+        0.0,
+        "a factor of 0 or more, such as 1.5",
+    )
 
 
 def parse_rate(value: str) -> float:

@@ -9,7 +9,12 @@ from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import WARN, ColouredCell, show_line
 
-PlanId = Annotated[int, typer.Argument(metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them")]
+PlanId = Annotated[
+    int,
+    typer.Argument(
+        metavar="PLAN", min=1, help="Id of a plan; `plimsoll get plans` lists them"
+    ),
+]
 POLICY = "default"
 
 
@@ -26,7 +31,12 @@ def reject(context: typer.Context, plan: PlanId) -> None:
 def rollback(
     context: typer.Context,
     plan: Annotated[
-        int | None, typer.Argument(metavar="PLAN", min=1, help="Id of a plan that was in force; absent: the one before")
+        int | None,
+        typer.Argument(
+            metavar="PLAN",
+            min=1,
+            help="Id of a plan that was in force; absent: the one before",
+        ),
     ] = None,
 ) -> None:
     """Put an earlier plan back in force, bound anew to the fleet of now.
@@ -36,10 +46,14 @@ def rollback(
     with Api(cli_context(context)) as api:
         chosen = _newest_before(api) if plan is None else plan
         answer = api.post(f"/api/v1/plans/{chosen}/restore")
-    show_line(f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it.")
+    show_line(
+        f"Plan {chosen} is restored as plan {dig(answer, 'plan', 'id')}; the next tick pushes it."
+    )
     warnings = answer.get("warnings")
     for warning in warnings if isinstance(warnings, list) else []:
-        show_line(ColouredCell(text=f"  not kept at the demand of now: {warning}", style=WARN))
+        show_line(
+            ColouredCell(text=f"  not kept at the demand of now: {warning}", style=WARN)
+        )
     if answer.get("mode_before") != answer.get("mode"):
         words = "The policy is in mode approve now: new plans wait for you. Apply a Policy with mode auto to end that."
         show_line(ColouredCell(text=words, style=WARN))
@@ -48,7 +62,10 @@ def rollback(
 def _newest_before(api: Api) -> int:
     found = api.first("/api/v1/plans", 1, {"state": "superseded"})
     if not found:
-        raise CliError("no plan was in force before the present one", hint="`plimsoll get plans` lists them")
+        raise CliError(
+            "no plan was in force before the present one",
+            hint="`plimsoll get plans` lists them",
+        )
     return int(number(found[0], "id") or 0)
 
 
@@ -58,7 +75,9 @@ def pause(context: typer.Context) -> None:
     Nodes keep what they run, and keep enforcing it.
     """
     _act(context, "pause")
-    show_line("The control loop is paused; nodes keep what they run. `plimsoll resume` lets it go on.")
+    show_line(
+        "The control loop is paused; nodes keep what they run. `plimsoll resume` lets it go on."
+    )
 
 
 def resume(context: typer.Context) -> None:

@@ -52,7 +52,9 @@ MAX_LINES = 4
 """Of limits that hold back one service."""
 
 
-def show_explanation(answer: Document, services: Sequence[Document], *, is_whole: bool) -> None:
+def show_explanation(
+    answer: Document, services: Sequence[Document], *, is_whole: bool
+) -> None:
     """Print an explanation; not whole: of the services only."""
     unit = text(answer, "price_unit")
     for message in _texts(answer.get("messages")):
@@ -63,12 +65,26 @@ def show_explanation(answer: Document, services: Sequence[Document], *, is_whole
     names = {text(service, "service") for service in services}
     gpus = documents(answer.get("gpus"))
     if not is_whole:
-        gpus = [gpu for gpu in gpus if any(text(each, "service") in names for each in documents(gpu.get("replicas")))]
+        gpus = [
+            gpu
+            for gpu in gpus
+            if any(
+                text(each, "service") in names
+                for each in documents(gpu.get("replicas"))
+            )
+        ]
     if is_whole:
         _show_gpu_types(documents(answer.get("gpu_types")), unit)
-    _show_gpus(gpus, unit, int(number(answer, "kinds_left_out") or 0) if is_whole else 0)
+    _show_gpus(
+        gpus, unit, int(number(answer, "kinds_left_out") or 0) if is_whole else 0
+    )
     reliefs = documents(answer.get("reliefs"))
-    _show_reliefs(reliefs if is_whole else [relief for relief in reliefs if text(relief, "subject") in names], unit)
+    _show_reliefs(
+        reliefs
+        if is_whole
+        else [relief for relief in reliefs if text(relief, "subject") in names],
+        unit,
+    )
     if is_whole:
         _show_losses(answer.get("losses"))
         _show_steps(documents(answer.get("steps")))
@@ -79,17 +95,33 @@ def priced(value: float | None, unit: str, digits: int = 4) -> str:
     """An amount in the unit of the prices."""
     if value is None:
         return "-"
-    return f"{usd(value, digits)}/h" if unit == "usd_per_hour" else f"{amount(value)} weighted rps"
+    return (
+        f"{usd(value, digits)}/h"
+        if unit == "usd_per_hour"
+        else f"{amount(value)} weighted rps"
+    )
 
 
 def _show_service(service: Document, unit: str) -> None:
-    capacity, planned = number(service, "capacity_rps"), number(service, "planned_rps") or 0.0
+    capacity, planned = (
+        number(service, "capacity_rps"),
+        number(service, "planned_rps") or 0.0,
+    )
     figures = ", ".join(
         f"{title} {amount(number(service, key))} rps"
-        for title, key in (("demand", "demand_rps"), ("planned", "planned_rps"), ("capacity", "capacity_rps"))
+        for title, key in (
+            ("demand", "demand_rps"),
+            ("planned", "planned_rps"),
+            ("capacity", "capacity_rps"),
+        )
     )
-    slack = "" if capacity is None else f" (slack {amount(max(0.0, capacity - planned))})"
-    show_line(ColouredCell(text=f"\n{text(service, 'service')}", style="bold"), f"  {figures}{slack}")
+    slack = (
+        "" if capacity is None else f" (slack {amount(max(0.0, capacity - planned))})"
+    )
+    show_line(
+        ColouredCell(text=f"\n{text(service, 'service')}", style="bold"),
+        f"  {figures}{slack}",
+    )
     _show_price(service, unit)
     show_line("  limit: ", text(service, "limit"))
     for entry in _bindings(service, unit):
@@ -103,34 +135,63 @@ def _show_service(service: Document, unit: str) -> None:
     titles = ("sm %", "batch", "rps each", "can take", "exec ms")
     rows = [_group(entry) for entry in documents(service.get("replicas"))]
     if rows:
-        show_table([Heading("  replicas"), *(Heading(title, True) for title in titles), Heading("beside")], rows)
+        show_table(
+            [
+                Heading("  replicas"),
+                *(Heading(title, True) for title in titles),
+                Heading("beside"),
+            ],
+            rows,
+        )
 
 
 def _bindings(service: Document, unit: str) -> list[Document]:
     """Those that hold back most replicas; none where to carry more would be worth nothing."""
     worth = number(service, "worth_per_rps")
-    if worth is not None and worth < (_MIN_USD if unit == "usd_per_hour" else _MIN_WEIGHT):
+    if worth is not None and worth < (
+        _MIN_USD if unit == "usd_per_hour" else _MIN_WEIGHT
+    ):
         return []
-    found = sorted(documents(service.get("bindings")), key=lambda entry: -(number(entry, "replicas") or 0.0))
+    found = sorted(
+        documents(service.get("bindings")),
+        key=lambda entry: -(number(entry, "replicas") or 0.0),
+    )
     return found[:MAX_LINES]
 
 
 def _show_price(service: Document, unit: str) -> None:
-    worth, more = number(service, "worth_per_rps"), number(service, "price_per_rps") or 0.0
+    worth, more = (
+        number(service, "worth_per_rps"),
+        number(service, "price_per_rps") or 0.0,
+    )
     replica = number(service, "price_per_replica") or 0.0
     if worth is None:
         return
     if unit == "usd_per_hour":
-        costs = f"one more costs {usd(more, 5)}/h" if more >= _MIN_USD else "one more costs nothing: there is room"
+        costs = (
+            f"one more costs {usd(more, 5)}/h"
+            if more >= _MIN_USD
+            else "one more costs nothing: there is room"
+        )
         is_worth = f"{usd(worth, 5)}/h" if worth >= _MIN_USD else "nothing"
         show_line(f"  price: a request per second is worth {is_worth}; {costs}")
     else:
-        takes = f"takes {amount(more, 3)} from others" if more >= _MIN_WEIGHT else "takes nothing from others"
-        show_line(f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}")
+        takes = (
+            f"takes {amount(more, 3)} from others"
+            if more >= _MIN_WEIGHT
+            else "takes nothing from others"
+        )
+        show_line(
+            f"  price: a request per second is worth {amount(worth, 3)} weighted rps; one more {takes}"
+        )
     if replica > 0.0:
-        show_line(f"  price: one replica fewer that must run saves {priced(replica, unit)} at most")
+        show_line(
+            f"  price: one replica fewer that must run saves {priced(replica, unit)} at most"
+        )
     if replica < 0.0:
-        show_line(f"  price: one replica more that may run saves {priced(-replica, unit)} at most")
+        show_line(
+            f"  price: one replica more that may run saves {priced(-replica, unit)} at most"
+        )
 
 
 def _group(entry: Document) -> Cells:
@@ -149,7 +210,12 @@ def _show_gpu_types(types: Sequence[Document], unit: str) -> None:
     if not types:
         return
     show_line(ColouredCell(text="\nGPU types", style="bold"))
-    headings = [Heading("GPU type"), Heading("used", True), Heading("of", True), Heading("price/h", True)]
+    headings = [
+        Heading("GPU type"),
+        Heading("used", True),
+        Heading("of", True),
+        Heading("price/h", True),
+    ]
     rows: list[Cells] = []
     for entry in types:
         worth = number(entry, "worth_of_one_more")
@@ -164,7 +230,11 @@ def _show_gpu_types(types: Sequence[Document], unit: str) -> None:
                 words,
             )
         )
-    one_more = "one more saves at most" if unit != "weighted_rps" else "one more serves at most"
+    one_more = (
+        "one more saves at most"
+        if unit != "weighted_rps"
+        else "one more serves at most"
+    )
     show_table([*headings, Heading(one_more, True)], rows)
 
 
@@ -175,7 +245,12 @@ def _show_gpus(gpus: Sequence[Document], unit: str, left_out: int) -> None:
     for gpu in gpus:
         _show_gpu(gpu, unit)
     if left_out:
-        show_line(ColouredCell(text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out", style=FAINT))
+        show_line(
+            ColouredCell(
+                text=f"\n{count(left_out, 'kind')} of GPUs that cost less left out",
+                style=FAINT,
+            )
+        )
 
 
 def _show_gpu(gpu: Document, unit: str) -> None:
@@ -183,14 +258,25 @@ def _show_gpu(gpu: Document, unit: str) -> None:
     loss = number(gpu, "loss") or 0.0
     earns = f", earns {priced(price + stock - loss, unit)}"
     if unit == "usd_per_hour":
-        costs = f"costs {usd(price)}/h" + (f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else "")
+        costs = f"costs {usd(price)}/h" + (
+            f", is scarce ({priced(stock, unit)} more)" if stock > 0.0 else ""
+        )
     else:
         costs = f"forgoes {priced(stock, unit)} elsewhere"
     title = f"\n{plain(gpu.get('count'))} × {text(gpu, 'gpu_type')} at {plain(gpu.get('clock_mhz'))} MHz"
     show_line(ColouredCell(text=title, style="bold"), f"  each {costs}{earns}")
     if _shown_loss(loss, unit):
-        show_line(ColouredCell(text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide", style=WARN))
-    full = [RULES[text(use, "rule")] for use in documents(gpu.get("uses")) if use.get("is_full")]
+        show_line(
+            ColouredCell(
+                text=f"  {priced(loss, unit)} less than it costs: whole GPUs do not divide",
+                style=WARN,
+            )
+        )
+    full = [
+        RULES[text(use, "rule")]
+        for use in documents(gpu.get("uses"))
+        if use.get("is_full")
+    ]
     uses = ", ".join(_use(use) for use in documents(gpu.get("uses")))
     show_line(f"  uses {uses}")
     if full:
@@ -212,7 +298,11 @@ def _show_gpu(gpu: Document, unit: str) -> None:
 
 
 def _use(use: Document) -> str:
-    rule, used, limit = text(use, "rule"), number(use, "used") or 0.0, number(use, "limit") or 0.0
+    rule, used, limit = (
+        text(use, "rule"),
+        number(use, "used") or 0.0,
+        number(use, "limit") or 0.0,
+    )
     if rule == "sm":
         return f"{used:g} % of the SMs"
     if rule == "memory":
@@ -224,10 +314,16 @@ def _show_alternatives(alternatives: Sequence[Document], unit: str) -> None:
     if not alternatives:
         return
     rows = [
-        (f"  {CHANGES[text(each, 'change')]}", _dearer(number(each, "loss") or 0.0, unit), _pattern(each))
+        (
+            f"  {CHANGES[text(each, 'change')]}",
+            _dearer(number(each, "loss") or 0.0, unit),
+            _pattern(each),
+        )
         for each in alternatives
     ]
-    show_table([Heading("  instead"), Heading("would lose", True), Heading("running")], rows)
+    show_table(
+        [Heading("  instead"), Heading("would lose", True), Heading("running")], rows
+    )
 
 
 def _dearer(loss: float, unit: str) -> str:
@@ -241,7 +337,8 @@ def _shown_loss(loss: float, unit: str) -> bool:
 def _pattern(alternative: Document) -> str:
     replicas = documents(alternative.get("replicas"))
     runs = " + ".join(
-        f"{text(each, 'service')} {plain(each.get('sm_percent'))} % b{plain(each.get('batch'))}" for each in replicas
+        f"{text(each, 'service')} {plain(each.get('sm_percent'))} % b{plain(each.get('batch'))}"
+        for each in replicas
     )
     return f"{text(alternative, 'gpu_type')} {plain(alternative.get('clock_mhz'))} MHz: {runs}"
 
@@ -252,7 +349,11 @@ def _show_reliefs(reliefs: Sequence[Document], unit: str) -> None:
     show_line(ColouredCell(text="\nWhat would help", style="bold"))
     verb = "saves" if unit == "usd_per_hour" else "serves"
     rows = [
-        (text(each, "words"), priced(number(each, "saving"), unit, 3), BASES.get(text(each, "basis"), ""))
+        (
+            text(each, "words"),
+            priced(number(each, "saving"), unit, 3),
+            BASES.get(text(each, "basis"), ""),
+        )
         for each in reliefs
     ]
     show_table([Heading("if"), Heading(verb, True), Heading("estimated from")], rows)
@@ -263,14 +364,24 @@ def _show_losses(losses: object) -> None:
         return
     show_line(ColouredCell(text="\nWhat a loss would do", style="bold"))
     for many in ("gpus", "nodes"):
-        harmful, there = int(number(losses, f"harmful_{many}") or 0), int(number(losses, many) or 0)
+        harmful, there = (
+            int(number(losses, f"harmful_{many}") or 0),
+            int(number(losses, many) or 0),
+        )
         noun = many[:-1].replace("gpu", "GPU")
         if there:
-            words = "any can be lost without harm" if harmful == 0 else f"{harmful} of them would be missed"
+            words = (
+                "any can be lost without harm"
+                if harmful == 0
+                else f"{harmful} of them would be missed"
+            )
             show_line(f"{count(there, noun)} in use: {words}")
     worst = documents(dig(losses, "worst"))
     if worst:
-        rows = [(text(each, "words"), _shortfalls(documents(each.get("shortfalls")))) for each in worst]
+        rows = [
+            (text(each, "words"), _shortfalls(documents(each.get("shortfalls"))))
+            for each in worst
+        ]
         show_table([Heading("lost"), Heading("leaves unserved")], rows)
 
 
@@ -278,7 +389,9 @@ def _shortfalls(shortfalls: Sequence[Document]) -> str:
     shown = []
     for each in shortfalls[:_MAX_SHORTFALLS]:
         share = 100.0 * (number(each, "share") or 0.0)
-        shown.append(f"{text(each, 'service')} {amount(number(each, 'rate_rps'))} rps ({share:.0f} %)")
+        shown.append(
+            f"{text(each, 'service')} {amount(number(each, 'rate_rps'))} rps ({share:.0f} %)"
+        )
     more = len(shortfalls) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
@@ -297,7 +410,13 @@ def _show_steps(steps: Sequence[Document]) -> None:
         )
         for step in steps
     ]
-    headings = [Heading("technique"), Heading("method"), Heading("status"), Heading("ms", True), Heading("messages")]
+    headings = [
+        Heading("technique"),
+        Heading("method"),
+        Heading("status"),
+        Heading("ms", True),
+        Heading("messages"),
+    ]
     show_table(headings, rows)
 
 
@@ -305,18 +424,26 @@ def _show_changes(answer: Document) -> None:
     if answer.get("moves") is None and not answer.get("changes"):
         return
     show_line(ColouredCell(text="\nAgainst the plan before", style="bold"))
-    started, stopped = number(answer, "moves", "replicas_started"), number(answer, "moves", "replicas_stopped")
+    started, stopped = (
+        number(answer, "moves", "replicas_started"),
+        number(answer, "moves", "replicas_stopped"),
+    )
     cost = number(answer, "moves", "migration_cost_usd_per_hour") or 0.0
     if started or stopped:
         price = f"; the moves count as {usd(cost)}/h" if cost else ""
-        show_line(f"{count(int(started or 0), 'replica')} to start, {int(stopped or 0)} to stop{price}")
+        show_line(
+            f"{count(int(started or 0), 'replica')} to start, {int(stopped or 0)} to stop{price}"
+        )
     show_changes(documents(answer.get("changes")))
 
 
 def _show_violations(violations: Sequence[Document]) -> None:
     for entry in violations:
         words = f"  breaks {text(entry, 'rule')} at {text(entry, 'where')}: "
-        show_line(ColouredCell(text=words, style=BAD), ColouredCell(text=text(entry, "detail"), style=FAINT))
+        show_line(
+            ColouredCell(text=words, style=BAD),
+            ColouredCell(text=text(entry, "detail"), style=FAINT),
+        )
 
 
 def _texts(value: object) -> list[str]:

@@ -21,11 +21,15 @@ def curves_text(curves: Sequence[tuple[str, Sequence[Point]]]) -> str:
         f"<style>text{{font:11px sans-serif;fill:{_GREY}}}path{{fill:none}}</style>",
     ]
     for place, (title, points) in enumerate(curves):
-        lines += _chart(title, points, left=place * _WIDTH, colour=COLOURS[place % len(COLOURS)])
+        lines += _chart(
+            title, points, left=place * _WIDTH, colour=COLOURS[place % len(COLOURS)]
+        )
     return "\n".join([*lines, "</svg>\n"])
 
 
-def _chart(title: str, points: Sequence[Point], *, left: float, colour: str) -> Iterator[str]:
+def _chart(
+    title: str, points: Sequence[Point], *, left: float, colour: str
+) -> Iterator[str]:
     start, end = left + _LEFT, left + _WIDTH - _RIGHT
     base, top = _HEIGHT - _BOTTOM, _TOP
     last = max((episode for episode, _ in points), default=1.0)
@@ -35,7 +39,9 @@ def _chart(title: str, points: Sequence[Point], *, left: float, colour: str) -> 
 
     def at(point: Point) -> str:
         across = start + (end - start) * point[0] / last
-        return f"{across:.1f} {base + (top - base) * (point[1] - low) / (high - low):.1f}"
+        return (
+            f"{across:.1f} {base + (top - base) * (point[1] - low) / (high - low):.1f}"
+        )
 
     yield f'<text x="{left + 12:g}" y="16">{escape(title)}</text>'
     yield f'<path stroke="{_GREY}" d="M{start:g} {top:g}V{base:g}H{end:g}"/>'

@@ -36,7 +36,12 @@ _PLAIN_WIDTH = 80
 """Where stdout is no terminal."""
 
 PolicyName = Annotated[
-    str, typer.Argument(metavar="NAME", help="`plimsoll policy list` has them", autocompletion=lambda: [*policies()])
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="`plimsoll policy list` has them",
+        autocompletion=lambda: [*policies()],
+    ),
 ]
 
 app = typer.Typer(
@@ -72,18 +77,29 @@ def describe(name: PolicyName, output: Output = Format.TABLE) -> None:
 
 
 def _document(found: Card) -> dict[str, object]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(found).items()
+    }
 
 
 def _row(found: Card, *, is_wide: bool) -> Cells:
-    keeps = ColouredCell(text="yes", style=GOOD) if found.promises else ColouredCell(text="may not", style=BAD)
+    keeps = (
+        ColouredCell(text="yes", style=GOOD)
+        if found.promises
+        else ColouredCell(text="may not", style=BAD)
+    )
     wide = (found.source, ", ".join(found.needs) or "-") if is_wide else ()
     return found.name, keeps, found.title, *wide
 
 
 def _told(found: Card, width: int) -> list[str]:
     """The card as lines of at most so many characters."""
-    keeps = "yes" if found.promises else "not always: a real cluster's loop refuses plans that break a promise"
+    keeps = (
+        "yes"
+        if found.promises
+        else "not always: a real cluster's loop refuses plans that break a promise"
+    )
     facts = [
         ("source", found.source),
         ("decides", ", ".join(found.decides)),
@@ -91,12 +107,21 @@ def _told(found: Card, width: int) -> list[str]:
         ("techniques", ", ".join(f"solvers.{name}" for name in found.techniques)),
         ("needs", ", ".join(found.needs) or "nothing more"),
         ("good for", found.good_for),
-        *(("limits" if place == 0 else "", limit) for place, limit in enumerate(found.limits)),
+        *(
+            ("limits" if place == 0 else "", limit)
+            for place, limit in enumerate(found.limits)
+        ),
     ]
     lines = [f"{found.name}: {found.title}", ""]
     for label, words in facts:
         head, indent = f"{label + ':' if label else '':<{_LABEL}}", " " * _LABEL
-        lines += textwrap.wrap(words, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+        lines += textwrap.wrap(
+            words,
+            width,
+            initial_indent=head,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+        )
     return lines
 
 

@@ -36,7 +36,11 @@ MAX_SERVER_S = 60.0
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Policies; none = all", autocompletion=lambda: [*policies()]),
+    typer.Argument(
+        metavar="[NAME]...",
+        help="Policies; none = all",
+        autocompletion=lambda: [*policies()],
+    ),
 ]
 
 
@@ -44,16 +48,31 @@ def compare(
     context: typer.Context,
     names: Names = None,
     problem: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="On a Problem file, without any server; - = stdin")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="On a Problem file, without any server; - = stdin"
+        ),
     ] = None,
     scenario: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="In a simulation, without any server; - = stdin")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="In a simulation, without any server; - = stdin"
+        ),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How long all plans may take together")
+        float,
+        typer.Option(
+            min=0.1,
+            max=3600,
+            metavar="SECONDS",
+            help="How long all plans may take together",
+        ),
     ] = 30.0,
     jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", min=1, max=256, help="With --scenario: runs at a time")
+        int | None,
+        typer.Option(
+            "-j", "--jobs", min=1, max=256, help="With --scenario: runs at a time"
+        ),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -73,14 +92,23 @@ def compare(
     if problem is None and time_limit > MAX_SERVER_S:
         words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
         raise typer.BadParameter(words, param_hint="'--time-limit'")
-    answer = _of_server(context, wanted, time_limit) if problem is None else _of_file(problem, wanted, time_limit)
+    answer = (
+        _of_server(context, wanted, time_limit)
+        if problem is None
+        else _of_file(problem, wanted, time_limit)
+    )
     if not show_document(answer, output):
         _show(answer)
 
 
-def _of_server(context: typer.Context, names: Sequence[str], time_limit_s: float) -> Document:
+def _of_server(
+    context: typer.Context, names: Sequence[str], time_limit_s: float
+) -> Document:
     with Api(cli_context(context)) as api:
-        return api.post("/api/v1/plans/compare", {"policies": list(names), "time_limit_s": time_limit_s})
+        return api.post(
+            "/api/v1/plans/compare",
+            {"policies": list(names), "time_limit_s": time_limit_s},
+        )
 
 
 def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
@@ -94,11 +122,18 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     question, asked = read_problem(file), tuple(names) or policies()
     warm_up(*asked)
     budget = Budget(seconds=time_limit_s, work=time_limit_s)
-    found = asyncio.run(compare_policies(TimedSolver(), question, Observed(at_s=0.0), asked, budget))
-    return {"in_force": None, "policies": json.loads(json.dumps([asdict(each) for each in found]))}
+    found = asyncio.run(
+        compare_policies(TimedSolver(), question, Observed(at_s=0.0), asked, budget)
+    )
+    return {
+        "in_force": None,
+        "policies": json.loads(json.dumps([asdict(each) for each in found])),
+    }
 
 
-def _in_simulation(file: Path, names: Sequence[str], jobs: int | None, output: Format) -> None:
+def _in_simulation(
+    file: Path, names: Sequence[str], jobs: int | None, output: Format
+) -> None:
     """Raises CliError; Exit where a run failed."""
     from app.cli.simulation.runs import show_failures, simulated
     from app.cli.simulation.scenario_files import folder_of, read_scenario
@@ -107,7 +142,11 @@ def _in_simulation(file: Path, names: Sequence[str], jobs: int | None, output: F
     from app.simulate.scenario.scenario import with_policies
 
     scenario = read_scenario(file)
-    report = simulated(with_policies(scenario, names) if names else scenario, folder_of(file), jobs=jobs)
+    report = simulated(
+        with_policies(scenario, names) if names else scenario,
+        folder_of(file),
+        jobs=jobs,
+    )
     if not show_document(json.loads(report_to_json(report)), output) and report.runs:
         show_report(report, sys.stdout)
     show_failures(report)
@@ -119,24 +158,43 @@ def _show(answer: Document) -> None:
     found = documents(answer.get("policies"))
     if not found:
         raise CliError("the control plane compared nothing")
-    figures = ("cost/h", "gpus", "replicas", "starts", "unserved", "room", "broken", "s")
+    figures = (
+        "cost/h",
+        "gpus",
+        "replicas",
+        "starts",
+        "unserved",
+        "room",
+        "broken",
+        "s",
+    )
     in_force = text(answer, "in_force")
     headings = [Heading("policy"), *(Heading(title, right=True) for title in figures)]
-    show_table(headings, [_row(each, is_in_force=text(each, "policy") == in_force) for each in found])
+    show_table(
+        headings,
+        [_row(each, is_in_force=text(each, "policy") == in_force) for each in found],
+    )
     for each in found:
         if words := text(each, "reason"):
             show_line(ColouredCell(text=f"{text(each, 'policy')}: {words}", style=BAD))
         elif words := text(each, "first_violation"):
-            show_line(ColouredCell(text=f"{text(each, 'policy')} breaks {words}", style=BAD))
+            show_line(
+                ColouredCell(text=f"{text(each, 'policy')} breaks {words}", style=BAD)
+            )
     note = "room: of the fullest replica within its SLO; below 0 % it cannot keep it"
-    show_line(ColouredCell(text=(f"* in force; {note}" if in_force else note), style=FAINT))
+    show_line(
+        ColouredCell(text=(f"* in force; {note}" if in_force else note), style=FAINT)
+    )
 
 
 def _row(each: Document, *, is_in_force: bool) -> Cells:
     name = text(each, "policy") + (" *" if is_in_force else "")
     if text(each, "status") == "failed":
         return ColouredCell(text=name, style=BAD), *("-" for _ in range(8))
-    unserved, broken = number(each, "unserved_percent") or 0.0, int(number(each, "violations") or 0)
+    unserved, broken = (
+        number(each, "unserved_percent") or 0.0,
+        int(number(each, "violations") or 0),
+    )
     return (
         ColouredCell(text=name, style="bold" if is_in_force else ""),
         usd(number(each, "cost_usd_per_hour")),

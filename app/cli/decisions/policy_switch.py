@@ -7,7 +7,17 @@ import typer
 from app.cli.common.client import Api, Document, dig, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.output import BAD, GOOD, WARN, ColouredCell, amount, count, require_yes, show_line, usd
+from app.cli.common.output import (
+    BAD,
+    GOOD,
+    WARN,
+    ColouredCell,
+    amount,
+    count,
+    require_yes,
+    show_line,
+    usd,
+)
 from app.cli.decisions.approve import POLICY
 from app.cli.objects.diff import show_changes
 from solvers.policies.cards import card
@@ -17,7 +27,11 @@ PATH = f"/api/v1/policies/{POLICY}"
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="The policy that shall decide", autocompletion=lambda: [*policies()]),
+    typer.Argument(
+        metavar="[NAME]",
+        help="The policy that shall decide",
+        autocompletion=lambda: [*policies()],
+    ),
 ]
 
 
@@ -25,9 +39,15 @@ def switch(
     context: typer.Context,
     name: Name = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Only for this group of services [default: the cluster's]")
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Only for this group of services [default: the cluster's]",
+        ),
     ] = None,
-    back: Annotated[bool, typer.Option("--back", help="Back to who decided before the last switch")] = False,
+    back: Annotated[
+        bool, typer.Option("--back", help="Back to who decided before the last switch")
+    ] = False,
     approve: Annotated[
         bool | None,
         typer.Option(
@@ -37,8 +57,14 @@ def switch(
             "[default: as before]",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Switch even if the first plan would be refused")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would change, and change nothing"),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Switch even if the first plan would be refused"),
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
 ) -> None:
     """Change the policy of the running cluster, or of one group of its services.
@@ -53,7 +79,11 @@ def switch(
         raise typer.BadParameter("--back takes all groups back; leave --group out")
     with Api(cli_context(context)) as api:
         present, etag = _in_force(api)
-        wanted = _before(api, present) if name is None else _with_policy(present, name, group)
+        wanted = (
+            _before(api, present)
+            if name is None
+            else _with_policy(present, name, group)
+        )
         if _deciders(wanted) == _deciders(present):
             show_line(f"{_named(wanted, group)} decides already; nothing was changed.")
             return
@@ -68,7 +98,11 @@ def switch(
             raise CliError(f"its first plan would not be pushed: {refused}", hint=hint)
         if not yes:
             require_yes("Switch?", refusal="nothing was changed")
-        manifest: Document = {"kind": "Policy", "metadata": {"name": POLICY}, "spec": wanted}
+        manifest: Document = {
+            "kind": "Policy",
+            "metadata": {"name": POLICY},
+            "spec": wanted,
+        }
         answer = api.put(PATH, manifest, etag=etag)
     _tell(answer, approve=_asks_approval(wanted))
 
@@ -78,7 +112,9 @@ def _in_force(api: Api) -> tuple[Document, str | None]:
     found = api.find(PATH)
     spec = None if found is None else found[0].get("spec")
     if found is None or not isinstance(spec, dict):
-        raise CliError("the control plane has no policy", hint="`plimsoll doctor` finds out why")
+        raise CliError(
+            "the control plane has no policy", hint="`plimsoll doctor` finds out why"
+        )
     return spec, found[1]
 
 
@@ -93,7 +129,10 @@ def _with_policy(present: Document, name: str, group: str | None) -> Document:
         there = f"there are {', '.join(known)}" if known else "there is none"
         hint = "groups are in the Policy's spec: `plimsoll get policies default -o yaml`, then `plimsoll apply`"
         raise CliError(f"no group is called {group!r}; {there}", hint=hint)
-    changed = [{**each, "policy": name} if text(each, "name") == group else each for each in groups]
+    changed = [
+        {**each, "policy": name} if text(each, "name") == group else each
+        for each in groups
+    ]
     return {**present, "groups": changed}
 
 
@@ -106,7 +145,10 @@ def _before(api: Api, present: Document) -> Document:
         wanted = _decided_as_in(present, spec)
         if _deciders(wanted) != _deciders(present):
             return wanted
-    raise CliError("no other policy was in force before", hint="`plimsoll policy switch NAME` changes to one")
+    raise CliError(
+        "no other policy was in force before",
+        hint="`plimsoll policy switch NAME` changes to one",
+    )
 
 
 def _decided_as_in(present: Document, spec: Document) -> Document:
@@ -132,11 +174,16 @@ def _asks_approval(spec: Document) -> bool:
 
 
 def _by_group(spec: Document) -> dict[str, str]:
-    return {text(each, "name"): text(each, "policy") for each in documents(spec.get("groups"))}
+    return {
+        text(each, "name"): text(each, "policy")
+        for each in documents(spec.get("groups"))
+    }
 
 
 def _named(spec: Document, group: str | None) -> str:
-    return text(spec, "policy") if group is None else f"{group}: {_by_group(spec)[group]}"
+    return (
+        text(spec, "policy") if group is None else f"{group}: {_by_group(spec)[group]}"
+    )
 
 
 def _show_switch(present: Document, wanted: Document) -> None:
@@ -144,7 +191,10 @@ def _show_switch(present: Document, wanted: Document) -> None:
     lines = {"policy": (text(present, "policy"), text(wanted, "policy"))}
     old, new = _by_group(present), _by_group(wanted)
     lines |= {f"group {name}": (old[name], new[name]) for name in new}
-    lines["approve_switch"] = ("yes" if _asks_approval(present) else "no", "yes" if _asks_approval(wanted) else "no")
+    lines["approve_switch"] = (
+        "yes" if _asks_approval(present) else "no",
+        "yes" if _asks_approval(wanted) else "no",
+    )
     for what, (before, after) in lines.items():
         if before != after:
             show_line(f"{what}: {before} → ", ColouredCell(text=after, style="bold"))
@@ -155,13 +205,26 @@ def _show_switch(present: Document, wanted: Document) -> None:
 
 def _show_preview(api: Api, wanted: Document) -> str:
     """Print what would be decided now; returns why that would not be pushed, empty where it would."""
-    body: Document = {"policy": wanted.get("policy"), "groups": wanted.get("groups") or [], "from_running": True}
+    body: Document = {
+        "policy": wanted.get("policy"),
+        "groups": wanted.get("groups") or [],
+        "from_running": True,
+    }
     answer = api.post("/api/v1/plans/preview", body)
-    before, after = number(answer, "cost_before_usd_per_hour"), number(answer, "cost_usd_per_hour")
+    before, after = (
+        number(answer, "cost_before_usd_per_hour"),
+        number(answer, "cost_usd_per_hour"),
+    )
     show_line(f"Cost at the present rates: {usd(before)} → {usd(after)} per hour")
     changes = documents(answer.get("changes"))
-    more = [int((number(each, "after") or 0) - (number(each, "before") or 0)) for each in changes]
-    starts, ends = sum(each for each in more if each > 0), -sum(each for each in more if each < 0)
+    more = [
+        int((number(each, "after") or 0) - (number(each, "before") or 0))
+        for each in changes
+    ]
+    starts, ends = (
+        sum(each for each in more if each > 0),
+        -sum(each for each in more if each < 0),
+    )
     if changes:
         show_line(f"{count(starts, 'replica')} would start, {ends} would end:")
     show_changes(changes)
@@ -177,10 +240,19 @@ def _show_preview(api: Api, wanted: Document) -> str:
 
 def _tell(answer: Document, *, approve: bool) -> None:
     version = text(answer, "status", "version")
-    show_line(ColouredCell(text=f"Version {version} of the policy is in force" if version else "Switched", style=GOOD))
+    show_line(
+        ColouredCell(
+            text=f"Version {version} of the policy is in force"
+            if version
+            else "Switched",
+            style=GOOD,
+        )
+    )
     mode = text(answer, "spec", "mode")
     if approve or mode == "approve":
-        show_line("Its first plan waits for you: `plimsoll get plans`, then `plimsoll approve PLAN`.")
+        show_line(
+            "Its first plan waits for you: `plimsoll get plans`, then `plimsoll approve PLAN`."
+        )
     elif mode in ("advise", "off"):
         show_line(f"The policy is in mode {mode}: nothing is pushed.")
     show_line("`plimsoll policy switch --back` undoes it.")

@@ -27,20 +27,41 @@ EPISODES = 1500
 def train(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The policy: inss")],
     fleet: Annotated[
-        Path, typer.Option("--fleet", metavar="FILE", help="A scenario: its fleet, its services and their SLOs count")
+        Path,
+        typer.Option(
+            "--fleet",
+            metavar="FILE",
+            help="A scenario: its fleet, its services and their SLOs count",
+        ),
     ],
-    episodes: Annotated[int, typer.Option(min=1, help="So many more, of 200 steps each")] = EPISODES,
+    episodes: Annotated[
+        int, typer.Option(min=1, help="So many more, of 200 steps each")
+    ] = EPISODES,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, loads and choices")] = 0,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the actor there (.npz)")] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Keep the state of the training there, after every few episodes")
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the actor there (.npz)")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint")] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the state of the training there, after every few episodes"
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint")
+    ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Write reward, late requests and throughput over episodes there (.svg)")
+        Path | None,
+        typer.Option(
+            help="Write reward, late requests and throughput over episodes there (.svg)"
+        ),
     ] = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Put the actor into the database of this machine, where the loop takes it")
+        bool,
+        typer.Option(
+            "--save",
+            help="Put the actor into the database of this machine, where the loop takes it",
+        ),
     ] = False,
 ) -> None:
     """Train the actor of policy inss for a fleet.
@@ -53,10 +74,16 @@ def train(
     if output is None and not save:
         raise CliError("the actor would be lost", hint="give -o FILE, or --save")
     if resume and (checkpoint is None or not checkpoint.exists()):
-        raise CliError("there is nothing to resume", hint="--checkpoint names the file of an earlier training")
+        raise CliError(
+            "there is nothing to resume",
+            hint="--checkpoint names the file of an earlier training",
+        )
     for path in (output, checkpoint, plot):
         if path is not None and not path.absolute().parent.is_dir():
-            raise CliError(f"{path} cannot be written", hint=f"make the folder first: mkdir -p {path.parent}")
+            raise CliError(
+                f"{path} cannot be written",
+                hint=f"make the folder first: mkdir -p {path.parent}",
+            )
     problem = problem_of(fleet)
     training, encode = prepare(problem, seed)
     if resume and checkpoint is not None:
@@ -77,7 +104,9 @@ def train(
         plot.write_text(_plotted(points), encoding="utf-8")
     if save:
         _save(fingerprint, weights, notes)
-        show_line(f"Saved for fleet {fingerprint}; the loop takes it at its next tick under policy inss")
+        show_line(
+            f"Saved for fleet {fingerprint}; the loop takes it at its next tick under policy inss"
+        )
 
 
 def problem_of(fleet: Path) -> "Problem":
@@ -90,14 +119,22 @@ def problem_of(fleet: Path) -> "Problem":
 
     scenario = read_scenario(fleet)
     plan = make_cluster(
-        scenario, scenario.spec.policies[0], 0, catalogue=shipped_catalogue(scenario), folder=folder_of(fleet)
+        scenario,
+        scenario.spec.policies[0],
+        0,
+        catalogue=shipped_catalogue(scenario),
+        folder=folder_of(fleet),
     )
     clock = ManualControlClock()
     snapshot = asyncio.run(make_store(plan, clock).load_snapshot(clock.now()))
-    return make_problem(snapshot.state, snapshot.points, (), snapshot.settings, target=None)
+    return make_problem(
+        snapshot.state, snapshot.points, (), snapshot.settings, target=None
+    )
 
 
-def prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], tuple[bytes, str]]]":
+def prepare(
+    problem: "Problem", seed: int
+) -> "tuple[Training, Callable[[str], tuple[bytes, str]]]":
     """A training, and what makes an actor's bytes and its fleet's name of it. Raises CliError."""
     from solvers.greedy.configure import planning_clock_mhz
     from solvers.papers.inss.actor import actor_of, actor_to_bytes, setting_to_train
@@ -106,7 +143,9 @@ def prepare(problem: "Problem", seed: int) -> "tuple[Training, Callable[[str], t
     try:
         from solvers.papers.inss.actor_critic import Training
     except ImportError as error:
-        raise CliError("training needs PyTorch", hint="pip install 'plimsoll[rl]'") from error
+        raise CliError(
+            "training needs PyTorch", hint="pip install 'plimsoll[rl]'"
+        ) from error
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
     try:
         setting = setting_to_train(problem, clocks_mhz=clocks)
@@ -133,7 +172,8 @@ def _resume(training: "Training", checkpoint: Path) -> None:
         training.resume(checkpoint.read_bytes())
     except Exception as error:
         raise CliError(
-            f"{checkpoint} is no checkpoint of a training for this fleet: {error}", hint="begin without --resume"
+            f"{checkpoint} is no checkpoint of a training for this fleet: {error}",
+            hint="begin without --resume",
         ) from error
 
 
@@ -145,14 +185,20 @@ def _progress(episodes: int) -> Iterator[Told]:
     if not sys.stderr.isatty():
         yield lambda point: print(_words(point), file=sys.stderr, flush=True)  # noqa: T201  progress, not output
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console(sys.stderr), transient=True) as progress:
         task = progress.add_task("training", total=episodes)
         begun: list[int] = []
 
         def tell(point: "EpisodeMeans") -> None:
             begun.append(point.episode)
-            progress.update(task, completed=point.episode - begun[0], description=_words(point))
+            progress.update(
+                task, completed=point.episode - begun[0], description=_words(point)
+            )
 
         yield tell
 
@@ -169,8 +215,14 @@ def _plotted(points: "list[EpisodeMeans]") -> str:
 
     return curves_text(
         [
-            ("reward per step", [(float(each.episode), each.reward) for each in points]),
-            ("late requests, %", [(float(each.episode), each.late_percent) for each in points]),
+            (
+                "reward per step",
+                [(float(each.episode), each.reward) for each in points],
+            ),
+            (
+                "late requests, %",
+                [(float(each.episode), each.late_percent) for each in points],
+            ),
             (
                 "throughput that is provisioned, requests/s",
                 [(float(each.episode), each.carried_rps) for each in points],
@@ -188,7 +240,9 @@ def _save(fingerprint: str, weights: bytes, notes: str) -> None:
         engine = make_engine(url, pool_size=2)
         try:
             async with transaction(engine) as connection:
-                await actors.save(connection, fingerprint, weights, at=datetime.now(UTC), notes=notes)
+                await actors.save(
+                    connection, fingerprint, weights, at=datetime.now(UTC), notes=notes
+                )
         finally:
             await engine.dispose()
 

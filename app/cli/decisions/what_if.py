@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.common.client import Api, ApiProblem, Document, dig, documents, number, text
+from app.cli.common.client import (
+    Api,
+    ApiProblem,
+    Document,
+    dig,
+    documents,
+    number,
+    text,
+)
 from app.cli.common.context import cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
@@ -47,30 +55,65 @@ def what_if(
     context: typer.Context,
     problem: Annotated[
         Path | None,
-        typer.Argument(metavar="PROBLEM", help="Problem file, - = stdin; none = the live state of the control plane"),
+        typer.Argument(
+            metavar="PROBLEM",
+            help="Problem file, - = stdin; none = the live state of the control plane",
+        ),
     ] = None,
     demand: Annotated[
-        list[str] | None, typer.Option(metavar="SERVICE=FACTOR", help="Rate times a factor; `all` = every service")
+        list[str] | None,
+        typer.Option(
+            metavar="SERVICE=FACTOR", help="Rate times a factor; `all` = every service"
+        ),
     ] = None,
-    rate: Annotated[list[str] | None, typer.Option(metavar="SERVICE=RPS", help="Another rate")] = None,
+    rate: Annotated[
+        list[str] | None, typer.Option(metavar="SERVICE=RPS", help="Another rate")
+    ] = None,
     gpus: Annotated[
-        list[str] | None, typer.Option(metavar="TYPE=+N|-N", help="So many GPUs of a type more or fewer")
+        list[str] | None,
+        typer.Option(metavar="TYPE=+N|-N", help="So many GPUs of a type more or fewer"),
     ] = None,
-    price: Annotated[list[str] | None, typer.Option(metavar="TYPE=USD", help="Another price per GPU and hour")] = None,
-    slo: Annotated[list[str] | None, typer.Option(metavar="SERVICE=MS", help="Another SLO latency")] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE=USD", help="Another price per GPU and hour"),
+    ] = None,
+    slo: Annotated[
+        list[str] | None, typer.Option(metavar="SERVICE=MS", help="Another SLO latency")
+    ] = None,
     service: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="A service more: manifest, or entry of a Problem file")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A service more: manifest, or entry of a Problem file"
+        ),
     ] = None,
-    without: Annotated[list[str] | None, typer.Option(metavar="SERVICE", help="A service less")] = None,
-    together: Annotated[bool, typer.Option("--together", help="All of these at once, not each by itself")] = False,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="SERVICE", help="A service less")
+    ] = None,
+    together: Annotated[
+        bool,
+        typer.Option("--together", help="All of these at once, not each by itself"),
+    ] = False,
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="Ask also: GPUs more and fewer, looser SLOs, 20 % more demand")
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Ask also: GPUs more and fewer, looser SLOs, 20 % more demand",
+        ),
     ] = False,
     policy: Annotated[
-        str | None, typer.Option(help=f"Who plans [default: {_LOCAL_POLICY} for a file, else the policy in force]")
+        str | None,
+        typer.Option(
+            help=f"Who plans [default: {_LOCAL_POLICY} for a file, else the policy in force]"
+        ),
     ] = None,
     time_limit: Annotated[
-        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How long all plans may take together")
+        float,
+        typer.Option(
+            min=0.1,
+            max=3600,
+            metavar="SECONDS",
+            help="How long all plans may take together",
+        ),
     ] = 30.0,
     output: Output = Format.TABLE,
 ) -> None:
@@ -89,12 +132,16 @@ def what_if(
         without=without or (),
     )
     if not suggest and not flags.is_any():
-        raise typer.BadParameter(f"ask something: {', '.join(FLAGS.values())}, or --suggest")
+        raise typer.BadParameter(
+            f"ask something: {', '.join(FLAGS.values())}, or --suggest"
+        )
     if problem is None and time_limit > MAX_SERVER_S:
         words = f"a control plane plans for at most {MAX_SERVER_S:g} s; a Problem file may take longer"
         raise typer.BadParameter(words, param_hint="'--time-limit'")
     if problem is not None:
-        answer = _of_file(problem, flags, together, suggest, policy or _LOCAL_POLICY, time_limit)
+        answer = _of_file(
+            problem, flags, together, suggest, policy or _LOCAL_POLICY, time_limit
+        )
     else:
         answer = _of_server(context, flags, together, suggest, policy, time_limit)
     if not show_document(answer, output):
@@ -102,7 +149,12 @@ def what_if(
 
 
 def _of_server(
-    context: typer.Context, flags: Flags, together: bool, suggest: bool, policy: str | None, time_limit: float
+    context: typer.Context,
+    flags: Flags,
+    together: bool,
+    suggest: bool,
+    policy: str | None,
+    time_limit: float,
 ) -> Document:
     scenarios = read_scenarios(flags, is_together=together, read_service=_manifest)
     body: Document = {
@@ -134,11 +186,21 @@ def _manifest(path: Path) -> tuple[str, object]:
 
     found = read_manifests([path])
     if len(found) != 1 or found[0].kind != "Service":
-        raise CliError(f"{path} must hold one Service manifest", hint="`plimsoll get service NAME -o yaml` shows one")
+        raise CliError(
+            f"{path} must hold one Service manifest",
+            hint="`plimsoll get service NAME -o yaml` shows one",
+        )
     return found[0].name, found[0].manifest.model_dump(mode="json", exclude_unset=True)
 
 
-def _of_file(file: Path, flags: Flags, together: bool, suggest: bool, policy: str, time_limit: float) -> Document:
+def _of_file(
+    file: Path,
+    flags: Flags,
+    together: bool,
+    suggest: bool,
+    policy: str,
+    time_limit: float,
+) -> Document:
     """The same made here."""
     from app.answers.scenario import changed
     from app.answers.what_if import FREE_TO_MOVE, answers, ask
@@ -149,7 +211,10 @@ def _of_file(file: Path, flags: Flags, together: bool, suggest: bool, policy: st
     from solvers.types.outcome import Budget
 
     problem = read_problem(file)
-    scenarios = [_scenario(each) for each in read_scenarios(flags, is_together=together, read_service=_entry)]
+    scenarios = [
+        _scenario(each)
+        for each in read_scenarios(flags, is_together=together, read_service=_entry)
+    ]
     try:
         asked = [(scenario, changed(problem, scenario)) for scenario in scenarios]
     except InvalidInput as error:
@@ -161,9 +226,19 @@ def _of_file(file: Path, flags: Flags, together: bool, suggest: bool, policy: st
     warm_up(policy)
     is_free = policy in FREE_TO_MOVE
     today, *planned = asyncio.run(
-        ask(make_plan, problem, asked, suggest=suggest, seconds=time_limit, is_free_to_move=is_free)
+        ask(
+            make_plan,
+            problem,
+            asked,
+            suggest=suggest,
+            seconds=time_limit,
+            is_free_to_move=is_free,
+        )
     )
-    made = ({name: value for name, value in asdict(one).items() if name != "plan"} for one in answers(today, planned))
+    made = (
+        {name: value for name, value in asdict(one).items() if name != "plan"}
+        for one in answers(today, planned)
+    )
     first, *others = json.loads(json.dumps(list(made)))
     return {"today": first, "answers": others}
 
@@ -189,18 +264,30 @@ def _entry(path: Path) -> tuple[str, object]:
 def _scenario(document: Document) -> "WhatIfScenario":
     from app.answers.scenario import WhatIfScenario
 
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
+    fields = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in document.items()
+    }
     return WhatIfScenario(**fields)  # type: ignore[arg-type]
 
 
 def _show(answer: Document) -> None:
     today, answers = answer.get("today"), documents(answer.get("answers"))
     figures = ("cost/h", "difference", "unserved", "gap")
-    headings = [Heading("what if"), *(Heading(title, right=True) for title in figures), Heading("gpus")]
-    show_table(headings, [_row(today, is_today=True), *(_row(each) for each in answers)])
+    headings = [
+        Heading("what if"),
+        *(Heading(title, right=True) for title in figures),
+        Heading("gpus"),
+    ]
+    show_table(
+        headings, [_row(today, is_today=True), *(_row(each) for each in answers)]
+    )
     if any(_is_borrowed(each) for each in answers):
         show_line(
-            ColouredCell(text="* the plan of another question, which is better here than the one found", style=FAINT)
+            ColouredCell(
+                text="* the plan of another question, which is better here than the one found",
+                style=FAINT,
+            )
         )
     if _is_unsure(today, answers):
         words = "Differences smaller than the gaps are not proven; a longer --time-limit narrows the gaps."
@@ -212,14 +299,22 @@ def _is_borrowed(answer: object) -> bool:
 
 
 def _row(answer: object, *, is_today: bool = False) -> Cells:
-    difference, unserved = number(answer, "difference_usd_per_hour") or 0.0, number(answer, "unserved_percent") or 0.0
+    difference, unserved = (
+        number(answer, "difference_usd_per_hour") or 0.0,
+        number(answer, "unserved_percent") or 0.0,
+    )
     gap = number(answer, "gap_percent")
     gpus = dig(answer, "gpus")
-    used = [f"{count} {name}" for name, count in gpus.items() if count] if isinstance(gpus, dict) else []
+    used = (
+        [f"{count} {name}" for name, count in gpus.items() if count]
+        if isinstance(gpus, dict)
+        else []
+    )
     sign = "-" if is_today else _signed(difference)
     return (
         ColouredCell(
-            text=text(answer, "question") + (" *" if _is_borrowed(answer) else ""), style="bold" if is_today else ""
+            text=text(answer, "question") + (" *" if _is_borrowed(answer) else ""),
+            style="bold" if is_today else "",
         ),
         usd(number(answer, "cost_usd_per_hour")),
         sign,
@@ -233,14 +328,18 @@ def _signed(difference: float) -> str | ColouredCell:
     if abs(difference) < _NOISE_USD:
         return "same"
     return ColouredCell(
-        text=f"{'+' if difference > 0 else '−'}{usd(abs(difference))}", style=BAD if difference > 0 else GOOD
+        text=f"{'+' if difference > 0 else '−'}{usd(abs(difference))}",
+        style=BAD if difference > 0 else GOOD,
     )
 
 
 def _is_unsure(today: object, answers: Sequence[Document]) -> bool:
     """Whether some difference is smaller than what is not proven."""
     for each in answers:
-        cost, gap = number(each, "cost_usd_per_hour") or 0.0, number(each, "gap_percent")
+        cost, gap = (
+            number(each, "cost_usd_per_hour") or 0.0,
+            number(each, "gap_percent"),
+        )
         before = number(today, "gap_percent")
         room = max(gap or 0.0, before or 0.0) / 100.0 * cost
         if abs(number(each, "difference_usd_per_hour") or 0.0) < room:

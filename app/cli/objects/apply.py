@@ -12,7 +12,10 @@ from app.cli.common.output import require_yes
 from app.cli.objects.changes import Action, carry_out, compare, show, show_cost
 
 Files = Annotated[
-    list[Path], typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or - for stdin")
+    list[Path],
+    typer.Option(
+        "-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or - for stdin"
+    ),
 ]
 
 
@@ -20,8 +23,14 @@ def apply(
     context: typer.Context,
     file: Files,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Accept an SLO that no operating point can keep")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would change, and change nothing"),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Accept an SLO that no operating point can keep"),
+    ] = False,
 ) -> None:
     """Create or change objects from YAML or JSON manifests.
 
@@ -29,7 +38,9 @@ def apply(
     stay as they are.
     """
     if STDIN in file and not (yes or dry_run):
-        raise typer.BadParameter("stdin holds the manifests, so nobody can be asked; add -y or --dry-run")
+        raise typer.BadParameter(
+            "stdin holds the manifests, so nobody can be asked; add -y or --dry-run"
+        )
     entries = read_manifests(file)
     with Api(cli_context(context)) as api:
         steps = compare(api, entries)

@@ -6,11 +6,35 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
-from app.cli.common.client import Api, ApiProblem, Document, dig, documents, number, text
+from app.cli.common.client import (
+    Api,
+    ApiProblem,
+    Document,
+    dig,
+    documents,
+    number,
+    text,
+)
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import find_kind
-from app.cli.common.manifest_files import KINDS, AnyManifest, FileManifest, ManifestErrors, pointer_path
-from app.cli.common.output import BAD, FAINT, GOOD, WARN, ColouredCell, amount, count, show_line, usd
+from app.cli.common.manifest_files import (
+    KINDS,
+    AnyManifest,
+    FileManifest,
+    ManifestErrors,
+    pointer_path,
+)
+from app.cli.common.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    WARN,
+    ColouredCell,
+    amount,
+    count,
+    show_line,
+    usd,
+)
 from app.cli.objects.differ import FieldChange, field_changes, given_fields, shown
 from app.manifests.objects import ProfileManifest
 
@@ -23,7 +47,11 @@ class Action(StrEnum):
     KEEP = "unchanged"
 
 
-SIGNS = {Action.CREATE: ("+", GOOD), Action.CHANGE: ("~", WARN), Action.KEEP: ("=", FAINT)}
+SIGNS = {
+    Action.CREATE: ("+", GOOD),
+    Action.CHANGE: ("~", WARN),
+    Action.KEEP: ("=", FAINT),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,27 +74,49 @@ def show(steps: Sequence[ApplyStep]) -> None:
     """Print what would be done, field by field."""
     for step in steps:
         sign, style = SIGNS[step.action]
-        show_line(ColouredCell(text=f"{sign} {step.entry.kind} {step.entry.name}", style=style), f"  {step.action}")
+        show_line(
+            ColouredCell(
+                text=f"{sign} {step.entry.kind} {step.entry.name}", style=style
+            ),
+            f"  {step.action}",
+        )
         for change in step.changes:
             is_new = step.action is Action.CREATE
-            show_line("    ", f"{change.field}: {shown(change.after)}" if is_new else str(change))
+            show_line(
+                "    ",
+                f"{change.field}: {shown(change.after)}" if is_new else str(change),
+            )
     counts = {action: sum(step.action is action for step in steps) for action in Action}
-    show_line(f"{counts[Action.CREATE]} to create, {counts[Action.CHANGE]} to change, {counts[Action.KEEP]} unchanged.")
+    show_line(
+        f"{counts[Action.CREATE]} to create, {counts[Action.CHANGE]} to change, {counts[Action.KEEP]} unchanged."
+    )
 
 
 def show_cost(api: Api, steps: Sequence[ApplyStep]) -> None:
     """Print what the new and changed services would cost, as the control plane's own what-if has it."""
     services = [
-        step.entry.manifest for step in steps if step.entry.kind == "Service" and step.action is not Action.KEEP
+        step.entry.manifest
+        for step in steps
+        if step.entry.kind == "Service" and step.action is not Action.KEEP
     ]
     if not services:
         return
     try:
-        answer = api.post("/api/v1/plans/preview", {"services": [_body(manifest) for manifest in services]})
+        answer = api.post(
+            "/api/v1/plans/preview",
+            {"services": [_body(manifest) for manifest in services]},
+        )
     except ApiProblem as problem:
-        show_line(ColouredCell(text=f"Cost: not known beforehand ({problem.detail})", style=FAINT))
+        show_line(
+            ColouredCell(
+                text=f"Cost: not known beforehand ({problem.detail})", style=FAINT
+            )
+        )
         return
-    before, after = number(answer, "cost_before_usd_per_hour"), number(answer, "cost_usd_per_hour")
+    before, after = (
+        number(answer, "cost_before_usd_per_hour"),
+        number(answer, "cost_usd_per_hour"),
+    )
     show_line(f"Cost at the present rates: {usd(before, 2)} → {usd(after, 2)} per hour")
     for entry in documents(dig(answer, "document", "unserved")):
         words = f"  {text(entry, 'service')}: {amount(number(entry, 'rate_rps'))} rps would stay unserved"
@@ -82,11 +132,21 @@ def carry_out(api: Api, steps: Sequence[ApplyStep], *, force: bool) -> None:
         except ApiProblem as problem:
             raise _located(problem, step, done, len(todo)) from problem
         verb = "created" if step.action is Action.CREATE else "changed"
-        show_line(ColouredCell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD))
+        show_line(
+            ColouredCell(text=f"{step.entry.kind} {step.entry.name} {verb}", style=GOOD)
+        )
         if secret := text(answer, "status", "secret"):
-            show_line(ColouredCell(text=f"  its secret, shown this once: {secret}", style=WARN))
+            show_line(
+                ColouredCell(
+                    text=f"  its secret, shown this once: {secret}", style=WARN
+                )
+            )
         for field in _not_kept(step.entry, answer):
-            show_line(ColouredCell(text=f"  the control plane does not keep {field}", style=WARN))
+            show_line(
+                ColouredCell(
+                    text=f"  the control plane does not keep {field}", style=WARN
+                )
+            )
 
 
 def object_path(manifest: AnyManifest) -> str:
@@ -100,15 +160,27 @@ def object_path(manifest: AnyManifest) -> str:
 def _compare(api: Api, entry: FileManifest) -> ApplyStep:
     found = api.find(object_path(entry.manifest))
     if found is None:
-        return ApplyStep(entry=entry, action=Action.CREATE, changes=given_fields(entry.manifest), etag=None)
+        return ApplyStep(
+            entry=entry,
+            action=Action.CREATE,
+            changes=given_fields(entry.manifest),
+            etag=None,
+        )
     present, etag = found
     changes = field_changes(_as_manifest(entry, present), entry.manifest)
-    return ApplyStep(entry=entry, action=Action.CHANGE if changes else Action.KEEP, changes=changes, etag=etag)
+    return ApplyStep(
+        entry=entry,
+        action=Action.CHANGE if changes else Action.KEEP,
+        changes=changes,
+        etag=etag,
+    )
 
 
 def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
     try:
-        return KINDS[entry.kind].model_validate({key: value for key, value in answer.items() if key != "status"})
+        return KINDS[entry.kind].model_validate(
+            {key: value for key, value in answer.items() if key != "status"}
+        )
     except ValidationError as error:
         raise CliError(
             f"cannot read the control plane's {entry.kind} {entry.name}: {error.errors()[0]['msg']}",
@@ -118,26 +190,44 @@ def _as_manifest(entry: FileManifest, answer: Document) -> AnyManifest:
 
 def _write(api: Api, step: ApplyStep, *, force: bool) -> Document:
     query = {"force": "true"} if force and step.entry.kind == "Service" else {}
-    return api.put(object_path(step.entry.manifest), _body(step.entry.manifest), etag=step.etag, query=query)
+    return api.put(
+        object_path(step.entry.manifest),
+        _body(step.entry.manifest),
+        etag=step.etag,
+        query=query,
+    )
 
 
 def _body(manifest: AnyManifest) -> Document:
-    return manifest.model_dump(mode="json", exclude={"metadata": {"generation", "created_at"}})
+    return manifest.model_dump(
+        mode="json", exclude={"metadata": {"generation", "created_at"}}
+    )
 
 
 def _not_kept(entry: FileManifest, answer: Document) -> Iterator[str]:
     """Fields that the user wrote and that the answer lacks."""
-    return (change.field for change in field_changes(_as_manifest(entry, answer), entry.manifest))
+    return (
+        change.field
+        for change in field_changes(_as_manifest(entry, answer), entry.manifest)
+    )
 
 
 def _located(problem: ApiProblem, step: ApplyStep, done: int, total: int) -> CliError:
     """The API's complaint with file and line, in the words of this command."""
-    hints = [f"{done} of {count(total, 'object')} were written before this one"] if done else []
+    hints = (
+        [f"{done} of {count(total, 'object')} were written before this one"]
+        if done
+        else []
+    )
     fields = []
     for pointer, detail in problem.fields:
         words, force, _ = detail.partition("; `?force=true`")
         hints += ["`plimsoll apply --force` accepts it all the same"] if force else []
         fields.append(step.entry.complaint(pointer_path(pointer), words))
-    error = ManifestErrors(fields) if fields else CliError(f"{step.entry.kind} {step.entry.name}: {problem}")
+    error = (
+        ManifestErrors(fields)
+        if fields
+        else CliError(f"{step.entry.kind} {step.entry.name}: {problem}")
+    )
     error.hint = "; ".join(hints) or problem.hint
     return error

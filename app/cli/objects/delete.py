@@ -18,11 +18,19 @@ from app.cli.objects.changes import object_path
 def delete(
     context: typer.Context,
     kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="services, nodes, ...", autocompletion=kind_names)
+        str | None,
+        typer.Argument(
+            metavar="KIND", help="services, nodes, ...", autocompletion=kind_names
+        ),
     ] = None,
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Names")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names")
+    ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", metavar="FILE", help="Delete what these manifests name")
+        list[Path] | None,
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="Delete what these manifests name"
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask")] = False,
 ) -> None:
@@ -32,9 +40,16 @@ def delete(
     """
     if bool(file) == bool(kind) or bool(kind) != bool(names):
         raise typer.BadParameter("give either KIND and NAME, or -f FILE")
-    targets = _targets(find_kind(kind), names or []) if kind else _targets_of_files(file or [])
+    targets = (
+        _targets(find_kind(kind), names or [])
+        if kind
+        else _targets_of_files(file or [])
+    )
     if not yes:
-        require_yes(f"Delete {', '.join(title for title, _ in targets)}?", refusal="nothing was deleted")
+        require_yes(
+            f"Delete {', '.join(title for title, _ in targets)}?",
+            refusal="nothing was deleted",
+        )
     with Api(cli_context(context)) as api:
         for title, path in targets:
             api.delete(path)
@@ -44,15 +59,25 @@ def delete(
 def _targets(kind: CommandKind, names: list[str]) -> list[tuple[str, str]]:
     """Title and path of each object."""
     if not kind.is_deletable:
-        hint = "; revoke them with `plimsoll token revoke`" if kind.name == "Token" else ""
-        raise typer.BadParameter(f"{kind.plural or kind.name + 's'} cannot be deleted{hint}")
+        hint = (
+            "; revoke them with `plimsoll token revoke`" if kind.name == "Token" else ""
+        )
+        raise typer.BadParameter(
+            f"{kind.plural or kind.name + 's'} cannot be deleted{hint}"
+        )
     return [(f"{kind.name} {name}", kind.one(name)) for name in names]
 
 
 def _targets_of_files(file: list[Path]) -> list[tuple[str, str]]:
     """What the manifests name, users before what they use."""
-    entries = [entry for entry in reversed(read_manifests(file)) if find_kind(entry.kind).is_deletable]
-    return [(f"{entry.kind} {entry.name}", object_path(entry.manifest)) for entry in entries]
+    entries = [
+        entry
+        for entry in reversed(read_manifests(file))
+        if find_kind(entry.kind).is_deletable
+    ]
+    return [
+        (f"{entry.kind} {entry.name}", object_path(entry.manifest)) for entry in entries
+    ]
 
 
 Tasks = Annotated[list[str], typer.Argument(metavar="TASK", help="Names of tasks")]

@@ -10,7 +10,17 @@ from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
 from app.cli.common.forecasts import show_forecast_line
 from app.cli.common.kinds import CommandKind, find_kind
-from app.cli.common.output import FAINT, Cells, ColouredCell, Heading, count, plain, show_line, show_table, time_text
+from app.cli.common.output import (
+    FAINT,
+    Cells,
+    ColouredCell,
+    Heading,
+    count,
+    plain,
+    show_line,
+    show_table,
+    time_text,
+)
 from app.cli.objects.get import KindName, fetch_one
 from app.cli.objects.predictions import show_predictions
 from solvers.types.problem import OperatingPoint
@@ -21,14 +31,23 @@ MAX_TABLE = 20
 
 
 def describe(
-    context: typer.Context, kind: KindName, name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id")]
+    context: typer.Context,
+    kind: KindName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id")],
 ) -> None:
     """Show one object with its status and newest events."""
     found = find_kind(kind)
     with Api(cli_context(context)) as api:
         item = fetch_one(api, found, name)
         show_line(ColouredCell(text=f"{found.name} {name}", style="bold"))
-        _show_fields({key: value for key, value in item.items() if key not in ("apiVersion", "kind", "document")}, "")
+        _show_fields(
+            {
+                key: value
+                for key, value in item.items()
+                if key not in ("apiVersion", "kind", "document")
+            },
+            "",
+        )
         if found.name == "Service":
             _show_forecast(api, found, name)
         _show_events(api, found, name)
@@ -40,7 +59,10 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
     width = max(map(len, scalars), default=0) + 1
     for key, value in fields.items():
         if key in scalars:
-            show_line(ColouredCell(text=f"{indent}{key + ':':<{width}} ", style=FAINT), _scalar(value))
+            show_line(
+                ColouredCell(text=f"{indent}{key + ':':<{width}} ", style=FAINT),
+                _scalar(value),
+            )
         elif key == "conditions":
             _show_conditions(documents(value), indent)
         elif key == "predictions" and documents(value):
@@ -54,28 +76,49 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
 
 
 def _is_nested(value: object) -> bool:
-    is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict | list)
+    is_table = (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict | list)
+    )
     return is_table or (isinstance(value, Mapping) and bool(value))
 
 
 def _scalar(value: object) -> str:
-    is_time = isinstance(value, str) and len(value) >= 20 and value[4] == value[7] == "-" and value[10] == "T"
+    is_time = (
+        isinstance(value, str)
+        and len(value) >= 20
+        and value[4] == value[7] == "-"
+        and value[10] == "T"
+    )
     return time_text(value) if is_time else plain(value)
 
 
 def _show_conditions(conditions: Sequence[Document], indent: str) -> None:
     show_line(f"{indent}conditions:")
-    rows = [(text(entry, "type"), truth_cell(entry), text(entry, "message")) for entry in conditions]
-    show_table([Heading(indent + "  condition"), Heading("reason"), Heading("message")], _indented(rows, indent + "  "))
+    rows = [
+        (text(entry, "type"), truth_cell(entry), text(entry, "message"))
+        for entry in conditions
+    ]
+    show_table(
+        [Heading(indent + "  condition"), Heading("reason"), Heading("message")],
+        _indented(rows, indent + "  "),
+    )
 
 
 def _show_list(entries: Sequence[object], names: Sequence[str]) -> None:
     """Objects with a column for each key, or rows of values under these names."""
     shown = entries[:MAX_TABLE]
-    flat = [_flat(row) if isinstance(row, dict) else dict(zip(names, _values(row), strict=True)) for row in shown]
+    flat = [
+        _flat(row)
+        if isinstance(row, dict)
+        else dict(zip(names, _values(row), strict=True))
+        for row in shown
+    ]
     titles = list(dict.fromkeys(title for row in flat for title in row))
     cells: list[Cells] = [[row.get(title, "-") for title in titles] for row in flat]
-    show_table([Heading("    " + titles[0]), *map(Heading, titles[1:])], _indented(cells, "    "))
+    show_table(
+        [Heading("    " + titles[0]), *map(Heading, titles[1:])],
+        _indented(cells, "    "),
+    )
     if len(entries) > MAX_TABLE:
         show_line(
             f"    ... and {count(len(entries) - MAX_TABLE, 'more row')}",
@@ -91,7 +134,9 @@ def _flat(row: Document) -> dict[str, str]:
     cells = {}
     for key, value in row.items():
         inner = documents(value)
-        cells[key] = "; ".join(_brief(entry) for entry in inner) if inner else _scalar(value)
+        cells[key] = (
+            "; ".join(_brief(entry) for entry in inner) if inner else _scalar(value)
+        )
     return cells
 
 
@@ -99,7 +144,11 @@ def _brief(entry: Document) -> str:
     if "service" in entry and "sm_percent" in entry:
         return f"{text(entry, 'service')} {plain(entry['sm_percent'])} % × {plain(entry.get('batch'))}"
     if "is_resident" in entry:
-        where = f"{plain(entry.get('sm_percent'))} %" if entry["is_resident"] else "swapped out"
+        where = (
+            f"{plain(entry.get('sm_percent'))} %"
+            if entry["is_resident"]
+            else "swapped out"
+        )
         return f"{text(entry, 'name')} {where} × {plain(entry.get('batch'))}"
     return plain(entry)
 
@@ -116,9 +165,13 @@ def _show_forecast(api: Api, kind: CommandKind, name: str) -> None:
 
 
 def _show_events(api: Api, kind: CommandKind, name: str) -> None:
-    subject = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.name).lstrip("_")
+    subject = "".join(
+        f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.name
+    ).lstrip("_")
     try:
-        events = api.first("/api/v1/events", NEWEST_EVENTS, {"subject": f"{subject}/{name}"})
+        events = api.first(
+            "/api/v1/events", NEWEST_EVENTS, {"subject": f"{subject}/{name}"}
+        )
     except ApiProblem as problem:
         show_line(ColouredCell(text=f"events: {problem.detail}", style=FAINT))
         return
@@ -126,7 +179,14 @@ def _show_events(api: Api, kind: CommandKind, name: str) -> None:
         return
     show_line("events:")
     rows = [
-        ("  " + time_text(event.get("at")), text(event, "kind"), text(event, "actor"), text(event, "reason") or "-")
+        (
+            "  " + time_text(event.get("at")),
+            text(event, "kind"),
+            text(event, "actor"),
+            text(event, "reason") or "-",
+        )
         for event in events
     ]
-    show_table([Heading("  at"), Heading("event"), Heading("actor"), Heading("reason")], rows)
+    show_table(
+        [Heading("  at"), Heading("event"), Heading("actor"), Heading("reason")], rows
+    )

@@ -8,15 +8,31 @@ import typer
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.manifest_files import read_manifests
-from app.cli.common.output import GOOD, WARN, Cells, ColouredCell, Heading, plain, show_line, show_table, usd
+from app.cli.common.output import (
+    GOOD,
+    WARN,
+    Cells,
+    ColouredCell,
+    Heading,
+    plain,
+    show_line,
+    show_table,
+    usd,
+)
 from app.cli.objects.changes import Action, compare, show
 
 
 def diff(
     context: typer.Context,
-    plans: Annotated[list[int] | None, typer.Argument(metavar="PLAN_A PLAN_B", help="Ids of two plans")] = None,
+    plans: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="PLAN_A PLAN_B", help="Ids of two plans"),
+    ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or -")
+        list[Path] | None,
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="YAML or JSON file, folder, or -"
+        ),
     ] = None,
 ) -> None:
     """Show what `apply` would change, or how two plans differ.
@@ -39,7 +55,10 @@ def _diff_files(api: Api, file: list[Path]) -> bool:
 
 def _diff_plans(api: Api, before: int, after: int) -> bool:
     answer = api.get(f"/api/v1/plans/{after}/diff", {"against": before})
-    cost_before, cost_after = number(answer, "cost_before_usd_per_hour"), number(answer, "cost_after_usd_per_hour")
+    cost_before, cost_after = (
+        number(answer, "cost_before_usd_per_hour"),
+        number(answer, "cost_after_usd_per_hour"),
+    )
     show_line(f"Cost {usd(cost_before)} → {usd(cost_after)} per hour")
     changes = documents(answer.get("changes"))
     show_changes(changes)
@@ -52,7 +71,11 @@ def show_changes(changes: list[Document]) -> None:
         show_line("No replica differs.")
         return
     titles = ("sm %", "batch", "clock MHz", "before", "after")
-    headings = [Heading("service"), Heading("GPU type"), *(Heading(title, True) for title in titles)]
+    headings = [
+        Heading("service"),
+        Heading("GPU type"),
+        *(Heading(title, True) for title in titles),
+    ]
     show_table(headings, [_row(change) for change in changes])
 
 

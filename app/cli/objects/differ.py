@@ -20,7 +20,11 @@ class FieldChange:
 
     def __str__(self) -> str:
         before, after = self.before, self.after
-        if isinstance(before, list) and isinstance(after, list) and max(len(before), len(after)) > MAX_LIST:
+        if (
+            isinstance(before, list)
+            and isinstance(after, list)
+            and max(len(before), len(after)) > MAX_LIST
+        ):
             kept = sum(entry in before for entry in after)
             return f"{self.field}: {len(before)} rows → {len(after)} rows, of which {len(after) - kept} are new"
         return f"{self.field}: {shown(before)} → {shown(after)}"
@@ -39,7 +43,10 @@ def field_changes(before: AnyManifest, after: AnyManifest) -> tuple[FieldChange,
 def given_fields(manifest: AnyManifest) -> tuple[FieldChange, ...]:
     """The fields that a manifest gives itself, without defaults; for an object that is not there yet."""
     fields = _fields(manifest, only_given=True)
-    return tuple(FieldChange(field=dotted(path), before=None, after=value) for path, value in fields.items())
+    return tuple(
+        FieldChange(field=dotted(path), before=None, after=value)
+        for path, value in fields.items()
+    )
 
 
 def shown(value: object) -> str:
@@ -47,7 +54,11 @@ def shown(value: object) -> str:
     if value is None or value == []:
         return "none"
     if isinstance(value, list | tuple):
-        return f"{len(value)} rows" if len(value) > MAX_LIST else ", ".join(map(shown, value))
+        return (
+            f"{len(value)} rows"
+            if len(value) > MAX_LIST
+            else ", ".join(map(shown, value))
+        )
     if isinstance(value, dict):
         return " ".join(map(shown, value.values()))
     if isinstance(value, float):
@@ -55,10 +66,16 @@ def shown(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _fields(manifest: AnyManifest, *, only_given: bool = False) -> dict[FieldPath, object]:
+def _fields(
+    manifest: AnyManifest, *, only_given: bool = False
+) -> dict[FieldPath, object]:
     """Every leaf that users write, by its path. The name is what objects are compared by; the rest is the server's."""
-    metadata = {"labels", "annotations"} | ({"project"} if manifest.kind in ("Service", "Task") else set())
-    document = manifest.model_dump(include={"metadata": metadata, "spec": True}, exclude_unset=only_given)
+    metadata = {"labels", "annotations"} | (
+        {"project"} if manifest.kind in ("Service", "Task") else set()
+    )
+    document = manifest.model_dump(
+        include={"metadata": metadata, "spec": True}, exclude_unset=only_given
+    )
     return dict(_leaves(document, ()))
 
 
@@ -72,4 +89,8 @@ def _leaves(value: object, path: FieldPath) -> Iterator[tuple[FieldPath, object]
 
 def _in_order(entries: list[object]) -> Sequence[object]:
     """Rows of figures have no order of their own."""
-    return sorted(entries, key=repr) if all(isinstance(entry, tuple) for entry in entries) else entries
+    return (
+        sorted(entries, key=repr)
+        if all(isinstance(entry, tuple) for entry in entries)
+        else entries
+    )

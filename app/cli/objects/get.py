@@ -10,29 +10,59 @@ from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
-from app.cli.common.output import Format, show_document, show_items, show_nothing, show_table
+from app.cli.common.output import (
+    Format,
+    show_document,
+    show_items,
+    show_nothing,
+    show_table,
+)
 
 WATCH_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"
 
-KindName = Annotated[str, typer.Argument(metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names)]
-Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml")]
-Project = Annotated[str | None, typer.Option("-p", "--project", help="Only services or tasks of this project")]
+KindName = Annotated[
+    str,
+    typer.Argument(
+        metavar="KIND", help="services, nodes, plans, ...", autocompletion=kind_names
+    ),
+]
+Output = Annotated[
+    Format,
+    typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json or yaml"),
+]
+Project = Annotated[
+    str | None,
+    typer.Option("-p", "--project", help="Only services or tasks of this project"),
+]
 
 
 def get(
     context: typer.Context,
     kind: KindName,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")
+    ] = None,
     output: Output = Format.TABLE,
     project: Project = None,
     selector: Annotated[
         str | None,
-        typer.Option("-l", "--selector", metavar="KEY=VALUE", help="Only services and tasks with these labels"),
+        typer.Option(
+            "-l",
+            "--selector",
+            metavar="KEY=VALUE",
+            help="Only services and tasks with these labels",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many")] = 500,
-    show_all: Annotated[bool, typer.Option("--all", help="Also plans that changed nothing (state kept)")] = False,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every 2 s")] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, help="At most so many")
+    ] = 500,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also plans that changed nothing (state kept)")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Show it again every 2 s")
+    ] = False,
 ) -> None:
     """List objects of one kind, or show one of them.
 
@@ -41,11 +71,17 @@ def get(
     """
     cli = cli_context(context)
     found = find_kind(kind)
-    query: Query = {"project": project, "label_selector": selector, **({} if show_all else found.default_query)}
+    query: Query = {
+        "project": project,
+        "label_selector": selector,
+        **({} if show_all else found.default_query),
+    }
     if (project or selector) and found.path not in ("services", "tasks"):
         raise typer.BadParameter("--project and --selector are for services and tasks")
     if show_all and not found.default_query:
-        raise typer.BadParameter("--all is for plans; other kinds are always listed in full")
+        raise typer.BadParameter(
+            "--all is for plans; other kinds are always listed in full"
+        )
 
     with Api(cli) as api:
 
@@ -53,7 +89,12 @@ def get(
             if name is not None:
                 _show([fetch_one(api, found, name)], found, output, is_list=False)
             else:
-                _show(api.first(found.list_path, limit, query), found, output, is_list=True)
+                _show(
+                    api.first(found.list_path, limit, query),
+                    found,
+                    output,
+                    is_list=True,
+                )
 
         if watch:
             _repeat(show_once, cli)
@@ -68,10 +109,15 @@ def fetch_one(api: Api, kind: CommandKind, name: str) -> Document:
     for item in api.items(kind.list_path):
         if str(dig(item, *kind.id_field)) == name:
             return item
-    raise CliError(f"there is no {kind.name} {name!r}", hint=f"`plimsoll get {kind.path}` lists them")
+    raise CliError(
+        f"there is no {kind.name} {name!r}",
+        hint=f"`plimsoll get {kind.path}` lists them",
+    )
 
 
-def _show(items: list[Document], kind: CommandKind, output: Format, *, is_list: bool) -> None:
+def _show(
+    items: list[Document], kind: CommandKind, output: Format, *, is_list: bool
+) -> None:
     if show_items(items, output) if is_list else show_document(items[0], output):
         return
     if items:

@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 
 from app.cli.common.client import Document, number, text
-from app.cli.common.output import BAD, FAINT, GOOD, WARN, Cells, ColouredCell, Heading, show_line, show_table, time_text
+from app.cli.common.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    WARN,
+    Cells,
+    ColouredCell,
+    Heading,
+    show_line,
+    show_table,
+    time_text,
+)
 
 INDENT = "    "
 PROVENANCE_STYLES = {"measured": "", "scaled": WARN, "estimated": WARN}
@@ -25,7 +36,13 @@ def show_predictions(predictions: Sequence[Document]) -> None:
     for entry in predictions:
         if entry.get("alarm_since"):
             words = f"{INDENT}{text(entry, 'gpu_type')}: off by more than {percent(number(entry, 'band'))} since "
-            show_line(ColouredCell(text=words + f"{time_text(entry['alarm_since'])}; more room is planned", style=BAD))
+            show_line(
+                ColouredCell(
+                    text=words
+                    + f"{time_text(entry['alarm_since'])}; more room is planned",
+                    style=BAD,
+                )
+            )
 
 
 def prediction_row(entry: Document) -> Cells:
@@ -39,7 +56,9 @@ def prediction_row(entry: Document) -> Cells:
         technique or ColouredCell(text="-", style=FAINT),
         percent(number(entry, "cross_validated_error")),
         str(int(number(entry, "samples") or 0)),
-        ColouredCell(text="-" if correction is None else f"× {correction:.2f}", style=style),
+        ColouredCell(
+            text="-" if correction is None else f"× {correction:.2f}", style=style
+        ),
         ColouredCell(text=percent(number(entry, "error")), style=style),
     )
 

@@ -5,7 +5,13 @@ import os
 import typer
 
 from app.base.settings import Settings
-from app.cli.common.context import TOKEN_VARIABLE, URL_VARIABLE, CliContext, Sourced, cli_context
+from app.cli.common.context import (
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    CliContext,
+    Sourced,
+    cli_context,
+)
 from app.cli.common.local import load_settings
 from app.cli.common.output import Format, Heading, show_document, show_table
 from app.cli.objects.get import Output
@@ -29,7 +35,9 @@ def show(
     Secrets are masked.
     """
     entries = [*_client(cli_context(context)), *_server(load_settings())]
-    document = {name: {"value": entry.value, "origin": entry.origin} for name, entry in entries}
+    document = {
+        name: {"value": entry.value, "origin": entry.origin} for name, entry in entries
+    }
     if not show_document(document, output):
         rows = [(name, entry.value or "-", entry.origin) for name, entry in entries]
         show_table([Heading("setting"), Heading("value"), Heading("origin")], rows)
@@ -47,7 +55,10 @@ def _client(cli: CliContext) -> list[tuple[str, Sourced]]:
 def _server(settings: Settings) -> list[tuple[str, Sourced]]:
     """What `up`, `serve` and `db` use."""
     shown = settings.printable()
-    return [(variable(name), Sourced(value=shown[name], origin=_origin(name))) for name in shown]
+    return [
+        (variable(name), Sourced(value=shown[name], origin=_origin(name)))
+        for name in shown
+    ]
 
 
 def variable(name: str) -> str:

@@ -33,9 +33,13 @@ def upgrade() -> None:
         migrate.upgrade(url)
         after = migrate.current(url)
     if before == after:
-        show_line(f"The database ({place_of_database(settings)}) is at {after} already.")
+        show_line(
+            f"The database ({place_of_database(settings)}) is at {after} already."
+        )
     else:
-        show_line(f"The database ({place_of_database(settings)}) went from {before or 'empty'} to {after}.")
+        show_line(
+            f"The database ({place_of_database(settings)}) went from {before or 'empty'} to {after}."
+        )
 
 
 @app.command()
@@ -59,7 +63,8 @@ def check() -> None:
         raise CliError(problem)
     show_line(
         ColouredCell(
-            text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.", style=GOOD
+            text=f"The database ({place_of_database(settings)}) is at {migrate.head()}, as needed.",
+            style=GOOD,
         )
     )
 

@@ -17,7 +17,13 @@ from app.base.settings import Settings
 from app.cli.common.client import Api, ApiProblem, dig, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
-from app.cli.common.local import has_embedded_database, load_settings, masked, open_database, place_of_database
+from app.cli.common.local import (
+    has_embedded_database,
+    load_settings,
+    masked,
+    open_database,
+    place_of_database,
+)
 from app.cli.common.output import (
     BAD,
     FAINT,
@@ -52,7 +58,12 @@ class CheckVerdict(StrEnum):
     BROKEN = "broken"
 
 
-STYLES = {CheckVerdict.OK: GOOD, CheckVerdict.ABSENT: FAINT, CheckVerdict.WARNING: WARN, CheckVerdict.BROKEN: BAD}
+STYLES = {
+    CheckVerdict.OK: GOOD,
+    CheckVerdict.ABSENT: FAINT,
+    CheckVerdict.WARNING: WARN,
+    CheckVerdict.BROKEN: BAD,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +99,10 @@ def doctor(
     elif output is Format.YAML:
         show_yaml([_as_dict(finding) for finding in findings])
     else:
-        rows = [(f.check, ColouredCell(text=f.verdict, style=STYLES[f.verdict]), f.detail) for f in findings]
+        rows = [
+            (f.check, ColouredCell(text=f.verdict, style=STYLES[f.verdict]), f.detail)
+            for f in findings
+        ]
         show_table([Heading("check"), Heading("verdict"), Heading("detail")], rows)
     broken = sum(finding.verdict is CheckVerdict.BROKEN for finding in findings)
     if broken:
@@ -96,23 +110,43 @@ def doctor(
 
 
 def _as_dict(finding: ServerFinding) -> dict[str, str]:
-    return {"check": finding.check, "verdict": finding.verdict.value, "detail": finding.detail}
+    return {
+        "check": finding.check,
+        "verdict": finding.verdict.value,
+        "detail": finding.detail,
+    }
 
 
 def _python() -> Iterator[ServerFinding]:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= MIN_PYTHON:
-        yield ServerFinding(check="python", verdict=CheckVerdict.OK, detail=f"{found} at {sys.executable}")
+        yield ServerFinding(
+            check="python",
+            verdict=CheckVerdict.OK,
+            detail=f"{found} at {sys.executable}",
+        )
     else:
-        yield ServerFinding(check="python", verdict=CheckVerdict.BROKEN, detail=f"{found}; 3.11 or newer is needed")
+        yield ServerFinding(
+            check="python",
+            verdict=CheckVerdict.BROKEN,
+            detail=f"{found}; 3.11 or newer is needed",
+        )
 
 
 def _solvers() -> Iterator[ServerFinding]:
     """Pins, and whether the libraries load together; in a process of its own, since a wrong mix may crash."""
-    wrong = [f"{name} {has or 'missing'} (needs {needs})" for name, needs, has in _pins() if has != needs]
+    wrong = [
+        f"{name} {has or 'missing'} (needs {needs})"
+        for name, needs, has in _pins()
+        if has != needs
+    ]
     if wrong:
         remedy = "; reinstall with `make install`"
-        yield ServerFinding(check="solver pins", verdict=CheckVerdict.BROKEN, detail=", ".join(wrong) + remedy)
+        yield ServerFinding(
+            check="solver pins",
+            verdict=CheckVerdict.BROKEN,
+            detail=", ".join(wrong) + remedy,
+        )
     else:
         found = ", ".join(f"{name} {has}" for name, _, has in _pins())
         yield ServerFinding(check="solver pins", verdict=CheckVerdict.OK, detail=found)
@@ -130,12 +164,16 @@ def import_problem(modules: tuple[str, ...]) -> str | None:
     script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
     command = [sys.executable, "-c", script, *modules]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_LIMIT_S, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=IMPORT_LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"not imported within {IMPORT_LIMIT_S:.0f} s"
     if ended.returncode == 0:
         return None
-    return (ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"])[-1]
+    return (
+        ended.stderr.strip().splitlines() or [f"crashed with status {ended.returncode}"]
+    )[-1]
 
 
 def _pins() -> list[tuple[str, str, str | None]]:
@@ -144,7 +182,10 @@ def _pins() -> list[tuple[str, str, str | None]]:
         requirements = metadata.requires("plimsoll") or []
     except metadata.PackageNotFoundError:
         return []
-    matches = (re.match(r"([A-Za-z0-9_-]+)==([^;\s]+)", requirement) for requirement in requirements)
+    matches = (
+        re.match(r"([A-Za-z0-9_-]+)==([^;\s]+)", requirement)
+        for requirement in requirements
+    )
     return [(match[1], match[2], _installed(match[1])) for match in matches if match]
 
 
@@ -159,9 +200,15 @@ def _postgres() -> Iterator[ServerFinding]:
     try:
         binaries = postgres.find_binaries()
     except postgres.PostgresError as error:
-        yield ServerFinding(check="postgresql", verdict=CheckVerdict.ABSENT, detail=str(error))
+        yield ServerFinding(
+            check="postgresql", verdict=CheckVerdict.ABSENT, detail=str(error)
+        )
         return
-    yield ServerFinding(check="postgresql", verdict=CheckVerdict.OK, detail=f"{binaries.version} in {binaries.bin_dir}")
+    yield ServerFinding(
+        check="postgresql",
+        verdict=CheckVerdict.OK,
+        detail=f"{binaries.version} in {binaries.bin_dir}",
+    )
 
 
 def _database(settings: Settings) -> Iterator[ServerFinding]:
@@ -169,17 +216,25 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
     if settings.database_url is None:
         if not has_embedded_database(settings):
             detail = f"none in {settings.data_dir.resolve()}; `plimsoll up` makes one"
-            yield ServerFinding(check="database", verdict=CheckVerdict.ABSENT, detail=detail)
+            yield ServerFinding(
+                check="database", verdict=CheckVerdict.ABSENT, detail=detail
+            )
             return
         if postgres.attach(settings.data_dir) is None:
             detail = f"{place}, not running; `plimsoll up` starts it"
-            yield ServerFinding(check="database", verdict=CheckVerdict.ABSENT, detail=detail)
+            yield ServerFinding(
+                check="database", verdict=CheckVerdict.ABSENT, detail=detail
+            )
             return
     try:
         with open_database(settings) as url:
             problem = migrate.check(url)
     except CliError as error:
-        yield ServerFinding(check="database", verdict=CheckVerdict.BROKEN, detail=f"{error}; {error.hint}")
+        yield ServerFinding(
+            check="database",
+            verdict=CheckVerdict.BROKEN,
+            detail=f"{error}; {error.hint}",
+        )
         return
     yield ServerFinding(
         check="database",
@@ -194,26 +249,42 @@ def control_plane_findings(cli: CliContext) -> Iterator[ServerFinding]:
     try:
         with Api(cli) as api:
             status, health, server_time = api.probe("/readyz?verbose=true")
-            yield _readiness(status, health, f"{masked(url.value or '')} ({url.origin})")
+            yield _readiness(
+                status, health, f"{masked(url.value or '')} ({url.origin})"
+            )
             if server_time is not None:
                 yield _clock(server_time)
             if status == 200:
                 yield _token(api, cli)
     except CliError as error:
-        yield ServerFinding(check="control plane", verdict=CheckVerdict.ABSENT, detail=f"{error}; {error.hint}")
+        yield ServerFinding(
+            check="control plane",
+            verdict=CheckVerdict.ABSENT,
+            detail=f"{error}; {error.hint}",
+        )
 
 
 def _readiness(status: int, health: dict[str, object], place: str) -> ServerFinding:
     checks = dig(health, "checks")
     if "status" not in health or not isinstance(checks, dict):
         detail = f"{place} answers {status} to /readyz; is this address Plimsoll's?"
-        return ServerFinding(check="control plane", verdict=CheckVerdict.BROKEN, detail=detail)
-    problems = [f"{name}: {problem}" for name, problem in checks.items() if problem != "ok"]
+        return ServerFinding(
+            check="control plane", verdict=CheckVerdict.BROKEN, detail=detail
+        )
+    problems = [
+        f"{name}: {problem}" for name, problem in checks.items() if problem != "ok"
+    ]
     if problems:
         return ServerFinding(
-            check="control plane", verdict=CheckVerdict.BROKEN, detail=f"{place}: {'; '.join(problems)}"
+            check="control plane",
+            verdict=CheckVerdict.BROKEN,
+            detail=f"{place}: {'; '.join(problems)}",
         )
-    return ServerFinding(check="control plane", verdict=CheckVerdict.OK, detail=f"{place}: {', '.join(checks)} well")
+    return ServerFinding(
+        check="control plane",
+        verdict=CheckVerdict.OK,
+        detail=f"{place}: {', '.join(checks)} well",
+    )
 
 
 def _clock(server_time: datetime) -> ServerFinding:
@@ -230,7 +301,11 @@ def _token(api: Api, cli: CliContext) -> ServerFinding:
     try:
         caller = api.get("/api/v1/auth/whoami")
     except ApiProblem as problem:
-        return ServerFinding(check="token", verdict=CheckVerdict.WARNING, detail=f"{problem.detail}; {problem.hint}")
+        return ServerFinding(
+            check="token",
+            verdict=CheckVerdict.WARNING,
+            detail=f"{problem.detail}; {problem.hint}",
+        )
     origin = cli.token().origin
     detail = f"{text(caller, 'name')} of scope {text(caller, 'scope')} ({origin})"
     return ServerFinding(check="token", verdict=CheckVerdict.OK, detail=detail)
@@ -241,28 +316,47 @@ def _gpus() -> Iterator[ServerFinding]:
     smi = shutil.which("nvidia-smi")
     if smi is None:
         yield ServerFinding(
-            check="nvidia driver", verdict=CheckVerdict.ABSENT, detail="no nvidia-smi; agents can simulate GPUs"
+            check="nvidia driver",
+            verdict=CheckVerdict.ABSENT,
+            detail="no nvidia-smi; agents can simulate GPUs",
         )
     else:
         yield _driver(smi)
     mps = shutil.which("nvidia-cuda-mps-control")
-    detail = mps or "no nvidia-cuda-mps-control; needed to give replicas of real GPUs their SM percent"
-    yield ServerFinding(check="nvidia mps", verdict=CheckVerdict.OK if mps else CheckVerdict.ABSENT, detail=detail)
+    detail = (
+        mps
+        or "no nvidia-cuda-mps-control; needed to give replicas of real GPUs their SM percent"
+    )
+    yield ServerFinding(
+        check="nvidia mps",
+        verdict=CheckVerdict.OK if mps else CheckVerdict.ABSENT,
+        detail=detail,
+    )
 
 
 def _driver(smi: str) -> ServerFinding:
     command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20.0, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=20.0, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return ServerFinding(
-            check="nvidia driver", verdict=CheckVerdict.WARNING, detail=f"{smi} does not answer: {error}"
+            check="nvidia driver",
+            verdict=CheckVerdict.WARNING,
+            detail=f"{smi} does not answer: {error}",
         )
     if answer.returncode != 0:
-        detail = f"{smi} failed: {(answer.stdout + answer.stderr).strip().splitlines()[0]}"
-        return ServerFinding(check="nvidia driver", verdict=CheckVerdict.WARNING, detail=detail)
+        detail = (
+            f"{smi} failed: {(answer.stdout + answer.stderr).strip().splitlines()[0]}"
+        )
+        return ServerFinding(
+            check="nvidia driver", verdict=CheckVerdict.WARNING, detail=detail
+        )
     return ServerFinding(
-        check="nvidia driver", verdict=CheckVerdict.OK, detail="; ".join(answer.stdout.strip().splitlines())
+        check="nvidia driver",
+        verdict=CheckVerdict.OK,
+        detail="; ".join(answer.stdout.strip().splitlines()),
     )
 
 
@@ -274,7 +368,9 @@ def _disk(data_dir: Path) -> Iterator[ServerFinding]:
     detail = f"{free_gib:.1f} GiB free under {place}"
     if free_gib < MIN_FREE_GIB:
         yield ServerFinding(
-            check="disk", verdict=CheckVerdict.WARNING, detail=f"{detail}; the database needs room to grow"
+            check="disk",
+            verdict=CheckVerdict.WARNING,
+            detail=f"{detail}; the database needs room to grow",
         )
     else:
         yield ServerFinding(check="disk", verdict=CheckVerdict.OK, detail=detail)

@@ -38,18 +38,32 @@ class Scope(StrEnum):
 @app.command()
 def create(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; events name it")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Whose it is; events name it")
+    ],
     scope: Annotated[Scope, typer.Option(help="What it allows")] = Scope.VIEWER,
     project: Annotated[
-        list[str] | None, typer.Option("-p", "--project", help="Only this project's services; repeat for several")
+        list[str] | None,
+        typer.Option(
+            "-p", "--project", help="Only this project's services; repeat for several"
+        ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Such as 12h, 30d; none = does not expire")
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Such as 12h, 30d; none = does not expire"
+        ),
     ] = None,
     local: Annotated[
-        bool, typer.Option("--local", help="Straight into the database of this machine: for the first admin")
+        bool,
+        typer.Option(
+            "--local",
+            help="Straight into the database of this machine: for the first admin",
+        ),
     ] = False,
-    save: Annotated[bool, typer.Option("--save", help="Keep it for this user's later commands")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep it for this user's later commands")
+    ] = False,
 ) -> None:
     """Make a token and print its secret.
 
@@ -80,7 +94,8 @@ def list_tokens(context: typer.Context, output: Output = Format.TABLE) -> None:
 
 @app.command()
 def revoke(
-    context: typer.Context, tokens: Annotated[list[str], typer.Argument(metavar="TOKEN", help="Ids or names")]
+    context: typer.Context,
+    tokens: Annotated[list[str], typer.Argument(metavar="TOKEN", help="Ids or names")],
 ) -> None:
     """End tokens.
 
@@ -97,17 +112,29 @@ def revoke(
 def _find(known: list[Document], wanted: str) -> Document:
     """The token of that id, else the only valid one of that name. Raises CliError."""
     by_id = [entry for entry in known if text(entry, "id") == wanted]
-    found = by_id or [entry for entry in known if text(entry, "name") == wanted and not entry.get("revoked_at")]
+    found = by_id or [
+        entry
+        for entry in known
+        if text(entry, "name") == wanted and not entry.get("revoked_at")
+    ]
     if not found:
-        raise CliError(f"there is no token {wanted!r}", hint="`plimsoll token list` lists them")
+        raise CliError(
+            f"there is no token {wanted!r}", hint="`plimsoll token list` lists them"
+        )
     if len(found) > 1:
         ids = ", ".join(text(entry, "id") for entry in found)
-        raise CliError(f"{len(found)} tokens are called {wanted!r}; name one by its id: {ids}")
+        raise CliError(
+            f"{len(found)} tokens are called {wanted!r}; name one by its id: {ids}"
+        )
     return found[0]
 
 
 def _create_remotely(
-    context: typer.Context, name: str, scope: Scope, projects: list[str] | None, lasts: timedelta | None
+    context: typer.Context,
+    name: str,
+    scope: Scope,
+    projects: list[str] | None,
+    lasts: timedelta | None,
 ) -> str:
     body: Document = {"name": name, "scope": scope.value}
     if projects:
@@ -118,14 +145,18 @@ def _create_remotely(
         return text(api.post("/api/v1/tokens", body), "secret")
 
 
-def _create_locally(name: str, scope: Scope, projects: list[str] | None, lasts: timedelta | None) -> str:
+def _create_locally(
+    name: str, scope: Scope, projects: list[str] | None, lasts: timedelta | None
+) -> str:
     from app.cli.common.local import load_settings, open_database
     from app.db.base import migrate
     from app.db.base.engine import make_engine
     from app.db.operations.token_secrets import create_locally
 
     if lasts is not None:
-        raise typer.BadParameter("a token that is made with --local does not expire; revoke it when it is done")
+        raise typer.BadParameter(
+            "a token that is made with --local does not expire; revoke it when it is done"
+        )
 
     async def work(url: str) -> str:
         engine = make_engine(url, pool_size=2)

@@ -14,7 +14,10 @@ from app.cli.common.output import FAINT, ColouredCell, show_line
 
 def version(
     context: typer.Context,
-    short: Annotated[bool, typer.Option("--short", help="Only this program's version; asks no server")] = False,
+    short: Annotated[
+        bool,
+        typer.Option("--short", help="Only this program's version; asks no server"),
+    ] = False,
 ) -> None:
     """Show the versions of this program and of the control plane."""
     if short:
@@ -34,5 +37,10 @@ def _control_plane(context: typer.Context) -> ColouredCell:
         return ColouredCell(text=str(error), style=FAINT)
     api_version = text(document, "info", "version")
     if status != 200 or not api_version:
-        return ColouredCell(text=f"answers {status} to /openapi.json; is this address Plimsoll's?", style=FAINT)
-    return ColouredCell(text=f"API v{api_version} at {cli_context(context).url().value}")
+        return ColouredCell(
+            text=f"answers {status} to /openapi.json; is this address Plimsoll's?",
+            style=FAINT,
+        )
+    return ColouredCell(
+        text=f"API v{api_version} at {cli_context(context).url().value}"
+    )

@@ -10,9 +10,21 @@ from solvers.laws.capacity_law import max_utilisation
 
 
 def capacity_law(
-    percentile: Annotated[float, typer.Option(help="Of the requests that must be in time, between 0 and 1: 0.98")],
-    batch: Annotated[int, typer.Option(min=1, max=1_000_000, help="Requests that one execution takes at most")],
-    ratio: Annotated[float, typer.Option(help="SLO latency over the execution time of one batch")],
+    percentile: Annotated[
+        float,
+        typer.Option(
+            help="Of the requests that must be in time, between 0 and 1: 0.98"
+        ),
+    ],
+    batch: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1_000_000, help="Requests that one execution takes at most"
+        ),
+    ],
+    ratio: Annotated[
+        float, typer.Option(help="SLO latency over the execution time of one batch")
+    ],
 ) -> None:
     """Print the highest utilisation at which a percentile of the requests is in time.
 
@@ -20,7 +32,14 @@ def capacity_law(
     1000 · batch / execution_ms · this figure = the requests per second that a replica can promise.
     """
     if not 0.0 < percentile < 1.0:
-        raise typer.BadParameter(f"{percentile:g} must lie between 0 and 1, such as 0.98", param_hint="'--percentile'")
+        raise typer.BadParameter(
+            f"{percentile:g} must lie between 0 and 1, such as 0.98",
+            param_hint="'--percentile'",
+        )
     if not 0.0 < ratio < math.inf:
-        raise typer.BadParameter(f"{ratio:g} must be a number above 0, such as 2.5", param_hint="'--ratio'")
-    sys.stdout.write(f"{max_utilisation(batch, percentile=percentile, slo_ratio=ratio):.6f}\n")
+        raise typer.BadParameter(
+            f"{ratio:g} must be a number above 0, such as 2.5", param_hint="'--ratio'"
+        )
+    sys.stdout.write(
+        f"{max_utilisation(batch, percentile=percentile, slo_ratio=ratio):.6f}\n"
+    )

@@ -11,7 +11,17 @@ import typer
 from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, summary_stream, write_text
-from app.cli.common.output import BAD, GOOD, WARN, Cells, ColouredCell, Heading, count, show_line, show_table
+from app.cli.common.output import (
+    BAD,
+    GOOD,
+    WARN,
+    Cells,
+    ColouredCell,
+    Heading,
+    count,
+    show_line,
+    show_table,
+)
 from app.measurements.csv_files import SampleFiles, find_row, read_samples
 from app.measurements.rows import file_name
 from solvers.predict.data.fit import Fit, Fits
@@ -24,17 +34,33 @@ _GOOD_ERROR, _BAD_ERROR = 0.05, 0.15
 
 
 def fit(
-    samples: Annotated[list[Path], typer.Argument(metavar="SAMPLES", help="CSV files of measurements; - = stdin")],
+    samples: Annotated[
+        list[Path],
+        typer.Argument(metavar="SAMPLES", help="CSV files of measurements; - = stdin"),
+    ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FIT", help="Where to write the fits; - = stdout")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FIT", help="Where to write the fits; - = stdout"
+        ),
     ] = None,
     technique: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the latency; auto = the one that foresees held-out samples best")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of the latency; auto = the one that foresees held-out samples best",
+        ),
     ] = AUTO,
     plot: Annotated[
-        Path | None, typer.Option(metavar="SVG", help="Draw fits against measurements, a panel per network")
+        Path | None,
+        typer.Option(
+            metavar="SVG", help="Draw fits against measurements, a panel per network"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same fits")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same fits"),
+    ] = 0,
 ) -> None:
     """Learn latency, power and memory from measurements.
 
@@ -44,7 +70,9 @@ def fit(
     if output == plot == STDIO:
         raise typer.BadParameter("only one of the fits and the plot can go to stdout")
     measured = read_samples(samples)
-    fits = _fits(measured, technique, seed, ", ".join(file_name(path) for path in samples))
+    fits = _fits(
+        measured, technique, seed, ", ".join(file_name(path) for path in samples)
+    )
     stream = summary_stream(output, plot)
     _tell_unlearned(measured, fits)
     show_fits(fits, stream)
@@ -61,14 +89,24 @@ def show_fits(fits: Fits, stream: TextIO) -> None:
     latency = fits.of("latency_ms")
     headings = [Heading("network"), Heading("GPU type"), *_QUALITY_HEADINGS]
     show_table(
-        headings, [(entry.group.network, entry.group.gpu_type, *_quality(entry)) for entry in latency], stream=stream
+        headings,
+        [
+            (entry.group.network, entry.group.gpu_type, *_quality(entry))
+            for entry in latency
+        ],
+        stream=stream,
     )
     others = [entry for entry in fits.fits if entry.quantity != "latency_ms"]
     if others:
         show_line(stream=stream)
         headings = [Heading("quantity"), Heading("of"), *_QUALITY_HEADINGS[:-1]]
         show_table(
-            headings, [(entry.quantity, _subject(entry), *_quality(entry)[:-1]) for entry in others], stream=stream
+            headings,
+            [
+                (entry.quantity, _subject(entry), *_quality(entry)[:-1])
+                for entry in others
+            ],
+            stream=stream,
         )
 
 
@@ -77,20 +115,34 @@ def _tell_unlearned(measured: SampleFiles, fits: Fits) -> None:
     groups = measured.samples.at.groups()
     unlearned = [group for group in groups if fits.find("latency_ms", group) is None]
     names = ", ".join(
-        f"{group.network} on {group.gpu_type} ({count(len(groups[group]), 'sample')})" for group in unlearned
+        f"{group.network} on {group.gpu_type} ({count(len(groups[group]), 'sample')})"
+        for group in unlearned
     )
     if len(unlearned) == len(groups):
-        raise CliError(f"no technique can learn from so little: {names}", hint="measure more batches and SM percents")
+        raise CliError(
+            f"no technique can learn from so little: {names}",
+            hint="measure more batches and SM percents",
+        )
     if unlearned:
-        sys.stderr.write(f"Left out, since no technique can learn from so little: {names}\n")
+        sys.stderr.write(
+            f"Left out, since no technique can learn from so little: {names}\n"
+        )
 
 
 def _fits(measured: SampleFiles, technique: str, seed: int, source: str) -> Fits:
     try:
-        return make_fits(measured.samples, technique=technique, layers=load_layers(), seed=seed, source=source)
+        return make_fits(
+            measured.samples,
+            technique=technique,
+            layers=load_layers(),
+            seed=seed,
+            source=source,
+        )
     except InvalidInput as error:
         if place := find_row(error):
-            raise measured.refusal(error.problem, row=place[0], column=place[1]) from error
+            raise measured.refusal(
+                error.problem, row=place[0], column=place[1]
+            ) from error
         raise
 
 
@@ -123,4 +175,8 @@ def percent_text(share: float) -> str:
 
 def _subject(entry: Fit) -> str:
     """`resnet50 on V100`; an interference fit is about a GPU type."""
-    return f"{entry.group.network} on {entry.group.gpu_type}" if entry.group.network else entry.group.gpu_type
+    return (
+        f"{entry.group.network} on {entry.group.gpu_type}"
+        if entry.group.network
+        else entry.group.gpu_type
+    )

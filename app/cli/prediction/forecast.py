@@ -56,18 +56,25 @@ app = typer.Typer(
 TraceFile = Annotated[
     Path,
     typer.Argument(
-        metavar="TRACE", help="CSV with second, t_s, t_min or timestamp, and rate_rps, arrivals or requests; - = stdin"
+        metavar="TRACE",
+        help="CSV with second, t_s, t_min or timestamp, and rate_rps, arrivals or requests; - = stdin",
     ),
 ]
 Column = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Column to read; names that end in _rps are rates, others requests")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column to read; names that end in _rps are rates, others requests",
+    ),
 ]
 
 
 @app.command()
 def show(
     context: typer.Context,
-    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service")],
+    service: Annotated[
+        str, typer.Argument(metavar="SERVICE", help="Name of the service")
+    ],
     output: Output = Format.TABLE,
 ) -> None:
     """Show what the control loop expects of a service, and why.
@@ -86,12 +93,21 @@ def test(
     trace: TraceFile,
     column: Column = None,
     horizon: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How far ahead: 5s, 5m [default: 5s or one step]")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How far ahead: 5s, 5m [default: 5s or one step]"
+        ),
     ] = None,
     window: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Sum the trace into windows this long first [default: one step]")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Sum the trace into windows this long first [default: one step]",
+        ),
     ] = None,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table or json")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", help="table or json")
+    ] = Format.TABLE,
 ) -> None:
     """Compare the techniques on a trace, without any server.
 
@@ -101,28 +117,49 @@ def test(
     series = read_trace(trace, column).series
     if window is not None:
         series = coarsen(series, parse_duration(window).total_seconds())
-    horizon_s = max(MIN_HORIZON_S, series.window_s) if horizon is None else parse_duration(horizon).total_seconds()
+    horizon_s = (
+        max(MIN_HORIZON_S, series.window_s)
+        if horizon is None
+        else parse_duration(horizon).total_seconds()
+    )
     scores = _scores(series, horizon_s)
     if not scores:
-        raise CliError(f"the trace has {count(len(series.arrivals), 'window')}: too few to judge a forecast")
+        raise CliError(
+            f"the trace has {count(len(series.arrivals), 'window')}: too few to judge a forecast"
+        )
     chosen = choose(scores)
     if output is Format.JSON:
         judged = {name: asdict(score) for name, score in scores.items()}
-        show_json({"horizon_s": horizon_s, "window_s": series.window_s, "chosen": chosen, "scores": judged})
+        show_json(
+            {
+                "horizon_s": horizon_s,
+                "window_s": series.window_s,
+                "chosen": chosen,
+                "scores": judged,
+            }
+        )
         return
     default = scores[DEFAULT]
-    show_line(f"{_forecasts(default)} {horizon_s:g} s ahead, windows of {series.window_s:g} s, mean {_mean(default)}")
+    show_line(
+        f"{_forecasts(default)} {horizon_s:g} s ahead, windows of {series.window_s:g} s, mean {_mean(default)}"
+    )
     _show_scores(scores, chosen)
 
 
 @app.command(name="warm-up")
 def warm_up(
-    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service; it must exist")],
+    service: Annotated[
+        str,
+        typer.Argument(metavar="SERVICE", help="Name of the service; it must exist"),
+    ],
     trace: TraceFile,
     column: Column = None,
     start: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="When the trace began, such as 7d or 2026-01-31 [default: lately]"),
+        typer.Option(
+            metavar="WHEN",
+            help="When the trace began, such as 7d or 2026-01-31 [default: lately]",
+        ),
     ] = None,
 ) -> None:
     """Take a trace as the history of a service, on the control plane's machine.
@@ -132,7 +169,9 @@ def warm_up(
     """
     now = datetime.now(UTC)
     start_s = None if start is None else parse_moment(start, now).timestamp()
-    history = make_history(read_trace(trace, column), now_s=now.timestamp(), start_s=start_s)
+    history = make_history(
+        read_trace(trace, column), now_s=now.timestamp(), start_s=start_s
+    )
     settings = load_settings()
 
     async def work(url: str) -> int:
@@ -149,7 +188,10 @@ def warm_up(
         if problem is not None:
             raise CliError(problem)
         added = asyncio.run(work(url))
-    begin, end = (datetime.fromtimestamp(moment, UTC) for moment in (history.start_s, history.end_s))
+    begin, end = (
+        datetime.fromtimestamp(moment, UTC)
+        for moment in (history.start_s, history.end_s)
+    )
     show_line(
         f"{service}: {count(added, 'rate')} of five minutes added, of {len(history.heard)} "
         f"from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
@@ -162,7 +204,9 @@ def _scores(series: RequestSeries, horizon_s: float) -> dict[str, ForecastScore]
     found = back_test(
         series,
         question,
-        lambda until_s: make_seasons(coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))),
+        lambda until_s: make_seasons(
+            coarse.part(0, int((until_s - coarse.start_s) // coarse.window_s))
+        ),
     )
     return dict(found)
 
@@ -171,20 +215,33 @@ def _show_forecast(forecast: Document) -> None:
     margin = number(forecast, "margin") or 1.0
     wider = "" if margin == 1.0 else f", its spread × {margin:.2f} by its back-test"
     show_line(ColouredCell(text=f"Service {text(forecast, 'service')}", style="bold"))
-    show_line("technique: ", ColouredCell(text=text(forecast, "technique"), style=GOOD), wider)
+    show_line(
+        "technique: ", ColouredCell(text=text(forecast, "technique"), style=GOOD), wider
+    )
     show_line("telemetry: ", telemetry_cell(forecast))
-    _show_quantiles(documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0)
-    scores = {text(entry, "technique"): _score(entry) for entry in documents(forecast.get("scores"))}
+    _show_quantiles(
+        documents(forecast.get("quantiles")), number(forecast, "horizon_s") or 0.0
+    )
+    scores = {
+        text(entry, "technique"): _score(entry)
+        for entry in documents(forecast.get("scores"))
+    }
     if DEFAULT not in scores:
-        show_line("back-test: none yet; the first one comes minutes after the first report")
+        show_line(
+            "back-test: none yet; the first one comes minutes after the first report"
+        )
         return
     default = scores[DEFAULT]
-    show_line(f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}")
+    show_line(
+        f"back-test: {_forecasts(default)} until {time_text(forecast.get('judged_at'))}, mean {_mean(default)}"
+    )
     chosen = text(forecast, "technique")
     _show_scores(scores, chosen)
     best = min(scores, key=lambda name: scores[name].pinball_rps)
     if chosen in scores and scores[best].pinball_rps < scores[chosen].pinball_rps:
-        show_line(f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts")
+        show_line(
+            f"another takes over once it loses {100 * MARGIN:g} % less over at least {MIN_FORECASTS:g} forecasts"
+        )
 
 
 def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
@@ -192,8 +249,13 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
         return
     levels = [number(entry, "level") or 0.0 for entry in quantiles]
     rates = rate_texts([number(entry, "rate_rps") or 0.0 for entry in quantiles])
-    show_line(f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:")
-    show_table([Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)], [("  rps", *rates)])
+    show_line(
+        f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:"
+    )
+    show_table(
+        [Heading("", True), *(Heading(f"p{100 * level:g}", True) for level in levels)],
+        [("  rps", *rates)],
+    )
 
 
 def _forecasts(score: ForecastScore) -> str:
@@ -205,7 +267,12 @@ def _mean(score: ForecastScore) -> str:
 
 
 def _score(entry: Document) -> ForecastScore:
-    return ForecastScore(**{field.name: number(entry, field.name) or 0.0 for field in fields(ForecastScore)})
+    return ForecastScore(
+        **{
+            field.name: number(entry, field.name) or 0.0
+            for field in fields(ForecastScore)
+        }
+    )
 
 
 def _show_scores(scores: Mapping[str, ForecastScore], chosen: str) -> None:
@@ -214,15 +281,27 @@ def _show_scores(scores: Mapping[str, ForecastScore], chosen: str) -> None:
     show_table(
         [
             Heading("technique"),
-            *(Heading(title, True) for title in ("loss rps", "of default", f"below p{100 * PLANNING_LEVEL:g}")),
+            *(
+                Heading(title, True)
+                for title in (
+                    "loss rps",
+                    "of default",
+                    f"below p{100 * PLANNING_LEVEL:g}",
+                )
+            ),
             *(Heading(title, True) for title in ("in 90 %", "error")),
             Heading(""),
         ],
-        [_row(name, score, default, is_chosen=name == chosen) for name, score in scores.items()],
+        [
+            _row(name, score, default, is_chosen=name == chosen)
+            for name, score in scores.items()
+        ],
     )
 
 
-def _row(name: str, score: ForecastScore, default: ForecastScore, *, is_chosen: bool) -> Cells:
+def _row(
+    name: str, score: ForecastScore, default: ForecastScore, *, is_chosen: bool
+) -> Cells:
     return (
         ColouredCell(text=name, style=GOOD if is_chosen else ""),
         amount(score.pinball_rps, 3),

@@ -14,7 +14,12 @@ MAX_CURVES = len(COLOURS)
 
 def plot_text(samples: Samples, fits: Fits) -> str:
     """An SVG document with every sample: dots where a curve applies, rings with neighbours or other settings."""
-    return sheet([_panel(group, samples.take(rows), fits) for group, rows in samples.at.groups().items()])
+    return sheet(
+        [
+            _panel(group, samples.take(rows), fits)
+            for group, rows in samples.at.groups().items()
+        ]
+    )
 
 
 def _panel(group: Group, samples: Samples, fits: Fits) -> Panel:

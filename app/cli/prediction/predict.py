@@ -10,7 +10,12 @@ from app.catalogue.catalogue import load_layers
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.output import count
-from app.measurements.csv_files import QueryFile, find_row, prediction_rows, read_queries
+from app.measurements.csv_files import (
+    QueryFile,
+    find_row,
+    prediction_rows,
+    read_queries,
+)
 from app.measurements.rows import file_name, read_bytes
 from app.measurements.tables import Reals
 from solvers.predict.data.fit import Fits, Predictions, Quantity
@@ -25,13 +30,28 @@ _LATENCY = "latency"
 
 
 def predict(
-    fits: Annotated[Path, typer.Argument(metavar="FIT", help="What `plimsoll fit` wrote; - = stdin")],
-    queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="CSV file of conditions; - = stdin")],
+    fits: Annotated[
+        Path, typer.Argument(metavar="FIT", help="What `plimsoll fit` wrote; - = stdin")
+    ],
+    queries: Annotated[
+        Path,
+        typer.Argument(metavar="QUERIES", help="CSV file of conditions; - = stdin"),
+    ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUT", help="Where to write the predictions; - = stdout")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="Where to write the predictions; - = stdout",
+        ),
     ] = STDIO,
     quantities: Annotated[
-        str, typer.Option(metavar="LIST", help="latency, and power or memory as well, joined by commas")
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="latency, and power or memory as well, joined by commas",
+        ),
     ] = _LATENCY,
 ) -> None:
     """Predict latencies under the conditions of a file, row by row.
@@ -47,7 +67,9 @@ def predict(
     known = _read_fits(fits)
     asked = read_queries(queries)
     predictions = _predict(known, asked)
-    extra: dict[str, Reals] = {quantity: _quantity(known, quantity, asked) for quantity in extra_quantities}
+    extra: dict[str, Reals] = {
+        quantity: _quantity(known, quantity, asked) for quantity in extra_quantities
+    }
     write_csv(output, prediction_rows(asked, predictions, extra))
     _tell_estimated(asked, predictions)
     _show_error(asked, predictions)
@@ -57,7 +79,9 @@ def _extra_quantities(text: str) -> list[Quantity]:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name != _LATENCY and name not in _EXTRA]:
         known = ", ".join((_LATENCY, *_EXTRA))
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {known}", param_hint="'--quantities'")
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is none of {known}", param_hint="'--quantities'"
+        )
     return [quantity for name, quantity in _EXTRA.items() if name in names]
 
 
@@ -67,7 +91,8 @@ def _read_fits(path: Path) -> Fits:
         check_fits(fits)
     except InvalidInput as error:
         raise CliError(
-            f"{file_name(path)}: {error}", hint="make the file with `plimsoll fit SAMPLES -o FIT`"
+            f"{file_name(path)}: {error}",
+            hint="make the file with `plimsoll fit SAMPLES -o FIT`",
         ) from error
     return fits
 
@@ -77,24 +102,37 @@ def _predict(fits: Fits, asked: QueryFile) -> Predictions:
         return predict_latency(fits, asked.queries, layers=load_layers())
     except InvalidInput as error:
         if place := find_row(error):
-            raise asked.table.refusal(error.problem, row=place[0], column=place[1]) from error
+            raise asked.table.refusal(
+                error.problem, row=place[0], column=place[1]
+            ) from error
         raise
 
 
 def _quantity(fits: Fits, quantity: Quantity, asked: QueryFile) -> Reals:
     if not fits.of(quantity):
-        raise CliError(f"the fits hold nothing of {quantity}", hint=f"fit samples that have the column {quantity}")
+        raise CliError(
+            f"the fits hold nothing of {quantity}",
+            hint=f"fit samples that have the column {quantity}",
+        )
     return predict_quantity(fits, quantity, asked.queries)
 
 
 def _tell_estimated(asked: QueryFile, predictions: Predictions) -> None:
     """On stderr: which rows are of networks that were not measured on their GPU type."""
-    rows = [row for row, name in enumerate(predictions.technique) if name.split("+")[0] in ESTIMATES]
+    rows = [
+        row
+        for row, name in enumerate(predictions.technique)
+        if name.split("+")[0] in ESTIMATES
+    ]
     if rows:
-        groups = sorted({(asked.queries.network[row], asked.queries.gpu_type[row]) for row in rows})
+        groups = sorted(
+            {(asked.queries.network[row], asked.queries.gpu_type[row]) for row in rows}
+        )
         names = ", ".join(f"{network} on {gpu_type}" for network, gpu_type in groups)
         total = count(len(asked.queries), "row")
-        sys.stderr.write(f"Estimated, since not measured there: {len(rows)} of {total}: {names}\n")
+        sys.stderr.write(
+            f"Estimated, since not measured there: {len(rows)} of {total}: {names}\n"
+        )
 
 
 def _show_error(asked: QueryFile, predictions: Predictions) -> None:

@@ -17,35 +17,90 @@ app = typer.Typer(
     help="Measure networks on a GPU of this node.",
 )
 
-GpuType = Annotated[str, typer.Option(metavar="NAME", help="GPU type of the catalogue, written into the samples")]
-Network = Annotated[list[str] | None, typer.Option(metavar="NAME", help="What is measured; may be repeated")]
-Template = Annotated[str, typer.Option(metavar="NAME", help="Runtime template [default: each network's own]")]
+GpuType = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="GPU type of the catalogue, written into the samples"
+    ),
+]
+Network = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="What is measured; may be repeated"),
+]
+Template = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Runtime template [default: each network's own]"),
+]
 Templates = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The node's runtime templates, see docs/runtimes.md")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="The node's runtime templates, see docs/runtimes.md"
+    ),
 ]
 Gpu = Annotated[int, typer.Option(min=0, metavar="INDEX", help="Which GPU of the node")]
 Shares = Annotated[str, typer.Option(metavar="PERCENT,...", help="Shares of the SMs")]
 Batches = Annotated[str, typer.Option(metavar="ROWS,...", help="Batch sizes")]
 Plan = Annotated[
-    Path | None, typer.Option(metavar="POINTS", help="Measure the points of `plimsoll samples plan` instead; - = stdin")
+    Path | None,
+    typer.Option(
+        metavar="POINTS",
+        help="Measure the points of `plimsoll samples plan` instead; - = stdin",
+    ),
 ]
-Pairs = Annotated[bool, typer.Option("--pairs", help="Measure networks side by side, too")]
-PairShares = Annotated[str, typer.Option(metavar="PERCENT:PERCENT,...", help="Shares of the two of a pair")]
-MaxPairs = Annotated[int, typer.Option(min=1, help="Of more pairs so many are drawn, by the seed")]
+Pairs = Annotated[
+    bool, typer.Option("--pairs", help="Measure networks side by side, too")
+]
+PairShares = Annotated[
+    str, typer.Option(metavar="PERCENT:PERCENT,...", help="Shares of the two of a pair")
+]
+MaxPairs = Annotated[
+    int, typer.Option(min=1, help="Of more pairs so many are drawn, by the seed")
+]
 Clocks = Annotated[
-    str, typer.Option(metavar="MHZ,...", help="Lock the graphics clock at each of these [default: touch no clock]")
+    str,
+    typer.Option(
+        metavar="MHZ,...",
+        help="Lock the graphics clock at each of these [default: touch no clock]",
+    ),
 ]
-WindowS = Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds of one window, at least")]
-MaxWindows = Annotated[int, typer.Option(min=3, max=100, help="Windows of a cell before it is given up")]
+WindowS = Annotated[
+    float, typer.Option(min=0.1, max=60.0, help="Seconds of one window, at least")
+]
+MaxWindows = Annotated[
+    int, typer.Option(min=3, max=100, help="Windows of a cell before it is given up")
+]
 Spread = Annotated[
-    float, typer.Option(min=0.1, max=100.0, metavar="PERCENT", help="How far medians of three windows may lie apart")
+    float,
+    typer.Option(
+        min=0.1,
+        max=100.0,
+        metavar="PERCENT",
+        help="How far medians of three windows may lie apart",
+    ),
 ]
-Budget = Annotated[str, typer.Option(metavar="DURATION", help="Begin no cell after it, e.g. 45m [default: no limit]")]
+Budget = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="Begin no cell after it, e.g. 45m [default: no limit]"
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the order of cells")]
-Samples = Annotated[Path, typer.Option("-o", "--output", metavar="SAMPLES", help="Where to write the samples")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on behind what SAMPLES.journal holds")]
-Send = Annotated[bool, typer.Option("--send", help="Give the samples to the control plane at the end")]
-Source = Annotated[str, typer.Option(metavar="TEXT", help="With --send: who measured, and with what")]
+Samples = Annotated[
+    Path,
+    typer.Option(
+        "-o", "--output", metavar="SAMPLES", help="Where to write the samples"
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on behind what SAMPLES.journal holds")
+]
+Send = Annotated[
+    bool,
+    typer.Option("--send", help="Give the samples to the control plane at the end"),
+]
+Source = Annotated[
+    str, typer.Option(metavar="TEXT", help="With --send: who measured, and with what")
+]
 
 
 @app.callback()
@@ -103,7 +158,13 @@ def run(
     cells, notes = make_cells(wanted)
     sys.stderr.writelines(f"Note: {note}\n" for note in notes)
     rules = Rules(window_s=window_s, most=max_windows, spread_limit=spread / 100.0)
-    place = ProfileTarget(gpu=gpu, templates=templates, template=template, rules=rules, budget_s=_seconds(budget))
+    place = ProfileTarget(
+        gpu=gpu,
+        templates=templates,
+        template=template,
+        rules=rules,
+        budget_s=_seconds(budget),
+    )
     is_whole = run_profile(wanted, cells, place, output, resumes=resume)
     if send and output.exists():
         _send(context, output, source)
@@ -114,7 +175,10 @@ def run(
 def _check_output(output: Path) -> None:
     """Before long work. Raises BadParameter or CliError."""
     if output == STDIO:
-        raise typer.BadParameter("a profile needs a file, its journal is kept beside it", param_hint="'--output'")
+        raise typer.BadParameter(
+            "a profile needs a file, its journal is kept beside it",
+            param_hint="'--output'",
+        )
     check_place(output)
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 import typer
 
 from agents.base.device import OutOfRange
-from agents.profiling.cells import MeasurementCell, Member, at_most, grid, make_cell, pairs
+from agents.profiling.cells import (
+    MeasurementCell,
+    Member,
+    at_most,
+    grid,
+    make_cell,
+    pairs,
+)
 from app.cli.common.output import count
 
 
@@ -29,19 +36,31 @@ class ProfileOptions:
     seed: int
 
 
-def make_cells(wanted: ProfileOptions) -> tuple[tuple[MeasurementCell, ...], tuple[str, ...]]:
+def make_cells(
+    wanted: ProfileOptions,
+) -> tuple[tuple[MeasurementCell, ...], tuple[str, ...]]:
     """The cells, and what should be said of them. Raises BadParameter or InvalidRequest."""
     if not wanted.networks and wanted.plan is None:
         raise typer.BadParameter("give at least one", param_hint="'--network'")
     clocks = read_numbers(wanted.clocks, "--clocks") if wanted.clocks else ()
     try:
-        alone, notes = _planned(wanted.plan, wanted, clocks) if wanted.plan else (_grid(wanted, clocks), ())
-        beside = _pairs(wanted, clocks, sorted({member.network for cell in alone for member in cell.members}))
+        alone, notes = (
+            _planned(wanted.plan, wanted, clocks)
+            if wanted.plan
+            else (_grid(wanted, clocks), ())
+        )
+        beside = _pairs(
+            wanted,
+            clocks,
+            sorted({member.network for cell in alone for member in cell.members}),
+        )
     except OutOfRange as error:
         raise typer.BadParameter(str(error)) from error
     chosen = at_most(beside, wanted.max_pairs, seed=wanted.seed)
     if len(chosen) < len(beside):
-        notes += (f"{len(chosen)} of {count(len(beside), 'pair')} were drawn; --max-pairs takes more",)
+        notes += (
+            f"{len(chosen)} of {count(len(beside), 'pair')} were drawn; --max-pairs takes more",
+        )
     cells = tuple(dict.fromkeys((*alone, *chosen)))
     if not cells:
         raise typer.BadParameter("there is nothing to measure")
@@ -53,9 +72,13 @@ def read_numbers(words: str, option: str) -> tuple[float, ...]:
     try:
         numbers = {float(word) for word in words.split(",")}
     except ValueError as error:
-        raise typer.BadParameter(f"{words!r} is no list like 10,25,50", param_hint=f"'{option}'") from error
+        raise typer.BadParameter(
+            f"{words!r} is no list like 10,25,50", param_hint=f"'{option}'"
+        ) from error
     if not all(0.0 < number < math.inf for number in numbers):
-        raise typer.BadParameter(f"{words!r} must be numbers above 0", param_hint=f"'{option}'")
+        raise typer.BadParameter(
+            f"{words!r} must be numbers above 0", param_hint=f"'{option}'"
+        )
     return tuple(sorted(numbers))
 
 
@@ -67,7 +90,9 @@ def read_splits(words: str) -> tuple[tuple[float, float], ...]:
         try:
             one, other = map(float, parts)
         except ValueError as error:
-            raise typer.BadParameter(f"{word!r} is no split like 25:75", param_hint="'--pair-shares'") from error
+            raise typer.BadParameter(
+                f"{word!r} is no split like 25:75", param_hint="'--pair-shares'"
+            ) from error
         found.append((one, other))
     return tuple(found)
 
@@ -75,15 +100,26 @@ def read_splits(words: str) -> tuple[tuple[float, float], ...]:
 def _whole(words: str) -> tuple[int, ...]:
     numbers = read_numbers(words, "--batches")
     if any(number != int(number) for number in numbers):
-        raise typer.BadParameter(f"{words!r} must be whole numbers", param_hint="'--batches'")
+        raise typer.BadParameter(
+            f"{words!r} must be whole numbers", param_hint="'--batches'"
+        )
     return tuple(map(int, numbers))
 
 
-def _grid(wanted: ProfileOptions, clocks: Sequence[float]) -> tuple[MeasurementCell, ...]:
-    return grid(wanted.networks, read_numbers(wanted.shares, "--shares"), _whole(wanted.batches), clocks)
+def _grid(
+    wanted: ProfileOptions, clocks: Sequence[float]
+) -> tuple[MeasurementCell, ...]:
+    return grid(
+        wanted.networks,
+        read_numbers(wanted.shares, "--shares"),
+        _whole(wanted.batches),
+        clocks,
+    )
 
 
-def _pairs(wanted: ProfileOptions, clocks: Sequence[float], networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
+def _pairs(
+    wanted: ProfileOptions, clocks: Sequence[float], networks: Sequence[str]
+) -> tuple[MeasurementCell, ...]:
     if not wanted.splits:
         return ()
     return pairs(networks, read_splits(wanted.splits), _whole(wanted.batches), clocks)
@@ -105,17 +141,33 @@ def _planned(
         if clocks and float(at.clock_mhz[row]) not in clocks:
             other_clock += 1
             continue
-        own = Member(network=network, batch=round(float(at.batch[row])), sm_percent=float(at.sm_percent[row]))
+        own = Member(
+            network=network,
+            batch=round(float(at.batch[row])),
+            sm_percent=float(at.sm_percent[row]),
+        )
         neighbours = (
-            Member(network=each.network, batch=round(each.batch), sm_percent=each.sm_percent)
+            Member(
+                network=each.network,
+                batch=round(each.batch),
+                sm_percent=each.sm_percent,
+            )
             for each in at.neighbours[row]
         )
-        cells[make_cell((own, *neighbours), float(at.clock_mhz[row]) if clocks else None)] = None
+        cells[
+            make_cell((own, *neighbours), float(at.clock_mhz[row]) if clocks else None)
+        ] = None
     notes = []
     if other_type:
-        notes.append(f"{count(other_type, 'point')} of {path} are of another GPU type than {wanted.gpu_type}")
+        notes.append(
+            f"{count(other_type, 'point')} of {path} are of another GPU type than {wanted.gpu_type}"
+        )
     if other_clock:
-        notes.append(f"{count(other_clock, 'point')} of {path} have a clock that --clocks does not name")
+        notes.append(
+            f"{count(other_clock, 'point')} of {path} have a clock that --clocks does not name"
+        )
     if not clocks and not all(map(math.isnan, at.clock_mhz.tolist())):
-        notes.append("the plan's clocks are passed over: without --clocks no clock is locked")
+        notes.append(
+            "the plan's clocks are passed over: without --clocks no clock is locked"
+        )
     return tuple(cells), tuple(notes)

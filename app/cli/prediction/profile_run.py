@@ -27,7 +27,14 @@ from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_
 
 DETAILS = (
     *("network", "gpu_type", "batch", "sm_percent", "neighbours", "clock_mhz_locked"),
-    *("latency_ms_mean", "latency_ms_p50", "latency_ms_p99", "p99_is_indicative", "batches", "spread_percent"),
+    *(
+        "latency_ms_mean",
+        "latency_ms_p50",
+        "latency_ms_p99",
+        "p99_is_indicative",
+        "batches",
+        "spread_percent",
+    ),
     *("memory_mib", "power_w", "clock_mhz", "sm_count", "windows", "rejected"),
 )
 
@@ -44,7 +51,12 @@ class ProfileTarget:
 
 
 def run_profile(
-    wanted: ProfileOptions, cells: tuple[MeasurementCell, ...], place: ProfileTarget, output: Path, *, resumes: bool
+    wanted: ProfileOptions,
+    cells: tuple[MeasurementCell, ...],
+    place: ProfileTarget,
+    output: Path,
+    *,
+    resumes: bool,
 ) -> bool:
     """Measure and write; False when it was interrupted. Raises CliError."""
     from agents.gpu.nvml.session import Nvml
@@ -59,7 +71,9 @@ def run_profile(
             rules=place.rules,
             seed=wanted.seed,
             budget_s=place.budget_s,
-            knobs_dir=output.with_name(f"{output.name}.knobs").absolute() if wanted.clocks else None,
+            knobs_dir=output.with_name(f"{output.name}.knobs").absolute()
+            if wanted.clocks
+            else None,
             environment=dict(os.environ),
         )
         with Nvml() as nvml:
@@ -68,7 +82,9 @@ def run_profile(
         raise CliError(str(error)) from error
 
 
-async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, resumes: bool) -> bool:
+async def _run(
+    settings: ProfileSettings, nvml: NodeDriver, output: Path, *, resumes: bool
+) -> bool:
     """SIGINT and SIGTERM end it in order: benches first, then MPS, then the files."""
     profiling = asyncio.current_task()
     assert profiling is not None
@@ -81,10 +97,16 @@ async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, res
         try:
             async with open_profile(settings, nvml, knobs=nvml) as opened:
                 with contextlib.closing(
-                    Journal(output.with_name(f"{output.name}.journal"), opened.header(), resumes=resumes)
+                    Journal(
+                        output.with_name(f"{output.name}.journal"),
+                        opened.header(),
+                        resumes=resumes,
+                    )
                 ) as journal:
                     try:
-                        report = await opened.profiler(journal, listener).run(settings.cells)
+                        report = await opened.profiler(journal, listener).run(
+                            settings.cells
+                        )
                     finally:
                         measured = journal.measurements
                         problem = opened.watch.cannot_list
@@ -93,7 +115,9 @@ async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, res
         finally:
             write_samples(output, measured, settings.gpu_type)
     if problem:
-        sys.stderr.write(f"Note: foreign processes on the GPU could not be seen: {problem}\n")
+        sys.stderr.write(
+            f"Note: foreign processes on the GPU could not be seen: {problem}\n"
+        )
     if report is not None:
         _sum_up(report, len(measured))
     return report is not None
@@ -101,9 +125,13 @@ async def _run(settings: ProfileSettings, nvml: NodeDriver, output: Path, *, res
 
 def _sum_up(report: ProfileReport, samples: int) -> None:
     if report.left:
-        sys.stderr.write(f"The budget is over, {count(report.left, 'cell')} left; --resume goes on\n")
+        sys.stderr.write(
+            f"The budget is over, {count(report.left, 'cell')} left; --resume goes on\n"
+        )
     if report.failed:
-        sys.stderr.write(f"{count(len(report.failed), 'cell')} could not be measured; --resume tries again\n")
+        sys.stderr.write(
+            f"{count(len(report.failed), 'cell')} could not be measured; --resume tries again\n"
+        )
     if not samples:
         raise CliError("nothing was measured", hint="the lines above say why")
 
@@ -125,7 +153,11 @@ def make_profile_samples(measured: Sequence[Measurement], gpu_type: str) -> Samp
         batch=[float(timing.member.batch) for _, timing in rows],
         sm_percent=[timing.member.sm_percent for _, timing in rows],
         clock_mhz=[_or_nan(each.cell.clock_mhz) for each, _ in rows],
-        neighbours=[_neighbours(each, place) for each in measured for place in range(len(each.timings))],
+        neighbours=[
+            _neighbours(each, place)
+            for each in measured
+            for place in range(len(each.timings))
+        ],
     )
     return make_samples(
         at,
@@ -138,26 +170,58 @@ def make_profile_samples(measured: Sequence[Measurement], gpu_type: str) -> Samp
 def _neighbours(measurement: Measurement, place: int) -> tuple[Neighbour, ...]:
     members = measurement.cell.members
     others = (*members[:place], *members[place + 1 :])
-    return tuple(Neighbour(each.network, float(each.batch), each.sm_percent) for each in others)
+    return tuple(
+        Neighbour(each.network, float(each.batch), each.sm_percent) for each in others
+    )
 
 
 def _details(measured: Sequence[Measurement], gpu_type: str) -> Iterator[Sequence[str]]:
     yield DETAILS
     for each in measured:
         for place, timing in enumerate(each.timings):
-            beside = "+".join(f"{one.network}:{one.batch:g}:{one.sm_percent:g}" for one in _neighbours(each, place))
+            beside = "+".join(
+                f"{one.network}:{one.batch:g}:{one.sm_percent:g}"
+                for one in _neighbours(each, place)
+            )
             values: tuple[float | int | str | None, ...] = (
-                *(timing.member.network, gpu_type, timing.member.batch, timing.member.sm_percent, beside),
-                *(each.cell.clock_mhz, timing.latency_ms, timing.latency_ms_p50, timing.latency_ms_p99),
-                *("yes" if timing.batches < SURE_P99_BATCHES else "no", timing.batches, 100.0 * timing.spread),
-                *(timing.memory_mib, each.power_w, each.clock_mhz, timing.sm_count, each.windows),
+                *(
+                    timing.member.network,
+                    gpu_type,
+                    timing.member.batch,
+                    timing.member.sm_percent,
+                    beside,
+                ),
+                *(
+                    each.cell.clock_mhz,
+                    timing.latency_ms,
+                    timing.latency_ms_p50,
+                    timing.latency_ms_p99,
+                ),
+                *(
+                    "yes" if timing.batches < SURE_P99_BATCHES else "no",
+                    timing.batches,
+                    100.0 * timing.spread,
+                ),
+                *(
+                    timing.memory_mib,
+                    each.power_w,
+                    each.clock_mhz,
+                    timing.sm_count,
+                    each.windows,
+                ),
                 "; ".join(each.rejected),
             )
             yield [_text(value) for value in values]
 
 
 def _text(value: float | int | str | None) -> str:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return (
+        ""
+        if value is None
+        else f"{value:.6g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def _or_nan(value: float | None) -> float:
@@ -182,8 +246,17 @@ def _shown() -> Iterator[ProfileListener]:
     if not sys.stderr.isatty():
         yield ProfileLines()
         return
-    name, words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]"))
-    with Progress(name, BarColumn(bar_width=24), words, console=console(sys.stderr), transient=True) as progress:
+    name, words = (
+        TextColumn(f"{{task.{field}}}", markup=False)
+        for field in ("description", "fields[words]")
+    )
+    with Progress(
+        name,
+        BarColumn(bar_width=24),
+        words,
+        console=console(sys.stderr),
+        transient=True,
+    ) as progress:
         yield ProgressBar(progress)
 
 
@@ -218,11 +291,15 @@ class ProgressBar:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("cells", total=None, words="the whole GPU is looked at")
+        self._task = progress.add_task(
+            "cells", total=None, words="the whole GPU is looked at"
+        )
 
     def begun(self, *, cells: int, done: int) -> None:
         """The bar has an end."""
-        self._progress.update(self._task, total=cells, completed=done, words=f"of {cells}")
+        self._progress.update(
+            self._task, total=cells, completed=done, words=f"of {cells}"
+        )
 
     def measured(self, measurement: Measurement) -> None:
         """It grows."""
@@ -238,7 +315,14 @@ class ProgressBar:
 
 def words_of(measurement: Measurement) -> str:
     """One cell in one line."""
-    times = " and ".join(f"{each.latency_ms:.4g} ms (p99 {each.latency_ms_p99:.4g})" for each in measurement.timings)
+    times = " and ".join(
+        f"{each.latency_ms:.4g} ms (p99 {each.latency_ms_p99:.4g})"
+        for each in measurement.timings
+    )
     power = "" if measurement.power_w is None else f", {measurement.power_w:.0f} W"
-    rejected = f"; windows did not count for: {'; '.join(measurement.rejected)}" if measurement.rejected else ""
+    rejected = (
+        f"; windows did not count for: {'; '.join(measurement.rejected)}"
+        if measurement.rejected
+        else ""
+    )
     return f"{measurement.cell}: {times}{power}, {count(measurement.windows, 'window')}{rejected}"

@@ -34,25 +34,53 @@ class Source(StrEnum):
 
 @app.command()
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What the tool wrote; - = stdin")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the tool wrote; - = stdin")
+    ],
     source: Annotated[Source, typer.Option("--format", help="Which tool")],
-    gpu_type: Annotated[str, typer.Option(metavar="NAME", help="GPU type of the measurement")],
-    network: Annotated[str | None, typer.Option(metavar="NAME", help="Network [default: as the file says]")] = None,
-    batch: Annotated[float | None, typer.Option(min=1.0, help="Batch size [default: as the file says]")] = None,
+    gpu_type: Annotated[
+        str, typer.Option(metavar="NAME", help="GPU type of the measurement")
+    ],
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Network [default: as the file says]"),
+    ] = None,
+    batch: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Batch size [default: as the file says]"),
+    ] = None,
     sm_percent: Annotated[
-        float, typer.Option(min=0.01, max=100.0, help="Share of the SMs that the server had")
+        float,
+        typer.Option(min=0.01, max=100.0, help="Share of the SMs that the server had"),
     ] = 100.0,
-    clock_mhz: Annotated[float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")] = None,
-    time_quota_percent: Annotated[float, typer.Option(min=0.01, max=100.0, help="Share of time")] = 100.0,
-    power_limit_w: Annotated[float | None, typer.Option(min=1.0, help="Power limit, if one was set")] = None,
+    clock_mhz: Annotated[
+        float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")
+    ] = None,
+    time_quota_percent: Annotated[
+        float, typer.Option(min=0.01, max=100.0, help="Share of time")
+    ] = 100.0,
+    power_limit_w: Annotated[
+        float | None, typer.Option(min=1.0, help="Power limit, if one was set")
+    ] = None,
     latency: Annotated[
-        Latency | None, typer.Option(help="Which time to take [default: server; request of vllm]")
+        Latency | None,
+        typer.Option(help="Which time to take [default: server; request of vllm]"),
     ] = None,
     gpu_metrics: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Model Analyzer's metrics-model-gpu.csv, for power and memory")
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="Model Analyzer's metrics-model-gpu.csv, for power and memory",
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="SAMPLES", help="Where to write the samples; - = stdout")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="SAMPLES",
+            help="Where to write the samples; - = stdout",
+        ),
     ] = STDIO,
 ) -> None:
     """Turn another tool's results into samples.
@@ -70,7 +98,9 @@ def convert(
         power_limit_w=math.nan if power_limit_w is None else power_limit_w,
     )
     if gpu_metrics is not None and source is not Source.MODEL_ANALYZER:
-        raise typer.BadParameter(f"{source} has no such file", param_hint="'--gpu-metrics'")
+        raise typer.BadParameter(
+            f"{source} has no such file", param_hint="'--gpu-metrics'"
+        )
     imported = _read(file, source, conditions, latency, gpu_metrics)
     for note in imported.notes:
         sys.stderr.write(f"Note: {note}\n")
@@ -79,7 +109,11 @@ def convert(
 
 
 def _read(
-    file: Path, source: Source, conditions: BenchmarkConditions, latency: Latency | None, gpu_metrics: Path | None
+    file: Path,
+    source: Source,
+    conditions: BenchmarkConditions,
+    latency: Latency | None,
+    gpu_metrics: Path | None,
 ) -> Imported:
     if source is Source.PERF_ANALYZER:
         from app.measurements.perf_analyzer import read_perf_analyzer
@@ -88,7 +122,9 @@ def _read(
     if source is Source.MODEL_ANALYZER:
         from app.measurements.model_analyzer import read_model_analyzer
 
-        return read_model_analyzer(file, conditions, latency=latency or Latency.SERVER, gpu_metrics=gpu_metrics)
+        return read_model_analyzer(
+            file, conditions, latency=latency or Latency.SERVER, gpu_metrics=gpu_metrics
+        )
     from app.measurements.vllm import read_vllm
 
     return read_vllm(file, conditions, latency=latency or Latency.REQUEST)

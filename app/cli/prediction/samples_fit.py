@@ -34,9 +34,15 @@ _HEADINGS = (
 
 def fit(
     context: typer.Context,
-    network: Annotated[str, typer.Argument(metavar="NETWORK", help="Name of the network")],
+    network: Annotated[
+        str, typer.Argument(metavar="NETWORK", help="Name of the network")
+    ],
     apply: Annotated[
-        bool, typer.Option("--apply", help="Put the new operating points in force where they are no worse")
+        bool,
+        typer.Option(
+            "--apply",
+            help="Put the new operating points in force where they are no worse",
+        ),
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -46,19 +52,36 @@ def fit(
     """
     with Api(cli_context(context)) as api:
         try:
-            answer = api.post(f"/api/v1/networks/{network}/fit", query={"apply": "true" if apply else "false"})
+            answer = api.post(
+                f"/api/v1/networks/{network}/fit",
+                query={"apply": "true" if apply else "false"},
+            )
         except ApiProblem as problem:
             if problem.status == 422:
-                raise CliError(problem.detail, hint="`plimsoll samples send FILES` sends samples") from problem
+                raise CliError(
+                    problem.detail, hint="`plimsoll samples send FILES` sends samples"
+                ) from problem
             raise
     if not show_document(answer, output):
-        _show(documents(answer.get("fits")), documents(answer.get("verdicts")), is_asked=apply)
+        _show(
+            documents(answer.get("fits")),
+            documents(answer.get("verdicts")),
+            is_asked=apply,
+        )
 
 
-def _show(fits: Sequence[Document], verdicts: Sequence[Document], *, is_asked: bool) -> None:
+def _show(
+    fits: Sequence[Document], verdicts: Sequence[Document], *, is_asked: bool
+) -> None:
     """The fits in force, then what became of the operating points."""
     # Latency first, as it decides; the API's order is by age.
-    ordered = sorted(fits, key=lambda entry: (text(entry, "quantity") != "latency_ms", text(entry, "quantity")))
+    ordered = sorted(
+        fits,
+        key=lambda entry: (
+            text(entry, "quantity") != "latency_ms",
+            text(entry, "quantity"),
+        ),
+    )
     show_table(_HEADINGS, [_fit_row(entry) for entry in ordered])
     if not verdicts:
         return

@@ -26,19 +26,37 @@ USUAL_POINTS = 8
 
 
 def plan(
-    network: Annotated[str, typer.Argument(metavar="NETWORK", help="What is to be measured")],
-    gpu_type: Annotated[str, typer.Option(metavar="NAME", help="GPU type of the catalogue, on which to measure")],
+    network: Annotated[
+        str, typer.Argument(metavar="NETWORK", help="What is to be measured")
+    ],
+    gpu_type: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="GPU type of the catalogue, on which to measure"
+        ),
+    ],
     samples: Annotated[
-        list[Path] | None, typer.Option(metavar="CSV", help="What was measured already; may be repeated")
+        list[Path] | None,
+        typer.Option(metavar="CSV", help="What was measured already; may be repeated"),
     ] = None,
     points: Annotated[
-        int, typer.Option("--count", min=1, max=MAX_POINTS, help="At most so many points")
+        int,
+        typer.Option("--count", min=1, max=MAX_POINTS, help="At most so many points"),
     ] = USUAL_POINTS,
     largest_batch: Annotated[
-        int, typer.Option(min=1, max=int(MAX_BATCH), help="Batches are 1, 2, 4, ... up to this")
+        int,
+        typer.Option(
+            min=1, max=int(MAX_BATCH), help="Batches are 1, 2, 4, ... up to this"
+        ),
     ] = 64,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="POINTS", help="Where to write the points; - = stdout")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="POINTS",
+            help="Where to write the points; - = stdout",
+        ),
     ] = STDIO,
 ) -> None:
     """Say what to measure next of a network: the points that tell most.
@@ -52,9 +70,15 @@ def plan(
         raise typer.BadParameter(str(error), param_hint="'--gpu-type'") from error
     done = _measured(samples or [], network, found)
     grid = sorted(set(_grid(found, largest_batch)).difference(done))
-    proposed = make_profiling_plan(_queries(network, found, grid), done=_queries(network, found, done), count=points)
+    proposed = make_profiling_plan(
+        _queries(network, found, grid),
+        done=_queries(network, found, done),
+        count=points,
+    )
     write_csv(output, query_rows(proposed))
-    sys.stderr.write(f"{count(len(proposed), 'point')} to measure; {len(done)} known already\n")
+    sys.stderr.write(
+        f"{count(len(proposed), 'point')} to measure; {len(done)} known already\n"
+    )
 
 
 def _grid(gpu_type: GpuType, largest_batch: int) -> list[Condition]:
@@ -65,23 +89,41 @@ def _grid(gpu_type: GpuType, largest_batch: int) -> list[Condition]:
     return list(product(batches, shares, gpu_type.clocks_mhz))
 
 
-def _measured(files: Sequence[Path], network: str, gpu_type: GpuType) -> list[Condition]:
+def _measured(
+    files: Sequence[Path], network: str, gpu_type: GpuType
+) -> list[Condition]:
     """The distinct conditions of the network on the GPU type that were measured alone and without limits."""
     if not files:
         return []
     at = read_samples(files).samples.at
     found = set()
     for row in at.groups().get(Group(network, gpu_type.name), ()):
-        if at.time_quota_percent[row] == 100.0 and isnan(at.power_limit_w[row]) and not at.neighbours[row]:
+        if (
+            at.time_quota_percent[row] == 100.0
+            and isnan(at.power_limit_w[row])
+            and not at.neighbours[row]
+        ):
             # An unknown clock means the highest one, as everywhere.
-            clock_mhz = max(gpu_type.clocks_mhz) if isnan(at.clock_mhz[row]) else float(at.clock_mhz[row])
+            clock_mhz = (
+                max(gpu_type.clocks_mhz)
+                if isnan(at.clock_mhz[row])
+                else float(at.clock_mhz[row])
+            )
             found.add((float(at.batch[row]), float(at.sm_percent[row]), clock_mhz))
     return sorted(found)
 
 
-def _queries(network: str, gpu_type: GpuType, conditions: Sequence[Condition]) -> Queries:
+def _queries(
+    network: str, gpu_type: GpuType, conditions: Sequence[Condition]
+) -> Queries:
     size = len(conditions)
-    batch, sm_percent, clock_mhz = zip(*conditions, strict=True) if conditions else ((), (), ())
+    batch, sm_percent, clock_mhz = (
+        zip(*conditions, strict=True) if conditions else ((), (), ())
+    )
     return make_queries(
-        [network] * size, [gpu_type.name] * size, batch=batch, sm_percent=sm_percent, clock_mhz=clock_mhz
+        [network] * size,
+        [gpu_type.name] * size,
+        batch=batch,
+        sm_percent=sm_percent,
+        clock_mhz=clock_mhz,
     )

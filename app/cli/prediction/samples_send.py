@@ -24,9 +24,16 @@ _PLACE = re.compile(r"/samples/(\d+)/(\w+)")
 
 def send(
     context: typer.Context,
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="CSV files of measurements; - = stdin")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="CSV files of measurements; - = stdin"),
+    ],
     source: Annotated[
-        str, typer.Option(metavar="TEXT", help="Who measured, and with what; the same numbers of another are new")
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="Who measured, and with what; the same numbers of another are new",
+        ),
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
@@ -41,15 +48,27 @@ def send(
         rows_of.setdefault(network, []).append(row)
     with Api(cli_context(context)) as api:
         _require_networks(api, measured, rows_of)
-        sent = [_send(api, measured, network, rows, source) for network, rows in rows_of.items()]
+        sent = [
+            _send(api, measured, network, rows, source)
+            for network, rows in rows_of.items()
+        ]
     if not show_items(sent, output):
-        headings = [Heading("network"), *(Heading(title, right=True) for title in ("samples", "new", "known"))]
+        headings = [
+            Heading("network"),
+            *(Heading(title, right=True) for title in ("samples", "new", "known")),
+        ]
         show_table(
-            headings, [[str(entry[name]) for name in ("network", "received", "added", "known")] for entry in sent]
+            headings,
+            [
+                [str(entry[name]) for name in ("network", "received", "added", "known")]
+                for entry in sent
+            ],
         )
 
 
-def _require_networks(api: Api, measured: SampleFiles, rows_of: Mapping[str, Sequence[int]]) -> None:
+def _require_networks(
+    api: Api, measured: SampleFiles, rows_of: Mapping[str, Sequence[int]]
+) -> None:
     """Before anything is sent, since half of a file is worse than none. Raises InvalidRequest."""
     known = [text(entry, "metadata", "name") for entry in api.items("/api/v1/networks")]
     for network, rows in rows_of.items():
@@ -58,7 +77,9 @@ def _require_networks(api: Api, measured: SampleFiles, rows_of: Mapping[str, Seq
             raise measured.refusal(problem, row=rows[0], column="network")
 
 
-def _send(api: Api, measured: SampleFiles, network: str, rows: Sequence[int], source: str) -> Document:
+def _send(
+    api: Api, measured: SampleFiles, network: str, rows: Sequence[int], source: str
+) -> Document:
     """All samples of one network, in chunks; what became of them."""
     received = added = 0
     documents = list(_documents(measured.samples, rows))
@@ -66,7 +87,8 @@ def _send(api: Api, measured: SampleFiles, network: str, rows: Sequence[int], so
         end = start + CHUNK
         try:
             answer = api.post(
-                f"/api/v1/networks/{network}/samples", {"source": source, "samples": documents[start:end]}
+                f"/api/v1/networks/{network}/samples",
+                {"source": source, "samples": documents[start:end]},
             )
         except ApiProblem as problem:
             if refusal := _refusal(problem, measured, rows[start:end]):
@@ -74,7 +96,12 @@ def _send(api: Api, measured: SampleFiles, network: str, rows: Sequence[int], so
             raise
         received += int(number(answer, "received") or 0)
         added += int(number(answer, "added") or 0)
-    return {"network": network, "received": received, "added": added, "known": received - added}
+    return {
+        "network": network,
+        "received": received,
+        "added": added,
+        "known": received - added,
+    }
 
 
 def _documents(samples: Samples, rows: Sequence[int]) -> Iterator[Document]:
@@ -98,11 +125,17 @@ def _documents(samples: Samples, rows: Sequence[int]) -> Iterator[Document]:
         yield {
             "gpu_type": at.gpu_type[row],
             "neighbours": [neighbour._asdict() for neighbour in at.neighbours[row]],
-            **{name: values[row] for name, values in columns.items() if not isnan(values[row])},
+            **{
+                name: values[row]
+                for name, values in columns.items()
+                if not isnan(values[row])
+            },
         }
 
 
-def _refusal(problem: ApiProblem, measured: SampleFiles, rows: Sequence[int]) -> InvalidRequest | None:
+def _refusal(
+    problem: ApiProblem, measured: SampleFiles, rows: Sequence[int]
+) -> InvalidRequest | None:
     """The problem with the place in the file, if it is about one sample."""
     for pointer, words in problem.fields:
         if (place := _PLACE.match(pointer)) and int(place[1]) < len(rows):

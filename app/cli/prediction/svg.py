@@ -19,7 +19,16 @@ LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 46.0, 40.0
 EDGE = 12.0
 """From the left of a panel to its words."""
 
-COLOURS = ("#4477cc", "#0d8fa8", "#1a9663", "#7a8b1c", "#b97a0e", "#d0603a", "#c94a7c", "#9560c4")
+COLOURS = (
+    "#4477cc",
+    "#0d8fa8",
+    "#1a9663",
+    "#7a8b1c",
+    "#b97a0e",
+    "#d0603a",
+    "#c94a7c",
+    "#9560c4",
+)
 _GREY = "#767676"
 _LEGEND_STEP = 33.0
 _STYLE = (
@@ -77,10 +86,23 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """1, 2 and 5 times powers of ten; finer steps where these are fewer than four."""
-        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for steps in ((1, 10), (1, 2, 5), tuple(range(1, 10)), tuple(step / 10 for step in range(10, 100))):
-            found = sorted({step * 10.0**decade for decade in decades for step in steps})
-            inside = [value for value in found if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)]
+        decades = range(
+            math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
+        )
+        for steps in (
+            (1, 10),
+            (1, 2, 5),
+            tuple(range(1, 10)),
+            tuple(step / 10 for step in range(10, 100)),
+        ):
+            found = sorted(
+                {step * 10.0**decade for decade in decades for step in steps}
+            )
+            inside = [
+                value
+                for value in found
+                if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)
+            ]
             if len(inside) >= 4:
                 return inside[:: math.ceil(len(inside) / 8)]
         return [self.low, self.high]
@@ -102,7 +124,9 @@ def sheet(panels: Sequence[Panel]) -> str:
 
 def axes_of(panel: Panel, left: float = 0.0, top: float = 0.0) -> tuple[Axis, Axis]:
     """The x and the y axis of a panel whose corner is there."""
-    xs, ys = zip(*(point for series in panel.series for point in series.points()), strict=True)
+    xs, ys = zip(
+        *(point for series in panel.series for point in series.points()), strict=True
+    )
     x_low, x_high = _padded(min(xs), max(xs))
     y_low, y_high = _padded(min(ys), max(ys))
     return (
@@ -132,7 +156,9 @@ def _panel(panel: Panel, left: float, top: float) -> Iterator[str]:
         yield f'<line class="grid" {at} x1="{x.start:g}" x2="{x.end:g}"/>'
         yield _text(x.start - 5, y.at(value) + 4, f"{value:g}", 'text-anchor="end"')
     yield f'<path class="axis" d="M{x.start:g} {y.end:g}V{y.start:g}H{x.end:g}"/>'
-    yield _text((x.start + x.end) / 2, y.start + 30, panel.x_label, 'text-anchor="middle"')
+    yield _text(
+        (x.start + x.end) / 2, y.start + 30, panel.x_label, 'text-anchor="middle"'
+    )
     across = f'text-anchor="middle" transform="rotate(-90 {left + EDGE:g} {(y.start + y.end) / 2:g})"'
     yield _text(left + EDGE, (y.start + y.end) / 2, panel.y_label, across)
     for series in panel.series:
@@ -158,7 +184,9 @@ def _series(series: PlotSeries, x: Axis, y: Axis) -> Iterator[str]:
         for across, up in dots:
             yield f'<circle cx="{x.at(across):.1f}" cy="{y.at(up):.1f}" r="2" {look}/>'
     if len(series.curve) > 1:
-        path = "L".join(f"{x.at(across):.1f} {y.at(up):.1f}" for across, up in series.curve)
+        path = "L".join(
+            f"{x.at(across):.1f} {y.at(up):.1f}" for across, up in series.curve
+        )
         yield f'<path class="curve" stroke="{series.colour}" d="M{path}"/>'
 
 

@@ -34,7 +34,12 @@ PERIOD_COLUMNS = (
     *("burn_rate", "budget_used_percent", "alert_burn_rate", "is_alerting"),
 )
 """Of view `slo_budget`, what `-o json` shows of each service."""
-Since = Annotated[str, typer.Option(metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; hours are counted whole")]
+Since = Annotated[
+    str,
+    typer.Option(
+        metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; hours are counted whole"
+    ),
+]
 
 
 COSTS = ("gpu_hours", "cost_usd", "whole_gpu_cost_usd", "memory_cost_usd")
@@ -69,7 +74,10 @@ def cost(
     by: Annotated[By, typer.Option(help="What to sum by")] = By.SERVICE,
     since: Since = "24h",
     output: Annotated[
-        CostFormat, typer.Option("-o", "--output", metavar="FORMAT", help="table, wide, json, yaml or csv")
+        CostFormat,
+        typer.Option(
+            "-o", "--output", metavar="FORMAT", help="table, wide, json, yaml or csv"
+        ),
     ] = CostFormat.TABLE,
 ) -> None:
     """Show what was spent, by service, project or GPU type, or on tasks.
@@ -94,13 +102,20 @@ def cost(
     hours = sum(number(entry, "gpu_hours") or 0.0 for entry in sums)
     whole = sum(number(entry, "whole_gpu_cost_usd") or 0.0 for entry in sums)
     table.append(
-        tuple(ColouredCell(text=cell, style="bold") for cell in ("total", amount(hours, 2), usd(total), "", usd(whole)))
+        tuple(
+            ColouredCell(text=cell, style="bold")
+            for cell in ("total", amount(hours, 2), usd(total), "", usd(whole))
+        )
     )
     figures = ("GPU hours", "cost", "share", "whole-GPU cost")
-    show_table([Heading(by.value), *(Heading(title, right=True) for title in figures)], table)
+    show_table(
+        [Heading(by.value), *(Heading(title, right=True) for title in figures)], table
+    )
 
 
-def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TABLE) -> None:
+def slo(
+    context: typer.Context, since: Since = "24h", output: Output = Format.TABLE
+) -> None:
     """Show how many requests met their SLO, by service.
 
     And what is left of the error budget, and how fast it burns. Requests that were refused or lost count as misses. The
@@ -115,33 +130,62 @@ def slo(context: typer.Context, since: Since = "24h", output: Output = Format.TA
     newest = {text(row, "service"): row for row in rows}
     for entry in sums:
         _add_attainment(entry, newest[text(entry, "service")])
-        _add_budget(entry, [row for row in budgets if text(row, "service") == text(entry, "service")])
+        _add_budget(
+            entry,
+            [row for row in budgets if text(row, "service") == text(entry, "service")],
+        )
     if show_items(sums, output):
         return
     if not sums:
         show_nothing(f"requests since {since}")
         return
-    figures = ("slo ms", "wanted", "met", "requests", "rejected", "left", "burn 1h", "6h")
-    show_table([Heading("service"), *(Heading(title, True) for title in figures)], [_slo_row(entry) for entry in sums])
+    figures = (
+        "slo ms",
+        "wanted",
+        "met",
+        "requests",
+        "rejected",
+        "left",
+        "burn 1h",
+        "6h",
+    )
+    show_table(
+        [Heading("service"), *(Heading(title, True) for title in figures)],
+        [_slo_row(entry) for entry in sums],
+    )
 
 
 def _add_attainment(entry: Document, present: Document) -> None:
     finished = (number(entry, "served") or 0.0) + (number(entry, "rejected") or 0.0)
     share = (number(entry, "in_slo") or 0.0) / finished if finished else None
     entry["attainment_percent"] = None if share is None else round(100 * share, 4)
-    entry["slo_percent"], entry["slo_latency_ms"] = present.get("slo_percent"), present.get("slo_latency_ms")
+    entry["slo_percent"], entry["slo_latency_ms"] = (
+        present.get("slo_percent"),
+        present.get("slo_latency_ms"),
+    )
 
 
 def _add_budget(entry: Document, periods: list[Document]) -> None:
     """`periods`: the service's rows of `slo_budget`; none for a service that was deleted."""
-    used = next((number(row, "budget_used_percent") for row in periods if text(row, "period") == "30 d"), None)
+    used = next(
+        (
+            number(row, "budget_used_percent")
+            for row in periods
+            if text(row, "period") == "30 d"
+        ),
+        None,
+    )
     entry["budget_left_percent"] = None if used is None else round(100 - used, 4)
-    entry["periods"] = [{name: row.get(name) for name in PERIOD_COLUMNS} for row in periods]
+    entry["periods"] = [
+        {name: row.get(name) for name in PERIOD_COLUMNS} for row in periods
+    ]
 
 
 def _show_csv(sums: list[Document], columns: tuple[str, ...]) -> None:
     """Every sum as it is; whoever reads the file rounds."""
-    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(
+        sys.stdout, columns, extrasaction="ignore", lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(sums)
 
@@ -150,11 +194,15 @@ def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:
     """Every row of a reporting view since a moment (None: it has no times), in the view's order, by column."""
     moment = None
     if since is not None:
-        hour = parse_moment(since, datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+        hour = parse_moment(since, datetime.now(UTC)).replace(
+            minute=0, second=0, microsecond=0
+        )
         moment = hour.isoformat()
     cursor: str | None = None
     while True:
-        page = api.get(f"/api/v1/reports/{view}", {"since": moment, "limit": 500, "cursor": cursor})
+        page = api.get(
+            f"/api/v1/reports/{view}", {"since": moment, "limit": 500, "cursor": cursor}
+        )
         columns, rows = page.get("columns"), page.get("rows")
         if isinstance(columns, list) and isinstance(rows, list):
             yield from (dict(zip(map(str, columns), row, strict=True)) for row in rows)
@@ -166,9 +214,17 @@ def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:
 
 def _sums(rows: list[Document], key: str, columns: tuple[str, ...]) -> list[Document]:
     """Sums of some columns by another one; idle last, else by name."""
-    names = sorted({text(row, key) for row in rows}, key=lambda name: (name == IDLE, name))
+    names = sorted(
+        {text(row, key) for row in rows}, key=lambda name: (name == IDLE, name)
+    )
     return [
-        {key: name, **{c: sum(number(row, c) or 0.0 for row in rows if text(row, key) == name) for c in columns}}
+        {
+            key: name,
+            **{
+                c: sum(number(row, c) or 0.0 for row in rows if text(row, key) == name)
+                for c in columns
+            },
+        }
         for name in names
     ]
 
@@ -193,7 +249,9 @@ def _slo_row(entry: Document) -> Cells:
         text(entry, "service"),
         amount(number(entry, "slo_latency_ms"), 0),
         "-" if wanted is None else f"{wanted:g} %",
-        share_cell(None if met is None else met / 100, None if wanted is None else wanted / 100),
+        share_cell(
+            None if met is None else met / 100, None if wanted is None else wanted / 100
+        ),
         amount(number(entry, "requests"), 0),
         amount(number(entry, "rejected"), 0),
         ColouredCell(text="-", style=FAINT)
@@ -205,4 +263,7 @@ def _slo_row(entry: Document) -> Cells:
 
 def _burn_cell(row: Document) -> ColouredCell:
     """A burn rate, red where somebody should look."""
-    return ColouredCell(text=amount(number(row, "burn_rate"), 2), style=BAD if row.get("is_alerting") else "")
+    return ColouredCell(
+        text=amount(number(row, "burn_rate"), 2),
+        style=BAD if row.get("is_alerting") else "",
+    )

@@ -23,17 +23,38 @@ from app.cli.common.output import (
 from app.cli.objects.get import Output
 
 FOLLOW_S = 1.0
-STYLES = {"Refused": BAD, "Failed": BAD, "Held": WARN, "Deleted": WARN, "Revoked": WARN, "Rejected": WARN}
+STYLES = {
+    "Refused": BAD,
+    "Failed": BAD,
+    "Held": WARN,
+    "Deleted": WARN,
+    "Revoked": WARN,
+    "Rejected": WARN,
+}
 
 
 def events(
     context: typer.Context,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new ones until interrupted")] = False,
-    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Such as 1h, or 2026-01-31T18:00Z")] = None,
-    kind: Annotated[str | None, typer.Option(help="Such as PlanPushed, ServiceChanged")] = None,
-    subject: Annotated[str | None, typer.Option(help="Such as service/chat, plan/12, node/n1")] = None,
-    actor: Annotated[str | None, typer.Option(help="Such as token/alice, controller")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many of the newest")] = 50,
+    follow: Annotated[
+        bool,
+        typer.Option("-f", "--follow", help="Go on with new ones until interrupted"),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Such as 1h, or 2026-01-31T18:00Z"),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Such as PlanPushed, ServiceChanged")
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option(help="Such as service/chat, plan/12, node/n1")
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(help="Such as token/alice, controller")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, help="At most so many of the newest")
+    ] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """Show who changed what, and what the loop did.
@@ -41,7 +62,9 @@ def events(
     Oldest first.
     """
     cli = cli_context(context)
-    moment = None if since is None else parse_moment(since, datetime.now(UTC)).isoformat()
+    moment = (
+        None if since is None else parse_moment(since, datetime.now(UTC)).isoformat()
+    )
     query = {"kind": kind, "subject": subject, "actor": actor, "since": moment}
     with Api(cli) as api:
         found = api.first("/api/v1/events", limit, query)[::-1]
@@ -52,11 +75,16 @@ def events(
             _show_all(found, output, follow=False)
 
 
-def _follow(api: Api, query: Query, seen: list[Document], output: Format, cli: CliContext) -> None:
+def _follow(
+    api: Api, query: Query, seen: list[Document], output: Format, cli: CliContext
+) -> None:
     """Show new events until the user interrupts, which is how following ends well."""
     last = max((number(event, "id") or 0 for event in seen), default=0)
     if not seen:
-        last = max((number(event, "id") or 0 for event in api.first("/api/v1/events", 1)), default=0)
+        last = max(
+            (number(event, "id") or 0 for event in api.first("/api/v1/events", 1)),
+            default=0,
+        )
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             cli.sleep(FOLLOW_S)
@@ -82,7 +110,11 @@ def _show_all(found: list[Document], output: Format, *, follow: bool) -> None:
         show_yaml(found)
     elif not found and not follow:
         show_nothing("events")
-    for event in found if output in (Format.TABLE, Format.WIDE) or (output is Format.JSON and follow) else []:
+    for event in (
+        found
+        if output in (Format.TABLE, Format.WIDE) or (output is Format.JSON and follow)
+        else []
+    ):
         if output is Format.JSON:
             show_json(event)
         else:
@@ -92,7 +124,11 @@ def _show_all(found: list[Document], output: Format, *, follow: bool) -> None:
 def _show(event: Document, *, wide: bool) -> None:
     kind = text(event, "kind")
     style = next((style for word, style in STYLES.items() if kind.endswith(word)), "")
-    request = f"  request {text(event, 'request_id')}" if wide and event.get("request_id") else ""
+    request = (
+        f"  request {text(event, 'request_id')}"
+        if wide and event.get("request_id")
+        else ""
+    )
     reason = f": {text(event, 'reason')}" if event.get("reason") else ""
     show_line(
         time_text(event.get("at")),

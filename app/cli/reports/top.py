@@ -44,7 +44,9 @@ class TopicTables:
 
 def top(
     context: typer.Context,
-    once: Annotated[bool, typer.Option("--once", help="Print it once, also into a pipe")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print it once, also into a pipe")
+    ] = False,
 ) -> None:
     """Show what runs where, whether SLOs hold, and what it costs; live.
 
@@ -54,14 +56,21 @@ def top(
     board, screen = TopicTables(), console()
     if once or not screen.is_terminal:
         with Api(cli) as api:
-            wanted = {*TOPICS} if dig(api.get("/api/v1/auth/whoami"), "projects") is None else {"services"}
+            wanted = (
+                {*TOPICS}
+                if dig(api.get("/api/v1/auth/whoami"), "projects") is None
+                else {"services"}
+            )
             for topic, change in events(api):
                 board.take(topic, change)
                 if wanted <= board.tables.keys():
                     break
         screen.print(frame(board, screen, is_whole=True))
         return
-    with Live(console=screen, screen=True, auto_refresh=False) as live, contextlib.suppress(KeyboardInterrupt):
+    with (
+        Live(console=screen, screen=True, auto_refresh=False) as live,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         while True:
             try:
                 with Api(cli) as api:
@@ -71,7 +80,10 @@ def top(
             except (ControlPlaneUnreachable, ApiProblem) as error:
                 if isinstance(error, ApiProblem) and error.status < 500:
                     raise
-                live.update(Group(Text(str(error), style=BAD), frame(board, screen)), refresh=True)
+                live.update(
+                    Group(Text(str(error), style=BAD), frame(board, screen)),
+                    refresh=True,
+                )
                 cli.sleep(RETRY_S)
 
 
@@ -93,7 +105,14 @@ def frame(board: TopicTables, screen: Console, *, is_whole: bool = False) -> Gro
     max_services = room if is_whole or not gpus else max(3, room // 2 - 2)
     parts: list[Text | Table] = [_headline(board), _services(services, max_services)]
     if gpus:
-        parts.append(_gpus(gpus, board.tables.get("gauges", {}), services, room - min(len(services), max_services) - 4))
+        parts.append(
+            _gpus(
+                gpus,
+                board.tables.get("gauges", {}),
+                services,
+                room - min(len(services), max_services) - 4,
+            )
+        )
     return Group(*parts)
 
 
@@ -102,9 +121,15 @@ def _headline(board: TopicTables) -> Text:
     if now is None:
         return Text("waiting for the control plane …" if not board.tables else "")
     plan = f"plan {now['plan_id']}" if now["plan_id"] else "no plan yet"
-    cost = "" if now["cost_usd_per_hour"] is None else f"  {now['cost_usd_per_hour']:.2f} USD/h"
+    cost = (
+        ""
+        if now["cost_usd_per_hour"] is None
+        else f"  {now['cost_usd_per_hour']:.2f} USD/h"
+    )
     gap = "" if now["gap_percent"] is None else f"  gap {now['gap_percent']:.1f} %"
-    text = Text.assemble((plan, "bold"), cost, gap, f"  {now['policy']} ({now['mode']})")
+    text = Text.assemble(
+        (plan, "bold"), cost, gap, f"  {now['policy']} ({now['mode']})"
+    )
     if now["paused"]:
         text.append("  paused", WARN)
     if now["waiting"]:
@@ -114,9 +139,24 @@ def _headline(board: TopicTables) -> Text:
 
 def _services(services: Mapping[str, Item], most: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("SERVICE", "SLO MET", "LATENCY", "SLO", "RATE/S", "PLANNED", "USD/H", "REPLICAS"):
-        table.add_column(name, justify="left" if name in ("SERVICE", "REPLICAS") else "right", no_wrap=True)
-    ordered = sorted(services.items(), key=lambda entry: (_attained(entry[1]) is not False, entry[0]))
+    for name in (
+        "SERVICE",
+        "SLO MET",
+        "LATENCY",
+        "SLO",
+        "RATE/S",
+        "PLANNED",
+        "USD/H",
+        "REPLICAS",
+    ):
+        table.add_column(
+            name,
+            justify="left" if name in ("SERVICE", "REPLICAS") else "right",
+            no_wrap=True,
+        )
+    ordered = sorted(
+        services.items(), key=lambda entry: (_attained(entry[1]) is not False, entry[0])
+    )
     shown = ordered if len(ordered) <= most else ordered[: int(most)]
     for name, item in shown:
         met = "–" if item["attainment"] is None else f"{100 * item['attainment']:.2f} %"
@@ -128,17 +168,27 @@ def _services(services: Mapping[str, Item], most: float) -> Table:
             _figure(item["rate_rps"]),
             _figure(item["planned_rate_rps"]),
             f"{item['cost_usd_per_hour']:.2f}",
-            ", ".join(f"{count} × {gpu_type}" for gpu_type, count in item["replicas"].items()) or "none",
+            ", ".join(
+                f"{count} × {gpu_type}" for gpu_type, count in item["replicas"].items()
+            )
+            or "none",
         )
     if len(shown) < len(ordered):
         table.add_row(Text(f"… {len(ordered) - len(shown)} more", style=FAINT))
     return table
 
 
-def _gpus(gpus: Mapping[str, Item], gauges: Mapping[str, Any], services: Mapping[str, Item], most: float) -> Table:
+def _gpus(
+    gpus: Mapping[str, Item],
+    gauges: Mapping[str, Any],
+    services: Mapping[str, Item],
+    most: float,
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("GPU", "TYPE", "SM", "W", "GIB", "CARRIES"):
-        table.add_column(name, justify="right" if name in ("W", "GIB") else "left", no_wrap=True)
+        table.add_column(
+            name, justify="right" if name in ("W", "GIB") else "left", no_wrap=True
+        )
     # Who carries something first: on a large fleet the rest is cut.
     ordered = sorted(gpus.items(), key=lambda entry: (not entry[1]["parts"], entry[0]))
     shown = ordered if len(ordered) <= most else ordered[: max(1, int(most))]
@@ -163,18 +213,30 @@ def _bar(gpu: Item, services: Mapping[str, Item]) -> Text:
     for part in gpu["parts"]:
         if part["state"] in ("ready", "running"):
             width = round(BAR_WIDTH * part["sm_percent"] / 100.0)
-            bar.append("█" * max(0, min(width, BAR_WIDTH - len(bar))), _style(services.get(part["owner"])))
+            bar.append(
+                "█" * max(0, min(width, BAR_WIDTH - len(bar))),
+                _style(services.get(part["owner"])),
+            )
     return bar.append("·" * (BAR_WIDTH - len(bar)), FAINT).append("|")
 
 
 def _carries(gpu: Item) -> Text:
     if not gpu["healthy"] or not gpu["is_heard"]:
         return Text("unhealthy" if not gpu["healthy"] else "silent", style=WARN)
-    return Text(", ".join(f"{part['owner']} {part['sm_percent']:.0f} %" for part in gpu["parts"]) or "–")
+    return Text(
+        ", ".join(
+            f"{part['owner']} {part['sm_percent']:.0f} %" for part in gpu["parts"]
+        )
+        or "–"
+    )
 
 
 def _attained(item: Item) -> bool | None:
-    return None if item["attainment"] is None else bool(item["attainment"] >= item["percentile"])
+    return (
+        None
+        if item["attainment"] is None
+        else bool(item["attainment"] >= item["percentile"])
+    )
 
 
 def _style(item: Item | None) -> str:
@@ -186,4 +248,10 @@ def _style(item: Item | None) -> str:
 
 
 def _figure(value: float | None, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
+    return (
+        "–"
+        if value is None
+        else f"{value:.0f}{unit}"
+        if value >= 100
+        else f"{value:.3g}{unit}"
+    )

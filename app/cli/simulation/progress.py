@@ -28,7 +28,10 @@ def watching(jobs: Sequence[SimulationRun]) -> Iterator[RunWatcher]:
 
 def columns() -> tuple[ProgressColumn, ...]:
     """A name, its bar, and words. All plain text: brackets in a policy's name are no markup."""
-    name, words = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[words]"))
+    name, words = (
+        TextColumn(f"{{task.{field}}}", markup=False)
+        for field in ("description", "fields[words]")
+    )
     return name, BarColumn(bar_width=_BAR), words
 
 
@@ -61,7 +64,9 @@ class Bars:
         self._simulated_s = [0.0] * len(jobs)
         self._ended = 0
         self._rows: dict[int, TaskID] = {}
-        self._whole = progress.add_task("all runs", total=sum(map(_duration_s, jobs)), words=self._count())
+        self._whole = progress.add_task(
+            "all runs", total=sum(map(_duration_s, jobs)), words=self._count()
+        )
 
     def passed(self, place: int, simulated_s: float) -> None:
         """The bars grow."""
@@ -80,12 +85,16 @@ class Bars:
         if place in self._rows:
             self._progress.remove_task(self._rows.pop(place))
         if isinstance(outcome, FailedRun):
-            self._progress.console.print(f"{outcome.policy}, seed {outcome.seed}: failed")
+            self._progress.console.print(
+                f"{outcome.policy}, seed {outcome.seed}: failed"
+            )
         self._grow(place, _duration_s(self._jobs[place]))
 
     def _grow(self, place: int, simulated_s: float) -> None:
         self._simulated_s[place] = simulated_s
-        self._progress.update(self._whole, completed=sum(self._simulated_s), words=self._count())
+        self._progress.update(
+            self._whole, completed=sum(self._simulated_s), words=self._count()
+        )
 
     def _count(self) -> str:
         return f"{self._ended} of {counted(len(self._jobs), 'run')}"

@@ -43,20 +43,28 @@ def run_scenario(wanted: SimulateOptions) -> bool:
     scenario = read_scenario(wanted.scenario)
     _check_places(wanted, scenario)
     stream = summary_stream(wanted.output, wanted.html)
-    report = simulated(scenario, folder_of(wanted.scenario), jobs=wanted.jobs, ray=wanted.ray)
+    report = simulated(
+        scenario, folder_of(wanted.scenario), jobs=wanted.jobs, ray=wanted.ray
+    )
     if report.runs:
         show_report(report, stream)
     if wanted.output is not None:
         write_text(wanted.output, report_to_json(report).decode(), stream=stream)
     if wanted.html is not None:
-        page = report_to_html(report, version=program_version(), file=str(wanted.scenario))
+        page = report_to_html(
+            report, version=program_version(), file=str(wanted.scenario)
+        )
         write_text(wanted.html, page, stream=stream)
     show_failures(report)
     return not report.failed
 
 
 def simulated(
-    scenario: SimulationScenario, folder: Path, *, jobs: int | None = None, ray: str | None = None
+    scenario: SimulationScenario,
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    ray: str | None = None,
 ) -> SimulationReport:
     """The report of all runs; traces are looked for in the folder. Raises CliError for what no run could do."""
     runs = len(scenario.spec.policies) * len(scenario.spec.seeds)
@@ -69,7 +77,9 @@ def show_failures(report: SimulationReport) -> None:
     if not count:
         return
     others = "; the figures are of the others" if report.runs else ""
-    sys.stderr.write(f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n")
+    sys.stderr.write(
+        f"Error: {count} of {counted(count + len(report.runs), 'run')} failed{others}\n"
+    )
     for run in report.failed:
         sys.stderr.write(f"  {run}\n")
 
@@ -81,7 +91,9 @@ def _check_places(wanted: SimulateOptions, scenario: SimulationScenario) -> None
         raise CliError("only one of -o and --html can be stdout")
     if output is not None and html is not None and output.resolve() == html.resolve():
         raise CliError(f"-o and --html cannot both be {output}")
-    read = {(folder_of(file) / each).resolve() for each in files_of(scenario.spec)} | {file.resolve()}
+    read = {(folder_of(file) / each).resolve() for each in files_of(scenario.spec)} | {
+        file.resolve()
+    }
     for path in (output, html):
         check_place(path)
         if path is not None and path != STDIO and path.resolve() in read:
@@ -97,7 +109,11 @@ def _runner(ray: str | None, processes: int) -> AbstractContextManager[Runner]:
     return on_ray(ray)
 
 
-def _run(scenario: SimulationScenario, folder: Path, somewhere: AbstractContextManager[Runner]) -> SimulationReport:
+def _run(
+    scenario: SimulationScenario,
+    folder: Path,
+    somewhere: AbstractContextManager[Runner],
+) -> SimulationReport:
     try:
         jobs = jobs_of(scenario, shipped_catalogue(scenario), folder)
         notes = check(jobs[0])

@@ -29,7 +29,9 @@ def read_scenario(source: Path) -> SimulationScenario:
     if complaints:
         raise ManifestErrors(sorted(complaints), what=WHAT)
     if len(documents) != 1:
-        raise CliError(f"{file} holds {len(documents) or 'no'} documents; a scenario is one")
+        raise CliError(
+            f"{file} holds {len(documents) or 'no'} documents; a scenario is one"
+        )
     return _validated(file, documents[0], folder_of(source))
 
 
@@ -45,18 +47,31 @@ def _validated(file: str, document: Document, folder: Path) -> SimulationScenari
     raise _refusal(file, document, scenario)
 
 
-def _refusal(file: str, document: Document, found: Iterable[tuple[FieldPath, str]]) -> ManifestErrors:
-    return ManifestErrors(sorted(_complaint(file, document, path, words) for path, words in found), what=WHAT)
+def _refusal(
+    file: str, document: Document, found: Iterable[tuple[FieldPath, str]]
+) -> ManifestErrors:
+    return ManifestErrors(
+        sorted(_complaint(file, document, path, words) for path, words in found),
+        what=WHAT,
+    )
 
 
-def _complaint(file: str, document: Document, path: FieldPath, problem: str) -> Complaint:
-    return Complaint(file=file, line=document.line(path), field=dotted(path), problem=problem)
+def _complaint(
+    file: str, document: Document, path: FieldPath, problem: str
+) -> Complaint:
+    return Complaint(
+        file=file, line=document.line(path), field=dotted(path), problem=problem
+    )
 
 
 def _text(source: Path) -> str:
     try:
-        return sys.stdin.read() if source == STDIO else source.read_text(encoding="utf-8")
+        return (
+            sys.stdin.read() if source == STDIO else source.read_text(encoding="utf-8")
+        )
     except OSError as error:
         raise CliError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CliError(f"{source} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise CliError(
+            f"{source} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error

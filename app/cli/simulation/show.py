@@ -13,12 +13,23 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
     `late`: requests that were late, rejected or are overdue; `worst`: in SLO, of the service that is worst off.
     """
     figures = ("USD", "GPU h", "kWh", "late %", "worst %", "starts")
-    rows = [_policy(summary, seeds_note(report, summary.policy)) for summary in report.policies]
-    show_table([Heading("policy"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
+    rows = [
+        _policy(summary, seeds_note(report, summary.policy))
+        for summary in report.policies
+    ]
+    show_table(
+        [Heading("policy"), *(Heading(title, right=True) for title in figures)],
+        rows,
+        stream=stream,
+    )
     _show_carbon(report, stream)
     stream.write("\n")
     show_table(
-        [Heading("service"), Heading("policy"), *(Heading(t, right=True) for t in ("USD", "in SLO %", "p99 ms"))],
+        [
+            Heading("service"),
+            Heading("policy"),
+            *(Heading(t, right=True) for t in ("USD", "in SLO %", "p99 ms")),
+        ],
         [
             (
                 service.service,
@@ -39,9 +50,15 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
 
 def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
     """One line, where the scenario has a grid intensity."""
-    known = [(summary.policy, summary.carbon_g) for summary in report.policies if summary.carbon_g is not None]
+    known = [
+        (summary.policy, summary.carbon_g)
+        for summary in report.policies
+        if summary.carbon_g is not None
+    ]
     if known:
-        stream.write(f"g CO2e: {', '.join(f'{policy} {estimate_words(grams)}' for policy, grams in known)}\n")
+        stream.write(
+            f"g CO2e: {', '.join(f'{policy} {estimate_words(grams)}' for policy, grams in known)}\n"
+        )
 
 
 def _show_tasks(report: SimulationReport, stream: TextIO) -> None:

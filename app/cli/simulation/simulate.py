@@ -7,14 +7,28 @@ import typer
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML or JSON; - = stdin)")],
+    scenario: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCENARIO", help="Scenario file (YAML or JSON; - = stdin)"
+        ),
+    ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="REPORT", help="Where to write the report as JSON; - = stdout"),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="REPORT",
+            help="Where to write the report as JSON; - = stdout",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="PAGE", help="Where to write the report as a page with charts; - = stdout"),
+        typer.Option(
+            "--html",
+            metavar="PAGE",
+            help="Where to write the report as a page with charts; - = stdout",
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -28,7 +42,11 @@ def simulate(
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option("--ray", metavar="ADDRESS", help="Do the runs on the Ray cluster there (auto = this machine's)"),
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Do the runs on the Ray cluster there (auto = this machine's)",
+        ),
     ] = None,
 ) -> None:
     """Simulate a fleet under load, one policy beside the other.
@@ -39,5 +57,7 @@ def simulate(
     # Only now: help need not wait for numba, scipy and the catalogue.
     from app.cli.simulation.runs import SimulateOptions, run_scenario
 
-    if not run_scenario(SimulateOptions(scenario=scenario, output=output, html=html, jobs=jobs, ray=ray)):
+    if not run_scenario(
+        SimulateOptions(scenario=scenario, output=output, html=html, jobs=jobs, ray=ray)
+    ):
         raise typer.Exit(1)

@@ -34,7 +34,12 @@ from app.simulate.traces.describe import (
     describe_trace,
 )
 from app.simulate.traces.files import Missing, read_any
-from app.simulate.traces.importing import USUAL_FUNCTIONS, FileKind, ImportOptions, import_file
+from app.simulate.traces.importing import (
+    USUAL_FUNCTIONS,
+    FileKind,
+    ImportOptions,
+    import_file,
+)
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
 
@@ -50,21 +55,47 @@ app = typer.Typer(
 
 @app.command(name="import")
 def import_trace(
-    kind: Annotated[FileKind, typer.Argument(metavar="FORMAT", help="Whose file it is")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV; - = stdin, .gz = packed")],
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="rates: columns to take [default: all]")] = None,
+    kind: Annotated[
+        FileKind, typer.Argument(metavar="FORMAT", help="Whose file it is")
+    ],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV; - = stdin, .gz = packed")
+    ],
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="rates: columns to take [default: all]"),
+    ] = None,
     missing: Annotated[
-        Missing | None, typer.Option(help="rates: what steps without a row and empty cells are [default: refuse]")
+        Missing | None,
+        typer.Option(
+            help="rates: what steps without a row and empty cells are [default: refuse]"
+        ),
     ] = None,
     top: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="azure-functions: so many of the busiest [default: 10]")
+        int | None,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="azure-functions: so many of the busiest [default: 10]",
+        ),
     ] = None,
     trigger: Annotated[
-        str | None, typer.Option(metavar="WORD", help="azure-functions: of this trigger only, such as http")
+        str | None,
+        typer.Option(
+            metavar="WORD", help="azure-functions: of this trigger only, such as http"
+        ),
     ] = None,
-    source: Annotated[str, typer.Option(metavar="WORDS", help="Where it comes from [default: the published set]")] = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="WORDS", help="Where it comes from [default: the published set]"
+        ),
+    ] = "",
     licence: Annotated[
-        str, typer.Option(metavar="WORDS", help="Under which licence [default: the published set's]")
+        str,
+        typer.Option(
+            metavar="WORDS", help="Under which licence [default: the published set's]"
+        ),
     ] = "",
     output: Written = STDIO,
 ) -> None:
@@ -89,7 +120,9 @@ def import_trace(
 @app.command()
 def describe(
     trace: TraceFile,
-    output: Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml")] = Format.TABLE,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", help="table, json or yaml")
+    ] = Format.TABLE,
 ) -> None:
     """Say how much load a trace holds, how bursty it is, and whether days are alike.
 
@@ -98,7 +131,10 @@ def describe(
     """
     found = read_any(trace)
     if output is Format.WIDE:
-        raise typer.BadParameter("a trace has nothing more to show; give table, json or yaml", param_hint="'-o'")
+        raise typer.BadParameter(
+            "a trace has nothing more to show; give table, json or yaml",
+            param_hint="'-o'",
+        )
     if output is not Format.TABLE:
         show_document(_document(found), output)
         return
@@ -114,7 +150,9 @@ def describe(
 def _refuse_others(kind: FileKind, reader: FileKind, **options: object) -> None:
     for name, value in options.items():
         if value is not None and kind is not reader:
-            raise typer.BadParameter(f"only {reader} takes it, not {kind}", param_hint=f"'--{name}'")
+            raise typer.BadParameter(
+                f"only {reader} takes it, not {kind}", param_hint=f"'--{name}'"
+            )
 
 
 def _document(found: RateTrace | JobList) -> object:
@@ -157,9 +195,13 @@ def _row(summary: SeriesSummary) -> Cells:
 
 
 def _daily_text(daily: Daily) -> str:
-    busiest = f"busiest in hour {daily.busiest_hour} ({daily.busiest_factor:.2f} × the mean)"
+    busiest = (
+        f"busiest in hour {daily.busiest_hour} ({daily.busiest_factor:.2f} × the mean)"
+    )
     quietest = f"quietest in hour {daily.quietest_hour} ({daily.quietest_factor:.2f} ×)"
-    repeats = "" if daily.repeats is None else f", correlation of days {daily.repeats:.2f}"
+    repeats = (
+        "" if daily.repeats is None else f", correlation of days {daily.repeats:.2f}"
+    )
     return f"{busiest}, {quietest}{repeats}"
 
 
@@ -177,7 +219,9 @@ def _show_jobs(summary: JobSummary) -> None:
 
 
 def _bars(outline: Sequence[float]) -> str:
-    return "".join(BARS[min(len(BARS) - 1, int(share * len(BARS)))] for share in outline)
+    return "".join(
+        BARS[min(len(BARS) - 1, int(share * len(BARS)))] for share in outline
+    )
 
 
 app.command()(scale)

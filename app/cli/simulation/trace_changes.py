@@ -11,7 +11,14 @@ from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO
 from app.cli.common.scenario_flags import parse_factor, parse_pairs, parse_rate
 from app.cli.simulation.trace_files import TraceFile, Written, list_of, write
-from app.simulate.traces.changes import chosen, compressed, cut, factors_to, scaled, smoothed
+from app.simulate.traces.changes import (
+    chosen,
+    compressed,
+    cut,
+    factors_to,
+    scaled,
+    smoothed,
+)
 from app.simulate.traces.files import read_any
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
@@ -20,16 +27,30 @@ from app.simulate.traces.trace import RateTrace
 def scale(
     trace: TraceFile,
     factor: Annotated[
-        str | None, typer.Option(metavar="X|A=X,B=Y", help="Times as many requests, of all series or of some")
+        str | None,
+        typer.Option(
+            metavar="X|A=X,B=Y", help="Times as many requests, of all series or of some"
+        ),
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(metavar="RPS|A=RPS", help="So many requests per second in the mean, of each series")
+        str | None,
+        typer.Option(
+            metavar="RPS|A=RPS",
+            help="So many requests per second in the mean, of each series",
+        ),
     ] = None,
     smooth: Annotated[
-        str | None, typer.Option(metavar="TIME", help="First take the mean over so long around each step, such as 15s")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="First take the mean over so long around each step, such as 15s",
+        ),
     ] = None,
     time: Annotated[
-        float | None, typer.Option(metavar="X", help="Time goes so many times as fast: 24 makes a day an hour")
+        float | None,
+        typer.Option(
+            metavar="X", help="Time goes so many times as fast: 24 makes a day an hour"
+        ),
     ] = None,
     output: Written = STDIO,
 ) -> None:
@@ -61,12 +82,24 @@ def scale(
 def slice_trace(
     trace: TraceFile,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Since the beginning, such as 90s [default: 0s]")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Since the beginning, such as 90s [default: 0s]",
+        ),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Since the beginning, such as 1h30m [default: the end]")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TIME",
+            help="Since the beginning, such as 1h30m [default: the end]",
+        ),
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Series to keep [default: all]")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Series to keep [default: all]")
+    ] = None,
     output: Written = STDIO,
 ) -> None:
     """Cut a piece out of a trace, or some of its series.

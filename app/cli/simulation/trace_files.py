@@ -16,10 +16,19 @@ from app.simulate.traces.trace import RateTrace
 
 TraceFile = Annotated[
     Path,
-    typer.Argument(metavar="TRACE", help="Trace or job list as `plimsoll trace` writes it; - = stdin, .gz = packed"),
+    typer.Argument(
+        metavar="TRACE",
+        help="Trace or job list as `plimsoll trace` writes it; - = stdin, .gz = packed",
+    ),
 ]
 Written = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; - = stdout, .gz = packed")
+    Path,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Where to write it; - = stdout, .gz = packed",
+    ),
 ]
 
 
@@ -27,7 +36,11 @@ def write(found: RateTrace | JobList, output: Path) -> None:
     """Write a trace or a job list, then say what it is and what to do with it. Raises CliError."""
     rows = trace_rows(found) if isinstance(found, RateTrace) else job_rows(found)
     write_csv(output, rows, notes=found.notes)
-    hint = "" if output == STDIO else f"; look at it with `plimsoll trace describe {output}`"
+    hint = (
+        ""
+        if output == STDIO
+        else f"; look at it with `plimsoll trace describe {output}`"
+    )
     summary_stream(output).write(f"{in_words(found)}{hint}\n")
 
 

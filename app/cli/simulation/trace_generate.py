@@ -35,26 +35,50 @@ class BurstSource(StrEnum):
 
 Mean = Annotated[float, typer.Option(metavar="RPS", min=0.0, help="Mean of the curve")]
 Name = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Name of the series; may be repeated [default: service]")
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Name of the series; may be repeated [default: service]"
+    ),
 ]
-Duration = Annotated[str, typer.Option(metavar="TIME", help="How long, in whole seconds: 90s, 1h, 7d")]
+Duration = Annotated[
+    str, typer.Option(metavar="TIME", help="How long, in whole seconds: 90s, 1h, 7d")
+]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same file")]
 Draw = Annotated[
-    bool, typer.Option("--draw", help="Write requests as they would arrive, not the rates that a simulation draws from")
+    bool,
+    typer.Option(
+        "--draw",
+        help="Write requests as they would arrive, not the rates that a simulation draws from",
+    ),
 ]
-BurstWeight = Annotated[float, typer.Option("--bursts", min=0.0, max=1.0, help="0 = none, 1 = as strong as measured")]
-BurstsOf = Annotated[BurstSource, typer.Option(help="Whose bursts: conv is mild, code is strong")]
+BurstWeight = Annotated[
+    float,
+    typer.Option(
+        "--bursts", min=0.0, max=1.0, help="0 = none, 1 = as strong as measured"
+    ),
+]
+BurstsOf = Annotated[
+    BurstSource, typer.Option(help="Whose bursts: conv is mild, code is strong")
+]
 
 
 @app.command()
 def diurnal(
     mean: Mean,
     amplitude: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="The rate swings by so much of its mean, up and down")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="The rate swings by so much of its mean, up and down"
+        ),
     ] = 0.5,
-    period: Annotated[str, typer.Option(metavar="TIME", help="Length of a day")] = "24h",
+    period: Annotated[
+        str, typer.Option(metavar="TIME", help="Length of a day")
+    ] = "24h",
     phase: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When the rate crosses its mean upwards [default: 0s]")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="When the rate crosses its mean upwards [default: 0s]"
+        ),
     ] = None,
     bursts: BurstWeight = 0.0,
     bursts_of: BurstsOf = BurstSource.CONV,
@@ -75,16 +99,32 @@ def diurnal(
     )
     words = f"diurnal --mean {mean:.12g} --amplitude {amplitude:.12g} --period {period}"
     words += "" if phase is None else f" --phase {phase}"
-    _write(shape, words + _burst_words(bursts, bursts_of), name, duration, seed, draw=draw, output=output)
+    _write(
+        shape,
+        words + _burst_words(bursts, bursts_of),
+        name,
+        duration,
+        seed,
+        draw=draw,
+        output=output,
+    )
 
 
 @app.command()
 def spike(
     mean: Mean,
-    at: Annotated[str, typer.Option(metavar="TIME", help="When the spike is at its full height")] = "10m",
-    length: Annotated[str, typer.Option(metavar="TIME", help="How long it stays there")] = "5m",
-    factor: Annotated[float, typer.Option(min=0.0, help="Height, as a multiple of the mean")] = 4.0,
-    ramp: Annotated[str, typer.Option(metavar="TIME", help="How long it climbs, and falls")] = "20s",
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="When the spike is at its full height")
+    ] = "10m",
+    length: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it stays there")
+    ] = "5m",
+    factor: Annotated[
+        float, typer.Option(min=0.0, help="Height, as a multiple of the mean")
+    ] = 4.0,
+    ramp: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it climbs, and falls")
+    ] = "20s",
     bursts: BurstWeight = 0.0,
     bursts_of: BurstsOf = BurstSource.CONV,
     duration: Duration = "1h",
@@ -94,17 +134,35 @@ def spike(
     output: Written = STDIO,
 ) -> None:
     """A steady rate with one spike: it climbs, stays, and falls back."""
-    one = Spike(start_s=_seconds(at), length_s=_seconds(length), factor=factor, ramp_s=_seconds(ramp))
-    shape = LoadShape(mean_rps=mean, spikes=(one,), burst_service=bursts_of, burst_weight=bursts)
+    one = Spike(
+        start_s=_seconds(at),
+        length_s=_seconds(length),
+        factor=factor,
+        ramp_s=_seconds(ramp),
+    )
+    shape = LoadShape(
+        mean_rps=mean, spikes=(one,), burst_service=bursts_of, burst_weight=bursts
+    )
     words = f"spike --mean {mean:.12g} --at {at} --length {length} --factor {factor:.12g} --ramp {ramp}"
-    _write(shape, words + _burst_words(bursts, bursts_of), name, duration, seed, draw=draw, output=output)
+    _write(
+        shape,
+        words + _burst_words(bursts, bursts_of),
+        name,
+        duration,
+        seed,
+        draw=draw,
+        output=output,
+    )
 
 
 @app.command()
 def mmpp(
     level: Annotated[
         list[str],
-        typer.Option(metavar="RPS:TIME", help="A rate and the mean time at it, such as 180:10s; twice or more"),
+        typer.Option(
+            metavar="RPS:TIME",
+            help="A rate and the mean time at it, such as 180:10s; twice or more",
+        ),
     ],
     duration: Duration = "1h",
     name: Name = None,
@@ -118,23 +176,48 @@ def mmpp(
     """
     pairs = [_level(words) for words in level]
     if len(pairs) < 2:
-        raise typer.BadParameter("give at least two, such as --level 20:60s --level 180:10s", param_hint="'--level'")
-    shape = Modulation(levels_rps=tuple(rate for rate, _ in pairs), mean_stays_s=tuple(stay for _, stay in pairs))
+        raise typer.BadParameter(
+            "give at least two, such as --level 20:60s --level 180:10s",
+            param_hint="'--level'",
+        )
+    shape = Modulation(
+        levels_rps=tuple(rate for rate, _ in pairs),
+        mean_stays_s=tuple(stay for _, stay in pairs),
+    )
     words = "mmpp " + " ".join(f"--level {each}" for each in level)
     _write(shape, words, name, duration, seed, draw=draw, output=output)
 
 
 def _write(
-    shape: Shape, words: str, name: Sequence[str] | None, duration: str, seed: int, *, draw: bool, output: Path
+    shape: Shape,
+    words: str,
+    name: Sequence[str] | None,
+    duration: str,
+    seed: int,
+    *,
+    draw: bool,
+    output: Path,
 ) -> None:
     duration_s = _seconds(duration)
     if duration_s != int(duration_s):
-        raise typer.BadParameter(f"{duration!r} is not in whole seconds", param_hint="'--duration'")
+        raise typer.BadParameter(
+            f"{duration!r} is not in whole seconds", param_hint="'--duration'"
+        )
     names = name or ["service"]
     words += "".join(f" --name {quote(each)}" for each in name or ())
     words += f" --duration {duration} --seed {seed}{' --draw' if draw else ''}"
     note = f"plimsoll trace generate {words}"
-    write(generate(shape, names=names, duration_s=int(duration_s), seed=seed, draws=draw, note=note), output)
+    write(
+        generate(
+            shape,
+            names=names,
+            duration_s=int(duration_s),
+            seed=seed,
+            draws=draw,
+            note=note,
+        ),
+        output,
+    )
 
 
 def _seconds(words: str) -> float:
@@ -148,8 +231,12 @@ def _burst_words(weight: float, service: BurstSource) -> str:
 def _level(words: str) -> tuple[float, float]:
     rate, colon, stay = words.partition(":")
     if not colon:
-        raise typer.BadParameter(f"{words!r} is not RPS:TIME, such as 180:10s", param_hint="'--level'")
+        raise typer.BadParameter(
+            f"{words!r} is not RPS:TIME, such as 180:10s", param_hint="'--level'"
+        )
     try:
         return parse_rate(rate), _seconds(stay)
     except ValueError as error:
-        raise typer.BadParameter(f"{words!r}: {error}", param_hint="'--level'") from error
+        raise typer.BadParameter(
+            f"{words!r}: {error}", param_hint="'--level'"
+        ) from error

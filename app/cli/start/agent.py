@@ -8,7 +8,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    },
 )
 def agent(context: typer.Context) -> None:
     """Run the agent of a node."""

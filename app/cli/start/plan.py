@@ -35,16 +35,37 @@ from solvers.types.state import Observed
 
 
 def plan(
-    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="Problem file (contract version 1; - = stdin)")],
+    problem: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROBLEM", help="Problem file (contract version 1; - = stdin)"
+        ),
+    ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout"
+        ),
     ] = None,
-    policy: Annotated[str, typer.Option(help=f"Who decides: {', '.join(policies())}")] = "joint",
+    policy: Annotated[
+        str, typer.Option(help=f"Who decides: {', '.join(policies())}")
+    ] = "joint",
     time_limit: Annotated[
-        float, typer.Option(min=0.01, max=86_400, metavar="SECONDS", help="How long the policy may think")
+        float,
+        typer.Option(
+            min=0.01,
+            max=86_400,
+            metavar="SECONDS",
+            help="How long the policy may think",
+        ),
     ] = 10.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same plan")] = 0,
-    threads: Annotated[int, typer.Option(min=1, max=256, help="Threads that the policy may use")] = 1,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same plan"),
+    ] = 0,
+    threads: Annotated[
+        int, typer.Option(min=1, max=256, help="Threads that the policy may use")
+    ] = 1,
 ) -> None:
     """Solve a Problem file into a Plan file, without any server.
 
@@ -56,7 +77,9 @@ def plan(
     deliver(question, *solve(question, policy, budget), output)
 
 
-def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | None) -> None:
+def deliver(
+    problem: Problem, plan: Plan, report: PlanReport, output: Path | None
+) -> None:
     """Show a plan, and write it if it keeps every rule. Raises CliError for one that breaks any."""
     broken = violations(problem, plan) + report_violations(problem, plan, report)
     # The plan itself may go to stdout; the summary then stays out of its way.
@@ -64,7 +87,9 @@ def deliver(problem: Problem, plan: Plan, report: PlanReport, output: Path | Non
     _show_summary(problem, plan, report, stream)
     if broken:
         _show_violations(broken, stream)
-        raise CliError(f"the plan of {plan.policy} breaks {count(len(broken), 'rule')}; it is not written")
+        raise CliError(
+            f"the plan of {plan.policy} breaks {count(len(broken), 'rule')}; it is not written"
+        )
     if output is not None:
         write_text(output, plan_to_json(plan, report) + "\n", stream=stream)
 
@@ -78,23 +103,35 @@ def solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanRepo
 def run(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
     """The same where the solvers are loaded."""
     # Where a policy counts work, that ends it before the seconds do, so that a seed gives one plan on any machine.
-    request = PlanRequest(policy=policy, problem=problem, observed=Observed(at_s=0.0), memory=None, budget=budget)
+    request = PlanRequest(
+        policy=policy,
+        problem=problem,
+        observed=Observed(at_s=0.0),
+        memory=None,
+        budget=budget,
+    )
     answer = run_policy(request)
     return answer.plan, answer.report
 
 
-def _show_summary(problem: Problem, plan: Plan, report: PlanReport, stream: TextIO) -> None:
+def _show_summary(
+    problem: Problem, plan: Plan, report: PlanReport, stream: TextIO
+) -> None:
     gap = "" if report.gap_percent is None else f", gap {report.gap_percent:.2f} %"
     bound = report.lower_bound_usd_per_hour
     bound_text = "" if bound is None else f" (at least {usd(bound)}{gap})"
     show_line(
         f"Policy {plan.policy}: ",
-        ColouredCell(text=report.status, style=GOOD if report.status == "optimal" else WARN),
+        ColouredCell(
+            text=report.status, style=GOOD if report.status == "optimal" else WARN
+        ),
         f" after {report.seconds:.2f} s",
         stream=stream,
     )
     show_line(f"Method {report.method or 'not stated'}", stream=stream)
-    show_line(f"Cost {usd(report.cost_usd_per_hour)} per hour{bound_text}", stream=stream)
+    show_line(
+        f"Cost {usd(report.cost_usd_per_hour)} per hour{bound_text}", stream=stream
+    )
     for message in report.messages:
         show_line("Note: ", message, stream=stream)
     stream.write("\n")
@@ -109,7 +146,9 @@ def _show_gpus(problem: Problem, plan: Plan, stream: TextIO) -> None:
         used = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
         number = sum(gpu.count for gpu in used)
         replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
-        sm_percent = sum(gpu.count * replica.sm_percent for gpu in used for replica in gpu.replicas)
+        sm_percent = sum(
+            gpu.count * replica.sm_percent for gpu in used for replica in gpu.replicas
+        )
         power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
         rows.append(
             (
@@ -123,7 +162,11 @@ def _show_gpus(problem: Problem, plan: Plan, stream: TextIO) -> None:
             )
         )
     figures = ("used", "of", "replicas", "sm %", "W each", "price/h")
-    show_table([Heading("GPU type"), *(Heading(title, right=True) for title in figures)], rows, stream=stream)
+    show_table(
+        [Heading("GPU type"), *(Heading(title, right=True) for title in figures)],
+        rows,
+        stream=stream,
+    )
 
 
 def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
@@ -132,7 +175,10 @@ def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
         groups: dict[tuple[str, float, int], int] = defaultdict(int)
         for gpu, replica in replicas_of(plan, service.name):
             groups[gpu.gpu_type, replica.sm_percent, replica.batch] += gpu.count
-        planned = sum(gpu.count * replica.arrival_rate_rps for gpu, replica in replicas_of(plan, service.name))
+        planned = sum(
+            gpu.count * replica.arrival_rate_rps
+            for gpu, replica in replicas_of(plan, service.name)
+        )
         missing = [entry for entry in plan.unserved if entry.service == service.name]
         rows.append(
             (
@@ -141,17 +187,46 @@ def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
                 amount(service.arrival_rate_rps),
                 ColouredCell(text=amount(planned), style=BAD if missing else GOOD),
                 "; ".join(
-                    [f"{number} × {name} at {sm:g} %, batch {batch}" for (name, sm, batch), number in groups.items()]
-                    + [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
+                    [
+                        f"{number} × {name} at {sm:g} %, batch {batch}"
+                        for (name, sm, batch), number in groups.items()
+                    ]
+                    + [
+                        f"{entry.rate_rps:.1f} unserved ({entry.reason})"
+                        for entry in missing
+                    ]
                 )
                 or "-",
             )
         )
-    headings = [Heading("service"), Heading("slo"), Heading("rps", True), Heading("planned", True), Heading("replicas")]
+    headings = [
+        Heading("service"),
+        Heading("slo"),
+        Heading("rps", True),
+        Heading("planned", True),
+        Heading("replicas"),
+    ]
     show_table(headings, rows, stream=stream)
 
 
 def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
     stream.write("\n")
-    rows = [(ColouredCell(text=entry.rule, style=BAD), entry.severity, entry.where, entry.detail) for entry in broken]
-    show_table([Heading("broken rule"), Heading("severity"), Heading("where"), Heading("detail")], rows, stream=stream)
+    rows = [
+        (
+            ColouredCell(text=entry.rule, style=BAD),
+            entry.severity,
+            entry.where,
+            entry.detail,
+        )
+        for entry in broken
+    ]
+    show_table(
+        [
+            Heading("broken rule"),
+            Heading("severity"),
+            Heading("where"),
+            Heading("detail"),
+        ],
+        rows,
+        stream=stream,
+    )

@@ -34,15 +34,36 @@ MAX_WINDOW_S = 3600.0
 
 def relay(
     context: typer.Context,
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server's metrics, e.g. http://127.0.0.1:8000/metrics")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="The server's metrics, e.g. http://127.0.0.1:8000/metrics",
+        ),
+    ],
     kind: Annotated[Kind, typer.Option(help="What it is")],
     service: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Push what it did for this service; none: show what it says")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Push what it did for this service; none: show what it says",
+        ),
     ] = None,
-    served_as: Annotated[str, typer.Option(metavar="NAME", help="As what the server knows it [default: SERVICE]")] = "",
-    source: Annotated[str, typer.Option(metavar="NAME", help="Name of this source; one per server")] = "relay",
-    period_s: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Seconds of a window")] = 10.0,
-    windows: Annotated[int | None, typer.Option(min=1, help="Stop after so many windows")] = None,
+    served_as: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="As what the server knows it [default: SERVICE]"
+        ),
+    ] = "",
+    source: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of this source; one per server")
+    ] = "relay",
+    period_s: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="Seconds of a window")
+    ] = 10.0,
+    windows: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many windows")
+    ] = None,
 ) -> None:
     """Tell the control plane what a server that no agent started does.
 
@@ -56,10 +77,13 @@ def relay(
         return
     if kind == "dcgm":
         raise CliError(
-            "a DCGM exporter tells of GPUs, not of a service", hint="leave --service out to see what it says"
+            "a DCGM exporter tells of GPUs, not of a service",
+            hint="leave --service out to see what it says",
         )
     with Api(cli) as api:
-        slo_ms = number(api.get(f"/api/v1/services/{service}"), "spec", "slo", "latency_ms")
+        slo_ms = number(
+            api.get(f"/api/v1/services/{service}"), "spec", "slo", "latency_ms"
+        )
         if slo_ms is None:
             raise CliError(f"service {service} has no SLO")
         before = _reading(_page(url, cli), kind, served_as or service)
@@ -112,16 +136,24 @@ class ServerReading:
 def _reading(page: Page, kind: ServerKind, served_as: str) -> ServerReading:
     counts = read_server(page, kind, served_as)
     if not told(counts):
-        raise CliError(f"the server says nothing of {served_as!r}", hint="--served-as is the server's own name for it")
+        raise CliError(
+            f"the server says nothing of {served_as!r}",
+            hint="--served-as is the server's own name for it",
+        )
     return ServerReading(at_s=time.time(), counts=counts)
 
 
 def _show(page: Page, kind: Kind, served_as: str) -> None:
     found: tuple[GpuCounts, ...] | tuple[ServerCounts, ...]
     found = read_gpus(page) if kind == "dcgm" else (read_server(page, kind, served_as),)
-    rows = [[name, _text(value)] for counts in found for name, value in told(counts).items()]
+    rows = [
+        [name, _text(value)] for counts in found for name, value in told(counts).items()
+    ]
     if not rows:
-        raise CliError(f"nothing there is known of {kind}", hint="give --served-as, the server's own name")
+        raise CliError(
+            f"nothing there is known of {kind}",
+            hint="give --served-as, the server's own name",
+        )
     show_table([Heading("what"), Heading("value", right=True)], rows)
 
 
@@ -131,7 +163,9 @@ def _text(value: float | str | Histogram) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def make_window(source: str, before: ServerReading, after: ServerReading, slo_ms: float) -> Document | None:
+def make_window(
+    source: str, before: ServerReading, after: ServerReading, slo_ms: float
+) -> Document | None:
     """The window between two readings; None where the server does not tell how many it served and how fast.
 
     Who came is who was answered or failed, and by how many more wait and run than before. Where the server was started
@@ -168,4 +202,8 @@ def _at_hand(counts: ServerCounts) -> float:
 
 def _buckets(latency: Histogram) -> list[Document]:
     pairs = zip(latency.ends_ms, latency.counts, strict=True)
-    return [{"count": count} | ({"up_to_ms": end} if math.isfinite(end) else {}) for end, count in pairs if count]
+    return [
+        {"count": count} | ({"up_to_ms": end} if math.isfinite(end) else {})
+        for end, count in pairs
+        if count
+    ]

@@ -17,15 +17,24 @@ from app.serve.api_process import open_socket, serve_plane
 from app.serve.controller import run_controller
 from app.serve.plane import make_plane
 
-Upgrade = Annotated[bool, typer.Option("--upgrade", help="First bring the database to this program's schema")]
+Upgrade = Annotated[
+    bool,
+    typer.Option("--upgrade", help="First bring the database to this program's schema"),
+]
 
 
 def serve(
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on [default: $PLIMSOLL_HOST or 127.0.0.1]")
+        str | None,
+        typer.Option(
+            help="Address to listen on [default: $PLIMSOLL_HOST or 127.0.0.1]"
+        ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port to listen on [default: $PLIMSOLL_PORT or 8080]")
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port to listen on [default: $PLIMSOLL_PORT or 8080]"
+        ),
     ] = None,
     upgrade: Upgrade = False,
 ) -> None:
@@ -45,7 +54,9 @@ def serve(
 def controller(
     metrics_host: Annotated[
         str | None,
-        typer.Option(help="Address of --metrics-port [default: $PLIMSOLL_CONTROLLER_METRICS_HOST or 127.0.0.1]"),
+        typer.Option(
+            help="Address of --metrics-port [default: $PLIMSOLL_CONTROLLER_METRICS_HOST or 127.0.0.1]"
+        ),
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -64,7 +75,9 @@ def controller(
 
     Example: plimsoll controller --metrics-port 9411
     """
-    settings = load_settings(controller_metrics_host=metrics_host, controller_metrics_port=metrics_port)
+    settings = load_settings(
+        controller_metrics_host=metrics_host, controller_metrics_port=metrics_port
+    )
     _begin(settings)
     with _database(settings, "controller", upgrade=upgrade) as url:
         asyncio.run(run_controller(make_plane(settings, url)))

@@ -16,12 +16,28 @@ SEED = 1
 
 def up(
     context: typer.Context,
-    demo: Annotated[bool, typer.Option("--demo", help="Show it at work on 8 simulated nodes under load")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="With --demo: go on running when the load is over")] = False,
-    speed: Annotated[float, typer.Option(min=1.0, max=50.0, help="With --demo: trace seconds per second")] = SPEED,
-    seed: Annotated[int, typer.Option(min=0, help="With --demo: of load, noise and baseline")] = SEED,
-    nodes: Annotated[int, typer.Option(min=0, max=16, help="Without --demo: simulated nodes to start")] = 2,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded database")] = None,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", help="Show it at work on 8 simulated nodes under load"),
+    ] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="With --demo: go on running when the load is over"),
+    ] = False,
+    speed: Annotated[
+        float,
+        typer.Option(min=1.0, max=50.0, help="With --demo: trace seconds per second"),
+    ] = SPEED,
+    seed: Annotated[
+        int, typer.Option(min=0, help="With --demo: of load, noise and baseline")
+    ] = SEED,
+    nodes: Annotated[
+        int,
+        typer.Option(min=0, max=16, help="Without --demo: simulated nodes to start"),
+    ] = 2,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the embedded database")
+    ] = None,
 ) -> None:
     """Start everything on this machine; --demo shows it at work.
 
@@ -29,14 +45,18 @@ def up(
     once and keeps it where the other commands look for it. The demo has a database and a token of its own.
     """
     if keep and not demo:
-        raise typer.BadParameter("--keep is for --demo; without it everything runs until Ctrl-C")
+        raise typer.BadParameter(
+            "--keep is for --demo; without it everything runs until Ctrl-C"
+        )
     if not demo and (speed != SPEED or seed != SEED):
         raise typer.BadParameter("--speed and --seed are for --demo")
     settings = load_settings(data_dir=data_dir)
     if demo:
         from app.demo.run import DemoOptions, run_demo
 
-        run_demo(DemoOptions(settings=settings, speed=speed, seed=seed, keep=keep), Console())
+        run_demo(
+            DemoOptions(settings=settings, speed=speed, seed=seed, keep=keep), Console()
+        )
         return
     from app.serve.up import run_everything
 

@@ -29,7 +29,9 @@ SERVER_KEEPALIVES = {
 }
 
 
-def make_engine(url: str, *, pool_size: int = 10, application: str = "plimsoll") -> AsyncEngine:
+def make_engine(
+    url: str, *, pool_size: int = 10, application: str = "plimsoll"
+) -> AsyncEngine:
     """An engine with time limits on statements and locks, in UTC. `url` is SQLAlchemy's or libpq's."""
     options = {
         "statement_timeout": STATEMENT_TIMEOUT_MS,
@@ -45,7 +47,9 @@ def make_engine(url: str, *, pool_size: int = 10, application: str = "plimsoll")
         pool_pre_ping=True,
         json_serializer=_to_json,
         connect_args={
-            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+            "options": " ".join(
+                f"-c {name}={value}" for name, value in options.items()
+            ),
             "application_name": application,
             "connect_timeout": 5,
             **KEEPALIVES,
@@ -53,7 +57,9 @@ def make_engine(url: str, *, pool_size: int = 10, application: str = "plimsoll")
     )
 
 
-async def driver_connection(connection: AsyncConnection) -> DriverConnection[tuple[object, ...]]:
+async def driver_connection(
+    connection: AsyncConnection,
+) -> DriverConnection[tuple[object, ...]]:
     """The psycopg connection under a SQLAlchemy one, inside the same transaction; for COPY."""
     raw = await connection.get_raw_connection()
     return cast("DriverConnection[tuple[object, ...]]", raw.driver_connection)
@@ -71,7 +77,9 @@ async def recreate(server_url: str, name: str) -> None:
     try:
         async with engine.connect() as raw:
             connection = await raw.execution_options(isolation_level="AUTOCOMMIT")
-            await connection.execute(text(f"DROP DATABASE IF EXISTS {quoted} WITH (FORCE)"))
+            await connection.execute(
+                text(f"DROP DATABASE IF EXISTS {quoted} WITH (FORCE)")
+            )
             await connection.execute(text(f"CREATE DATABASE {quoted}"))
     finally:
         await engine.dispose()

@@ -29,15 +29,22 @@ class Leader:
         """Get the lead, or confirm that it is still ours; False: another process has it."""
         if self._connection is not None:
             return await self._confirm(self._connection)
-        connection = await (await self._engine.connect()).execution_options(isolation_level="AUTOCOMMIT")
+        connection = await (await self._engine.connect()).execution_options(
+            isolation_level="AUTOCOMMIT"
+        )
         try:
-            got = await connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_LOCK})
+            got = await connection.execute(
+                text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_LOCK}
+            )
             if not got.scalar_one():
                 await connection.close()
                 return False
             # The connection idles for hours between changes of leader.
             grown = await connection.execute(
-                text("UPDATE leader SET epoch = epoch + 1, holder = :holder RETURNING epoch"), {"holder": self._holder}
+                text(
+                    "UPDATE leader SET epoch = epoch + 1, holder = :holder RETURNING epoch"
+                ),
+                {"holder": self._holder},
             )
             self.epoch = int(grown.scalar_one())
         except BaseException:

@@ -18,7 +18,9 @@ RETRY_S = 1.0
 
 def conninfo(url: str) -> str:
     """libpq's form of a SQLAlchemy URL."""
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return (
+        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    )
 
 
 class Listener:
@@ -37,10 +39,15 @@ class Listener:
         while True:
             try:
                 connection = await psycopg.AsyncConnection.connect(
-                    self._conninfo, autocommit=True, connect_timeout=5, application_name="plimsoll-listen"
+                    self._conninfo,
+                    autocommit=True,
+                    connect_timeout=5,
+                    application_name="plimsoll-listen",
                 )
                 async with connection:
-                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    await connection.execute(
+                        sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
+                    )
                     yield RECONNECT
                     async for notice in connection.notifies():
                         yield notice.payload

@@ -89,6 +89,8 @@ def _why_unknown(has: str | None) -> str | None:
 
 def _config(url: str) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(CHECKOUT if (CHECKOUT / "env.py").exists() else PACKAGED))
+    config.set_main_option(
+        "script_location", str(CHECKOUT if (CHECKOUT / "env.py").exists() else PACKAGED)
+    )
     config.attributes["url"] = url
     return config

@@ -48,15 +48,27 @@ def place(observation: Observation, received: datetime) -> WindowedObservation:
     )
 
 
-async def copy_all(connection: AsyncConnection, placed: Sequence[WindowedObservation]) -> None:
+async def copy_all(
+    connection: AsyncConnection, placed: Sequence[WindowedObservation]
+) -> None:
     """COPY the observations with all their readings, in the connection's transaction."""
     for table, types, rows in _TABLES:
-        await _copy(connection, table, types, (row for entry in placed for row in rows(entry)))
+        await _copy(
+            connection, table, types, (row for entry in placed for row in rows(entry))
+        )
 
 
-async def _copy(connection: AsyncConnection, table: str, types: Sequence[str], rows: Iterator[Values]) -> None:
+async def _copy(
+    connection: AsyncConnection,
+    table: str,
+    types: Sequence[str],
+    rows: Iterator[Values],
+) -> None:
     driver = await driver_connection(connection)
-    async with driver.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT binary)".encode()) as copy:
+    async with (
+        driver.cursor() as cursor,
+        cursor.copy(f"COPY {table} FROM STDIN (FORMAT binary)".encode()) as copy,
+    ):
         copy.set_types(types)
         for row in rows:
             await copy.write_row(row)
@@ -64,58 +76,130 @@ async def _copy(connection: AsyncConnection, table: str, types: Sequence[str], r
     await asyncio.sleep(0)
 
 
-_service: Callable[[object], Values] = attrgetter("service", "arrivals", "served", "in_slo", "rejected", "queued")
+_service: Callable[[object], Values] = attrgetter(
+    "service", "arrivals", "served", "in_slo", "rejected", "queued"
+)
 _gpu: Callable[[object], Values] = attrgetter(
     "memory_used_mib", "power_w", "energy_j", "clock_mhz", "busy_percent", "healthy"
 )
 _replica: Callable[[object], Values] = attrgetter(
-    "id", "service", "state", "sm_percent", "batch", "memory_mib", "batches", "requests", "execution_ms"
+    "id",
+    "service",
+    "state",
+    "sm_percent",
+    "batch",
+    "memory_mib",
+    "batches",
+    "requests",
+    "execution_ms",
 )
 
 
 def _headers(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
-    yield (*entry.boot, seen.sequence, entry.start, seen.window_s, seen.generation, entry.received)
+    yield (
+        *entry.boot,
+        seen.sequence,
+        entry.start,
+        seen.window_s,
+        seen.generation,
+        entry.received,
+    )
 
 
 def _services(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
-    return ((seen.node, entry.start, seen.window_s, *_service(row)) for row in seen.services)
+    return (
+        (seen.node, entry.start, seen.window_s, *_service(row)) for row in seen.services
+    )
 
 
 def _gpus(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
-    return ((gpu_id(seen.node, row.index), entry.start, seen.window_s, *_gpu(row)) for row in seen.gpus)
+    return (
+        (gpu_id(seen.node, row.index), entry.start, seen.window_s, *_gpu(row))
+        for row in seen.gpus
+    )
 
 
 def _replicas(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
-    return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_replica(row)) for row in seen.replicas)
+    return (
+        (gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_replica(row))
+        for row in seen.replicas
+    )
 
 
 _use: Callable[[object], Values] = attrgetter(
-    "kind", "name", "service", "memory_used_mib", "sm_percent", "energy_j", "is_estimated"
+    "kind",
+    "name",
+    "service",
+    "memory_used_mib",
+    "sm_percent",
+    "energy_j",
+    "is_estimated",
 )
 
 
 def _uses(entry: WindowedObservation) -> Iterator[Values]:
     seen = entry.observation
-    return ((gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_use(row)) for row in seen.uses)
+    return (
+        (gpu_id(seen.node, row.gpu_index), entry.start, seen.window_s, *_use(row))
+        for row in seen.uses
+    )
 
 
 # Table, types of its columns in their order (binary COPY converts nothing), its rows of one observation.
-_TABLES: tuple[tuple[str, Sequence[str], Callable[[WindowedObservation], Iterator[Values]]], ...] = (
-    ("observation", ("text", "text", "int8", "timestamptz", "float8", "int8", "timestamptz"), _headers),
-    ("service_observation", ("text", "timestamptz", "float8", "text", *["int8"] * 5), _services),
-    ("gpu_observation", ("text", "timestamptz", "float8", *["float8"] * 5, "bool"), _gpus),
+_TABLES: tuple[
+    tuple[str, Sequence[str], Callable[[WindowedObservation], Iterator[Values]]], ...
+] = (
+    (
+        "observation",
+        ("text", "text", "int8", "timestamptz", "float8", "int8", "timestamptz"),
+        _headers,
+    ),
+    (
+        "service_observation",
+        ("text", "timestamptz", "float8", "text", *["int8"] * 5),
+        _services,
+    ),
+    (
+        "gpu_observation",
+        ("text", "timestamptz", "float8", *["float8"] * 5, "bool"),
+        _gpus,
+    ),
     (
         "replica_observation",
-        ("text", "timestamptz", "float8", "text", "text", "text", "float8", "int4", "float8", "int8", "int8", "float8"),
+        (
+            "text",
+            "timestamptz",
+            "float8",
+            "text",
+            "text",
+            "text",
+            "float8",
+            "int4",
+            "float8",
+            "int8",
+            "int8",
+            "float8",
+        ),
         _replicas,
     ),
     (
         "use_observation",
-        ("text", "timestamptz", "float8", "text", "text", "text", "float8", "float8", "float8", "bool"),
+        (
+            "text",
+            "timestamptz",
+            "float8",
+            "text",
+            "text",
+            "text",
+            "float8",
+            "float8",
+            "float8",
+            "bool",
+        ),
         _uses,
     ),
 )

@@ -38,7 +38,9 @@ cluster = Table(
     must("fit_revision", BigInteger),
 )
 
-project = Table("project", metadata, key("name"), must("labels", JSON), must("created_at", TIME))
+project = Table(
+    "project", metadata, key("name"), must("labels", JSON), must("created_at", TIME)
+)
 
 gpu_type = Table(
     "gpu_type",
@@ -247,16 +249,37 @@ task = Table(
     "task",
     metadata,
     key("id"),
-    *(must(name, Text) for name in ("name", "project", "kind", "network", "submitted_by")),
-    *(must(name, Integer) for name in ("run", "generation", "batch", "starts", "swaps")),
+    *(
+        must(name, Text)
+        for name in ("name", "project", "kind", "network", "submitted_by")
+    ),
+    *(
+        must(name, Integer)
+        for name in ("run", "generation", "batch", "starts", "swaps")
+    ),
     must("iterations", BigInteger),
-    *(must(name, JSON) for name in ("labels", "annotations", "layers", "variants", "stated")),
+    *(
+        must(name, JSON)
+        for name in ("labels", "annotations", "layers", "variants", "stated")
+    ),
     *(must(name, Double) for name in ("accuracy_floor", "priority", "weight")),
     *(must(name, Double) for name in ("done_iterations", "iteration_ms", "ran_s")),
-    *(Column(name, Double) for name in ("memory_mib", "deadline_after_s", "sm_percent")),
+    *(
+        Column(name, Double)
+        for name in ("memory_mib", "deadline_after_s", "sm_percent")
+    ),
     *(Column(name, Text) for name in ("gpu", "state")),
     must("submitted_at", TIME),
-    *(Column(name, TIME) for name in ("cancelled_at", "deleted_at", "last_ran_at", "finished_at", "starved_at")),
+    *(
+        Column(name, TIME)
+        for name in (
+            "cancelled_at",
+            "deleted_at",
+            "last_ran_at",
+            "finished_at",
+            "starved_at",
+        )
+    ),
 )
 
 plan = Table(

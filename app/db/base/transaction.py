@@ -5,7 +5,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
 
 from sqlalchemy import text
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.exc import (
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    TimeoutError,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from app.base.errors import Conflict, InvalidRequest, Unavailable
@@ -28,9 +34,13 @@ def translated() -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        raise Conflict(f"another change came first, or something still refers to it: {_primary(error)}") from error
+        raise Conflict(
+            f"another change came first, or something still refers to it: {_primary(error)}"
+        ) from error
     except DataError as error:
-        raise InvalidRequest(f"the database cannot keep it: {_primary(error)}") from error
+        raise InvalidRequest(
+            f"the database cannot keep it: {_primary(error)}"
+        ) from error
     except (OperationalError, InterfaceError, TimeoutError) as error:
         raise Unavailable("the database does not answer; try again") from error
 
@@ -38,7 +48,8 @@ def translated() -> Iterator[None]:
 async def lock_object(connection: Connection, kind: str, name: str) -> None:
     """Let one writer at a time work on an object, which need not exist yet; until the transaction ends."""
     await connection.execute(
-        text("SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0))"), {"subject": f"{kind}/{name}"}
+        text("SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0))"),
+        {"subject": f"{kind}/{name}"},
     )
 
 

@@ -25,6 +25,11 @@ async def upsert(
         statement.on_conflict_do_update(
             index_elements=list(keys),
             set_={name: statement.excluded[name] for name in names},
-            where=or_(*(table.c[name].is_distinct_from(statement.excluded[name]) for name in names)),
+            where=or_(
+                *(
+                    table.c[name].is_distinct_from(statement.excluded[name])
+                    for name in names
+                )
+            ),
         )
     )

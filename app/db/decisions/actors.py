@@ -8,14 +8,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.base.tables import actor
 
 
-async def save(connection: AsyncConnection, fleet_fingerprint: str, weights: bytes, *, at: datetime, notes: str) -> int:
+async def save(
+    connection: AsyncConnection,
+    fleet_fingerprint: str,
+    weights: bytes,
+    *,
+    at: datetime,
+    notes: str,
+) -> int:
     """Keep an actor; returns its id."""
-    statement = insert(actor).values(fleet_fingerprint=fleet_fingerprint, created_at=at, notes=notes, weights=weights)
-    found: int = (await connection.execute(statement.returning(actor.c.id))).scalar_one()
+    statement = insert(actor).values(
+        fleet_fingerprint=fleet_fingerprint, created_at=at, notes=notes, weights=weights
+    )
+    found: int = (
+        await connection.execute(statement.returning(actor.c.id))
+    ).scalar_one()
     return found
 
 
-async def load_newest(connection: AsyncConnection, fleet_fingerprint: str) -> bytes | None:
+async def load_newest(
+    connection: AsyncConnection, fleet_fingerprint: str
+) -> bytes | None:
     """The newest actor of a fleet; None where none was trained."""
     statement = (
         select(actor.c.weights)

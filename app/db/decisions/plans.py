@@ -9,10 +9,24 @@ from sqlalchemy.dialects.postgresql import insert as upserting
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
-from app.db.base.tables import AnyRow, cluster, demand, plan, plan_step, plan_violation, target
+from app.db.base.tables import (
+    AnyRow,
+    cluster,
+    demand,
+    plan,
+    plan_step,
+    plan_violation,
+    target,
+)
 from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.store import PlanRecord, PlanState
-from solvers.types.outcome import PlanReport, Prices, SolveReport, SolveStatus, Violation
+from solvers.types.outcome import (
+    PlanReport,
+    Prices,
+    SolveReport,
+    SolveStatus,
+    Violation,
+)
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.plan_json import plan_document, plan_from_document
 from solvers.types.problem import Problem
@@ -109,34 +123,58 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
 
 async def load_problem(connection: AsyncConnection, plan_id: int) -> Problem:
     """What a plan was made from. Raises NotFound, also for a plan that kept none."""
-    body = (await connection.execute(select(plan.c.problem).where(plan.c.id == plan_id))).scalar_one_or_none()
+    body = (
+        await connection.execute(select(plan.c.problem).where(plan.c.id == plan_id))
+    ).scalar_one_or_none()
     if body is None:
-        raise NotFound(f"there is no plan {plan_id}, or its problem was not kept because it changed nothing")
+        raise NotFound(
+            f"there is no plan {plan_id}, or its problem was not kept because it changed nothing"
+        )
     return await unpack(connection, body)
 
 
-async def load_bound(connection: AsyncConnection, state: PlanState) -> tuple[int, BoundPlan] | None:
+async def load_bound(
+    connection: AsyncConnection, state: PlanState
+) -> tuple[int, BoundPlan] | None:
     """The newest plan of a state with its id, e.g. of `target`."""
-    statement = select(plan.c.id, plan.c.bound).where(plan.c.state == state).order_by(plan.c.id.desc()).limit(1)
+    statement = (
+        select(plan.c.id, plan.c.bound)
+        .where(plan.c.state == state)
+        .order_by(plan.c.id.desc())
+        .limit(1)
+    )
     row = (await connection.execute(statement)).one_or_none()
     return None if row is None else (row.id, msgspec.convert(row.bound, BoundPlan))
 
 
-async def newest_proposed(connection: AsyncConnection, *, parent: int, catalogue_revision: int) -> int | None:
+async def newest_proposed(
+    connection: AsyncConnection, *, parent: int, catalogue_revision: int
+) -> int | None:
     """The id of the newest plan that is proposed and made from this target and catalogue."""
-    is_fresh = (plan.c.parent == parent) & (plan.c.catalogue_revision == catalogue_revision)
-    statement = select(plan.c.id).where(plan.c.state == "proposed", is_fresh).order_by(plan.c.id.desc()).limit(1)
+    is_fresh = (plan.c.parent == parent) & (
+        plan.c.catalogue_revision == catalogue_revision
+    )
+    statement = (
+        select(plan.c.id)
+        .where(plan.c.state == "proposed", is_fresh)
+        .order_by(plan.c.id.desc())
+        .limit(1)
+    )
     found: int | None = (await connection.execute(statement)).scalar_one_or_none()
     return found
 
 
 async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
     """What a plan that is there binds; it was made with GPUs."""
-    body = (await connection.execute(select(plan.c.bound).where(plan.c.id == plan_id))).scalar_one()
+    body = (
+        await connection.execute(select(plan.c.bound).where(plan.c.id == plan_id))
+    ).scalar_one()
     return msgspec.convert(body, BoundPlan)
 
 
-async def record(connection: AsyncConnection, noun: PlanRecord, problem: PackedProblem | None) -> int:
+async def record(
+    connection: AsyncConnection, noun: PlanRecord, problem: PackedProblem | None
+) -> int:
     """Write a decision down with its steps, violations and demands; returns its id."""
     report, bound = noun.report, noun.bound
     inserted = await connection.execute(
@@ -161,7 +199,9 @@ async def record(connection: AsyncConnection, noun: PlanRecord, problem: PackedP
             messages=list(report.messages),
             reason=noun.reason,
             # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
-            prices=None if problem is None or report.prices is None else msgspec.to_builtins(report.prices),
+            prices=None
+            if problem is None or report.prices is None
+            else msgspec.to_builtins(report.prices),
         )
         .returning(plan.c.id)
     )
@@ -198,7 +238,11 @@ async def reject(connection: AsyncConnection, plan_id: int) -> None:
 
 
 async def _judge(
-    connection: AsyncConnection, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
+    connection: AsyncConnection,
+    plan_id: int,
+    state: PlanState,
+    *,
+    of: tuple[PlanState, ...],
 ) -> int | None:
     found = await connection.execute(
         select(plan.c.state, plan.c.parent, plan.c.bound.is_not(None).label("is_bound"))
@@ -209,12 +253,18 @@ async def _judge(
     if row is None:
         raise NotFound(f"there is no plan {plan_id}")
     if row.state not in of or not row.is_bound:
-        raise Conflict(f"plan {plan_id} is {row.state}; only {' or '.join(of)} plans can become {state}")
-    await connection.execute(update(plan).where(plan.c.id == plan_id).values(state=state))
+        raise Conflict(
+            f"plan {plan_id} is {row.state}; only {' or '.join(of)} plans can become {state}"
+        )
+    await connection.execute(
+        update(plan).where(plan.c.id == plan_id).values(state=state)
+    )
     return int(row.parent)
 
 
-async def _record_steps(connection: AsyncConnection, plan_id: int, steps: tuple[SolveReport, ...]) -> None:
+async def _record_steps(
+    connection: AsyncConnection, plan_id: int, steps: tuple[SolveReport, ...]
+) -> None:
     if steps:
         rows = [
             {
@@ -233,7 +283,9 @@ async def _record_steps(connection: AsyncConnection, plan_id: int, steps: tuple[
         await connection.execute(insert(plan_step), rows)
 
 
-async def _record_violations(connection: AsyncConnection, plan_id: int, violations: tuple[Violation, ...]) -> None:
+async def _record_violations(
+    connection: AsyncConnection, plan_id: int, violations: tuple[Violation, ...]
+) -> None:
     if violations:
         rows = [
             {
@@ -249,13 +301,17 @@ async def _record_violations(connection: AsyncConnection, plan_id: int, violatio
         await connection.execute(insert(plan_violation), rows)
 
 
-async def _record_demands(connection: AsyncConnection, plan_id: int, noun: PlanRecord) -> None:
+async def _record_demands(
+    connection: AsyncConnection, plan_id: int, noun: PlanRecord
+) -> None:
     if not noun.demands:
         return
     statement = upserting(demand)
     changed = {name: statement.excluded[name] for name in _OF_DEMAND}
     await connection.execute(
-        statement.on_conflict_do_update(index_elements=["service", "at", "method"], set_=changed),
+        statement.on_conflict_do_update(
+            index_elements=["service", "at", "method"], set_=changed
+        ),
         [
             {
                 "service": entry.service,
@@ -263,8 +319,12 @@ async def _record_demands(connection: AsyncConnection, plan_id: int, noun: PlanR
                 "arrival_rate_rps": entry.arrival_rate_rps,
                 "method": entry.method,
                 "plan_id": plan_id,
-                "low_rps": None if entry.interval_rps is None else entry.interval_rps[0],
-                "high_rps": None if entry.interval_rps is None else entry.interval_rps[1],
+                "low_rps": None
+                if entry.interval_rps is None
+                else entry.interval_rps[0],
+                "high_rps": None
+                if entry.interval_rps is None
+                else entry.interval_rps[1],
             }
             for entry in noun.demands
         ],
@@ -275,7 +335,11 @@ _OF_DEMAND = ("arrival_rate_rps", "plan_id", "low_rps", "high_rps")
 
 
 async def _steps(connection: AsyncConnection, plan_id: int) -> tuple[SolveReport, ...]:
-    statement = select(plan_step).where(plan_step.c.plan_id == plan_id).order_by(plan_step.c.position)
+    statement = (
+        select(plan_step)
+        .where(plan_step.c.plan_id == plan_id)
+        .order_by(plan_step.c.position)
+    )
     return tuple(
         SolveReport(
             technique=row.technique,
@@ -290,16 +354,26 @@ async def _steps(connection: AsyncConnection, plan_id: int) -> tuple[SolveReport
     )
 
 
-async def _violations(connection: AsyncConnection, plan_id: int) -> tuple[Violation, ...]:
-    statement = select(plan_violation).where(plan_violation.c.plan_id == plan_id).order_by(plan_violation.c.position)
+async def _violations(
+    connection: AsyncConnection, plan_id: int
+) -> tuple[Violation, ...]:
+    statement = (
+        select(plan_violation)
+        .where(plan_violation.c.plan_id == plan_id)
+        .order_by(plan_violation.c.position)
+    )
     return tuple(
-        Violation(rule=row.rule, severity=row.severity, where=row.place, detail=row.detail)
+        Violation(
+            rule=row.rule, severity=row.severity, where=row.place, detail=row.detail
+        )
         for row in await connection.execute(statement)
     )
 
 
 async def _demands(connection: AsyncConnection, plan_id: int) -> tuple[Demand, ...]:
-    statement = select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
+    statement = (
+        select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
+    )
     return tuple(
         Demand(
             service=row.service,
@@ -337,6 +411,8 @@ def _summary(row: AnyRow) -> PlanSummary:
 
 async def plan_of(connection: AsyncConnection, generation: int) -> int | None:
     """The id of the plan that was, or is, in force under that generation; None: there was none."""
-    found = await connection.execute(select(target.c.plan_id).where(target.c.generation == generation))
+    found = await connection.execute(
+        select(target.c.plan_id).where(target.c.generation == generation)
+    )
     plan_id: int | None = found.scalar_one_or_none()
     return plan_id

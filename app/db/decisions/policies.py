@@ -61,23 +61,31 @@ async def save(
     # The primary key decides between two writers at once: the second one fails instead of overwriting.
     version = present + 1
     values = {**asdict(settings), "mode": settings.mode.value, "version": version}
-    await connection.execute(insert(policy).values(created_at=at, created_by=actor, **values))
+    await connection.execute(
+        insert(policy).values(created_at=at, created_by=actor, **values)
+    )
     return _settings(values)
 
 
 async def load_memory(connection: AsyncConnection, name: str) -> Json:
     """What a policy wrote down at its last tick; None = nothing."""
-    found = await connection.execute(select(policy_memory.c.memory).where(policy_memory.c.policy == name))
+    found = await connection.execute(
+        select(policy_memory.c.memory).where(policy_memory.c.policy == name)
+    )
     memory: Json = found.scalar_one_or_none()
     return memory
 
 
-async def load_group_memory(connection: AsyncConnection, settings: PolicySettings) -> dict[str, Json]:
+async def load_group_memory(
+    connection: AsyncConnection, settings: PolicySettings
+) -> dict[str, Json]:
     """The same of the groups' policies, by group; of those that wrote something down."""
     if not settings.groups:
         return {}
     name_of = {group.memory_key: group.name for group in settings.groups}
-    found = await connection.execute(select(policy_memory).where(policy_memory.c.policy.in_(name_of)))
+    found = await connection.execute(
+        select(policy_memory).where(policy_memory.c.policy.in_(name_of))
+    )
     return {name_of[row.policy]: row.memory for row in found if row.memory is not None}
 
 
@@ -91,7 +99,12 @@ def _settings(values: dict[str, object]) -> PolicySettings:
     named = {name: value for name, value in values.items() if name in known}
     groups = tuple(_group(entry) for entry in _entries(values["groups"]))
     carbon = tuple(_figures(values["carbon_g_per_kwh"]))
-    read = {**named, "mode": Mode(str(values["mode"])), "groups": groups, "carbon_g_per_kwh": carbon}
+    read = {
+        **named,
+        "mode": Mode(str(values["mode"])),
+        "groups": groups,
+        "carbon_g_per_kwh": carbon,
+    }
     return PolicySettings(**read)  # type: ignore[arg-type]
 
 
@@ -114,4 +127,8 @@ def _group(entry: Mapping[str, Any]) -> PolicyGroup:
 
 
 def _row(row: AnyRow) -> PolicyRow:
-    return PolicyRow(settings=_settings(dict(row._mapping)), created_at=row.created_at, created_by=row.created_by)
+    return PolicyRow(
+        settings=_settings(dict(row._mapping)),
+        created_at=row.created_at,
+        created_by=row.created_by,
+    )

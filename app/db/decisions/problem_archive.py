@@ -55,18 +55,25 @@ def pack(problem: Problem, cache: PartCache) -> PackedProblem:
     document["capacity_law"] = reference(problem.capacity_law, document["capacity_law"])
     contents = document["points"]
     assert isinstance(contents, list)
-    document["points"] = [reference(part, content) for part, content in zip(problem.points, contents, strict=True)]
+    document["points"] = [
+        reference(part, content)
+        for part, content in zip(problem.points, contents, strict=True)
+    ]
     if problem.power_budget_w is not None:
         document[_BUDGET] = problem.power_budget_w
     cache.hashes = kept
-    return PackedProblem(body=zlib.compress(_to_bytes(document), COMPRESSION), parts=new)
+    return PackedProblem(
+        body=zlib.compress(_to_bytes(document), COMPRESSION), parts=new
+    )
 
 
 async def save_parts(connection: AsyncConnection, parts: Mapping[bytes, bytes]) -> None:
     """Write shared parts; those that are there already stay."""
     if parts:
         await connection.execute(
-            text("INSERT INTO archive (sha256, body) VALUES (:sha256, :body) ON CONFLICT DO NOTHING"),
+            text(
+                "INSERT INTO archive (sha256, body) VALUES (:sha256, :body) ON CONFLICT DO NOTHING"
+            ),
             [{"sha256": sha256, "body": parts[sha256]} for sha256 in sorted(parts)],
         )
 
@@ -74,19 +81,25 @@ async def save_parts(connection: AsyncConnection, parts: Mapping[bytes, bytes]) 
 async def unpack(connection: AsyncConnection, body: bytes) -> Problem:
     """The problem that was packed."""
     document = json.loads(zlib.decompress(body))
-    parts = await _load_parts(connection, [document["capacity_law"], *document["points"]])
+    parts = await _load_parts(
+        connection, [document["capacity_law"], *document["points"]]
+    )
     document["capacity_law"] = parts[document["capacity_law"]]
     document["points"] = [parts[name] for name in document["points"]]
     budget_w = document.pop(_BUDGET, None)
     return replace(problem_from_document(document), power_budget_w=budget_w)
 
 
-async def _load_parts(connection: AsyncConnection, names: Iterable[str]) -> dict[str, object]:
+async def _load_parts(
+    connection: AsyncConnection, names: Iterable[str]
+) -> dict[str, object]:
     found = await connection.execute(
         text("SELECT sha256, body FROM archive WHERE sha256 = ANY(:wanted)"),
         {"wanted": [bytes.fromhex(name) for name in names]},
     )
-    return {bytes(row.sha256).hex(): json.loads(zlib.decompress(row.body)) for row in found}
+    return {
+        bytes(row.sha256).hex(): json.loads(zlib.decompress(row.body)) for row in found
+    }
 
 
 def _to_bytes(document: object) -> bytes:

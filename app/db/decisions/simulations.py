@@ -89,15 +89,21 @@ class Reports:
     """None: too long to be kept."""
 
 
-async def add(connection: AsyncConnection, wanted: NewSimulation, *, asked_by: str, at: datetime) -> int | None:
+async def add(
+    connection: AsyncConnection, wanted: NewSimulation, *, asked_by: str, at: datetime
+) -> int | None:
     """Put one into the queue, and forget the oldest that are over; its id, or None where the queue is full."""
     await lock_object(connection, "simulation", "queue")
-    waiting = await connection.execute(text("SELECT count(*) FROM simulation WHERE state = 'queued'"))
+    waiting = await connection.execute(
+        text("SELECT count(*) FROM simulation WHERE state = 'queued'")
+    )
     if waiting.scalar_one() >= WAITING_LIMIT:
         return None
     values = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
     lists = {"policies": list(wanted.policies), "seeds": list(wanted.seeds)}
-    made = await connection.execute(_ADD, {**values, **lists, "asked_by": asked_by, "at": at})
+    made = await connection.execute(
+        _ADD, {**values, **lists, "asked_by": asked_by, "at": at}
+    )
     await connection.execute(text(_FORGET), {"kept": KEPT})
     return int(made.scalar_one())
 
@@ -109,7 +115,9 @@ async def list_rows(
     # A cast, so that PostgreSQL knows what a null is.
     where = "WHERE CAST(:before AS bigint) IS NULL OR id < :before"
     found = await connection.execute(
-        text(f"SELECT {_COLUMNS}, NULL AS summary FROM simulation {where} ORDER BY id DESC LIMIT :limit"),
+        text(
+            f"SELECT {_COLUMNS}, NULL AS summary FROM simulation {where} ORDER BY id DESC LIMIT :limit"
+        ),
         {"before": before, "limit": limit},
     )
     return tuple(_row(row) for row in found)
@@ -121,25 +129,36 @@ async def get(connection: AsyncConnection, simulation_id: int) -> SimulationRow:
     found = await connection.execute(statement, {"id": simulation_id})
     row = found.one_or_none()
     if row is None:
-        raise NotFound(f"there is no simulation {simulation_id}; the {KEPT} newest are kept")
+        raise NotFound(
+            f"there is no simulation {simulation_id}; the {KEPT} newest are kept"
+        )
     return _row(row)
 
 
-async def get_report(connection: AsyncConnection, simulation_id: int, kind: Literal["html", "json"]) -> bytes:
+async def get_report(
+    connection: AsyncConnection, simulation_id: int, kind: Literal["html", "json"]
+) -> bytes:
     """A report, compressed by gzip. Raises NotFound, and Conflict where the simulation has not finished."""
     row = await get(connection, simulation_id)
     if row.state != "finished":
-        raise Conflict(f"simulation {simulation_id} is {row.state}; only one that has finished has reports")
+        raise Conflict(
+            f"simulation {simulation_id} is {row.state}; only one that has finished has reports"
+        )
     found = await connection.execute(
-        text(f"SELECT report_{kind} AS report FROM simulation WHERE id = :id"), {"id": simulation_id}
+        text(f"SELECT report_{kind} AS report FROM simulation WHERE id = :id"),
+        {"id": simulation_id},
     )
     report = found.one().report
     if report is None:
-        raise NotFound(f"the report of simulation {simulation_id} as JSON was too long to be kept; the page is there")
+        raise NotFound(
+            f"the report of simulation {simulation_id} as JSON was too long to be kept; the page is there"
+        )
     return bytes(report)
 
 
-async def cancel(connection: AsyncConnection, simulation_id: int, *, at: datetime) -> bool:
+async def cancel(
+    connection: AsyncConnection, simulation_id: int, *, at: datetime
+) -> bool:
     """End one; whoever runs it notices. False: it was cancelled before.
 
     Raises NotFound, and Conflict when it is over.
@@ -150,7 +169,9 @@ async def cancel(connection: AsyncConnection, simulation_id: int, *, at: datetim
     row = await get(connection, simulation_id)
     if row.state == "cancelled":
         return False
-    raise Conflict(f"simulation {simulation_id} is over: it {'failed' if row.state == 'failed' else 'has finished'}")
+    raise Conflict(
+        f"simulation {simulation_id} is over: it {'failed' if row.state == 'failed' else 'has finished'}"
+    )
 
 
 async def is_work(connection: AsyncConnection) -> bool:
@@ -158,7 +179,9 @@ async def is_work(connection: AsyncConnection) -> bool:
     return bool((await connection.execute(text(_IS_WORK))).scalar_one())
 
 
-async def claim(connection: AsyncConnection, runner: str, *, lease_s: float, at: datetime) -> Claimed | None:
+async def claim(
+    connection: AsyncConnection, runner: str, *, lease_s: float, at: datetime
+) -> Claimed | None:
     """The oldest that waits, ours from now on; None where there is none, or one runs. Takes lost ones up again."""
     await lock_object(connection, "simulation", "turn")
     await _take_back(connection, at)
@@ -168,20 +191,37 @@ async def claim(connection: AsyncConnection, runner: str, *, lease_s: float, at:
 
 
 async def renew(
-    connection: AsyncConnection, simulation_id: int, runner: str, *, progress: float, lease_s: float
+    connection: AsyncConnection,
+    simulation_id: int,
+    runner: str,
+    *,
+    progress: float,
+    lease_s: float,
 ) -> bool:
     """Note how far it is, and go on holding it; False: it is not ours any more."""
-    values = {"id": simulation_id, "runner": runner, "progress": progress, "lease_s": lease_s}
+    values = {
+        "id": simulation_id,
+        "runner": runner,
+        "progress": progress,
+        "lease_s": lease_s,
+    }
     return bool((await connection.execute(text(_RENEW), values)).rowcount)
 
 
 async def finish(
-    connection: AsyncConnection, simulation_id: int, runner: str, outcome: Reports | str, *, at: datetime
+    connection: AsyncConnection,
+    simulation_id: int,
+    runner: str,
+    outcome: Reports | str,
+    *,
+    at: datetime,
 ) -> bool:
     """Note what it came to, or why it failed; False: it is not ours any more."""
     base = {"id": simulation_id, "runner": runner, "at": at}
     if isinstance(outcome, str):
-        return bool((await connection.execute(text(_FAIL), {**base, "error": outcome})).rowcount)
+        return bool(
+            (await connection.execute(text(_FAIL), {**base, "error": outcome})).rowcount
+        )
     values = {"summary": outcome.summary, "html": outcome.html, "json": outcome.json}
     return bool((await connection.execute(_FINISH, {**base, **values})).rowcount)
 
@@ -199,7 +239,9 @@ async def _take_back(connection: AsyncConnection, at: datetime) -> None:
             await connection.execute(text(_REQUEUE), {"id": row.id})
         else:
             error = LOST.format(tries=row.tries)
-            await connection.execute(text(_GIVE_UP), {"id": row.id, "at": at, "error": error})
+            await connection.execute(
+                text(_GIVE_UP), {"id": row.id, "at": at, "error": error}
+            )
 
 
 _COLUMNS = """
@@ -278,5 +320,7 @@ WHERE id = :id
 
 def _row(row: AnyRow) -> SimulationRow:
     values = dict(row._mapping)
-    lists: dict[str, Sequence[object]] = {name: tuple(values[name]) for name in ("policies", "seeds")}
+    lists: dict[str, Sequence[object]] = {
+        name: tuple(values[name]) for name in ("policies", "seeds")
+    }
     return SimulationRow(**{**values, **lists})

@@ -19,7 +19,11 @@ COMMAND_CHANNEL = "plimsoll_command"
 
 
 async def push(
-    connection: AsyncConnection, plan_id: int, bound: BoundPlan, commands: Sequence[NodeCommand], at: datetime
+    connection: AsyncConnection,
+    plan_id: int,
+    bound: BoundPlan,
+    commands: Sequence[NodeCommand],
+    at: datetime,
 ) -> bool:
     """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
 
@@ -31,17 +35,24 @@ async def push(
     now = (await connection.execute(select(cluster).with_for_update())).one()
     row = (
         await connection.execute(
-            select(plan.c.state, plan.c.catalogue_revision).where(plan.c.id == plan_id).with_for_update()
+            select(plan.c.state, plan.c.catalogue_revision)
+            .where(plan.c.id == plan_id)
+            .with_for_update()
         )
     ).one_or_none()
     if row is None:
         raise NotFound(f"there is no plan {plan_id}")
     if row.state not in ("proposed", "approved"):
         return False
-    is_fresh = (bound.parent, row.catalogue_revision) == (now.target_generation, now.catalogue_revision)
+    is_fresh = (bound.parent, row.catalogue_revision) == (
+        now.target_generation,
+        now.catalogue_revision,
+    )
     gives_way = row.state == "proposed" and await _is_one_approved(connection, now)
     if not is_fresh or gives_way or bound.generation <= now.target_generation:
-        await connection.execute(update(plan).where(plan.c.id == plan_id).values(state="lost"))
+        await connection.execute(
+            update(plan).where(plan.c.id == plan_id).values(state="lost")
+        )
         return False
     await _replace_target(connection, plan_id, bound, at)
     await _save_allocation(connection, plan_id, bound)
@@ -57,11 +68,17 @@ async def push(
 async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
     """Whether the next tick can push a plan that a person approved."""
     pushable = (plan.c.state == "approved") & (plan.c.parent == now.target_generation)
-    found = select(plan.c.id).where(pushable, plan.c.catalogue_revision == now.catalogue_revision).limit(1)
+    found = (
+        select(plan.c.id)
+        .where(pushable, plan.c.catalogue_revision == now.catalogue_revision)
+        .limit(1)
+    )
     return (await connection.execute(found)).first() is not None
 
 
-async def newest_command(connection: AsyncConnection, name: str, after_generation: int) -> NodeCommand | None:
+async def newest_command(
+    connection: AsyncConnection, name: str, after_generation: int
+) -> NodeCommand | None:
     """The newest command for a node if its generation is newer than the one given."""
     found = await connection.execute(
         select(command.c.body)
@@ -73,11 +90,17 @@ async def newest_command(connection: AsyncConnection, name: str, after_generatio
     return None if body is None else msgspec.json.decode(body, type=NodeCommand)
 
 
-async def _replace_target(connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime) -> None:
-    await connection.execute(update(plan).where(plan.c.state == "target").values(state="superseded"))
+async def _replace_target(
+    connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime
+) -> None:
+    await connection.execute(
+        update(plan).where(plan.c.state == "target").values(state="superseded")
+    )
     # Plans that wait were made from the target that ends here: nobody can push them any more.
     await connection.execute(
-        update(plan).where(plan.c.state.in_(("proposed", "approved")), plan.c.id != plan_id).values(state="lost")
+        update(plan)
+        .where(plan.c.state.in_(("proposed", "approved")), plan.c.id != plan_id)
+        .values(state="lost")
     )
     await connection.execute(
         update(plan)
@@ -102,12 +125,18 @@ async def _replace_target(connection: AsyncConnection, plan_id: int, bound: Boun
             "INSERT INTO target (generation, plan_id, valid) "
             "VALUES (:generation, :plan_id, tstzrange(CAST(:start AS timestamptz), NULL))"
         ),
-        {"generation": bound.generation, "plan_id": plan_id, "start": closed.scalar_one_or_none() or at},
+        {
+            "generation": bound.generation,
+            "plan_id": plan_id,
+            "start": closed.scalar_one_or_none() or at,
+        },
     )
     await connection.execute(update(cluster).values(target_generation=bound.generation))
 
 
-async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: BoundPlan) -> None:
+async def _save_allocation(
+    connection: AsyncConnection, plan_id: int, bound: BoundPlan
+) -> None:
     """GPUs, replicas and tasks as rows, with what they were at this moment: the ground of every cost report."""
     gpus = [
         {
@@ -138,8 +167,14 @@ async def _save_allocation(connection: AsyncConnection, plan_id: int, bound: Bou
         for gpu in bound.gpus
         for replica in gpu.replicas
     ]
-    tasks = [_task_row(plan_id, gpu, task) for gpu in bound.gpus for task in _residents(gpu)]
-    for statement, found in ((_INSERT_GPU, gpus), (_INSERT_REPLICA, replicas), (_INSERT_TASK, tasks)):
+    tasks = [
+        _task_row(plan_id, gpu, task) for gpu in bound.gpus for task in _residents(gpu)
+    ]
+    for statement, found in (
+        (_INSERT_GPU, gpus),
+        (_INSERT_REPLICA, replicas),
+        (_INSERT_TASK, tasks),
+    ):
         if found:
             await connection.execute(text(statement), found)
 
@@ -164,7 +199,9 @@ def _task_row(plan_id: int, gpu: BoundGpu, task: BoundTask) -> dict[str, object]
     }
 
 
-async def _save_commands(connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime) -> None:
+async def _save_commands(
+    connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime
+) -> None:
     known = set((await connection.execute(select(node.c.id))).scalars())
     rows = [
         {

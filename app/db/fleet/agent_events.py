@@ -11,9 +11,15 @@ from agents.base.protocol import Ack, GpuReading, Observation
 from solvers.types.state import gpu_id
 
 
-async def note_refusals(connection: AsyncConnection, acks: Mapping[tuple[str, int], Ack], at: datetime) -> None:
+async def note_refusals(
+    connection: AsyncConnection, acks: Mapping[tuple[str, int], Ack], at: datetime
+) -> None:
     """One line per refused command and reason; call it before the acknowledgements, by (node, generation), are kept."""
-    refused = [(node, ack) for (node, _), ack in sorted(acks.items()) if ack.status == "refused"]
+    refused = [
+        (node, ack)
+        for (node, _), ack in sorted(acks.items())
+        if ack.status == "refused"
+    ]
     if refused:
         await connection.execute(
             text(_NOTE_REFUSALS),
@@ -26,16 +32,21 @@ async def note_refusals(connection: AsyncConnection, acks: Mapping[tuple[str, in
         )
 
 
-async def note_shared_names(connection: AsyncConnection, rivals: Mapping[str, datetime], at: datetime) -> None:
+async def note_shared_names(
+    connection: AsyncConnection, rivals: Mapping[str, datetime], at: datetime
+) -> None:
     """One line per node at which an agent still reports although a younger one was first heard at the given time."""
     if rivals:
         nodes = sorted(rivals)
         await connection.execute(
-            text(_NOTE_SHARED_NAMES), {"at": at, "nodes": nodes, "since": [rivals[node] for node in nodes]}
+            text(_NOTE_SHARED_NAMES),
+            {"at": at, "nodes": nodes, "since": [rivals[node] for node in nodes]},
         )
 
 
-async def save_health(connection: AsyncConnection, newest: Sequence[Observation], at: datetime) -> None:
+async def save_health(
+    connection: AsyncConnection, newest: Sequence[Observation], at: datetime
+) -> None:
     """Keep which GPUs are healthy, by the newest observation of each node; one line per GPU that changed."""
     readings = [(told, gpu) for told in newest for gpu in told.gpus]
     if readings:
@@ -55,7 +66,10 @@ def _health(problems: Sequence[str], gpu: GpuReading) -> str:
     name = f"GPU {gpu.index}"
     if gpu.healthy:
         return f"{name} takes work again"
-    return next((words for words in problems if re.search(rf"\b{name}\b", words)), f"{name}: no word why")
+    return next(
+        (words for words in problems if re.search(rf"\b{name}\b", words)),
+        f"{name}: no word why",
+    )
 
 
 _SAVE_HEALTH = """

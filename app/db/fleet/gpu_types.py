@@ -27,7 +27,11 @@ class GpuTypeRow:
 
 
 async def list_rows(
-    connection: AsyncConnection, now: datetime, *, after: str = "", limit: int | None = None
+    connection: AsyncConnection,
+    now: datetime,
+    *,
+    after: str = "",
+    limit: int | None = None,
 ) -> tuple[GpuTypeRow, ...]:
     """GPU types that have a price at `now`, by name."""
     statement = (
@@ -78,11 +82,17 @@ async def save(
         "provenance": provenance,
         "labels": dict(labels or {}),
     }
-    await upsert(connection, gpu_type, {"name": noun.name}, values, only_new={"created_at": at})
-    await set_price(connection, noun.name, Decimal(repr(noun.price_usd_per_hour)), at=at)
+    await upsert(
+        connection, gpu_type, {"name": noun.name}, values, only_new={"created_at": at}
+    )
+    await set_price(
+        connection, noun.name, Decimal(repr(noun.price_usd_per_hour)), at=at
+    )
 
 
-async def set_price(connection: AsyncConnection, name: str, price_usd_per_hour: Decimal, *, at: datetime) -> None:
+async def set_price(
+    connection: AsyncConnection, name: str, price_usd_per_hour: Decimal, *, at: datetime
+) -> None:
     """The price from `at` on; the first price of a type holds since ever. Raises Conflict where later prices stand."""
     found = await connection.execute(
         text(
@@ -97,12 +107,15 @@ async def set_price(connection: AsyncConnection, name: str, price_usd_per_hour: 
         await _insert_price(connection, name, price_usd_per_hour, start=None)
         return
     if not rows[0].is_open:
-        raise Conflict(f"{name} has a price that starts after {at.isoformat()}; prices are set in order of time")
+        raise Conflict(
+            f"{name} has a price that starts after {at.isoformat()}; prices are set in order of time"
+        )
     if rows[0].price_usd_per_hour == price_usd_per_hour:
         return
     if rows[0].start == at:
         await connection.execute(
-            text("DELETE FROM gpu_price WHERE gpu_type = :name AND lower(valid) = :at"), {"name": name, "at": at}
+            text("DELETE FROM gpu_price WHERE gpu_type = :name AND lower(valid) = :at"),
+            {"name": name, "at": at},
         )
     else:
         await connection.execute(
@@ -123,7 +136,9 @@ async def remove(connection: AsyncConnection, name: str) -> None:
     """
     try:
         async with connection.begin_nested():
-            gone = await connection.execute(delete(gpu_type).where(gpu_type.c.name == name))
+            gone = await connection.execute(
+                delete(gpu_type).where(gpu_type.c.name == name)
+            )
     except IntegrityError as error:
         raise Conflict(
             f"GPUs of type {name!r} are registered (remove their nodes first), or some were paid for "
@@ -134,7 +149,11 @@ async def remove(connection: AsyncConnection, name: str) -> None:
 
 
 async def _insert_price(
-    connection: AsyncConnection, name: str, price_usd_per_hour: Decimal, *, start: datetime | None
+    connection: AsyncConnection,
+    name: str,
+    price_usd_per_hour: Decimal,
+    *,
+    start: datetime | None,
 ) -> None:
     await connection.execute(
         text(

@@ -31,21 +31,33 @@ in 30,000 windows."""
 async def ensure_days(connection: AsyncConnection, days: Iterable[date]) -> None:
     """Make the partitions of these days where they are missing."""
     for day in sorted(days):
-        await connection.execute(text("SELECT ensure_observation_day(:day)"), {"day": day})
+        await connection.execute(
+            text("SELECT ensure_observation_day(:day)"), {"day": day}
+        )
 
 
-async def ingest(connection: AsyncConnection, placed: Sequence[WindowedObservation], received: datetime) -> Ingested:
+async def ingest(
+    connection: AsyncConnection,
+    placed: Sequence[WindowedObservation],
+    received: datetime,
+) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
-    ends = await _lock_nodes(connection, sorted({entry.observation.node for entry in placed}))
+    ends = await _lock_nodes(
+        connection, sorted({entry.observation.node for entry in placed})
+    )
     known = [entry for entry in placed if entry.observation.node in ends]
     unknown = {entry.observation.node for entry in placed} - ends.keys()
     if not known:
         return Ingested(unknown_nodes=tuple(sorted(unknown)))
-    boots = await _load_boots(connection, sorted({entry.boot for entry in known}), received)
+    boots = await _load_boots(
+        connection, sorted({entry.boot for entry in known}), received
+    )
     acknowledged = {key: boot.last_sequence for key, boot in boots.items()}
     fresh = await _fresh(connection, known, acknowledged)
     for entry in fresh:
-        acknowledged[entry.boot] = max(acknowledged[entry.boot], entry.observation.sequence)
+        acknowledged[entry.boot] = max(
+            acknowledged[entry.boot], entry.observation.sequence
+        )
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
         await _write(connection, fresh, ends, received)
@@ -71,10 +83,14 @@ async def _write(
     await note_reports(connection, fresh, received, WAKE_CHANNEL)
 
 
-async def _lock_nodes(connection: AsyncConnection, nodes: Sequence[str]) -> dict[str, datetime | None]:
+async def _lock_nodes(
+    connection: AsyncConnection, nodes: Sequence[str]
+) -> dict[str, datetime | None]:
     """End of the newest window of each known node, locked until the transaction ends."""
     found = await connection.execute(
-        text("SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"),
+        text(
+            "SELECT id, last_window_end FROM node WHERE id = ANY(:nodes) ORDER BY id FOR NO KEY UPDATE"
+        ),
         {"nodes": list(nodes)},
     )
     return {row.id: row.last_window_end for row in found}
@@ -102,12 +118,23 @@ async def _load_boots(
             "RETURNING node, boot, last_sequence, (SELECT max(o.first_seen_at) FROM agent_boot o "
             "WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at"
         ),
-        {"at": received, "nodes": [node for node, _ in boots], "boots": [boot for _, boot in boots]},
+        {
+            "at": received,
+            "nodes": [node for node, _ in boots],
+            "boots": [boot for _, boot in boots],
+        },
     )
-    return {(row.node, row.boot): _Boot(last_sequence=row.last_sequence, younger_at=row.younger_at) for row in found}
+    return {
+        (row.node, row.boot): _Boot(
+            last_sequence=row.last_sequence, younger_at=row.younger_at
+        )
+        for row in found
+    }
 
 
-def _rivals(fresh: Sequence[WindowedObservation], boots: Mapping[tuple[str, str], _Boot]) -> dict[str, datetime]:
+def _rivals(
+    fresh: Sequence[WindowedObservation], boots: Mapping[tuple[str, str], _Boot]
+) -> dict[str, datetime]:
     """Nodes that a start of the agent reports of after a younger one was first heard, with that moment.
 
     A restarted agent never looks so: what the old one saw ended before the new one began.
@@ -115,15 +142,20 @@ def _rivals(fresh: Sequence[WindowedObservation], boots: Mapping[tuple[str, str]
     return {
         entry.observation.node: younger_at
         for entry in fresh
-        if (younger_at := boots[entry.boot].younger_at) is not None and entry.end > younger_at
+        if (younger_at := boots[entry.boot].younger_at) is not None
+        and entry.end > younger_at
     }
 
 
 async def _fresh(
-    connection: AsyncConnection, placed: Sequence[WindowedObservation], last: dict[tuple[str, str], int]
+    connection: AsyncConnection,
+    placed: Sequence[WindowedObservation],
+    last: dict[tuple[str, str], int],
 ) -> list[WindowedObservation]:
     """The observations that are not there yet, each once. Above the last sequence number all are new."""
-    by_key = {(*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)}
+    by_key = {
+        (*entry.boot, entry.observation.sequence): entry for entry in reversed(placed)
+    }
     doubtful = sorted(key for key in by_key if key[2] <= last[(key[0], key[1])])
     if doubtful:
         found = await connection.execute(
@@ -143,7 +175,9 @@ async def _fresh(
     return [by_key[key] for key in sorted(by_key)]
 
 
-def _newest(fresh: Sequence[WindowedObservation], ends: dict[str, datetime | None]) -> list[WindowedObservation]:
+def _newest(
+    fresh: Sequence[WindowedObservation], ends: dict[str, datetime | None]
+) -> list[WindowedObservation]:
     """Per node the observation with the newest window, where it is newer than what is known; by node."""
     newest: dict[str, WindowedObservation] = {}
     for entry in fresh:
@@ -154,14 +188,20 @@ def _newest(fresh: Sequence[WindowedObservation], ends: dict[str, datetime | Non
     return [newest[node] for node in sorted(newest)]
 
 
-async def _mark_heard(connection: AsyncConnection, nodes: set[str], received: datetime) -> None:
+async def _mark_heard(
+    connection: AsyncConnection, nodes: set[str], received: datetime
+) -> None:
     await connection.execute(
-        text("UPDATE node SET last_seen_at = greatest(last_seen_at, :at) WHERE id = ANY(:nodes)"),
+        text(
+            "UPDATE node SET last_seen_at = greatest(last_seen_at, :at) WHERE id = ANY(:nodes)"
+        ),
         {"nodes": sorted(nodes), "at": received},
     )
 
 
-async def _save_status(connection: AsyncConnection, newest: Sequence[WindowedObservation]) -> None:
+async def _save_status(
+    connection: AsyncConnection, newest: Sequence[WindowedObservation]
+) -> None:
     if newest:
         await connection.execute(
             text(
@@ -186,8 +226,16 @@ async def _save_status(connection: AsyncConnection, newest: Sequence[WindowedObs
         )
 
 
-async def _save_acks(connection: AsyncConnection, fresh: Sequence[WindowedObservation], received: datetime) -> None:
-    acks = {(entry.observation.node, ack.generation): ack for entry in fresh for ack in entry.observation.acks}
+async def _save_acks(
+    connection: AsyncConnection,
+    fresh: Sequence[WindowedObservation],
+    received: datetime,
+) -> None:
+    acks = {
+        (entry.observation.node, ack.generation): ack
+        for entry in fresh
+        for ack in entry.observation.acks
+    }
     if acks:
         await note_refusals(connection, acks, received)
         await connection.execute(
@@ -197,16 +245,28 @@ async def _save_acks(connection: AsyncConnection, fresh: Sequence[WindowedObserv
                 "DO UPDATE SET status = excluded.status, detail = excluded.detail, at = excluded.at"
             ),
             [
-                {"node": key[0], "generation": key[1], "status": ack.status, "detail": ack.detail, "at": received}
+                {
+                    "node": key[0],
+                    "generation": key[1],
+                    "status": ack.status,
+                    "detail": ack.detail,
+                    "at": received,
+                }
                 for key, ack in sorted(acks.items())
             ],
         )
 
 
-async def add_windows(connection: AsyncConnection, fresh: Sequence[WindowedObservation]) -> None:
+async def add_windows(
+    connection: AsyncConnection, fresh: Sequence[WindowedObservation]
+) -> None:
     """Add what services did to the loop's windows and their sums; wake the loop where more came than was planned."""
     window_s = (await policies.load_current(connection)).window_s
-    sums = add_all(part for entry in fresh for part in parts_of(entry.observation, entry.end.timestamp(), window_s))
+    sums = add_all(
+        part
+        for entry in fresh
+        for part in parts_of(entry.observation, entry.end.timestamp(), window_s)
+    )
     if not sums:
         return
     keys = sorted(sums)
@@ -228,7 +288,9 @@ async def add_windows(connection: AsyncConnection, fresh: Sequence[WindowedObser
     )
 
 
-async def add_hours(connection: AsyncConnection, fresh: Sequence[WindowedObservation]) -> None:
+async def add_hours(
+    connection: AsyncConnection, fresh: Sequence[WindowedObservation]
+) -> None:
     """Add what services did to the hours."""
     sums = add_all(
         ((service, int(entry.start.timestamp()) // 3600), counts)
@@ -238,10 +300,14 @@ async def add_hours(connection: AsyncConnection, fresh: Sequence[WindowedObserva
     if sums:
         keys = sorted(sums)
         starts = [datetime.fromtimestamp(number * 3600, UTC) for _, number in keys]
-        await connection.execute(text(_ADD_HOURS), {**_columns(keys, sums), "starts": starts})
+        await connection.execute(
+            text(_ADD_HOURS), {**_columns(keys, sums), "starts": starts}
+        )
 
 
-async def _save_sequences(connection: AsyncConnection, acknowledged: dict[tuple[str, str], int]) -> None:
+async def _save_sequences(
+    connection: AsyncConnection, acknowledged: dict[tuple[str, str], int]
+) -> None:
     keys = sorted(acknowledged)
     await connection.execute(
         text(
@@ -258,7 +324,9 @@ async def _save_sequences(connection: AsyncConnection, acknowledged: dict[tuple[
     )
 
 
-def _columns(keys: Sequence[WindowKey], sums: dict[WindowKey, Sums]) -> dict[str, list[object]]:
+def _columns(
+    keys: Sequence[WindowKey], sums: dict[WindowKey, Sums]
+) -> dict[str, list[object]]:
     return {
         "services": [service for service, _ in keys],
         "arrivals": [sums[key].arrivals for key in keys],
@@ -270,7 +338,13 @@ def _columns(keys: Sequence[WindowKey], sums: dict[WindowKey, Sums]) -> dict[str
 
 def _dense(buckets: dict[int, int]) -> str:
     """A histogram as PostgreSQL writes an array; `unnest` of ragged arrays would flatten them."""
-    return "{" + ",".join(str(buckets.get(index, 0)) for index in range(max(buckets, default=-1) + 1)) + "}"
+    return (
+        "{"
+        + ",".join(
+            str(buckets.get(index, 0)) for index in range(max(buckets, default=-1) + 1)
+        )
+        + "}"
+    )
 
 
 _COUNTS = """unnest(CAST(:services AS text[]), CAST(:starts AS timestamptz[]), CAST(:arrivals AS bigint[]),

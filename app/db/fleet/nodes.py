@@ -32,10 +32,18 @@ class NodeRow:
 
 
 async def list_rows(
-    connection: AsyncConnection, now: datetime, *, after: str = "", limit: int | None = None
+    connection: AsyncConnection,
+    now: datetime,
+    *,
+    after: str = "",
+    limit: int | None = None,
 ) -> tuple[NodeRow, ...]:
     """Nodes with their GPUs, by id."""
-    found = (await connection.execute(select(node).where(node.c.id > after).order_by(node.c.id).limit(limit))).all()
+    found = (
+        await connection.execute(
+            select(node).where(node.c.id > after).order_by(node.c.id).limit(limit)
+        )
+    ).all()
     by_node: dict[str, list[Gpu]] = {row.id: [] for row in found}
     for noun in await load_gpus(connection, nodes=tuple(by_node)):
         by_node[noun.node].append(noun)
@@ -44,13 +52,17 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
     """One node with its GPUs. Raises NotFound."""
-    row = (await connection.execute(select(node).where(node.c.id == name))).one_or_none()
+    row = (
+        await connection.execute(select(node).where(node.c.id == name))
+    ).one_or_none()
     if row is None:
         raise NotFound(f"no node is called {name!r}")
     return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
 
 
-async def load_all(connection: AsyncConnection, now: datetime) -> tuple[tuple[Node, ...], tuple[AgentStatus, ...]]:
+async def load_all(
+    connection: AsyncConnection, now: datetime
+) -> tuple[tuple[Node, ...], tuple[AgentStatus, ...]]:
     """Every node with its agent's status, by id."""
     found = (await connection.execute(select(node).order_by(node.c.id))).all()
     return (
@@ -67,7 +79,9 @@ async def load_all(connection: AsyncConnection, now: datetime) -> tuple[tuple[No
     )
 
 
-async def load_gpus(connection: AsyncConnection, *, nodes: Sequence[str] | None = None) -> tuple[Gpu, ...]:
+async def load_gpus(
+    connection: AsyncConnection, *, nodes: Sequence[str] | None = None
+) -> tuple[Gpu, ...]:
     """Every GPU, or those of some nodes, by id."""
     statement = select(gpu).order_by(gpu.c.id)
     if nodes is not None:
@@ -98,9 +112,19 @@ async def save(
     known = set((await connection.execute(select(gpu_type.c.name))).scalars())
     for index, wanted in sorted(gpu_types.items()):
         if wanted not in known:
-            raise InvalidRequest(f"no GPU type is called {wanted!r}", field=f"gpus[{index}].gpu_type")
-    await upsert(connection, node, {"id": name}, {"labels": dict(labels or {})}, only_new={"created_at": at})
-    await connection.execute(delete(gpu).where(gpu.c.node == name, gpu.c.index.not_in(list(gpu_types))))
+            raise InvalidRequest(
+                f"no GPU type is called {wanted!r}", field=f"gpus[{index}].gpu_type"
+            )
+    await upsert(
+        connection,
+        node,
+        {"id": name},
+        {"labels": dict(labels or {})},
+        only_new={"created_at": at},
+    )
+    await connection.execute(
+        delete(gpu).where(gpu.c.node == name, gpu.c.index.not_in(list(gpu_types)))
+    )
     for index, wanted in sorted(gpu_types.items()):
         await upsert(
             connection,
@@ -113,26 +137,40 @@ async def save(
 
 async def set_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
     """Keep new replicas off a node, or let them on again. Raises NotFound."""
-    done = await connection.execute(update(node).where(node.c.id == name).values(cordoned=cordoned))
+    done = await connection.execute(
+        update(node).where(node.c.id == name).values(cordoned=cordoned)
+    )
     if done.rowcount == 0:
         raise NotFound(f"no node is called {name!r}")
 
 
-async def set_power_cap(connection: AsyncConnection, name: str, *, power_cap_w: float | None) -> None:
+async def set_power_cap(
+    connection: AsyncConnection, name: str, *, power_cap_w: float | None
+) -> None:
     """Limit what a node's GPUs may draw together; None = no limit. The same limit again changes nothing."""
     changed = node.c.power_cap_w.is_distinct_from(power_cap_w)
-    await connection.execute(update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w))
+    await connection.execute(
+        update(node).where(node.c.id == name, changed).values(power_cap_w=power_cap_w)
+    )
 
 
-async def set_metrics_address(connection: AsyncConnection, name: str, address: str) -> None:
+async def set_metrics_address(
+    connection: AsyncConnection, name: str, address: str
+) -> None:
     """Where the node's agent shows its metrics; empty = nowhere. The same again changes nothing."""
     changed = node.c.metrics_address != address
-    await connection.execute(update(node).where(node.c.id == name, changed).values(metrics_address=address))
+    await connection.execute(
+        update(node).where(node.c.id == name, changed).values(metrics_address=address)
+    )
 
 
-async def set_gpu_cordon(connection: AsyncConnection, name: str, *, cordoned: bool) -> None:
+async def set_gpu_cordon(
+    connection: AsyncConnection, name: str, *, cordoned: bool
+) -> None:
     """Keep new replicas off one GPU, or let them on again. Raises NotFound."""
-    done = await connection.execute(update(gpu).where(gpu.c.id == name).values(cordoned=cordoned))
+    done = await connection.execute(
+        update(gpu).where(gpu.c.id == name).values(cordoned=cordoned)
+    )
     if done.rowcount == 0:
         raise NotFound(f"no GPU is called {name!r}")
 

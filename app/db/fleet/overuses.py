@@ -16,21 +16,39 @@ from app.db.base.observation_rows import WindowedObservation
 from solvers.types.state import gpu_id
 
 
-async def note_overuses(connection: AsyncConnection, newest: Sequence[WindowedObservation], at: datetime) -> None:
+async def note_overuses(
+    connection: AsyncConnection, newest: Sequence[WindowedObservation], at: datetime
+) -> None:
     """Compare each node's newest observation with what went on there; the nodes are locked."""
     told = [entry for entry in newest if entry.observation.uses]
     if not told:
         return
     found = [row for entry in told for row in _rows(entry)]
-    names = ("node", "gpu", "kind", "name", "quantity", "service", "granted", "used", "is_estimated")
-    columns: dict[str, object] = {name: [row[place] for row in found] for place, name in enumerate(names)}
+    names = (
+        "node",
+        "gpu",
+        "kind",
+        "name",
+        "quantity",
+        "service",
+        "granted",
+        "used",
+        "is_estimated",
+    )
+    columns: dict[str, object] = {
+        name: [row[place] for row in found] for place, name in enumerate(names)
+    }
     nodes = [entry.observation.node for entry in told]
-    await connection.execute(text(_END), {"at": at, "nodes": nodes, **{key: columns[key] for key in _KEY}})
+    await connection.execute(
+        text(_END), {"at": at, "nodes": nodes, **{key: columns[key] for key in _KEY}}
+    )
     if found:
         await connection.execute(text(_BEGIN), {"at": at, **columns})
 
 
-async def lose_overuses(connection: AsyncConnection, nodes: Sequence[str], at: datetime, *, why: str) -> None:
+async def lose_overuses(
+    connection: AsyncConnection, nodes: Sequence[str], at: datetime, *, why: str
+) -> None:
     """End all that goes on at nodes of which nobody hears any more; `why`, as in "since its node was removed"."""
     await connection.execute(text(_LOSE), {"at": at, "nodes": list(nodes), "why": why})
 
@@ -40,7 +58,14 @@ def _rows(entry: WindowedObservation) -> Iterator[tuple[object, ...]]:
     for use in entry.observation.uses:
         for each in use.over:
             yield (
-                *(node, gpu_id(node, use.gpu_index), use.kind, use.name, each.quantity, use.service),
+                *(
+                    node,
+                    gpu_id(node, use.gpu_index),
+                    use.kind,
+                    use.name,
+                    each.quantity,
+                    use.service,
+                ),
                 *(each.granted, each.used, each.is_estimated),
             )
 

@@ -48,7 +48,10 @@ async def save(connection: AsyncConnection, pushed: Pushed, now: datetime) -> bo
     service = pushed.reading.service
     await lock_object(connection, "Telemetry", service)
     overlapping = await _overlapping(connection, pushed)
-    if any(row.window_start == pushed.start and row.sha256 == pushed.sha256 for row in overlapping):
+    if any(
+        row.window_start == pushed.start and row.sha256 == pushed.sha256
+        for row in overlapping
+    ):
         return False
     if overlapping:
         raise Conflict(
@@ -66,7 +69,9 @@ async def save(connection: AsyncConnection, pushed: Pushed, now: datetime) -> bo
         generation=0,
         services=(pushed.reading,),
     )
-    placed = WindowedObservation(observation=observation, received=now, start=pushed.start, end=pushed.end)
+    placed = WindowedObservation(
+        observation=observation, received=now, start=pushed.start, end=pushed.end
+    )
     await add_windows(connection, (placed,))
     await add_hours(connection, (placed,))
     return True
@@ -83,12 +88,20 @@ async def _overlapping(connection: AsyncConnection, pushed: Pushed) -> Sequence[
     return (await connection.execute(text(_OVERLAPPING), values)).all()
 
 
-async def _check_sources(connection: AsyncConnection, pushed: Pushed, now: datetime) -> None:
+async def _check_sources(
+    connection: AsyncConnection, pushed: Pushed, now: datetime
+) -> None:
     """Only somebody new is counted with the others."""
-    values = {"service": pushed.reading.service, "source": pushed.source, "since": now - timedelta(hours=1)}
+    values = {
+        "service": pushed.reading.service,
+        "source": pushed.source,
+        "since": now - timedelta(hours=1),
+    }
     others = (await connection.execute(text(_OTHER_SOURCES), values)).scalar_one()
     if others >= MAX_SOURCES:
-        raise Conflict(f"{MAX_SOURCES} sources push for this service already; add their counts up before")
+        raise Conflict(
+            f"{MAX_SOURCES} sources push for this service already; add their counts up before"
+        )
 
 
 def _values(pushed: Pushed, now: datetime) -> dict[str, object]:

@@ -48,7 +48,11 @@ async def load_windows(
                 served=row.served,
                 in_slo=row.in_slo,
                 rejected=row.rejected,
-                latency_buckets={index: count for index, count in enumerate(row.latency_buckets) if count},
+                latency_buckets={
+                    index: count
+                    for index, count in enumerate(row.latency_buckets)
+                    if count
+                },
             ),
         )
         for row in found

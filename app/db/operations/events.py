@@ -59,7 +59,11 @@ async def list_rows(
     limit: int | None = None,
 ) -> tuple[EventRow, ...]:
     """Lines newest first, with numbers below `before`; or, given `after`, oldest first from there on (to follow)."""
-    statement = select(event).order_by(event.c.id.desc() if after is None else event.c.id).limit(limit)
+    statement = (
+        select(event)
+        .order_by(event.c.id.desc() if after is None else event.c.id)
+        .limit(limit)
+    )
     if before is not None:
         statement = statement.where(event.c.id < before)
     if after is not None:

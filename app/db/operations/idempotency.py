@@ -31,7 +31,9 @@ class Earlier:
     body: bytes | None
 
 
-async def claim(connection: AsyncConnection, wanted: Claim, *, at: datetime) -> Earlier | None:
+async def claim(
+    connection: AsyncConnection, wanted: Claim, *, at: datetime
+) -> Earlier | None:
     """Take the key; None: it is ours now. In one transaction with the write itself a rollback gives it back."""
     taken = await connection.execute(
         insert(idempotency)
@@ -51,9 +53,13 @@ async def claim(connection: AsyncConnection, wanted: Claim, *, at: datetime) -> 
     return Earlier(request_sha256=row.request_sha256, status=row.status, body=row.body)
 
 
-async def answer(connection: AsyncConnection, wanted: Claim, *, status: int, body: bytes) -> None:
+async def answer(
+    connection: AsyncConnection, wanted: Claim, *, status: int, body: bytes
+) -> None:
     """Keep the answer for those who ask again."""
-    await connection.execute(update(idempotency).where(*_is(wanted)).values(status=status, body=body))
+    await connection.execute(
+        update(idempotency).where(*_is(wanted)).values(status=status, body=body)
+    )
 
 
 def _is(wanted: Claim) -> tuple[ColumnElement[bool], ...]:

@@ -21,18 +21,35 @@ class ObjectNote:
     """Descriptive fields of the specification."""
 
 
-async def save(connection: AsyncConnection, kind: str, name: str, noun: ObjectNote) -> None:
+async def save(
+    connection: AsyncConnection, kind: str, name: str, noun: ObjectNote
+) -> None:
     """Add or replace an object's note."""
-    values = {"labels": dict(noun.labels), "annotations": dict(noun.annotations), "spec": dict(noun.spec)}
+    values = {
+        "labels": dict(noun.labels),
+        "annotations": dict(noun.annotations),
+        "spec": dict(noun.spec),
+    }
     await upsert(connection, note, {"kind": kind, "name": name}, values)
 
 
-async def load(connection: AsyncConnection, kind: str, names: Sequence[str]) -> dict[str, ObjectNote]:
+async def load(
+    connection: AsyncConnection, kind: str, names: Sequence[str]
+) -> dict[str, ObjectNote]:
     """The notes of these objects, of those that have one."""
-    found = await connection.execute(select(note).where(note.c.kind == kind, note.c.name.in_(names)))
-    return {row.name: ObjectNote(labels=row.labels, annotations=row.annotations, spec=row.spec) for row in found}
+    found = await connection.execute(
+        select(note).where(note.c.kind == kind, note.c.name.in_(names))
+    )
+    return {
+        row.name: ObjectNote(
+            labels=row.labels, annotations=row.annotations, spec=row.spec
+        )
+        for row in found
+    }
 
 
 async def remove(connection: AsyncConnection, kind: str, name: str) -> None:
     """Delete an object's note, if it has one."""
-    await connection.execute(delete(note).where(note.c.kind == kind, note.c.name == name))
+    await connection.execute(
+        delete(note).where(note.c.kind == kind, note.c.name == name)
+    )

@@ -61,11 +61,18 @@ async def create(
 
 
 async def create_locally(
-    engine: Engine, *, name: str, scope: Scope, at: datetime, projects: tuple[str, ...] | None = None
+    engine: Engine,
+    *,
+    name: str,
+    scope: Scope,
+    at: datetime,
+    projects: tuple[str, ...] | None = None,
 ) -> NewToken:
     """Make a token from the machine that holds the database, e.g. the first admin's; for `up` and `token create`."""
     async with transaction(engine) as connection:
-        made = await create(connection, name=name, scope=scope, at=at, projects=projects)
+        made = await create(
+            connection, name=name, scope=scope, at=at, projects=projects
+        )
         await events.add(
             connection,
             AuditEvent(
@@ -73,7 +80,11 @@ async def create_locally(
                 actor="local",
                 kind="TokenCreated",
                 subject=f"token/{made.row.id}",
-                after={"name": name, "scope": scope, "projects": None if projects is None else list(projects)},
+                after={
+                    "name": name,
+                    "scope": scope,
+                    "projects": None if projects is None else list(projects),
+                },
             ),
         )
     return made

@@ -33,7 +33,9 @@ class TokenRow:
 
     def is_valid(self, now: datetime) -> bool:
         """Whether it may be used."""
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+        return self.revoked_at is None and (
+            self.expires_at is None or now < self.expires_at
+        )
 
 
 async def create(connection: AsyncConnection, row: TokenRow, sha256: bytes) -> None:
@@ -53,28 +55,42 @@ async def create(connection: AsyncConnection, row: TokenRow, sha256: bytes) -> N
 
 async def find(connection: AsyncConnection, sha256: bytes) -> TokenRow | None:
     """The token with that hash, valid or not."""
-    row = (await connection.execute(select(*_COLUMNS).where(token.c.sha256 == sha256))).one_or_none()
+    row = (
+        await connection.execute(select(*_COLUMNS).where(token.c.sha256 == sha256))
+    ).one_or_none()
     return None if row is None else _row(row)
 
 
 async def note_use(connection: AsyncConnection, row: TokenRow, now: datetime) -> None:
     """Remember when a token was last used, to the minute."""
     if row.last_used_at is None or now - row.last_used_at >= USE_NOTED_EVERY:
-        await connection.execute(update(token).where(token.c.id == row.id).values(last_used_at=now))
+        await connection.execute(
+            update(token).where(token.c.id == row.id).values(last_used_at=now)
+        )
 
 
-async def list_rows(connection: AsyncConnection, *, after: str = "", limit: int | None = None) -> tuple[TokenRow, ...]:
+async def list_rows(
+    connection: AsyncConnection, *, after: str = "", limit: int | None = None
+) -> tuple[TokenRow, ...]:
     """Tokens by id, revoked ones too."""
-    statement = select(*_COLUMNS).where(token.c.id > after).order_by(token.c.id).limit(limit)
+    statement = (
+        select(*_COLUMNS).where(token.c.id > after).order_by(token.c.id).limit(limit)
+    )
     return tuple(_row(row) for row in await connection.execute(statement))
 
 
-async def revoke(connection: AsyncConnection, token_id: str, *, at: datetime) -> TokenRow:
+async def revoke(
+    connection: AsyncConnection, token_id: str, *, at: datetime
+) -> TokenRow:
     """Make a token invalid for ever; harmless for one that is. Raises NotFound."""
     await connection.execute(
-        update(token).where(token.c.id == token_id, token.c.revoked_at.is_(None)).values(revoked_at=at)
+        update(token)
+        .where(token.c.id == token_id, token.c.revoked_at.is_(None))
+        .values(revoked_at=at)
     )
-    row = (await connection.execute(select(*_COLUMNS).where(token.c.id == token_id))).one_or_none()
+    row = (
+        await connection.execute(select(*_COLUMNS).where(token.c.id == token_id))
+    ).one_or_none()
     if row is None:
         raise NotFound(f"there is no token {token_id!r}")
     return _row(row)

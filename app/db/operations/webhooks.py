@@ -51,94 +51,148 @@ async def list_rows(
 ) -> tuple[WebhookRow, ...]:
     """Webhooks by name."""
     statement = text(f"{_ROWS} WHERE w.name > :after ORDER BY w.name LIMIT :limit")
-    return tuple(_row(row) for row in await connection.execute(statement, {"after": after, "limit": limit}))
+    return tuple(
+        _row(row)
+        for row in await connection.execute(statement, {"after": after, "limit": limit})
+    )
 
 
 async def get(connection: AsyncConnection, name: str) -> WebhookRow:
     """One webhook. Raises NotFound."""
-    row = (await connection.execute(text(f"{_ROWS} WHERE w.name = :name"), {"name": name})).one_or_none()
+    row = (
+        await connection.execute(text(f"{_ROWS} WHERE w.name = :name"), {"name": name})
+    ).one_or_none()
     if row is None:
         raise NotFound(f"no webhook is called {name!r}")
     return _row(row)
 
 
 async def save(
-    connection: AsyncConnection, name: str, values: Mapping[str, object], *, secret: str, at: datetime
+    connection: AsyncConnection,
+    name: str,
+    values: Mapping[str, object],
+    *,
+    secret: str,
+    at: datetime,
 ) -> None:
     """Add or replace a webhook; `secret` is a new one's. What waits for one that is disabled is dropped."""
-    await connection.execute(text(_SAVE), {"name": name, "secret": secret, "at": at, **values})
+    await connection.execute(
+        text(_SAVE), {"name": name, "secret": secret, "at": at, **values}
+    )
     if not values["is_enabled"]:
-        await connection.execute(text("DELETE FROM webhook_delivery WHERE webhook = :name"), {"name": name})
+        await connection.execute(
+            text("DELETE FROM webhook_delivery WHERE webhook = :name"), {"name": name}
+        )
 
 
 async def remove(connection: AsyncConnection, name: str) -> None:
     """Delete a webhook and what waits for it. Raises NotFound."""
-    if (await connection.execute(text("DELETE FROM webhook WHERE name = :name"), {"name": name})).rowcount == 0:
+    if (
+        await connection.execute(
+            text("DELETE FROM webhook WHERE name = :name"), {"name": name}
+        )
+    ).rowcount == 0:
         raise NotFound(f"no webhook is called {name!r}")
 
 
 async def take_due(
-    connection: AsyncConnection, at: datetime, *, each: int, tries_limit: int, next_at: Callable[[int, int], datetime]
+    connection: AsyncConnection,
+    at: datetime,
+    *,
+    each: int,
+    tries_limit: int,
+    next_at: Callable[[int, int], datetime],
 ) -> tuple[Delivery, ...]:
     """The oldest due deliveries, at most `each` per webhook, their next try already put off.
 
     Who is killed while sending leaves them to be tried again, under the same id. `next_at` gets id and tries.
     """
-    found = (await connection.execute(text(_DUE), {"at": at, "each": each, "limit": tries_limit})).all()
+    found = (
+        await connection.execute(
+            text(_DUE), {"at": at, "each": each, "limit": tries_limit}
+        )
+    ).all()
     taken = tuple(_delivery(row) for row in found)
     for delivery in taken:
         await connection.execute(
-            text("UPDATE webhook_delivery SET tries = :tries, next_at = :next_at WHERE id = :id"),
-            {"id": delivery.id, "tries": delivery.tries, "next_at": next_at(delivery.id, delivery.tries)},
+            text(
+                "UPDATE webhook_delivery SET tries = :tries, next_at = :next_at WHERE id = :id"
+            ),
+            {
+                "id": delivery.id,
+                "tries": delivery.tries,
+                "next_at": next_at(delivery.id, delivery.tries),
+            },
         )
     return taken
 
 
-async def note_delivered(connection: AsyncConnection, delivery: Delivery, at: datetime) -> None:
+async def note_delivered(
+    connection: AsyncConnection, delivery: Delivery, at: datetime
+) -> None:
     """It arrived: the webhook works."""
     await connection.execute(
-        text("UPDATE webhook SET last_delivered_at = :at, last_error = NULL, failed_at = NULL WHERE name = :name"),
+        text(
+            "UPDATE webhook SET last_delivered_at = :at, last_error = NULL, failed_at = NULL WHERE name = :name"
+        ),
         {"at": at, "name": delivery.webhook},
     )
-    await connection.execute(text("DELETE FROM webhook_delivery WHERE id = :id"), {"id": delivery.id})
-
-
-async def note_failed(connection: AsyncConnection, delivery: Delivery, error: str) -> None:
-    """It did not arrive this time."""
     await connection.execute(
-        text("UPDATE webhook SET last_error = :error WHERE name = :name"), {"error": error, "name": delivery.webhook}
+        text("DELETE FROM webhook_delivery WHERE id = :id"), {"id": delivery.id}
     )
 
 
-async def give_up(connection: AsyncConnection, at: datetime, *, tries_limit: int) -> None:
+async def note_failed(
+    connection: AsyncConnection, delivery: Delivery, error: str
+) -> None:
+    """It did not arrive this time."""
+    await connection.execute(
+        text("UPDATE webhook SET last_error = :error WHERE name = :name"),
+        {"error": error, "name": delivery.webhook},
+    )
+
+
+async def give_up(
+    connection: AsyncConnection, at: datetime, *, tries_limit: int
+) -> None:
     """Drop what was tried often enough, and say so once for each webhook until it works again."""
     gone = await connection.execute(text(_GIVE_UP), {"at": at, "limit": tries_limit})
     for row in gone.all():
         marked = text(
             "UPDATE webhook SET failed_at = :at WHERE name = :name AND failed_at IS NULL RETURNING last_error"
         )
-        told = (await connection.execute(marked, {"at": at, "name": row.webhook})).one_or_none()
+        told = (
+            await connection.execute(marked, {"at": at, "name": row.webhook})
+        ).one_or_none()
         if told is not None:
             reason = f"an event was given up after {tries_limit} tries: {told.last_error or 'no answer'}"
-            await events.add(connection, _trouble("WebhookFailed", row.webhook, reason, at))
+            await events.add(
+                connection, _trouble("WebhookFailed", row.webhook, reason, at)
+            )
 
 
 async def tell_full(connection: AsyncConnection, at: datetime) -> None:
     """Say once when so many wait that the oldest are dropped; again only after half of them were gone."""
     for row in await list_rows(connection):
         if row.waiting < WAITING_LIMIT // 2:
-            ended = text("UPDATE webhook SET full_at = NULL WHERE name = :name AND full_at IS NOT NULL")
+            ended = text(
+                "UPDATE webhook SET full_at = NULL WHERE name = :name AND full_at IS NOT NULL"
+            )
             await connection.execute(ended, {"name": row.name})
         if row.waiting < WAITING_LIMIT:
             continue
-        marked = text("UPDATE webhook SET full_at = :at WHERE name = :name AND full_at IS NULL")
+        marked = text(
+            "UPDATE webhook SET full_at = :at WHERE name = :name AND full_at IS NULL"
+        )
         if (await connection.execute(marked, {"at": at, "name": row.name})).rowcount:
             reason = f"{row.waiting} events wait for it; the oldest are dropped"
             await events.add(connection, _trouble("WebhookFull", row.name, reason, at))
 
 
 def _trouble(kind: str, name: str, reason: str, at: datetime) -> AuditEvent:
-    return AuditEvent(at=at, actor="controller", kind=kind, subject=f"webhook/{name}", reason=reason)
+    return AuditEvent(
+        at=at, actor="controller", kind=kind, subject=f"webhook/{name}", reason=reason
+    )
 
 
 _SAVE = """

@@ -37,7 +37,9 @@ class FitRow:
     created_at: datetime
 
 
-async def save(connection: AsyncConnection, fits: Sequence[Fit], *, at: datetime) -> tuple[int, ...]:
+async def save(
+    connection: AsyncConnection, fits: Sequence[Fit], *, at: datetime
+) -> tuple[int, ...]:
     """Put these in force, each as a new version; returns the ids of those that differ from what was in force."""
     ids = []
     for fit in fits:
@@ -59,7 +61,9 @@ async def save(connection: AsyncConnection, fits: Sequence[Fit], *, at: datetime
                 "technique": fit.technique,
                 "training_error": quality.training_error,
                 "cross_validated_error": _or_none(quality.cross_validated_error),
-                "cross_validated_error_p90": _or_none(quality.cross_validated_error_p90),
+                "cross_validated_error_p90": _or_none(
+                    quality.cross_validated_error_p90
+                ),
                 "sample_count": quality.sample_count,
                 "source": fit.source,
                 "at": at,
@@ -79,32 +83,48 @@ async def list_rows(
 ) -> tuple[FitRow, ...]:
     """Versions, newest first; of one network where given ('' = those of whole GPU types)."""
     found = await connection.execute(
-        text(_LIST), {"network": network, "current_only": current_only, "before": before, "limit": limit}
+        text(_LIST),
+        {
+            "network": network,
+            "current_only": current_only,
+            "before": before,
+            "limit": limit,
+        },
     )
     return tuple(_row(row) for row in found)
 
 
 async def get(connection: AsyncConnection, fit_id: int) -> tuple[FitRow, Fit]:
     """One version with its coefficients. Raises NotFound."""
-    found = await connection.execute(text(f"SELECT {_FIELDS}, document FROM fit WHERE id = :id"), {"id": fit_id})
+    found = await connection.execute(
+        text(f"SELECT {_FIELDS}, document FROM fit WHERE id = :id"), {"id": fit_id}
+    )
     row = found.one_or_none()
     if row is None:
         raise NotFound(f"there is no fit {fit_id}")
     return _row(row), fit_from_document(row.document)
 
 
-async def find_current(connection: AsyncConnection, group: Group, quantity: Quantity) -> tuple[FitRow, Fit] | None:
+async def find_current(
+    connection: AsyncConnection, group: Group, quantity: Quantity
+) -> tuple[FitRow, Fit] | None:
     """The version in force of one quantity of a group, with its coefficients; None where nothing was learned."""
     found = await connection.execute(
         text(f"SELECT {_FIELDS}, document FROM fit WHERE {_OF_GROUP} AND is_current"),
-        {"network": group.network or None, "gpu_type": group.gpu_type, "quantity": quantity},
+        {
+            "network": group.network or None,
+            "gpu_type": group.gpu_type,
+            "quantity": quantity,
+        },
     )
     row = found.one_or_none()
     return None if row is None else (_row(row), fit_from_document(row.document))
 
 
 def _row(row: AnyRow) -> FitRow:
-    return FitRow(**{name: value for name, value in row._mapping.items() if name != "document"})
+    return FitRow(
+        **{name: value for name, value in row._mapping.items() if name != "document"}
+    )
 
 
 def _or_none(error: float) -> float | None:

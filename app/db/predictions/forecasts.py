@@ -30,17 +30,24 @@ Revision: TypeAlias = tuple[datetime | None, int]
 
 async def load_revision(connection: AsyncConnection) -> Revision:
     """Where the choices stand now."""
-    row = (await connection.execute(select(func.max(forecast_choice.c.at), func.count()))).one()
+    row = (
+        await connection.execute(select(func.max(forecast_choice.c.at), func.count()))
+    ).one()
     return row[0], row[1]
 
 
 async def load_special(connection: AsyncConnection) -> dict[str, Choice]:
     """The choices that are not `Choice()`, without scores, by service: what a tick needs."""
     is_special = or_(
-        forecast_choice.c.technique != DEFAULT, forecast_choice.c.margin != 1.0, forecast_choice.c.reserve_rps != 0.0
+        forecast_choice.c.technique != DEFAULT,
+        forecast_choice.c.margin != 1.0,
+        forecast_choice.c.reserve_rps != 0.0,
     )
     statement = select(forecast_choice).where(is_special)
-    return {row.service: _choice(row, with_scores=False) for row in await connection.execute(statement)}
+    return {
+        row.service: _choice(row, with_scores=False)
+        for row in await connection.execute(statement)
+    }
 
 
 async def get(connection: AsyncConnection, name: str) -> Choice:
@@ -56,7 +63,8 @@ async def save(connection: AsyncConnection, choices: Mapping[str, Choice]) -> No
         return
     statement = insert(forecast_choice)
     changed = {
-        name: statement.excluded[name] for name in ("technique", "seasons", "margin", "reserve_rps", "scores", "at")
+        name: statement.excluded[name]
+        for name in ("technique", "seasons", "margin", "reserve_rps", "scores", "at")
     }
     await connection.execute(
         statement.on_conflict_do_update(index_elements=["service"], set_=changed),
@@ -91,9 +99,22 @@ class PostgresForecasts:
             nouns = {noun.name: noun for noun in await services.load_all(connection)}
             # Agents report after a window is over: the newest two may be incomplete.
             until = now - timedelta(seconds=2.0 * settings.window_s)
-            since = until - timedelta(seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * settings.window_s)
-            windows = await load_windows(connection, list(due), window_s=settings.window_s, since=since, until=until)
-            rates = await load_rates(connection, list(due), since=now - timedelta(days=SEASON_DAYS), until=now)
+            since = until - timedelta(
+                seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * settings.window_s
+            )
+            windows = await load_windows(
+                connection,
+                list(due),
+                window_s=settings.window_s,
+                since=since,
+                until=until,
+            )
+            rates = await load_rates(
+                connection,
+                list(due),
+                since=now - timedelta(days=SEASON_DAYS),
+                until=now,
+            )
         return tuple(
             Case(
                 service=name,
@@ -115,11 +136,16 @@ class PostgresForecasts:
             await save(connection, choices)
 
 
-async def _load_due(connection: AsyncConnection, before: datetime, limit: int) -> dict[str, Choice]:
+async def _load_due(
+    connection: AsyncConnection, before: datetime, limit: int
+) -> dict[str, Choice]:
     statement = (
         select(service.c.name, forecast_choice)
         .outerjoin(forecast_choice, forecast_choice.c.service == service.c.name)
-        .where(service.c.deleted_at.is_(None), or_(forecast_choice.c.at.is_(None), forecast_choice.c.at <= before))
+        .where(
+            service.c.deleted_at.is_(None),
+            or_(forecast_choice.c.at.is_(None), forecast_choice.c.at <= before),
+        )
         .order_by(forecast_choice.c.at.nulls_first(), service.c.name)
         .limit(limit)
     )
@@ -133,6 +159,8 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> Choice:
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
         reserve_rps=row.reserve_rps,
-        scores=msgspec.convert(row.scores, dict[str, ForecastScore]) if with_scores else {},
+        scores=msgspec.convert(row.scores, dict[str, ForecastScore])
+        if with_scores
+        else {},
         judged_until_s=row.at.timestamp(),
     )

@@ -18,11 +18,15 @@ async def load_executions(
     connection: AsyncConnection, since: datetime, until: datetime, gpus: Sequence[GpuId]
 ) -> tuple[Execution, ...]:
     """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
-    found = await connection.execute(text(_EXECUTIONS), {"since": since, "until": until, "gpus": list(gpus)})
+    found = await connection.execute(
+        text(_EXECUTIONS), {"since": since, "until": until, "gpus": list(gpus)}
+    )
     return tuple(Execution(**row._mapping) for row in found)
 
 
-async def load_all(connection: AsyncConnection, network: str | None = None) -> tuple[FitHealth, ...]:
+async def load_all(
+    connection: AsyncConnection, network: str | None = None
+) -> tuple[FitHealth, ...]:
     """Health of the profiles in force, by network and GPU type; of one network where given."""
     found = await connection.execute(
         text(
@@ -36,16 +40,22 @@ async def load_all(connection: AsyncConnection, network: str | None = None) -> t
     return tuple(_row(row) for row in found)
 
 
-async def save(connection: AsyncConnection, rows: Sequence[FitHealth], catalogue_revision: int) -> bool:
+async def save(
+    connection: AsyncConnection, rows: Sequence[FitHealth], catalogue_revision: int
+) -> bool:
     """Replace the health of these groups. False, and nothing written: the catalogue is at another revision.
 
     Of two leaders, one of which does not know yet that it is none, the one that read further is believed.
     """
-    found = await connection.execute(text(_PLANNED), {"networks": sorted({row.group.network for row in rows})})
+    found = await connection.execute(
+        text(_PLANNED), {"networks": sorted({row.group.network for row in rows})}
+    )
     known = {planned.group: planned for planned in map(_planned, found)}
     moved = any(known.get(row.group) != row.planned for row in rows)
     locked = await connection.execute(
-        text("UPDATE cluster SET fit_revision = fit_revision + :moved WHERE catalogue_revision = :revision"),
+        text(
+            "UPDATE cluster SET fit_revision = fit_revision + :moved WHERE catalogue_revision = :revision"
+        ),
         {"moved": int(moved), "revision": catalogue_revision},
     )
     if locked.rowcount == 0:
@@ -57,12 +67,16 @@ async def save(connection: AsyncConnection, rows: Sequence[FitHealth], catalogue
 
 def _row(row: AnyRow) -> FitHealth:
     planned = _planned(row)
-    return FitHealth(group=planned.group, now=health_from_document(row.now), planned=planned)
+    return FitHealth(
+        group=planned.group, now=health_from_document(row.now), planned=planned
+    )
 
 
 def _planned(row: AnyRow) -> Correction:
     group = Group(network=row.network, gpu_type=row.gpu_type)
-    return Correction(group=group, health=health_from_document(row.planned), at=row.planned_at)
+    return Correction(
+        group=group, health=health_from_document(row.planned), at=row.planned_at
+    )
 
 
 def _values(row: FitHealth) -> Mapping[str, object]:

@@ -20,7 +20,11 @@ from solvers.types.problem import OperatingPoint, OperatingPoints
 
 Provenance = Literal["measured", "scaled", "estimated"]
 
-SIGMA_BY_PROVENANCE: Mapping[Provenance, float] = {"measured": 0.0, "scaled": 0.15, "estimated": 0.25}
+SIGMA_BY_PROVENANCE: Mapping[Provenance, float] = {
+    "measured": 0.0,
+    "scaled": 0.15,
+    "estimated": 0.25,
+}
 """Standard deviation of ln(true / stated time) where a profile states none.
 
 0.15 is that of the shipped points that were scaled to the GPU type where this went worst (T4), against the simulated
@@ -72,7 +76,9 @@ class StoredProfile:
     def performance(self) -> Performance:
         """The points with the uncertainty that planning reckons with."""
         default = SIGMA_BY_PROVENANCE[self.provenance]
-        sigma = tuple(default if stated is None else stated for stated in self.stated_sigma)
+        sigma = tuple(
+            default if stated is None else stated for stated in self.stated_sigma
+        )
         return Performance(points=self.points, latency_sigma=sigma)
 
 
@@ -101,19 +107,29 @@ async def save_network(
 ) -> None:
     """Add or replace a network."""
     values = {"description": description, "labels": dict(labels or {})}
-    await upsert(connection, network, {"name": name}, values, only_new={"created_at": at})
+    await upsert(
+        connection, network, {"name": name}, values, only_new={"created_at": at}
+    )
 
 
 async def list_networks(
-    connection: AsyncConnection, *, after: str = "", limit: int | None = None, name: str | None = None
+    connection: AsyncConnection,
+    *,
+    after: str = "",
+    limit: int | None = None,
+    name: str | None = None,
 ) -> tuple[NetworkRow, ...]:
     """Networks by name, or the one of that name."""
     # An array of the schema's own text domain would come back as one string.
     name_of_type = cast(profile.c.gpu_type, Text)
-    types = func.array_remove(func.array_agg(name_of_type.op("ORDER BY")(name_of_type)), None)
+    types = func.array_remove(
+        func.array_agg(name_of_type.op("ORDER BY")(name_of_type)), None
+    )
     statement = (
         select(network, types.label("gpu_types"))
-        .outerjoin(profile, (profile.c.network == network.c.name) & profile.c.is_current)
+        .outerjoin(
+            profile, (profile.c.network == network.c.name) & profile.c.is_current
+        )
         .where(network.c.name > after)
         .group_by(network.c.name)
         .order_by(network.c.name)
@@ -145,14 +161,20 @@ async def remove_network(connection: AsyncConnection, name: str) -> None:
     """Delete a network with its profiles. Raises NotFound, Conflict when a service ever served it."""
     try:
         async with connection.begin_nested():
-            gone = await connection.execute(delete(network).where(network.c.name == name))
+            gone = await connection.execute(
+                delete(network).where(network.c.name == name)
+            )
     except IntegrityError as error:
-        raise Conflict(f"services use network {name!r}, or did; it is kept for their history") from error
+        raise Conflict(
+            f"services use network {name!r}, or did; it is kept for their history"
+        ) from error
     if gone.rowcount == 0:
         raise NotFound(f"no network is called {name!r}")
 
 
-async def list_batches(connection: AsyncConnection, network_name: str) -> tuple[int, ...]:
+async def list_batches(
+    connection: AsyncConnection, network_name: str
+) -> tuple[int, ...]:
     """The batches with which a network is profiled on any GPU type, ascending."""
     found = await connection.execute(
         text(
@@ -165,18 +187,28 @@ async def list_batches(connection: AsyncConnection, network_name: str) -> tuple[
 
 
 async def list_profiles(
-    connection: AsyncConnection, *, network_name: str | None = None, after: int = 0, limit: int | None = None
+    connection: AsyncConnection,
+    *,
+    network_name: str | None = None,
+    after: int = 0,
+    limit: int | None = None,
 ) -> tuple[ProfileRow, ...]:
     """Versions of profiles by id."""
-    statement = select(profile).where(profile.c.id > after).order_by(profile.c.id).limit(limit)
+    statement = (
+        select(profile).where(profile.c.id > after).order_by(profile.c.id).limit(limit)
+    )
     if network_name is not None:
         statement = statement.where(profile.c.network == network_name)
     return tuple(_profile_row(row) for row in await connection.execute(statement))
 
 
-async def get_profile(connection: AsyncConnection, profile_id: int) -> tuple[ProfileRow, StoredProfile]:
+async def get_profile(
+    connection: AsyncConnection, profile_id: int
+) -> tuple[ProfileRow, StoredProfile]:
     """One version with its points. Raises NotFound."""
-    row = (await connection.execute(select(profile).where(profile.c.id == profile_id))).one_or_none()
+    row = (
+        await connection.execute(select(profile).where(profile.c.id == profile_id))
+    ).one_or_none()
     if row is None:
         raise NotFound(f"there is no profile {profile_id}")
     return _profile_row(row), (await _load(connection, "p.id = %s", (profile_id,)))[0]
@@ -192,7 +224,9 @@ async def load_profiles(connection: AsyncConnection) -> tuple[StoredProfile, ...
     return await _load(connection, "p.is_current", ())
 
 
-async def save_profiles(connection: AsyncConnection, profiles: Sequence[StoredProfile], *, at: datetime) -> int:
+async def save_profiles(
+    connection: AsyncConnection, profiles: Sequence[StoredProfile], *, at: datetime
+) -> int:
     """Make these the current versions; those that are so already stay as they are. Returns how many are new.
 
     Networks and GPU types must exist (foreign keys).
@@ -226,10 +260,18 @@ def _by_row(entry: StoredProfile) -> dict[OperatingPoint, float | None]:
     return dict(zip(entry.points.rows, entry.stated_sigma, strict=True))
 
 
-async def _new_version(connection: AsyncConnection, entry: StoredProfile, at: datetime) -> int:
-    of_pair = (profile.c.network == entry.points.network) & (profile.c.gpu_type == entry.points.gpu_type)
-    await connection.execute(update(profile).where(of_pair, profile.c.is_current).values(is_current=False))
-    newest = await connection.execute(select(func.coalesce(func.max(profile.c.version), 0)).where(of_pair))
+async def _new_version(
+    connection: AsyncConnection, entry: StoredProfile, at: datetime
+) -> int:
+    of_pair = (profile.c.network == entry.points.network) & (
+        profile.c.gpu_type == entry.points.gpu_type
+    )
+    await connection.execute(
+        update(profile).where(of_pair, profile.c.is_current).values(is_current=False)
+    )
+    newest = await connection.execute(
+        select(func.coalesce(func.max(profile.c.version), 0)).where(of_pair)
+    )
     inserted = await connection.execute(
         insert(profile)
         .values(
@@ -247,7 +289,9 @@ async def _new_version(connection: AsyncConnection, entry: StoredProfile, at: da
 
 
 async def _load(
-    connection: AsyncConnection, condition: Literal["p.id = %s", "p.is_current"], arguments: tuple[int, ...]
+    connection: AsyncConnection,
+    condition: Literal["p.id = %s", "p.is_current"],
+    arguments: tuple[int, ...],
 ) -> tuple[StoredProfile, ...]:
     """Through the driver in binary: profiles of a full catalogue are tens of thousands of rows."""
     driver = await driver_connection(connection)

@@ -25,37 +25,72 @@ async def roll_up_rates(connection: AsyncConnection, now: datetime) -> None:
     """Bring service_rate up to the last full five minutes. Two that do it at once wait for each other."""
     until = datetime.fromtimestamp(now.timestamp() // COARSE_S * COARSE_S, UTC)
     await connection.execute(text("SELECT FROM roll_up FOR UPDATE"))
-    await connection.execute(text(_SUM_WINDOWS), {"until": until, "lateness": LATENESS, "step_s": COARSE_S})
-    await connection.execute(text("UPDATE roll_up SET rates_until = greatest(rates_until, :until)"), {"until": until})
+    await connection.execute(
+        text(_SUM_WINDOWS), {"until": until, "lateness": LATENESS, "step_s": COARSE_S}
+    )
+    await connection.execute(
+        text("UPDATE roll_up SET rates_until = greatest(rates_until, :until)"),
+        {"until": until},
+    )
 
 
 async def load_rates(
-    connection: AsyncConnection, services: Sequence[str], *, since: datetime, until: datetime
+    connection: AsyncConnection,
+    services: Sequence[str],
+    *,
+    since: datetime,
+    until: datetime,
 ) -> dict[str, RequestSeries]:
     """Requests in each five minutes of [since, until), by service; NaN where nothing was heard.
 
     A service of which nothing was heard at all is not there.
     """
     found = await connection.execute(
-        text(_LOAD), {"services": list(services), "since": since, "until": until, "least_s": MIN_HEARD_S}
+        text(_LOAD),
+        {
+            "services": list(services),
+            "since": since,
+            "until": until,
+            "least_s": MIN_HEARD_S,
+        },
     )
-    return {row.service: dense_series(row.numbers, row.arrivals, COARSE_S, until_s=until.timestamp()) for row in found}
+    return {
+        row.service: dense_series(
+            row.numbers, row.arrivals, COARSE_S, until_s=until.timestamp()
+        )
+        for row in found
+    }
 
 
 async def load_windows(
-    connection: AsyncConnection, services: Sequence[str], *, window_s: float, since: datetime, until: datetime
+    connection: AsyncConnection,
+    services: Sequence[str],
+    *,
+    window_s: float,
+    since: datetime,
+    until: datetime,
 ) -> dict[str, RequestSeries]:
     """Requests in each of the loop's windows that start in [since, until), by service; NaN where there is none.
 
     A service without any window is not there.
     """
     found = await connection.execute(
-        text(_LOAD_WINDOWS), {"services": list(services), "window_s": window_s, "since": since, "until": until}
+        text(_LOAD_WINDOWS),
+        {
+            "services": list(services),
+            "window_s": window_s,
+            "since": since,
+            "until": until,
+        },
     )
-    return {row.service: dense_series(row.numbers, row.arrivals, window_s) for row in found}
+    return {
+        row.service: dense_series(row.numbers, row.arrivals, window_s) for row in found
+    }
 
 
-async def add_trace(connection: AsyncConnection, service: str, trace: RequestSeries) -> int:
+async def add_trace(
+    connection: AsyncConnection, service: str, trace: RequestSeries
+) -> int:
     """Write a trace down as the history of a service, where nothing was measured; returns how many rows were new.
 
     trace: windows of five minutes, NaN where nothing is known.
@@ -80,7 +115,11 @@ async def add_trace(connection: AsyncConnection, service: str, trace: RequestSer
 
 
 def dense_series(
-    numbers: Sequence[int], arrivals: Sequence[float], window_s: float, *, until_s: float | None = None
+    numbers: Sequence[int],
+    arrivals: Sequence[float],
+    window_s: float,
+    *,
+    until_s: float | None = None,
 ) -> RequestSeries:
     """A series from the windows that there are, NaN between them, and up to `until_s` where that is later.
 

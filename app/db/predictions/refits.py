@@ -54,7 +54,14 @@ class RefitOutcome:
 
 
 async def refit(
-    engine: Engine, run: Run, network: str, *, layers: Layers, actor: str, now: Callable[[], datetime], apply: bool
+    engine: Engine,
+    run: Run,
+    network: str,
+    *,
+    layers: Layers,
+    actor: str,
+    now: Callable[[], datetime],
+    apply: bool,
 ) -> RefitOutcome:
     """Fit a network's samples anew, keep the fits, and make a new profile version where that is better and wanted.
 
@@ -62,12 +69,16 @@ async def refit(
     """
     at = now()
     async with transaction(engine) as connection:
-        request = await load_request(connection, network, layers=layers, source=actor, now=at)
+        request = await load_request(
+            connection, network, layers=layers, source=actor, now=at
+        )
     answer = await run(request)
     # A fit is as old as what it knows: samples that came in while it was made still wait for the next one.
     async with transaction(engine) as connection:
         await lock_object(connection, "Fits", network)
-        return await save_answer(connection, network, answer, at=at, actor=actor, apply=apply)
+        return await save_answer(
+            connection, network, answer, at=at, actor=actor, apply=apply
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,11 +93,18 @@ class Attempts:
     def is_due(self, network: str, newest_at: datetime, now: datetime) -> bool:
         """Whether to try now."""
         failed_at = self.failed.get(network)
-        return self.done.get(network) != newest_at and (failed_at is None or now - failed_at >= RETRY_AFTER)
+        return self.done.get(network) != newest_at and (
+            failed_at is None or now - failed_at >= RETRY_AFTER
+        )
 
 
 async def refit_waiting(
-    engine: Engine, run: Run, *, layers: Layers, now: Callable[[], datetime], attempts: Attempts
+    engine: Engine,
+    run: Run,
+    *,
+    layers: Layers,
+    now: Callable[[], datetime],
+    attempts: Attempts,
 ) -> RefitOutcome | None:
     """Refit the network whose new samples wait longest; None when there is none.
 
@@ -96,24 +114,37 @@ async def refit_waiting(
     async with transaction(engine) as connection:
         waiting = await samples.list_unfitted(connection)
         settings = await policies.load_current(connection)
-    due = ((name, newest_at) for name, newest_at in waiting if attempts.is_due(name, newest_at, now()))
+    due = (
+        (name, newest_at)
+        for name, newest_at in waiting
+        if attempts.is_due(name, newest_at, now())
+    )
     network, newest_at = next(due, (None, None))
     if network is None or newest_at is None:
         return None
     attempts.failed[network] = now()
     apply = settings.learning and settings.mode is Mode.AUTO
-    outcome = await refit(engine, run, network, layers=layers, actor=ACTOR, now=now, apply=apply)
+    outcome = await refit(
+        engine, run, network, layers=layers, actor=ACTOR, now=now, apply=apply
+    )
     attempts.done[network] = newest_at
     del attempts.failed[network]
     return outcome
 
 
 async def load_request(
-    connection: AsyncConnection, network: str, *, layers: Layers, source: str, now: datetime
+    connection: AsyncConnection,
+    network: str,
+    *,
+    layers: Layers,
+    source: str,
+    now: datetime,
 ) -> RefitRequest:
     """What a refit of the network works on. Raises NotFound, and InvalidRequest when nothing is known of it."""
     is_training = (await profiles.get_network(connection, network)).is_training
-    found = await samples.load(connection, network=network, own_limit=MAX_OWN, other_limit=MAX_OTHERS)
+    found = await samples.load(
+        connection, network=network, own_limit=MAX_OWN, other_limit=MAX_OTHERS
+    )
     if not len(found) and network not in layers:
         raise InvalidRequest(
             f"there are no samples of {network!r}, and its layers are not known; send some to "
@@ -121,7 +152,11 @@ async def load_request(
         )
     points = await profiles.load_points(connection)
     # A training step says nothing of how fast or large inference is, nor the other way round.
-    like = {row.name for row in await profiles.list_networks(connection) if row.is_training == is_training} - {network}
+    like = {
+        row.name
+        for row in await profiles.list_networks(connection)
+        if row.is_training == is_training
+    } - {network}
     return RefitRequest(
         network=network,
         samples=found,
@@ -135,7 +170,13 @@ async def load_request(
 
 
 async def save_answer(
-    connection: AsyncConnection, network: str, answer: RefitAnswer, *, at: datetime, actor: str, apply: bool
+    connection: AsyncConnection,
+    network: str,
+    answer: RefitAnswer,
+    *,
+    at: datetime,
+    actor: str,
+    apply: bool,
 ) -> RefitOutcome:
     """Keep the fits, judge the operating points, and write both in the audit."""
     before = {
@@ -144,10 +185,19 @@ async def save_answer(
         if row.quantity == "latency_ms"
     }
     in_force = {
-        row.gpu_type: row for row in await profiles.list_profiles(connection, network_name=network) if row.is_current
+        row.gpu_type: row
+        for row in await profiles.list_profiles(connection, network_name=network)
+        if row.is_current
     }
-    alarmed = {row.group for row in await health.load_all(connection, network) if row.now.is_alarmed}
-    verdicts = [RefitVerdict(gpu_type=name, applied=False, reason=why) for name, why in answer.problems]
+    alarmed = {
+        row.group
+        for row in await health.load_all(connection, network)
+        if row.now.is_alarmed
+    }
+    verdicts = [
+        RefitVerdict(gpu_type=name, applied=False, reason=why)
+        for name, why in answer.problems
+    ]
     applied: list[StoredProfile] = []
     for candidate in answer.candidates:
         group = Group(network, candidate.performance.points.gpu_type)
@@ -161,20 +211,31 @@ async def save_answer(
         await profiles.save_profiles(connection, applied, at=at)
     ids = await fits.save(connection, answer.fits, at=at)
     if ids or applied:
-        await events.add(connection, _event(network, answer, verdicts, at=at, actor=actor))
+        await events.add(
+            connection, _event(network, answer, verdicts, at=at, actor=actor)
+        )
     rows = await fits.list_rows(connection, network=network, current_only=True)
-    return RefitOutcome(fits=rows, verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)))
+    return RefitOutcome(
+        fits=rows,
+        verdicts=tuple(sorted(verdicts, key=lambda verdict: verdict.gpu_type)),
+    )
 
 
-def judge(candidate: RefitCandidate, *, bar: float | None, is_alarmed: bool, apply: bool) -> RefitVerdict:
+def judge(
+    candidate: RefitCandidate, *, bar: float | None, is_alarmed: bool, apply: bool
+) -> RefitVerdict:
     """Whether the candidate replaces the profile in force, whose error it must not exceed unless that one drifted."""
     gpu_type = candidate.performance.points.gpu_type
     figures = candidate.technique
     if not candidate.is_estimated:
-        figures += f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
+        figures += (
+            f", error {_percent(candidate.error)}, of {candidate.sample_count} samples"
+        )
 
     def say(applied: bool, why: str) -> RefitVerdict:
-        return RefitVerdict(gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}")
+        return RefitVerdict(
+            gpu_type=gpu_type, applied=applied, reason=f"{figures}: {why}"
+        )
 
     if not apply:
         return say(False, "nobody asked to apply it")
@@ -188,13 +249,17 @@ def judge(candidate: RefitCandidate, *, bar: float | None, is_alarmed: bool, app
         return say(True, "the profile in force has drifted")
     if candidate.present_error is None:
         why = "the samples are at too few conditions of the profile in force to compare them"
-        return say(candidate.error <= bar, f"{why}; an error up to {_percent(bar)} is taken")
+        return say(
+            candidate.error <= bar, f"{why}; an error up to {_percent(bar)} is taken"
+        )
     if candidate.error <= bar:
         return say(True, f"no worse than the profile in force ({_percent(bar)})")
     return say(False, f"the profile in force is better ({_percent(bar)})")
 
 
-def _bar(candidate: RefitCandidate, profile: ProfileRow | None, before: FitRow | None) -> float | None:
+def _bar(
+    candidate: RefitCandidate, profile: ProfileRow | None, before: FitRow | None
+) -> float | None:
     """The error not to exceed; None: there is nothing that deserves to be kept.
 
     A profile that was fitted to these samples knew them: its held-out error counts, too.
@@ -203,7 +268,11 @@ def _bar(candidate: RefitCandidate, profile: ProfileRow | None, before: FitRow |
         return None
     if candidate.present_error is None:
         return None if profile.provenance == "estimated" else UNCOMPARED_ERROR
-    if profile.source.startswith(FITTED) and before is not None and before.cross_validated_error is not None:
+    if (
+        profile.source.startswith(FITTED)
+        and before is not None
+        and before.cross_validated_error is not None
+    ):
         return max(candidate.present_error, before.cross_validated_error)
     return candidate.present_error
 
@@ -212,7 +281,9 @@ def _profile(candidate: RefitCandidate) -> StoredProfile:
     if candidate.is_estimated:
         source = f"estimated by {candidate.technique}"
     else:
-        source = f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples"
+        source = (
+            f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples"
+        )
     return StoredProfile(
         points=candidate.performance.points,
         provenance="estimated" if candidate.is_estimated else "measured",
@@ -222,7 +293,12 @@ def _profile(candidate: RefitCandidate) -> StoredProfile:
 
 
 def _event(
-    network: str, answer: RefitAnswer, verdicts: Sequence[RefitVerdict], *, at: datetime, actor: str
+    network: str,
+    answer: RefitAnswer,
+    verdicts: Sequence[RefitVerdict],
+    *,
+    at: datetime,
+    actor: str,
 ) -> AuditEvent:
     told = "; ".join(f"{verdict.gpu_type}: {verdict.reason}" for verdict in verdicts)
     return AuditEvent(
@@ -231,7 +307,10 @@ def _event(
         kind="NetworkFitted",
         subject=f"network/{network}",
         reason=told or "no latency could be fitted",
-        after={"fits": len(answer.fits), "applied": [verdict.gpu_type for verdict in verdicts if verdict.applied]},
+        after={
+            "fits": len(answer.fits),
+            "applied": [verdict.gpu_type for verdict in verdicts if verdict.applied],
+        },
     )
 
 

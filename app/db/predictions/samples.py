@@ -11,7 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.base.columns import JSON
 from app.db.base.tables import AnyRow
 from app.store.store import SERVED, SampleRow
-from solvers.predict.data.samples import Neighbour, NeighbourSet, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Neighbour,
+    NeighbourSet,
+    Samples,
+    make_queries,
+    make_samples,
+)
 
 SERVED_EACH = 3
 """Served samples of one condition that a fit works on, the newest: an hour of them."""
@@ -29,11 +35,15 @@ class SampleCount:
     newest_at: datetime
 
 
-async def add(connection: AsyncConnection, rows: Sequence[SampleRow], *, at: datetime) -> int:
+async def add(
+    connection: AsyncConnection, rows: Sequence[SampleRow], *, at: datetime
+) -> int:
     """Keep these samples; returns how many were not there yet. Networks and GPU types must exist."""
     if not rows:
         return 0
-    added = await connection.execute(_ADD, {"rows": [_document(row) for row in rows], "at": at})
+    added = await connection.execute(
+        _ADD, {"rows": [_document(row) for row in rows], "at": at}
+    )
     return added.rowcount
 
 
@@ -54,7 +64,9 @@ async def load(
     `gpu_type`: only the network's own on this one. `since`: only those that came in from then on.
     """
     wanted = {"network": network, "gpu_type": gpu_type, "since": since}
-    found = await connection.execute(text(_LOAD), {**wanted, "own_limit": own_limit, "other_limit": other_limit})
+    found = await connection.execute(
+        text(_LOAD), {**wanted, "own_limit": own_limit, "other_limit": other_limit}
+    )
     rows = found.all()
     at = make_queries(
         [row.network for row in rows],
@@ -75,7 +87,9 @@ async def load(
     )
 
 
-async def count(connection: AsyncConnection, *, network: str | None = None) -> tuple[SampleCount, ...]:
+async def count(
+    connection: AsyncConnection, *, network: str | None = None
+) -> tuple[SampleCount, ...]:
     """Samples by network and GPU type."""
     found = await connection.execute(
         text(
@@ -88,17 +102,28 @@ async def count(connection: AsyncConnection, *, network: str | None = None) -> t
     return tuple(SampleCount(**row._mapping) for row in found)
 
 
-async def list_unfitted(connection: AsyncConnection) -> tuple[tuple[str, datetime], ...]:
+async def list_unfitted(
+    connection: AsyncConnection,
+) -> tuple[tuple[str, datetime], ...]:
     """Networks with samples newer than their fit on the GPU type, and the newest one's time; longest waiting first."""
-    return tuple((row.network, row.newest_at) for row in await connection.execute(text(_UNFITTED)))
+    return tuple(
+        (row.network, row.newest_at)
+        for row in await connection.execute(text(_UNFITTED))
+    )
 
 
 async def remove(
-    connection: AsyncConnection, network: str, *, gpu_type: str | None, source: str | None, before: datetime | None
+    connection: AsyncConnection,
+    network: str,
+    *,
+    gpu_type: str | None,
+    source: str | None,
+    before: datetime | None,
 ) -> int:
     """Forget samples of a network: all of them, or those that agree with everything that is given. Returns how many."""
     removed = await connection.execute(
-        text(_REMOVE), {"network": network, "gpu_type": gpu_type, "source": source, "before": before}
+        text(_REMOVE),
+        {"network": network, "gpu_type": gpu_type, "source": source, "before": before},
     )
     return removed.rowcount
 
@@ -128,7 +153,10 @@ def _document(row: SampleRow) -> Mapping[str, object]:
 
 
 def _neighbours_of(row: AnyRow) -> NeighbourSet:
-    return tuple(Neighbour(network=name, batch=batch, sm_percent=share) for name, batch, share in row.neighbours)
+    return tuple(
+        Neighbour(network=name, batch=batch, sm_percent=share)
+        for name, batch, share in row.neighbours
+    )
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:

@@ -38,13 +38,17 @@ async def load_tasks(connection: AsyncConnection) -> Sequence[AnyRow]:
     return (await connection.execute(text(f"{statement} ORDER BY kind, state"))).all()
 
 
-async def load_metrics_addresses(connection: AsyncConnection, most: int) -> Sequence[AnyRow]:
+async def load_metrics_addresses(
+    connection: AsyncConnection, most: int
+) -> Sequence[AnyRow]:
     """Nodes whose agents say where their metrics are, with that address, by name."""
     statement = "SELECT id, metrics_address FROM node WHERE metrics_address <> '' ORDER BY id COLLATE \"C\" LIMIT :most"
     return (await connection.execute(text(statement), {"most": most})).all()
 
 
-async def load_hour(connection: AsyncConnection, hour: datetime) -> Mapping[tuple[str, str], Hour]:
+async def load_hour(
+    connection: AsyncConnection, hour: datetime
+) -> Mapping[tuple[str, str], Hour]:
     """By project and service, `(idle)` and `(tasks)` among them, as the reporting views say."""
     found = await connection.execute(text(_HOUR), {"hour": hour})
     return {

@@ -35,7 +35,9 @@ class CostRow:
     whole_gpu_cost_usd: Decimal
 
 
-async def load(connection: AsyncConnection, by: By, step: Step, span: CostPeriod) -> tuple[CostRow, ...]:
+async def load(
+    connection: AsyncConnection, by: By, step: Step, span: CostPeriod
+) -> tuple[CostRow, ...]:
     """Costs by step and name. Idle is a name of its own; by GPU type it is taken out of every other."""
     statement = f"""
         SELECT date_trunc(:step, hour, 'UTC') AS at, name, sum(gpu_hours) AS gpu_hours, sum(cost_usd) AS cost_usd,
@@ -54,7 +56,9 @@ async def without_sharing(connection: AsyncConnection, span: CostPeriod) -> Deci
         SELECT coalesce(sum(cost_usd), 0) FROM report.cost_without_sharing_hour
         WHERE hour >= :since AND hour < :until {_of(span)}
     """
-    return Decimal((await connection.execute(text(statement), _values(span))).scalar_one())
+    return Decimal(
+        (await connection.execute(text(statement), _values(span))).scalar_one()
+    )
 
 
 _LAYERS = {
@@ -68,7 +72,9 @@ _LAYERS = {
 
 
 def _of(span: CostPeriod) -> str:
-    return "" if span.projects is None else "AND project = ANY(CAST(:projects AS text[]))"
+    return (
+        "" if span.projects is None else "AND project = ANY(CAST(:projects AS text[]))"
+    )
 
 
 def _values(span: CostPeriod) -> dict[str, object]:

@@ -28,11 +28,18 @@ async def list_newest(connection: AsyncConnection) -> tuple[DemandRow, ...]:
     """The newest rate of every service, by name."""
     newest_first = select(demand).order_by(demand.c.service, demand.c.at.desc())
     statement = newest_first.ext(distinct_on(demand.c.service))
-    return tuple(DemandRow(**row._mapping) for row in await connection.execute(statement))
+    return tuple(
+        DemandRow(**row._mapping) for row in await connection.execute(statement)
+    )
 
 
 async def list_rows(
-    connection: AsyncConnection, service: str, *, since: datetime, until: datetime, limit: int | None = None
+    connection: AsyncConnection,
+    service: str,
+    *,
+    since: datetime,
+    until: datetime,
+    limit: int | None = None,
 ) -> tuple[DemandRow, ...]:
     """The rates of one service in [since, until), oldest first."""
     statement = (
@@ -41,4 +48,6 @@ async def list_rows(
         .order_by(demand.c.at)
         .limit(limit)
     )
-    return tuple(DemandRow(**row._mapping) for row in await connection.execute(statement))
+    return tuple(
+        DemandRow(**row._mapping) for row in await connection.execute(statement)
+    )

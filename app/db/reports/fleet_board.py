@@ -37,7 +37,9 @@ async def load_gauges(connection: AsyncConnection, since: datetime) -> Sequence[
     return (await connection.execute(text(_GAUGES), {"since": since})).all()
 
 
-async def load_parts(connection: AsyncConnection, since: datetime) -> tuple[BoardPart, ...]:
+async def load_parts(
+    connection: AsyncConnection, since: datetime
+) -> tuple[BoardPart, ...]:
     """What the GPUs carry, as their newest readings after `since` say, by GPU and id."""
     found = await connection.execute(text(_PARTS), {"since": since})
     return tuple(BoardPart(**row._mapping) for row in found)

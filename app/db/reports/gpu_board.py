@@ -9,14 +9,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.base.tables import AnyRow
 
 
-async def load_gpu(connection: AsyncConnection, gpu: str, since: datetime) -> AnyRow | None:
+async def load_gpu(
+    connection: AsyncConnection, gpu: str, since: datetime
+) -> AnyRow | None:
     """One GPU with its newest reading that ended after `since`; None: no GPU is called so."""
-    return (await connection.execute(text(_GPU), {"gpu": gpu, "since": since})).one_or_none()
+    return (
+        await connection.execute(text(_GPU), {"gpu": gpu, "since": since})
+    ).one_or_none()
 
 
-async def load_carried(connection: AsyncConnection, gpu: str, since: datetime) -> Sequence[AnyRow]:
+async def load_carried(
+    connection: AsyncConnection, gpu: str, since: datetime
+) -> Sequence[AnyRow]:
     """What it carries or should, by kind and id: as planned, as it is, and as its newest reading measured it."""
-    return (await connection.execute(text(_CARRIED), {"gpu": gpu, "since": since})).all()
+    return (
+        await connection.execute(text(_CARRIED), {"gpu": gpu, "since": since})
+    ).all()
 
 
 async def load_overuses(connection: AsyncConnection, gpu: str) -> Sequence[AnyRow]:

@@ -72,12 +72,17 @@ async def load(
     wanted = ReportQuery(name=name, since=since, until=until, among=among or {})
     statement, values = await _query(connection, wanted)
     found = await connection.execute(
-        text(f"{statement} LIMIT :limit OFFSET :offset"), {**values, "limit": limit, "offset": offset}
+        text(f"{statement} LIMIT :limit OFFSET :offset"),
+        {**values, "limit": limit, "offset": offset},
     )
-    return ReportTable(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+    return ReportTable(
+        columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found)
+    )
 
 
-async def stream(connection: AsyncConnection, wanted: ReportQuery) -> AsyncIterator[tuple[Cell, ...]]:
+async def stream(
+    connection: AsyncConnection, wanted: ReportQuery
+) -> AsyncIterator[tuple[Cell, ...]]:
     """The names of the columns, then every row, without ever holding all of them. Raises what `load` raises."""
     statement, values = await _query(connection, wanted)
     found = await connection.stream(text(statement), values)
@@ -86,7 +91,9 @@ async def stream(connection: AsyncConnection, wanted: ReportQuery) -> AsyncItera
         yield tuple(row)
 
 
-async def _query(connection: AsyncConnection, wanted: ReportQuery) -> tuple[str, dict[str, object]]:
+async def _query(
+    connection: AsyncConnection, wanted: ReportQuery
+) -> tuple[str, dict[str, object]]:
     there = await list_columns(connection, wanted.name)
     time_column, order = REPORTS[wanted.name]
     conditions = ["true"]
@@ -98,9 +105,14 @@ async def _query(connection: AsyncConnection, wanted: ReportQuery) -> tuple[str,
         conditions.append(f"{time_column} < :until")
         values["until"] = wanted.until
     for column, chosen in wanted.among.items():
-        conditions.append(f"{_known(wanted.name, column, there)} = ANY(CAST(:among_{column} AS text[]))")
+        conditions.append(
+            f"{_known(wanted.name, column, there)} = ANY(CAST(:among_{column} AS text[]))"
+        )
         values[f"among_{column}"] = list(chosen)
-    return f"SELECT * FROM report.{wanted.name} WHERE {' AND '.join(conditions)} ORDER BY {order}", values
+    return (
+        f"SELECT * FROM report.{wanted.name} WHERE {' AND '.join(conditions)} ORDER BY {order}",
+        values,
+    )
 
 
 async def list_columns(connection: AsyncConnection, name: str) -> tuple[str, ...]:
@@ -120,11 +132,15 @@ async def list_columns(connection: AsyncConnection, name: str) -> tuple[str, ...
 def _known(name: str, column: str, there: Sequence[str]) -> str:
     """The column itself: only names that the view has come into a statement."""
     if column not in there:
-        raise InvalidRequest(f"report {name} cannot be cut by {column}; its columns are {', '.join(there)}")
+        raise InvalidRequest(
+            f"report {name} cannot be cut by {column}; its columns are {', '.join(there)}"
+        )
     return column
 
 
 async def ask(connection: AsyncConnection, query: str) -> ReportTable:
     """The answer to a question in SQL, as `plimsoll_reader` would get it."""
     found = await connection.execute(text(query.rstrip().rstrip(";")))
-    return ReportTable(columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found))
+    return ReportTable(
+        columns=tuple(found.keys()), rows=tuple(tuple(row) for row in found)
+    )

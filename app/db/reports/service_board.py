@@ -25,14 +25,30 @@ class WindowCounts:
 
 
 async def load_steps(
-    connection: AsyncConnection, service: str, *, since: datetime, until: datetime, step_s: float
+    connection: AsyncConnection,
+    service: str,
+    *,
+    since: datetime,
+    until: datetime,
+    step_s: float,
 ) -> tuple[WindowCounts, ...]:
     """Sums of the windows of [since, until) in steps that begin at multiples of `step_s`, by time."""
     found = await connection.execute(
-        text(_STEPS), {"service": service, "since": since, "until": until, "step": timedelta(seconds=step_s)}
+        text(_STEPS),
+        {
+            "service": service,
+            "since": since,
+            "until": until,
+            "step": timedelta(seconds=step_s),
+        },
     )
     return tuple(
-        WindowCounts(**{**row._mapping, "latency_buckets": tuple(int(count) for count in row.latency_buckets)})
+        WindowCounts(
+            **{
+                **row._mapping,
+                "latency_buckets": tuple(int(count) for count in row.latency_buckets),
+            }
+        )
         for row in found
     )
 
@@ -41,20 +57,33 @@ async def load_replicas(
     connection: AsyncConnection, service: str, *, now: datetime, since: datetime
 ) -> Sequence[AnyRow]:
     """Replicas of the plan in force, and those that were seen after `since`, by GPU and id; null where one lacks."""
-    return (await connection.execute(text(_REPLICAS), {"service": service, "now": now, "since": since})).all()
+    return (
+        await connection.execute(
+            text(_REPLICAS), {"service": service, "now": now, "since": since}
+        )
+    ).all()
 
 
-async def load_versions(connection: AsyncConnection, service: str, limit: int) -> Sequence[AnyRow]:
+async def load_versions(
+    connection: AsyncConnection, service: str, limit: int
+) -> Sequence[AnyRow]:
     """What was asked for, newest generation first."""
-    return (await connection.execute(text(_VERSIONS), {"service": service, "limit": limit})).all()
+    return (
+        await connection.execute(text(_VERSIONS), {"service": service, "limit": limit})
+    ).all()
 
 
 async def load_expected(connection: AsyncConnection) -> dict[str, tuple[float, float]]:
     """The 5th and the 95th percentile of the newest forecast that a plan was made for, by service."""
-    return {row.service: (row.low_rps, row.high_rps) for row in await connection.execute(text(_EXPECTED))}
+    return {
+        row.service: (row.low_rps, row.high_rps)
+        for row in await connection.execute(text(_EXPECTED))
+    }
 
 
-async def load_budgets(connection: AsyncConnection, projects: Sequence[str] | None) -> Sequence[AnyRow]:
+async def load_budgets(
+    connection: AsyncConnection, projects: Sequence[str] | None
+) -> Sequence[AnyRow]:
     """Rows of report.slo_budget, of some projects where given."""
     chosen = None if projects is None else list(projects)
     return (await connection.execute(text(_BUDGETS), {"projects": chosen})).all()

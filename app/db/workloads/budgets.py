@@ -39,27 +39,39 @@ class BudgetRow:
 async def load_degradations(connection: AsyncConnection) -> tuple[Degradation, ...]:
     """Those of budgets that take something, by name; no cost is added up for it."""
     found = await connection.execute(
-        select(budget).where(budget.c.action == "degrade", budget.c.degrade_step > 0).order_by(budget.c.name)
+        select(budget)
+        .where(budget.c.action == "degrade", budget.c.degrade_step > 0)
+        .order_by(budget.c.name)
     )
     return tuple(
         Degradation(
-            budget=row.name, project=row.project, step=row.degrade_step, protected_priority=row.protected_priority
+            budget=row.name,
+            project=row.project,
+            step=row.degrade_step,
+            protected_priority=row.protected_priority,
         )
         for row in found
     )
 
 
-async def list_rows(connection: AsyncConnection, *, after: str = "", limit: int | None = None) -> tuple[BudgetRow, ...]:
+async def list_rows(
+    connection: AsyncConnection, *, after: str = "", limit: int | None = None
+) -> tuple[BudgetRow, ...]:
     """Budgets by name."""
     found = await connection.execute(
-        text(f"{_STATES} WHERE b.name > :after ORDER BY b.name LIMIT :limit"), {"after": after, "limit": limit}
+        text(f"{_STATES} WHERE b.name > :after ORDER BY b.name LIMIT :limit"),
+        {"after": after, "limit": limit},
     )
     return await _with_shares(connection, [_row(dict(row._mapping)) for row in found])
 
 
 async def get(connection: AsyncConnection, name: str) -> BudgetRow:
     """One budget. Raises NotFound."""
-    row = (await connection.execute(text(f"{_STATES} WHERE b.name = :name"), {"name": name})).one_or_none()
+    row = (
+        await connection.execute(
+            text(f"{_STATES} WHERE b.name = :name"), {"name": name}
+        )
+    ).one_or_none()
     if row is None:
         raise NotFound(f"no budget is called {name!r}")
     (found,) = await _with_shares(connection, [_row(dict(row._mapping))])
@@ -91,16 +103,22 @@ async def save(
 
 async def remove(connection: AsyncConnection, name: str) -> None:
     """Delete a budget. Raises NotFound."""
-    if (await connection.execute(delete(budget).where(budget.c.name == name))).rowcount == 0:
+    if (
+        await connection.execute(delete(budget).where(budget.c.name == name))
+    ).rowcount == 0:
         raise NotFound(f"no budget is called {name!r}")
 
 
-async def load_blocking(connection: AsyncConnection, project: str) -> BudgetState | None:
+async def load_blocking(
+    connection: AsyncConnection, project: str
+) -> BudgetState | None:
     """The first spent budget for whose sake the project gets nothing new."""
     condition = "b.action = 'block_new' AND (b.project IS NULL OR b.project = :project)"
     # The table is asked first: where no budget blocks, no cost is added up.
     names = (
-        await connection.execute(text(f"SELECT name FROM budget b WHERE {condition}"), {"project": project})
+        await connection.execute(
+            text(f"SELECT name FROM budget b WHERE {condition}"), {"project": project}
+        )
     ).scalars()
     for name in sorted(names):
         state = (await get(connection, name)).state
@@ -111,7 +129,10 @@ async def load_blocking(connection: AsyncConnection, project: str) -> BudgetStat
 
 async def tell_spent(connection: AsyncConnection, at: datetime) -> int:
     """Write in the audit which budgets passed 80 or 100 % since it was last told; returns how many."""
-    told = {row.name: row for row in await connection.execute(select(budget).with_for_update())}
+    told = {
+        row.name: row
+        for row in await connection.execute(select(budget).with_for_update())
+    }
     count = 0
     for row in await list_rows(connection):
         state, before = row.state, told.get(row.state.name)
@@ -122,14 +143,20 @@ async def tell_spent(connection: AsyncConnection, at: datetime) -> int:
             continue
         await events.add(connection, spent_event(state, at))
         values = {"told_since": state.since, "told_percent": level}
-        await connection.execute(update(budget).where(budget.c.name == state.name).values(values))
+        await connection.execute(
+            update(budget).where(budget.c.name == state.name).values(values)
+        )
         count += 1
     return count
 
 
 async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
     """Take from services, or give back, what exceeded budgets ask for (`app.loop.budgets`); returns how many did."""
-    found = (await connection.execute(select(budget).order_by(budget.c.name).with_for_update())).all()
+    found = (
+        await connection.execute(
+            select(budget).order_by(budget.c.name).with_for_update()
+        )
+    ).all()
     if not any(row.action == "degrade" or row.degrade_step for row in found):
         return 0
     known, count = await services.load_all(connection), 0
@@ -141,7 +168,9 @@ async def step_degraded(connection: AsyncConnection, at: datetime) -> int:
         shares = shares_of(known, [replace(state.degradation, step=step)])
         await events.add(connection, step_event(state, step, shares, at))
         values = {"degrade_step": step, "degrade_at": at}
-        await connection.execute(update(budget).where(budget.c.name == state.name).values(values))
+        await connection.execute(
+            update(budget).where(budget.c.name == state.name).values(values)
+        )
         count += 1
     return count
 
@@ -159,11 +188,15 @@ FROM budget b JOIN report.budget_status s ON s.budget = b.name
 """
 
 
-async def _with_shares(connection: AsyncConnection, rows: Sequence[BudgetRow]) -> tuple[BudgetRow, ...]:
+async def _with_shares(
+    connection: AsyncConnection, rows: Sequence[BudgetRow]
+) -> tuple[BudgetRow, ...]:
     if not any(row.state.degradation.step for row in rows):
         return tuple(rows)
     known = await services.load_all(connection)
-    return tuple(replace(row, shares=shares_of(known, [row.state.degradation])) for row in rows)
+    return tuple(
+        replace(row, shares=shares_of(known, [row.state.degradation])) for row in rows
+    )
 
 
 def _row(values: dict[str, object]) -> BudgetRow:

@@ -23,17 +23,32 @@ class ProjectRow:
 
 
 async def save(
-    connection: AsyncConnection, name: str, *, at: datetime, labels: Mapping[str, str] | None = None
+    connection: AsyncConnection,
+    name: str,
+    *,
+    at: datetime,
+    labels: Mapping[str, str] | None = None,
 ) -> None:
     """Add or replace a project."""
-    await upsert(connection, project, {"name": name}, {"labels": dict(labels or {})}, only_new={"created_at": at})
+    await upsert(
+        connection,
+        project,
+        {"name": name},
+        {"labels": dict(labels or {})},
+        only_new={"created_at": at},
+    )
 
 
 async def list_rows(
     connection: AsyncConnection, *, after: str = "", limit: int | None = None
 ) -> tuple[ProjectRow, ...]:
     """Projects by name."""
-    statement = select(project).where(project.c.name > after).order_by(project.c.name).limit(limit)
+    statement = (
+        select(project)
+        .where(project.c.name > after)
+        .order_by(project.c.name)
+        .limit(limit)
+    )
     return tuple(
         ProjectRow(name=row.name, labels=row.labels, created_at=row.created_at)
         for row in await connection.execute(statement)
@@ -44,8 +59,12 @@ async def remove(connection: AsyncConnection, name: str) -> None:
     """Delete a project. Raises NotFound, Conflict when it has services or tasks, or had."""
     try:
         async with connection.begin_nested():
-            gone = await connection.execute(delete(project).where(project.c.name == name))
+            gone = await connection.execute(
+                delete(project).where(project.c.name == name)
+            )
     except IntegrityError as error:
-        raise Conflict(f"project {name!r} has services or tasks, or had; it is kept for their history") from error
+        raise Conflict(
+            f"project {name!r} has services or tasks, or had; it is kept for their history"
+        ) from error
     if gone.rowcount == 0:
         raise NotFound(f"no project is called {name!r}")

@@ -32,7 +32,10 @@ async def note_places(connection: AsyncConnection, target: BoundPlan) -> None:
 
 
 async def note_reports(
-    connection: AsyncConnection, fresh: Sequence[WindowedObservation], received: datetime, wake: str
+    connection: AsyncConnection,
+    fresh: Sequence[WindowedObservation],
+    received: datetime,
+    wake: str,
 ) -> None:
     """Note what nodes report of tasks, in the order of the observations, and write the audit.
 
@@ -40,21 +43,28 @@ async def note_reports(
     """
     before = await _load(connection, fresh)
     after, lines = _taken(before, fresh, received)
-    changed = [record for key, record in sorted(after.items()) if record != before[key].record]
+    changed = [
+        record for key, record in sorted(after.items()) if record != before[key].record
+    ]
     if changed:
         await connection.execute(text(_SAVE), _columns(changed))
     for line in lines:
         await events.add(connection, line)
     if any(record.finished_at is not None for record in changed):
-        await connection.execute(text("SELECT pg_notify(:channel, 'task')"), {"channel": wake})
+        await connection.execute(
+            text("SELECT pg_notify(:channel, 'task')"), {"channel": wake}
+        )
 
 
 async def note_starved(connection: AsyncConnection, now: datetime) -> int:
     """Write in the audit, once until it runs again, which tasks have not run for STARVED_AFTER_S; returns how many."""
     found = await connection.execute(
-        text(_NOTE_STARVED), {"now": now, "before": now - timedelta(seconds=STARVED_AFTER_S)}
+        text(_NOTE_STARVED),
+        {"now": now, "before": now - timedelta(seconds=STARVED_AFTER_S)},
     )
-    starved = sorted((Starved(**row) for row in found.mappings()), key=lambda each: each.name)
+    starved = sorted(
+        (Starved(**row) for row in found.mappings()), key=lambda each: each.name
+    )
     for each in starved:
         await events.add(connection, starved_event(each, now))
     return len(starved)
@@ -68,16 +78,26 @@ class _Noted:
     record: TaskRecord
 
 
-async def _load(connection: AsyncConnection, fresh: Sequence[WindowedObservation]) -> Mapping[str, _Noted]:
+async def _load(
+    connection: AsyncConnection, fresh: Sequence[WindowedObservation]
+) -> Mapping[str, _Noted]:
     """Open tasks that are reported, or were running on what is reported; locked until the transaction ends."""
     names = sorted({task.name for entry in fresh for task in entry.observation.tasks})
-    gpus = sorted({gpu_id(entry.observation.node, gpu.index) for entry in fresh for gpu in entry.observation.gpus})
+    gpus = sorted(
+        {
+            gpu_id(entry.observation.node, gpu.index)
+            for entry in fresh
+            for gpu in entry.observation.gpus
+        }
+    )
     found = await connection.execute(text(_LOAD), {"names": names, "gpus": gpus})
     return {row.id: _Noted(name=row.name, record=record_of(row)) for row in found}
 
 
 def _taken(
-    before: Mapping[str, _Noted], fresh: Sequence[WindowedObservation], received: datetime
+    before: Mapping[str, _Noted],
+    fresh: Sequence[WindowedObservation],
+    received: datetime,
 ) -> tuple[Mapping[str, TaskRecord], Sequence[AuditEvent]]:
     """The records after these observations, and what the audit says of them."""
     after = {key: each.record for key, each in before.items()}
@@ -88,17 +108,32 @@ def _taken(
     lines: list[AuditEvent] = []
     for entry in fresh:
         report = report_of(entry.observation, entry.end)
-        near = (report.readings.keys() & after.keys()).union(*(on[gpu] for gpu in report.gpus))
+        near = (report.readings.keys() & after.keys()).union(
+            *(on[gpu] for gpu in report.gpus)
+        )
         for key in sorted(near):
             was, after[key] = after[key], reported(after[key], report)
-            line = progress_event(before[key].name, was, after[key], node=report.node, at=received)
+            line = progress_event(
+                before[key].name, was, after[key], node=report.node, at=received
+            )
             lines += [] if line is None else [line]
     return after, lines
 
 
 def _columns(records: Sequence[TaskRecord]) -> dict[str, list[object]]:
-    names = ("state", "done_iterations", "iteration_ms", "last_ran_at", "finished_at", "ran_s", "starts", "swaps")
-    columns: dict[str, list[object]] = {name: [getattr(record, name) for record in records] for name in names}
+    names = (
+        "state",
+        "done_iterations",
+        "iteration_ms",
+        "last_ran_at",
+        "finished_at",
+        "ran_s",
+        "starts",
+        "swaps",
+    )
+    columns: dict[str, list[object]] = {
+        name: [getattr(record, name) for record in records] for name in names
+    }
     return {"id": [record.task.name for record in records], **columns}
 
 

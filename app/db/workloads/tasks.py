@@ -54,7 +54,9 @@ class TaskRow:
 
 async def load_open(connection: AsyncConnection, now: datetime) -> tuple[Task, ...]:
     """Every task that is not over, as it stands now, by id."""
-    found = await connection.execute(select(task).where(IS_OPEN).order_by(task.c.id.collate("C")))
+    found = await connection.execute(
+        select(task).where(IS_OPEN).order_by(task.c.id.collate("C"))
+    )
     return tuple(as_of(record_of(row), now) for row in found)
 
 
@@ -86,7 +88,9 @@ async def get(connection: AsyncConnection, name: str) -> TaskRow:
     return _row(row)
 
 
-async def save(connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str) -> int:
+async def save(
+    connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str
+) -> int:
     """Submit a task, or change when and how urgently it is wanted; returns its generation, which stays when nothing
     changes.
 
@@ -94,11 +98,17 @@ async def save(connection: AsyncConnection, wanted: TaskSubmission, *, at: datet
     InvalidRequest for a change of what a task does.
     """
     noun = wanted.task
-    row = (await connection.execute(_listed().where(task.c.name == noun.name).with_for_update())).one_or_none()
+    row = (
+        await connection.execute(
+            _listed().where(task.c.name == noun.name).with_for_update()
+        )
+    ).one_or_none()
     if row is None:
         return await _insert(connection, wanted, at=at, actor=actor)
     if row.project != noun.project:
-        raise Conflict(f"project {row.project!r} has a task {noun.name!r}; names are unique in the cluster")
+        raise Conflict(
+            f"project {row.project!r} has a task {noun.name!r}; names are unique in the cluster"
+        )
     values = _specification(wanted)
     changed = [key for key, value in values.items() if getattr(row, key) != value]
     if not changed:
@@ -113,19 +123,27 @@ async def save(connection: AsyncConnection, wanted: TaskSubmission, *, at: datet
                 field=f"spec.{stated}",
             )
     if not _TOLD.issuperset(changed) and (before := record_of(row)).is_over:
-        raise Conflict(f"task {noun.name!r} is over ({before.phase}); delete it and submit it again")
+        raise Conflict(
+            f"task {noun.name!r} is over ({before.phase}); delete it and submit it again"
+        )
     generation = int(row.generation) + 1
-    await connection.execute(update(task).where(task.c.id == row.id).values(generation=generation, **values))
+    await connection.execute(
+        update(task).where(task.c.id == row.id).values(generation=generation, **values)
+    )
     return generation
 
 
 def _way(wanted: TaskSubmission) -> str:
-    return next((name for name in ("epochs", "inputs") if name in wanted.stated), "iterations")
+    return next(
+        (name for name in ("epochs", "inputs") if name in wanted.stated), "iterations"
+    )
 
 
 async def cancel(connection: AsyncConnection, name: str, *, at: datetime) -> bool:
     """End a task, which stays in the list; False: it was so before. Raises NotFound; Conflict for a finished one."""
-    row = (await connection.execute(_listed().where(task.c.name == name).with_for_update())).one_or_none()
+    row = (
+        await connection.execute(_listed().where(task.c.name == name).with_for_update())
+    ).one_or_none()
     if row is None:
         raise NotFound(f"no task is called {name!r}")
     before = record_of(row)
@@ -145,12 +163,20 @@ async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> Non
     await connection.execute(update(task).where(listed).values(deleted_at=at))
 
 
-async def _insert(connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str) -> int:
-    count = (await connection.execute(select(func.count()).select_from(task).where(IS_OPEN))).scalar_one()
+async def _insert(
+    connection: AsyncConnection, wanted: TaskSubmission, *, at: datetime, actor: str
+) -> int:
+    count = (
+        await connection.execute(select(func.count()).select_from(task).where(IS_OPEN))
+    ).scalar_one()
     if count >= MAX_OPEN:
-        raise Conflict(f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done")
+        raise Conflict(
+            f"{count:,} tasks wait or run already, as many as may; cancel some, or wait until some are done"
+        )
     name = wanted.task.name
-    before = await connection.execute(select(func.max(task.c.run)).where(task.c.name == name))
+    before = await connection.execute(
+        select(func.max(task.c.run)).where(task.c.name == name)
+    )
     run = 1 + (before.scalar_one() or 0)
     await connection.execute(
         insert(task).values(
@@ -207,7 +233,9 @@ def record_of(row: AnyRow) -> TaskRecord:
     return TaskRecord(
         task=_noun(row),
         submitted_at=row.submitted_at,
-        deadline_at=None if after_s is None else row.submitted_at + timedelta(seconds=after_s),
+        deadline_at=None
+        if after_s is None
+        else row.submitted_at + timedelta(seconds=after_s),
         place=None if row.gpu is None else (GpuId(row.gpu), row.sm_percent),
         state=row.state,
         done_iterations=row.done_iterations,
@@ -232,7 +260,10 @@ def _noun(row: AnyRow) -> Task:
         due_in_s=row.deadline_after_s,
         priority=row.priority,
         weight=row.weight,
-        variants=tuple(Variant(network=network, accuracy=accuracy) for network, accuracy in row.variants),
+        variants=tuple(
+            Variant(network=network, accuracy=accuracy)
+            for network, accuracy in row.variants
+        ),
         accuracy_floor=row.accuracy_floor,
         layers=tuple((kind, number) for kind, number in row.layers),
         memory_mib=row.memory_mib,

@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = ("#4477cc", "#d0603a", "#1a9663", "#9560c4", "#b97a0e", "#0d8fa8", "#c94a7c", "#7a8b1c")
+COLOURS = (
+    "#4477cc",
+    "#d0603a",
+    "#1a9663",
+    "#9560c4",
+    "#b97a0e",
+    "#0d8fa8",
+    "#c94a7c",
+    "#7a8b1c",
+)
 """Neighbours in this order are easy to tell apart."""
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 """For the colours' second, third and fourth round."""
@@ -91,7 +100,9 @@ class ChartBar:
 def look_of(place: int) -> str:
     """Attributes of the line that is number `place`, from 0: a colour, and dashes where colours come again."""
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
-    return f'stroke="{colour_of(place)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+    return f'stroke="{colour_of(place)}"' + (
+        f' stroke-dasharray="{dash}"' if dash else ""
+    )
 
 
 def colour_of(place: int) -> str:
@@ -101,7 +112,12 @@ def colour_of(place: int) -> str:
 
 def line_chart(chart: LineChart) -> str:
     """One chart as an `svg` element."""
-    low, high, ticks = axis(_values(chart), from_zero=chart.from_zero, highest=chart.highest, min_step=chart.min_step)
+    low, high, ticks = axis(
+        _values(chart),
+        from_zero=chart.from_zero,
+        highest=chart.highest,
+        min_step=chart.min_step,
+    )
     return "".join(
         [
             f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(chart.title)}">',
@@ -116,9 +132,14 @@ def line_chart(chart: LineChart) -> str:
 
 def bar_chart(title: str, bars: Sequence[ChartBar]) -> str:
     """Bars one below the other, with the interval of each as a whisker, as an `svg` element."""
-    longest = max((bar.value + (bar.half_width or 0.0) for bar in bars), default=0.0) or 1.0
+    longest = (
+        max((bar.value + (bar.half_width or 0.0) for bar in bars), default=0.0) or 1.0
+    )
     height = len(bars) * (2 * BAR + BAR_GAP)
-    rows = (_bar(bar, number * (2 * BAR + BAR_GAP), longest) for number, bar in enumerate(bars))
+    rows = (
+        _bar(bar, number * (2 * BAR + BAR_GAP), longest)
+        for number, bar in enumerate(bars)
+    )
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}">'
         + "".join(part for row in rows for part in row)
@@ -127,32 +148,50 @@ def bar_chart(title: str, bars: Sequence[ChartBar]) -> str:
 
 
 def axis(
-    values: Sequence[float], *, from_zero: bool, highest: float = math.inf, min_step: float = 0.0
+    values: Sequence[float],
+    *,
+    from_zero: bool,
+    highest: float = math.inf,
+    min_step: float = 0.0,
 ) -> tuple[float, float, list[float]]:
     """Least and greatest value of an axis that holds these, and its ticks at round steps (1, 2, 5 times 10^n)."""
     low = 0.0 if from_zero else min(values, default=0.0)
     high = max(values, default=1.0)
     if high - low <= 1e-9 * max(1.0, abs(high)):
-        low, high = (low, low + (abs(low) or 1.0)) if from_zero else (low - 1.0, high + 1.0)
+        low, high = (
+            (low, low + (abs(low) or 1.0)) if from_zero else (low - 1.0, high + 1.0)
+        )
     step = round_step(max((high - low) / _TICKS, min_step))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = [round(number * step, 10) for number in range(first, last + 1) if number * step <= highest * (1 + 1e-9)]
+    ticks = [
+        round(number * step, 10)
+        for number in range(first, last + 1)
+        if number * step <= highest * (1 + 1e-9)
+    ]
     return ticks[0], min(last * step, highest), ticks
 
 
 def round_step(least: float) -> float:
     """The least of 1, 2 and 5 times a power of ten that is not below."""
     power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+    return next(
+        factor * power
+        for factor in (1.0, 2.0, 5.0, 10.0)
+        if factor * power >= least * (1 - 1e-9)
+    )
 
 
 def time_unit(length_s: float) -> tuple[float, str]:
     """The largest unit of which the length has at least three, in seconds, and its name."""
-    return next(((unit, name) for unit, name in _UNITS if length_s >= 3.0 * unit), (1.0, "s"))
+    return next(
+        ((unit, name) for unit, name in _UNITS if length_s >= 3.0 * unit), (1.0, "s")
+    )
 
 
 def _values(chart: LineChart) -> list[float]:
-    known = [value for line in chart.lines for value in line.values if value is not None]
+    known = [
+        value for line in chart.lines for value in line.values if value is not None
+    ]
     return known + ([] if chart.limit is None else [chart.limit])
 
 
@@ -176,7 +215,9 @@ def _frame(times: TimeAxis, scale: Range, ticks: Sequence[float]) -> Iterator[st
         yield f'<text x="{LEFT - 5:g}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
     unit_s, name = time_unit(times.span_s[1] - times.span_s[0])
     step_s = round_step((times.span_s[1] - times.span_s[0]) / unit_s / 6.0) * unit_s
-    for number in range(math.ceil(times.span_s[0] / step_s), math.floor(times.span_s[1] / step_s) + 1):
+    for number in range(
+        math.ceil(times.span_s[0] / step_s), math.floor(times.span_s[1] / step_s) + 1
+    ):
         x = _x(number * step_s, times)
         yield f'<path class="grid" d="M{x:.1f} {bottom:g}v4"/>'
         yield f'<text x="{x:.1f}" y="{bottom + 15:g}" text-anchor="middle">{_tick(number * step_s / unit_s)}</text>'
@@ -222,7 +263,11 @@ def _bar(bar: ChartBar, top: float, longest: float) -> Iterator[str]:
     across = WIDTH - 2 * RIGHT
     width = bar.value / longest * across
     base = top + BAR
-    label = bar.label if len(bar.label) <= MAX_LETTERS else bar.label[: MAX_LETTERS - 1] + "…"
+    label = (
+        bar.label
+        if len(bar.label) <= MAX_LETTERS
+        else bar.label[: MAX_LETTERS - 1] + "…"
+    )
     yield f'<text class="name" x="{RIGHT:g}" y="{base - 5:g}">{escape(label)}<title>{escape(bar.label)}</title></text>'
     yield f'<text class="name" x="{WIDTH - RIGHT:g}" y="{base - 5:g}" text-anchor="end">{escape(bar.text)}</text>'
     yield f'<rect x="{RIGHT:g}" y="{base:g}" width="{width:.1f}" height="{BAR:g}" rx="2" fill="{bar.colour}"/>'

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.simulate.figures import SeedMean
-from app.simulate.report.report import PolicySummary, SimulationReport, estimate, violations
+from app.simulate.report.report import (
+    PolicySummary,
+    SimulationReport,
+    estimate,
+    violations,
+)
 from app.simulate.run.results import RunResult
 
 ROUNDING = 1e-9
@@ -29,7 +34,9 @@ class PolicyComparison:
     """Share of requests in SLO less the rival's."""
 
 
-def compare(report: SimulationReport, policy: str, rival: str) -> PolicyComparison | None:
+def compare(
+    report: SimulationReport, policy: str, rival: str
+) -> PolicyComparison | None:
     """The two, seed by seed; None without a common seed."""
     mine, theirs = _by_seed(report, policy), _by_seed(report, rival)
     pairs = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
@@ -39,20 +46,30 @@ def compare(report: SimulationReport, policy: str, rival: str) -> PolicyComparis
     return PolicyComparison(
         policy=policy,
         rival=rival,
-        saving=None if idle else estimate([1.0 - one.cost_usd / other.cost_usd for one, other in pairs]),
-        attainment_gain=estimate([violations(other) - violations(one) for one, other in pairs]),
+        saving=None
+        if idle
+        else estimate([1.0 - one.cost_usd / other.cost_usd for one, other in pairs]),
+        attainment_gain=estimate(
+            [violations(other) - violations(one) for one, other in pairs]
+        ),
     )
 
 
 def works(run: RunResult) -> bool:
     """Whether it used a GPU and served at least half of what was asked: to do less is always cheaper."""
     judged = sum(service.judged for service in run.services)
-    return run.cost_usd > 0.0 and 2 * sum(service.served for service in run.services) >= judged
+    return (
+        run.cost_usd > 0.0
+        and 2 * sum(service.served for service in run.services) >= judged
+    )
 
 
 def is_shown(difference: SeedMean) -> bool:
     """Whether the seeds show that there is a difference at all: its interval has one, and leaves out 0."""
-    return difference.half_width is not None and abs(difference.mean) > difference.half_width + ROUNDING
+    return (
+        difference.half_width is not None
+        and abs(difference.mean) > difference.half_width + ROUNDING
+    )
 
 
 def favourite(report: SimulationReport, candidates: Sequence[str]) -> str:
@@ -67,17 +84,22 @@ def favourite(report: SimulationReport, candidates: Sequence[str]) -> str:
     good = [summary for summary in known if not missed(report, summary)]
     if not good:
         least = min(known, key=lambda summary: summary.violations.mean).policy
-        good = [summary for summary in known if _misses_alike(report, summary.policy, least)]
+        good = [
+            summary for summary in known if _misses_alike(report, summary.policy, least)
+        ]
     return min(good, key=lambda summary: summary.cost_usd.mean).policy
 
 
 def missed(report: SimulationReport, summary: PolicySummary) -> list[str]:
     """Services whose mean attainment is below their percentile; unknown attainment misses nothing."""
-    percentiles = {service.service: service.percentile for service in report.runs[0].services}
+    percentiles = {
+        service.service: service.percentile for service in report.runs[0].services
+    }
     return [
         each.service
         for each in summary.services
-        if each.attainment is not None and each.attainment.mean < percentiles[each.service]
+        if each.attainment is not None
+        and each.attainment.mean < percentiles[each.service]
     ]
 
 

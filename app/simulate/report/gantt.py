@@ -15,16 +15,28 @@ WIDTH, ROW = 760.0, 20.0
 LEFT, RIGHT, TOP, BOTTOM = 150.0, 12.0, 6.0, 34.0
 _HEIGHTS: dict[TaskPhase, float] = {"waiting": 4.0, "running": 14.0, "swapped": 14.0}
 _LOOKS = {"waiting": 'class="wait"', "swapped": 'class="swap" fill="{colour}"'}
-PHASES: dict[TaskPhase, str] = {"waiting": "waits", "running": "runs", "swapped": "swapped out"}
+PHASES: dict[TaskPhase, str] = {
+    "waiting": "waits",
+    "running": "runs",
+    "swapped": "swapped out",
+}
 _MAX_LETTERS = 20
 
 
 def gantt_chart(
-    title: str, tasks: Sequence[TaskResult], span_s: Range, *, colour: str, marked: Sequence[ChartSpan] = ()
+    title: str,
+    tasks: Sequence[TaskResult],
+    span_s: Range,
+    *,
+    colour: str,
+    marked: Sequence[ChartSpan] = (),
 ) -> str:
     """The chart as an `svg` element; what is marked is shaded behind the bars."""
     height = TOP + len(tasks) * ROW + BOTTOM
-    rows = (_row(task, TOP + place * ROW, span_s, colour) for place, task in enumerate(tasks))
+    rows = (
+        _row(task, TOP + place * ROW, span_s, colour)
+        for place, task in enumerate(tasks)
+    )
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}">'
         + "".join(_shade(span, span_s, height - BOTTOM) for span in marked)
@@ -38,18 +50,36 @@ def phase_legend(colour: str) -> str:
     """What the bars mean."""
     sample = '<svg viewBox="0 0 26 14" aria-hidden="true">{mark}</svg>'
     marks = {phase: _bar(phase, (0.0, 26.0), 0.0, colour, "") for phase in PHASES}
-    entries = [sample.format(mark=marks[phase]) + words for phase, words in PHASES.items()]
+    entries = [
+        sample.format(mark=marks[phase]) + words for phase, words in PHASES.items()
+    ]
     entries.append(sample.format(mark='<path class="due" d="M13 0v14"/>') + "deadline")
-    return '<ul class="legend">' + "".join(f"<li>{entry}</li>" for entry in entries) + "</ul>"
+    return (
+        '<ul class="legend">'
+        + "".join(f"<li>{entry}</li>" for entry in entries)
+        + "</ul>"
+    )
 
 
 def _row(task: TaskResult, top: float, span_s: Range, colour: str) -> Iterator[str]:
-    name = task.task if len(task.task) <= _MAX_LETTERS else task.task[: _MAX_LETTERS - 1] + "…"
+    name = (
+        task.task
+        if len(task.task) <= _MAX_LETTERS
+        else task.task[: _MAX_LETTERS - 1] + "…"
+    )
     yield f'<text class="name" x="{LEFT - 8:g}" y="{top + 14:g}" text-anchor="end">{escape(name)}</text>'
-    for (begin_s, phase), (end_s, _) in pairwise([*task.course, (task.until_s, "finished")]):
+    for (begin_s, phase), (end_s, _) in pairwise(
+        [*task.course, (task.until_s, "finished")]
+    ):
         if phase in PHASES and end_s > begin_s:
             words = f"{task.task} {PHASES[phase]} from {duration(round(begin_s))} to {duration(round(end_s))}"
-            yield _bar(phase, (_x(begin_s, span_s), _x(end_s, span_s)), top + 3.0, colour, words)
+            yield _bar(
+                phase,
+                (_x(begin_s, span_s), _x(end_s, span_s)),
+                top + 3.0,
+                colour,
+                words,
+            )
     if task.deadline_s is not None and task.deadline_s <= span_s[1]:
         yield f'<path class="due" d="M{_x(task.deadline_s, span_s):.1f} {top:g}v{ROW:g}"/>'
 

@@ -39,7 +39,14 @@ from app.simulate.report.html_parts import (
 )
 from app.simulate.report.html_services import services_section
 from app.simulate.report.html_tasks import tasks_section
-from app.simulate.report.html_words import TRUTHS, fault_titles, headline, interval_note, origins, scenario_sentence
+from app.simulate.report.html_words import (
+    TRUTHS,
+    fault_titles,
+    headline,
+    interval_note,
+    origins,
+    scenario_sentence,
+)
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
 from app.simulate.run.results import RunSeries
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
@@ -48,14 +55,18 @@ MAX_SCENARIO = 20_000
 """Characters of a scenario that the page carries."""
 
 
-def report_to_html(report: SimulationReport, *, version: str = "", file: str = "SCENARIO.yaml") -> str:
+def report_to_html(
+    report: SimulationReport, *, version: str = "", file: str = "SCENARIO.yaml"
+) -> str:
     """The page. `version` is the program's, `file` the scenario's name; both go into the footer.
 
     Raises pydantic.ValidationError where the report's scenario is none of this program's.
     """
     scenario = SimulationScenario.model_validate(report.scenario)
     name = escape(scenario.metadata.name)
-    body = "\n".join(part for part in _body(report, scenario, version=version, file=file) if part)
+    body = "\n".join(
+        part for part in _body(report, scenario, version=version, file=file) if part
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -63,7 +74,9 @@ def report_to_html(report: SimulationReport, *, version: str = "", file: str = "
     )
 
 
-def _body(report: SimulationReport, scenario: SimulationScenario, *, version: str, file: str) -> Iterator[str]:
+def _body(
+    report: SimulationReport, scenario: SimulationScenario, *, version: str, file: str
+) -> Iterator[str]:
     spec = scenario.spec
     yield f"<h1>{escape(scenario.metadata.name)}: policies side by side, simulated</h1>"
     yield paragraph(scenario_sentence(spec))
@@ -88,14 +101,20 @@ def _body(report: SimulationReport, scenario: SimulationScenario, *, version: st
 
 
 def _findings(report: SimulationReport, spec: ScenarioSpec) -> Iterator[str]:
-    first, *others = headline(report, clairvoyant=[run.label for run in spec.policies if run.clairvoyant])
+    first, *others = headline(
+        report, clairvoyant=[run.label for run in spec.policies if run.clairvoyant]
+    )
     yield f'<div class="headline"><strong>{escape(first)}</strong>{bullets(others)}</div>'
     yield paragraph(interval_note(report), "faint")
     runs = runs_by_policy(report)
     yield "<h2>Policies</h2>"
     yield from policies_section(spec, runs)
     yield _policy_table(report)
-    yield '<div class="bars">' + figure("Cost of the used GPUs, USD", _cost_bars(report)) + "</div>"
+    yield (
+        '<div class="bars">'
+        + figure("Cost of the used GPUs, USD", _cost_bars(report))
+        + "</div>"
+    )
     yield "<h2>Budget</h2>"
     yield from budgets_section(runs)
     yield "<h2>Decisions</h2>"
@@ -120,13 +139,21 @@ def _policy_table(report: SimulationReport) -> str:
         "served on. Used memory: HetSev's accounting, the price of the memory that replicas occupy. Worst p99: highest "
         "mean among the services, of served requests only. Red: below the SLO's percentile."
     )
-    carbon = [f"{each.policy} {estimate_cell(each.carbon_g).text} g" for each in report.policies if each.carbon_g]
+    carbon = [
+        f"{each.policy} {estimate_cell(each.carbon_g).text} g"
+        for each in report.policies
+        if each.carbon_g
+    ]
     if carbon:
         words += f" CO2 equivalent of the energy by the scenario's grid intensity: {', '.join(carbon)}."
-    return table(headings, (_policy_row(report, each) for each in report.policies)) + paragraph(words, "faint")
+    return table(
+        headings, (_policy_row(report, each) for each in report.policies)
+    ) + paragraph(words, "faint")
 
 
-def _policy_row(report: SimulationReport, summary: PolicySummary) -> tuple[str | FigureCell, ...]:
+def _policy_row(
+    report: SimulationReport, summary: PolicySummary
+) -> tuple[str | FigureCell, ...]:
     p99 = [service.p99_ms for service in summary.services if service.p99_ms]
     note = seeds_note(report, summary.policy)
     return (
@@ -137,7 +164,9 @@ def _policy_row(report: SimulationReport, summary: PolicySummary) -> tuple[str |
         estimate_cell(summary.gpu_hours),
         estimate_cell(summary.energy_kwh),
         share_cell(summary.violations, digits=2),
-        share_cell(summary.worst_attainment, digits=2, bad=bool(missed(report, summary))),
+        share_cell(
+            summary.worst_attainment, digits=2, bad=bool(missed(report, summary))
+        ),
         estimate_cell(max(p99, key=lambda value: value.mean, default=None), digits=0),
         estimate_cell(summary.replicas_started, digits=0),
     )
@@ -160,7 +189,15 @@ def _cost_bars(report: SimulationReport) -> str:
 
 
 def _decision_table(report: SimulationReport) -> str:
-    headings = ("policy", "decisions", "median, s", "longest, s", "held", "plans refused", "plans pushed")
+    headings = (
+        "policy",
+        "decisions",
+        "median, s",
+        "longest, s",
+        "held",
+        "plans refused",
+        "plans pushed",
+    )
     rows = []
     for policy, runs in runs_by_policy(report).items():
         seconds = [each for run in runs for each in run.decision_seconds]
@@ -181,18 +218,26 @@ def _decision_table(report: SimulationReport) -> str:
 
 def _fleet(spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
     """Cost and GPUs by type over time."""
-    types = sorted({name for mine in runs.values() for run in mine for name in run.series.gpus})
+    types = sorted(
+        {name for mine in runs.values() for run in mine for name in run.series.gpus}
+    )
     charts: list[tuple[str, Values]] = [
         ("Cost of the used GPUs, USD per hour", _cost),
         *((f"GPUs used: {name}", partial(_used, name)) for name in types),
     ]
     yield "<h2>Fleet over time</h2>"
-    yield paragraph("Means over the seeds." + (" Shaded: faults, by number." if times.marked else ""), "faint")
+    yield paragraph(
+        "Means over the seeds."
+        + (" Shaded: faults, by number." if times.marked else ""),
+        "faint",
+    )
     yield _fault_list(spec)
     yield legend(list(runs))
     yield '<div class="charts">'
     for title, values in charts:
-        yield policy_chart(title, times, policy_lines(runs, values), is_count=values is not _cost)
+        yield policy_chart(
+            title, times, policy_lines(runs, values), is_count=values is not _cost
+        )
     yield "</div>"
 
 
@@ -206,7 +251,9 @@ def _used(gpu_type: str, series: RunSeries) -> list[float]:
 
 
 def _fault_list(spec: ScenarioSpec) -> str:
-    entries = "".join(f"<li>{escape(title)}</li>" for title in fault_titles(spec.faults, MAX_FAULTS))
+    entries = "".join(
+        f"<li>{escape(title)}</li>" for title in fault_titles(spec.faults, MAX_FAULTS)
+    )
     return f"<ol>{entries}</ol>" if entries else ""
 
 
@@ -219,7 +266,8 @@ def _footer(scenario: SimulationScenario, *, version: str, file: str) -> Iterato
         f"<code>plimsoll simulate {escape(file)} --html report.html</code></p>"
     )
     written = msgspec.json.format(
-        msgspec.json.encode(scenario.model_dump(mode="json", exclude_defaults=True)), indent=1
+        msgspec.json.encode(scenario.model_dump(mode="json", exclude_defaults=True)),
+        indent=1,
     )
     if len(written) <= MAX_SCENARIO:
         yield f"<details><summary>The scenario</summary><pre>{escape(written.decode())}</pre></details>"

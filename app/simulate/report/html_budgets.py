@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.simulate.figures import SeedMean, number
 from app.simulate.report.html_charts import Runs
-from app.simulate.report.html_parts import FigureCell, bullets, estimate_cell, paragraph, table
+from app.simulate.report.html_parts import (
+    FigureCell,
+    bullets,
+    estimate_cell,
+    paragraph,
+    table,
+)
 from app.simulate.report.report import estimate
 from app.simulate.run.results import RunResult
 from app.simulate.scenario.parts import PolicyRun
@@ -26,7 +32,9 @@ def policies_section(spec: ScenarioSpec, runs: Runs) -> Iterator[str]:
 
 def budgets_section(runs: Runs) -> Iterator[str]:
     """A table of what goes into a budget."""
-    types = sorted({name for mine in runs.values() for run in mine for name in run.series.gpus})
+    types = sorted(
+        {name for mine in runs.values() for run in mine for name in run.series.gpus}
+    )
     by_type = types if len(types) > 1 else []
     headings = (
         "policy",
@@ -48,7 +56,9 @@ def described(run: PolicyRun) -> str:
     if run.launch_s is not None:
         settings.append(f"replicas ready after {run.launch_s:g} s")
     name = run.label if run.label == run.policy else f"{run.label} ({run.policy})"
-    return f"{name}: {summary_of(run.policy)}" + (f" Here: {', '.join(settings)}." if settings else "")
+    return f"{name}: {summary_of(run.policy)}" + (
+        f" Here: {', '.join(settings)}." if settings else ""
+    )
 
 
 def summary_of(name: str) -> str:
@@ -56,17 +66,32 @@ def summary_of(name: str) -> str:
     return (policy(name).__doc__ or "").partition("\n")[0].partition(": ")[2]
 
 
-def _row(label: str, mine: Sequence[RunResult], by_type: Sequence[str]) -> tuple[str | FigureCell, ...]:
-    monthly = estimate([run.cost_usd * 3600.0 * HOURS_PER_MONTH / run.counted_s for run in mine])
+def _row(
+    label: str, mine: Sequence[RunResult], by_type: Sequence[str]
+) -> tuple[str | FigureCell, ...]:
+    monthly = estimate(
+        [run.cost_usd * 3600.0 * HOURS_PER_MONTH / run.counted_s for run in mine]
+    )
     together = max(_most(run.series.gpus.values()) for run in mine)
-    each = (max(_most([run.series.gpus.get(name, [])]) for run in mine) for name in by_type)
-    return (label, estimate_cell(monthly), estimate_cell(_per_million(mine)), *map(_count, (together, *each)))
+    each = (
+        max(_most([run.series.gpus.get(name, [])]) for run in mine) for name in by_type
+    )
+    return (
+        label,
+        estimate_cell(monthly),
+        estimate_cell(_per_million(mine)),
+        *map(_count, (together, *each)),
+    )
 
 
 def _per_million(mine: Sequence[RunResult]) -> SeedMean | None:
     """None where no request was in SLO in some run."""
     in_slo = [sum(service.in_slo for service in run.services) for run in mine]
-    return estimate([run.cost_usd * 1e6 / n for run, n in zip(mine, in_slo, strict=True)]) if all(in_slo) else None
+    return (
+        estimate([run.cost_usd * 1e6 / n for run, n in zip(mine, in_slo, strict=True)])
+        if all(in_slo)
+        else None
+    )
 
 
 def _most(courses: Iterable[Sequence[float]]) -> float:

@@ -2,7 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.simulate.report.charts import ChartSpan, Line, LineChart, TimeAxis, line_chart, look_of
+from app.simulate.report.charts import (
+    ChartSpan,
+    Line,
+    LineChart,
+    TimeAxis,
+    line_chart,
+    look_of,
+)
 from app.simulate.report.html_parts import figure
 from app.simulate.report.html_words import fault_title
 from app.simulate.report.report import SimulationReport
@@ -20,7 +27,10 @@ Values = Callable[[RunSeries], Sequence[float | None]]
 
 def runs_by_policy(report: SimulationReport) -> Runs:
     """A report's runs."""
-    return {each.policy: [run for run in report.runs if run.policy == each.policy] for each in report.policies}
+    return {
+        each.policy: [run for run in report.runs if run.policy == each.policy]
+        for each in report.policies
+    }
 
 
 def policy_lines(runs: Runs, values: Values) -> list[Line]:
@@ -31,9 +41,13 @@ def policy_lines(runs: Runs, values: Values) -> list[Line]:
     ]
 
 
-def policy_chart(title: str, times: TimeAxis, lines: Sequence[Line], *, is_count: bool = False) -> str:
+def policy_chart(
+    title: str, times: TimeAxis, lines: Sequence[Line], *, is_count: bool = False
+) -> str:
     """A chart under its title, from 0 on."""
-    chart = LineChart(title=title, times=times, lines=lines, min_step=1.0 if is_count else 0.0)
+    chart = LineChart(
+        title=title, times=times, lines=lines, min_step=1.0 if is_count else 0.0
+    )
     return figure(title, line_chart(chart))
 
 
@@ -45,7 +59,11 @@ def times_of(runs: Runs, spec: ScenarioSpec) -> TimeAxis:
     return TimeAxis(
         at_s=point_times_s(steps, series.step_s, first_s=begin_s),
         span_s=(begin_s, end_s),
-        marked=[span for span in fault_spans(spec) if span.start_s < end_s and span.end_s > begin_s],
+        marked=[
+            span
+            for span in fault_spans(spec)
+            if span.start_s < end_s and span.end_s > begin_s
+        ],
     )
 
 

@@ -32,7 +32,11 @@ class ReportedEvent:
 
 def events_section(spec: ScenarioSpec, runs: Runs) -> Iterator[str]:
     """A row for each one under each policy, of those that touch the time that counts; nothing where there are none."""
-    touching = [each for each in _events(spec) if each.end_s > spec.warm_up_s and each.start_s < spec.duration_s]
+    touching = [
+        each
+        for each in _events(spec)
+        if each.end_s > spec.warm_up_s and each.start_s < spec.duration_s
+    ]
     rows = [
         (
             each.title,
@@ -45,7 +49,9 @@ def events_section(spec: ScenarioSpec, runs: Runs) -> Iterator[str]:
     ]
     if rows:
         yield "<h2>Faults and spikes</h2>"
-        yield table(("what", "policy", "late or rejected", "in SLO again after"), rows, lefts=2)
+        yield table(
+            ("what", "policy", "late or rejected", "in SLO again after"), rows, lefts=2
+        )
         yield paragraph(_WORDS, "faint")
 
 
@@ -57,18 +63,30 @@ def recovery_s(run: RunResult, event: ReportedEvent, begin_s: float) -> float:
     if first is None:
         return 0.0
     good = next((place for place in range(first, len(bad)) if not bad[place]), None)
-    return math.inf if good is None else begin_s + good * run.series.step_s - event.start_s
+    return (
+        math.inf if good is None else begin_s + good * run.series.step_s - event.start_s
+    )
 
 
 def _events(spec: ScenarioSpec) -> Iterator[ReportedEvent]:
     for fault in spec.faults:
         end_s = spec.duration_s if fault.end_s is None else fault.end_s
-        yield ReportedEvent(title=fault_title(fault), start_s=fault.start_s, end_s=end_s, service=None)
+        yield ReportedEvent(
+            title=fault_title(fault), start_s=fault.start_s, end_s=end_s, service=None
+        )
     for service in spec.services:
         for spike in service.load.spikes:
-            start_s, end_s = spike.start_s - spike.ramp_s, spike.start_s + spike.length_s + spike.ramp_s
+            start_s, end_s = (
+                spike.start_s - spike.ramp_s,
+                spike.start_s + spike.length_s + spike.ramp_s,
+            )
             title = f"{service.name}: {spike.factor:g} times the load from {duration(spike.start_s)} on"
-            yield ReportedEvent(title=title, start_s=max(0.0, start_s), end_s=end_s, service=service.name)
+            yield ReportedEvent(
+                title=title,
+                start_s=max(0.0, start_s),
+                end_s=end_s,
+                service=service.name,
+            )
 
 
 def _places(run: RunResult, event: ReportedEvent, begin_s: float) -> range:
@@ -86,7 +104,10 @@ def _missed(run: RunResult, event: ReportedEvent, begin_s: float) -> int:
 
 def _is_bad(run: RunResult, place: int, event: ReportedEvent) -> bool:
     """Whether a service was below its percentile in that step."""
-    shares = ((each, run.series.services[each.service].attainment[place]) for each in _concerned(run, event))
+    shares = (
+        (each, run.series.services[each.service].attainment[place])
+        for each in _concerned(run, event)
+    )
     return any(share is not None and share < each.percentile for each, share in shares)
 
 
@@ -94,7 +115,9 @@ def _concerned(run: RunResult, event: ReportedEvent) -> list[ServiceResult]:
     return [each for each in run.services if event.service in (None, each.service)]
 
 
-def _over_it(mine: Sequence[RunResult], event: ReportedEvent, spec: ScenarioSpec) -> str | FigureCell:
+def _over_it(
+    mine: Sequence[RunResult], event: ReportedEvent, spec: ScenarioSpec
+) -> str | FigureCell:
     slowest_s = max(recovery_s(run, event, spec.warm_up_s) for run in mine)
     if slowest_s == math.inf:
         return FigureCell(text="not to the end", is_bad=True)

@@ -61,15 +61,29 @@ class FigureCell:
 
     def html(self) -> str:
         """Its inside."""
-        figure = f'<span class="bad">{escape(self.text)}</span>' if self.is_bad else escape(self.text)
-        return figure + (f' <span class="pm">{escape(self.spread)}</span>' if self.spread else "")
+        figure = (
+            f'<span class="bad">{escape(self.text)}</span>'
+            if self.is_bad
+            else escape(self.text)
+        )
+        return figure + (
+            f' <span class="pm">{escape(self.spread)}</span>' if self.spread else ""
+        )
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str | FigureCell]], *, lefts: int = 1) -> str:
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | FigureCell]],
+    *,
+    lefts: int = 1,
+) -> str:
     """A table; its first `lefts` columns are words, the others figures."""
     return (
         '<div class="wide"><table><thead><tr>'
-        + "".join(f"<th{_side(place, lefts)}>{escape(heading)}</th>" for place, heading in enumerate(headings))
+        + "".join(
+            f"<th{_side(place, lefts)}>{escape(heading)}</th>"
+            for place, heading in enumerate(headings)
+        )
         + "</tr></thead><tbody>"
         + "".join(f"<tr>{_cells(row, lefts)}</tr>" for row in rows)
         + "</tbody></table></div>"
@@ -94,13 +108,19 @@ def figure(caption: str, chart_html: str) -> str:
 
 def legend(names: Sequence[str], *, asked: str = "") -> str:
     """Which line is whose; `asked` names the line in the page's own ink, where there is one."""
-    looks = [(name, look_of(place)) for place, name in enumerate(names)] + ([(asked, INK)] if asked else [])
+    looks = [(name, look_of(place)) for place, name in enumerate(names)] + (
+        [(asked, INK)] if asked else []
+    )
     sample = '<svg viewBox="0 0 26 10" aria-hidden="true"><path class="line" {look} d="M0 5H26"/></svg>'
-    entries = (f"<li>{sample.format(look=look)}{escape(name)}</li>" for name, look in looks)
+    entries = (
+        f"<li>{sample.format(look=look)}{escape(name)}</li>" for name, look in looks
+    )
     return f'<ul class="legend">{"".join(entries)}</ul>'
 
 
-def estimate_cell(value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0) -> FigureCell:
+def estimate_cell(
+    value: SeedMean | None, *, digits: int | None = None, scale: float = 1.0
+) -> FigureCell:
     """A mean with its interval."""
     text, spread = estimate_texts(value, digits=digits, scale=scale)
     return FigureCell(text=text, spread=spread)
@@ -113,8 +133,13 @@ def share_cell(value: SeedMean | None, *, digits: int, bad: bool = False) -> Fig
 
 
 def _cells(row: Sequence[str | FigureCell], lefts: int) -> str:
-    insides = (cell.html() if isinstance(cell, FigureCell) else escape(cell) for cell in row)
-    return "".join(f"<td{_side(place, lefts)}>{inside}</td>" for place, inside in enumerate(insides))
+    insides = (
+        cell.html() if isinstance(cell, FigureCell) else escape(cell) for cell in row
+    )
+    return "".join(
+        f"<td{_side(place, lefts)}>{inside}</td>"
+        for place, inside in enumerate(insides)
+    )
 
 
 def _side(place: int, lefts: int) -> str:

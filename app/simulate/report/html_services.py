@@ -7,7 +7,16 @@ from html import escape
 from app.simulate.figures import SeedMean, counted, number
 from app.simulate.report.charts import Line, LineChart, TimeAxis, line_chart
 from app.simulate.report.html_charts import Runs, policy_chart, policy_lines
-from app.simulate.report.html_parts import INK, FigureCell, estimate_cell, figure, legend, paragraph, share_cell, table
+from app.simulate.report.html_parts import (
+    INK,
+    FigureCell,
+    estimate_cell,
+    figure,
+    legend,
+    paragraph,
+    share_cell,
+    table,
+)
 from app.simulate.report.report import SimulationReport, estimate
 from app.simulate.report.timelines import mean_course
 from app.simulate.run.results import RunResult, RunSeries, ServiceResult, ServiceSeries
@@ -20,12 +29,18 @@ MAX_ROWS = 500
 ARRIVALS = "requests that arrived"
 
 
-def services_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
+def services_section(
+    report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis
+) -> Iterator[str]:
     """All services, worst first."""
     ranked = worst_first(report)
-    closed = {service.name for service in spec.services if service.load.clients is not None}
+    closed = {
+        service.name for service in spec.services if service.load.clients is not None
+    }
     yield "<h2>Services</h2>"
-    yield paragraph("Those come first that break their SLO by most, or are nearest to it.", "faint")
+    yield paragraph(
+        "Those come first that break their SLO by most, or are nearest to it.", "faint"
+    )
     for place in ranked[:MAX_CHARTED]:
         yield from _in_full(runs, place, times, closed)
     others = ranked[MAX_CHARTED:]
@@ -33,7 +48,10 @@ def services_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, t
         yield "<h2>Further services</h2>"
         yield _in_rows(runs, others[:MAX_ROWS])
     if len(others) > MAX_ROWS:
-        yield paragraph(f"{counted(len(others) - MAX_ROWS, 'service')} more, none worse: see the JSON report.", "faint")
+        yield paragraph(
+            f"{counted(len(others) - MAX_ROWS, 'service')} more, none worse: see the JSON report.",
+            "faint",
+        )
 
 
 def worst_first(report: SimulationReport) -> list[int]:
@@ -44,10 +62,14 @@ def worst_first(report: SimulationReport) -> list[int]:
         worst = min((each.mean for each in known if each is not None), default=1.0)
         return worst - report.runs[0].services[place].percentile
 
-    return sorted(range(len(report.runs[0].services)), key=lambda place: (margin(place), place))
+    return sorted(
+        range(len(report.runs[0].services)), key=lambda place: (margin(place), place)
+    )
 
 
-def _in_full(runs: Runs, place: int, times: TimeAxis, closed: set[str]) -> Iterator[str]:
+def _in_full(
+    runs: Runs, place: int, times: TimeAxis, closed: set[str]
+) -> Iterator[str]:
     first = _first(runs, place)
     slo = f"{100.0 * first.percentile:g} % within {first.slo_ms:g} ms"
     yield f"<h3>{escape(first.service)}</h3>"
@@ -55,7 +77,9 @@ def _in_full(runs: Runs, place: int, times: TimeAxis, closed: set[str]) -> Itera
     yield _table(runs, place)
     yield legend(list(runs), asked=ARRIVALS)
     yield (
-        '<div class="charts four">' + "".join(_charts(runs, first, times, is_closed=first.service in closed)) + "</div>"
+        '<div class="charts four">'
+        + "".join(_charts(runs, first, times, is_closed=first.service in closed))
+        + "</div>"
     )
 
 
@@ -73,7 +97,13 @@ def _table(runs: Runs, place: int) -> str:
         "rejected",
         "overdue",
     )
-    return table(headings, (_row(policy, [run.services[place] for run in mine]) for policy, mine in runs.items()))
+    return table(
+        headings,
+        (
+            _row(policy, [run.services[place] for run in mine])
+            for policy, mine in runs.items()
+        ),
+    )
 
 
 def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | FigureCell, ...]:
@@ -85,21 +115,28 @@ def _row(policy: str, mine: Sequence[ServiceResult]) -> tuple[str | FigureCell, 
         estimate_cell(_over(mine, lambda each: each.cost_usd)),
         share_cell(attainment, digits=2, bad=is_bad),
         number(100.0 * min(worst), 1) if worst else "–",
-        *(estimate_cell(_over(mine, partial(_latency_ms, name)), digits=0) for name in ("p50", "p95", "p98", "p99")),
+        *(
+            estimate_cell(_over(mine, partial(_latency_ms, name)), digits=0)
+            for name in ("p50", "p95", "p98", "p99")
+        ),
         f"{sum(each.arrived for each in mine):,}",
         f"{sum(each.rejected for each in mine):,}",
         f"{sum(each.overdue for each in mine):,}",
     )
 
 
-def _over(mine: Sequence[ServiceResult], value: Callable[[ServiceResult], float | None]) -> SeedMean | None:
+def _over(
+    mine: Sequence[ServiceResult], value: Callable[[ServiceResult], float | None]
+) -> SeedMean | None:
     """The estimate over the seeds; None where one of them knows none."""
     values = [value(each) for each in mine]
     known = [each for each in values if each is not None]
     return estimate(known) if len(known) == len(values) else None
 
 
-def _charts(runs: Runs, service: ServiceResult, times: TimeAxis, *, is_closed: bool) -> Iterator[str]:
+def _charts(
+    runs: Runs, service: ServiceResult, times: TimeAxis, *, is_closed: bool
+) -> Iterator[str]:
     """Rates, attainment, latency, replicas."""
 
     def mine(series: RunSeries) -> ServiceSeries:
@@ -110,14 +147,18 @@ def _charts(runs: Runs, service: ServiceResult, times: TimeAxis, *, is_closed: b
         times,
         [
             *policy_lines(runs, lambda series: mine(series).planned_rps),
-            *_arrivals(runs, lambda series: mine(series).arrival_rate_rps, is_closed=is_closed),
+            *_arrivals(
+                runs, lambda series: mine(series).arrival_rate_rps, is_closed=is_closed
+            ),
         ],
     )
     percentile = 100.0 * service.percentile
     chart = LineChart(
         title="In SLO, % of the finished requests",
         times=times,
-        lines=policy_lines(runs, lambda series: [_percent(share) for share in mine(series).attainment]),
+        lines=policy_lines(
+            runs, lambda series: [_percent(share) for share in mine(series).attainment]
+        ),
         limit=percentile,
         limit_label=f"SLO {percentile:g} %",
         from_zero=False,
@@ -132,10 +173,17 @@ def _charts(runs: Runs, service: ServiceResult, times: TimeAxis, *, is_closed: b
         limit_label=f"SLO {service.slo_ms:g} ms",
     )
     yield figure(chart.title, line_chart(chart))
-    yield policy_chart("Replicas", times, policy_lines(runs, lambda series: mine(series).replicas), is_count=True)
+    yield policy_chart(
+        "Replicas",
+        times,
+        policy_lines(runs, lambda series: mine(series).replicas),
+        is_count=True,
+    )
 
 
-def _arrivals(runs: Runs, rates: Callable[[RunSeries], list[float]], *, is_closed: bool) -> list[Line]:
+def _arrivals(
+    runs: Runs, rates: Callable[[RunSeries], list[float]], *, is_closed: bool
+) -> list[Line]:
     """What arrived: the same under all policies, unless clients wait for their answers."""
     if is_closed:
         return [
@@ -146,12 +194,26 @@ def _arrivals(runs: Runs, rates: Callable[[RunSeries], list[float]], *, is_close
             )
             for policy, each in runs.items()
         ]
-    return [Line(label=ARRIVALS, look=INK, values=mean_course(next(iter(runs.values())), rates))]
+    return [
+        Line(
+            label=ARRIVALS,
+            look=INK,
+            values=mean_course(next(iter(runs.values())), rates),
+        )
+    ]
 
 
 def _in_rows(runs: Runs, places: Sequence[int]) -> str:
     """In SLO and p99 of each policy."""
-    headings = ["service", "SLO", *(f"{policy}: {title}" for policy in runs for title in ("in SLO, %", "p99, ms"))]
+    headings = [
+        "service",
+        "SLO",
+        *(
+            f"{policy}: {title}"
+            for policy in runs
+            for title in ("in SLO, %", "p99, ms")
+        ),
+    ]
 
     def row(place: int) -> Iterator[str | FigureCell]:
         first = _first(runs, place)

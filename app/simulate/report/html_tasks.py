@@ -6,8 +6,21 @@ from functools import partial
 from app.simulate.figures import counted, duration, number
 from app.simulate.report.charts import TimeAxis, colour_of
 from app.simulate.report.gantt import gantt_chart, phase_legend
-from app.simulate.report.html_charts import Runs, fault_spans, policy_chart, policy_lines
-from app.simulate.report.html_parts import FigureCell, estimate_cell, figure, legend, paragraph, share_cell, table
+from app.simulate.report.html_charts import (
+    Runs,
+    fault_spans,
+    policy_chart,
+    policy_lines,
+)
+from app.simulate.report.html_parts import (
+    FigureCell,
+    estimate_cell,
+    figure,
+    legend,
+    paragraph,
+    share_cell,
+    table,
+)
 from app.simulate.report.report import SimulationReport
 from app.simulate.run.results import RunSeries, TaskPhase, TaskResult
 from app.simulate.scenario.scenario import ScenarioSpec
@@ -29,7 +42,9 @@ _WORDS = (
 )
 
 
-def tasks_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis) -> Iterator[str]:
+def tasks_section(
+    report: SimulationReport, spec: ScenarioSpec, runs: Runs, times: TimeAxis
+) -> Iterator[str]:
     """All of it; nothing where no run has tasks."""
     if not any(run.tasks for run in report.runs):
         return
@@ -39,17 +54,31 @@ def tasks_section(report: SimulationReport, spec: ScenarioSpec, runs: Runs, time
     yield legend(list(runs))
     yield '<div class="charts">'
     for phase, title in _TITLES.items():
-        yield policy_chart(title, times, policy_lines(runs, partial(_count, phase)), is_count=True)
+        yield policy_chart(
+            title, times, policy_lines(runs, partial(_count, phase)), is_count=True
+        )
     yield "</div>"
     marked = fault_spans(spec)
     for place, (policy, mine) in enumerate(list(runs.items())[:MAX_POLICIES]):
         title = f"Tasks under {policy}, seed {mine[0].seed}"
         shown = mine[0].tasks[:MAX_TASKS]
         yield phase_legend(colour_of(place))
-        yield figure(title, gantt_chart(title, shown, (0.0, spec.duration_s), colour=colour_of(place), marked=marked))
+        yield figure(
+            title,
+            gantt_chart(
+                title,
+                shown,
+                (0.0, spec.duration_s),
+                colour=colour_of(place),
+                marked=marked,
+            ),
+        )
         yield _task_table(shown)
         if len(mine[0].tasks) > MAX_TASKS:
-            yield paragraph(f"{counted(len(mine[0].tasks) - MAX_TASKS, 'task')} more: see the JSON report.", "faint")
+            yield paragraph(
+                f"{counted(len(mine[0].tasks) - MAX_TASKS, 'task')} more: see the JSON report.",
+                "faint",
+            )
     if len(runs) > MAX_POLICIES:
         yield paragraph("Tasks under the other policies: see the JSON report.", "faint")
 
@@ -108,7 +137,10 @@ def _row(task: TaskResult) -> tuple[str | FigureCell, ...]:
     return (
         task.task,
         f"{task.network}, {task.batch}",
-        FigureCell(text="too late" if late and task.phase == "finished" else task.phase, is_bad=late),
+        FigureCell(
+            text="too late" if late and task.phase == "finished" else task.phase,
+            is_bad=late,
+        ),
         _time(task.submitted_s),
         _time(task.first_ran_s),
         _time(task.finished_s),

@@ -5,7 +5,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from app.simulate.figures import SeedMean, counted, duration, number
-from app.simulate.report.compare import ROUNDING, PolicyComparison, compare, favourite, is_shown, missed
+from app.simulate.report.compare import (
+    ROUNDING,
+    PolicyComparison,
+    compare,
+    favourite,
+    is_shown,
+    missed,
+)
 from app.simulate.report.report import PolicySummary, SimulationReport
 from app.simulate.scenario.parts import FaultSpec, ServiceLoad
 from app.simulate.scenario.scenario import ScenarioSpec
@@ -55,7 +62,11 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
         gpus[pool.gpu_type] += pool.nodes * pool.gpus_per_node
     fleet = ", ".join(f"{count} × {name}" for name, count in sorted(gpus.items()))
     loads = Counter(_kind(service.load) for service in spec.services)
-    warm_up = f", the first {duration(spec.warm_up_s)} of which does not count" if spec.warm_up_s else ""
+    warm_up = (
+        f", the first {duration(spec.warm_up_s)} of which does not count"
+        if spec.warm_up_s
+        else ""
+    )
     tasks = "".join(f" and {words}" for words in _task_words(spec))
     faults = f", with {counted(len(spec.faults), 'fault')}" if spec.faults else ""
     return (
@@ -70,7 +81,9 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
 def headline(report: SimulationReport, *, clairvoyant: Sequence[str] = ()) -> list[str]:
     """What the figures say: the best policy beside each other one, with intervals; the best comes first."""
     names = [summary.policy for summary in report.policies]
-    best = favourite(report, [name for name in names if name not in clairvoyant] or names)
+    best = favourite(
+        report, [name for name in names if name not in clairvoyant] or names
+    )
     found = (compare(report, best, name) for name in names if name != best)
     return [
         _promise(report, next(each for each in report.policies if each.policy == best)),
@@ -90,7 +103,10 @@ def interval_note(report: SimulationReport) -> str:
 def fault_titles(faults: Sequence[FaultSpec], most: int) -> list[str]:
     """Each fault in words, in the order given, and how many are left out beyond `most`."""
     left_out = len(faults) - most
-    return [*(fault_title(fault) for fault in faults[:most]), *([f"{left_out} more"] if left_out > 0 else [])]
+    return [
+        *(fault_title(fault) for fault in faults[:most]),
+        *([f"{left_out} more"] if left_out > 0 else []),
+    ]
 
 
 def fault_title(fault: FaultSpec) -> str:
@@ -98,8 +114,14 @@ def fault_title(fault: FaultSpec) -> str:
     place = fault.node if fault.gpu is None else f"{fault.node}, GPU {fault.gpu}"
     end = "the end" if fault.end_s is None else duration(fault.end_s)
     size = f" (× {fault.factor:g})" if fault.kind == "straggler" else ""
-    size = f" (by {fault.delay_s:g} s)" if fault.kind == "stale" and fault.delay_s else size
-    return f"{place}: {_FAULTS[fault.kind]}{size} from {duration(fault.start_s)} to {end}"
+    size = (
+        f" (by {fault.delay_s:g} s)"
+        if fault.kind == "stale" and fault.delay_s
+        else size
+    )
+    return (
+        f"{place}: {_FAULTS[fault.kind]}{size} from {duration(fault.start_s)} to {end}"
+    )
 
 
 def origins(spec: ScenarioSpec) -> list[str]:
@@ -108,7 +130,10 @@ def origins(spec: ScenarioSpec) -> list[str]:
     lines.append(
         "Costs are the prices of the used GPUs in the shipped catalogue; its SOURCES.md says where each is from."
     )
-    kinds = {*(task.kind for task in spec.tasks), *(entry.kind for entry in spec.task_lists)}
+    kinds = {
+        *(task.kind for task in spec.tasks),
+        *(entry.kind for entry in spec.task_lists),
+    }
     if spec.truth == "measured" and "training" in kinds:
         lines.append(_TRAINING)
     if any(service.load.bursts for service in spec.services):
@@ -133,8 +158,14 @@ def _kind(load: ServiceLoad) -> str:
         return "random levels"
     if load.clients is not None:
         return "clients in a closed loop"
-    shapes = ("a day's curve" if load.day else "", "spikes" if load.spikes else "", "bursts" if load.bursts else "")
-    return "Poisson requests" + "".join(f" {word} {shape}" for word, shape in _joined([s for s in shapes if s]))
+    shapes = (
+        "a day's curve" if load.day else "",
+        "spikes" if load.spikes else "",
+        "bursts" if load.bursts else "",
+    )
+    return "Poisson requests" + "".join(
+        f" {word} {shape}" for word, shape in _joined([s for s in shapes if s])
+    )
 
 
 def _joined(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -150,18 +181,26 @@ def _promise(report: SimulationReport, summary: PolicySummary) -> str:
     broken = missed(report, summary)
     in_slo = f"{number(100.0 * (1.0 - summary.violations.mean), 2)} % of all requests were in SLO"
     if broken:
-        names = ", ".join(islice(broken, 3)) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
+        names = ", ".join(islice(broken, 3)) + (
+            f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        )
         return f"{_failure(report, summary)}: {in_slo}; it failed {names}."
     return f"{_success(report, summary)}: {in_slo}."
 
 
 def _success(report: SimulationReport, summary: PolicySummary) -> str:
     """Who kept the SLOs: one alone, several at one price, or one cheaper than others."""
-    others = [each for each in report.policies if each != summary and not missed(report, each)]
+    others = [
+        each for each in report.policies if each != summary and not missed(report, each)
+    ]
     if not others:
         return f"{summary.policy} kept the SLO of every service"
     min_usd = summary.cost_usd.mean
-    tied = [each.policy for each in others if abs(each.cost_usd.mean - min_usd) <= ROUNDING * min_usd]
+    tied = [
+        each.policy
+        for each in others
+        if abs(each.cost_usd.mean - min_usd) <= ROUNDING * min_usd
+    ]
     if tied:
         return f"{summary.policy} kept the SLO of every service, at the same cost as {' and '.join(tied)}"
     return f"{summary.policy} is the cheapest that kept the SLO of every service"
@@ -170,7 +209,9 @@ def _success(report: SimulationReport, summary: PolicySummary) -> str:
 def _failure(report: SimulationReport, summary: PolicySummary) -> str:
     """That nobody kept the SLOs, and whether the least bad policy is worth a word of praise."""
     if len(report.policies) == 1:
-        return f"{summary.policy}, the only policy, did not keep the SLO of every service"
+        return (
+            f"{summary.policy}, the only policy, did not keep the SLO of every service"
+        )
     if summary.violations.mean > _USELESS:
         return (
             f"No policy kept the SLO of every service, and none is of use: with {summary.policy}, which missed no more "
@@ -192,7 +233,9 @@ def _cost_words(saving: SeedMean | None) -> str:
     if saving.half_width is not None and not is_shown(saving):
         return f"no difference in cost that these seeds can show ({_signed(-saving.mean, 1)} %{_spread(saving, 1)})"
     word = "less" if saving.mean > 0 else "more"
-    return f"costs {number(100.0 * abs(saving.mean), 1)} % {word}{_bracketed(saving, 1)}"
+    return (
+        f"costs {number(100.0 * abs(saving.mean), 1)} % {word}{_bracketed(saving, 1)}"
+    )
 
 
 def _gain_words(gain: SeedMean) -> str:
@@ -211,7 +254,11 @@ def _is_nothing(difference: SeedMean) -> bool:
 
 
 def _bracketed(value: SeedMean, digits: int) -> str:
-    return "" if value.half_width is None else f" ({_spread(value, digits).strip()} points)"
+    return (
+        ""
+        if value.half_width is None
+        else f" ({_spread(value, digits).strip()} points)"
+    )
 
 
 def _spread(value: SeedMean, digits: int) -> str:

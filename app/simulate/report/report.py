@@ -49,7 +49,11 @@ class TaskSummary:
 def violations(run: RunResult) -> float:
     """Share of all judged requests that were late, rejected or wait though they are late; 0 where there are none."""
     judged = sum(service.judged for service in run.services)
-    return 1.0 - sum(service.in_slo for service in run.services) / judged if judged else 0.0
+    return (
+        1.0 - sum(service.in_slo for service in run.services) / judged
+        if judged
+        else 0.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +96,26 @@ class SimulationReport:
 
 
 def make_report(
-    scenario: SimulationScenario, outcomes: Iterable[RunResult | FailedRun], *, notes: Sequence[str] = ()
+    scenario: SimulationScenario,
+    outcomes: Iterable[RunResult | FailedRun],
+    *,
+    notes: Sequence[str] = (),
 ) -> SimulationReport:
     """The report of these runs, which may be less than the scenario asks for; its policies in the scenario's order."""
     known = tuple(outcomes)
     done = tuple(run for run in known if isinstance(run, RunResult))
     found = {run.policy for run in done}
     listed = (run.label for run in scenario.spec.policies)
-    names = dict.fromkeys((*(label for label in listed if label in found), *(run.policy for run in done)))
+    names = dict.fromkeys(
+        (*(label for label in listed if label in found), *(run.policy for run in done))
+    )
     return SimulationReport(
         scenario=scenario.model_dump(mode="json"),
         runs=done,
-        policies=tuple(_summary(name, [run for run in done if run.policy == name]) for name in names),
+        policies=tuple(
+            _summary(name, [run for run in done if run.policy == name])
+            for name in names
+        ),
         failed=tuple(run for run in known if isinstance(run, FailedRun)),
         notes=tuple(notes),
     )
@@ -118,12 +130,22 @@ def seeds_note(report: SimulationReport, policy: str) -> str:
 
 def report_to_json(report: SimulationReport) -> bytes:
     """As a file. Equal scenarios give equal bytes but for `seconds`, how long each run's decisions took."""
-    bare = replace(report, runs=tuple(replace(run, decision_seconds=()) for run in report.runs))
+    bare = replace(
+        report, runs=tuple(replace(run, decision_seconds=()) for run in report.runs)
+    )
     document = msgspec.to_builtins(bare)
     for run in document["runs"]:
         del run["decision_seconds"]
-    seconds = [{"policy": run.policy, "seed": run.seed, "decisions": run.decision_seconds} for run in report.runs]
-    return msgspec.json.format(msgspec.json.encode({**document, "seconds": seconds}), indent=1) + b"\n"
+    seconds = [
+        {"policy": run.policy, "seed": run.seed, "decisions": run.decision_seconds}
+        for run in report.runs
+    ]
+    return (
+        msgspec.json.format(
+            msgspec.json.encode({**document, "seconds": seconds}), indent=1
+        )
+        + b"\n"
+    )
 
 
 def estimate(values: Sequence[float]) -> SeedMean:
@@ -131,7 +153,9 @@ def estimate(values: Sequence[float]) -> SeedMean:
     if len(values) < 2:
         return SeedMean(mean=values[0], half_width=None)
     factor = float(stdtrit(len(values) - 1, 0.5 + CONFIDENCE / 2.0))
-    return SeedMean(mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values)))
+    return SeedMean(
+        mean=fmean(values), half_width=factor * stdev(values) / math.sqrt(len(values))
+    )
 
 
 def _summary(policy: str, runs: Sequence[RunResult]) -> PolicySummary:
@@ -166,11 +190,19 @@ def _service(runs: Sequence[RunResult], place: int) -> ServiceSummary:
 
 def _tasks(runs: Sequence[RunResult]) -> TaskSummary:
     return TaskSummary(
-        finished=estimate([fmean(task.finished_s is not None for task in run.tasks) for run in runs]),
-        completion_s=_where_known([_mean(task.completion_s for task in run.tasks) for run in runs]),
-        in_time=_where_known([_mean(task.is_in_time for task in run.tasks) for run in runs]),
+        finished=estimate(
+            [fmean(task.finished_s is not None for task in run.tasks) for run in runs]
+        ),
+        completion_s=_where_known(
+            [_mean(task.completion_s for task in run.tasks) for run in runs]
+        ),
+        in_time=_where_known(
+            [_mean(task.is_in_time for task in run.tasks) for run in runs]
+        ),
         undecided=estimate([sum(map(_is_undecided, run.tasks)) for run in runs]),
-        work_gpu_hours=estimate([sum(task.counted_gpu_hours for task in run.tasks) for run in runs]),
+        work_gpu_hours=estimate(
+            [sum(task.counted_gpu_hours for task in run.tasks) for run in runs]
+        ),
         cost_usd=estimate([run.tasks_usd for run in runs]),
     )
 
@@ -185,7 +217,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _worst(run: RunResult) -> float | None:
-    return min((each.attainment for each in run.services if each.attainment is not None), default=None)
+    return min(
+        (each.attainment for each in run.services if each.attainment is not None),
+        default=None,
+    )
 
 
 def _where_known(values: Sequence[float | None]) -> SeedMean | None:

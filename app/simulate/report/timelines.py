@@ -13,21 +13,34 @@ Course = list[float | None]
 """A value for each point in time; None where nothing is known."""
 
 
-def mean_course(runs: Sequence[RunResult], values: Callable[[RunSeries], Sequence[float | None]]) -> Course:
+def mean_course(
+    runs: Sequence[RunResult], values: Callable[[RunSeries], Sequence[float | None]]
+) -> Course:
     """Means over the runs that know a value at that step, thinned."""
-    return thinned([mean_known(step) for step in zip(*(values(run.series) for run in runs), strict=True)])
+    return thinned(
+        [
+            mean_known(step)
+            for step in zip(*(values(run.series) for run in runs), strict=True)
+        ]
+    )
 
 
 def thinned(values: Sequence[float | None]) -> Course:
     """At most MAX_POINTS values: means of as many neighbouring steps as it takes."""
     size = _steps_per_point(len(values))
-    return [mean_known(values[begin : begin + size]) for begin in range(0, len(values), size)]
+    return [
+        mean_known(values[begin : begin + size])
+        for begin in range(0, len(values), size)
+    ]
 
 
 def point_times_s(steps: int, step_s: float, *, first_s: float) -> list[float]:
     """The middle of what each point of a thinned course stands for; `first_s`: where the first step begins."""
     size = _steps_per_point(steps)
-    return [first_s + step_s * (begin + min(begin + size, steps)) / 2.0 for begin in range(0, steps, size)]
+    return [
+        first_s + step_s * (begin + min(begin + size, steps)) / 2.0
+        for begin in range(0, steps, size)
+    ]
 
 
 def mean_known(values: Sequence[float | None]) -> float | None:

@@ -3,9 +3,21 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.api.decisions.simulation_views import MAX_POLICIES, MAX_SEEDS, MAX_TEXT, ExampleView, SimulationRequest
+from app.api.decisions.simulation_views import (
+    MAX_POLICIES,
+    MAX_SEEDS,
+    MAX_TEXT,
+    ExampleView,
+    SimulationRequest,
+)
 from app.base.errors import InvalidRequest
-from app.base.yaml_lines import Document, FieldPath, dotted, line_of_alias, read_documents
+from app.base.yaml_lines import (
+    Document,
+    FieldPath,
+    dotted,
+    line_of_alias,
+    read_documents,
+)
 from app.db.decisions.simulations import NewSimulation
 from app.simulate.requests.examples import Example, find_example, load_examples
 from app.simulate.scenario.checks import Complaint
@@ -52,7 +64,9 @@ class ScenarioIntake:
         """What is to be run. Raises InvalidRequest, which names every field that is wrong."""
         document = _document(wanted)
         value = _with_choices(document.value, wanted)
-        found = tuple(_oversized(value)) or scenario_of(value, lambda scenario: _refused(scenario, wanted))
+        found = tuple(_oversized(value)) or scenario_of(
+            value, lambda scenario: _refused(scenario, wanted)
+        )
         if not isinstance(found, SimulationScenario):
             raise _refusal(found, document, wanted)
         spec = found.spec
@@ -93,7 +107,10 @@ def _parsed(text: str) -> Document:
     if complaints:
         raise InvalidRequest("; ".join(complaints[:MAX_COMPLAINTS]), field="scenario")
     if len(documents) != 1:
-        raise InvalidRequest(f"holds {len(documents) or 'no'} documents; a scenario is one", field="scenario")
+        raise InvalidRequest(
+            f"holds {len(documents) or 'no'} documents; a scenario is one",
+            field="scenario",
+        )
     return documents[0]
 
 
@@ -131,7 +148,10 @@ def _oversized(value: object) -> Iterator[tuple[FieldPath, str]]:
     fleet = spec.get("fleet") if isinstance(spec, dict) else None
     gpus = sum(map(_gpus, fleet)) if isinstance(fleet, list) else 0
     if gpus > MAX_GPUS:
-        yield ("spec", "fleet"), f"has {gpus:,} GPUs; at most {MAX_GPUS} are simulated here; {_REMEDY}"
+        yield (
+            ("spec", "fleet"),
+            f"has {gpus:,} GPUs; at most {MAX_GPUS} are simulated here; {_REMEDY}",
+        )
 
 
 def _gpus(pool: object) -> int:
@@ -140,7 +160,9 @@ def _gpus(pool: object) -> int:
     return 0 if found is None else found.nodes * found.gpus_per_node
 
 
-def _refused(scenario: SimulationScenario, wanted: SimulationRequest) -> Iterator[Complaint]:
+def _refused(
+    scenario: SimulationScenario, wanted: SimulationRequest
+) -> Iterator[Complaint]:
     """What `plimsoll simulate` would do, and this does not."""
     spec = scenario.spec
     for path, words, found, most in (
@@ -148,11 +170,24 @@ def _refused(scenario: SimulationScenario, wanted: SimulationRequest) -> Iterato
         (("seeds",), "seeds", len(spec.seeds), MAX_SEEDS),
         (("duration_s",), "seconds", spec.duration_s, MAX_DURATION_S),
         (("services",), "services", len(spec.services), MAX_SERVICES),
-        (("tasks",), "tasks", len(spec.tasks) + sum(each.most for each in spec.task_lists), MAX_TASKS),
-        (("step_s",), "steps of the time series", spec.duration_s / spec.step_s, MAX_STEPS),
+        (
+            ("tasks",),
+            "tasks",
+            len(spec.tasks) + sum(each.most for each in spec.task_lists),
+            MAX_TASKS,
+        ),
+        (
+            ("step_s",),
+            "steps of the time series",
+            spec.duration_s / spec.step_s,
+            MAX_STEPS,
+        ),
     ):
         if found > most:
-            yield path, f"come to {found:,.0f} {words}; at most {most:,.0f} are simulated here; {_REMEDY}"
+            yield (
+                path,
+                f"come to {found:,.0f} {words}; at most {most:,.0f} are simulated here; {_REMEDY}",
+            )
     if wanted.example is None and any(files_of(spec)):
         yield from _files(spec)
 
@@ -169,7 +204,9 @@ def _files(spec: ScenarioSpec) -> Iterator[Complaint]:
         yield ("task_lists", place, "file"), words
 
 
-def _refusal(found: Complaints, document: Document, wanted: SimulationRequest) -> InvalidRequest:
+def _refusal(
+    found: Complaints, document: Document, wanted: SimulationRequest
+) -> InvalidRequest:
     """All that is wrong, each with its field in the request, and its line where the scenario came as text."""
     is_text = isinstance(wanted.scenario, str)
     told: dict[tuple[str, str], None] = {}
@@ -184,7 +221,9 @@ def _refusal(found: Complaints, document: Document, wanted: SimulationRequest) -
 
 def _own_field(path: FieldPath, wanted: SimulationRequest) -> str | None:
     """The request's own field that a complaint is about; None: the scenario's."""
-    names: Mapping[str, object] = {name: getattr(wanted, name) for name in ("policies", "seeds", "duration_s")}
+    names: Mapping[str, object] = {
+        name: getattr(wanted, name) for name in ("policies", "seeds", "duration_s")
+    }
     if len(path) > 1 and path[0] == "spec" and names.get(str(path[1])) is not None:
         is_entry = len(path) > 2 and isinstance(path[2], int)
         return f"{path[1]}[{path[2]}]" if is_entry else str(path[1])

@@ -41,7 +41,9 @@ def find_example(name: str) -> Example:
     """One of them. Raises InvalidRequest, which names all."""
     known = {example.name: example for example in load_examples()}
     if name not in known:
-        raise InvalidRequest(no_such("shipped scenario", name, list(known)), field="example")
+        raise InvalidRequest(
+            no_such("shipped scenario", name, list(known)), field="example"
+        )
     return known[name]
 
 
@@ -53,7 +55,9 @@ def _read(file: Path) -> Example | None:
         return None
     scenario = scenario_of(value, partial(unusable_files, folder=file.parent))
     assert isinstance(scenario, SimulationScenario), f"{file}: {scenario}"
-    return Example(name=file.stem, title=_title(text), document=value, scenario=scenario)
+    return Example(
+        name=file.stem, title=_title(text), document=value, scenario=scenario
+    )
 
 
 def _title(text: str) -> str:

@@ -42,7 +42,9 @@ def work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     pipe.send(run_simulation(document, folder, pipe.send))
 
 
-def run_simulation(document: Mapping[str, Json], folder: Path, tell: Callable[[float], None]) -> Reports | str:
+def run_simulation(
+    document: Mapping[str, Json], folder: Path, tell: Callable[[float], None]
+) -> Reports | str:
     """What a scenario's runs come to, or why there is nothing to report; files are looked for in the folder."""
     scenario = SimulationScenario.model_validate(document)
     try:
@@ -50,7 +52,9 @@ def run_simulation(document: Mapping[str, Json], folder: Path, tell: Callable[[f
         notes = check(jobs[0])
     except (CatalogueError, InvalidRequest) as error:
         return str(error)
-    outcomes = simulate_all(jobs, run_here, _Watch(len(jobs), scenario.spec.duration_s, tell))
+    outcomes = simulate_all(
+        jobs, run_here, _Watch(len(jobs), scenario.spec.duration_s, tell)
+    )
     report = make_report(scenario, outcomes, notes=notes)
     if not report.runs:
         return f"no run was done: {report.failed[0]}"
@@ -66,8 +70,14 @@ def run_simulation(document: Mapping[str, Json], folder: Path, tell: Callable[[f
 class _Watch:
     """Tells how much of the simulated time of all runs has passed."""
 
-    def __init__(self, runs: int, duration_s: float, tell: Callable[[float], None]) -> None:
-        self._whole_s, self._duration_s, self._tell = runs * duration_s, duration_s, tell
+    def __init__(
+        self, runs: int, duration_s: float, tell: Callable[[float], None]
+    ) -> None:
+        self._whole_s, self._duration_s, self._tell = (
+            runs * duration_s,
+            duration_s,
+            tell,
+        )
         self._told = 0.0
 
     def passed(self, place: int, simulated_s: float) -> None:

@@ -60,9 +60,19 @@ class SimulationRunner:
     """Looks for work for as long as the API runs."""
 
     def __init__(
-        self, engine: Engine, clock: ControlClock, *, pace: RunnerPeriods | None = None, body: Body = work
+        self,
+        engine: Engine,
+        clock: ControlClock,
+        *,
+        pace: RunnerPeriods | None = None,
+        body: Body = work,
     ) -> None:
-        self._engine, self._clock, self._pace, self._body = engine, clock, pace or RunnerPeriods(), body
+        self._engine, self._clock, self._pace, self._body = (
+            engine,
+            clock,
+            pace or RunnerPeriods(),
+            body,
+        )
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._task: asyncio.Task[None] | None = None
 
@@ -100,13 +110,17 @@ class SimulationRunner:
             if not await simulations.is_work(connection):
                 return False
             lease_s = self._pace.lease_s
-            claimed = await simulations.claim(connection, self._name, lease_s=lease_s, at=self._clock.now())
+            claimed = await simulations.claim(
+                connection, self._name, lease_s=lease_s, at=self._clock.now()
+            )
         if claimed is None:
             return False
         outcome = await self._outcome(claimed)
         if outcome is not None:
             async with transaction(self._engine) as connection:
-                await simulations.finish(connection, claimed.id, self._name, outcome, at=self._clock.now())
+                await simulations.finish(
+                    connection, claimed.id, self._name, outcome, at=self._clock.now()
+                )
         return True
 
     async def _outcome(self, claimed: Claimed) -> Reports | str | None:
@@ -122,7 +136,10 @@ class SimulationRunner:
             return f"it was ended after {minutes:g} min; ask for a shorter one, or run it by `plimsoll simulate`"
 
     async def _followed(
-        self, claimed: Claimed, pipe: Connection, process: multiprocessing.process.BaseProcess
+        self,
+        claimed: Claimed,
+        pipe: Connection,
+        process: multiprocessing.process.BaseProcess,
     ) -> Reports | str | None:
         loop = asyncio.get_running_loop()
         progress, due_s = 0.0, loop.time() + self._pace.beat_s
@@ -142,17 +159,30 @@ class SimulationRunner:
         lease_s = self._pace.lease_s
         try:
             async with transaction(self._engine) as connection:
-                return await simulations.renew(connection, claimed.id, self._name, progress=progress, lease_s=lease_s)
+                return await simulations.renew(
+                    connection,
+                    claimed.id,
+                    self._name,
+                    progress=progress,
+                    lease_s=lease_s,
+                )
         except Unavailable:
             return True
 
 
 @asynccontextmanager
-async def _process(body: Body, document: Json) -> AsyncIterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
+async def _process(
+    body: Body, document: Json
+) -> AsyncIterator[tuple[Connection, multiprocessing.process.BaseProcess]]:
     """The process and the pipe that it tells by; nothing is left of it afterwards."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_main, args=(theirs, body, folder()), daemon=True, name="plimsoll-simulation")
+    process = context.Process(
+        target=_main,
+        args=(theirs, body, folder()),
+        daemon=True,
+        name="plimsoll-simulation",
+    )
     process.start()
     theirs.close()
     # By the pipe, in a thread: a long scenario is taken only seconds after the start, and by a process that dies never.
@@ -198,7 +228,9 @@ def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess) -> 
 
 def _death(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
-        return "its process was killed, perhaps for want of memory; ask for a smaller one"
+        return (
+            "its process was killed, perhaps for want of memory; ask for a smaller one"
+        )
     if exit_code < 0:
         return f"its process was ended by {signal.Signals(-exit_code).name}; ask again"
     return f"its process ended by itself with exit code {exit_code}; the control plane's log has more"

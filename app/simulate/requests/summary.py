@@ -1,10 +1,20 @@
 """What a simulation came to, in the figures that `plimsoll simulate` prints."""
 
-from app.api.decisions.simulation_views import FigureView, PolicyFiguresView, ServiceFiguresView, SimulationSummaryView
+from app.api.decisions.simulation_views import (
+    FigureView,
+    PolicyFiguresView,
+    ServiceFiguresView,
+    SimulationSummaryView,
+)
 from app.simulate.figures import SeedMean, estimate_words, share_words
 from app.simulate.report.compare import missed
 from app.simulate.report.html_words import headline
-from app.simulate.report.report import PolicySummary, ServiceSummary, SimulationReport, seeds_note
+from app.simulate.report.report import (
+    PolicySummary,
+    ServiceSummary,
+    SimulationReport,
+    seeds_note,
+)
 from app.simulate.scenario.scenario import ScenarioSpec
 
 
@@ -27,7 +37,9 @@ def _policy(report: SimulationReport, summary: PolicySummary) -> PolicyFiguresVi
         gpu_hours=_figure(summary.gpu_hours),
         energy_kwh=_figure(summary.energy_kwh),
         violations=_share(summary.violations),
-        worst_attainment=None if summary.worst_attainment is None else _share(summary.worst_attainment),
+        worst_attainment=None
+        if summary.worst_attainment is None
+        else _share(summary.worst_attainment),
         replicas_started=_figure(summary.replicas_started, digits=0),
         misses=list(missed(report, summary)),
         services=[_service(each) for each in summary.services],
@@ -44,8 +56,14 @@ def _service(summary: ServiceSummary) -> ServiceFiguresView:
 
 
 def _figure(value: SeedMean, *, digits: int | None = None) -> FigureView:
-    return FigureView(mean=value.mean, half_width=value.half_width, words=estimate_words(value, digits=digits))
+    return FigureView(
+        mean=value.mean,
+        half_width=value.half_width,
+        words=estimate_words(value, digits=digits),
+    )
 
 
 def _share(value: SeedMean) -> FigureView:
-    return FigureView(mean=value.mean, half_width=value.half_width, words=share_words(value, digits=2))
+    return FigureView(
+        mean=value.mean, half_width=value.half_width, words=share_words(value, digits=2)
+    )

@@ -47,7 +47,12 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
             _charge(gpu, types[gpu.gpu_type], hours, whole, memory)
             if not gpu.replicas:
                 _charge_tasks(gpu, types[gpu.gpu_type], hours, tasks)
-    return Bill(whole_gpu_usd=dict(whole), memory_usd=dict(memory), gpu_hours=dict(gpu_hours), tasks_usd=dict(tasks))
+    return Bill(
+        whole_gpu_usd=dict(whole),
+        memory_usd=dict(memory),
+        gpu_hours=dict(gpu_hours),
+        tasks_usd=dict(tasks),
+    )
 
 
 def sum_bills(bills: Sequence[Bill]) -> Bill:
@@ -75,7 +80,13 @@ def _sum(parts: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
     return dict(total)
 
 
-def _charge(gpu: BoundGpu, gpu_type: GpuType, hours: float, whole: dict[str, float], memory: dict[str, float]) -> None:
+def _charge(
+    gpu: BoundGpu,
+    gpu_type: GpuType,
+    hours: float,
+    whole: dict[str, float],
+    memory: dict[str, float],
+) -> None:
     price_usd = gpu_type.price_usd_per_hour * hours
     used_percent = sum(replica.sm_percent for replica in gpu.replicas)
     for replica in gpu.replicas:
@@ -83,11 +94,15 @@ def _charge(gpu: BoundGpu, gpu_type: GpuType, hours: float, whole: dict[str, flo
         memory[replica.service] += price_usd * replica.memory_mib / gpu_type.memory_mib
 
 
-def _charge_tasks(gpu: BoundGpu, gpu_type: GpuType, hours: float, tasks: dict[str, float]) -> None:
+def _charge_tasks(
+    gpu: BoundGpu, gpu_type: GpuType, hours: float, tasks: dict[str, float]
+) -> None:
     """Swapped out tasks count as well: it is for them that the GPU is kept."""
     total_percent = sum(task.sm_percent for task in gpu.tasks)
     for task in gpu.tasks:
-        tasks[task.name] += gpu_type.price_usd_per_hour * hours * task.sm_percent / total_percent
+        tasks[task.name] += (
+            gpu_type.price_usd_per_hour * hours * task.sm_percent / total_percent
+        )
 
 
 def hourly_cost_usd(plan: BoundPlan | None, gpu_types: Iterable[GpuType]) -> float:

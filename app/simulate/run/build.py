@@ -22,7 +22,14 @@ from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.run.planned_world import PlannedWorld
-from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, ServiceLoad, SimulatedService, TraceRef
+from app.simulate.scenario.parts import (
+    FaultSpec,
+    NodePool,
+    PolicyRun,
+    ServiceLoad,
+    SimulatedService,
+    TraceRef,
+)
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from app.simulate.scenario.tasks import works_of
 from app.simulate.traces.files import read_trace
@@ -47,9 +54,15 @@ def shipped_catalogue(scenario: SimulationScenario) -> Catalogue:
     gpu_types = sorted({pool.gpu_type for pool in scenario.spec.fleet})
     works = works_of(scenario.spec)
     services = scenario.spec.services
-    served = {name for each in services for name in (each.network, *(one.network for one in each.variants))}
+    served = {
+        name
+        for each in services
+        for name in (each.network, *(one.network for one in each.variants))
+    }
     networks = sorted(served | {work.network for _, work, _ in works})
-    return Catalogue(gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types))
+    return Catalogue(
+        gpu_types=load_gpu_types(gpu_types), points=load_profiles(networks, gpu_types)
+    )
 
 
 def make_world(scenario: SimulationScenario, catalogue: Catalogue) -> SimulatedWorld:
@@ -60,7 +73,12 @@ def make_world(scenario: SimulationScenario, catalogue: Catalogue) -> SimulatedW
 
 
 def make_cluster(
-    scenario: SimulationScenario, run: PolicyRun, seed: int, *, catalogue: Catalogue, folder: Path
+    scenario: SimulationScenario,
+    run: PolicyRun,
+    seed: int,
+    *,
+    catalogue: Catalogue,
+    folder: Path,
 ) -> ClusterPlan:
     """The cluster under one policy; `folder`: where the scenario's traces are looked for.
 
@@ -68,9 +86,15 @@ def make_cluster(
     """
     spec = scenario.spec
     types = {gpu_type.name: gpu_type for gpu_type in catalogue.gpu_types}
-    settings = to_settings(manifests.PolicyManifest(metadata=scenario.metadata, spec=loop_of(spec, run)))
+    settings = to_settings(
+        manifests.PolicyManifest(metadata=scenario.metadata, spec=loop_of(spec, run))
+    )
     return ClusterPlan(
-        nodes=tuple(node for pool in spec.fleet for node in _nodes(pool, types[pool.gpu_type], run.launch_s)),
+        nodes=tuple(
+            node
+            for pool in spec.fleet
+            for node in _nodes(pool, types[pool.gpu_type], run.launch_s)
+        ),
         gpu_types=catalogue.gpu_types,
         points=catalogue.points,
         services=tuple(to_service(_manifest(service)) for service in spec.services),
@@ -81,8 +105,14 @@ def make_cluster(
     )
 
 
-def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[SimulatedNodeSpec]:
-    gpu = GpuSpec(gpu_type=gpu_type.name, memory_mib=gpu_type.memory_mib, max_clock_mhz=gpu_type.clocks_mhz[-1])
+def _nodes(
+    pool: NodePool, gpu_type: GpuType, launch_s: float | None
+) -> list[SimulatedNodeSpec]:
+    gpu = GpuSpec(
+        gpu_type=gpu_type.name,
+        memory_mib=gpu_type.memory_mib,
+        max_clock_mhz=gpu_type.clocks_mhz[-1],
+    )
     return [
         SimulatedNodeSpec(
             name=f"{pool.name}-{number}",
@@ -95,8 +125,12 @@ def _nodes(pool: NodePool, gpu_type: GpuType, launch_s: float | None) -> list[Si
 
 def _manifest(service: SimulatedService) -> manifests.ServiceManifest:
     spec = {name: getattr(service, name) for name in manifests.ServiceSpec.model_fields}
-    metadata = manifests.Metadata(name=service.name, project=service.project, labels=service.labels)
-    return manifests.ServiceManifest(metadata=metadata, spec=manifests.ServiceSpec(**spec))
+    metadata = manifests.Metadata(
+        name=service.name, project=service.project, labels=service.labels
+    )
+    return manifests.ServiceManifest(
+        metadata=metadata, spec=manifests.ServiceSpec(**spec)
+    )
 
 
 def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
@@ -105,12 +139,22 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
     return Course(
         loads={
             name: _checked(
-                name, load.ArrivalProcess(shape=_shape(entry, folder), duration_s=duration_s, seed=seed, stream=stream)
+                name,
+                load.ArrivalProcess(
+                    shape=_shape(entry, folder),
+                    duration_s=duration_s,
+                    seed=seed,
+                    stream=stream,
+                ),
             )
             for stream, (name, entry) in enumerate(sorted(services.items()))
             if entry.clients is None
         },
-        clients={name: _clients(entry, duration_s) for name, entry in services.items() if entry.clients is not None},
+        clients={
+            name: _clients(entry, duration_s)
+            for name, entry in services.items()
+            if entry.clients is not None
+        },
         seed=seed,
         faults=tuple(_fault(fault) for fault in scenario.spec.faults),
     )
@@ -132,7 +176,8 @@ def _shape(entry: ServiceLoad, folder: Path) -> Shape:
         return trace_shape(entry.trace, folder)
     if entry.levels is not None:
         return modulation.Modulation(
-            levels_rps=tuple(entry.levels.rates_rps), mean_stays_s=tuple(entry.levels.mean_stays_s)
+            levels_rps=tuple(entry.levels.rates_rps),
+            mean_stays_s=tuple(entry.levels.mean_stays_s),
         )
     day = entry.day.model_dump() if entry.day else {}
     return load.LoadShape(
@@ -149,11 +194,17 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     shape = _read(folder / ref.file).shape(ref.column)
     begin = round(ref.start_s / shape.step_s)
     if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
-        raise InvalidRequest(f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s")
+        raise InvalidRequest(
+            f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s"
+        )
     if begin >= len(shape.rates_rps):
         end_s = len(shape.rates_rps) * shape.step_s
-        raise InvalidRequest(f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s")
-    return TraceShape(rates_rps=shape.rates_rps[begin:] * ref.scale, step_s=shape.step_s)
+        raise InvalidRequest(
+            f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s"
+        )
+    return TraceShape(
+        rates_rps=shape.rates_rps[begin:] * ref.scale, step_s=shape.step_s
+    )
 
 
 @lru_cache(maxsize=16)
@@ -182,4 +233,8 @@ def _fault(fault: FaultSpec) -> Fault:
 
 def true_rates(plan: ClusterPlan) -> Mapping[str, load.ArrivalProcess]:
     """The loads by service, for whoever may know them."""
-    return {name: source for name, source in plan.scenario.loads.items() if isinstance(source, load.ArrivalProcess)}
+    return {
+        name: source
+        for name, source in plan.scenario.loads.items()
+        if isinstance(source, load.ArrivalProcess)
+    }

@@ -42,17 +42,27 @@ def read_grid_intensity(path: Path) -> GridIntensity:
         try:
             points.append((float(cells[when]) * _UNITS_S[unit], float(cells[what])))
         except ValueError:
-            raise refusal(f"{unit} and {_VALUE} must be numbers", file=f"{rows.file}:{line}") from None
+            raise refusal(
+                f"{unit} and {_VALUE} must be numbers", file=f"{rows.file}:{line}"
+            ) from None
     if any(not later > earlier for (earlier, _), (later, _) in pairwise(points)):
         raise refusal(f"{unit} must grow from row to row", file=rows.file)
     if any(not 0.0 <= value <= MAX_G_PER_KWH for _, value in points):
-        raise refusal(f"{_VALUE} must be from 0 to {MAX_G_PER_KWH:,.0f}", file=rows.file)
-    return GridIntensity(starts_s=tuple(at for at, _ in points), g_per_kwh=tuple(value for _, value in points))
+        raise refusal(
+            f"{_VALUE} must be from 0 to {MAX_G_PER_KWH:,.0f}", file=rows.file
+        )
+    return GridIntensity(
+        starts_s=tuple(at for at, _ in points),
+        g_per_kwh=tuple(value for _, value in points),
+    )
 
 
 def _check_header(place: str, names: Sequence[str]) -> None:
     if _VALUE not in names or not any(unit in names for unit in _UNITS_S):
-        raise InvalidRequest(f"has not the columns second or hour, and {_VALUE}; give it both", field=place)
+        raise InvalidRequest(
+            f"has not the columns second or hour, and {_VALUE}; give it both",
+            field=place,
+        )
 
 
 def _unit(names: Sequence[str]) -> str:

@@ -79,7 +79,9 @@ class ClosedLoop:
     ) -> None:
         self.clock = clock
         self.store = make_store(plan, clock)
-        self.cluster = SimulatedCluster(plan.nodes, plan.scenario, world=world, clock=clock)
+        self.cluster = SimulatedCluster(
+            plan.nodes, plan.scenario, world=world, clock=clock
+        )
         self.loop = Loop(
             store=self.store,
             solver=solver,
@@ -104,7 +106,13 @@ class ClosedLoop:
         until_s = self.clock.now_s() + seconds
         while (now_s := self.clock.now_s()) < until_s:
             launches_s = self.cluster.next_launches_s()
-            due_s = min([until_s, *(agent.next_govern_s for agent in self.agents), *launches_s.values()])
+            due_s = min(
+                [
+                    until_s,
+                    *(agent.next_govern_s for agent in self.agents),
+                    *launches_s.values(),
+                ]
+            )
             await self.clock.sleep(max(due_s - now_s, min(_TICK_S, until_s - now_s)))
             await self._govern()
             for agent in self.agents:
@@ -150,17 +158,29 @@ class ClosedLoop:
         result = await self.store.ingest((observation,), self.clock.now())
         return SyncReply(
             boot=observation.boot,
-            acknowledged=result.acknowledged.get((observation.node, observation.boot), 0),
+            acknowledged=result.acknowledged.get(
+                (observation.node, observation.boot), 0
+            ),
             server_time_s=self.clock.now_s(),
-            command=await self.store.command_for(observation.node, observation.generation),
+            command=await self.store.command_for(
+                observation.node, observation.generation
+            ),
         )
 
     def _make_agent(self, node: str, plan: ClusterPlan) -> NodeAgent:
         return NodeAgent(
-            AgentSettings(node=node, boot="simulated", period_s=plan.agent_period_s, handover_s=plan.handover_s),
+            AgentSettings(
+                node=node,
+                boot="simulated",
+                period_s=plan.agent_period_s,
+                handover_s=plan.handover_s,
+            ),
             SimulatedDevice(self.cluster, node),
             transport=DirectTransport(
-                self._sync, is_lost=lambda told: self.cluster.is_lost(node, told.window_start_s + told.window_s)
+                self._sync,
+                is_lost=lambda told: self.cluster.is_lost(
+                    node, told.window_start_s + told.window_s
+                ),
             ),
             clock=self.clock,
             ledger=Ledger(None),
@@ -183,7 +203,12 @@ def make_store(plan: ClusterPlan, clock: ControlClock) -> MemoryStore:
 def gpus_of(spec: SimulatedNodeSpec) -> Sequence[Gpu]:
     """The GPUs of a simulated node as the control plane knows them."""
     return [
-        Gpu(id=gpu_id(spec.name, index), node=NodeId(spec.name), gpu_type=gpu.gpu_type, index=index)
+        Gpu(
+            id=gpu_id(spec.name, index),
+            node=NodeId(spec.name),
+            gpu_type=gpu.gpu_type,
+            index=index,
+        )
         for index, gpu in enumerate(spec.gpus)
     ]
 
@@ -192,7 +217,9 @@ def gpus_of(spec: SimulatedNodeSpec) -> Sequence[Gpu]:
 class RememberedForecast:
     """Makes the demands of one snapshot after the other; reserves are renewed every REJUDGE_S."""
 
-    _windows: dict[str, deque[ServiceWindow]] = field(default_factory=lambda: defaultdict(deque))
+    _windows: dict[str, deque[ServiceWindow]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
     _reserves_rps: dict[str, float] = field(default_factory=dict)
     _judged_s: float | None = None
 

@@ -32,7 +32,9 @@ def with_true_times(points: OperatingPoints, world: SimulatedWorld) -> Operating
     return replace(points, rows=tuple(map(true_row, points.rows)))
 
 
-def foreseen(plan: ClusterPlan, begun_s: float, foresight_s: float | None) -> Callable[[Snapshot], tuple[Demand, ...]]:
+def foreseen(
+    plan: ClusterPlan, begun_s: float, foresight_s: float | None
+) -> Callable[[Snapshot], tuple[Demand, ...]]:
     """Demands from the true rates: the highest second of the next `foresight_s`.
 
     None: until what the next decision starts is ready.
@@ -50,7 +52,9 @@ def foreseen(plan: ClusterPlan, begun_s: float, foresight_s: float | None) -> Ca
                 arrival_rate_rps=float(loads[service.name][now:until].max(initial=0.0)),
                 method="clairvoyant",
             )
-            for service in sorted(snapshot.state.services, key=lambda service: service.name)
+            for service in sorted(
+                snapshot.state.services, key=lambda service: service.name
+            )
         )
 
     return make_demands

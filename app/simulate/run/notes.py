@@ -11,7 +11,12 @@ from app.simulate.scenario.scenario import ScenarioSpec
 from app.simulate.scenario.tasks import TimedTask, jobs_in
 
 
-def notes_on(spec: ScenarioSpec, plan: ClusterPlan, submissions: Sequence[TimedTask], folder: Path) -> Iterator[str]:
+def notes_on(
+    spec: ScenarioSpec,
+    plan: ClusterPlan,
+    submissions: Sequence[TimedTask],
+    folder: Path,
+) -> Iterator[str]:
     """SLOs that no GPU of the fleet can keep; replicas that are ready late; traces and job lists that are cut."""
     for service in plan.services:
         reason = infeasibility(service, plan.gpu_types, plan.points)
@@ -44,9 +49,13 @@ def _ended_traces(spec: ScenarioSpec, plan: ClusterPlan) -> Iterator[str]:
             )
 
 
-def _cut_lists(spec: ScenarioSpec, submissions: Sequence[TimedTask], folder: Path) -> Iterator[str]:
+def _cut_lists(
+    spec: ScenarioSpec, submissions: Sequence[TimedTask], folder: Path
+) -> Iterator[str]:
     for entry in spec.task_lists:
         jobs = jobs_in(entry, folder)
-        taken = sum(each.task.name.rpartition("-")[0] == entry.name for each in submissions)
+        taken = sum(
+            each.task.name.rpartition("-")[0] == entry.name for each in submissions
+        )
         if taken < jobs:
             yield f"list {entry.name}: {counted(taken, 'task')} of the {counted(jobs, 'job')} in {entry.file}"

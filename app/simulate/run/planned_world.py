@@ -24,23 +24,33 @@ Key = tuple[str, str, float, int]
 class PlannedWorld:
     """A `agents.sim.pace.World` made of operating points."""
 
-    def __init__(self, gpu_types: Iterable[GpuType], points: Iterable[OperatingPoints]) -> None:
+    def __init__(
+        self, gpu_types: Iterable[GpuType], points: Iterable[OperatingPoints]
+    ) -> None:
         known = tuple(points)
         self._types: Mapping[str, GpuType] = {each.name: each for each in gpu_types}
-        self._sensitivity = {(each.network, each.gpu_type): each.sensitivity for each in known}
+        self._sensitivity = {
+            (each.network, each.gpu_type): each.sensitivity for each in known
+        }
         self._rows: dict[Key, list[OperatingPoint]] = defaultdict(list)
         for each in known:
             for row in each.rows:
-                self._rows[each.network, each.gpu_type, row.sm_percent, row.batch].append(row)
+                self._rows[
+                    each.network, each.gpu_type, row.sm_percent, row.batch
+                ].append(row)
         self._max_batch: dict[str, int] = {}
         for each in known:
             largest = max((row.batch for row in each.rows), default=0)
-            self._max_batch[each.network] = max(largest, self._max_batch.get(each.network, 0))
+            self._max_batch[each.network] = max(
+                largest, self._max_batch.get(each.network, 0)
+            )
 
     def max_batch(self, network: str) -> int:
         """Largest batch of any operating point. Raises TruthError for an unknown network."""
         if network not in self._max_batch:
-            raise TruthError(f"no operating points for network {network!r}; known: {', '.join(self._max_batch)}")
+            raise TruthError(
+                f"no operating points for network {network!r}; known: {', '.join(self._max_batch)}"
+            )
         return self._max_batch[network]
 
     def noise_cv(self, network: str) -> float:  # noqa: ARG002  nothing is uncertain here
@@ -53,12 +63,26 @@ class PlannedWorld:
         Raises TruthError where a replica runs at what is no operating point.
         """
         neighbours = [
-            self._row(other.network, placed.gpu_type, other.sm_percent, other.batch, placed.clock_mhz)
+            self._row(
+                other.network,
+                placed.gpu_type,
+                other.sm_percent,
+                other.batch,
+                placed.clock_mhz,
+            )
             for other in placed.neighbours
         ]
         whole_ms = execution_ms(
-            self._row(placed.network, placed.gpu_type, placed.sm_percent, placed.batch, placed.clock_mhz),
-            Neighbours(count=len(neighbours), pressure=sum(row.pressure for row in neighbours)),
+            self._row(
+                placed.network,
+                placed.gpu_type,
+                placed.sm_percent,
+                placed.batch,
+                placed.clock_mhz,
+            ),
+            Neighbours(
+                count=len(neighbours), pressure=sum(row.pressure for row in neighbours)
+            ),
             sensitivity=self._sensitivity[placed.network, placed.gpu_type],
             gpu_type=self._types[placed.gpu_type],
         )
@@ -68,12 +92,20 @@ class PlannedWorld:
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:  # noqa: ARG002  as for a whole batch
         """Watts of a whole batch."""
-        return self._row(placed.network, placed.gpu_type, placed.sm_percent, placed.batch, placed.clock_mhz).power_w
+        return self._row(
+            placed.network,
+            placed.gpu_type,
+            placed.sm_percent,
+            placed.batch,
+            placed.clock_mhz,
+        ).power_w
 
     def idle_w(self, gpu_type: str) -> float:
         """Watts of a GPU on which nothing executes. Raises TruthError for an unknown type."""
         if gpu_type not in self._types:
-            raise TruthError(f"no GPU type {gpu_type!r} to simulate; known: {', '.join(self._types)}")
+            raise TruthError(
+                f"no GPU type {gpu_type!r} to simulate; known: {', '.join(self._types)}"
+            )
         return self._types[gpu_type].idle_w
 
     def _row(self, network: str, gpu_type: str, *at: float) -> OperatingPoint:
@@ -84,7 +116,9 @@ class PlannedWorld:
         """
         sm_percent, batch, clock_mhz = at
         sizes = range(int(batch), self.max_batch(network) + 1)
-        found = (self._rows.get((network, gpu_type, sm_percent, size)) for size in sizes)
+        found = (
+            self._rows.get((network, gpu_type, sm_percent, size)) for size in sizes
+        )
         rows = next((rows for rows in found if rows), None)
         if rows is None:
             raise TruthError(

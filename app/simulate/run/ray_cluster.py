@@ -24,7 +24,9 @@ MISSING = "runs on a Ray cluster need the package ray; install Plimsoll with its
 class Submits(Protocol):
     """What can take a run away and bring back what became of it: an executor."""
 
-    def submit(self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /) -> "Future[Outcome]":
+    def submit(
+        self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /
+    ) -> "Future[Outcome]":
         """Begin it, now or later."""
         ...
 
@@ -52,9 +54,13 @@ class RayExecutor:
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
 
-    def submit(self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /) -> "Future[Outcome]":
+    def submit(
+        self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /
+    ) -> "Future[Outcome]":
         """Begin it when a core is free."""
-        begun: Future[Outcome] = self._ray.remote(num_cpus=1, max_retries=0)(attempt).remote(job).future()
+        begun: Future[Outcome] = (
+            self._ray.remote(num_cpus=1, max_retries=0)(attempt).remote(job).future()
+        )
         return begun
 
 
@@ -65,14 +71,19 @@ def run_with(
     executor: Submits,
 ) -> Iterator[tuple[int, Outcome]]:
     """All at once, as many at a time as there is room for. Whose process dies has failed."""
-    begun = {executor.submit(attempt_alone, _placed(job)): place for place, job in enumerate(jobs)}
+    begun = {
+        executor.submit(attempt_alone, _placed(job)): place
+        for place, job in enumerate(jobs)
+    }
     for future in as_completed(begun):
         place = begun[future]
         try:
             outcome = future.result()
         except Exception as error:
             words = f"{type(error).__name__}: {error}".splitlines()[0]
-            outcome = FailedRun(policy=jobs[place].run.label, seed=jobs[place].seed, reason=words)
+            outcome = FailedRun(
+                policy=jobs[place].run.label, seed=jobs[place].seed, reason=words
+            )
         yield place, outcome
 
 

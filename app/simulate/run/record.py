@@ -17,7 +17,14 @@ from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import Bill, Targets, make_bill, sum_bills, within
 from app.simulate.run.carbon import GridIntensity
-from app.simulate.run.results import PlanChanges, RunResult, RunSeries, ServiceResult, ServiceSeries, TaskPhase
+from app.simulate.run.results import (
+    PlanChanges,
+    RunResult,
+    RunSeries,
+    ServiceResult,
+    ServiceSeries,
+    TaskPhase,
+)
 from app.simulate.run.task_notes import UNFINISHED, TaskNotes
 from app.store.memory_store import MemoryStore
 from solvers.types.plan import BoundGpu, BoundPlan, planned_rates_rps
@@ -62,16 +69,28 @@ class Handovers:
         if target is not None and target is not self._planned:
             used = {gpu.id for gpu in target.gpus}
             before = self._planned.gpus if self._planned else ()
-            self._left = {key: gpu for key, gpu in self._left.items() if key not in used}
+            self._left = {
+                key: gpu for key, gpu in self._left.items() if key not in used
+            }
             self._left |= {gpu.id: gpu for gpu in before if gpu.id not in used}
             self._planned = target
-        self._left = {key: gpu for key, gpu in self._left.items() if _carries(self._simulated(key, gpu))}
+        self._left = {
+            key: gpu
+            for key, gpu in self._left.items()
+            if _carries(self._simulated(key, gpu))
+        }
         gpus = tuple(self._left[key] for key in sorted(self._left))
         if gpus != (self.changes[-1][1].gpus if self.changes else ()):
-            self.changes.append((at, BoundPlan(generation=0, parent=0, policy="", gpus=gpus)))
+            self.changes.append(
+                (at, BoundPlan(generation=0, parent=0, policy="", gpus=gpus))
+            )
 
     def _simulated(self, key: GpuId, gpu: BoundGpu) -> SimGpu:
-        return next(each for each in self.cluster.node(gpu.node).gpus if gpu_id(gpu.node, each.index) == key)
+        return next(
+            each
+            for each in self.cluster.node(gpu.node).gpus
+            if gpu_id(gpu.node, each.index) == key
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +125,9 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._handovers = Handovers(cluster=self.cluster)
-        self._tasks = TaskNotes(book=self.store.tasks, start=self.start, reference_ms=self.reference_ms)
+        self._tasks = TaskNotes(
+            book=self.store.tasks, start=self.start, reference_ms=self.reference_ms
+        )
 
     def look(self) -> None:
         """Something may have changed in who serves, or how tasks stand."""
@@ -116,7 +137,9 @@ class Recorder:
 
     def begin(self) -> None:
         """From now on it counts."""
-        self._before = {service.name: self.cluster.tally(service.name) for service in self.services}
+        self._before = {
+            service.name: self.cluster.tally(service.name) for service in self.services
+        }
         self._begun = self._totals()
         self._tasks.begin()
         self._energy_j, self._busy_s = self.cluster.used_energy_j, self.cluster.busy_s
@@ -125,13 +148,21 @@ class Recorder:
         """A step is over."""
         begin = self.begun_at + timedelta(seconds=self.step_s * len(self._steps))
         until = begin + timedelta(seconds=self.step_s)
-        now = {service.name: self.cluster.tally(service.name) for service in self.services}
+        now = {
+            service.name: self.cluster.tally(service.name) for service in self.services
+        }
         targets = within(self.store.pushed, begin, until)
-        handovers = make_bill(within(self._handovers.changes, begin, until), self.gpu_types, until)
+        handovers = make_bill(
+            within(self._handovers.changes, begin, until), self.gpu_types, until
+        )
         self._steps.append(
             _Step(
-                tallies={name: tally.since(self._before[name]) for name, tally in now.items()},
-                replicas={name: total.replicas for name, total in self._totals().items()},
+                tallies={
+                    name: tally.since(self._before[name]) for name, tally in now.items()
+                },
+                replicas={
+                    name: total.replicas for name, total in self._totals().items()
+                },
                 planned_rps=_mean_rates_rps(targets, until, self.step_s),
                 bill=sum_bills([make_bill(targets, self.gpu_types, until), handovers]),
                 handover_usd=handovers.total_usd,
@@ -140,7 +171,11 @@ class Recorder:
                 tasks=self._tasks.counts(),
             )
         )
-        self._before, self._energy_j, self._busy_s = now, self.cluster.used_energy_j, self.cluster.busy_s
+        self._before, self._energy_j, self._busy_s = (
+            now,
+            self.cluster.used_energy_j,
+            self.cluster.busy_s,
+        )
 
     def result(self, policy: str, seed: int) -> RunResult:
         """What the run came to. Raises LawBroken where requests were lost or invented."""
@@ -152,7 +187,10 @@ class Recorder:
             policy=policy,
             seed=seed,
             counted_s=self.step_s * len(self._steps),
-            services=tuple(self._service(service, totals[service.name], bill) for service in self.services),
+            services=tuple(
+                self._service(service, totals[service.name], bill)
+                for service in self.services
+            ),
             cost_usd=bill.total_usd,
             handover_usd=sum(step.handover_usd for step in self._steps),
             tasks_usd=sum(bill.tasks_usd.values()),
@@ -165,7 +203,11 @@ class Recorder:
             series=self._series(),
             tasks=self._tasks.results(self.clock.now()),
             carbon_g=self._carbon_g(),
-            decision_seconds=tuple(outcome.seconds["total"] for outcome in self.outcomes if outcome.state is not None),
+            decision_seconds=tuple(
+                outcome.seconds["total"]
+                for outcome in self.outcomes
+                if outcome.state is not None
+            ),
         )
 
     def _carbon_g(self) -> float | None:
@@ -174,19 +216,24 @@ class Recorder:
             return None
         first_s = (self.begun_at - self.start).total_seconds() + self.step_s / 2.0
         return sum(
-            self.grid.grams(step.energy_j, first_s + self.step_s * place) for place, step in enumerate(self._steps)
+            self.grid.grams(step.energy_j, first_s + self.step_s * place)
+            for place, step in enumerate(self._steps)
         )
 
     def _moves(self) -> PlanChanges:
         """Of the time that counts; what was in force at its beginning is no move."""
         before = [plan for at, plan in self.store.pushed if at <= self.begun_at][-1:]
         later = [plan for at, plan in self.store.pushed if at > self.begun_at]
-        return count_moves([*(before or [BoundPlan(generation=0, parent=0, policy="")]), *later])
+        return count_moves(
+            [*(before or [BoundPlan(generation=0, parent=0, policy="")]), *later]
+        )
 
     def _totals(self) -> dict[str, ServiceTotals]:
         return {total.service: total for total in self.cluster.totals()}
 
-    def _service(self, service: Service, total: ServiceTotals, bill: Bill) -> ServiceResult:
+    def _service(
+        self, service: Service, total: ServiceTotals, bill: Bill
+    ) -> ServiceResult:
         begun = self._begun[service.name]
         counted = ServiceTally()
         for step in self._steps:
@@ -204,8 +251,12 @@ class Recorder:
             queued_before=begun.queued,
             queued_after=total.queued,
             overdue=count_overdue(self.cluster, service, self.loads.get(service.name)),
-            latency_ms={name: counted.latency_ms(share) for name, share in PERCENTILES.items()},
-            worst_step=min((share for share in steps if share is not None), default=None),
+            latency_ms={
+                name: counted.latency_ms(share) for name, share in PERCENTILES.items()
+            },
+            worst_step=min(
+                (share for share in steps if share is not None), default=None
+            ),
             cost_usd=bill.whole_gpu_usd.get(service.name, 0.0),
             memory_usd=bill.memory_usd.get(service.name, 0.0),
             present_s=total.present_s - begun.present_s,
@@ -219,11 +270,21 @@ class Recorder:
             step_s=self.step_s,
             cost_usd_per_hour=[step.bill.total_usd / step_h for step in self._steps],
             power_w=[step.energy_j / self.step_s for step in self._steps],
-            gpus={name: [step.bill.gpu_hours.get(name, 0.0) / step_h for step in self._steps] for name in types},
-            services={service.name: self._service_series(service.name) for service in self.services},
+            gpus={
+                name: [
+                    step.bill.gpu_hours.get(name, 0.0) / step_h for step in self._steps
+                ]
+                for name in types
+            },
+            services={
+                service.name: self._service_series(service.name)
+                for service in self.services
+            },
             busy_gpus=[step.busy_s / self.step_s for step in self._steps],
             tasks={
-                phase: [step.tasks[phase] for step in self._steps] for phase in UNFINISHED if self.store.tasks.records
+                phase: [step.tasks[phase] for step in self._steps]
+                for phase in UNFINISHED
+                if self.store.tasks.records
             },
         )
 
@@ -248,7 +309,9 @@ def check_laws(total: ServiceTotals) -> None:
             f"rejected and {total.queued} wait"
         )
     if abs(total.present_s - total.sojourn_s) > 1e-6 * max(1.0, total.present_s):
-        raise LawBroken(f"{total.service}: {total.present_s} request-seconds present, {total.sojourn_s} spent")
+        raise LawBroken(
+            f"{total.service}: {total.present_s} request-seconds present, {total.sojourn_s} spent"
+        )
 
 
 def _attainment(tally: ServiceTally) -> float | None:
@@ -256,7 +319,9 @@ def _attainment(tally: ServiceTally) -> float | None:
     return tally.in_slo / finished if finished else None
 
 
-def _mean_rates_rps(targets: Targets, until: datetime, step_s: float) -> Mapping[str, float]:
+def _mean_rates_rps(
+    targets: Targets, until: datetime, step_s: float
+) -> Mapping[str, float]:
     """The rates that targets planned, each until the next one, as means over a step."""
     means: dict[str, float] = defaultdict(float)
     ends = [*(at for at, _ in targets), until][1:]
@@ -279,7 +344,9 @@ def count_moves(targets: Sequence[BoundPlan]) -> PlanChanges:
         started += len(new.keys() - old.keys())
         stopped += len(old.keys() - new.keys())
         batches += sum(new[each] != old[each] for each in new.keys() & old.keys())
-        clocks += sum(new_mhz[each] != old_mhz[each] for each in new_mhz.keys() & old_mhz.keys())
+        clocks += sum(
+            new_mhz[each] != old_mhz[each] for each in new_mhz.keys() & old_mhz.keys()
+        )
     return PlanChanges(
         plans=max(0, len(targets) - 1),
         replicas_started=started,
@@ -297,7 +364,9 @@ def _clocks_mhz(plan: BoundPlan) -> Mapping[str, float]:
     return {gpu.id: gpu.clock_mhz for gpu in plan.gpus}
 
 
-def count_overdue(cluster: SimulatedCluster, service: Service, source: ArrivalSource | None) -> int:
+def count_overdue(
+    cluster: SimulatedCluster, service: Service, source: ArrivalSource | None
+) -> int:
     """How many of a service's requests have waited for longer than its SLO; `source`: where they came from, if open."""
     now_s = cluster.advance()
     before_s = now_s - service.slo.latency_ms / 1000.0

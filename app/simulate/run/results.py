@@ -106,7 +106,9 @@ class TaskResult:
     @property
     def iteration_ms(self) -> float | None:
         """Mean time of an iteration while it ran; None: it did none."""
-        return 1000.0 * self.ran_s / self.done_iterations if self.done_iterations else None
+        return (
+            1000.0 * self.ran_s / self.done_iterations if self.done_iterations else None
+        )
 
     @property
     def counted_gpu_hours(self) -> float:
@@ -116,7 +118,9 @@ class TaskResult:
     @property
     def is_in_time(self) -> bool | None:
         """Whether it met its deadline; None: it has none, or time is left."""
-        if self.deadline_s is None or (self.finished_s is None and self.until_s <= self.deadline_s):
+        if self.deadline_s is None or (
+            self.finished_s is None and self.until_s <= self.deadline_s
+        ):
             return None
         return self.finished_s is not None and self.finished_s <= self.deadline_s
 

@@ -17,7 +17,11 @@ from app.simulate.run.record import Recorder
 from app.simulate.run.results import RunResult
 from app.simulate.scenario.parts import PolicyRun
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
-from app.simulate.scenario.tasks import Submissions, make_submissions, reference_times_ms
+from app.simulate.scenario.tasks import (
+    Submissions,
+    make_submissions,
+    reference_times_ms,
+)
 from app.solver.process import InlineSolver, PlanAnswer, PlanRequest
 
 _SAME_S = 1e-6
@@ -42,13 +46,19 @@ class SeriesSolver(InlineSolver):
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer. Raises SolverUnavailable."""
-        return await super().make_plan(replace(request, budget=replace(request.budget, is_series=True)))
+        return await super().make_plan(
+            replace(request, budget=replace(request.budget, is_series=True))
+        )
 
 
-def jobs_of(scenario: SimulationScenario, catalogue: Catalogue, folder: Path) -> tuple[SimulationRun, ...]:
+def jobs_of(
+    scenario: SimulationScenario, catalogue: Catalogue, folder: Path
+) -> tuple[SimulationRun, ...]:
     """Every policy with every seed, seed by seed."""
     return tuple(
-        SimulationRun(scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder)
+        SimulationRun(
+            scenario=scenario, run=run, seed=seed, catalogue=catalogue, folder=folder
+        )
         for seed in scenario.spec.seeds
         for run in scenario.spec.policies
     )
@@ -59,12 +69,16 @@ def check(job: SimulationRun) -> tuple[str, ...]:
 
     Raises InvalidRequest for what the run could not do.
     """
-    plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+    plan = make_cluster(
+        job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder
+    )
     submissions = make_submissions(job.scenario.spec, job.catalogue.points, job.folder)
     return tuple(notes_on(job.scenario.spec, plan, submissions, job.folder))
 
 
-def simulate(job: SimulationRun, *, passed: Callable[[float], None] = lambda _simulated_s: None) -> RunResult:
+def simulate(
+    job: SimulationRun, *, passed: Callable[[float], None] = lambda _simulated_s: None
+) -> RunResult:
     """Do one run, here and now; `passed` is told, now and then, how many seconds have been simulated.
 
     What would be an alarm on a real cluster is in the results, not in the log.
@@ -75,10 +89,14 @@ def simulate(job: SimulationRun, *, passed: Callable[[float], None] = lambda _si
 
 async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunResult:
     spec = job.scenario.spec
-    plan = make_cluster(job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder)
+    plan = make_cluster(
+        job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder
+    )
     world, clock = make_world(job.scenario, job.catalogue), ManualControlClock()
     if job.run.clairvoyant:
-        plan = replace(plan, points=tuple(with_true_times(points, world) for points in plan.points))
+        plan = replace(
+            plan, points=tuple(with_true_times(points, world) for points in plan.points)
+        )
     closed = ClosedLoop(
         plan,
         world=world,
@@ -89,7 +107,11 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
     closed.store.max_plans = _PLANS_KEPT
     if job.run.clairvoyant:
         closed.loop.forecast = foreseen(plan, clock.now_s(), job.run.foresight_s)
-    submissions = Submissions(make_submissions(spec, job.catalogue.points, job.folder), closed.store, clock.now())
+    submissions = Submissions(
+        make_submissions(spec, job.catalogue.points, job.folder),
+        closed.store,
+        clock.now(),
+    )
     recorder = Recorder(
         cluster=closed.cluster,
         store=closed.store,
@@ -101,7 +123,9 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         begun_at=clock.now() + timedelta(seconds=spec.warm_up_s),
         step_s=spec.step_s,
         reference_ms=reference_times_ms(spec, job.catalogue.points),
-        grid=None if spec.grid_intensity is None else read_grid_intensity(job.folder / spec.grid_intensity),
+        grid=None
+        if spec.grid_intensity is None
+        else read_grid_intensity(job.folder / spec.grid_intensity),
     )
 
     def reach(now_s: float) -> None:
@@ -113,7 +137,11 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
 
 
 async def _play(
-    closed: ClosedLoop, plan: ClusterPlan, recorder: Recorder, spec: ScenarioSpec, reach: Callable[[float], None]
+    closed: ClosedLoop,
+    plan: ClusterPlan,
+    recorder: Recorder,
+    spec: ScenarioSpec,
+    reach: Callable[[float], None],
 ) -> None:
     """Agents act every agent period, the loop every period of its own, and the recorder notes every step.
 
@@ -121,7 +149,10 @@ async def _play(
     `reach` is told every such moment before.
     """
     begun_s = closed.clock.now_s()
-    agents, ticks = _Timer(plan.agent_period_s), _Timer(plan.settings.period_s, first_s=plan.agent_period_s)
+    agents, ticks = (
+        _Timer(plan.agent_period_s),
+        _Timer(plan.settings.period_s, first_s=plan.agent_period_s),
+    )
     steps = _Timer(spec.step_s, first_s=spec.warm_up_s)
     last = round((spec.duration_s - spec.warm_up_s) / spec.step_s)
     while steps.rung <= last:

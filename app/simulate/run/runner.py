@@ -66,7 +66,9 @@ def attempt_run(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
         return FailedRun(policy=job.run.label, seed=job.seed, reason=_words(error))
 
 
-def simulate_all(jobs: Sequence[SimulationRun], runner: Runner, watch: RunWatcher | None = None) -> tuple[Outcome, ...]:
+def simulate_all(
+    jobs: Sequence[SimulationRun], runner: Runner, watch: RunWatcher | None = None
+) -> tuple[Outcome, ...]:
     """Do many runs; what became of each, in the order of the jobs."""
     watch = watch or Unwatched()
     found: dict[int, Outcome] = {}
@@ -78,11 +80,16 @@ def simulate_all(jobs: Sequence[SimulationRun], runner: Runner, watch: RunWatche
 
 def make_runner(processes: int) -> Runner:
     """Runs here one after the other, or so many at a time in other processes."""
-    return run_here if processes <= 1 else partial(run_in_processes, processes=processes)
+    return (
+        run_here if processes <= 1 else partial(run_in_processes, processes=processes)
+    )
 
 
 def run_here(
-    jobs: Sequence[SimulationRun], passed: Callable[[int, float], None], *, attempt: Attempt = attempt_run
+    jobs: Sequence[SimulationRun],
+    passed: Callable[[int, float], None],
+    *,
+    attempt: Attempt = attempt_run,
 ) -> Iterator[tuple[int, Outcome]]:
     """One after the other, in this process."""
     for place, job in enumerate(jobs):
@@ -128,7 +135,9 @@ class _Worker:
     def __init__(self, attempt: Attempt) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, attempt), daemon=True)
+        self.process = context.Process(
+            target=_work, args=(theirs, attempt), daemon=True
+        )
         with _deaf():
             self.process.start()
         theirs.close()
@@ -143,10 +152,15 @@ class _Worker:
         """How far it is, or what became of the run; waits for it."""
         try:
             message: float | Outcome = self.pipe.recv()
-        except (EOFError, OSError):  # nothing more comes, or no more of a message that had begun
+        except (
+            EOFError,
+            OSError,
+        ):  # nothing more comes, or no more of a message that had begun
             self.process.join()
             reason = _death(self.process.exitcode or 0)
-            return FailedRun(policy=self.job.run.label, seed=self.job.seed, reason=reason)
+            return FailedRun(
+                policy=self.job.run.label, seed=self.job.seed, reason=reason
+            )
         return message
 
     def end(self) -> None:
@@ -175,7 +189,11 @@ def _work(pipe: Connection, attempt: Attempt) -> None:
     try:
         while True:
             job: SimulationRun = pipe.recv()
-            pipe.send(attempt(job, _seldom(pipe.send, job.scenario.spec.duration_s / MESSAGES)))
+            pipe.send(
+                attempt(
+                    job, _seldom(pipe.send, job.scenario.spec.duration_s / MESSAGES)
+                )
+            )
     except (EOFError, BrokenPipeError):
         return
 

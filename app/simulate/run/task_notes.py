@@ -33,7 +33,9 @@ class TaskNotes:
             if record is before:
                 continue
             self._records[name] = record
-            course = self._courses.setdefault(name, [(self._s(record.submitted_at), "waiting")])
+            course = self._courses.setdefault(
+                name, [(self._s(record.submitted_at), "waiting")]
+            )
             phase, at_s = phase_of(record), self._s(record.finished_at or at)
             unseen_s = record.ran_s - (before.ran_s if before else 0.0)
             if unseen_s > 0.0 and "running" not in (phase, course[-1][1]):
@@ -44,7 +46,9 @@ class TaskNotes:
 
     def begin(self) -> None:
         """From now on it counts."""
-        self._done = {name: record.done_iterations for name, record in self.book.records.items()}
+        self._done = {
+            name: record.done_iterations for name, record in self.book.records.items()
+        }
 
     def counts(self) -> Mapping[TaskPhase, int]:
         """Unfinished tasks, by how they stand."""
@@ -54,7 +58,10 @@ class TaskNotes:
     def results(self, until: datetime) -> tuple[TaskResult, ...]:
         """What every task that was submitted came to by then."""
         self.look(until)
-        records = sorted(self.book.records.values(), key=lambda record: (record.submitted_at, record.task.name))
+        records = sorted(
+            self.book.records.values(),
+            key=lambda record: (record.submitted_at, record.task.name),
+        )
         return tuple(self._result(record, until) for record in records)
 
     def _result(self, record: TaskRecord, until: datetime) -> TaskResult:
@@ -69,9 +76,15 @@ class TaskNotes:
             done_before=self._done.get(task.name, 0.0),
             reference_ms=self.reference_ms[task.network, task.batch],
             submitted_s=self._s(record.submitted_at),
-            first_ran_s=next((begin_s for begin_s, phase in course if phase == "running"), None),
-            finished_s=None if record.finished_at is None else self._s(record.finished_at),
-            deadline_s=None if record.deadline_at is None else self._s(record.deadline_at),
+            first_ran_s=next(
+                (begin_s for begin_s, phase in course if phase == "running"), None
+            ),
+            finished_s=None
+            if record.finished_at is None
+            else self._s(record.finished_at),
+            deadline_s=None
+            if record.deadline_at is None
+            else self._s(record.deadline_at),
             until_s=self._s(record.finished_at or until),
             ran_s=record.ran_s,
             starts=record.starts,

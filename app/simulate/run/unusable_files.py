@@ -22,11 +22,19 @@ def unusable_files(scenario: SimulationScenario, folder: Path) -> Iterator[Compl
             yield path, str(error)
 
 
-def _readings(scenario: SimulationScenario, folder: Path) -> Iterator[tuple[FieldPath, Callable[[], object]]]:
+def _readings(
+    scenario: SimulationScenario, folder: Path
+) -> Iterator[tuple[FieldPath, Callable[[], object]]]:
     for place, service in enumerate(scenario.spec.services):
         if service.load.trace is not None:
-            yield ("services", place, "load", "trace"), partial(trace_shape, service.load.trace, folder)
+            yield (
+                ("services", place, "load", "trace"),
+                partial(trace_shape, service.load.trace, folder),
+            )
     if scenario.spec.grid_intensity is not None:
-        yield ("grid_intensity",), partial(read_grid_intensity, folder / scenario.spec.grid_intensity)
+        yield (
+            ("grid_intensity",),
+            partial(read_grid_intensity, folder / scenario.spec.grid_intensity),
+        )
     for place, entry in enumerate(scenario.spec.task_lists):
         yield ("task_lists", place, "file"), partial(jobs_in, entry, folder)

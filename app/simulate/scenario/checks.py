@@ -53,34 +53,65 @@ def _times(spec: "ScenarioFields") -> Iterator[Complaint]:
 
 
 def _names(spec: "ScenarioFields") -> Iterator[Complaint]:
-    yield from _repeats("seeds", spec.seeds, "a run that is done twice would look like certainty")
-    yield from _repeats("services", (each.name for each in spec.services), "services need names of their own", "name")
-    yield from _repeats("fleet", (each.name for each in spec.fleet), "pools need names of their own", "name")
-    yield from _repeats("policies", (each.label for each in spec.policies), "give one of them a name of its own")
+    yield from _repeats(
+        "seeds", spec.seeds, "a run that is done twice would look like certainty"
+    )
+    yield from _repeats(
+        "services",
+        (each.name for each in spec.services),
+        "services need names of their own",
+        "name",
+    )
+    yield from _repeats(
+        "fleet",
+        (each.name for each in spec.fleet),
+        "pools need names of their own",
+        "name",
+    )
+    yield from _repeats(
+        "policies",
+        (each.label for each in spec.policies),
+        "give one of them a name of its own",
+    )
 
 
 def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
     if (runs := len(spec.policies) * len(spec.seeds)) > MAX_RUNS:
-        yield ("seeds",), f"times the policies they are {runs} runs; at most {MAX_RUNS} are allowed"
+        yield (
+            ("seeds",),
+            f"times the policies they are {runs} runs; at most {MAX_RUNS} are allowed",
+        )
     if spec.loop.policy != PolicySpec().policy:
         yield ("loop", "policy"), "is not for here: `policies` says which ones decide"
     waiting = [each.name for each in spec.services if each.load.clients is not None]
     for place, run in enumerate(spec.policies):
         if run.policy not in policies():
-            yield ("policies", place, "policy"), no_such("policy", run.policy, policies())
+            yield (
+                ("policies", place, "policy"),
+                no_such("policy", run.policy, policies()),
+            )
         if run.clairvoyant and waiting:
             yield (
                 ("policies", place, "clairvoyant"),
                 f"nobody can know what the clients of {waiting[0]} will do; leave this policy out",
             )
         if run.foresight_s is not None and not run.clairvoyant:
-            yield ("policies", place, "foresight_s"), "is for clairvoyant policies; the others forecast"
+            yield (
+                ("policies", place, "foresight_s"),
+                "is for clairvoyant policies; the others forecast",
+            )
 
 
 def _idle_modes(spec: "ScenarioFields") -> Iterator[Complaint]:
     """Who would decide nothing: there is nobody here who could approve, or resume."""
     for place, run in enumerate(spec.policies):
-        yield from _idle(run.settings.get("mode", "auto"), run.settings.get("paused"), "policies", place, "settings")
+        yield from _idle(
+            run.settings.get("mode", "auto"),
+            run.settings.get("paused"),
+            "policies",
+            place,
+            "settings",
+        )
     yield from _idle(spec.loop.mode, spec.loop.paused, "loop")
     for place, service in enumerate(spec.services):
         yield from _idle(service.mode, None, "services", place)
@@ -88,12 +119,20 @@ def _idle_modes(spec: "ScenarioFields") -> Iterator[Complaint]:
 
 def _idle(mode: object, paused: object, *path: str | int) -> Iterator[Complaint]:
     if mode in ("off", "advise", "approve"):
-        yield (*path, "mode"), f"must be auto, not {mode}: nobody here approves plans, so nothing would be decided"
+        yield (
+            (*path, "mode"),
+            f"must be auto, not {mode}: nobody here approves plans, so nothing would be decided",
+        )
     if paused is True:
-        yield (*path, "paused"), "must be false: nobody here resumes, so nothing would be decided"
+        yield (
+            (*path, "paused"),
+            "must be false: nobody here resumes, so nothing would be decided",
+        )
 
 
-def group_complaints(spec: "ScenarioFields", loop: PolicySpec, *path: str | int) -> Iterator[Complaint]:
+def group_complaints(
+    spec: "ScenarioFields", loop: PolicySpec, *path: str | int
+) -> Iterator[Complaint]:
     """Groups of services that do not fit this scenario; `path`: where their settings are."""
     for place, group in enumerate(loop.groups):
         here = (*path, "groups", place)
@@ -102,10 +141,14 @@ def group_complaints(spec: "ScenarioFields", loop: PolicySpec, *path: str | int)
         yield from _idle(group.mode, None, *here)
         labels = group.labels.items()
         if not any(
-            (not group.projects or each.project in group.projects) and labels <= each.labels.items()
+            (not group.projects or each.project in group.projects)
+            and labels <= each.labels.items()
             for each in spec.services
         ):
-            yield here, f"no service is of the projects and has the labels of {group.name}"
+            yield (
+                here,
+                f"no service is of the projects and has the labels of {group.name}",
+            )
 
 
 def _gpu_choices(spec: "ScenarioFields") -> Iterator[Complaint]:
@@ -113,29 +156,54 @@ def _gpu_choices(spec: "ScenarioFields") -> Iterator[Complaint]:
     types = {pool.gpu_type for pool in spec.fleet}
     for place, service in enumerate(spec.services):
         choice = service.gpu_types
-        allowed = types if choice.allowed is None else types.intersection(choice.allowed)
+        allowed = (
+            types if choice.allowed is None else types.intersection(choice.allowed)
+        )
         if not allowed - set(choice.excluded):
             field = "excluded" if allowed else "allowed"
             there = ", ".join(sorted(types))
-            yield ("services", place, "gpu_types", field), f"leaves {service.name} no GPU; the fleet has {there}"
+            yield (
+                ("services", place, "gpu_types", field),
+                f"leaves {service.name} no GPU; the fleet has {there}",
+            )
 
 
 def _tasks(spec: "ScenarioFields") -> Iterator[Complaint]:
-    yield from _repeats("tasks", (each.name for each in spec.tasks), "tasks need names of their own", "name")
-    yield from _repeats("task_lists", (each.name for each in spec.task_lists), "lists need names of their own", "name")
+    yield from _repeats(
+        "tasks",
+        (each.name for each in spec.tasks),
+        "tasks need names of their own",
+        "name",
+    )
+    yield from _repeats(
+        "task_lists",
+        (each.name for each in spec.task_lists),
+        "lists need names of their own",
+        "name",
+    )
     lists = {each.name for each in spec.task_lists}
     for place, task in enumerate(spec.tasks):
         stem, _, number = task.name.rpartition("-")
         if stem in lists and number.isdigit():
-            yield ("tasks", place, "name"), f"{task.name!r} may be the name of a task of the list {stem}"
+            yield (
+                ("tasks", place, "name"),
+                f"{task.name!r} may be the name of a task of the list {stem}",
+            )
     types = {pool.gpu_type for pool in spec.fleet}
     for place, entry in enumerate(spec.task_lists):
         if entry.gpu_type is not None and entry.gpu_type not in types:
-            yield ("task_lists", place, "gpu_type"), no_such("GPU type of the fleet", entry.gpu_type, sorted(types))
+            yield (
+                ("task_lists", place, "gpu_type"),
+                no_such("GPU type of the fleet", entry.gpu_type, sorted(types)),
+            )
 
 
 def _faults(spec: "ScenarioFields") -> Iterator[Complaint]:
-    nodes = {f"{pool.name}-{number}": pool for pool in spec.fleet for number in range(1, pool.nodes + 1)}
+    nodes = {
+        f"{pool.name}-{number}": pool
+        for pool in spec.fleet
+        for number in range(1, pool.nodes + 1)
+    }
     for place, fault in enumerate(spec.faults):
         pool = nodes.get(fault.node)
         if pool is None:
@@ -151,18 +219,33 @@ def _moments(spec: "ScenarioFields") -> Iterator[Complaint]:
     """What would begin when all is over."""
     for path, what, start_s in _beginnings(spec):
         if start_s >= spec.duration_s:
-            yield path, f"{what} would begin at {start_s:g} s, but the run is over at {spec.duration_s:g} s"
+            yield (
+                path,
+                f"{what} would begin at {start_s:g} s, but the run is over at {spec.duration_s:g} s",
+            )
 
 
 def _beginnings(spec: "ScenarioFields") -> Iterator[tuple[Path, str, float]]:
     for place, fault in enumerate(spec.faults):
-        yield ("faults", place, "start_s"), f"{fault.kind} on {fault.node}", fault.start_s
+        yield (
+            ("faults", place, "start_s"),
+            f"{fault.kind} on {fault.node}",
+            fault.start_s,
+        )
     for place, service in enumerate(spec.services):
         load: Path = ("services", place, "load")
         for number, spike in enumerate(service.load.spikes):
-            yield (*load, "spikes", number, "start_s"), f"a spike of {service.name}", spike.start_s
+            yield (
+                (*load, "spikes", number, "start_s"),
+                f"a spike of {service.name}",
+                spike.start_s,
+            )
         for number, step in enumerate(service.load.clients or ()):
-            yield (*load, "clients", number, "start_s"), f"a number of clients of {service.name}", step.start_s
+            yield (
+                (*load, "clients", number, "start_s"),
+                f"a number of clients of {service.name}",
+                step.start_s,
+            )
 
     for place, task in enumerate(spec.tasks):
         yield ("tasks", place, "submit_s"), f"task {task.name}", task.submit_s
@@ -170,7 +253,9 @@ def _beginnings(spec: "ScenarioFields") -> Iterator[tuple[Path, str, float]]:
         yield ("task_lists", place, "start_s"), f"the list {entry.name}", entry.start_s
 
 
-def _repeats(field: str, names: Iterable[str | int], remedy: str, *inside: str) -> Iterator[Complaint]:
+def _repeats(
+    field: str, names: Iterable[str | int], remedy: str, *inside: str
+) -> Iterator[Complaint]:
     """Complaints about every name that came before."""
     known: Counter[str | int] = Counter()
     for place, name in enumerate(names):

@@ -3,7 +3,13 @@
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from app.manifests.objects import ServiceSpec, VariantManifest
 from app.manifests.parts import NAME_PATTERN, Amount, LabelValue, Name, Strict, TypeName
@@ -15,12 +21,19 @@ Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 
 def _one_line(name: str) -> str:
     if not name.isprintable() or name != name.strip():
-        raise ValueError(f"must be printable, on one line, without blanks at its ends, not {name!r}")
+        raise ValueError(
+            f"must be printable, on one line, without blanks at its ends, not {name!r}"
+        )
     return name
 
 
-PolicyName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_one_line)]
-Priority = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="Higher goes first")]
+PolicyName = Annotated[
+    str, Field(min_length=1, max_length=63), AfterValidator(_one_line)
+]
+Priority = Annotated[
+    float,
+    Field(gt=0, le=1_000_000, allow_inf_nan=False, description="Higher goes first"),
+]
 Positive = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
@@ -31,15 +44,21 @@ class NodePool(Strict):
     gpu_type: TypeName
     nodes: int = Field(default=1, ge=1, le=10_000)
     gpus_per_node: int = Field(default=1, ge=1, le=64)
-    launch_s: Seconds = Field(default=10.0, description="From the start of a replica until it is ready")
+    launch_s: Seconds = Field(
+        default=10.0, description="From the start of a replica until it is ready"
+    )
 
 
 class DayCurve(Strict):
     """The rate swings around its mean once per period."""
 
-    amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="1: from nothing to twice the mean")
+    amplitude: float = Field(
+        ge=0, le=1, allow_inf_nan=False, description="1: from nothing to twice the mean"
+    )
     period_s: Positive = 86_400.0
-    phase_s: Seconds = Field(default=0.0, description="When the curve passes its mean on its way up")
+    phase_s: Seconds = Field(
+        default=0.0, description="When the curve passes its mean on its way up"
+    )
 
 
 class LoadSpike(Strict):
@@ -54,20 +73,32 @@ class LoadSpike(Strict):
 class MeasuredBursts(Strict):
     """Bursts as measured of two LLM services (Azure 2023), resampled."""
 
-    service: Literal["conv", "code"] = Field(default="conv", description="conv: mild; code: strong")
-    weight: float = Field(default=1.0, ge=0, le=10, allow_inf_nan=False, description="1 = as strong as measured")
+    service: Literal["conv", "code"] = Field(
+        default="conv", description="conv: mild; code: strong"
+    )
+    weight: float = Field(
+        default=1.0,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="1 = as strong as measured",
+    )
 
 
 class Levels(Strict):
     """The rate jumps between levels and stays at each for an exponential time (MMPP)."""
 
     rates_rps: list[Amount] = Field(min_length=2, max_length=16)
-    mean_stays_s: list[Positive] = Field(min_length=2, max_length=16, description="Of each level")
+    mean_stays_s: list[Positive] = Field(
+        min_length=2, max_length=16, description="Of each level"
+    )
 
     @model_validator(mode="after")
     def _one_stay_per_level(self) -> Self:
         if len(self.rates_rps) != len(self.mean_stays_s):
-            raise ValueError(f"{len(self.rates_rps)} rates_rps need as many mean_stays_s, not {len(self.mean_stays_s)}")
+            raise ValueError(
+                f"{len(self.rates_rps)} rates_rps need as many mean_stays_s, not {len(self.mean_stays_s)}"
+            )
         return self
 
 
@@ -78,7 +109,8 @@ class TraceRef(Strict):
     column: str = Field(min_length=1, max_length=253)
     scale: Positive = Field(default=1.0, description="Factor on the trace's rates")
     start_s: Seconds = Field(
-        default=0.0, description="The trace's second at which the simulation begins; one at which a step does"
+        default=0.0,
+        description="The trace's second at which the simulation begins; one at which a step does",
     )
 
 
@@ -92,13 +124,17 @@ class ClientStep(Strict):
 class ServiceLoad(Strict):
     """The requests of one service: a curve around `rate_rps`, a trace, levels, or clients; Poisson but for clients."""
 
-    rate_rps: Amount | None = Field(default=None, description="Mean of a curve, which the next three give its shape")
+    rate_rps: Amount | None = Field(
+        default=None, description="Mean of a curve, which the next three give its shape"
+    )
     day: DayCurve | None = None
     spikes: list[LoadSpike] = Field(default_factory=list, max_length=100)
     bursts: MeasuredBursts | None = None
     trace: TraceRef | None = None
     levels: Levels | None = None
-    clients: Annotated[list[ClientStep], Field(min_length=1, max_length=10_000)] | None = Field(
+    clients: (
+        Annotated[list[ClientStep], Field(min_length=1, max_length=10_000)] | None
+    ) = Field(
         default=None,
         description="Closed loop: so many clients, each of which sends its next request when its last one is answered; "
         "a number of them, or a list of steps where it changes",
@@ -110,7 +146,9 @@ class ServiceLoad(Strict):
         if isinstance(value, list | None):
             return value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"must be a whole number of at least 1, or a list of steps, not {value!r}")
+            raise ValueError(
+                f"must be a whole number of at least 1, or a list of steps, not {value!r}"
+            )
         return [{"start_s": 0, "clients": value}]
 
     @model_validator(mode="after")
@@ -118,9 +156,17 @@ class ServiceLoad(Strict):
         sources = ("rate_rps", "trace", "levels", "clients")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}")
-        if given != ["rate_rps"] and (shaped := [name for name in ("day", "spikes", "bursts") if getattr(self, name)]):
-            raise ValueError(f"{shaped[0]} shapes a rate_rps; with {given[0]} it means nothing")
+            raise ValueError(
+                f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}"
+            )
+        if given != ["rate_rps"] and (
+            shaped := [
+                name for name in ("day", "spikes", "bursts") if getattr(self, name)
+            ]
+        ):
+            raise ValueError(
+                f"{shaped[0]} shapes a rate_rps; with {given[0]} it means nothing"
+            )
         return self
 
 
@@ -129,7 +175,9 @@ class SimulatedService(ServiceSpec):
 
     name: Name
     project: Name = "default"
-    labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64, description="Groups are chosen by them")
+    labels: dict[str, LabelValue] = Field(
+        default_factory=dict, max_length=64, description="Groups are chosen by them"
+    )
     load: ServiceLoad
 
 
@@ -137,7 +185,11 @@ class TaskWork(Strict):
     """What one iteration of a task is."""
 
     network: TypeName
-    batch: int = Field(ge=1, le=65_536, description="Examples or inputs of one iteration; one that was profiled")
+    batch: int = Field(
+        ge=1,
+        le=65_536,
+        description="Examples or inputs of one iteration; one that was profiled",
+    )
 
 
 class SimulatedTask(TaskWork):
@@ -148,18 +200,37 @@ class SimulatedTask(TaskWork):
     kind: TaskKind
     iterations: int = Field(ge=1, le=10**9)
     submit_s: Seconds = 0.0
-    deadline_s: Positive | None = Field(default=None, description="When it should be done; absent: whenever")
+    deadline_s: Positive | None = Field(
+        default=None, description="When it should be done; absent: whenever"
+    )
     priority: Priority = 1.0
-    weight: float = Field(default=0.5, ge=0, le=1, description="Above 0.5 its latency counts, else its throughput")
-    variants: list[VariantManifest] = Field(default_factory=list, max_length=16, description="Networks that may do it")
-    accuracy_floor: float = Field(default=0.0, ge=0, le=1, description="Variants below it are never chosen")
+    weight: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Above 0.5 its latency counts, else its throughput",
+    )
+    variants: list[VariantManifest] = Field(
+        default_factory=list, max_length=16, description="Networks that may do it"
+    )
+    accuracy_floor: float = Field(
+        default=0.0, ge=0, le=1, description="Variants below it are never chosen"
+    )
 
     @model_validator(mode="after")
     def _variants_fit(self) -> Self:
-        if self.variants and self.network not in [each.network for each in self.variants]:
-            raise ValueError(f"variants must have its own network {self.network}, with its accuracy, among them")
-        if self.accuracy_floor > max((each.accuracy for each in self.variants), default=self.accuracy_floor):
-            raise ValueError(f"no variant reaches accuracy_floor {self.accuracy_floor:g}; lower it")
+        if self.variants and self.network not in [
+            each.network for each in self.variants
+        ]:
+            raise ValueError(
+                f"variants must have its own network {self.network}, with its accuracy, among them"
+            )
+        if self.accuracy_floor > max(
+            (each.accuracy for each in self.variants), default=self.accuracy_floor
+        ):
+            raise ValueError(
+                f"no variant reaches accuracy_floor {self.accuracy_floor:g}; lower it"
+            )
         return self
 
     @model_validator(mode="after")
@@ -182,41 +253,73 @@ class TaskList(Strict):
     project: Name = "default"
     file: PurePath = Field(description="Relative to the scenario's own file")
     kind: TaskKind
-    networks: list[TaskWork] = Field(min_length=1, max_length=100, description="Jobs get them in turn")
-    first: int = Field(default=1, ge=1, description="Number of the list's job that is submitted at start_s")
-    most: int = Field(default=100, ge=1, le=2000, description="So many jobs; those after the end are left out")
-    start_s: Seconds = Field(default=0.0, description="When the first one is submitted")
-    time_scale: Positive = Field(default=1.0, description="Submissions and durations go so many times as fast")
-    deadline_factor: Positive | None = Field(
-        default=None, description="Deadlines come so many times the job's duration after submission; absent: none"
+    networks: list[TaskWork] = Field(
+        min_length=1, max_length=100, description="Jobs get them in turn"
     )
-    gpu_type: TypeName | None = Field(default=None, description="Reference type; absent: that of the first pool")
+    first: int = Field(
+        default=1,
+        ge=1,
+        description="Number of the list's job that is submitted at start_s",
+    )
+    most: int = Field(
+        default=100,
+        ge=1,
+        le=2000,
+        description="So many jobs; those after the end are left out",
+    )
+    start_s: Seconds = Field(default=0.0, description="When the first one is submitted")
+    time_scale: Positive = Field(
+        default=1.0, description="Submissions and durations go so many times as fast"
+    )
+    deadline_factor: Positive | None = Field(
+        default=None,
+        description="Deadlines come so many times the job's duration after submission; absent: none",
+    )
+    gpu_type: TypeName | None = Field(
+        default=None, description="Reference type; absent: that of the first pool"
+    )
     priority: Priority = 1.0
 
 
 class FaultSpec(Strict):
     """Something that goes wrong between two moments."""
 
-    kind: Literal["gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"]
+    kind: Literal[
+        "gpu_lost", "node_lost", "launch_failure", "straggler", "silent", "stale"
+    ]
     node: Name
-    gpu: int | None = Field(default=None, ge=0, description="Counted from 0 on its node; absent: every GPU of the node")
+    gpu: int | None = Field(
+        default=None,
+        ge=0,
+        description="Counted from 0 on its node; absent: every GPU of the node",
+    )
     start_s: Seconds
     end_s: Seconds | None = Field(default=None, description="Absent: for good")
-    factor: Positive = Field(default=1.0, description="straggler: everything takes so many times as long")
-    delay_s: Positive | None = Field(default=None, description="stale: telemetry comes so much later")
+    factor: Positive = Field(
+        default=1.0, description="straggler: everything takes so many times as long"
+    )
+    delay_s: Positive | None = Field(
+        default=None, description="stale: telemetry comes so much later"
+    )
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         if self.end_s is not None and self.end_s <= self.start_s:
-            raise ValueError(f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only")
+            raise ValueError(
+                f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only"
+            )
         if self.kind == "straggler" and self.factor == 1.0:
-            raise ValueError("a straggler needs a factor other than 1: everything takes so many times as long")
+            raise ValueError(
+                "a straggler needs a factor other than 1: everything takes so many times as long"
+            )
         if self.kind != "straggler" and self.factor != 1.0:
             raise ValueError(f"factor is for stragglers; leave it out of {self.kind}")
         if self.kind == "stale" and self.delay_s is None:
             raise ValueError("stale telemetry needs delay_s: it comes so much later")
         if self.kind != "stale" and self.delay_s is not None:
-            raise ValueError(f"delay_s is for stale telemetry; leave it out of {self.kind}")
+            raise ValueError(
+                f"delay_s is for stale telemetry; leave it out of {self.kind}"
+            )
         if self.gpu is not None and self.kind in ("node_lost", "silent", "stale"):
             raise ValueError(f"{self.kind} is of a whole node; leave gpu out")
         return self
@@ -226,14 +329,22 @@ class PolicyRun(Strict):
     """One way to decide: a policy, and in what it differs from the scenario's `loop`."""
 
     policy: PolicyName
-    name: PolicyName | None = Field(default=None, description="In the report; absent: the policy's own name")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Fields of `loop` that it has otherwise")
-    clairvoyant: bool = Field(default=False, description="It knows the true rates and times")
+    name: PolicyName | None = Field(
+        default=None, description="In the report; absent: the policy's own name"
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Fields of `loop` that it has otherwise"
+    )
+    clairvoyant: bool = Field(
+        default=False, description="It knows the true rates and times"
+    )
     foresight_s: Seconds | None = Field(
         default=None,
         description="clairvoyant: it plans for the highest rate of so long; absent: until what it starts is ready",
     )
-    launch_s: Seconds | None = Field(default=None, description="In place of the nodes' own")
+    launch_s: Seconds | None = Field(
+        default=None, description="In place of the nodes' own"
+    )
 
     @property
     def label(self) -> str:
@@ -245,24 +356,38 @@ class ScenarioFields(Strict):
     """What is simulated."""
 
     duration_s: Annotated[float, Field(ge=1, le=31_536_000, allow_inf_nan=False)]
-    warm_up_s: Seconds = Field(default=0.0, description="Runs, but does not count in the report")
-    step_s: Positive = Field(default=60.0, description="Step of the report's time series")
-    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(default=[0], min_length=1, max_length=1000)
-    policies: list[PolicyRun] = Field(min_length=1, max_length=32, description="Names, or objects where they differ")
+    warm_up_s: Seconds = Field(
+        default=0.0, description="Runs, but does not count in the report"
+    )
+    step_s: Positive = Field(
+        default=60.0, description="Step of the report's time series"
+    )
+    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
+        default=[0], min_length=1, max_length=1000
+    )
+    policies: list[PolicyRun] = Field(
+        min_length=1, max_length=32, description="Names, or objects where they differ"
+    )
     truth: Literal["measured", "planned"] = Field(
         default="measured",
         description="measured: curves and noise that no predictor sees; planned: exactly what the planner reckons with",
     )
-    loop: PolicySpec = Field(default=PolicySpec(), description="How the loop decides, whatever the policy")
+    loop: PolicySpec = Field(
+        default=PolicySpec(), description="How the loop decides, whatever the policy"
+    )
     agent_period_s: Positive = 5.0
-    handover_s: Seconds = Field(default=15.0, description="How long a replica that moves to another node serves on")
+    handover_s: Seconds = Field(
+        default=15.0,
+        description="How long a replica that moves to another node serves on",
+    )
     fleet: list[NodePool] = Field(min_length=1, max_length=1000)
     services: list[SimulatedService] = Field(min_length=1, max_length=10_000)
     tasks: list[SimulatedTask] = Field(default_factory=list, max_length=2000)
     task_lists: list[TaskList] = Field(default_factory=list, max_length=100)
     faults: list[FaultSpec] = Field(default_factory=list, max_length=10_000)
     grid_intensity: PurePath | None = Field(
-        default=None, description="CSV, beside the scenario: second or hour of the simulation, g_co2_per_kwh"
+        default=None,
+        description="CSV, beside the scenario: second or hour of the simulation, g_co2_per_kwh",
     )
 
     @model_validator(mode="before")
@@ -270,15 +395,26 @@ class ScenarioFields(Strict):
     def _windows_fit_reports(cls, value: Any) -> Any:
         """Where `loop` has no window_s, it is as long as agent_period_s where that is longer than its default."""
         loop, period_s = (
-            (value.get("loop", {}), value.get("agent_period_s", 5.0)) if isinstance(value, dict) else (0, 0)
+            (value.get("loop", {}), value.get("agent_period_s", 5.0))
+            if isinstance(value, dict)
+            else (0, 0)
         )
-        if not isinstance(loop, dict) or not isinstance(period_s, int | float) or "window_s" in loop:
+        if (
+            not isinstance(loop, dict)
+            or not isinstance(period_s, int | float)
+            or "window_s" in loop
+        ):
             return value
-        return {**value, "loop": {**loop, "window_s": max(PolicySpec().window_s, period_s)}}
+        return {
+            **value,
+            "loop": {**loop, "window_s": max(PolicySpec().window_s, period_s)},
+        }
 
     @field_validator("policies", mode="before")
     @classmethod
     def _names_are_policies(cls, value: Any) -> Any:
         if not isinstance(value, list):
             return value
-        return [{"policy": entry} if isinstance(entry, str) else entry for entry in value]
+        return [
+            {"policy": entry} if isinstance(entry, str) else entry for entry in value
+        ]

@@ -8,7 +8,12 @@ from pydantic_core import ErrorDetails
 
 from app.base.errors import no_such
 from app.base.yaml_lines import FieldPath
-from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles, not_for_services
+from app.catalogue.catalogue import (
+    list_networks,
+    load_gpu_types,
+    load_profiles,
+    not_for_services,
+)
 from app.manifests.validation_hints import remedy
 from app.simulate.figures import counted
 from app.simulate.scenario.checks import Complaint
@@ -61,13 +66,21 @@ def _remedy(error: ErrorDetails) -> str:
         return _length(error)
     words = remedy(SimulationScenario, error["loc"], error)
     shape = _SHAPES.get(error["type"])
-    return words if shape is None else f"must be {shape}, not {words.rpartition(', not ')[2]}"
+    return (
+        words
+        if shape is None
+        else f"must be {shape}, not {words.rpartition(', not ')[2]}"
+    )
 
 
 def _length(error: ErrorDetails) -> str:
     """Of a list, or of an object whose names are the user's own, as labels."""
     least, most = (error["ctx"].get(name) for name in ("min_length", "max_length"))
-    entries = f"at most {most:,} entries" if least is None else f"at least {counted(least, 'entry')}"
+    entries = (
+        f"at most {most:,} entries"
+        if least is None
+        else f"at least {counted(least, 'entry')}"
+    )
     shape = "a list" if isinstance(error["input"], list) else "an object"
     return f"must be {shape} of {entries}, not of {len(error['input']):,}"
 
@@ -83,19 +96,31 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
     known = [each.name for each in load_gpu_types()]
     for place, pool in enumerate(spec.fleet):
         if pool.gpu_type not in known:
-            yield ("fleet", place, "gpu_type"), no_such("GPU type", pool.gpu_type, known)
+            yield (
+                ("fleet", place, "gpu_type"),
+                no_such("GPU type", pool.gpu_type, known),
+            )
     for place, service in enumerate(spec.services):
-        for field, names in (("allowed", service.gpu_types.allowed or ()), ("excluded", service.gpu_types.excluded)):
+        for field, names in (
+            ("allowed", service.gpu_types.allowed or ()),
+            ("excluded", service.gpu_types.excluded),
+        ):
             for number, name in enumerate(names):
                 if name not in known:
-                    yield ("services", place, "gpu_types", field, number), no_such("GPU type", name, known)
+                    yield (
+                        ("services", place, "gpu_types", field, number),
+                        no_such("GPU type", name, known),
+                    )
 
 
 def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
     known, training = list_networks("inference"), list_networks("training")
     for place, service in enumerate(spec.services):
         named: dict[tuple[str | int, ...], str] = {("network",): service.network}
-        named |= {("variants", number, "network"): each.network for number, each in enumerate(service.variants)}
+        named |= {
+            ("variants", number, "network"): each.network
+            for number, each in enumerate(service.variants)
+        }
         for path, network in named.items():
             if network in training:
                 yield ("services", place, *path), not_for_services(network)
@@ -105,20 +130,39 @@ def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
 
 def _works(spec: ScenarioSpec) -> Iterator[Complaint]:
     """Of tasks."""
-    known = {"training": list_networks("training"), "offline": list_networks("inference")}
+    known = {
+        "training": list_networks("training"),
+        "offline": list_networks("inference"),
+    }
     for path, work, kind in works_of(spec):
         other = "offline" if kind == "training" else "training"
         if work.network in known[other]:
-            yield (*path, "network"), f"{work.network} is for tasks of kind {other}; this one's is {kind}"
+            yield (
+                (*path, "network"),
+                f"{work.network} is for tasks of kind {other}; this one's is {kind}",
+            )
         elif work.network not in known[kind]:
-            yield (*path, "network"), no_such(f"network for {kind} tasks", work.network, known[kind])
+            yield (
+                (*path, "network"),
+                no_such(f"network for {kind} tasks", work.network, known[kind]),
+            )
 
 
 def _batches(spec: ScenarioSpec) -> Iterator[Complaint]:
     gpu_types = {pool.gpu_type for pool in spec.fleet}
     points = load_profiles({work.network for _, work, _ in works_of(spec)}, gpu_types)
     for path, work, _ in works_of(spec):
-        batches = sorted({row.batch for entry in points if entry.network == work.network for row in entry.rows})
+        batches = sorted(
+            {
+                row.batch
+                for entry in points
+                if entry.network == work.network
+                for row in entry.rows
+            }
+        )
         if work.batch not in batches:
             known = ", ".join(map(str, batches))
-            yield (*path, "batch"), f"{work.network} was profiled with batches {known}, not {work.batch}"
+            yield (
+                (*path, "batch"),
+                f"{work.network} was profiled with batches {known}, not {work.batch}",
+            )

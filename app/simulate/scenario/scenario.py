@@ -32,7 +32,11 @@ class ScenarioSpec(ScenarioFields):
             raise ValidationError.from_exception_data(
                 "ScenarioSpec",
                 [
-                    InitErrorDetails(type=PydanticCustomError("value_error", "{it}", {"it": words}), loc=path, input="")
+                    InitErrorDetails(
+                        type=PydanticCustomError("value_error", "{it}", {"it": words}),
+                        loc=path,
+                        input="",
+                    )
                     for path, words in found
                 ],
             )
@@ -48,11 +52,16 @@ class ScenarioSpec(ScenarioFields):
                     yield ("policies", place, "settings", *entry["loc"]), _words(entry)
                 continue
             if "policy" in run.settings:
-                yield ("policies", place, "settings", "policy"), "settings cannot make another policy of it"
+                yield (
+                    ("policies", place, "settings", "policy"),
+                    "settings cannot make another policy of it",
+                )
             if loop.window_s < self.agent_period_s:
                 own = "window_s" in run.settings
                 yield (
-                    ("policies", place, "settings", "window_s") if own else ("loop", "window_s"),
+                    ("policies", place, "settings", "window_s")
+                    if own
+                    else ("loop", "window_s"),
                     f"must be at least the {self.agent_period_s:g} s of agent_period_s, after which agents report, "
                     f"not {loop.window_s:g}",
                 )
@@ -73,21 +82,36 @@ class SimulationScenario(Strict):
 
 def loop_of(spec: ScenarioSpec, run: PolicyRun) -> PolicySpec:
     """The settings under which a policy decides. Raises ValidationError."""
-    return PolicySpec.model_validate({**spec.loop.model_dump(), **run.settings, "policy": run.policy})
+    return PolicySpec.model_validate(
+        {**spec.loop.model_dump(), **run.settings, "policy": run.policy}
+    )
 
 
-def with_policies(scenario: SimulationScenario, names: Sequence[str]) -> SimulationScenario:
+def with_policies(
+    scenario: SimulationScenario, names: Sequence[str]
+) -> SimulationScenario:
     """The scenario with these policies in place of its own; those that it has keep their settings."""
     own = scenario.spec.policies
-    runs = [run for name in names for run in [each for each in own if each.policy == name] or [PolicyRun(policy=name)]]
-    return scenario.model_copy(update={"spec": scenario.spec.model_copy(update={"policies": runs})})
+    runs = [
+        run
+        for name in names
+        for run in [each for each in own if each.policy == name]
+        or [PolicyRun(policy=name)]
+    ]
+    return scenario.model_copy(
+        update={"spec": scenario.spec.model_copy(update={"policies": runs})}
+    )
 
 
 def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
     """Traces, job lists and a grid intensity, relative to the scenario's own file."""
     if spec.grid_intensity is not None:
         yield spec.grid_intensity
-    yield from (service.load.trace.file for service in spec.services if service.load.trace is not None)
+    yield from (
+        service.load.trace.file
+        for service in spec.services
+        if service.load.trace is not None
+    )
     yield from (entry.file for entry in spec.task_lists)
 
 
@@ -97,5 +121,10 @@ def _words(error: ErrorDetails) -> str:
         return no_such("setting", str(error["loc"][-1]), list(PolicySpec.model_fields))
     if error["type"] == "value_error":  # Our own words, which state the values.
         return error["msg"].removeprefix("Value error, ")
-    wanted = error["msg"].partition(", unable")[0].replace("Input should be", "must be", 1).replace("a valid ", "a ", 1)
+    wanted = (
+        error["msg"]
+        .partition(", unable")[0]
+        .replace("Input should be", "must be", 1)
+        .replace("a valid ", "a ", 1)
+    )
     return f"{wanted}, not {error['input']!r}"

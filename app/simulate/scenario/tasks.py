@@ -28,21 +28,33 @@ class TimedTask:
 class Submissions:
     """Enters tasks into a store when their time has come."""
 
-    def __init__(self, submissions: Sequence[TimedTask], store: MemoryStore, start: datetime) -> None:
-        self._due = deque(sorted(submissions, key=lambda each: (each.at_s, each.task.name)))
+    def __init__(
+        self, submissions: Sequence[TimedTask], store: MemoryStore, start: datetime
+    ) -> None:
+        self._due = deque(
+            sorted(submissions, key=lambda each: (each.at_s, each.task.name))
+        )
         self._store, self._start = store, start
 
     def enter(self, now_s: float) -> None:
         """Those that are submitted by now, with the time at which they were."""
         while self._due and self._due[0].at_s <= now_s:
             each = self._due.popleft()
-            self._store.put_tasks([each.task], at=self._start + timedelta(seconds=each.at_s))
+            self._store.put_tasks(
+                [each.task], at=self._start + timedelta(seconds=each.at_s)
+            )
 
 
-def make_submissions(spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path) -> tuple[TimedTask, ...]:
+def make_submissions(
+    spec: ScenarioSpec, points: Sequence[OperatingPoints], folder: Path
+) -> tuple[TimedTask, ...]:
     """All tasks of a scenario. Raises InvalidRequest for a job list that cannot be read, or has not so many jobs."""
     named = (TimedTask(at_s=task.submit_s, task=_task(task)) for task in spec.tasks)
-    listed = (each for entry in spec.task_lists for each in _of_list(entry, spec, points, folder))
+    listed = (
+        each
+        for entry in spec.task_lists
+        for each in _of_list(entry, spec, points, folder)
+    )
     return (*named, *listed)
 
 
@@ -51,7 +63,11 @@ def works_of(spec: ScenarioSpec) -> Iterator[tuple[FieldPath, TaskWork, TaskKind
     for place, task in enumerate(spec.tasks):
         yield ("tasks", place), task, task.kind
         for each in task.variants:
-            yield ("tasks", place, "variants"), TaskWork(network=each.network, batch=task.batch), task.kind
+            yield (
+                ("tasks", place, "variants"),
+                TaskWork(network=each.network, batch=task.batch),
+                task.kind,
+            )
     for place, entry in enumerate(spec.task_lists):
         for number, work in enumerate(entry.networks):
             yield ("task_lists", place, "networks", number), work, entry.kind
@@ -68,7 +84,10 @@ def _task(task: SimulatedTask) -> Task:
         due_in_s=None if task.deadline_s is None else task.deadline_s - task.submit_s,
         priority=task.priority,
         weight=task.weight,
-        variants=tuple(Variant(network=each.network, accuracy=each.accuracy) for each in task.variants),
+        variants=tuple(
+            Variant(network=each.network, accuracy=each.accuracy)
+            for each in task.variants
+        ),
         accuracy_floor=task.accuracy_floor,
     )
 
@@ -81,7 +100,9 @@ def _of_list(
     whole = entry.gpu_type or spec.fleet[0].gpu_type
     begin_s = float(jobs.submit_s[entry.first - 1])
     for number in range(entry.first - 1, min(entry.first - 1 + entry.most, len(jobs))):
-        at_s = entry.start_s + (float(jobs.submit_s[number]) - begin_s) / entry.time_scale
+        at_s = (
+            entry.start_s + (float(jobs.submit_s[number]) - begin_s) / entry.time_scale
+        )
         if at_s >= spec.duration_s:
             return
         duration_s = float(jobs.duration_s[number]) / entry.time_scale
@@ -96,21 +117,30 @@ def _of_list(
                 kind=entry.kind,
                 network=work.network,
                 batch=work.batch,
-                iterations=max(1, round(1000.0 * gpu_s / iteration_ms(work, whole, points))),
-                due_in_s=None if entry.deadline_factor is None else entry.deadline_factor * duration_s,
+                iterations=max(
+                    1, round(1000.0 * gpu_s / iteration_ms(work, whole, points))
+                ),
+                due_in_s=None
+                if entry.deadline_factor is None
+                else entry.deadline_factor * duration_s,
                 priority=entry.priority,
             ),
         )
 
 
-def reference_times_ms(spec: ScenarioSpec, points: Sequence[OperatingPoints]) -> dict[tuple[str, int], float]:
+def reference_times_ms(
+    spec: ScenarioSpec, points: Sequence[OperatingPoints]
+) -> dict[tuple[str, int], float]:
     """By network and batch of the tasks: `iteration_ms` on the fleet's first GPU type for which it is known.
 
     Raises InvalidRequest where it is known for none.
     """
     types = tuple(dict.fromkeys(pool.gpu_type for pool in spec.fleet))
     works = {(work.network, work.batch): work for _, work, _ in works_of(spec)}
-    first = {key: next((each for each in types if _rows(work, each, points)), types[0]) for key, work in works.items()}
+    first = {
+        key: next((each for each in types if _rows(work, each, points)), types[0])
+        for key, work in works.items()
+    }
     return {key: iteration_ms(work, first[key], points) for key, work in works.items()}
 
 
@@ -118,19 +148,27 @@ def jobs_in(entry: TaskList, folder: Path) -> int:
     """How many jobs a list has. Raises InvalidRequest where it cannot be read, or has none that is to be the first."""
     jobs = len(_read(folder / entry.file))
     if entry.first > jobs:
-        raise InvalidRequest(f"{entry.file} has {jobs:,} jobs; there is no number {entry.first:,}")
+        raise InvalidRequest(
+            f"{entry.file} has {jobs:,} jobs; there is no number {entry.first:,}"
+        )
     return jobs
 
 
-def iteration_ms(work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]) -> float:
+def iteration_ms(
+    work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]
+) -> float:
     """The planned time of an iteration alone on a whole GPU at its highest clock. Raises InvalidRequest."""
     rows = _rows(work, gpu_type, points)
     if not rows:
-        raise InvalidRequest(f"{work.network} was not profiled with batch {work.batch} on {gpu_type}")
+        raise InvalidRequest(
+            f"{work.network} was not profiled with batch {work.batch} on {gpu_type}"
+        )
     return max(rows, key=lambda row: (row.sm_percent, row.clock_mhz)).solo_ms
 
 
-def _rows(work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]) -> list[OperatingPoint]:
+def _rows(
+    work: TaskWork, gpu_type: str, points: Sequence[OperatingPoints]
+) -> list[OperatingPoint]:
     return [
         row
         for entry in points

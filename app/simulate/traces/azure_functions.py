@@ -29,12 +29,20 @@ def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTr
     Raises InvalidRequest.
     """
     rows = open_rows(source, _check_header)
-    kept = heapq.nlargest(top, _functions(rows, trigger), key=lambda function: function[:2])
+    kept = heapq.nlargest(
+        top, _functions(rows, trigger), key=lambda function: function[:2]
+    )
     if not kept:
-        raise refusal(f"there is no function with the trigger {trigger!r}", file=rows.file, column=_TRIGGER)
+        raise refusal(
+            f"there is no function with the trigger {trigger!r}",
+            file=rows.file,
+            column=_TRIGGER,
+        )
     rates_rps = np.column_stack([by_minute for *_, by_minute in kept]) / MINUTE_S
     names = _different([name for _, _, name, _ in kept])
-    return RateTrace(names=names, rates_rps=rates_rps, step_s=MINUTE_S, notes=rows.notes)
+    return RateTrace(
+        names=names, rates_rps=rates_rps, step_s=MINUTE_S, notes=rows.notes
+    )
 
 
 def _functions(rows: Rows, trigger: str) -> Iterator[_Function]:
@@ -53,7 +61,9 @@ def _numbers(rows: Rows, line: int, cells: Sequence[str]) -> Reals:
             try:
                 parse_number(cell, NOT_NEGATIVE)
             except ValueError as error:
-                raise refusal(str(error), file=rows.file, line=line, column=str(minute)) from error
+                raise refusal(
+                    str(error), file=rows.file, line=line, column=str(minute)
+                ) from error
     return np.array([float(cell) for cell in cells])
 
 

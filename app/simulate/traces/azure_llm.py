@@ -27,9 +27,13 @@ def read_azure_llm(source: Path) -> RateTrace:
     if _COUNTED in rows.names:
         return make_trace(rows, columns=[_COUNTED])
     counts = _counts(rows)
-    rates_rps = np.array([[float(counts[second])] for second in range(min(counts), max(counts) + 1)])
+    rates_rps = np.array(
+        [[float(counts[second])] for second in range(min(counts), max(counts) + 1)]
+    )
     try:
-        return RateTrace(names=(_COUNTED,), rates_rps=rates_rps, step_s=1.0, notes=rows.notes)
+        return RateTrace(
+            names=(_COUNTED,), rates_rps=rates_rps, step_s=1.0, notes=rows.notes
+        )
     except InvalidRequest as error:
         raise refusal(str(error), file=rows.file) from error
 
@@ -42,14 +46,22 @@ def _counts(rows: Rows) -> Counter[int]:
     first, last = math.inf, -math.inf
     for line, cells in rows.rows:
         try:
-            moment = moment_s(cells[place]) if column == _MOMENT else parse_number(cells[place], ANY_TIME)
+            moment = (
+                moment_s(cells[place])
+                if column == _MOMENT
+                else parse_number(cells[place], ANY_TIME)
+            )
         except ValueError as error:
-            raise refusal(str(error), file=rows.file, line=line, column=column) from error
+            raise refusal(
+                str(error), file=rows.file, line=line, column=column
+            ) from error
         second = math.floor(moment)
         counts[second] += 1
         first, last = min(first, second), max(last, second)
         if last - first >= MAX_STEPS:
-            problem = f"more than {MAX_STEPS:,} s from the earliest request to the latest"
+            problem = (
+                f"more than {MAX_STEPS:,} s from the earliest request to the latest"
+            )
             raise refusal(problem, file=rows.file, line=line, column=column)
     return counts
 
@@ -57,6 +69,7 @@ def _counts(rows: Rows) -> Counter[int]:
 def _check_header(place: str, names: Sequence[str]) -> None:
     if not {_MOMENT, _SECONDS, _COUNTED} & set(names):
         problem = (
-            f"the header must have {_MOMENT} or {_SECONDS}, or {_COUNTED} by the second; it has {', '.join(names)}"
+            f"the header must have {_MOMENT} or {_SECONDS}, or {_COUNTED} by the "
+            f"second; it has {', '.join(names)}"
         )
         raise refusal(problem, file=place)

@@ -20,7 +20,9 @@ def scaled(trace: RateTrace, factors: Mapping[str, float]) -> RateTrace:
     for name, factor in factors.items():
         columns[trace.place(name)] = factor
     named = ", ".join(f"{name} × {factor:g}" for name, factor in factors.items())
-    return replace(trace, rates_rps=trace.rates_rps * columns).with_note(f"change: scaled {named}")
+    return replace(trace, rates_rps=trace.rates_rps * columns).with_note(
+        f"change: scaled {named}"
+    )
 
 
 def factors_to(trace: RateTrace, means_rps: Mapping[str, float]) -> dict[str, float]:
@@ -29,7 +31,9 @@ def factors_to(trace: RateTrace, means_rps: Mapping[str, float]) -> dict[str, fl
     for name, wanted_rps in means_rps.items():
         mean_rps = float(trace.means_rps[trace.place(name)])
         if mean_rps == 0.0 and wanted_rps > 0.0:
-            raise InvalidRequest(f"{name} has no requests, so that no factor makes its mean {wanted_rps:g} rps")
+            raise InvalidRequest(
+                f"{name} has no requests, so that no factor makes its mean {wanted_rps:g} rps"
+            )
         factors[name] = wanted_rps / mean_rps if mean_rps else 1.0
     return factors
 
@@ -42,14 +46,21 @@ def smoothed(trace: RateTrace, width_s: float) -> RateTrace:
     """
     reach = round((width_s / trace.step_s - 1.0) / 2.0)
     if reach < 1:
-        raise InvalidRequest(f"a mean over {width_s:g} s needs at least three steps, here of {trace.step_s:g} s")
+        raise InvalidRequest(
+            f"a mean over {width_s:g} s needs at least three steps, here of {trace.step_s:g} s"
+        )
     steps = np.arange(len(trace.rates_rps))
-    first, last = np.maximum(steps - reach, 0), np.minimum(steps + reach + 1, len(steps))
+    first, last = (
+        np.maximum(steps - reach, 0),
+        np.minimum(steps + reach + 1, len(steps)),
+    )
     sums = _sums(trace)
     means = (sums[last] - sums[first]) / (last - first)[:, None]
     totals = means.sum(axis=0)
     # Rounding errors of sums must not leave a rate below 0 where nothing arrives.
-    kept = np.maximum(means, 0.0) * np.divide(sums[-1], totals, out=np.ones_like(totals), where=totals > 0.0)
+    kept = np.maximum(means, 0.0) * np.divide(
+        sums[-1], totals, out=np.ones_like(totals), where=totals > 0.0
+    )
     note = f"change: mean over {(2 * reach + 1) * trace.step_s:g} s"
     return replace(trace, rates_rps=kept).with_note(note)
 
@@ -61,23 +72,36 @@ def compressed(trace: RateTrace, factor: float) -> RateTrace:
     they are averaged, and what is left of less than a second at the end is dropped. Raises InvalidRequest.
     """
     if not 0.0 < factor < np.inf:
-        raise InvalidRequest(f"time cannot go {factor:g} times as fast; the factor must be above 0")
+        raise InvalidRequest(
+            f"time cannot go {factor:g} times as fast; the factor must be above 0"
+        )
     step_s = trace.step_s / factor
     note = f"change: time × {factor:g}"
     if step_s >= min(MIN_STEP_S, trace.step_s) * (1.0 - _TOLERANCE):
         return replace(trace, step_s=step_s).with_note(note)
     new_step_s = min(MIN_STEP_S, trace.step_s)
     steps = int(len(trace.rates_rps) * step_s / new_step_s * (1.0 + _TOLERANCE))
-    return replace(trace, rates_rps=_resampled(trace, steps, new_step_s / step_s), step_s=new_step_s).with_note(note)
+    return replace(
+        trace,
+        rates_rps=_resampled(trace, steps, new_step_s / step_s),
+        step_s=new_step_s,
+    ).with_note(note)
 
 
 def cut(trace: RateTrace, start_s: float, end_s: float) -> RateTrace:
     """The steps that begin in [start, end), from second 0 on. Raises InvalidRequest where the trace is shorter."""
     if end_s > trace.duration_s * (1.0 + _TOLERANCE):
-        raise InvalidRequest(f"the trace ends after {trace.duration_s:g} s, before {end_s:g} s")
-    first, last = (int(np.ceil(moment_s / trace.step_s - _TOLERANCE)) for moment_s in (start_s, end_s))
+        raise InvalidRequest(
+            f"the trace ends after {trace.duration_s:g} s, before {end_s:g} s"
+        )
+    first, last = (
+        int(np.ceil(moment_s / trace.step_s - _TOLERANCE))
+        for moment_s in (start_s, end_s)
+    )
     if last - first < 2:
-        raise InvalidRequest(f"fewer than two steps of {trace.step_s:g} s begin from {start_s:g} s until {end_s:g} s")
+        raise InvalidRequest(
+            f"fewer than two steps of {trace.step_s:g} s begin from {start_s:g} s until {end_s:g} s"
+        )
     note = f"change: seconds {first * trace.step_s:.12g} to {last * trace.step_s:.12g}"
     return replace(trace, rates_rps=trace.rates_rps[first:last]).with_note(note)
 
@@ -98,6 +122,8 @@ def _resampled(trace: RateTrace, steps: int, width: float) -> Reals:
     """(steps, S) means over `width` old steps each, by their share of it."""
     sums = _sums(trace)
     edges = np.minimum(np.arange(steps + 1) * width, len(trace.rates_rps))
-    at_edges = np.column_stack([np.interp(edges, np.arange(len(sums)), column) for column in sums.T])
+    at_edges = np.column_stack(
+        [np.interp(edges, np.arange(len(sums)), column) for column in sums.T]
+    )
     # Differences of sums may fall a rounding error below 0 where nothing arrives.
     return np.maximum(np.diff(at_edges, axis=0) / width, 0.0)

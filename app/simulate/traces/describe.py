@@ -108,7 +108,10 @@ def _summary(trace: RateTrace, place: int, name: str) -> SeriesSummary:
         mean_rps=float(rates_rps.mean()),
         p99_rps=float(np.quantile(rates_rps, 0.99)),
         peak_rps=float(rates_rps.max()),
-        dispersion=tuple(_dispersion(_counts(rates_rps, trace.step_s, window_s)) for window_s in WINDOWS_S),
+        dispersion=tuple(
+            _dispersion(_counts(rates_rps, trace.step_s, window_s))
+            for window_s in WINDOWS_S
+        ),
         autocorrelation=_autocorrelation(rates_rps, trace.step_s, LAG_S),
         daily=_daily(rates_rps, trace.step_s),
         outline=_outline(rates_rps),
@@ -121,7 +124,9 @@ def _counts(rates_rps: Reals, step_s: float, window_s: float) -> Reals:
     if not steps:
         return np.empty(0)
     windows = len(rates_rps) // steps
-    return np.asarray(rates_rps[: windows * steps].reshape(windows, steps).sum(axis=1) * step_s)
+    return np.asarray(
+        rates_rps[: windows * steps].reshape(windows, steps).sum(axis=1) * step_s
+    )
 
 
 def _steps(step_s: float, time_s: float) -> int:
@@ -162,11 +167,15 @@ def _daily(rates_rps: Reals, step_s: float) -> Daily | None:
         busiest_factor=float(factors[busiest]),
         quietest_hour=quietest,
         quietest_factor=float(factors[quietest]),
-        repeats=_correlation(hourly[:-DAY_HOURS], hourly[DAY_HOURS:]) if days > 1 else None,
+        repeats=_correlation(hourly[:-DAY_HOURS], hourly[DAY_HOURS:])
+        if days > 1
+        else None,
     )
 
 
 def _outline(rates: Reals) -> tuple[float, ...]:
     """At most OUTLINE means as shares of the highest."""
-    means = np.array([part.mean() for part in np.array_split(rates, min(OUTLINE, len(rates)))])
+    means = np.array(
+        [part.mean() for part in np.array_split(rates, min(OUTLINE, len(rates)))]
+    )
     return tuple((means / max(means.max(), np.finfo(float).tiny)).tolist())

@@ -17,7 +17,14 @@ import numpy as np
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.rows import Rows, open_rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
-from app.measurements.traces import ANY_TIME, DATED, SECONDS_PER, find_steps, moment_s, time_column
+from app.measurements.traces import (
+    ANY_TIME,
+    DATED,
+    SECONDS_PER,
+    find_steps,
+    moment_s,
+    time_column,
+)
 from app.simulate.traces.jobs import JobList, check_job_columns, make_jobs
 from app.simulate.traces.trace import MAX_VALUES, RATE_SUFFIX, RateTrace, check_size
 from solvers.types.strict_json import MAX_NUMBER
@@ -44,16 +51,24 @@ def read_any(source: Path) -> RateTrace | JobList:
     return make_jobs(opened) if _are_jobs(opened.names) else make_trace(opened)
 
 
-def read_trace(source: Path, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE) -> RateTrace:
+def read_trace(
+    source: Path, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE
+) -> RateTrace:
     """The trace of a file. columns: those to take; none = all. Raises InvalidRequest."""
-    return make_trace(open_rows(source, check_trace_columns), columns=columns, missing=missing)
+    return make_trace(
+        open_rows(source, check_trace_columns), columns=columns, missing=missing
+    )
 
 
-def make_trace(opened: Rows, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE) -> RateTrace:
+def make_trace(
+    opened: Rows, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE
+) -> RateTrace:
     """The trace of a file that is open. Raises InvalidRequest."""
     time = time_column(opened.file, opened.names)
     wanted = _wanted(opened, time, columns)
-    lines, times_s, values = _read(opened, time, wanted, or_missing=missing is not Missing.REFUSE)
+    lines, times_s, values = _read(
+        opened, time, wanted, or_missing=missing is not Missing.REFUSE
+    )
 
     def refuse(problem: str, row: int) -> InvalidRequest:
         return refusal(problem, file=opened.file, line=lines[row], column=time)
@@ -62,7 +77,10 @@ def make_trace(opened: Rows, *, columns: Sequence[str] = (), missing: Missing = 
     if missing is Missing.REFUSE and (np.diff(places) > 1).any():
         row = int(np.argmax(np.diff(places) > 1)) + 1
         steps = f"{places[row] - places[row - 1] - 1} steps before this row are missing"
-        raise refuse(f"{steps}; `plimsoll trace import rates` takes them as 0 with --missing {Missing.ZERO}", row)
+        raise refuse(
+            f"{steps}; `plimsoll trace import rates` takes them as 0 with --missing {Missing.ZERO}",
+            row,
+        )
     step_s = float((times_s[-1] - times_s[0]) / places[-1])
     try:
         check_size(int(places[-1]) + 1, len(wanted))
@@ -70,7 +88,12 @@ def make_trace(opened: Rows, *, columns: Sequence[str] = (), missing: Missing = 
         is_rate = np.array([name.endswith(RATE_SUFFIX) for name in wanted])
         grid[places] = values / np.where(is_rate, 1.0, step_s)
         names = tuple(name.removesuffix(RATE_SUFFIX) for name in wanted)
-        return RateTrace(names=names, rates_rps=_filled(grid, missing), step_s=step_s, notes=opened.notes)
+        return RateTrace(
+            names=names,
+            rates_rps=_filled(grid, missing),
+            step_s=step_s,
+            notes=opened.notes,
+        )
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
 
@@ -79,14 +102,19 @@ def trace_rows(trace: RateTrace) -> Iterator[Sequence[str]]:
     """A header and rows; the notes go above them."""
     yield (TIME, *trace.names)
     for number, requests in enumerate(trace.rates_rps * trace.step_s):
-        yield (f"{number * trace.step_s:.12g}", *(f"{value:.12g}" for value in requests.tolist()))
+        yield (
+            f"{number * trace.step_s:.12g}",
+            *(f"{value:.12g}" for value in requests.tolist()),
+        )
 
 
 def check_trace_columns(place: str, names: Sequence[str]) -> None:
     """Raises InvalidRequest for a header that is no trace's."""
     time = time_column(place, names)
     if len(names) < 2:
-        raise refusal(f"beside {time} there must be a column for each series", file=place)
+        raise refusal(
+            f"beside {time} there must be a column for each series", file=place
+        )
 
 
 def _check_any_header(place: str, names: Sequence[str]) -> None:
@@ -105,7 +133,9 @@ def _wanted(opened: Rows, time: str, columns: Sequence[str]) -> list[str]:
     return list(columns) or series
 
 
-def _read(rows: Rows, time: str, wanted: Sequence[str], *, or_missing: bool) -> tuple[Sequence[int], Reals, Reals]:
+def _read(
+    rows: Rows, time: str, wanted: Sequence[str], *, or_missing: bool
+) -> tuple[Sequence[int], Reals, Reals]:
     """(N,) lines, (N,) times and (N, S) cells of the wanted columns, NaN for those that are missing."""
     places = [rows.names.index(name) for name in wanted]
     time_place, parse_time = rows.names.index(time), _time_parser(time)
@@ -120,9 +150,15 @@ def _read(rows: Rows, time: str, wanted: Sequence[str], *, or_missing: bool) -> 
         try:
             values.extend(_numbers(row, or_missing=or_missing))
         except ValueError:
-            raise _bad_cell(rows.file, line, wanted, row, or_missing=or_missing) from None
+            raise _bad_cell(
+                rows.file, line, wanted, row, or_missing=or_missing
+            ) from None
         if len(values) > MAX_VALUES:
-            raise refusal(f"more than {MAX_VALUES:,} values; take fewer columns", file=rows.file, line=line)
+            raise refusal(
+                f"more than {MAX_VALUES:,} values; take fewer columns",
+                file=rows.file,
+                line=line,
+            )
     return lines, np.array(times_s), np.array(values).reshape(-1, len(wanted))
 
 
@@ -138,12 +174,22 @@ def _numbers(cells: Sequence[str], *, or_missing: bool) -> list[float]:
     # Python takes 1_000 for a number; no other program does.
     if "_" in "".join(cells):
         raise ValueError
-    if not all(0.0 <= value <= MAX_NUMBER or (or_missing and value != value) for value in values):
+    if not all(
+        0.0 <= value <= MAX_NUMBER or (or_missing and value != value)
+        for value in values
+    ):
         raise ValueError
     return values
 
 
-def _bad_cell(file: str, line: int, names: Sequence[str], cells: Sequence[str], *, or_missing: bool) -> InvalidRequest:
+def _bad_cell(
+    file: str,
+    line: int,
+    names: Sequence[str],
+    cells: Sequence[str],
+    *,
+    or_missing: bool,
+) -> InvalidRequest:
     for name, cell in zip(names, cells, strict=True):
         try:
             if cell or not or_missing:

@@ -14,7 +14,15 @@ _AT_ONCE_S = 3600
 """Seconds whose arrivals are in memory at a time."""
 
 
-def generate(shape: Shape, *, names: Sequence[str], duration_s: int, seed: int, draws: bool, note: str) -> RateTrace:
+def generate(
+    shape: Shape,
+    *,
+    names: Sequence[str],
+    duration_s: int,
+    seed: int,
+    draws: bool,
+    note: str,
+) -> RateTrace:
     """A trace in steps of a second, each series of its own random stream.
 
     draws: requests as they would arrive, instead of the rates at which a simulation draws them itself. Raises
@@ -22,16 +30,26 @@ def generate(shape: Shape, *, names: Sequence[str], duration_s: int, seed: int, 
     """
     check_size(duration_s, len(names))
     loads = [
-        ArrivalProcess(shape=shape, duration_s=duration_s, seed=seed, stream=stream) for stream in range(len(names))
+        ArrivalProcess(shape=shape, duration_s=duration_s, seed=seed, stream=stream)
+        for stream in range(len(names))
     ]
     columns = [_counts(load) if draws else load.rates_rps for load in loads]
-    return RateTrace(names=tuple(names), rates_rps=np.column_stack(columns), step_s=1.0, notes=(f"source: {note}",))
+    return RateTrace(
+        names=tuple(names),
+        rates_rps=np.column_stack(columns),
+        step_s=1.0,
+        notes=(f"source: {note}",),
+    )
 
 
 def _counts(load: ArrivalProcess) -> Reals:
     """(T,) arrivals in each second."""
     parts = [
-        np.bincount((load.arrivals(start, end) - start).astype(int), minlength=end - start)
-        for start, end in pairwise([*range(0, load.duration_s, _AT_ONCE_S), load.duration_s])
+        np.bincount(
+            (load.arrivals(start, end) - start).astype(int), minlength=end - start
+        )
+        for start, end in pairwise(
+            [*range(0, load.duration_s, _AT_ONCE_S), load.duration_s]
+        )
     ]
     return np.concatenate(parts).astype(float)

@@ -64,7 +64,9 @@ _ORIGINS = {
 """Source and licence of the published sets. The user's copy may have another one: then the user says so."""
 
 
-def import_file(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | JobList:
+def import_file(
+    kind: FileKind, source: Path, options: ImportOptions
+) -> RateTrace | JobList:
     """What a file holds (`-` = stdin, .gz = packed). Raises InvalidRequest, which names file, line and column."""
     found = _read(kind, source, options)
     return replace(found, notes=(*_origin(kind, options), *found.notes))
@@ -77,7 +79,9 @@ def _read(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | J
         case FileKind.AZURE_LLM:
             return read_azure_llm(source)
         case FileKind.AZURE_FUNCTIONS:
-            return read_azure_functions(source, top=options.top, trigger=options.trigger)
+            return read_azure_functions(
+                source, top=options.top, trigger=options.trigger
+            )
         case FileKind.PHILLY:
             return read_philly(source)
         case FileKind.ALIBABA:
@@ -86,5 +90,8 @@ def _read(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | J
 
 def _origin(kind: FileKind, options: ImportOptions) -> list[str]:
     source, licence = _ORIGINS.get(kind, ("", ""))
-    lines = (("source", options.source or source), ("licence", options.licence or licence))
+    lines = (
+        ("source", options.source or source),
+        ("licence", options.licence or licence),
+    )
     return [f"{title}: {words}" for title, words in lines if words]

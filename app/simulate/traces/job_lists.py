@@ -27,10 +27,20 @@ _PODS = {
 
 def read_philly(source: Path) -> JobList:
     """Training jobs, called by their virtual cluster and their number. Raises InvalidRequest."""
-    rows = open_rows(source, lambda place, names: require_columns(place, names, _PHILLY, "a Philly job list"))
+    rows = open_rows(
+        source,
+        lambda place, names: require_columns(
+            place, names, _PHILLY, "a Philly job list"
+        ),
+    )
     table = make_table(rows)
-    names = [f"{cluster}-{number}" for number, cluster in enumerate(table.names(_PHILLY[3]), start=1)]
-    submit_s, duration_s, gpus = (table.numbers(column, NOT_NEGATIVE) for column in _PHILLY[:3])
+    names = [
+        f"{cluster}-{number}"
+        for number, cluster in enumerate(table.names(_PHILLY[3]), start=1)
+    ]
+    submit_s, duration_s, gpus = (
+        table.numbers(column, NOT_NEGATIVE) for column in _PHILLY[:3]
+    )
     return _job_list(rows, names, submit_s, duration_s, gpus)
 
 
@@ -38,13 +48,18 @@ def read_alibaba(source: Path) -> JobList:
     """Pods with GPUs. Raises InvalidRequest."""
     rows = open_rows(source, _check_pods)
     table = make_table(rows)
-    of = {what: next(name for name in names if name in rows.names) for what, names in _PODS.items()}
+    of = {
+        what: next(name for name in names if name in rows.names)
+        for what, names in _PODS.items()
+    }
     scheduled_s = table.numbers(of["scheduled"], NOT_NEGATIVE, or_empty=True)
     deletion_s = table.numbers(of["deletion"], NOT_NEGATIVE, or_empty=True)
     gpus = table.numbers("num_gpu", NOT_NEGATIVE) * _milli(table) / 1000.0
     creation_s = table.numbers(of["creation"], NOT_NEGATIVE)
     names = table.names(of["pod"])
-    return _job_list(rows, names, creation_s, np.nan_to_num(deletion_s - scheduled_s), gpus)
+    return _job_list(
+        rows, names, creation_s, np.nan_to_num(deletion_s - scheduled_s), gpus
+    )
 
 
 def _milli(table: CsvTable) -> Reals:
@@ -53,13 +68,17 @@ def _milli(table: CsvTable) -> Reals:
     return np.where(np.isnan(milli), 1000.0, milli)
 
 
-def _job_list(rows: Rows, names: Sequence[str], submit_s: Reals, duration_s: Reals, gpus: Reals) -> JobList:
+def _job_list(
+    rows: Rows, names: Sequence[str], submit_s: Reals, duration_s: Reals, gpus: Reals
+) -> JobList:
     """What ran on GPUs, by submission, from the first of them on."""
     taken: npt.NDArray[np.bool_] = (gpus > 0.0) & (duration_s > 0.0)
     if not taken.any():
         raise refusal("no job needs a GPU and has a duration", file=rows.file)
     order = np.flatnonzero(taken)[np.argsort(submit_s[taken], kind="stable")]
-    left = (f"left out: {np.sum(gpus <= 0.0)} without a GPU, {np.sum((gpus > 0.0) & ~taken)} that never ran",)
+    left = (
+        f"left out: {np.sum(gpus <= 0.0)} without a GPU, {np.sum((gpus > 0.0) & ~taken)} that never ran",
+    )
     return JobList(
         submit_s=submit_s[order] - submit_s[order[0]],
         duration_s=duration_s[order],
@@ -70,5 +89,8 @@ def _job_list(rows: Rows, names: Sequence[str], submit_s: Reals, duration_s: Rea
 
 
 def _check_pods(place: str, names: Sequence[str]) -> None:
-    found = [next((name for name in choice if name in names), choice[0]) for choice in _PODS.values()]
+    found = [
+        next((name for name in choice if name in names), choice[0])
+        for choice in _PODS.values()
+    ]
     require_columns(place, names, [*found, "num_gpu", "gpu_milli"], "a list of pods")

@@ -31,10 +31,20 @@ class JobList:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.names or any(len(each) != len(self.names) for each in (self.submit_s, self.duration_s, self.gpus)):
-            raise InvalidRequest("a job list needs at least one job, and all columns of the same length")
-        if not NOT_NEGATIVE.holds(self.submit_s).all() or (np.diff(self.submit_s) < 0.0).any():
-            raise InvalidRequest("jobs must be in the order of their submission, from second 0 on")
+        if not self.names or any(
+            len(each) != len(self.names)
+            for each in (self.submit_s, self.duration_s, self.gpus)
+        ):
+            raise InvalidRequest(
+                "a job list needs at least one job, and all columns of the same length"
+            )
+        if (
+            not NOT_NEGATIVE.holds(self.submit_s).all()
+            or (np.diff(self.submit_s) < 0.0).any()
+        ):
+            raise InvalidRequest(
+                "jobs must be in the order of their submission, from second 0 on"
+            )
         if not (POSITIVE.holds(self.duration_s) & POSITIVE.holds(self.gpus)).all():
             raise InvalidRequest("every job must have a duration and GPUs above 0")
 
@@ -45,20 +55,27 @@ class JobList:
         """The jobs submitted in [start, end), from second 0 on. Raises InvalidRequest where there is none."""
         first, last = np.searchsorted(self.submit_s, [start_s, end_s])
         if first == last:
-            raise InvalidRequest(f"no job is submitted from {start_s:g} s until {end_s:g} s")
+            raise InvalidRequest(
+                f"no job is submitted from {start_s:g} s until {end_s:g} s"
+            )
         return replace(
             self,
             submit_s=self.submit_s[first:last] - start_s,
             duration_s=self.duration_s[first:last],
             gpus=self.gpus[first:last],
             names=self.names[first:last],
-            notes=(*self.notes, f"change: submitted from second {start_s:.12g} to {end_s:.12g}"),
+            notes=(
+                *self.notes,
+                f"change: submitted from second {start_s:.12g} to {end_s:.12g}",
+            ),
         )
 
     def faster(self, factor: float) -> "JobList":
         """Submissions and durations in a time that goes `factor` times as fast. Raises InvalidRequest."""
         if not 0.0 < factor < np.inf:
-            raise InvalidRequest(f"time cannot go {factor:g} times as fast; the factor must be above 0")
+            raise InvalidRequest(
+                f"time cannot go {factor:g} times as fast; the factor must be above 0"
+            )
         return replace(
             self,
             submit_s=self.submit_s / factor,
@@ -78,7 +95,11 @@ def make_jobs(rows: Rows) -> JobList:
     submit_s = table.numbers("submit_s", NOT_NEGATIVE)
     if (np.diff(submit_s) < 0.0).any():
         row = int(np.argmax(np.diff(submit_s) < 0.0)) + 1
-        raise table.refusal("comes before the job above; sort the jobs by submission", row=row, column="submit_s")
+        raise table.refusal(
+            "comes before the job above; sort the jobs by submission",
+            row=row,
+            column="submit_s",
+        )
     return JobList(
         submit_s=submit_s,
         duration_s=table.numbers("duration_s", POSITIVE),

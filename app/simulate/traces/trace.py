@@ -32,7 +32,9 @@ class RateTrace:
         _check_names(self.names)
         check_size(len(rates_rps), len(self.names))
         if rates_rps.ndim != 2 or rates_rps.shape[1] != len(self.names):
-            raise InvalidRequest(f"rates of shape {rates_rps.shape} for {len(self.names)} series")
+            raise InvalidRequest(
+                f"rates of shape {rates_rps.shape} for {len(self.names)} series"
+            )
         if not NOT_NEGATIVE.holds(rates_rps).all():
             raise InvalidRequest(f"every rate must be a number {NOT_NEGATIVE}")
         if not 0.0 < self.step_s < np.inf:
@@ -65,7 +67,9 @@ class RateTrace:
 
     def shape(self, name: str) -> TraceShape:
         """One series as a simulated load plays it. Raises InvalidRequest."""
-        return TraceShape(rates_rps=self.rates_rps[:, self.place(name)], step_s=self.step_s)
+        return TraceShape(
+            rates_rps=self.rates_rps[:, self.place(name)], step_s=self.step_s
+        )
 
     def with_note(self, note: str) -> "RateTrace":
         """The same trace with one more note."""
@@ -86,11 +90,20 @@ def _check_names(names: tuple[str, ...]) -> None:
     if not names:
         raise InvalidRequest("a trace needs at least one series")
     for index, name in enumerate(names):
-        if not name or not name.isprintable() or name != name.strip() or name.startswith("#"):
+        if (
+            not name
+            or not name.isprintable()
+            or name != name.strip()
+            or name.startswith("#")
+        ):
             raise InvalidRequest(f"{name!r} cannot name a series")
         if name in SECONDS_PER:
-            raise InvalidRequest(f"a series cannot be called {name}: such a column holds times")
+            raise InvalidRequest(
+                f"a series cannot be called {name}: such a column holds times"
+            )
         if name.endswith(RATE_SUFFIX):
-            raise InvalidRequest(f"a series cannot be called {name}: {RATE_SUFFIX} marks a column of rates")
+            raise InvalidRequest(
+                f"a series cannot be called {name}: {RATE_SUFFIX} marks a column of rates"
+            )
         if name in names[:index]:
             raise InvalidRequest(f"two series are called {name}")

@@ -12,9 +12,19 @@ async def load_header(look: Look) -> Items:
         settings = await policies.load_current(connection)
         row = await board.load_header(connection)
     known = {name: getattr(row, name) for name in _PLAIN}
-    times = {name: None if getattr(row, name) is None else getattr(row, name).isoformat() for name in _TIMES}
-    amounts = {name: None if getattr(row, name) is None else float(getattr(row, name)) for name in _AMOUNTS}
-    decides = {"policy": settings.policy, "mode": settings.mode, "paused": settings.paused}
+    times = {
+        name: None if getattr(row, name) is None else getattr(row, name).isoformat()
+        for name in _TIMES
+    }
+    amounts = {
+        name: None if getattr(row, name) is None else float(getattr(row, name))
+        for name in _AMOUNTS
+    }
+    decides = {
+        "policy": settings.policy,
+        "mode": settings.mode,
+        "paused": settings.paused,
+    }
     return {"now": {**decides, **known, **times, **amounts}}
 
 

@@ -26,7 +26,10 @@ def _budget(periods: Sequence[AnyRow]) -> Json:
     return {
         "left_percent": None if used is None else float(100 - used),
         "counted_since": None if since is None else since.isoformat(),
-        "burn": {row.period: None if row.burn_rate is None else float(row.burn_rate) for row in periods},
+        "burn": {
+            row.period: None if row.burn_rate is None else float(row.burn_rate)
+            for row in periods
+        },
         "alerts": [row.period for row in periods if row.is_alerting],
     }
 

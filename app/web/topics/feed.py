@@ -99,7 +99,9 @@ class _Channel:
         if self._is_loaded:
             listener.tell(self._key, self.everything())
         if self.task is None:
-            self.task = asyncio.create_task(self._run(), name=f"plimsoll-feed-{self._topic.name}")
+            self.task = asyncio.create_task(
+                self._run(), name=f"plimsoll-feed-{self._topic.name}"
+            )
 
     def leave(self, listener: _Listener) -> None:
         """Tell somebody no more; without anybody there is nothing to load."""
@@ -120,13 +122,22 @@ class _Channel:
             except Unavailable as error:
                 self._tell(_message("trouble", msgspec.json.encode(str(error))))
             except Exception:
-                log.exception("the dashboard cannot load a topic", topic=self._topic.name)
-                self._tell(_message("trouble", b'"the control plane could not load this; its log says why"'))
+                log.exception(
+                    "the dashboard cannot load a topic", topic=self._topic.name
+                )
+                self._tell(
+                    _message(
+                        "trouble",
+                        b'"the control plane could not load this; its log says why"',
+                    )
+                )
             await asyncio.sleep(self._topic.period_s)
 
     def _take(self, items: Items) -> None:
         fresh = {key: msgspec.json.encode(item) for key, item in items.items()}
-        changed = {key: item for key, item in fresh.items() if self._items.get(key) != item}
+        changed = {
+            key: item for key, item in fresh.items() if self._items.get(key) != item
+        }
         gone = [key for key in self._items if key not in fresh]
         self._items = fresh
         if not self._is_loaded:
@@ -165,14 +176,21 @@ class TopicFeed:
         Raises Unavailable where too many look already.
         """
         if len(self._listeners) >= MAX_STREAMS:
-            raise Unavailable(f"{MAX_STREAMS} pages are open already; close some and reload this one")
+            raise Unavailable(
+                f"{MAX_STREAMS} pages are open already; close some and reload this one"
+            )
         return self._stream(looks)
 
     async def _stream(self, looks: Mapping[str, Look]) -> AsyncIterator[bytes]:
-        listener, channels = _Listener(), [self._channel(name, look) for name, look in looks.items()]
+        listener, channels = (
+            _Listener(),
+            [self._channel(name, look) for name, look in looks.items()],
+        )
         self._listeners.add(listener)
         if self._waker is None:
-            self._waker = asyncio.create_task(self._wake_all(), name="plimsoll-feed-end")
+            self._waker = asyncio.create_task(
+                self._wake_all(), name="plimsoll-feed-end"
+            )
         try:
             for channel in channels:
                 channel.join(listener)
@@ -183,7 +201,11 @@ class TopicFeed:
             self._listeners.discard(listener)
             for channel in channels:
                 channel.leave(listener)
-            self._channels = {key: channel for key, channel in self._channels.items() if channel.listeners}
+            self._channels = {
+                key: channel
+                for key, channel in self._channels.items()
+                if channel.listeners
+            }
 
     async def _wake_all(self) -> None:
         await self._stopping.wait()
@@ -206,7 +228,16 @@ class TopicFeed:
         listener.changed.clear()
         messages, behind = listener.pending, listener.behind
         listener.pending, listener.behind = [], set()
-        return b"".join((*messages, *(self._channels[key].everything() for key in behind if key in self._channels)))
+        return b"".join(
+            (
+                *messages,
+                *(
+                    self._channels[key].everything()
+                    for key in behind
+                    if key in self._channels
+                ),
+            )
+        )
 
     def _channel(self, name: str, look: Look) -> _Channel:
         key: Key = (name, look.argument, look.projects)
@@ -217,7 +248,13 @@ class TopicFeed:
 
 def _object(items: Mapping[str, bytes]) -> bytes:
     """A JSON object of values that are encoded already."""
-    return b"{" + b",".join(msgspec.json.encode(key) + b":" + item for key, item in items.items()) + b"}"
+    return (
+        b"{"
+        + b",".join(
+            msgspec.json.encode(key) + b":" + item for key, item in items.items()
+        )
+        + b"}"
+    )
 
 
 def _message(event: str, data: bytes) -> bytes:

@@ -32,7 +32,10 @@ async def load_gauges(look: Look) -> Items:
     async with transaction(look.parts.engine) as connection:
         rows = await board.load_gauges(connection, await _since(connection, look))
     gauges = attrgetter("memory_used_mib", "power_w", "clock_mhz", "busy_percent")
-    return {row.gpu: [None if each is None else round(each) for each in gauges(row)] for row in rows}
+    return {
+        row.gpu: [None if each is None else round(each) for each in gauges(row)]
+        for row in rows
+    }
 
 
 async def _since(connection: Connection, look: Look) -> datetime:
@@ -44,7 +47,9 @@ async def _since(connection: Connection, look: Look) -> datetime:
 def _gpu(gpu: AnyRow, parts: list[Json]) -> Json:
     return {
         "node": gpu.node,
-        "index": gpu._mapping["index"],  # a Row is a tuple, whose own `index` is a method
+        "index": gpu._mapping[
+            "index"
+        ],  # a Row is a tuple, whose own `index` is a method
         "gpu_type": gpu.gpu_type,
         "healthy": gpu.healthy,
         "cordoned": gpu.cordoned,

@@ -23,7 +23,10 @@ async def load_gpu(look: Look) -> Items:
         overuses: dict[tuple[str, str], list[Json]] = defaultdict(list)
         for over in await gpu_board.load_overuses(connection, look.argument):
             overuses[over.kind, over.name].append(_overuse(over))
-    parts = {f"{row.kind}/{row.id}": _part(row, overuses[_used_as(row.kind), row.id]) for row in carried}
+    parts = {
+        f"{row.kind}/{row.id}": _part(row, overuses[_used_as(row.kind), row.id])
+        for row in carried
+    }
     return {"now": _gpu(gpu), **parts}
 
 
@@ -39,7 +42,16 @@ def _gpu(row: AnyRow) -> Json:
 def _part(row: AnyRow, overuses: list[Json]) -> Json:
     return {
         **{
-            name: getattr(row, name) for name in ("kind", "id", "owner", "state", "is_planned", "batch", "is_estimated")
+            name: getattr(row, name)
+            for name in (
+                "kind",
+                "id",
+                "owner",
+                "state",
+                "is_planned",
+                "batch",
+                "is_estimated",
+            )
         },
         **{name: _round(getattr(row, name)) for name in _MEASURED},
         "overuses": overuses,
@@ -48,7 +60,10 @@ def _part(row: AnyRow, overuses: list[Json]) -> Json:
 
 def _overuse(row: AnyRow) -> Json:
     return {
-        **{name: getattr(row, name) for name in ("quantity", "granted", "used", "is_estimated")},
+        **{
+            name: getattr(row, name)
+            for name in ("quantity", "granted", "used", "is_estimated")
+        },
         "begun_at": row.begun_at.isoformat(),
     }
 
@@ -62,8 +77,24 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-_KNOWN = ("node", "gpu_type", "healthy", "cordoned", "node_cordoned", "memory_mib", "plan_id", "planned_clock_mhz")
-_READ = ("power_cap_w", "idle_w", "memory_used_mib", "power_w", "clock_mhz", "busy_percent")
+_KNOWN = (
+    "node",
+    "gpu_type",
+    "healthy",
+    "cordoned",
+    "node_cordoned",
+    "memory_mib",
+    "plan_id",
+    "planned_clock_mhz",
+)
+_READ = (
+    "power_cap_w",
+    "idle_w",
+    "memory_used_mib",
+    "power_w",
+    "clock_mhz",
+    "busy_percent",
+)
 _STATED = ("kind", "id", "owner", "state", "is_planned", "batch", "is_estimated")
 _MEASURED = (
     "sm_percent",

@@ -16,14 +16,19 @@ async def load_nodes(look: Look) -> Items:
         settings = await policies.load_current(connection)
         rows = await nodes.list_rows(connection, look.parts.clock.now())
         wanted = {row.node: row for row in await gpu_board.load_generations(connection)}
-    return {row.node.id: _node(row, wanted.get(row.node.id), settings.stale_after_s) for row in rows}
+    return {
+        row.node.id: _node(row, wanted.get(row.node.id), settings.stale_after_s)
+        for row in rows
+    }
 
 
 def _node(row: NodeRow, wanted: AnyRow | None, stale_after_s: float) -> Json:
     is_heard = row.last_seen_at is not None and row.node.silent_for_s < stale_after_s
     return {
         "is_heard": is_heard,
-        "last_seen_at": None if is_heard or row.last_seen_at is None else row.last_seen_at.isoformat(),
+        "last_seen_at": None
+        if is_heard or row.last_seen_at is None
+        else row.last_seen_at.isoformat(),
         "cordoned": row.node.cordoned,
         "power_cap_w": row.node.power_cap_w,
         "agent_version": row.agent_version,
@@ -34,7 +39,10 @@ def _node(row: NodeRow, wanted: AnyRow | None, stale_after_s: float) -> Json:
         "clock_skew_s": round(row.clock_skew_s, 1),
         "problems": list(row.problems),
         "labels": dict(row.labels),
-        "gpus": [_gpu(gpu.id, gpu.gpu_type, healthy=gpu.healthy, cordoned=gpu.cordoned) for gpu in row.gpus],
+        "gpus": [
+            _gpu(gpu.id, gpu.gpu_type, healthy=gpu.healthy, cordoned=gpu.cordoned)
+            for gpu in row.gpus
+        ],
     }
 
 

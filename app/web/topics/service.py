@@ -37,16 +37,34 @@ async def load_service(look: Look) -> Items:
             return {}
         name = entry.service.name
         settings = await policies.load_current(connection)
-        windows = await load_windows(connection, now, settings.window_s, (), service=name)
-        places = [place for place in await board.load_places(connection, now) if place.service == name]
+        windows = await load_windows(
+            connection, now, settings.window_s, (), service=name
+        )
+        places = [
+            place
+            for place in await board.load_places(connection, now)
+            if place.service == name
+        ]
         since = now - timedelta(seconds=settings.stale_after_s)
-        replicas = await service_board.load_replicas(connection, name, now=now, since=since)
+        replicas = await service_board.load_replicas(
+            connection, name, now=now, since=since
+        )
         versions = await service_board.load_versions(connection, name, MAX_VERSIONS)
-        steps = await _load_steps(connection, entry, settings.window_s, now - NEWEST, now)
+        steps = await _load_steps(
+            connection, entry, settings.window_s, now - NEWEST, now
+        )
     reading = make_reading(entry.service, windows, now) if windows else None
-    present = {**describe(entry, reading, places), "today": now.date().isoformat(), "updated_by": entry.updated_by}
+    present = {
+        **describe(entry, reading, places),
+        "today": now.date().isoformat(),
+        "updated_by": entry.updated_by,
+    }
     return {
-        "now": {**present, "generation": entry.generation, "manifest": _manifest(entry)},
+        "now": {
+            **present,
+            "generation": entry.generation,
+            "manifest": _manifest(entry),
+        },
         "replicas": [_replica(row) for row in replicas],
         "versions": [_version(row) for row in versions],
         **steps,
@@ -69,45 +87,80 @@ async def _visible(connection: Connection, look: Look) -> ServiceRow | None:
         entry = await services.get(connection, look.argument)
     except NotFound:
         return None
-    return entry if look.projects is None or entry.service.project in look.projects else None
+    return (
+        entry
+        if look.projects is None or entry.service.project in look.projects
+        else None
+    )
 
 
 async def _load_steps(
-    connection: Connection, entry: ServiceRow, window_s: float, since: datetime, until: datetime
+    connection: Connection,
+    entry: ServiceRow,
+    window_s: float,
+    since: datetime,
+    until: datetime,
 ) -> dict[str, Json]:
     """Steps that begin at or after `since`, each whole; the window that is still open is left out."""
     step_s = window_s * ceil(STEP_S / window_s)
-    first = datetime.fromtimestamp(ceil(since.timestamp() / step_s) * step_s, until.tzinfo)
+    first = datetime.fromtimestamp(
+        ceil(since.timestamp() / step_s) * step_s, until.tzinfo
+    )
     last = until - timedelta(seconds=window_s)
-    steps = await service_board.load_steps(connection, entry.service.name, since=first, until=last, step_s=step_s)
-    return {str(round(step.start.timestamp())): _step(step, entry.service.slo.percentile) for step in steps}
+    steps = await service_board.load_steps(
+        connection, entry.service.name, since=first, until=last, step_s=step_s
+    )
+    return {
+        str(round(step.start.timestamp())): _step(step, entry.service.slo.percentile)
+        for step in steps
+    }
 
 
 def _step(step: WindowCounts, percentile: float) -> Json:
     finished = step.served + step.rejected
     return {
         "rate_rps": round(step.arrivals / step.heard_s, 2),
-        "latency_ms": bucket_percentile_ms(dict(enumerate(step.latency_buckets)), percentile),
+        "latency_ms": bucket_percentile_ms(
+            dict(enumerate(step.latency_buckets)), percentile
+        ),
         "attainment": step.in_slo / finished if finished else None,
     }
 
 
 def _manifest(entry: ServiceRow) -> Json:
-    manifest: Json = service_view(entry, None).model_dump(mode="json", exclude={"status"})
+    manifest: Json = service_view(entry, None).model_dump(
+        mode="json", exclude={"status"}
+    )
     return manifest
 
 
 def _replica(row: AnyRow) -> Json:
-    plain = {name: getattr(row, name) for name in ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")}
+    plain = {
+        name: getattr(row, name)
+        for name in ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")
+    }
     return {**plain, **{name: _float(getattr(row, name)) for name in _FIGURES}}
 
 
-_FIGURES = ("sm_percent", "memory_mib", "arrival_rate_rps", "clock_mhz", "cost_usd_per_hour")
+_FIGURES = (
+    "sm_percent",
+    "memory_mib",
+    "arrival_rate_rps",
+    "clock_mhz",
+    "cost_usd_per_hour",
+)
 
 
 def _version(row: AnyRow) -> Json:
-    spec = {name: value for name, value in row._mapping.items() if name not in _OF_VERSION}
-    return {"generation": row.generation, "at": row.created_at.isoformat(), "by": row.created_by, "spec": spec}
+    spec = {
+        name: value for name, value in row._mapping.items() if name not in _OF_VERSION
+    }
+    return {
+        "generation": row.generation,
+        "at": row.created_at.isoformat(),
+        "by": row.created_by,
+        "spec": spec,
+    }
 
 
 _OF_VERSION = ("generation", "created_at", "created_by")
@@ -119,5 +172,7 @@ def _float(value: float | None) -> float | None:
 
 TOPICS: Sequence[Topic] = (
     Topic(name="service", load=load_service, is_of_cluster=False),
-    Topic(name="service_hour", load=load_service_hour, period_s=60.0, is_of_cluster=False),
+    Topic(
+        name="service_hour", load=load_service_hour, period_s=60.0, is_of_cluster=False
+    ),
 )

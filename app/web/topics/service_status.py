@@ -23,8 +23,12 @@ async def load_service_status(look: Look) -> Items:
     statuses = await asyncio.to_thread(service_statuses, snapshot, names)
     return {
         name: {
-            "expected_rps": [round(rate, 2) for rate in expected[name]] if name in expected else None,
-            "troubles": _troubles(statuses[name].conditions) if name in statuses else [],
+            "expected_rps": [round(rate, 2) for rate in expected[name]]
+            if name in expected
+            else None,
+            "troubles": _troubles(statuses[name].conditions)
+            if name in statuses
+            else [],
         }
         for name in names
     }
@@ -40,4 +44,6 @@ def _troubles(conditions: tuple[Condition, ...]) -> Json:
 
 
 # A snapshot is all that a tick sees: it is not loaded for every second that somebody looks.
-TOPIC = Topic(name="service_status", load=load_service_status, period_s=5.0, is_of_cluster=False)
+TOPIC = Topic(
+    name="service_status", load=load_service_status, period_s=5.0, is_of_cluster=False
+)

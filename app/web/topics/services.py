@@ -36,7 +36,9 @@ async def load_services(look: Look) -> Items:
     return found
 
 
-def describe(entry: ServiceRow, reading: ServiceObservation | None, places: Sequence[AnyRow]) -> dict[str, Json]:
+def describe(
+    entry: ServiceRow, reading: ServiceObservation | None, places: Sequence[AnyRow]
+) -> dict[str, Json]:
     """One service as pages show it. `places`: its replicas by GPU type, of `board.load_places`."""
     service = entry.service
     return {
@@ -46,7 +48,9 @@ def describe(entry: ServiceRow, reading: ServiceObservation | None, places: Sequ
         "percentile": service.slo.percentile,
         "replicas": {place.gpu_type: place.replicas for place in places},
         "planned_rate_rps": round(sum(place.planned_rate_rps for place in places), 2),
-        "cost_usd_per_hour": round(float(sum(place.cost_usd_per_hour for place in places)), 4),
+        "cost_usd_per_hour": round(
+            float(sum(place.cost_usd_per_hour for place in places)), 4
+        ),
         "rate_rps": None if reading is None else round(reading.arrival_rate_rps, 2),
         "latency_ms": None if reading is None else reading.latency_ms,
         "attainment": None if reading is None else reading.attainment,

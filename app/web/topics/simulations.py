@@ -16,7 +16,9 @@ async def load_simulations(look: Look) -> Items:
 
 def _item(row: SimulationRow) -> Json:
     times = (row.created_at, row.started_at, row.finished_at)
-    created_at, started_at, finished_at = (None if each is None else each.isoformat() for each in times)
+    created_at, started_at, finished_at = (
+        None if each is None else each.isoformat() for each in times
+    )
     return {
         "name": row.name,
         "asked_by": row.asked_by,

@@ -72,7 +72,9 @@ class OrionDispatcher:
 
     def submit(self, jobs: Iterable[Job]) -> None:
         """More jobs wait."""
-        self.state = orion.OrionState(queues=enqueue(self.state.queues, jobs), turn=self.state.turn)
+        self.state = orion.OrionState(
+            queues=enqueue(self.state.queues, jobs), turn=self.state.turn
+        )
 
     def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
@@ -83,7 +85,9 @@ class OrionDispatcher:
     def failed(self, batch: JobBatch) -> None:
         """A batch that could not be started comes back."""
         jobs = (member.job for member in batch.members)
-        self.state = orion.OrionState(queues=enqueue(self.state.queues, jobs), turn=self.state.turn)
+        self.state = orion.OrionState(
+            queues=enqueue(self.state.queues, jobs), turn=self.state.turn
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +104,9 @@ class PackingDispatcher:
     def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
         del now_s
-        batches, self.queues = reserve_and_pack.schedule(self.queues, gpus, self.reservation)
+        batches, self.queues = reserve_and_pack.schedule(
+            self.queues, gpus, self.reservation
+        )
         return batches
 
     def failed(self, batch: JobBatch) -> None:
@@ -121,7 +127,9 @@ class LeastCostDispatcher:
 
     def step(self, gpus: Sequence[JobGpu], now_s: float) -> tuple[JobBatch, ...]:
         """What starts now."""
-        batches, self.queues = min_cost.schedule(self.queues, gpus, now_s, self.prices_usd_per_hour)
+        batches, self.queues = min_cost.schedule(
+            self.queues, gpus, now_s, self.prices_usd_per_hour
+        )
         return batches
 
     def failed(self, batch: JobBatch) -> None:

@@ -81,10 +81,19 @@ class Course:
 def judge(course: Course) -> JobFigures:
     """The figures of a course."""
     counted = [one for one in course.requests if one.submitted_s >= course.warm_up_s]
-    finished = [(one, course.done[one.name]) for one in counted if one.name in course.done]
-    sojourns_s = np.array([_sojourn_s(one, course) for one in counted if one.name not in course.rejected] or [0.0])
+    finished = [
+        (one, course.done[one.name]) for one in counted if one.name in course.done
+    ]
+    sojourns_s = np.array(
+        [_sojourn_s(one, course) for one in counted if one.name not in course.rejected]
+        or [0.0]
+    )
     late = [one for one in counted if _is_late(one, course)]
-    inputs = sum(each.job.inputs for each in course.done.values() if each.at_s >= course.warm_up_s)
+    inputs = sum(
+        each.job.inputs
+        for each in course.done.values()
+        if each.at_s >= course.warm_up_s
+    )
     losses = [_loss_percent(one, done) for one, done in finished]
     return JobFigures(
         submitted=len(counted),
@@ -97,7 +106,9 @@ def judge(course: Course) -> JobFigures:
         longest_s=float(sojourns_s.max()),
         accuracy_loss_percent=float(np.mean(losses)) if losses else 0.0,
         epc=float(sum(done.epc for _, done in finished)),
-        epc_above_base=float(sum((done.epc - BASE_W) * _waited(one, done) for one, done in finished)),
+        epc_above_base=float(
+            sum((done.epc - BASE_W) * _waited(one, done) for one, done in finished)
+        ),
     )
 
 
@@ -119,5 +130,9 @@ def _is_late(request: JobRequest, course: Course) -> bool:
 
 
 def _loss_percent(request: JobRequest, done: Done) -> float:
-    used = next(variant.accuracy for variant in request.variants if variant.network == done.setting.network)
+    used = next(
+        variant.accuracy
+        for variant in request.variants
+        if variant.network == done.setting.network
+    )
     return 100.0 * (1.0 - used / request.best_accuracy)

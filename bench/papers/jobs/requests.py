@@ -37,7 +37,10 @@ class JobKind:
 
     def deadline_s(self, inputs: int) -> float:
         """From the submission."""
-        return self.allowance_s + math.ceil(inputs / self.slo_inputs) * self.slo_ms / 1000.0
+        return (
+            self.allowance_s
+            + math.ceil(inputs / self.slo_inputs) * self.slo_ms / 1000.0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +76,14 @@ CRITICAL_WEIGHT, OTHER_WEIGHT = 0.75, 0.25
 """λ of the two classes: the middle of each half."""
 
 
-def make_requests(kinds: Sequence[JobKind], arrivals: Arrivals) -> tuple[JobRequest, ...]:
+def make_requests(
+    kinds: Sequence[JobKind], arrivals: Arrivals
+) -> tuple[JobRequest, ...]:
     """All jobs in the order of their submission. The same seed gives the same jobs, whatever other kinds there are."""
     requests = [request for kind in kinds for request in _of_kind(kind, arrivals)]
-    return tuple(sorted(requests, key=lambda request: (request.submitted_s, request.name)))
+    return tuple(
+        sorted(requests, key=lambda request: (request.submitted_s, request.name))
+    )
 
 
 def _of_kind(kind: JobKind, arrivals: Arrivals) -> list[JobRequest]:
@@ -94,14 +101,23 @@ def _of_kind(kind: JobKind, arrivals: Arrivals) -> list[JobRequest]:
             weight=CRITICAL_WEIGHT if is_critical else OTHER_WEIGHT,
             variants=kind.variants,
         )
-        for number, (at_s, count, is_critical) in enumerate(zip(times_s, inputs, critical, strict=True))
+        for number, (at_s, count, is_critical) in enumerate(
+            zip(times_s, inputs, critical, strict=True)
+        )
     ]
 
 
-def _times_s(kind: JobKind, arrivals: Arrivals, random: np.random.Generator) -> list[float]:
+def _times_s(
+    kind: JobKind, arrivals: Arrivals, random: np.random.Generator
+) -> list[float]:
     if arrivals.pattern == "uniform":
         period_s = 1.0 / kind.rate_rps
-        return [float(at_s) for at_s in np.arange(random.random() * period_s, arrivals.length_s, period_s)]
+        return [
+            float(at_s)
+            for at_s in np.arange(
+                random.random() * period_s, arrivals.length_s, period_s
+            )
+        ]
     rates = _rates_rps(kind, arrivals)
     counts = random.poisson(rates)
     seconds = np.repeat(np.arange(len(rates)), counts)

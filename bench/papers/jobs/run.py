@@ -52,7 +52,9 @@ class _Notes:
     carbon_g: float = 0.0
 
 
-def run_jobs(run: JobsRun, truth: Truth, dispatcher: Dispatcher, settler: Settler) -> JobsReport:
+def run_jobs(
+    run: JobsRun, truth: Truth, dispatcher: Dispatcher, settler: Settler
+) -> JobsReport:
     """The report of a run. The same run gives the same report."""
     world = JobWorld(truth, run.gpus, launch_s=run.launch_s, seed=run.seed)
     world.preload(run.preloaded)
@@ -81,7 +83,9 @@ def run_jobs(run: JobsRun, truth: Truth, dispatcher: Dispatcher, settler: Settle
 def _note_energy(run: JobsRun, notes: _Notes, energy_j: float, now_s: float) -> None:
     if now_s > run.warm_up_s:
         notes.counted_energy_j += energy_j
-        notes.carbon_g += run.grid.grams(energy_j, now_s) if run.grid is not None else 0.0
+        notes.carbon_g += (
+            run.grid.grams(energy_j, now_s) if run.grid is not None else 0.0
+        )
 
 
 def _submit(
@@ -107,7 +111,11 @@ def _submit(
 
 
 def _report(
-    run: JobsRun, notes: _Notes, world: JobWorld, settler: Settler, warm_busy: dict[GpuId, float]
+    run: JobsRun,
+    notes: _Notes,
+    world: JobWorld,
+    settler: Settler,
+    warm_busy: dict[GpuId, float],
 ) -> JobsReport:
     course = Course(
         requests=[one for one in run.requests if one.submitted_s <= run.length_s],
@@ -117,7 +125,10 @@ def _report(
         end_s=run.length_s,
     )
     counted_s = run.length_s - run.warm_up_s
-    shares = [100.0 * (busy - warm_busy.get(key, 0.0)) / counted_s for key, busy in world.busy_sm_s().items()]
+    shares = [
+        100.0 * (busy - warm_busy.get(key, 0.0)) / counted_s
+        for key, busy in world.busy_sm_s().items()
+    ]
     return JobsReport(
         policy=run.policy,
         seed=run.seed,

@@ -7,7 +7,13 @@ from typing import NamedTuple
 from bench.papers.dispatch_foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.world import Done, SimGpu
-from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, best_types, mean_latency_s
+from solvers.papers.oltunes.tuning_score import (
+    JobDemand,
+    JobOption,
+    PowerFacts,
+    best_types,
+    mean_latency_s,
+)
 from solvers.papers.oltunes.types import Job, JobSetting
 from solvers.predict.latency.factorisation_features import ServedConditions
 from solvers.types.state import Variant
@@ -17,7 +23,9 @@ REFRESH_ROWS = 200
 LOAD_STEPS = 10
 """Loads are told apart in steps of a tenth."""
 
-Tuner = Callable[[Sequence[JobOption], Mapping[str, PowerFacts], JobDemand], tuple[JobSetting, ...]]
+Tuner = Callable[
+    [Sequence[JobOption], Mapping[str, PowerFacts], JobDemand], tuple[JobSetting, ...]
+]
 
 
 class Grid(NamedTuple):
@@ -41,7 +49,9 @@ class Settler:
     grids: Mapping[str, Grid]
     """By network."""
     _options: dict[Variant, tuple[JobOption, ...]] = field(default_factory=dict)
-    _settings: dict[tuple[object, ...], tuple[JobSetting, ...]] = field(default_factory=dict)
+    _settings: dict[tuple[object, ...], tuple[JobSetting, ...]] = field(
+        default_factory=dict
+    )
     _found_at: int = 0
     """The foresight's revision when they were found."""
 
@@ -55,8 +65,17 @@ class Settler:
         left_s = round(request.deadline_s - request.submitted_s, 3)
         key = (request.variants, request.inputs, request.weight, left_s, step)
         if key not in self._settings:
-            wish = JobDemand(weight=request.weight, inputs=request.inputs, left_s=left_s, load=step / LOAD_STEPS)
-            options = [option for variant in request.variants for option in self._options_of(variant)]
+            wish = JobDemand(
+                weight=request.weight,
+                inputs=request.inputs,
+                left_s=left_s,
+                load=step / LOAD_STEPS,
+            )
+            options = [
+                option
+                for variant in request.variants
+                for option in self._options_of(variant)
+            ]
             self._settings[key] = self.tune(options, self._boards(), wish)
         settings = self._settings[key]
         if not settings:
@@ -78,21 +97,36 @@ class Settler:
         """Let the foresight see what jobs took."""
         types = {gpu.id: gpu.gpu_type for gpu in self.gpus}
         for each in done:
-            row = ServedConditions(each.setting.network, types[each.gpu], each.setting.batch, each.setting.sm_percent)
+            row = ServedConditions(
+                each.setting.network,
+                types[each.gpu],
+                each.setting.batch,
+                each.setting.sm_percent,
+            )
             if each.job.inputs >= each.setting.batch:
                 self.foresight.observe(row, each.batch_ms)
 
     def _boards(self) -> dict[str, PowerFacts]:
-        return {gpu.gpu_type: PowerFacts(gpu.memory_mib, self.tdp_w[gpu.gpu_type]) for gpu in self.gpus}
+        return {
+            gpu.gpu_type: PowerFacts(gpu.memory_mib, self.tdp_w[gpu.gpu_type])
+            for gpu in self.gpus
+        }
 
     def _options_of(self, variant: Variant) -> tuple[JobOption, ...]:
         if variant not in self._options:
             clocks = {gpu.gpu_type: gpu.clock_mhz for gpu in self.gpus}
-            found = (self._on_type(variant, name, clock) for name, clock in sorted(clocks.items()))
-            self._options[variant] = tuple(option for options in found for option in options)
+            found = (
+                self._on_type(variant, name, clock)
+                for name, clock in sorted(clocks.items())
+            )
+            self._options[variant] = tuple(
+                option for options in found for option in options
+            )
         return self._options[variant]
 
-    def _on_type(self, variant: Variant, gpu_type: str, clock_mhz: float) -> list[JobOption]:
+    def _on_type(
+        self, variant: Variant, gpu_type: str, clock_mhz: float
+    ) -> list[JobOption]:
         grid = self.grids[variant.network]
         rows = [
             ServedConditions(variant.network, gpu_type, float(batch), percent)

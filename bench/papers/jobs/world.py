@@ -82,17 +82,23 @@ class _Gpu:
 
     def next_s(self) -> float:
         """When something changes by itself."""
-        return min((_next_s(each, self.now_s) for each in self.running), default=math.inf)
+        return min(
+            (_next_s(each, self.now_s) for each in self.running), default=math.inf
+        )
 
 
 class JobWorld:
     """All GPUs. `start` and `advance` must be called in the order of time."""
 
-    def __init__(self, truth: Truth, gpus: Sequence[SimGpu], *, launch_s: float, seed: int) -> None:
+    def __init__(
+        self, truth: Truth, gpus: Sequence[SimGpu], *, launch_s: float, seed: int
+    ) -> None:
         self._truth = truth
         self._launch_s = launch_s
         self._random = np.random.default_rng([seed, 1])
-        self._gpus = {spec.id: _Gpu(spec=spec, watts=truth.idle_w(spec.gpu_type)) for spec in gpus}
+        self._gpus = {
+            spec.id: _Gpu(spec=spec, watts=truth.idle_w(spec.gpu_type)) for spec in gpus
+        }
         self._times_ms: dict[tuple[str, str, float, int, int, float], float] = {}
         self.launches = 0
 
@@ -119,13 +125,19 @@ class JobWorld:
     def start(self, batch: JobBatch) -> bool:
         """Start all jobs of a batch; False, and nothing started, where SMs or memory do not suffice."""
         gpu = self._gpus[batch.gpu]
-        percent = sum(member.setting.sm_percent for member in batch.members) + _held_percent(gpu)
-        memory = sum(member.setting.memory_mib for member in batch.members) + _held_mib(gpu)
+        percent = sum(
+            member.setting.sm_percent for member in batch.members
+        ) + _held_percent(gpu)
+        memory = sum(member.setting.memory_mib for member in batch.members) + _held_mib(
+            gpu
+        )
         if percent > 100.0 + 1e-6 or memory > gpu.spec.memory_mib + 1e-6:
             return False
         for member in batch.members:
             cold_s = 0.0 if self._takes_idle(gpu, member.setting) else self._launch_s
-            noise = 1.0 + self._truth.noise_cv(member.setting.network) * float(self._random.standard_normal())
+            noise = 1.0 + self._truth.noise_cv(member.setting.network) * float(
+                self._random.standard_normal()
+            )
             gpu.running.append(
                 _Running(
                     job=member.job,
@@ -142,7 +154,9 @@ class JobWorld:
 
     def advance(self, until_s: float) -> list[Done]:
         """Run everything until then; what was done, in the order of time."""
-        done = [each for gpu in self._gpus.values() for each in self._advance(gpu, until_s)]
+        done = [
+            each for gpu in self._gpus.values() for each in self._advance(gpu, until_s)
+        ]
         return sorted(done, key=lambda each: (each.at_s, each.job.name))
 
     def energy_j(self) -> float:
@@ -170,20 +184,42 @@ class JobWorld:
         busy_w = 0.0
         for each in active:
             neighbours = [other.setting for other in active if other is not each]
-            each.full_s = each.batches * self._batch_ms(gpu, each, neighbours) * each.noise / 1000.0
+            each.full_s = (
+                each.batches
+                * self._batch_ms(gpu, each, neighbours)
+                * each.noise
+                / 1000.0
+            )
             items = min(each.setting.batch, each.job.inputs)
             busy_w += self._truth.busy_w(_placed(gpu.spec, each.setting, ()), items)
-        idle_w, tdp_w = self._truth.idle_w(gpu.spec.gpu_type), self._truth.tdp_w(gpu.spec.gpu_type)
+        idle_w, tdp_w = (
+            self._truth.idle_w(gpu.spec.gpu_type),
+            self._truth.tdp_w(gpu.spec.gpu_type),
+        )
         gpu.watts = min(tdp_w, idle_w + busy_w)
 
-    def _batch_ms(self, gpu: _Gpu, each: _Running, neighbours: Sequence[JobSetting]) -> float:
+    def _batch_ms(
+        self, gpu: _Gpu, each: _Running, neighbours: Sequence[JobSetting]
+    ) -> float:
         setting = each.setting
         percent = sum(other.sm_percent for other in neighbours)
         items = min(setting.batch, each.job.inputs)
-        key = (setting.network, gpu.spec.gpu_type, setting.sm_percent, items, len(neighbours), percent)
+        key = (
+            setting.network,
+            gpu.spec.gpu_type,
+            setting.sm_percent,
+            items,
+            len(neighbours),
+            percent,
+        )
         if key not in self._times_ms:
-            placed = tuple(SimulatedNeighbour(one.network, one.sm_percent, one.batch) for one in neighbours)
-            self._times_ms[key] = self._truth.execution_ms(_placed(gpu.spec, setting, placed), items)
+            placed = tuple(
+                SimulatedNeighbour(one.network, one.sm_percent, one.batch)
+                for one in neighbours
+            )
+            self._times_ms[key] = self._truth.execution_ms(
+                _placed(gpu.spec, setting, placed), items
+            )
         return self._times_ms[key]
 
     def _takes_idle(self, gpu: _Gpu, setting: JobSetting) -> bool:
@@ -218,7 +254,9 @@ class JobWorld:
         )
 
 
-def _placed(spec: SimGpu, setting: JobSetting, neighbours: tuple[SimulatedNeighbour, ...]) -> RunningPart:
+def _placed(
+    spec: SimGpu, setting: JobSetting, neighbours: tuple[SimulatedNeighbour, ...]
+) -> RunningPart:
     return RunningPart(
         network=setting.network,
         gpu_type=spec.gpu_type,
@@ -256,7 +294,11 @@ def _evict(gpu: _Gpu) -> None:
     """Idle containers go, the longest unused first, until what runs has its memory."""
     free = gpu.spec.memory_mib - _held_mib(gpu)
     for network in list(gpu.idle):
-        while gpu.idle[network] > 0 and sum(gpu.idle_mib[name] * count for name, count in gpu.idle.items()) > free:
+        while (
+            gpu.idle[network] > 0
+            and sum(gpu.idle_mib[name] * count for name, count in gpu.idle.items())
+            > free
+        ):
             gpu.idle[network] -= 1
 
 

@@ -8,7 +8,12 @@ from copy import copy
 import numpy as np
 
 from solvers.joint.kernels.anneal import anneal
-from solvers.joint.kernels.anneal_moves import AnnealingDemand, AnnealingProblem, Flat, State
+from solvers.joint.kernels.anneal_moves import (
+    AnnealingDemand,
+    AnnealingProblem,
+    Flat,
+    State,
+)
 from solvers.joint.kernels.types import Numbers
 from solvers.joint.patterns.columns import Column, Pattern
 from solvers.joint.patterns.formulation import CoverDemand
@@ -30,7 +35,9 @@ class Annealer:
     def __init__(self, tables: Tables, demand: CoverDemand) -> None:
         """What is short has the demand's prices. No GPU of the tables may be cut into slices."""
         self._tables = tables
-        self._starts = np.cumsum([0, *(len(mode.service) for mode in tables.modes)]).astype(np.int32)
+        self._starts = np.cumsum(
+            [0, *(len(mode.service) for mode in tables.modes)]
+        ).astype(np.int32)
         self._flat = _flat(tables, self._starts)
         self._wanted = _wanted(tables, demand)
 
@@ -60,17 +67,29 @@ class Annealer:
         parts = max(1, -(-moves // _MOVES_AT_ONCE))
         hot, cold = temperatures or (_WARM if start else _HOT, _COLD)
         steps = mean_price * np.geomspace(hot, cold, parts + 1)
-        return Chain(plant, self._starts, steps.tolist(), seed, self._state(plant, start))
+        return Chain(
+            plant, self._starts, steps.tolist(), seed, self._state(plant, start)
+        )
 
     def _state(self, plant: AnnealingProblem, start: Sequence[Column]) -> State:
         state = _unused(plant)
-        free = {kind: np.flatnonzero(plant.gpu_type == kind).tolist() for kind in set(plant.gpu_type.tolist())}
+        free = {
+            kind: np.flatnonzero(plant.gpu_type == kind).tolist()
+            for kind in set(plant.gpu_type.tolist())
+        }
         for column in start:
             number, items = column.pattern.mode, np.array(column.pattern.items)
             mode = self._tables.modes[number]
             gpu, count = free[mode.gpu_type].pop(), len(items)
-            state.mode[gpu], state.size[gpu], state.power[gpu] = number, count, mode.power[items].sum()
-            state.items[gpu, :count], state.carried[gpu, :count] = self._starts[number] + items, column.capacity
+            state.mode[gpu], state.size[gpu], state.power[gpu] = (
+                number,
+                count,
+                mode.power[items].sum(),
+            )
+            state.items[gpu, :count], state.carried[gpu, :count] = (
+                self._starts[number] + items,
+                column.capacity,
+            )
         return state
 
 
@@ -78,11 +97,20 @@ class Chain:
     """One annealing in parts, each of a few milliseconds."""
 
     def __init__(
-        self, plant: AnnealingProblem, starts: Numbers, temperatures: Sequence[float], seed: int, state: State
+        self,
+        plant: AnnealingProblem,
+        starts: Numbers,
+        temperatures: Sequence[float],
+        seed: int,
+        state: State,
     ) -> None:
         """temperatures: at the beginning, between the parts, and at the end; starts: (M + 1,) of each mode's part."""
         self._plant, self._starts, self._temperatures = plant, starts, temperatures
-        self._seeds = np.random.default_rng(seed).integers(2**32, size=len(temperatures) - 1).tolist()
+        self._seeds = (
+            np.random.default_rng(seed)
+            .integers(2**32, size=len(temperatures) - 1)
+            .tolist()
+        )
         self._done, self._least = 0, np.inf
         self._state, self._best = state, _unused(plant)
 
@@ -95,7 +123,16 @@ class Chain:
         """Do the next part."""
         hot, cold = self._temperatures[self._done : self._done + 2]
         seed = self._seeds[self._done]
-        self._least = anneal(self._plant, self._state, self._best, self._least, _MOVES_AT_ONCE, hot, cold, seed)
+        self._least = anneal(
+            self._plant,
+            self._state,
+            self._best,
+            self._least,
+            _MOVES_AT_ONCE,
+            hot,
+            cold,
+            seed,
+        )
         self._done += 1
 
     def is_met(self) -> bool:
@@ -105,20 +142,31 @@ class Chain:
         services, rates = flat.service[state.items[used]], state.carried[used]
         rps = np.bincount(services, rates, len(wanted.rate))
         replicas = np.bincount(services, minlength=len(wanted.rate))
-        is_full = (wanted.rate - rps <= _ROUNDING * wanted.rate) & (replicas >= wanted.fewest)
+        is_full = (wanted.rate - rps <= _ROUNDING * wanted.rate) & (
+            replicas >= wanted.fewest
+        )
         return bool((is_full & (replicas <= wanted.most)).all())
 
     def plan(self) -> Counter[Pattern]:
         """GPUs by pattern of the best plan met so far; unused ones are left out."""
         state = self._best
         found: Counter[Pattern] = Counter()
-        for mode, count, items in zip(state.mode.tolist(), state.size.tolist(), state.items, strict=True):
+        for mode, count, items in zip(
+            state.mode.tolist(), state.size.tolist(), state.items, strict=True
+        ):
             if count > 0:
-                found[Pattern(mode, tuple(sorted((items[:count] - self._starts[mode]).tolist())))] += 1
+                found[
+                    Pattern(
+                        mode,
+                        tuple(sorted((items[:count] - self._starts[mode]).tolist())),
+                    )
+                ] += 1
         return found
 
 
-def advance(chains: Sequence[Chain], executor: Executor | None, is_over: Callable[[], bool]) -> None:
+def advance(
+    chains: Sequence[Chain], executor: Executor | None, is_over: Callable[[], bool]
+) -> None:
     """Anneal all chains to their ends, or until time is over: side by side where there are threads.
 
     Time is asked for once for all of them, so that their number does not change where they stop.
@@ -161,7 +209,10 @@ def _flat(tables: Tables, starts: Numbers) -> Flat:
     services = np.arange(len(tables.rate) + 1)
     kinds = np.array([mode.gpu_type for mode in modes])
     of_type = np.searchsorted(kinds, np.arange(len(tables.stock) + 1)).astype(np.int32)
-    first = [start + np.searchsorted(mode.service, services) for mode, start in zip(modes, starts[:-1], strict=True)]
+    first = [
+        start + np.searchsorted(mode.service, services)
+        for mode, start in zip(modes, starts[:-1], strict=True)
+    ]
     flat = Flat(
         **{
             name: np.concatenate([getattr(mode, name) for mode in modes])
@@ -186,15 +237,24 @@ def _find_twins(tables: Tables, flat: Flat) -> None:
         low, high = flat.of_type[mode.gpu_type : mode.gpu_type + 2]
         for clock, there in enumerate(range(low, high)):
             for service in range(len(tables.rate)):
-                mine, others = (slice(*flat.first[at, service : service + 2]) for at in (number, there))
+                mine, others = (
+                    slice(*flat.first[at, service : service + 2])
+                    for at in (number, there)
+                )
                 if mine.start < mine.stop and others.start < others.stop:
-                    flat.twin[mine, clock] = others.start + _nearest(flat, mine, others, mode.steps, flat.steps[there])
+                    flat.twin[mine, clock] = others.start + _nearest(
+                        flat, mine, others, mode.steps, flat.steps[there]
+                    )
 
 
-def _nearest(flat: Flat, mine: slice, others: slice, steps: int, other_steps: int) -> Numbers:
+def _nearest(
+    flat: Flat, mine: slice, others: slice, steps: int, other_steps: int
+) -> Numbers:
     """Position among the others of the one that is nearest to each of mine."""
     more = flat.width[others] / other_steps - (flat.width[mine] / steps)[:, None]
     distance = np.abs(more) + _WIDER * (more > 1e-9)
-    distance += _OTHER_BATCH * np.abs(np.log2(flat.batch[mine][:, None] / flat.batch[others]))
+    distance += _OTHER_BATCH * np.abs(
+        np.log2(flat.batch[mine][:, None] / flat.batch[others])
+    )
     nearest: Numbers = distance.argmin(axis=1).astype(np.int32)
     return nearest

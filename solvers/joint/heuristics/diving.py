@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.heuristics.residual import ResidualRelaxation, SearchContext, relax_rest
+from solvers.joint.heuristics.residual import (
+    ResidualRelaxation,
+    SearchContext,
+    relax_rest,
+)
 from solvers.joint.heuristics.residual_cover import SmallPlan, solve_small_program
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
@@ -58,7 +62,13 @@ class DiveContext(NamedTuple):
 def floors(counts: Reals, numbers: Sequence[int]) -> Counter[int]:
     """Column number → whole part of its count."""
     whole = np.floor(counts + _WHOLE).astype(int)
-    return Counter({number: int(count) for number, count in zip(numbers, whole, strict=True) if count > 0})
+    return Counter(
+        {
+            number: int(count)
+            for number, count in zip(numbers, whole, strict=True)
+            if count > 0
+        }
+    )
 
 
 def complete_greedily(
@@ -73,7 +83,9 @@ def complete_greedily(
             return plan
         # What the duals value at nothing must be covered too.
         rps = np.maximum(duals.rps, 1e-6 * rest.shortage_price)
-        best = pool.best_value(rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0))
+        best = pool.best_value(
+            rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0)
+        )
         if best < 0:
             return plan
         more = {best: _alike(tools, rest, best)}
@@ -114,9 +126,16 @@ def dive(
     best: Counter[int] | None = None
     rest, spent, priced, is_hasty = demand, 0.0, len(demand.rate), False
     while not search.is_over():
-        wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0)).astype(np.int32)
+        wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0)).astype(
+            np.int32
+        )
         if len(wanted) <= _NARROW * priced:
-            tools, priced = tools._replace(pricer=NarrowPricer(tools.tables, wanted, like=tools.pricer)), len(wanted)
+            tools, priced = (
+                tools._replace(
+                    pricer=NarrowPricer(tools.tables, wanted, like=tools.pricer)
+                ),
+                len(wanted),
+            )
         is_hasty = is_hasty or is_late()
         if is_hasty:
             pace = pace._replace(rounds=_HASTY_ROUNDS, step=_HASTY_STEP)
@@ -145,17 +164,27 @@ def dive(
         rest, spent = rest_of(demand, tools.tables, taken), taken.cost
         if is_met(rest):
             return plan if spent < below else best
-        start = [number for number, count in zip(part.columns, part.solution.counts, strict=True) if count > 0.0]
+        start = [
+            number
+            for number, count in zip(part.columns, part.solution.counts, strict=True)
+            if count > 0.0
+        ]
     return complete_greedily(tools, demand, duals, plan) if np.isinf(below) else best
 
 
-def finish(tools: SearchContext, rest: CoverDemand, part: ResidualRelaxation, below: float) -> SmallPlan | None:
+def finish(
+    tools: SearchContext, rest: CoverDemand, part: ResidualRelaxation, below: float
+) -> SmallPlan | None:
     """The best of the plans from columns that are cheapest under the duals of the part."""
     duals = part.solution.duals
     gap = below - part.solution.objective
-    numbers = tools.pool.cheapest(tools.pool.reduced_costs(rest, duals), _PROGRAM_COLUMNS, below=gap)
+    numbers = tools.pool.cheapest(
+        tools.pool.reduced_costs(rest, duals), _PROGRAM_COLUMNS, below=gap
+    )
     if np.isinf(below):
-        greedy = carried(tools.tables, tools.columns, complete_greedily(tools, rest, duals, {}))
+        greedy = carried(
+            tools.tables, tools.columns, complete_greedily(tools, rest, duals, {})
+        )
         if not is_met(rest_of(rest, tools.tables, greedy)):
             return None
         below = greedy.cost
@@ -163,7 +192,11 @@ def finish(tools: SearchContext, rest: CoverDemand, part: ResidualRelaxation, be
 
 
 def _fixed(
-    tools: SearchContext, rest: CoverDemand, part: ResidualRelaxation, pace: DiveEffort, rng: np.random.Generator
+    tools: SearchContext,
+    rest: CoverDemand,
+    part: ResidualRelaxation,
+    pace: DiveEffort,
+    rng: np.random.Generator,
 ) -> Counter[int]:
     """Whole parts, and the largest fractions as long as each finds enough of its work undone."""
     counts = part.solution.counts
@@ -191,13 +224,19 @@ class FixedGpus:
         """`rps`: (S,) USD per hour, what a request of each service is worth."""
         self._columns, self._gpu_type = tools.columns, tools.pool.gpu_type
         self._wanted, self._rps = rest.rate, rps
-        self._rate, self._stock, self._most = rest.rate.copy(), rest.stock.copy(), rest.most.copy()
+        self._rate, self._stock, self._most = (
+            rest.rate.copy(),
+            rest.stock.copy(),
+            rest.most.copy(),
+        )
         self.plan: Counter[int] = Counter()
 
     def take(self, number: int, count: int) -> None:
         """Take so many GPUs of a column."""
         column = self._columns[number]
-        self._rate[column.service] = np.maximum(self._rate[column.service] - count * column.capacity, 0.0)
+        self._rate[column.service] = np.maximum(
+            self._rate[column.service] - count * column.capacity, 0.0
+        )
         self._stock[self._gpu_type[number]] -= count
         self._most[column.service] -= count
         self.plan[number] += count
@@ -205,9 +244,14 @@ class FixedGpus:
     def use(self, number: int) -> float:
         """Part of a column's worth that is left to do; 0 where it is not possible any more."""
         column = self._columns[number]
-        if self._stock[self._gpu_type[number]] < 1.0 or (self._most[column.service] < 1.0).any():
+        if (
+            self._stock[self._gpu_type[number]] < 1.0
+            or (self._most[column.service] < 1.0).any()
+        ):
             return 0.0
         prices = self._rps[column.service]
-        whole = float(prices @ np.minimum(column.capacity, self._wanted[column.service]))
+        whole = float(
+            prices @ np.minimum(column.capacity, self._wanted[column.service])
+        )
         now = float(prices @ np.minimum(column.capacity, self._rate[column.service]))
         return now / whole if whole > 0.0 else 1.0

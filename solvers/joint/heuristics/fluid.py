@@ -29,7 +29,12 @@ from solvers.joint.kernels.types import GpuMode, Numbers, Reals
 from solvers.joint.patterns.columns import Columns, Pattern, capacities
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.highs import INFINITE, is_feasible, make_program, solve_whole
+from solvers.joint.relaxation.highs import (
+    INFINITE,
+    is_feasible,
+    make_program,
+    solve_whole,
+)
 
 _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16)
 """Parts of a GPU that are left out, one after the other."""
@@ -76,12 +81,17 @@ def is_fluid(tables: Tables, demand: CoverDemand) -> bool:
 
 def is_too_fine(tables: Tables) -> bool:
     """Whether shares come in steps so small that the general search gets nowhere."""
-    return sum(mode.steps * mode.max_replicas * len(mode.service) for mode in tables.modes) > _FINEST
+    return (
+        sum(mode.steps * mode.max_replicas * len(mode.service) for mode in tables.modes)
+        > _FINEST
+    )
 
 
 def _is_fluid(mode: GpuMode, services: int) -> bool:
     crowd = min(services, mode.steps)
-    has_free_launch = not mode.launch_ms.any() or bool((mode.launch_factor == mode.launch_factor[1]).all())
+    has_free_launch = not mode.launch_ms.any() or bool(
+        (mode.launch_factor == mode.launch_factor[1]).all()
+    )
     return (
         len(mode.service) > 0
         and mode.max_replicas >= crowd
@@ -94,7 +104,11 @@ def _is_fluid(mode: GpuMode, services: int) -> bool:
 
 
 def solve_fluid(
-    tables: Tables, demand: CoverDemand, columns: Columns, *, is_over: Callable[[], bool]
+    tables: Tables,
+    demand: CoverDemand,
+    columns: Columns,
+    *,
+    is_over: Callable[[], bool],
 ) -> FluidPlan | None:
     """A plan for a fluid problem, or None where none was found; new columns go into `columns`.
 
@@ -110,7 +124,10 @@ def solve_fluid(
         patterns = _Pouring(tables, demand, carried, mix.gpus).pour(mix.rps)
         if patterns is not None:
             columns.add(patterns)
-            return FluidPlan({columns.number(pattern): count for pattern, count in patterns.items()}, bound)
+            return FluidPlan(
+                {columns.number(pattern): count for pattern, count in patterns.items()},
+                bound,
+            )
         if is_over():
             return None
     return None
@@ -118,19 +135,31 @@ def solve_fluid(
 
 def _carried(tables: Tables, mode: GpuMode, rate: Reals) -> Reals:
     """(C,) rps of its service's rate that each candidate carries, beside any neighbours."""
-    alone = capacities(mode, tables.law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
+    alone = capacities(
+        mode, tables.law, np.arange(len(mode.service), dtype=np.int32)[:, None]
+    )[:, 0]
     return np.minimum(alone, rate[mode.service])
 
 
 class _Program:
     """The program over modes, with a margin left out of every GPU."""
 
-    def __init__(self, tables: Tables, demand: CoverDemand, carried: Sequence[Reals], margin: float) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        demand: CoverDemand,
+        carried: Sequence[Reals],
+        margin: float,
+    ) -> None:
         self._services = len(demand.rate)
         self._yields = np.zeros((len(tables.modes), self._services))
         for number, mode in enumerate(tables.modes):
-            np.maximum.at(self._yields[number], mode.service, carried[number] / mode.width)
-        self._room = (1.0 - margin) * np.array([float(mode.steps) for mode in tables.modes])
+            np.maximum.at(
+                self._yields[number], mode.service, carried[number] / mode.width
+            )
+        self._room = (1.0 - margin) * np.array(
+            [float(mode.steps) for mode in tables.modes]
+        )
         self._mode, self._service = np.nonzero(self._yields)
         self._highs = make_program()
         self._highs.setOptionValue("mip_rel_gap", 0.0)
@@ -140,37 +169,69 @@ class _Program:
     def solve(self) -> _Mix | None:
         """The fewest USD per hour of GPUs, evenly filled; None where there are none that serve all."""
         flows = len(self._mode)
-        if not solve_whole(self._highs, np.arange(flows, flows + len(self._room), dtype=np.int32), _NODES):
+        if not solve_whole(
+            self._highs,
+            np.arange(flows, flows + len(self._room), dtype=np.int32),
+            _NODES,
+        ):
             return None
         bound = float(self._highs.getInfo().mip_dual_bound)
-        gpus = np.round(np.array(self._highs.getSolution().col_value)[len(self._mode) :])
+        gpus = np.round(
+            np.array(self._highs.getSolution().col_value)[len(self._mode) :]
+        )
         if not self._even_out(gpus):
             return None
         rps = np.zeros_like(self._yields)
-        rps[self._mode, self._service] = np.array(self._highs.getSolution().col_value)[: len(self._mode)]
+        rps[self._mode, self._service] = np.array(self._highs.getSolution().col_value)[
+            : len(self._mode)
+        ]
         return _Mix(gpus, rps, bound)
 
     def _add_rows(self, demand: CoverDemand) -> None:
-        low = np.concatenate((demand.rate, np.full(len(self._room) + len(demand.stock), -INFINITE)))
-        high = np.concatenate((np.full(self._services, INFINITE), np.zeros(len(self._room)), demand.stock))
+        low = np.concatenate(
+            (demand.rate, np.full(len(self._room) + len(demand.stock), -INFINITE))
+        )
+        high = np.concatenate(
+            (np.full(self._services, INFINITE), np.zeros(len(self._room)), demand.stock)
+        )
         empty = np.zeros(0, np.int32), np.zeros(0)
-        self._highs.addRows(len(low), low, high, 0, np.zeros(len(low), np.int32), *empty)
+        self._highs.addRows(
+            len(low), low, high, 0, np.zeros(len(low), np.int32), *empty
+        )
 
     def _add_columns(self, tables: Tables, demand: CoverDemand) -> None:
         flows, modes = len(self._mode), len(tables.modes)
-        rows = np.column_stack((self._service, self._services + self._mode)).astype(np.int32)
-        values = np.column_stack((np.ones(flows), 1.0 / self._yields[self._mode, self._service]))
+        rows = np.column_stack((self._service, self._services + self._mode)).astype(
+            np.int32
+        )
+        values = np.column_stack(
+            (np.ones(flows), 1.0 / self._yields[self._mode, self._service])
+        )
         self._add(np.zeros(flows), demand.rate[self._service], rows, values)
         kinds = np.array([mode.gpu_type for mode in tables.modes])
-        rows = np.column_stack((self._services + np.arange(modes), self._services + modes + kinds)).astype(np.int32)
+        rows = np.column_stack(
+            (self._services + np.arange(modes), self._services + modes + kinds)
+        ).astype(np.int32)
         prices = np.array([mode.price for mode in tables.modes])
-        self._add(prices, demand.stock[kinds], rows, np.column_stack((-self._room, np.ones(modes))))
+        self._add(
+            prices,
+            demand.stock[kinds],
+            rows,
+            np.column_stack((-self._room, np.ones(modes))),
+        )
 
     def _add(self, costs: Reals, most: Reals, rows: Numbers, values: Reals) -> None:
         """Columns with two entries each."""
         starts = np.arange(0, rows.size, 2, dtype=np.int32)
         self._highs.addCols(
-            len(costs), costs, np.zeros(len(costs)), most, rows.size, starts, rows.ravel(), values.ravel()
+            len(costs),
+            costs,
+            np.zeros(len(costs)),
+            most,
+            rows.size,
+            starts,
+            rows.ravel(),
+            values.ravel(),
         )
 
     def _even_out(self, gpus: Reals) -> bool:
@@ -198,7 +259,9 @@ class _Vessel:
 class _Pouring:
     """GPUs that are filled service by service."""
 
-    def __init__(self, tables: Tables, demand: CoverDemand, carried: Sequence[Reals], gpus: Reals) -> None:
+    def __init__(
+        self, tables: Tables, demand: CoverDemand, carried: Sequence[Reals], gpus: Reals
+    ) -> None:
         self._tables, self._rate, self._carried = tables, demand.rate, carried
         self._vessels = [
             _Vessel(number, mode.steps, {})
@@ -219,20 +282,35 @@ class _Pouring:
             left[service] -= self._fill(own, service, wanted, _LITTLE_TOO_MUCH)
         for too_much in (_LITTLE_TOO_MUCH, np.inf):
             for service in np.flatnonzero(left > _NOTHING * self._rate).tolist():
-                left[service] -= self._fill(self._vessels, service, float(left[service]), too_much)
+                left[service] -= self._fill(
+                    self._vessels, service, float(left[service]), too_much
+                )
         if (left > _NOTHING * self._rate).any():
             return None
         used = (vessel for vessel in self._vessels if vessel.items)
-        return Counter(Pattern(vessel.mode, tuple(sorted(vessel.items.values()))) for vessel in used)
+        return Counter(
+            Pattern(vessel.mode, tuple(sorted(vessel.items.values())))
+            for vessel in used
+        )
 
     def _sizes(self, rps: Reals) -> Reals:
         """(M, S) GPUs that so much takes."""
         most = np.zeros_like(rps)
         for number, mode in enumerate(self._tables.modes):
-            np.maximum.at(most[number], mode.service, self._carried[number] / mode.width * mode.steps)
+            np.maximum.at(
+                most[number],
+                mode.service,
+                self._carried[number] / mode.width * mode.steps,
+            )
         return np.divide(rps, most, out=np.zeros_like(rps), where=most > 0.0)
 
-    def _fill(self, vessels: Sequence[_Vessel], service: int, wanted_rps: float, too_much: float) -> float:
+    def _fill(
+        self,
+        vessels: Sequence[_Vessel],
+        service: int,
+        wanted_rps: float,
+        too_much: float,
+    ) -> float:
         """Put the service onto some of the GPUs; returns the rps that they carry more then.
 
         too_much: part of what is wanted by which a row may carry more.
@@ -240,18 +318,28 @@ class _Pouring:
         found_rps = 0.0
         while (left_rps := wanted_rps - found_rps) > _NOTHING * self._rate[service]:
             max_rps = left_rps + too_much * wanted_rps
-            offers = [self._offer(vessel, service, left_rps, max_rps) for vessel in vessels]
+            offers = [
+                self._offer(vessel, service, left_rps, max_rps) for vessel in vessels
+            ]
             known = [offer for offer in offers if offer is not None]
             if not known:
                 break
             # Whoever carries all and then has least room left, else whoever carries most.
-            best = min(known, key=lambda offer: (-min(offer.rps, left_rps * (1.0 - _NOTHING)), offer.spare))
+            best = min(
+                known,
+                key=lambda offer: (
+                    -min(offer.rps, left_rps * (1.0 - _NOTHING)),
+                    offer.spare,
+                ),
+            )
             best.vessel.items[service] = best.item
             best.vessel.room = best.spare
             found_rps += best.rps
         return found_rps
 
-    def _offer(self, vessel: _Vessel, service: int, wanted_rps: float, max_rps: float) -> "_Offer | None":
+    def _offer(
+        self, vessel: _Vessel, service: int, wanted_rps: float, max_rps: float
+    ) -> "_Offer | None":
         """The narrowest row that carries all that is wanted, else the one that carries most; the one there may grow."""
         mode, carried = self._tables.modes[vessel.mode], self._carried[vessel.mode]
         now = vessel.items.get(service)
@@ -260,13 +348,20 @@ class _Pouring:
             room, has_rps = room + int(mode.width[now]), float(carried[now])
         first, last = np.searchsorted(mode.service, (service, service + 1))
         more_rps = carried[first:last] - has_rps
-        fits = np.flatnonzero((mode.width[first:last] <= room) & (more_rps > 0.0) & (more_rps <= max_rps))
+        fits = np.flatnonzero(
+            (mode.width[first:last] <= room) & (more_rps > 0.0) & (more_rps <= max_rps)
+        )
         if len(fits) == 0:
             return None
         does_all = fits[more_rps[fits] >= wanted_rps * (1.0 - _NOTHING)]
         # Candidates ascend by width.
         at = int(does_all[0] if len(does_all) else fits[np.argmax(more_rps[fits])])
-        return _Offer(vessel, int(first) + at, float(more_rps[at]), room - int(mode.width[first + at]))
+        return _Offer(
+            vessel,
+            int(first) + at,
+            float(more_rps[at]),
+            room - int(mode.width[first + at]),
+        )
 
 
 class _Offer(NamedTuple):

@@ -67,7 +67,9 @@ class _Target(NamedTuple):
     """USD per hour that the GPUs may cost."""
 
 
-def eliminate_gpus(search: DiveContext, plan: Counter[int], *, is_first: bool = True) -> Counter[int] | None:
+def eliminate_gpus(
+    search: DiveContext, plan: Counter[int], *, is_first: bool = True
+) -> Counter[int] | None:
     """A plan that serves as much with fewer GPUs, or with cheaper ones; None where none was found.
 
     plan: serves everything. At first the most wasteful GPU is taken out, later any wasteful one.
@@ -78,8 +80,13 @@ def eliminate_gpus(search: DiveContext, plan: Counter[int], *, is_first: bool = 
     soft, cost = soft_demand(search), carried(tools.tables, tools.columns, plan).cost
     current = _less(search, losses, soft, plan, 0.0 if is_first else 1.0)
     saved = cost - carried(tools.tables, tools.columns, current).cost
-    dearest = max((tools.columns[number].price for number in plan - current), default=0.0)
-    target, failures = _Target(losses, soft, cost - saved + _SPENT * min(saved, dearest)), 0
+    dearest = max(
+        (tools.columns[number].price for number in plan - current), default=0.0
+    )
+    target, failures = (
+        _Target(losses, soft, cost - saved + _SPENT * min(saved, dearest)),
+        0,
+    )
     for _ in range(_MAX_STEPS):
         if not current or failures == _PATIENCE or search.is_over():
             break
@@ -87,11 +94,15 @@ def eliminate_gpus(search: DiveContext, plan: Counter[int], *, is_first: bool = 
         short = _short(target.demand, taken)
         if not short.any():
             return current
-        other = _rearranged(search, target, current, _choose(search, current, taken, short))
+        other = _rearranged(
+            search, target, current, _choose(search, current, taken, short)
+        )
         current, failures = (current, failures + 1) if other is None else (other, 0)
         if failures % _STUCK == _STUCK - 1:
             price = np.where(short > 0.0, _RAISE, 1.0) * target.demand.shortage_price
-            target = target._replace(demand=replace(target.demand, shortage_price=price))
+            target = target._replace(
+                demand=replace(target.demand, shortage_price=price)
+            )
     return None
 
 
@@ -111,13 +122,21 @@ def _short(demand: CoverDemand, taken: Carried) -> Reals:
 
 
 def _less(
-    search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int], chance: float
+    search: DiveContext,
+    losses: SearchContext,
+    soft: CoverDemand,
+    plan: Counter[int],
+    chance: float,
 ) -> Counter[int]:
     """The plan without as many GPUs as it seems that it could do without; at least one is taken out."""
-    price = carried(search.tools.tables, search.tools.columns, plan).cost / sum(plan.values())
+    price = carried(search.tools.tables, search.tools.columns, plan).cost / sum(
+        plan.values()
+    )
     least = _SURPLUS * price * np.count_nonzero(search.demand.rate)
     while True:
-        plan = _exchanged(search, losses, soft, plan - Counter([wasteful(search, plan, chance)]))
+        plan = _exchanged(
+            search, losses, soft, plan - Counter([wasteful(search, plan, chance)])
+        )
         if not plan:
             return plan
         next_price = search.tools.columns[wasteful(search, plan, chance)].price
@@ -131,11 +150,17 @@ def _surplus(search: DiveContext, plan: Counter[int]) -> float:
     return float(search.duals.rps @ (taken.rps - search.demand.rate))
 
 
-def _exchanged(search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int]) -> Counter[int]:
+def _exchanged(
+    search: DiveContext, losses: SearchContext, soft: CoverDemand, plan: Counter[int]
+) -> Counter[int]:
     """The plan after exchanges of single GPUs and pairs, under falling weights of losses."""
     pool, taken = losses.pool, carried(losses.tables, losses.columns, plan)
-    numbers = np.unique([*pool.cheapest(pool.price, _COLUMNS_TO_EXCHANGE), *plan]).astype(np.int32)
-    fleet = _fleet(soft, taken, np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32))
+    numbers = np.unique(
+        [*pool.cheapest(pool.price, _COLUMNS_TO_EXCHANGE), *plan]
+    ).astype(np.int32)
+    fleet = _fleet(
+        soft, taken, np.searchsorted(numbers, sorted(plan.elements())).astype(np.int32)
+    )
     whole = pool.stack()
     for weight in _LOSSES:
         stack = whole._replace(
@@ -163,23 +188,41 @@ def _fleet(soft: CoverDemand, taken: Carried, gpus: Numbers) -> ExchangeState:
     )
 
 
-def _choose(search: DiveContext, plan: Counter[int], taken: Carried, short: Reals) -> Counter[int]:
+def _choose(
+    search: DiveContext, plan: Counter[int], taken: Carried, short: Reals
+) -> Counter[int]:
     """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
     size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
-    first = int(search.rng.choice(len(short), p=short / short.sum())) if search.rng.random() < _SHORT else None
+    first = (
+        int(search.rng.choice(len(short), p=short / short.sum()))
+        if search.rng.random() < _SHORT
+        else None
+    )
     return related_gpus(search, plan, taken, size, first=first)
 
 
-def _rearranged(search: DiveContext, target: _Target, plan: Counter[int], out: Counter[int]) -> Counter[int] | None:
+def _rearranged(
+    search: DiveContext, target: _Target, plan: Counter[int], out: Counter[int]
+) -> Counter[int] | None:
     """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
     tools, base = target.tools, plan - out
-    taken, gone = carried(tools.tables, tools.columns, base), carried(tools.tables, tools.columns, out)
+    taken, gone = (
+        carried(tools.tables, tools.columns, base),
+        carried(tools.tables, tools.columns, out),
+    )
     rest = left_of(target.demand, taken)
-    stock = np.minimum(rest.stock, gone.gpus + _affordable(tools, target.limit - taken.cost - gone.cost))
+    stock = np.minimum(
+        rest.stock,
+        gone.gpus + _affordable(tools, target.limit - taken.cost - gone.cost),
+    )
     rest = replace(rest, stock=stock)
-    below = sum(count * float(tools.pool.price[number]) for number, count in out.items())
+    below = sum(
+        count * float(tools.pool.price[number]) for number, count in out.items()
+    )
     below += float(_short(rest, gone).sum())
-    free = replace(search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock)))
+    free = replace(
+        search.duals, rps=np.zeros(len(rest.rate)), stock=np.zeros(len(stock))
+    )
     cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, free), _COLUMNS)
     part = relax_rest(tools, rest, [*out, *cheap], 1)
     search.tools.pool.sync()
@@ -189,13 +232,21 @@ def _rearranged(search: DiveContext, target: _Target, plan: Counter[int], out: C
     if last is None:
         return None
     other = base + last.counts
-    return other if carried(tools.tables, tools.columns, other).cost <= target.limit else None
+    return (
+        other
+        if carried(tools.tables, tools.columns, other).cost <= target.limit
+        else None
+    )
 
 
 def _affordable(tools: SearchContext, money: float) -> Reals:
     """(G,) GPUs of each type that so much pays for, USD per hour."""
     price = tools.tables.price
-    whole: Reals = np.floor(np.divide(max(0.0, money), price, out=np.full(len(price), np.inf), where=price > 0.0))
+    whole: Reals = np.floor(
+        np.divide(
+            max(0.0, money), price, out=np.full(len(price), np.inf), where=price > 0.0
+        )
+    )
     return whole
 
 
@@ -209,7 +260,13 @@ _TEMPERATURES = 0.012, 0.0006
 
 
 def eliminate_by_annealing(
-    search: DiveContext, annealer: Annealer, soft: CoverDemand, plan: Counter[int], *, gpus: int, is_first: bool
+    search: DiveContext,
+    annealer: Annealer,
+    soft: CoverDemand,
+    plan: Counter[int],
+    *,
+    gpus: int,
+    is_first: bool,
 ) -> Counter[int] | None:
     """A plan that serves as much with so many GPUs less; None where none was found.
 
@@ -220,17 +277,37 @@ def eliminate_by_annealing(
     chains, stills = [], []
     for number in range(_CHAINS):
         left = _without(search, plan, gpus, 0.0 if is_first and number == 0 else 1.0)
-        still = Counter({number: count - 1 for number, count in left.items() if count > 1 and number not in losing})
+        still = Counter(
+            {
+                number: count - 1
+                for number, count in left.items()
+                if count > 1 and number not in losing
+            }
+        )
         if left - still:
             rest = left_of(soft, carried(search.tools.tables, columns, still))
             chains.append(_chain(search, annealer.asked(rest), left - still))
             stills.append(still)
-    advance(chains, search.tools.pricer.executor, lambda: search.is_over() or any(chain.is_met() for chain in chains))
-    found = [still + _numbered(search, chain) for still, chain in zip(stills, chains, strict=True) if chain.is_met()]
-    return min(found, key=lambda one: carried(search.tools.tables, columns, one).cost, default=None)
+    advance(
+        chains,
+        search.tools.pricer.executor,
+        lambda: search.is_over() or any(chain.is_met() for chain in chains),
+    )
+    found = [
+        still + _numbered(search, chain)
+        for still, chain in zip(stills, chains, strict=True)
+        if chain.is_met()
+    ]
+    return min(
+        found,
+        key=lambda one: carried(search.tools.tables, columns, one).cost,
+        default=None,
+    )
 
 
-def _without(search: DiveContext, plan: Counter[int], gpus: int, chance: float) -> Counter[int]:
+def _without(
+    search: DiveContext, plan: Counter[int], gpus: int, chance: float
+) -> Counter[int]:
     """The plan less so many GPUs that waste much."""
     left = plan
     for _ in range(min(gpus, plan.total())):
@@ -242,13 +319,20 @@ def _losing(search: DiveContext, plan: Counter[int]) -> set[int]:
     """The columns whose GPUs lose so much that all of them are open to change."""
     search.tools.pool.sync()
     losses = LossPool(search.tools.tables, search.tools.columns, search.duals)
-    return {number for number in plan if losses.price[number] >= _LOSES * search.tools.columns[number].price}
+    return {
+        number
+        for number in plan
+        if losses.price[number] >= _LOSES * search.tools.columns[number].price
+    }
 
 
 def _chain(search: DiveContext, annealer: Annealer, plan: Counter[int]) -> Chain:
     tools = search.tools
     start = [tools.columns[number] for number in sorted(plan.elements())]
-    fleet = np.bincount([tools.pool.gpu_type[number] for number in plan.elements()], minlength=len(tools.tables.stock))
+    fleet = np.bincount(
+        [tools.pool.gpu_type[number] for number in plan.elements()],
+        minlength=len(tools.tables.stock),
+    )
     return annealer.chain(
         fleet.tolist(),
         moves=_MOVES * len(start),
@@ -262,4 +346,9 @@ def _numbered(search: DiveContext, chain: Chain) -> Counter[int]:
     patterns = chain.plan()
     search.tools.columns.add(patterns)
     search.tools.pool.sync()
-    return Counter({search.tools.columns.number(pattern): count for pattern, count in patterns.items()})
+    return Counter(
+        {
+            search.tools.columns.number(pattern): count
+            for pattern, count in patterns.items()
+        }
+    )

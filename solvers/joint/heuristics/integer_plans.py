@@ -8,8 +8,18 @@ from types import MappingProxyType
 import numpy as np
 
 from solvers.joint.heuristics.annealing import Annealer
-from solvers.joint.heuristics.diving import DiveContext, DiveEffort, complete_greedily, dive, floors
-from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, eliminate_gpus, soft_demand
+from solvers.joint.heuristics.diving import (
+    DiveContext,
+    DiveEffort,
+    complete_greedily,
+    dive,
+    floors,
+)
+from solvers.joint.heuristics.gpu_elimination import (
+    eliminate_by_annealing,
+    eliminate_gpus,
+    soft_demand,
+)
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.heuristics.ruin_and_recreate import choose, recreate
 from solvers.joint.kernels.types import Reals
@@ -56,7 +66,9 @@ class IntegerPlan:
     """(S,) of the fewest."""
 
 
-def state_plan(tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]) -> IntegerPlan:
+def state_plan(
+    tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]
+) -> IntegerPlan:
     """These GPUs with what they cost and what they leave short."""
     taken = carried(tables, columns, counts)
     short = demand.rate - taken.rps
@@ -70,7 +82,10 @@ def state_plan(tables: Tables, columns: Columns, demand: CoverDemand, counts: Ma
 
 def shortage_cost(demand: CoverDemand, plan: IntegerPlan) -> float:
     """USD per hour of what the plan leaves short, at the demand's prices."""
-    return float(plan.shortage_rps @ demand.shortage_price + plan.replicas_missing @ demand.missing_price)
+    return float(
+        plan.shortage_rps @ demand.shortage_price
+        + plan.replicas_missing @ demand.missing_price
+    )
 
 
 def ignore(plan: IntegerPlan) -> None:
@@ -106,7 +121,11 @@ class IntegerPlans:
         """Whole parts, and one by one what earns most: a plan at once, if a dear one."""
         whole = self._whole(relaxation)
         for counts in (self._first, whole) if self._first else (whole,):
-            self._best.offer(complete_greedily(self._tools, self._demand, relaxation.solution.duals, counts))
+            self._best.offer(
+                complete_greedily(
+                    self._tools, self._demand, relaxation.solution.duals, counts
+                )
+            )
 
     def dive(
         self,
@@ -121,11 +140,24 @@ class IntegerPlans:
         whole = self._whole(relaxation)
         whole -= Counter(list(whole))
         counts = relaxation.solution.counts
-        used = [number for number, count in zip(relaxation.columns, counts, strict=True) if count > 0.0]
+        used = [
+            number
+            for number, count in zip(relaxation.columns, counts, strict=True)
+            if count > 0.0
+        ]
         taken = carried(self._tools.tables, self._tools.columns, whole)
         rest = rest_of(self._demand, self._tools.tables, taken)
-        below = self._best.cost - taken.cost if self._first or self.has_dived else np.inf
-        found = dive(self._search(relaxation, is_over), rest, pace, below=below, start=used, is_late=is_late)
+        below = (
+            self._best.cost - taken.cost if self._first or self.has_dived else np.inf
+        )
+        found = dive(
+            self._search(relaxation, is_over),
+            rest,
+            pace,
+            below=below,
+            start=used,
+            is_late=is_late,
+        )
         if found is not None:
             self._best.offer(whole + found)
         self.has_dived, self._dived_from = True, relaxation.solution.objective
@@ -134,14 +166,22 @@ class IntegerPlans:
         """Until it is over, squeeze what serves everything, and in between ruin and recreate."""
         search, best, is_first = self._search(relaxation, is_over), self._best, True
         for pace in (_PACE, _THOROUGH):
-            is_better = relaxation.solution.objective < (1.0 - _BETTER) * self._dived_from
-            if (is_better or sum(best.plan.values()) < _SOME_GPUS) and not search.is_over():
+            is_better = (
+                relaxation.solution.objective < (1.0 - _BETTER) * self._dived_from
+            )
+            if (
+                is_better or sum(best.plan.values()) < _SOME_GPUS
+            ) and not search.is_over():
                 self.dive(relaxation, is_over, pace)
         while best.plan and not search.is_over():
             can_eliminate = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
             if can_eliminate and not any(self._tools.tables.slicing):
                 self._eliminate_by_annealing(search)
-            found = eliminate_gpus(search, best.plan, is_first=is_first) if can_eliminate else None
+            found = (
+                eliminate_gpus(search, best.plan, is_first=is_first)
+                if can_eliminate
+                else None
+            )
             is_first = found is not None
             if found is None:
                 _walk(search, best)
@@ -155,7 +195,14 @@ class IntegerPlans:
             self._annealer = Annealer(self._tools.tables, soft)
         vain, gpus = 0, 1
         while vain < _VAIN and not search.is_over():
-            found = eliminate_by_annealing(search, self._annealer, soft, self._best.plan, gpus=gpus, is_first=vain == 0)
+            found = eliminate_by_annealing(
+                search,
+                self._annealer,
+                soft,
+                self._best.plan,
+                gpus=gpus,
+                is_first=vain == 0,
+            )
             before = self._best.cost
             if found is not None:
                 self._best.offer(found)
@@ -168,9 +215,13 @@ class IntegerPlans:
         self._tools.pool.sync()
         return floors(relaxation.solution.counts, relaxation.columns)
 
-    def _search(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> DiveContext:
+    def _search(
+        self, relaxation: Relaxation, is_over: Callable[[], bool]
+    ) -> DiveContext:
         self._tools.pool.sync()
-        return DiveContext(self._tools, self._demand, relaxation.solution.duals, self._rng, is_over)
+        return DiveContext(
+            self._tools, self._demand, relaxation.solution.duals, self._rng, is_over
+        )
 
 
 def _walk(search: DiveContext, best: "_Best") -> None:
@@ -179,7 +230,9 @@ def _walk(search: DiveContext, best: "_Best") -> None:
     for _ in range(_STEPS):
         if search.is_over():
             return
-        removed = choose(search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1)))
+        removed = choose(
+            search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+        )
         slack = best.cost * (1.0 + _WALK) - best.cost_of(current)
         other = recreate(search, current, removed, slack)
         if other is not None:
@@ -189,10 +242,17 @@ def _walk(search: DiveContext, best: "_Best") -> None:
 class _Best:
     """The best plan so far."""
 
-    def __init__(self, tools: SearchContext, demand: CoverDemand, on_better: Callable[[IntegerPlan], None]) -> None:
+    def __init__(
+        self,
+        tools: SearchContext,
+        demand: CoverDemand,
+        on_better: Callable[[IntegerPlan], None],
+    ) -> None:
         self._tools, self._demand, self._on_better = tools, demand, on_better
         self.plan: Counter[int] = Counter()
-        self.stated = state_plan(self._tools.tables, self._tools.columns, self._demand, self.plan)
+        self.stated = state_plan(
+            self._tools.tables, self._tools.columns, self._demand, self.plan
+        )
 
     @property
     def cost(self) -> float:
@@ -202,7 +262,10 @@ class _Best:
     @property
     def is_full(self) -> bool:
         """Whether it leaves nothing short."""
-        return not self.stated.shortage_rps.any() and not self.stated.replicas_missing.any()
+        return (
+            not self.stated.shortage_rps.any()
+            and not self.stated.replicas_missing.any()
+        )
 
     def cost_of(self, plan: Counter[int]) -> float:
         """The same of another plan."""
@@ -211,8 +274,12 @@ class _Best:
 
     def offer(self, plan: Mapping[int, int]) -> Counter[int]:
         """The plan less what is superfluous in it; kept and reported if it is better."""
-        pruned = Counter(prune(self._tools.tables, self._tools.columns, self._demand, plan))
-        stated = state_plan(self._tools.tables, self._tools.columns, self._demand, pruned)
+        pruned = Counter(
+            prune(self._tools.tables, self._tools.columns, self._demand, plan)
+        )
+        stated = state_plan(
+            self._tools.tables, self._tools.columns, self._demand, pruned
+        )
         if self._key(stated) < self._key(self.stated):
             self.plan, self.stated = pruned, stated
             self._on_better(stated)
@@ -220,4 +287,6 @@ class _Best:
 
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
-        return round(shortage_cost(self._demand, plan), _DECIMALS), plan.cost_usd_per_hour
+        return round(
+            shortage_cost(self._demand, plan), _DECIMALS
+        ), plan.cost_usd_per_hour

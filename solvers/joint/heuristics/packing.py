@@ -33,8 +33,17 @@ from itertools import repeat
 
 import numpy as np
 
-from solvers.joint.heuristics.packing_parts import GreedyPacking, Packer, PackingDemand, PartTables
-from solvers.joint.heuristics.packing_program import FractionalCover, PackingProgram, cost_of
+from solvers.joint.heuristics.packing_parts import (
+    GreedyPacking,
+    Packer,
+    PackingDemand,
+    PartTables,
+)
+from solvers.joint.heuristics.packing_program import (
+    FractionalCover,
+    PackingProgram,
+    cost_of,
+)
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.columns import Pattern, price_of
 from solvers.joint.patterns.deadline import never
@@ -85,11 +94,15 @@ def is_promising(tables: Tables, demand: CoverDemand) -> bool:
     is_wanted = (demand.rate > 0.0) | (demand.fewest > 0.0)
     # What no part carries takes a GPU at least.
     gpus = np.where(is_wanted, np.minimum(size, 1.0), 0.0)
-    return bool(is_wanted.any() and gpus[size <= _MAX_PART].sum() >= _PROMISING * gpus.sum())
+    return bool(
+        is_wanted.any() and gpus[size <= _MAX_PART].sum() >= _PROMISING * gpus.sum()
+    )
 
 
 def _part_rates(demand: CoverDemand) -> Reals:
-    return np.where(demand.fewest > 0.0, np.maximum(demand.rate, _MIN_RATE), demand.rate)
+    return np.where(
+        demand.fewest > 0.0, np.maximum(demand.rate, _MIN_RATE), demand.rate
+    )
 
 
 def pack(
@@ -132,7 +145,9 @@ class _Search:
         self._tables, self._rng, self._pool, self._is_over = tables, rng, pool, is_over
         parts = PartTables(tables, _part_rates(demand))
         self._packers = (Packer(parts), Packer(parts))
-        wanted = np.maximum(np.ceil(demand.fewest), np.where(demand.rate > 0.0, 1.0, 0.0)).astype(np.int32)
+        wanted = np.maximum(
+            np.ceil(demand.fewest), np.where(demand.rate > 0.0, 1.0, 0.0)
+        ).astype(np.int32)
         self._wanted: Numbers = np.where(parts.is_part, wanted, 0).astype(np.int32)
         self._stock = demand.stock
         self._sizes = np.where(parts.is_part, parts.size, 0.0)
@@ -152,16 +167,26 @@ class _Search:
         none = np.zeros(len(self._stock))
         first = PackingDemand(self._wanted, self._stock, price * self._sizes, none)
         self._add([], [self._packers[0].pack(first, self.is_late)])
-        self._cover, self._bound = self._rounds([], self._wanted, self._stock, most=None)
+        self._cover, self._bound = self._rounds(
+            [], self._wanted, self._stock, most=None
+        )
 
     def near(self) -> tuple[Pattern, ...]:
         """The patterns that cost little beyond their worth in the relaxation."""
         assert self._cover is not None, "relaxed first"
         cover = self._cover
-        costs = [(pattern, price_of(self._tables, pattern)) for pattern in self._program.patterns]
-        worths = [cover.values[self._services(pattern)].sum() - self._rent(pattern, cover) for pattern, _ in costs]
+        costs = [
+            (pattern, price_of(self._tables, pattern))
+            for pattern in self._program.patterns
+        ]
+        worths = [
+            cover.values[self._services(pattern)].sum() - self._rent(pattern, cover)
+            for pattern, _ in costs
+        ]
         return tuple(
-            pattern for (pattern, price), worth in zip(costs, worths, strict=True) if price - worth <= _NEAR * price
+            pattern
+            for (pattern, price), worth in zip(costs, worths, strict=True)
+            if price - worth <= _NEAR * price
         )
 
     def _rent(self, pattern: Pattern, cover: FractionalCover) -> float:
@@ -178,11 +203,17 @@ class _Search:
             return []
         count = int(self._rng.integers(_RUINED[0], _RUINED[1] + 1))
         # GPUs that hold little of value leave room unused.
-        held = np.array([self._cover.values[self._services(one)].sum() for one in self.best])
+        held = np.array(
+            [self._cover.values[self._services(one)].sum() for one in self.best]
+        )
         prices = np.array([self._tables.modes[one.mode].price for one in self.best])
         waste = np.maximum(prices - held, 0.0) + 0.05 * prices + _TOLERANCE
         most = min(count, len(self.best))
-        out = set(self._rng.choice(len(self.best), size=most, replace=False, p=waste / waste.sum()).tolist())
+        out = set(
+            self._rng.choice(
+                len(self.best), size=most, replace=False, p=waste / waste.sum()
+            ).tolist()
+        )
         return [one for at, one in enumerate(self.best) if at not in out]
 
     def dive(self, fixed: list[Pattern]) -> None:
@@ -212,8 +243,14 @@ class _Search:
         cover, bound, center = self._program.solve(), 0.0, None
         spent, history = cost_of(self._tables, fixed), [cover.cost]
         while not self._is_over() and (most is None or len(history) <= most):
-            duals = [cover.values] if center is None else [cover.values, 0.5 * (cover.values + center)]
-            asked = [PackingDemand(left, stock, values, cover.rents) for values in duals]
+            duals = (
+                [cover.values]
+                if center is None
+                else [cover.values, 0.5 * (cover.values + center)]
+            )
+            asked = [
+                PackingDemand(left, stock, values, cover.rents) for values in duals
+            ]
             packed = self._pack(asked)
             for one, found in zip(asked, packed, strict=True):
                 reached = _bound(one, found)
@@ -222,15 +259,22 @@ class _Search:
             is_new = self._add(fixed, packed)
             cover = self._program.solve()
             history.append(cover.cost)
-            is_plain = not self._may_win(spent, bound) or (most is not None and self._may_win(spent, cover.cost))
-            is_slow = len(history) > _GAIN_ROUNDS and history[-1 - _GAIN_ROUNDS] - cover.cost < _GAIN * cover.cost
+            is_plain = not self._may_win(spent, bound) or (
+                most is not None and self._may_win(spent, cover.cost)
+            )
+            is_slow = (
+                len(history) > _GAIN_ROUNDS
+                and history[-1 - _GAIN_ROUNDS] - cover.cost < _GAIN * cover.cost
+            )
             if not is_new or is_plain or (most is None and is_slow):
                 break
         return cover, bound
 
     def _pack(self, asked: Sequence[PackingDemand]) -> list[GreedyPacking]:
         run = map if self._pool is None else self._pool.map
-        return list(run(Packer.pack, self._packers[: len(asked)], asked, repeat(self.is_late)))
+        return list(
+            run(Packer.pack, self._packers[: len(asked)], asked, repeat(self.is_late))
+        )
 
     def _add(self, fixed: Sequence[Pattern], packed: Sequence[GreedyPacking]) -> bool:
         """Take in columns and plans; whether any column is new."""
@@ -239,7 +283,9 @@ class _Search:
             new += self._program.add([*found.better, *found.plan])
             plan = [*fixed, *found.plan]
             key = (float(found.missing), cost_of(self._tables, plan))
-            if key[0] < self._best_key[0] or (key[0] == self._best_key[0] and key[1] < self._best_key[1] - _TOLERANCE):
+            if key[0] < self._best_key[0] or (
+                key[0] == self._best_key[0] and key[1] < self._best_key[1] - _TOLERANCE
+            ):
                 self.best, self._best_key = plan, key
                 self.on_better(Counter(plan))
         return new > 0
@@ -248,7 +294,10 @@ class _Search:
         """Whether GPUs of that cost with a rest that costs no less than that may be cheaper than the best plan."""
         if self._best_key[0] > 0:
             return True
-        return whole_gpus(self._tables, cost + rest - _TOLERANCE) < self._best_key[1] - _TOLERANCE
+        return (
+            whole_gpus(self._tables, cost + rest - _TOLERANCE)
+            < self._best_key[1] - _TOLERANCE
+        )
 
     def _left(self, fixed: Sequence[Pattern]) -> tuple[Numbers, Reals]:
         left, stock = self._wanted.copy(), self._stock.copy()
@@ -257,9 +306,15 @@ class _Search:
             stock[self._tables.modes[pattern.mode].gpu_type] -= 1.0
         return np.maximum(left, 0).astype(np.int32), stock
 
-    def _largest(self, cover: FractionalCover, left: Numbers, stock: Reals, spread: float) -> list[Pattern]:
+    def _largest(
+        self, cover: FractionalCover, left: Numbers, stock: Reals, spread: float
+    ) -> list[Pattern]:
         """Patterns of the largest fractions that have nothing in common; of each as many GPUs as it has whole."""
-        counts = cover.counts * (1.0 - spread * self._rng.random(len(cover.counts))) if spread else cover.counts
+        counts = (
+            cover.counts * (1.0 - spread * self._rng.random(len(cover.counts)))
+            if spread
+            else cover.counts
+        )
         left, stock = left.copy(), stock.copy()
         most = max(1, int(_FIXED * float(cover.counts.sum())))
         chosen: list[Pattern] = []
@@ -267,7 +322,10 @@ class _Search:
             if counts[at] <= _TOLERANCE or len(chosen) >= most:
                 break
             pattern = self._program.patterns[at]
-            services, gpu_type = self._services(pattern), self._tables.modes[pattern.mode].gpu_type
+            services, gpu_type = (
+                self._services(pattern),
+                self._tables.modes[pattern.mode].gpu_type,
+            )
             if (left[services] > 0).all() and stock[gpu_type] >= 1.0:
                 chosen.append(pattern)
                 left[services] -= 1

@@ -7,8 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.packing import PackingCells, find_parts, longest_ms, next_pattern, price_parts
-from solvers.joint.kernels.types import Effort, GpuMode, Numbers, PricedPatterns, PricingTask, Reals, Scratch, Worth
+from solvers.joint.kernels.packing import (
+    PackingCells,
+    find_parts,
+    longest_ms,
+    next_pattern,
+    price_parts,
+)
+from solvers.joint.kernels.types import (
+    Effort,
+    GpuMode,
+    Numbers,
+    PricedPatterns,
+    PricingTask,
+    Reals,
+    Scratch,
+    Worth,
+)
 from solvers.joint.patterns.columns import Pattern
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.tables import Tables
@@ -58,7 +73,11 @@ class PartTables:
         """rate: (S,) rps that a part of each service must carry; nothing is a part where it is 0."""
         self.tables, self.rate = tables, rate
         slicing = tables.slicing or repeat(None)
-        self.numbers = [number for number, one in zip(range(len(tables.modes)), slicing, strict=False) if one is None]
+        self.numbers = [
+            number
+            for number, one in zip(range(len(tables.modes)), slicing, strict=False)
+            if one is None
+        ]
         self.size = np.full(len(rate), np.inf)
         self.parts = [self._parts(tables.modes[number]) for number in self.numbers]
 
@@ -71,15 +90,21 @@ class PartTables:
     def _parts(self, mode: GpuMode) -> PackingCells:
         """The mode's cells; `size` falls to what the smallest parts take of its GPUs."""
         longest = longest_ms(mode, self.tables.law, self.rate)
-        share = np.maximum(mode.width / mode.steps, mode.memory / max(mode.memory_mib, 1e-9))
+        share = np.maximum(
+            mode.width / mode.steps, mode.memory / max(mode.memory_mib, 1e-9)
+        )
         share = np.maximum(share, mode.power / max(mode.power_w, 1e-9))
         np.minimum.at(self.size, mode.service[longest > 0.0], share[longest > 0.0])
         ceiling = _ceilings(mode)
         replicas = np.repeat(np.arange(len(ceiling)), _LEVELS).astype(np.int32)
         inside = find_parts(mode, longest, replicas, ceiling.ravel())
         ends = np.concatenate(([0], np.cumsum(inside.sum(axis=1)))).astype(np.int32)
-        first = np.column_stack((ends[:-1].reshape(-1, _LEVELS), ends[_LEVELS::_LEVELS]))
-        return PackingCells(ceiling, np.ascontiguousarray(first), np.nonzero(inside)[1].astype(np.int32))
+        first = np.column_stack(
+            (ends[:-1].reshape(-1, _LEVELS), ends[_LEVELS::_LEVELS])
+        )
+        return PackingCells(
+            ceiling, np.ascontiguousarray(first), np.nonzero(inside)[1].astype(np.int32)
+        )
 
 
 def _ceilings(mode: GpuMode) -> Reals:
@@ -88,7 +113,9 @@ def _ceilings(mode: GpuMode) -> Reals:
     ceiling = np.full((mode.max_replicas + 1, _LEVELS), -1.0)
     for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
-            ceiling[replicas] = np.linspace(least[replicas], most[replicas], _LEVELS + 1)[1:]
+            ceiling[replicas] = np.linspace(
+                least[replicas], most[replicas], _LEVELS + 1
+            )[1:]
     return ceiling
 
 
@@ -106,24 +133,48 @@ class Packer:
 
     def __init__(self, parts: PartTables) -> None:
         self._parts, self._tables = parts, parts.tables
-        self._cells = [_Cells(parts.tables.modes[number], len(parts.rate)) for number in parts.numbers]
+        self._cells = [
+            _Cells(parts.tables.modes[number], len(parts.rate))
+            for number in parts.numbers
+        ]
 
-    def pack(self, wanted: PackingDemand, is_late: Callable[[], bool] = never) -> GreedyPacking:
+    def pack(
+        self, wanted: PackingDemand, is_late: Callable[[], bool] = never
+    ) -> GreedyPacking:
         """All of it in patterns of positive worth; what is left when no more fits, or when it is late, is missing."""
         price = float(self._tables.price.max())
-        left, stock = np.where(self._parts.is_part, wanted.replicas, 0), wanted.stock.copy()
-        floor = _MIN_VALUE * price * np.where(self._parts.is_part, self._parts.size, 0.0)
+        left, stock = (
+            np.where(self._parts.is_part, wanted.replicas, 0),
+            wanted.stock.copy(),
+        )
+        floor = (
+            _MIN_VALUE * price * np.where(self._parts.is_part, self._parts.size, 0.0)
+        )
         values = np.where(left > 0, np.maximum(wanted.values, floor), 0.0)
         stairs = np.column_stack((np.zeros(len(values)), values))
-        tasks = [self._task(number, stairs, _MIN_WORTH * price) for number in self._parts.numbers]
+        tasks = [
+            self._task(number, stairs, _MIN_WORTH * price)
+            for number in self._parts.numbers
+        ]
         prices = [task.mode.price + wanted.rents[task.mode.gpu_type] for task in tasks]
-        founds = [self._price(at, task, 0.5 * cost) for at, (task, cost) in enumerate(zip(tasks, prices, strict=True))]
+        founds = [
+            self._price(at, task, 0.5 * cost)
+            for at, (task, cost) in enumerate(zip(tasks, prices, strict=True))
+        ]
         better = [
             _pattern(number, found, slot)
-            for number, found, cost in zip(self._parts.numbers, founds, prices, strict=True)
+            for number, found, cost in zip(
+                self._parts.numbers, founds, prices, strict=True
+            )
             for slot in np.flatnonzero((found.size > 0) & (found.worth > cost)).tolist()
         ]
-        excess = max((found.worth.max() / cost for found, cost in zip(founds, prices, strict=True)), default=0.0)
+        excess = max(
+            (
+                found.worth.max() / cost
+                for found, cost in zip(founds, prices, strict=True)
+            ),
+            default=0.0,
+        )
         plan: list[Pattern] = []
         while left.any() and not is_late():
             pattern = self._next(tasks, founds, prices, stock)
@@ -135,35 +186,72 @@ class Packer:
             left[services] -= 1
             stock[mode.gpu_type] -= 1.0
             stairs[services[left[services] <= 0], 1] = 0.0
-        return GreedyPacking(plan=plan, missing=int(left.sum()), better=better, excess=float(excess))
+        return GreedyPacking(
+            plan=plan, missing=int(left.sum()), better=better, excess=float(excess)
+        )
 
     def _task(self, number: int, stairs: Reals, threshold: float) -> PricingTask:
         mode = self._tables.modes[number]
         none = np.zeros(len(stairs))
-        worth = Worth(self._parts.rate, none, np.zeros(len(mode.service)), np.array([_EDGE]), stairs)
+        worth = Worth(
+            self._parts.rate,
+            none,
+            np.zeros(len(mode.service)),
+            np.array([_EDGE]),
+            stairs,
+        )
         return PricingTask(mode, self._tables.law, worth, threshold, _EFFORT)
 
     def _price(self, at: int, task: PricingTask, threshold: float) -> PricedPatterns:
         slots, cells = task.mode.max_replicas + 1, self._cells[at]
-        found = PricedPatterns(np.zeros((slots, slots - 1), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
+        found = PricedPatterns(
+            np.zeros((slots, slots - 1), np.int32),
+            np.zeros(slots, np.int32),
+            np.zeros(slots),
+        )
         higher = task._replace(threshold=threshold)
-        price_parts(higher, self._parts.parts[at], cells.start, cells.multipliers, cells.scratch, found)
+        price_parts(
+            higher,
+            self._parts.parts[at],
+            cells.start,
+            cells.multipliers,
+            cells.scratch,
+            found,
+        )
         return found
 
     def _next(
-        self, tasks: Sequence[PricingTask], founds: Sequence[PricedPatterns], prices: Sequence[float], stock: Reals
+        self,
+        tasks: Sequence[PricingTask],
+        founds: Sequence[PricedPatterns],
+        prices: Sequence[float],
+        stock: Reals,
     ) -> Pattern | None:
         """The pattern worth most for its price, among types of which a GPU is left."""
         best, most = None, 0.0
-        for at, (task, found, price) in enumerate(zip(tasks, founds, prices, strict=True)):
+        for at, (task, found, price) in enumerate(
+            zip(tasks, founds, prices, strict=True)
+        ):
             if stock[task.mode.gpu_type] < 1.0:
                 continue
             cells = self._cells[at]
-            slot = next_pattern(task, self._parts.parts[at], cells.start, cells.multipliers, cells.scratch, found)
+            slot = next_pattern(
+                task,
+                self._parts.parts[at],
+                cells.start,
+                cells.multipliers,
+                cells.scratch,
+                found,
+            )
             if slot >= 0 and found.worth[slot] > most * price:
-                best, most = _pattern(self._parts.numbers[at], found, slot), found.worth[slot] / price
+                best, most = (
+                    _pattern(self._parts.numbers[at], found, slot),
+                    found.worth[slot] / price,
+                )
         return best
 
 
 def _pattern(number: int, found: PricedPatterns, slot: int) -> Pattern:
-    return Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist())))
+    return Pattern(
+        number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))
+    )

@@ -8,7 +8,12 @@ import numpy as np
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.columns import Pattern, price_of
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program
+from solvers.joint.relaxation.highs import (
+    INFINITE,
+    PRIMAL_SIMPLEX,
+    make_program,
+    solve_program,
+)
 
 _MISSING_OVER_GPU = 10.0
 """A part that no pattern holds costs so many of the dearest GPU."""
@@ -67,7 +72,16 @@ class PackingProgram:
             starts = np.cumsum([0, *map(len, rows)])[:-1].astype(np.int32)
             index = np.array([row for one in rows for row in one], np.int32)
             zeros, ends = np.zeros(len(new)), np.full(len(new), INFINITE)
-            self._highs.addCols(len(new), prices, zeros, ends, len(index), starts, index, np.ones(len(index)))
+            self._highs.addCols(
+                len(new),
+                prices,
+                zeros,
+                ends,
+                len(index),
+                starts,
+                index,
+                np.ones(len(index)),
+            )
             self.patterns += new
         return len(new)
 

@@ -65,7 +65,10 @@ def relax_rest(
     def use(numbers: Iterable[int]) -> bool:
         new = [number for number in dict.fromkeys(numbers) if number not in used]
         used.update(dict.fromkeys(new))
-        master.add(tools.columns[number]._replace(price=float(tools.pool.price[number])) for number in new)
+        master.add(
+            tools.columns[number]._replace(price=float(tools.pool.price[number]))
+            for number in new
+        )
         return bool(new)
 
     use(start)
@@ -77,7 +80,9 @@ def relax_rest(
             if not use(tools.pool.cheapest(costs, _POOL_COLUMNS, below=-_MIN_GAIN)):
                 break
             solution = master.solve()
-        if is_over() or not use(_priced(tools, rest, tools.pool.pricing_duals(solution.duals))):
+        if is_over() or not use(
+            _priced(tools, rest, tools.pool.pricing_duals(solution.duals))
+        ):
             break
         solution = master.solve()
         if before - solution.objective < min_gain * solution.objective:
@@ -88,8 +93,12 @@ def relax_rest(
 def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
     """Numbers of the columns that pricing proposes; types without stock are passed over at an infinite price."""
     stock = np.where(rest.stock < 1.0, -np.inf, duals.stock)
-    priced = price(tools.tables, tools.pricer, rest, replace(duals, stock=stock), _CHEAP)
-    patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
+    priced = price(
+        tools.tables, tools.pricer, rest, replace(duals, stock=stock), _CHEAP
+    )
+    patterns = list(
+        dict.fromkeys(pattern for entry in priced for pattern in entry.patterns)
+    )
     tools.columns.add(patterns)
     tools.pool.sync()
     return [tools.columns.number(pattern) for pattern in patterns]
@@ -98,7 +107,9 @@ def _priced(tools: SearchContext, rest: CoverDemand, duals: Duals) -> list[int]:
 _ROUNDING = 1.0 - 1e-9
 
 
-def prune(tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]) -> dict[int, int]:
+def prune(
+    tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping[int, int]
+) -> dict[int, int]:
     """The counts less what is superfluous, dearest GPUs first, by number among equals."""
     taken = carried(tables, columns, counts)
     rps, replicas = taken.rps.copy(), taken.replicas.copy()
@@ -107,7 +118,9 @@ def prune(tables: Tables, columns: Columns, demand: CoverDemand, counts: Mapping
         service, capacity = columns[number].service, columns[number].capacity
         while kept[number] > 0:
             left, present = rps[service] - capacity, replicas[service] - 1.0
-            if (left < demand.rate[service] * _ROUNDING).any() or (present < demand.fewest[service]).any():
+            if (left < demand.rate[service] * _ROUNDING).any() or (
+                present < demand.fewest[service]
+            ).any():
                 break
             rps[service], replicas[service] = left, present
             kept[number] -= 1

@@ -29,7 +29,12 @@ class SmallPlan(NamedTuple):
 
 
 def solve_small_program(
-    pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Sequence[int], *, below: float
+    pool: ColumnPool,
+    demand: CoverDemand,
+    duals: Duals,
+    numbers: Sequence[int],
+    *,
+    below: float,
 ) -> SmallPlan | None:
     """A plan that costs less than `below`; None where none was found.
 
@@ -39,10 +44,16 @@ def solve_small_program(
     best = np.zeros(MAX_DEPTH + 1, np.int32)
     task = _task(pool, demand, duals, np.array(numbers, np.int32))
     cost, size = cover(task, below, _NODES, _DISCREPANCIES, best)
-    return None if size < 0 else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
+    return (
+        None
+        if size < 0
+        else SmallPlan(Counter(numbers[at] for at in best[:size].tolist()), cost)
+    )
 
 
-def _task(pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Numbers) -> CoverProblem:
+def _task(
+    pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Numbers
+) -> CoverProblem:
     service = pool.service[numbers]
     first, of_service = _columns_of(service, len(demand.rate))
     return CoverProblem(
@@ -57,7 +68,10 @@ def _task(pool: ColumnPool, demand: CoverDemand, duals: Duals, numbers: Numbers)
         most=np.append(demand.most, np.inf),
         stock=demand.stock.copy(),
         worth=_padded(duals.rps, np.maximum(duals.presence, 0.0)),
-        max_price=np.append(np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0), 0.0),
+        max_price=np.append(
+            np.where(np.isfinite(demand.most), np.minimum(duals.presence, 0.0), 0.0),
+            0.0,
+        ),
         stock_price=np.where(np.isfinite(demand.stock), duals.stock, 0.0),
     )
 

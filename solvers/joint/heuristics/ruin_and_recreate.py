@@ -20,18 +20,26 @@ _UNRELATED = 0.1
 """Weight of a GPU that shares no service with those chosen, in shared services."""
 
 
-def recreate(search: DiveContext, plan: Counter[int], removed: Counter[int], slack: float) -> Counter[int] | None:
+def recreate(
+    search: DiveContext, plan: Counter[int], removed: Counter[int], slack: float
+) -> Counter[int] | None:
     """A plan with these GPUs replaced that costs less than the plan and the slack, which may be negative.
 
     None where there is none to be found.
     """
     tools = search.tools
-    rest = rest_of(search.demand, tools.tables, carried(tools.tables, tools.columns, plan - removed))
+    rest = rest_of(
+        search.demand,
+        tools.tables,
+        carried(tools.tables, tools.columns, plan - removed),
+    )
     below = _value(rest, carried(tools.tables, tools.columns, removed)) + slack
     if search.rng.random() < _DIVES:
         found = dive(search, rest, _PACE, below=below)
         return None if found is None else plan - removed + found
-    cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, search.duals), _PACE.columns)
+    cheap = tools.pool.cheapest(
+        tools.pool.reduced_costs(rest, search.duals), _PACE.columns
+    )
     part = relax_rest(tools, rest, [*removed, *cheap], 1)
     if part.solution.objective >= below:
         return None
@@ -41,17 +49,27 @@ def recreate(search: DiveContext, plan: Counter[int], removed: Counter[int], sla
 
 def _value(rest: CoverDemand, gone: Carried) -> float:
     """USD per hour of the removed GPUs, and of what they leave unserved of the rest."""
-    short, missing = np.maximum(rest.rate - gone.rps, 0.0), np.maximum(rest.fewest - gone.replicas, 0.0)
+    short, missing = (
+        np.maximum(rest.rate - gone.rps, 0.0),
+        np.maximum(rest.fewest - gone.replicas, 0.0),
+    )
     return gone.cost + float(short @ rest.shortage_price + missing @ rest.missing_price)
 
 
 def choose(search: DiveContext, plan: Counter[int], size: int) -> Counter[int]:
     """GPUs to remove: one that earns little for its price, and others that share services with those chosen."""
-    return related_gpus(search, plan, carried(search.tools.tables, search.tools.columns, plan), size)
+    return related_gpus(
+        search, plan, carried(search.tools.tables, search.tools.columns, plan), size
+    )
 
 
 def related_gpus(
-    search: DiveContext, plan: Counter[int], taken: Carried, size: int, *, first: int | None = None
+    search: DiveContext,
+    plan: Counter[int],
+    taken: Carried,
+    size: int,
+    *,
+    first: int | None = None,
 ) -> Counter[int]:
     """GPUs of the plan that waste much and share services with each other, and with the first one if it is given.
 
@@ -80,9 +98,13 @@ def related_gpus(
 def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
     """(columns,) > 0: what a GPU of each costs beyond what it earns; of every service only what is wanted earns."""
     pool, duals = search.tools.pool, search.duals
-    used = np.append(np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300)), 0.0)
+    used = np.append(
+        np.minimum(1.0, search.demand.rate / np.maximum(taken.rps, 1e-300)), 0.0
+    )
     service = pool.service[numbers]
-    earned = (np.append(duals.rps, 0.0)[service] * used[service] * pool.capacity[numbers]).sum(axis=1)
+    earned = (
+        np.append(duals.rps, 0.0)[service] * used[service] * pool.capacity[numbers]
+    ).sum(axis=1)
     cost = pool.price[numbers] - duals.stock[pool.gpu_type[numbers]]
     wasted: Reals = np.maximum(cost - earned, 0.0) + _MIN_WASTE * cost + 1e-9
     return wasted
@@ -91,5 +113,9 @@ def waste(search: DiveContext, numbers: Numbers, taken: Carried) -> Reals:
 def wasteful(search: DiveContext, plan: Counter[int], chance: float) -> int:
     """The column of a GPU that wastes much. chance: 0 for the one that wastes most, up to 1."""
     numbers = np.array(sorted(plan), dtype=np.int32)
-    wasted = waste(search, numbers, carried(search.tools.tables, search.tools.columns, plan))
-    return int(numbers[(wasted * (1.0 - chance * search.rng.random(len(numbers)))).argmax()])
+    wasted = waste(
+        search, numbers, carried(search.tools.tables, search.tools.columns, plan)
+    )
+    return int(
+        numbers[(wasted * (1.0 - chance * search.rng.random(len(numbers)))).argmax()]
+    )

@@ -32,7 +32,13 @@ from solvers.joint.patterns.branching_rows import type_rows
 from solvers.joint.patterns.carried import carried, is_met, left_of
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.column_generation import PHASES, Generation, Phase, Relaxation, generate
+from solvers.joint.relaxation.column_generation import (
+    PHASES,
+    Generation,
+    Phase,
+    Relaxation,
+    generate,
+)
 from solvers.joint.relaxation.master import Duals, Master
 
 _MAX_FLEETS = 12
@@ -105,13 +111,24 @@ def plan_on_fleets(
     listed = list_fleets(kit, demand, relaxation, below=below, is_over=is_over)
     if not listed or is_over():
         return None
-    search = _FleetSearch(kit, demand, relaxation.solution.duals, below, _Means(seed, kit.pricer.executor, is_over))
+    search = _FleetSearch(
+        kit,
+        demand,
+        relaxation.solution.duals,
+        below,
+        _Means(seed, kit.pricer.executor, is_over),
+    )
     search.run(listed)
     return search.best
 
 
 def list_fleets(
-    kit: SearchContext, demand: CoverDemand, relaxation: Relaxation, *, below: float, is_over: Callable[[], bool]
+    kit: SearchContext,
+    demand: CoverDemand,
+    relaxation: Relaxation,
+    *,
+    below: float,
+    is_over: Callable[[], bool],
 ) -> list[FleetCounts]:
     """The fleets of least value below the cost, ascending, without the empty one; the dearest types are fixed first."""
     tables, rows = kit.tables, type_rows(kit.tables)
@@ -120,14 +137,24 @@ def list_fleets(
     waiting: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     found: list[FleetCounts] = []
     programs = 0
-    while waiting and len(found) < _MAX_FLEETS and programs < _MAX_PROGRAMS and not is_over():
+    while (
+        waiting
+        and len(found) < _MAX_FLEETS
+        and programs < _MAX_PROGRAMS
+        and not is_over()
+    ):
         value, fixed = heapq.heappop(waiting)
         if len(fixed) == len(order):
             found.append(FleetCounts(value, _by_type(tables, order, fixed)))
             continue
         for count in range(_most(tables, demand, order, fixed, below) + 1):
             fleet = (*fixed, count)
-            master.limit({rows[at]: (float(n), float(n)) for at, n in zip(order, fleet, strict=False)})
+            master.limit(
+                {
+                    rows[at]: (float(n), float(n))
+                    for at, n in zip(order, fleet, strict=False)
+                }
+            )
             solution, programs = master.solve(), programs + 1
             if solution.limits_missing <= _NOTHING and solution.objective < below:
                 heapq.heappush(waiting, (solution.objective, fleet))
@@ -135,10 +162,16 @@ def list_fleets(
 
 
 def _master(
-    kit: SearchContext, demand: CoverDemand, relaxation: Relaxation, below: float, is_over: Callable[[], bool]
+    kit: SearchContext,
+    demand: CoverDemand,
+    relaxation: Relaxation,
+    below: float,
+    is_over: Callable[[], bool],
 ) -> Master:
     """The relaxation with cuts, and columns for it."""
-    master = Master(kit.tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * below, has_cuts=True)
+    master = Master(
+        kit.tables, demand, limit_price=_LIMIT_PRICE_OVER_COST * below, has_cuts=True
+    )
     generation = Generation(master, kit.pricer, kit.columns)
     generation.use(relaxation.columns)
     generation.relax(phases=_PHASES, is_over=is_over)
@@ -146,14 +179,24 @@ def _master(
     return master
 
 
-def _by_type(tables: Tables, order: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+def _by_type(
+    tables: Tables, order: Sequence[int], counts: Sequence[int]
+) -> tuple[int, ...]:
     gpus = dict(zip(order, counts, strict=True))
     return tuple(gpus.get(at, 0) for at in range(len(tables.stock)))
 
 
-def _most(tables: Tables, demand: CoverDemand, order: Sequence[int], fixed: Sequence[int], below: float) -> int:
+def _most(
+    tables: Tables,
+    demand: CoverDemand,
+    order: Sequence[int],
+    fixed: Sequence[int],
+    below: float,
+) -> int:
     """GPUs of the next type that there are and that the cost leaves money for."""
-    spent = sum(count * float(tables.price[at]) for at, count in zip(order, fixed, strict=False))
+    spent = sum(
+        count * float(tables.price[at]) for at, count in zip(order, fixed, strict=False)
+    )
     gpu_type = order[len(fixed)]
     affordable = (below - spent) / max(float(tables.price[gpu_type]), _NOTHING)
     return int(min(demand.stock[gpu_type], affordable, _MAX_PROGRAMS))
@@ -170,7 +213,14 @@ class _Means(NamedTuple):
 class _FleetSearch:
     """The search for plans that serve everything, on several fleets in turn."""
 
-    def __init__(self, kit: SearchContext, demand: CoverDemand, duals: Duals, below: float, means: _Means) -> None:
+    def __init__(
+        self,
+        kit: SearchContext,
+        demand: CoverDemand,
+        duals: Duals,
+        below: float,
+        means: _Means,
+    ) -> None:
         self._kit, self._means = kit, means
         self._demand = replace(demand, shortage_price=mild_prices(demand, duals))
         self._annealer = Annealer(kit.tables, self._demand)
@@ -183,11 +233,17 @@ class _FleetSearch:
         self._anneal(attempts, _GLANCE)
         left = attempts
         while left and not self._means.is_over():
-            left = sorted(left, key=lambda one: (one.reached, one.fleet))[: (len(left) + 1) // 2]
+            left = sorted(left, key=lambda one: (one.reached, one.fleet))[
+                : (len(left) + 1) // 2
+            ]
             for attempt in left:
                 if self._is_open(attempt):
                     self._try(attempt)
-            left = [one for one in (left if len(left) > 1 else attempts) if self._is_open(one)]
+            left = [
+                one
+                for one in (left if len(left) > 1 else attempts)
+                if self._is_open(one)
+            ]
 
     def _is_open(self, attempt: _Attempt) -> bool:
         """Whether its fleet may hold a better plan, and there is time to look for it."""
@@ -200,8 +256,16 @@ class _FleetSearch:
         for one in attempts:
             gpus, first = one.fleet.gpus, self._means.seed + _CHAINS * one.tries
             for at in range(_CHAINS):
-                start = [self._kit.columns[number] for number in one.plans[at].elements()] if one.plans else ()
-                chains.append(self._annealer.chain(gpus, moves=moves * sum(gpus), seed=first + at, start=start))
+                start = (
+                    [self._kit.columns[number] for number in one.plans[at].elements()]
+                    if one.plans
+                    else ()
+                )
+                chains.append(
+                    self._annealer.chain(
+                        gpus, moves=moves * sum(gpus), seed=first + at, start=start
+                    )
+                )
         advance(chains, self._means.executor, self._means.is_over)
         plans = self._plans(chains)
         for at, one in enumerate(attempts):
@@ -217,7 +281,9 @@ class _FleetSearch:
             attempt.search = self._search(gpus)
         plan = attempt.plans[0]
         for price in _PRICES:
-            plan, reached = self._improve(attempt.search, plan, _PATIENCE * sum(gpus), price)
+            plan, reached = self._improve(
+                attempt.search, plan, _PATIENCE * sum(gpus), price
+            )
             if reached < attempt.reached:
                 attempt.reached, attempt.plans[0] = reached, plan
             if attempt.reached >= self._cost:
@@ -225,21 +291,37 @@ class _FleetSearch:
 
     def _search(self, gpus: tuple[int, ...]) -> DiveContext:
         """Ruin and recreate with just these GPUs, at their relaxation's duals."""
-        kit, demand, is_over = self._kit, replace(self._demand, stock=np.array(gpus, np.float64)), self._means.is_over
-        found = generate(kit.tables, demand, kit.pricer, kit.columns, phases=_PHASES, is_over=is_over)
+        kit, demand, is_over = (
+            self._kit,
+            replace(self._demand, stock=np.array(gpus, np.float64)),
+            self._means.is_over,
+        )
+        found = generate(
+            kit.tables, demand, kit.pricer, kit.columns, phases=_PHASES, is_over=is_over
+        )
         kit.pool.sync()
-        return DiveContext(kit, demand, found.solution.duals, np.random.default_rng((self._means.seed, *gpus)), is_over)
+        return DiveContext(
+            kit,
+            demand,
+            found.solution.duals,
+            np.random.default_rng((self._means.seed, *gpus)),
+            is_over,
+        )
 
     def _improve(
         self, search: DiveContext, current: Counter[int], patience: int, price: float
     ) -> tuple[Counter[int], float]:
         """The plan of least cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
-        demand = replace(search.demand, shortage_price=price * search.demand.shortage_price)
+        demand = replace(
+            search.demand, shortage_price=price * search.demand.shortage_price
+        )
         search = search._replace(demand=demand)
         cost = least = self._look(current, price)
         best, failures = current, 0
         while current and failures < patience and not search.is_over():
-            removed = choose(search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1)))
+            removed = choose(
+                search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+            )
             other = recreate(search, current, removed, least * (1.0 + _WALK) - cost)
             failures += 1
             if other is None:
@@ -255,9 +337,15 @@ class _FleetSearch:
         """
         taken = carried(self._kit.tables, self._kit.columns, plan)
         left = left_of(self._demand, taken)
-        if is_met(left) and taken.cost < self._cost and (taken.replicas <= self._demand.most).all():
+        if (
+            is_met(left)
+            and taken.cost < self._cost
+            and (taken.replicas <= self._demand.most).all()
+        ):
             self.best, self._cost = plan, taken.cost
-        short = float(left.rate @ left.shortage_price + left.fewest @ left.missing_price)
+        short = float(
+            left.rate @ left.shortage_price + left.fewest @ left.missing_price
+        )
         return taken.cost + price * short
 
     def _plans(self, chains: Sequence[Chain]) -> list[Counter[int]]:
@@ -265,7 +353,14 @@ class _FleetSearch:
         columns, plans = self._kit.columns, []
         for patterns in (chain.plan() for chain in chains):
             columns.add(patterns)
-            plans.append(Counter({columns.number(pattern): count for pattern, count in patterns.items()}))
+            plans.append(
+                Counter(
+                    {
+                        columns.number(pattern): count
+                        for pattern, count in patterns.items()
+                    }
+                )
+            )
         self._kit.pool.sync()
         return plans
 
@@ -274,5 +369,7 @@ def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
     """(S,) USD per hour of one rps short: some times what the relaxation pays for one."""
     worth, wanted = duals.rps * demand.rate, demand.rate > 0.0
     least = _MIN_SHARE * float(worth[wanted].mean()) if wanted.any() else 0.0
-    price: Reals = np.divide(np.maximum(worth, least), demand.rate, out=np.zeros_like(worth), where=wanted)
+    price: Reals = np.divide(
+        np.maximum(worth, least), demand.rate, out=np.zeros_like(worth), where=wanted
+    )
     return _SHORTAGE_OVER_DUAL * price

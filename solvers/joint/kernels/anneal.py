@@ -16,7 +16,13 @@ fractions, says little about whole plans.
 
 import numpy as np
 
-from solvers.joint.kernels.anneal_moves import AnnealingDemand, AnnealingProblem, Flat, State, propose
+from solvers.joint.kernels.anneal_moves import (
+    AnnealingDemand,
+    AnnealingProblem,
+    Flat,
+    State,
+    propose,
+)
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import capacity_rps
 from solvers.joint.kernels.types import Law, Reals
@@ -60,7 +66,9 @@ def anneal(
                 _settle(flat, plant.law, trial, one)
                 if other >= 0:
                     _settle(flat, plant.law, trial, other)
-            is_made = _evaluate(flat, plant.law, trial, one) and (other < 0 or _evaluate(flat, plant.law, trial, other))
+            is_made = _evaluate(flat, plant.law, trial, one) and (
+                other < 0 or _evaluate(flat, plant.law, trial, other)
+            )
         if not is_made:
             _restore(trial, state, one, other)
             continue
@@ -68,7 +76,9 @@ def anneal(
         if other >= 0:
             _shift(flat, trial_rps, trial_replicas, state, trial, other)
         reached = _cost(wanted, trial_rps, trial_replicas, trial)
-        if reached <= cost or np.random.random() < np.exp((cost - reached) / temperature):
+        if reached <= cost or np.random.random() < np.exp(
+            (cost - reached) / temperature
+        ):
             cost = reached
             _restore(state, trial, one, other)
             rps[:], replicas[:] = trial_rps, trial_replicas
@@ -118,7 +128,9 @@ def _totals(flat: Flat, wanted: AnnealingDemand, state: State) -> tuple[Reals, R
 
 
 @compiled
-def _shift(flat: Flat, rps: Reals, replicas: Reals, before: State, after: State, gpu: int) -> None:
+def _shift(
+    flat: Flat, rps: Reals, replicas: Reals, before: State, after: State, gpu: int
+) -> None:
     """The totals with the GPU as after instead of before."""
     for at in range(before.size[gpu]):
         service = flat.service[before.items[gpu, at]]
@@ -162,7 +174,11 @@ def _settle(flat: Flat, law: Law, state: State, gpu: int) -> None:
         while item > flat.first[mode, service] and flat.width[item - 1] == width:
             item -= 1
         while item < flat.first[mode, service + 1] and flat.width[item] == width:
-            duration = flat.alone_ms[item] + flat.launch_ms[item] * factor + flat.growth_ms[item] * others
+            duration = (
+                flat.alone_ms[item]
+                + flat.launch_ms[item] * factor
+                + flat.growth_ms[item] * others
+            )
             carried = capacity_rps(flat, law, item, duration)
             if carried > most:
                 best, most = item, carried
@@ -180,7 +196,11 @@ def _evaluate(flat: Flat, law: Law, state: State, gpu: int) -> bool:
         memory += flat.memory[items[at]]
         power += flat.power[items[at]]
         pressure += flat.pressure[items[at]]
-    if width > flat.steps[mode] or memory > flat.memory_mib[mode] * _FIT or power > flat.power_w[mode] * _FIT:
+    if (
+        width > flat.steps[mode]
+        or memory > flat.memory_mib[mode] * _FIT
+        or power > flat.power_w[mode] * _FIT
+    ):
         return False
     state.power[gpu] = power
     if count == 0:
@@ -189,7 +209,11 @@ def _evaluate(flat: Flat, law: Law, state: State, gpu: int) -> bool:
     for at in range(count):
         item = items[at]
         others = max(0.0, pressure - flat.pressure[item])
-        duration = flat.alone_ms[item] + flat.launch_ms[item] * factor + flat.growth_ms[item] * others
+        duration = (
+            flat.alone_ms[item]
+            + flat.launch_ms[item] * factor
+            + flat.growth_ms[item] * others
+        )
         carried = capacity_rps(flat, law, item, duration)
         if carried <= 0.0 and not flat.may_idle[item]:
             return False

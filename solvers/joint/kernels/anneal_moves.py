@@ -85,7 +85,9 @@ class State(NamedTuple):
 
 
 @compiled
-def propose(flat: Flat, wanted: AnnealingDemand, gpu_type: Numbers, state: State, rps: Reals) -> tuple[bool, int, int]:
+def propose(
+    flat: Flat, wanted: AnnealingDemand, gpu_type: Numbers, state: State, rps: Reals
+) -> tuple[bool, int, int]:
     """(whether a change was made, GPU, other GPU or −1) of a random change; limits of the GPUs are not looked at."""
     gpus, kind = state.mode.shape[0], np.random.random()
     one, other = np.random.randint(gpus), -1
@@ -100,7 +102,14 @@ def propose(flat: Flat, wanted: AnnealingDemand, gpu_type: Numbers, state: State
 
 
 @compiled
-def _change(flat: Flat, wanted: AnnealingDemand, gpu_type: Numbers, state: State, rps: Reals, gpu: int) -> bool:
+def _change(
+    flat: Flat,
+    wanted: AnnealingDemand,
+    gpu_type: Numbers,
+    state: State,
+    rps: Reals,
+    gpu: int,
+) -> bool:
     """One change of one GPU; False where it cannot be."""
     kind, count = np.random.random(), state.size[gpu]
     if kind >= _REPLACE:
@@ -180,7 +189,11 @@ def _add(flat: Flat, state: State, gpu: int, service: int) -> bool:
             high = middle
     if low <= first:
         return False
-    state.items[gpu, count] = low - 1 if np.random.random() < _WIDEST else first + np.random.randint(low - first)
+    state.items[gpu, count] = (
+        low - 1
+        if np.random.random() < _WIDEST
+        else first + np.random.randint(low - first)
+    )
     state.size[gpu] = count + 1
     return True
 

@@ -24,7 +24,9 @@ def digest(sources: Iterable[Path]) -> str:
     """One hexadecimal stamp of the names and contents of files; their order does not matter."""
     stamp = hashlib.sha256()
     for source in sorted(sources):
-        stamp.update(f"{source.name}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
+        stamp.update(
+            f"{source.name}\0".encode() + hashlib.sha256(source.read_bytes()).digest()
+        )
     return stamp.hexdigest()
 
 
@@ -40,7 +42,9 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., object], stamp: str) -> None:
         super().__init__(function)
         # By name too: an index of other kernels may not even be readable, since it holds their classes.
-        self._cache_file = IndexDataCacheFile(self.cache_path, f"{self._impl.filename_base}-{stamp[:16]}", stamp)
+        self._cache_file = IndexDataCacheFile(
+            self.cache_path, f"{self._impl.filename_base}-{stamp[:16]}", stamp
+        )
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

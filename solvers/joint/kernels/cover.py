@@ -79,7 +79,9 @@ class CoverPath(NamedTuple):
 
 
 @compiled
-def cover(task: CoverProblem, goal: float, nodes: int, discrepancies: int, best: Numbers) -> tuple[float, int]:
+def cover(
+    task: CoverProblem, goal: float, nodes: int, discrepancies: int, best: Numbers
+) -> tuple[float, int]:
     """(cost with shortages, number of columns) of the best cover below the goal, which goes into `best`; −1 if none.
 
     nodes: how many are looked at; discrepancies: how many places down their lists the choices of one branch may go.
@@ -159,7 +161,9 @@ def _is_met(need: Reals) -> bool:
 
 
 @compiled
-def _open(task: CoverProblem, branch: CoverPath, depth: int, goal: float, width: int) -> None:
+def _open(
+    task: CoverProblem, branch: CoverPath, depth: int, goal: float, width: int
+) -> None:
     """List the choices of a node, least loss first."""
     need = branch.need[depth]
     row, top = 0, -1.0
@@ -183,7 +187,9 @@ def _open(task: CoverProblem, branch: CoverPath, depth: int, goal: float, width:
                 _insert(branch, depth, column, loss, width)
     unmet = 0.0
     for kind in range(2):
-        unmet += (task.shortage_price[kind, row] - task.worth[kind, row]) * need[kind, row]
+        unmet += (task.shortage_price[kind, row] - task.worth[kind, row]) * need[
+            kind, row
+        ]
     if unmet < budget:
         _insert(branch, depth, -1, unmet, width)
 
@@ -192,20 +198,31 @@ def _open(task: CoverProblem, branch: CoverPath, depth: int, goal: float, width:
 def _loss(task: CoverProblem, branch: CoverPath, depth: int, column: int) -> float:
     """What the column costs beyond its worth here; infinite where it is not possible."""
     gpu_type = task.gpu_type[column]
-    loss = task.price[column] - task.stock_price[gpu_type] if branch.stock[depth, gpu_type] >= 1.0 else np.inf
+    loss = (
+        task.price[column] - task.stock_price[gpu_type]
+        if branch.stock[depth, gpu_type] >= 1.0
+        else np.inf
+    )
     for at in range(task.service.shape[1]):
         service = task.service[column, at]
         if service == task.need.shape[1] - 1:
             break
         if branch.room[depth, service] < 1.0:
             loss = np.inf
-        loss -= task.worth[0, service] * min(task.capacity[column, at], branch.need[depth, 0, service])
-        loss -= task.worth[1, service] * min(1.0, branch.need[depth, 1, service]) + task.max_price[service]
+        loss -= task.worth[0, service] * min(
+            task.capacity[column, at], branch.need[depth, 0, service]
+        )
+        loss -= (
+            task.worth[1, service] * min(1.0, branch.need[depth, 1, service])
+            + task.max_price[service]
+        )
     return loss
 
 
 @compiled
-def _insert(branch: CoverPath, depth: int, column: int, loss: float, width: int) -> None:
+def _insert(
+    branch: CoverPath, depth: int, column: int, loss: float, width: int
+) -> None:
     place = branch.children[depth]
     if place == width:
         if branch.loss[depth, place - 1] <= loss:

@@ -57,12 +57,19 @@ def exchange(stack: Stack, fleet: ExchangeState, steps: int, state: State) -> in
         touched[:] = False
         _begin(fleet, touched, state)
         for number in range(count):
-            at = taken[number] = _min_useful(stack, fleet, touched, taken[:number], state)
+            at = taken[number] = _min_useful(
+                stack, fleet, touched, taken[:number], state
+            )
             column = fleet.gpus[at]
             change -= stack.price[column]
             _put(stack, fleet, column, -1.0)
             touched[_services(stack, fleet, column)] = True
-        noise = np.array([1.0 + _NOISE * (2.0 * _draw(state) - 1.0) for _ in range(fleet.need.shape[0])])
+        noise = np.array(
+            [
+                1.0 + _NOISE * (2.0 * _draw(state) - 1.0)
+                for _ in range(fleet.need.shape[0])
+            ]
+        )
         for number in range(count):
             free = stack.gpu_type[fleet.gpus[taken[number]]]
             put[number] = column = _best(stack, fleet, noise, free)
@@ -145,7 +152,10 @@ def _min_useful(
 @compiled
 def _services(stack: Stack, fleet: ExchangeState, column: int) -> Numbers:
     count = 0
-    while count < stack.service.shape[1] and stack.service[column, count] < fleet.need.shape[0]:
+    while (
+        count < stack.service.shape[1]
+        and stack.service[column, count] < fleet.need.shape[0]
+    ):
         count += 1
     return stack.service[column, :count]
 
@@ -167,7 +177,14 @@ def _best(stack: Stack, fleet: ExchangeState, noise: Reals, gpu_type: int) -> in
     stock, none = np.zeros(fleet.types), np.zeros(fleet.types)
     stock[gpu_type] = 1.0
     presence = np.where(fleet.missing > 0.0, fleet.missing_price, 0.0)
-    prices = ScanPrices(np.maximum(fleet.need, 0.0), fleet.worth * noise, presence, fleet.room, stock, none)
+    prices = ScanPrices(
+        np.maximum(fleet.need, 0.0),
+        fleet.worth * noise,
+        presence,
+        fleet.room,
+        stock,
+        none,
+    )
     return int(reduced_costs(stack, prices).argmin())
 
 

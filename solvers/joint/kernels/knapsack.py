@@ -28,7 +28,11 @@ def shorten(task: PricingTask, scratch: Scratch, size: int, replicas: int) -> in
     at = 0
     while at < size:
         service, width, top = mode.service[ids[at]], mode.width[ids[at]], -1
-        while at < size and mode.service[ids[at]] == service and mode.width[ids[at]] == width:
+        while (
+            at < size
+            and mode.service[ids[at]] == service
+            and mode.width[ids[at]] == width
+        ):
             if top < 0 or value[at] > value[top]:
                 top = at
             at += 1
@@ -65,7 +69,9 @@ def find_groups(task: PricingTask, scratch: Scratch, short: Numbers) -> int:
 
 
 @compiled
-def fill_table(task: PricingTask, scratch: Scratch, short: Numbers, replicas: int) -> float:
+def fill_table(
+    task: PricingTask, scratch: Scratch, short: Numbers, replicas: int
+) -> float:
     """The optimum over these positions, NONE where no set has so many candidates.
 
     table[g, n, u]: the same of the services from the g-th on, with exactly n candidates in u steps.
@@ -88,7 +94,9 @@ def fill_table(task: PricingTask, scratch: Scratch, short: Numbers, replicas: in
 
 
 @compiled
-def read_solution(task: PricingTask, scratch: Scratch, short: Numbers, replicas: int) -> int:
+def read_solution(
+    task: PricingTask, scratch: Scratch, short: Numbers, replicas: int
+) -> int:
     """The candidates of the optimum that `fill_table` found, into `solution`; returns how many: `replicas`, or 0."""
     if scratch.table[0, replicas, task.mode.steps] <= NONE / 2.0:
         return 0
@@ -99,7 +107,10 @@ def read_solution(task: PricingTask, scratch: Scratch, short: Numbers, replicas:
         if total > after[places, room]:
             for at in range(scratch.first[group], scratch.first[group + 1]):
                 width = mode.width[ids[short[at]]]
-                if width <= room and after[places - 1, room - width] + value[short[at]] == total:
+                if (
+                    width <= room
+                    and after[places - 1, room - width] + value[short[at]] == total
+                ):
                     scratch.solution[count] = ids[short[at]]
                     count += 1
                     places -= 1

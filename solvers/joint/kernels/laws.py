@@ -31,7 +31,9 @@ class Promises(Protocol):
 
 
 @compiled
-def execution_ms(mode: GpuMode, candidate: int, replicas: int, pressure: float) -> float:
+def execution_ms(
+    mode: GpuMode, candidate: int, replicas: int, pressure: float
+) -> float:
     """Time of one batch with that many replicas on the GPU, under the neighbours' pressure."""
     launch = mode.launch_ms[candidate] * mode.launch_factor[replicas]
     return mode.alone_ms[candidate] + launch + mode.growth_ms[candidate] * pressure
@@ -59,7 +61,9 @@ def capacity_rps(mode: Promises, law: Law, candidate: int, duration_ms: float) -
 
 
 @compiled
-def pattern_worth(mode: GpuMode, law: Law, worth: Worth, items: Numbers, count: int) -> float:
+def pattern_worth(
+    mode: GpuMode, law: Law, worth: Worth, items: Numbers, count: int
+) -> float:
     """What the first `count` items, together on one GPU, are worth.
 
     INVALID where one of them misses its SLO and its presence alone counts for nothing. Shares, memory and watts
@@ -79,12 +83,16 @@ def pattern_worth(mode: GpuMode, law: Law, worth: Worth, items: Numbers, count: 
 
 
 @compiled
-def candidate_worth(mode: GpuMode, worth: Worth, candidate: int, carried_rps: float) -> float:
+def candidate_worth(
+    mode: GpuMode, worth: Worth, candidate: int, carried_rps: float
+) -> float:
     """What a candidate that can carry so much is worth, its watts paid."""
     service = mode.service[candidate]
     earned = worth.rps[service] * min(carried_rps, worth.rate[service])
     if carried_rps > 0.0 and worth.edges.shape[0] > 0:
-        earned += worth.stairs[service, _level(worth.edges, worth.rate[service], carried_rps)]
+        earned += worth.stairs[
+            service, _level(worth.edges, worth.rate[service], carried_rps)
+        ]
     return earned + worth.bonus[candidate] - mode.watt_price * mode.power[candidate]
 
 
@@ -104,18 +112,28 @@ def _level(edges: Reals, rate: float, carried_rps: float) -> int:
 @compiled
 def root_capacities(mode: GpuMode, law: Law, edges: Reals) -> Reals:
     """(N + 1, K, C) rps at the optimistic end of every root cell, 0 where the SLO is missed even there."""
-    capacities = np.zeros((edges.shape[0], edges.shape[1] - 1, mode.service.shape[0]), np.float32)
+    capacities = np.zeros(
+        (edges.shape[0], edges.shape[1] - 1, mode.service.shape[0]), np.float32
+    )
     for replicas in range(1, edges.shape[0]):
         for number in range(edges.shape[1] - 1 if replicas > 1 else 1):
             for item in range(mode.service.shape[0]):
-                others = max(0.0, edges[replicas, number] - mode.pressure[item]) if replicas > 1 else 0.0
-                carried = capacity_rps(mode, law, item, execution_ms(mode, item, replicas, others))
+                others = (
+                    max(0.0, edges[replicas, number] - mode.pressure[item])
+                    if replicas > 1
+                    else 0.0
+                )
+                carried = capacity_rps(
+                    mode, law, item, execution_ms(mode, item, replicas, others)
+                )
                 capacities[replicas, number, item] = np.float32(carried * OPTIMISM)
     return capacities
 
 
 @compiled
-def find_dominated(first: npt.NDArray[np.int64], needs: Reals, least: Reals, most: Reals) -> npt.NDArray[np.bool_]:
+def find_dominated(
+    first: npt.NDArray[np.int64], needs: Reals, least: Reals, most: Reals
+) -> npt.NDArray[np.bool_]:
     """(C,) whether another candidate of the service needs no more of anything and its least is no less than the most.
 
     first: (S + 1,) where each service begins; needs: (C, L), within a service ascending in the first of them;
@@ -128,14 +146,20 @@ def find_dominated(first: npt.NDArray[np.int64], needs: Reals, least: Reals, mos
             for other in range(first[service], first[service + 1]):
                 if needs[other, 0] > needs[at, 0]:
                     break
-                if other != at and not dominated[other] and _dominates(needs, least, most, other, at):
+                if (
+                    other != at
+                    and not dominated[other]
+                    and _dominates(needs, least, most, other, at)
+                ):
                     dominated[at] = True
                     break
     return dominated
 
 
 @compiled
-def _dominates(needs: Reals, least: Reals, most: Reals, better: int, worse: int) -> bool:
+def _dominates(
+    needs: Reals, least: Reals, most: Reals, better: int, worse: int
+) -> bool:
     for kind in range(1, needs.shape[1]):
         if needs[better, kind] > needs[worse, kind]:
             return False

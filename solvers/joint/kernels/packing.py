@@ -71,7 +71,9 @@ def longest_ms(mode: GpuMode, law: Law, rate: Reals) -> Reals:
 
 
 @compiled
-def find_parts(mode: GpuMode, longest: Reals, replicas: Numbers, ceiling: Reals) -> npt.NDArray[np.bool_]:
+def find_parts(
+    mode: GpuMode, longest: Reals, replicas: Numbers, ceiling: Reals
+) -> npt.NDArray[np.bool_]:
     """(K, C) candidates of each cell: those that bear its ceiling and that no other of their service undercuts.
 
     A cell of no replicas, and one whose ceiling is below 0, has none.
@@ -85,14 +87,20 @@ def find_parts(mode: GpuMode, longest: Reals, replicas: Numbers, ceiling: Reals)
             if item > 0 and mode.service[item] != mode.service[item - 1]:
                 begin = item
             # One that presses more than the ceiling by itself shows that the ceiling is too low.
-            others = max(0.0, ceiling[cell] - mode.pressure[item]) if replicas[cell] > 1 else 0.0
+            others = (
+                max(0.0, ceiling[cell] - mode.pressure[item])
+                if replicas[cell] > 1
+                else 0.0
+            )
             if execution_ms(mode, item, replicas[cell], others) <= longest[item]:
                 found[cell, item] = not _is_undercut(mode, found[cell], begin, item)
     return found
 
 
 @compiled
-def _is_undercut(mode: GpuMode, found: npt.NDArray[np.bool_], begin: int, item: int) -> bool:
+def _is_undercut(
+    mode: GpuMode, found: npt.NDArray[np.bool_], begin: int, item: int
+) -> bool:
     for other in range(begin, item):
         if (
             found[other]
@@ -107,7 +115,12 @@ def _is_undercut(mode: GpuMode, found: npt.NDArray[np.bool_], begin: int, item: 
 
 @compiled
 def price_parts(
-    task: PricingTask, parts: PackingCells, start: Numbers, multipliers: Reals, scratch: Scratch, found: PricedPatterns
+    task: PricingTask,
+    parts: PackingCells,
+    start: Numbers,
+    multipliers: Reals,
+    scratch: Scratch,
+    found: PricedPatterns,
 ) -> None:
     """The best pattern that is found for every number of replicas, into its slot.
 
@@ -120,7 +133,12 @@ def price_parts(
 
 @compiled
 def next_pattern(
-    task: PricingTask, parts: PackingCells, start: Numbers, multipliers: Reals, scratch: Scratch, found: PricedPatterns
+    task: PricingTask,
+    parts: PackingCells,
+    start: Numbers,
+    multipliers: Reals,
+    scratch: Scratch,
+    found: PricedPatterns,
 ) -> int:
     """The slot of the best pattern that is left when some services are worth nothing any more; −1 when none is.
 
@@ -166,12 +184,16 @@ def _climb(
     pattern, trial = np.zeros(replicas, np.int32), np.zeros(replicas, np.int32)
     most, worth, size, level, step = 0.0, 0.0, 0, at, 0
     while 0 <= at < levels:
-        bound, other, count = _price(task, parts, replicas, at, multipliers, scratch, trial)
+        bound, other, count = _price(
+            task, parts, replicas, at, multipliers, scratch, trial
+        )
         most = max(most, bound)
         if other > worth:
             worth, size, level = other, count, at
             pattern[:] = trial
-        binds = multipliers[replicas, at, PRESSURE] > 0.0 or (other > 0.0 and count < replicas)
+        binds = multipliers[replicas, at, PRESSURE] > 0.0 or (
+            other > 0.0 and count < replicas
+        )
         if step == 0:
             step = 1 if binds else -1
         elif binds == (step < 0):
@@ -182,7 +204,9 @@ def _climb(
     start[replicas] = level
     found.items[replicas, :size] = pattern[:size]
     found.size[replicas] = size
-    found.worth[replicas] = worth if size > 0 else min(most, task.threshold * (1.0 + task.effort.tolerance))
+    found.worth[replicas] = (
+        worth if size > 0 else min(most, task.threshold * (1.0 + task.effort.tolerance))
+    )
 
 
 @compiled
@@ -199,7 +223,10 @@ def _price(
     mode, size, services, last = task.mode, 0, 0, -1
     for at in range(parts.first[replicas, level], parts.first[replicas, level + 1]):
         item = parts.item[at]
-        value = task.worth.stairs[mode.service[item], 1] - mode.watt_price * mode.power[item]
+        value = (
+            task.worth.stairs[mode.service[item], 1]
+            - mode.watt_price * mode.power[item]
+        )
         if value > 0.0:
             scratch.ids[size], scratch.value[size] = item, value
             size += 1
@@ -208,7 +235,9 @@ def _price(
     if services < replicas:
         return 0.0, 0.0, 0
     cell = PricingCell(replicas, 0.0, parts.ceiling[replicas, level])
-    bound, _, count = relax(task, cell, scratch, size, multipliers[replicas, level], pattern)
+    bound, _, count = relax(
+        task, cell, scratch, size, multipliers[replicas, level], pattern
+    )
     if bound <= task.threshold * (1.0 + task.effort.tolerance):
         return max(0.0, bound), 0.0, 0
     if count == 0:
@@ -218,7 +247,11 @@ def _price(
     if count == 0:
         return bound, 0.0, 0
     _swap(task, cell, scratch, size, pattern, count)
-    return bound, max(0.0, pattern_worth(mode, task.law, task.worth, pattern, count)), count
+    return (
+        bound,
+        max(0.0, pattern_worth(mode, task.law, task.worth, pattern, count)),
+        count,
+    )
 
 
 @compiled
@@ -235,7 +268,10 @@ def _fitting(task: PricingTask, cell: PricingCell, pattern: Numbers, count: int)
             return count
         least = 0
         for at in range(1, count):
-            if task.worth.stairs[mode.service[pattern[at]], 1] < task.worth.stairs[mode.service[pattern[least]], 1]:
+            if (
+                task.worth.stairs[mode.service[pattern[at]], 1]
+                < task.worth.stairs[mode.service[pattern[least]], 1]
+            ):
                 least = at
         count -= 1
         pattern[least] = pattern[count]
@@ -243,13 +279,23 @@ def _fitting(task: PricingTask, cell: PricingCell, pattern: Numbers, count: int)
 
 
 @compiled
-def _swap(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, pattern: Numbers, count: int) -> None:
+def _swap(
+    task: PricingTask,
+    cell: PricingCell,
+    scratch: Scratch,
+    size: int,
+    pattern: Numbers,
+    count: int,
+) -> None:
     """Put candidates of greater value in the place of others as long as any fits."""
     mode, use, width = task.mode, np.zeros(3), 0
     value = np.zeros(count)
     for at in range(count):
         width += mode.width[pattern[at]]
-        value[at] = task.worth.stairs[mode.service[pattern[at]], 1] - mode.watt_price * mode.power[pattern[at]]
+        value[at] = (
+            task.worth.stairs[mode.service[pattern[at]], 1]
+            - mode.watt_price * mode.power[pattern[at]]
+        )
     fill_use(task, pattern, count, use)
     most = cell.high * _FIT if cell.replicas > 1 else np.inf
     for _ in range(_SWAPS):
@@ -266,9 +312,11 @@ def _swap(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, pat
                     scratch.value[entry] - value[at] > gain
                     and (same < 0 or same == at)
                     and width - mode.width[old] + mode.width[item] <= mode.steps
-                    and use[POWER] - mode.power[old] + mode.power[item] <= mode.power_w * _FIT
+                    and use[POWER] - mode.power[old] + mode.power[item]
+                    <= mode.power_w * _FIT
                     and use[PRESSURE] - mode.pressure[old] + mode.pressure[item] <= most
-                    and use[MEMORY] - mode.memory[old] + mode.memory[item] <= mode.memory_mib * _FIT
+                    and use[MEMORY] - mode.memory[old] + mode.memory[item]
+                    <= mode.memory_mib * _FIT
                 ):
                     gain, out, into = scratch.value[entry] - value[at], at, entry
         if out < 0:

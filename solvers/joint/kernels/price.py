@@ -6,12 +6,25 @@ from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.laws import candidate_worth
 from solvers.joint.kernels.relaxation import limits_price, relax, value_candidates
 from solvers.joint.kernels.search import search
-from solvers.joint.kernels.types import Numbers, PricedPatterns, PricingCell, PricingCells, PricingTask, Reals, Scratch
+from solvers.joint.kernels.types import (
+    Numbers,
+    PricedPatterns,
+    PricingCell,
+    PricingCells,
+    PricingTask,
+    Reals,
+    Scratch,
+)
 
 
 @compiled
 def price_mode(
-    task: PricingTask, cells: PricingCells, scratch: Scratch, found: PricedPatterns, first: int, last: int
+    task: PricingTask,
+    cells: PricingCells,
+    scratch: Scratch,
+    found: PricedPatterns,
+    first: int,
+    last: int,
 ) -> float:
     """An upper bound on the worth of every pattern in the slots [first, last); good ones go into `found`, one per slot.
 
@@ -19,7 +32,9 @@ def price_mode(
     """
     bound, wanted = task.threshold * (1.0 + task.effort.tolerance), _wanted(task)
     intervals = cells.capacities.shape[1]
-    for slot in range(max(first, intervals), min(last, intervals * cells.capacities.shape[0])):
+    for slot in range(
+        max(first, intervals), min(last, intervals * cells.capacities.shape[0])
+    ):
         replicas, number = slot // intervals, slot % intervals
         low, high = cells.edges[replicas, number], cells.edges[replicas, number + 1]
         if high < low or (number > 0 and (replicas == 1 or high == low)):
@@ -27,7 +42,9 @@ def price_mode(
         size = _value_root(task, cells.capacities[replicas, number], wanted, scratch)
         cell = PricingCell(replicas, low, high)
         multipliers = cells.multipliers[replicas, number]
-        bound = max(bound, _price_cell(task, cell, size, multipliers, scratch, found, slot))
+        bound = max(
+            bound, _price_cell(task, cell, size, multipliers, scratch, found, slot)
+        )
     return bound
 
 
@@ -47,7 +64,9 @@ def _wanted(task: PricingTask) -> Numbers:
 
 
 @compiled
-def _value_root(task: PricingTask, capacities: Reals, wanted: Numbers, scratch: Scratch) -> int:
+def _value_root(
+    task: PricingTask, capacities: Reals, wanted: Numbers, scratch: Scratch
+) -> int:
     """Values from the capacities that were tabulated for the root cell; returns how many are worth anything."""
     ids, value, kept = scratch.ids, scratch.value, 0
     for item in wanted:
@@ -81,11 +100,19 @@ def _price_cell(
     pattern = np.zeros(cell.replicas, np.int32)
     while waiting > 0:
         waiting -= 1
-        here, count, level = PricingCell(cell.replicas, low[waiting], high[waiting]), sizes[waiting], depth[waiting]
+        here, count, level = (
+            PricingCell(cell.replicas, low[waiting], high[waiting]),
+            sizes[waiting],
+            depth[waiting],
+        )
         if level > 0:
-            scratch.ids[:count] = scratch.pool[offset[waiting] : offset[waiting] + count]
+            scratch.ids[:count] = scratch.pool[
+                offset[waiting] : offset[waiting] + count
+            ]
             count = value_candidates(task, here, scratch, count)
-        reached, worth, items = relax(task, here, scratch, count, theta[waiting], pattern)
+        reached, worth, items = relax(
+            task, here, scratch, count, theta[waiting], pattern
+        )
         best = _keep(found, slot, pattern, items, worth, best)
         if level == 0:
             multipliers[:] = theta[0]
@@ -106,14 +133,23 @@ def _price_cell(
             bound = max(bound, reached)
         else:
             scratch.ids[:kept] = scratch.pool[begin : begin + kept]
-            searched, worth, items = search(task, here, scratch, kept, theta[waiting], pattern, best)
+            searched, worth, items = search(
+                task, here, scratch, kept, theta[waiting], pattern, best
+            )
             best = _keep(found, slot, pattern, items, worth, best)
             bound = max(bound, min(reached, searched))
     return bound
 
 
 @compiled
-def _keep(found: PricedPatterns, slot: int, pattern: Numbers, items: int, worth: float, best: float) -> float:
+def _keep(
+    found: PricedPatterns,
+    slot: int,
+    pattern: Numbers,
+    items: int,
+    worth: float,
+    best: float,
+) -> float:
     """Put a pattern that is better than the best one into the slot; returns the better worth."""
     if items == 0 or worth <= best:
         return best
@@ -125,10 +161,17 @@ def _keep(found: PricedPatterns, slot: int, pattern: Numbers, items: int, worth:
 
 @compiled
 def _survivors(
-    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals, begin: int
+    task: PricingTask,
+    cell: PricingCell,
+    scratch: Scratch,
+    size: int,
+    multipliers: Reals,
+    begin: int,
 ) -> int:
     """Into the pool from `begin` on: candidates that some pattern of the cell above the threshold may hold."""
-    goal = task.threshold * (1.0 + task.effort.tolerance) - limits_price(task, cell, multipliers)
+    goal = task.threshold * (1.0 + task.effort.tolerance) - limits_price(
+        task, cell, multipliers
+    )
     kept = 0
     for at in range(size):
         left = task.mode.steps - task.mode.width[scratch.ids[at]]

@@ -9,15 +9,31 @@ import numpy as np
 
 from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import fill_table, read_solution, shorten
-from solvers.joint.kernels.laws import candidate_worth, capacity_rps, execution_ms, pattern_worth
-from solvers.joint.kernels.types import MEMORY, POWER, PRESSURE, Numbers, PricingCell, PricingTask, Reals, Scratch
+from solvers.joint.kernels.laws import (
+    candidate_worth,
+    capacity_rps,
+    execution_ms,
+    pattern_worth,
+)
+from solvers.joint.kernels.types import (
+    MEMORY,
+    POWER,
+    PRESSURE,
+    Numbers,
+    PricingCell,
+    PricingTask,
+    Reals,
+    Scratch,
+)
 
 _FIT = 1.0 + 1e-9
 _NO_SLOPE = 1e-12
 
 
 @compiled
-def value_candidates(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int) -> int:
+def value_candidates(
+    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int
+) -> int:
     """Values of the first `size` ids at the cell's optimistic end: the least pressure that the others can have.
 
     Returns how many stay: those that are worth nothing go, since a pattern without them is worth no less and belongs to
@@ -27,7 +43,9 @@ def value_candidates(task: PricingTask, cell: PricingCell, scratch: Scratch, siz
     for at in range(size):
         item = scratch.ids[at]
         others = max(0.0, cell.low - mode.pressure[item]) if cell.replicas > 1 else 0.0
-        carried = capacity_rps(mode, task.law, item, execution_ms(mode, item, cell.replicas, others))
+        carried = capacity_rps(
+            mode, task.law, item, execution_ms(mode, item, cell.replicas, others)
+        )
         counts = carried > 0.0 or mode.may_idle[item]
         worth = candidate_worth(mode, task.worth, item, carried) if counts else 0.0
         if worth > 0.0:
@@ -40,10 +58,18 @@ def value_candidates(task: PricingTask, cell: PricingCell, scratch: Scratch, siz
 def charge(task: PricingTask, scratch: Scratch, size: int, multipliers: Reals) -> None:
     """Adjusted values: less what the multipliers charge for memory, watts and pressure."""
     mode, ids, value, adjusted = task.mode, scratch.ids, scratch.value, scratch.adjusted
-    memory, power, pressure = multipliers[MEMORY], multipliers[POWER], multipliers[PRESSURE]
+    memory, power, pressure = (
+        multipliers[MEMORY],
+        multipliers[POWER],
+        multipliers[PRESSURE],
+    )
     for at in range(size):
         item = ids[at]
-        use = memory * mode.memory[item] + power * mode.power[item] + pressure * mode.pressure[item]
+        use = (
+            memory * mode.memory[item]
+            + power * mode.power[item]
+            + pressure * mode.pressure[item]
+        )
         adjusted[at] = value[at] - use
 
 
@@ -54,12 +80,19 @@ def limits_price(task: PricingTask, cell: PricingCell, multipliers: Reals) -> fl
     priced = multipliers[MEMORY] * mode.memory_mib + multipliers[POWER] * mode.power_w
     if cell.replicas == 1:
         return priced
-    return priced + multipliers[PRESSURE] * (cell.high if multipliers[PRESSURE] >= 0.0 else cell.low)
+    return priced + multipliers[PRESSURE] * (
+        cell.high if multipliers[PRESSURE] >= 0.0 else cell.low
+    )
 
 
 @compiled
 def relax(
-    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers
+    task: PricingTask,
+    cell: PricingCell,
+    scratch: Scratch,
+    size: int,
+    multipliers: Reals,
+    pattern: Numbers,
 ) -> tuple[float, float, int]:
     """(bound of the cell, worth of the best pattern met, its size); multipliers and `pattern` are updated in place.
 
@@ -89,7 +122,9 @@ def relax(
             multipliers[:] = 0.0
             continue
         multipliers[:] = kept
-        if not _improve(task, cell, multipliers, use, length * (bound - task.threshold)):
+        if not _improve(
+            task, cell, multipliers, use, length * (bound - task.threshold)
+        ):
             break
     if bound > goal and (multipliers != kept).any():
         multipliers[:] = kept
@@ -98,11 +133,19 @@ def relax(
 
 
 @compiled
-def _solve(task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals) -> tuple[float, int]:
+def _solve(
+    task: PricingTask,
+    cell: PricingCell,
+    scratch: Scratch,
+    size: int,
+    multipliers: Reals,
+) -> tuple[float, int]:
     """(bound under these multipliers, number of candidates in the solution)."""
     charge(task, scratch, size, multipliers)
     short = scratch.short[: shorten(task, scratch, size, cell.replicas)]
-    reached = fill_table(task, scratch, short, cell.replicas) + limits_price(task, cell, multipliers)
+    reached = fill_table(task, scratch, short, cell.replicas) + limits_price(
+        task, cell, multipliers
+    )
     return reached, read_solution(task, scratch, short, cell.replicas)
 
 
@@ -111,7 +154,10 @@ def _worth_if_valid(task: PricingTask, items: Numbers, count: int) -> float:
     """What a pattern is truly worth, 0 where it takes too much memory or too many watts."""
     use = np.zeros(3)
     fill_use(task, items, count, use)
-    if use[MEMORY] > task.mode.memory_mib * _FIT or use[POWER] > task.mode.power_w * _FIT:
+    if (
+        use[MEMORY] > task.mode.memory_mib * _FIT
+        or use[POWER] > task.mode.power_w * _FIT
+    ):
         return 0.0
     return max(0.0, pattern_worth(task.mode, task.law, task.worth, items, count))
 
@@ -127,9 +173,15 @@ def fill_use(task: PricingTask, items: Numbers, count: int, use: Reals) -> None:
 
 
 @compiled
-def _improve(task: PricingTask, cell: PricingCell, multipliers: Reals, use: Reals, excess: float) -> bool:
+def _improve(
+    task: PricingTask, cell: PricingCell, multipliers: Reals, use: Reals, excess: float
+) -> bool:
     """One step along the subgradient, in units of the limits; False where there is no slope."""
-    scale = (task.mode.memory_mib, max(task.mode.power_w, _NO_SLOPE), max(cell.high, _NO_SLOPE))
+    scale = (
+        task.mode.memory_mib,
+        max(task.mode.power_w, _NO_SLOPE),
+        max(cell.high, _NO_SLOPE),
+    )
     slope = np.zeros(3)
     slope[MEMORY] = (use[MEMORY] - task.mode.memory_mib) / scale[MEMORY]
     slope[POWER] = (use[POWER] - task.mode.power_w) / scale[POWER]

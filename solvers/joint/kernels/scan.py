@@ -51,7 +51,11 @@ def reduced_costs(stack: Stack, prices: ScanPrices) -> Reals:
     services, costs = prices.rate.shape[0], np.empty(stack.price.shape[0])
     for column in range(costs.shape[0]):
         gpu_type = stack.gpu_type[column]
-        cost = stack.price[column] - prices.gpu[gpu_type] if prices.stock[gpu_type] >= _WHOLE_GPU else np.inf
+        cost = (
+            stack.price[column] - prices.gpu[gpu_type]
+            if prices.stock[gpu_type] >= _WHOLE_GPU
+            else np.inf
+        )
         for at in range(stack.service.shape[1]):
             service = stack.service[column, at]
             if service == services:
@@ -59,7 +63,9 @@ def reduced_costs(stack: Stack, prices: ScanPrices) -> Reals:
             if prices.most[service] < _WHOLE_GPU:
                 cost = np.inf
             cost -= (
-                prices.rps[service] * min(stack.capacity[column, at], prices.rate[service]) + prices.presence[service]
+                prices.rps[service]
+                * min(stack.capacity[column, at], prices.rate[service])
+                + prices.presence[service]
             )
         costs[column] = cost
     return costs
@@ -78,7 +84,9 @@ def best_value(stack: Stack, prices: ScanPrices) -> int:
             if prices.most[service] < _WHOLE_GPU:
                 worth = -np.inf
             worth += (
-                prices.rps[service] * min(stack.capacity[column, at], prices.rate[service]) + prices.presence[service]
+                prices.rps[service]
+                * min(stack.capacity[column, at], prices.rate[service])
+                + prices.presence[service]
             )
         worth /= max(stack.price[column], 1e-9)
         if worth > top and prices.stock[stack.gpu_type[column]] >= _WHOLE_GPU:
@@ -90,7 +98,13 @@ Kinds = npt.NDArray[np.int64]
 
 
 @compiled
-def move_costs(stack: Stack, start_prices: Reals, kinds: Kinds, prices: ScanPrices, kind_prices: Reals) -> Reals:
+def move_costs(
+    stack: Stack,
+    start_prices: Reals,
+    kinds: Kinds,
+    prices: ScanPrices,
+    kind_prices: Reals,
+) -> Reals:
     """(C,) USD per hour.
 
     start_prices: (C,) κ f_p + ρ n_p. kinds: (C, N) position of each replica's kind among those that run, negative for

@@ -19,7 +19,16 @@ from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.knapsack import NONE
 from solvers.joint.kernels.laws import pattern_worth
 from solvers.joint.kernels.relaxation import charge, limits_price, value_candidates
-from solvers.joint.kernels.types import MEMORY, POWER, GpuMode, Numbers, PricingCell, PricingTask, Reals, Scratch
+from solvers.joint.kernels.types import (
+    MEMORY,
+    POWER,
+    GpuMode,
+    Numbers,
+    PricingCell,
+    PricingTask,
+    Reals,
+    Scratch,
+)
 
 LEVELS = 48
 """Of memory and watts in the table."""
@@ -63,7 +72,13 @@ class SearchPath(NamedTuple):
 
 @compiled
 def search(
-    task: PricingTask, cell: PricingCell, scratch: Scratch, size: int, multipliers: Reals, pattern: Numbers, best: float
+    task: PricingTask,
+    cell: PricingCell,
+    scratch: Scratch,
+    size: int,
+    multipliers: Reals,
+    pattern: Numbers,
+    best: float,
 ) -> tuple[float, float, int]:
     """(bound of the cell, worth of the best pattern, its size): of exactly `cell.replicas` of the first `size` ids.
 
@@ -71,7 +86,10 @@ def search(
     infinite where there are so many candidates that the search is not begun.
     """
     mode, replicas = task.mode, cell.replicas
-    if size * replicas * (mode.steps + 1) * (LEVELS + 1) > task.effort.nodes * _UPDATES_PER_NODE:
+    if (
+        size * replicas * (mode.steps + 1) * (LEVELS + 1)
+        > task.effort.nodes * _UPDATES_PER_NODE
+    ):
         return np.inf, best, 0
     size = value_candidates(task, cell, scratch, size)
     charge(task, scratch, size, multipliers)
@@ -88,7 +106,11 @@ def search(
         nodes += 1
         if nodes > task.effort.nodes:
             branch.at[depth] = at
-            return max(best, _open_bound(items, table, branch, depth, replicas) + priced), best, found
+            return (
+                max(best, _open_bound(items, table, branch, depth, replicas) + priced),
+                best,
+                found,
+            )
         _take(items, branch, depth, at)
         if depth + 1 < replicas:
             depth += 1
@@ -126,14 +148,24 @@ def _items(mode: GpuMode, scratch: Scratch, size: int, multipliers: Reals) -> It
 @compiled
 def _levels(mode: GpuMode, candidate: Numbers, multipliers: Reals) -> Numbers:
     """The multipliers weigh memory against watts. A GPU without watts to give weighs none: its candidates draw none."""
-    of_memory, of_power = multipliers[MEMORY] * mode.memory_mib, multipliers[POWER] * mode.power_w
+    of_memory, of_power = (
+        multipliers[MEMORY] * mode.memory_mib,
+        multipliers[POWER] * mode.power_w,
+    )
     if of_memory + of_power <= 0.0:
         of_memory, of_power = 1.0, 1.0 if mode.power_w > 0.0 else 0.0
     memory_part = of_memory / (of_memory + of_power) / (mode.memory_mib * _FIT)
-    power_part = of_power / (of_memory + of_power) / (mode.power_w * _FIT) if of_power > 0.0 else 0.0
+    power_part = (
+        of_power / (of_memory + of_power) / (mode.power_w * _FIT)
+        if of_power > 0.0
+        else 0.0
+    )
     levels = np.zeros(candidate.shape[0], np.int32)
     for at in range(candidate.shape[0]):
-        share = memory_part * mode.memory[candidate[at]] + power_part * mode.power[candidate[at]]
+        share = (
+            memory_part * mode.memory[candidate[at]]
+            + power_part * mode.power[candidate[at]]
+        )
         levels[at] = np.int32(np.floor(share * LEVELS))
     return levels
 
@@ -149,7 +181,13 @@ def _fill_table(items: Items, replicas: int, steps: int) -> Reals:
         table[group] = table[group + 1]
         for at in range(items.begin[group], items.begin[group + 1]):
             if not _is_beaten(items, at, items.begin[group], items.begin[group + 1]):
-                _improve(table[group], table[group + 1], items.gain[at], items.width[at], items.level[at])
+                _improve(
+                    table[group],
+                    table[group + 1],
+                    items.gain[at],
+                    items.width[at],
+                    items.level[at],
+                )
     return table
 
 
@@ -159,8 +197,15 @@ def _is_beaten(items: Items, at: int, begin: int, end: int) -> bool:
     for other in range(begin, end):
         if items.width[other] > items.width[at]:
             return False
-        if items.gain[other] >= items.gain[at] and items.level[other] <= items.level[at] and other != at:
-            is_equal = items.gain[other] == items.gain[at] and items.level[other] == items.level[at]
+        if (
+            items.gain[other] >= items.gain[at]
+            and items.level[other] <= items.level[at]
+            and other != at
+        ):
+            is_equal = (
+                items.gain[other] == items.gain[at]
+                and items.level[other] == items.level[at]
+            )
             if other < at or not (is_equal and items.width[other] == items.width[at]):
                 return True
     return False
@@ -179,33 +224,65 @@ def _improve(before: Reals, after: Reals, gain: float, width: int, level: int) -
 
 @compiled
 def _root(mode: GpuMode, cell: PricingCell) -> SearchPath:
-    counts, amounts = np.zeros((4, cell.replicas + 1), np.int32), np.zeros((4, cell.replicas + 1))
-    branch = SearchPath(counts[0], counts[1], counts[2], counts[3], amounts[0], amounts[1], amounts[2], amounts[3])
+    counts, amounts = (
+        np.zeros((4, cell.replicas + 1), np.int32),
+        np.zeros((4, cell.replicas + 1)),
+    )
+    branch = SearchPath(
+        counts[0],
+        counts[1],
+        counts[2],
+        counts[3],
+        amounts[0],
+        amounts[1],
+        amounts[2],
+        amounts[3],
+    )
     branch.steps_left[0], branch.levels_left[0] = mode.steps, LEVELS
-    branch.memory_left[0], branch.power_left[0] = mode.memory_mib * _FIT, mode.power_w * _FIT
+    branch.memory_left[0], branch.power_left[0] = (
+        mode.memory_mib * _FIT,
+        mode.power_w * _FIT,
+    )
     branch.pressure_left[0] = cell.high * _FIT if cell.replicas > 1 else np.inf
     return branch
 
 
 @compiled
-def _next(items: Items, table: Reals, branch: SearchPath, depth: int, places: int, goal: float) -> int:
+def _next(
+    items: Items, table: Reals, branch: SearchPath, depth: int, places: int, goal: float
+) -> int:
     """The first position from the branch's on whose candidate fits and may lead above the goal; their number if none.
 
     What the rest reaches behind a candidate is first bounded by what it reaches from here on: one number for all.
     """
-    size, at, steps, levels = items.gain.shape[0], branch.at[depth], branch.steps_left[depth], branch.levels_left[depth]
+    size, at, steps, levels = (
+        items.gain.shape[0],
+        branch.at[depth],
+        branch.steps_left[depth],
+        branch.levels_left[depth],
+    )
     needed = goal - branch.gained[depth]
     if at >= size or table[items.group[at], places, steps, levels] <= needed:
         return size
     least = needed - table[items.group[at], places - 1, steps, levels]
-    memory, power, pressure = branch.memory_left[depth], branch.power_left[depth], branch.pressure_left[depth]
+    memory, power, pressure = (
+        branch.memory_left[depth],
+        branch.power_left[depth],
+        branch.pressure_left[depth],
+    )
     for position in range(at, size):
         if items.gain[position] <= least or items.width[position] > steps:
             continue
-        if items.memory[position] > memory or items.power[position] > power or items.pressure[position] > pressure:
+        if (
+            items.memory[position] > memory
+            or items.power[position] > power
+            or items.pressure[position] > pressure
+        ):
             continue
         left = levels - items.level[position]
-        rest = table[items.group[position] + 1, places - 1, steps - items.width[position], left]
+        rest = table[
+            items.group[position] + 1, places - 1, steps - items.width[position], left
+        ]
         if items.gain[position] + rest > needed:
             return position
     return size
@@ -225,12 +302,19 @@ def _take(items: Items, branch: SearchPath, depth: int, at: int) -> None:
 
 
 @compiled
-def _open_bound(items: Items, table: Reals, branch: SearchPath, depth: int, replicas: int) -> float:
+def _open_bound(
+    items: Items, table: Reals, branch: SearchPath, depth: int, replicas: int
+) -> float:
     """The greatest bound of what was not looked at: on each level, from the next position on."""
     bound = NONE
     for upper in range(depth + 1):
         at = branch.at[upper]
         if at < items.gain.shape[0]:
-            rest = table[items.group[at], replicas - upper, branch.steps_left[upper], branch.levels_left[upper]]
+            rest = table[
+                items.group[at],
+                replicas - upper,
+                branch.steps_left[upper],
+                branch.levels_left[upper],
+            ]
             bound = max(bound, branch.gained[upper] + rest)
     return bound

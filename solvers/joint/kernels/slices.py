@@ -76,17 +76,25 @@ def fill(choices: Choices, charge: float) -> SliceProgram:
     for service in range(services):
         table[service + 1] = table[service]
         for item in range(choices.first[service], choices.first[service + 1]):
-            value, profile = choices.value[item] - charge * choices.watts[item], choices.profile[item]
+            value, profile = (
+                choices.value[item] - charge * choices.watts[item],
+                choices.profile[item],
+            )
             for multiset in range(multisets):
                 rest = choices.less[multiset, profile]
-                if rest >= 0 and table[service, rest] + value > table[service + 1, multiset]:
+                if (
+                    rest >= 0
+                    and table[service, rest] + value > table[service + 1, multiset]
+                ):
                     table[service + 1, multiset] = table[service, rest] + value
                     choice[service + 1, multiset] = item
     return SliceProgram(table, choice)
 
 
 @compiled
-def trace(choices: Choices, program: SliceProgram, multiset: int, items: npt.NDArray[np.int64]) -> int:
+def trace(
+    choices: Choices, program: SliceProgram, multiset: int, items: npt.NDArray[np.int64]
+) -> int:
     """Put the candidates of the best pattern of the multiset into `items`; returns how many."""
     count = 0
     for service in range(program.choice.shape[0] - 1, 0, -1):
@@ -163,16 +171,33 @@ def search_slices(
         favourite = program.choice[at, left]
         for turn in range(2):
             if (favourite < 0) == (turn == 1) and program.table[at - 1, left] > _NEVER:
-                service[waiting], multiset[waiting], taken[waiting], items[waiting] = at - 1, left, -1, count
+                service[waiting], multiset[waiting], taken[waiting], items[waiting] = (
+                    at - 1,
+                    left,
+                    -1,
+                    count,
+                )
                 value[waiting], watts[waiting] = worth, drawn
                 waiting += 1
             for item in range(choices.first[at - 1], choices.first[at]):
                 rest = choices.less[left, choices.profile[item]]
-                if (item == favourite) != (turn == 1) or rest < 0 or program.table[at - 1, rest] <= _NEVER:
+                if (
+                    (item == favourite) != (turn == 1)
+                    or rest < 0
+                    or program.table[at - 1, rest] <= _NEVER
+                ):
                     continue
                 if drawn + choices.watts[item] > choices.room_w:
                     continue
-                service[waiting], multiset[waiting], taken[waiting], items[waiting] = at - 1, rest, item, count + 1
-                value[waiting], watts[waiting] = worth + choices.value[item], drawn + choices.watts[item]
+                service[waiting], multiset[waiting], taken[waiting], items[waiting] = (
+                    at - 1,
+                    rest,
+                    item,
+                    count + 1,
+                )
+                value[waiting], watts[waiting] = (
+                    worth + choices.value[item],
+                    drawn + choices.watts[item],
+                )
                 waiting += 1
     return max(bound, reached * (1.0 + _ROUNDING)), reached, size

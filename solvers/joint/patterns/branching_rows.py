@@ -31,7 +31,10 @@ class BranchingRow(NamedTuple):
 def type_rows(tables: Tables) -> dict[int, BranchingRow]:
     """GPU type → GPUs of the type, for types that can run anything."""
     kinds = [mode.gpu_type for mode in tables.modes]
-    return {one: BranchingRow(tuple(at for at, kind in enumerate(kinds) if kind == one)) for one in sorted(set(kinds))}
+    return {
+        one: BranchingRow(tuple(at for at, kind in enumerate(kinds) if kind == one))
+        for one in sorted(set(kinds))
+    }
 
 
 Limits = Mapping[BranchingRow, tuple[float, float]]
@@ -53,12 +56,20 @@ class Boxes(NamedTuple):
 def make_boxes(tables: Tables, stock: Reals, limits: Limits) -> Boxes:
     """The boxes of a stock of (G,) GPUs under limits."""
     modes = len(tables.modes)
-    boxes = Boxes(np.zeros(modes), np.full(modes, np.inf), np.zeros(len(stock)), stock.copy())
+    boxes = Boxes(
+        np.zeros(modes), np.full(modes, np.inf), np.zeros(len(stock)), stock.copy()
+    )
     for row, (low, high) in limits.items():
         if row.ranges:
             continue
-        at = row.modes[0] if len(row.modes) == 1 else tables.modes[row.modes[0]].gpu_type
-        lows, highs = (boxes.mode_low, boxes.mode_high) if len(row.modes) == 1 else (boxes.type_low, boxes.type_high)
+        at = (
+            row.modes[0] if len(row.modes) == 1 else tables.modes[row.modes[0]].gpu_type
+        )
+        lows, highs = (
+            (boxes.mode_low, boxes.mode_high)
+            if len(row.modes) == 1
+            else (boxes.type_low, boxes.type_high)
+        )
         lows[at], highs[at] = max(lows[at], low), min(highs[at], high)
     return boxes
 
@@ -68,7 +79,10 @@ def min_cost(tables: Tables, boxes: Boxes, costs: Reals) -> float:
     types = np.array([mode.gpu_type for mode in tables.modes], dtype=np.int32)
     return sum(
         _min_cost_of_type(
-            costs[types == one], boxes.mode_low[types == one], boxes.mode_high[types == one], *_pair(boxes, one)
+            costs[types == one],
+            boxes.mode_low[types == one],
+            boxes.mode_high[types == one],
+            *_pair(boxes, one),
         )
         for one in range(len(boxes.type_low))
     )
@@ -78,7 +92,9 @@ def _pair(boxes: Boxes, gpu_type: int) -> tuple[float, float]:
     return float(boxes.type_low[gpu_type]), float(boxes.type_high[gpu_type])
 
 
-def _min_cost_of_type(costs: Reals, low: Reals, high: Reals, fewest: float, most: float) -> float:
+def _min_cost_of_type(
+    costs: Reals, low: Reals, high: Reals, fewest: float, most: float
+) -> float:
     """Greedy, which is exact: the cheapest modes first, as many as pay for themselves or must be."""
     count, total = float(low.sum()), float(costs @ low)
     if count > most or high.sum() < fewest or (low > high).any():

@@ -47,7 +47,12 @@ def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carr
     used = [(columns[number], count) for number, count in sorted(counts.items())]
     services, types = len(tables.rate), len(tables.stock)
     if not used:
-        return Carried(rps=np.zeros(services), replicas=np.zeros(services), gpus=np.zeros(types), cost=0.0)
+        return Carried(
+            rps=np.zeros(services),
+            replicas=np.zeros(services),
+            gpus=np.zeros(types),
+            cost=0.0,
+        )
     gpus = np.array([count for _, count in used], dtype=np.float64)
     service = np.concatenate([column.service for column, _ in used])
     replicas = np.repeat(gpus, [len(column.service) for column, _ in used])
@@ -82,7 +87,11 @@ def rest_of(demand: CoverDemand, tables: Tables, taken: Carried) -> CoverDemand:
     """The same with shortages so dear that none of it pays."""
     left = left_of(demand, taken)
     raised = _raise(demand, tables, left.rate)
-    return replace(left, shortage_price=raised * demand.shortage_price, missing_price=raised * demand.missing_price)
+    return replace(
+        left,
+        shortage_price=raised * demand.shortage_price,
+        missing_price=raised * demand.missing_price,
+    )
 
 
 def _raise(demand: CoverDemand, tables: Tables, rate: Reals) -> float:
@@ -91,7 +100,13 @@ def _raise(demand: CoverDemand, tables: Tables, rate: Reals) -> float:
     if not wanted.any():
         return 1.0
     least = float((rate[wanted] * demand.shortage_price[wanted]).min())
-    return float(np.clip(_SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300), 1.0, _MAX_RAISE))
+    return float(
+        np.clip(
+            _SHORTAGE_OVER_GPU * tables.price.max() / max(least, 1e-300),
+            1.0,
+            _MAX_RAISE,
+        )
+    )
 
 
 def is_met(demand: CoverDemand) -> bool:

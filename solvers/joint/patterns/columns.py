@@ -52,7 +52,9 @@ class Columns:
         """Some of the columns, numbered anew in that order; what is added to them is not added here."""
         some = Columns(self._tables)
         some._made = [self._made[number] for number in numbers]
-        some._number = {column.pattern: number for number, column in enumerate(some._made)}
+        some._number = {
+            column.pattern: number for number, column in enumerate(some._made)
+        }
         return some
 
     def number(self, pattern: Pattern) -> int:
@@ -61,7 +63,11 @@ class Columns:
 
     def add(self, patterns: Iterable[Pattern]) -> list[int]:
         """Numbers of those that are new."""
-        new = [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._number]
+        new = [
+            pattern
+            for pattern in dict.fromkeys(patterns)
+            if pattern not in self._number
+        ]
         numbers = list(range(len(self._made), len(self._made) + len(new)))
         self._number.update(zip(new, numbers, strict=True))
         self._made += make_columns(self._tables, new)
@@ -85,13 +91,21 @@ def make_columns(tables: Tables, patterns: Sequence[Pattern]) -> list[Column]:
         # Candidates ascend by service, so that the services do.
         service, capacity = mode.service[items], capacities(mode, tables.law, items)
         price = _prices(mode, items)
-        made.update(zip(alike, map(Column, alike, service, capacity, price.tolist()), strict=True))
+        made.update(
+            zip(
+                alike,
+                map(Column, alike, service, capacity, price.tolist()),
+                strict=True,
+            )
+        )
     return [made[pattern] for pattern in patterns]
 
 
 def price_of(tables: Tables, pattern: Pattern) -> float:
     """USD per hour of a GPU with the watts of the pattern."""
-    return float(_prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0])
+    return float(
+        _prices(tables.modes[pattern.mode], np.array([pattern.items], np.int32))[0]
+    )
 
 
 def power_w(tables: Tables, pattern: Pattern) -> float:
@@ -113,18 +127,32 @@ def capacities(mode: GpuMode, law: Law, items: Numbers) -> Reals:
     launch_ms = mode.launch_ms[items] * mode.launch_factor[items.shape[1]]
     duration_ms = mode.alone_ms[items] + launch_ms + mode.growth_ms[items] * others
     ratio, grid = mode.slo_ms[items] / duration_ms, law.ratios
-    low = np.clip(np.searchsorted(grid, ratio, side="right") - 1, 0, max(0, len(grid) - 2))
+    low = np.clip(
+        np.searchsorted(grid, ratio, side="right") - 1, 0, max(0, len(grid) - 2)
+    )
     high = np.minimum(low + 1, len(grid) - 1)
-    at_low, at_high = law.utilisation[mode.law[items], low], law.utilisation[mode.law[items], high]
-    part = np.divide(ratio - grid[low], grid[high] - grid[low], out=np.zeros_like(ratio), where=high > low)
-    utilisation = np.where(ratio < grid[0], 0.0, at_low + (at_high - at_low) * np.clip(part, 0.0, 1.0))
+    at_low, at_high = (
+        law.utilisation[mode.law[items], low],
+        law.utilisation[mode.law[items], high],
+    )
+    part = np.divide(
+        ratio - grid[low],
+        grid[high] - grid[low],
+        out=np.zeros_like(ratio),
+        where=high > low,
+    )
+    utilisation = np.where(
+        ratio < grid[0], 0.0, at_low + (at_high - at_low) * np.clip(part, 0.0, 1.0)
+    )
     capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
     return capacity
 
 
 def alone(mode: GpuMode, law: Law) -> Reals:
     """(C,) rps that each candidate of a mode can carry on a GPU of its own."""
-    return capacities(mode, law, np.arange(len(mode.service), dtype=np.int32)[:, None])[:, 0]
+    return capacities(mode, law, np.arange(len(mode.service), dtype=np.int32)[:, None])[
+        :, 0
+    ]
 
 
 def single_patterns(tables: Tables, wanted: Reals) -> list[Pattern]:

@@ -21,26 +21,50 @@ ROUNDING = 1e-7
 
 
 def decode(
-    problem: Problem, tables: Tables, columns: Columns, counts: Mapping[int, int], *, policy: str, is_cut: bool = False
+    problem: Problem,
+    tables: Tables,
+    columns: Columns,
+    counts: Mapping[int, int],
+    *,
+    policy: str,
+    is_cut: bool = False,
 ) -> Plan:
     """The plan in which `counts[number]` GPUs run the pattern of that column.
 
     Every service's rate goes to its replicas in proportion to their capacities in their patterns; what exceeds them is
     unserved. `is_cut`: whether time ran out, so that more thought might have served more.
     """
-    used = [(columns[number], count) for number, count in sorted(counts.items()) if count > 0]
+    used = [
+        (columns[number], count)
+        for number, count in sorted(counts.items())
+        if count > 0
+    ]
     capacity, replicas = totals(used, len(problem.services))
     rate = np.array([service.arrival_rate_rps for service in problem.services])
-    share = np.minimum(SAFE, np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0))
+    share = np.minimum(
+        SAFE, np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)
+    )
     gpus = [_gpu_plan(problem, tables, column, count, share) for column, count in used]
-    gpus.sort(key=lambda gpu: (gpu.gpu_type, gpu.clock_mhz, [_replica_key(replica) for replica in gpu.replicas]))
+    gpus.sort(
+        key=lambda gpu: (
+            gpu.gpu_type,
+            gpu.clock_mhz,
+            [_replica_key(replica) for replica in gpu.replicas],
+        )
+    )
     reasons = _Reasons(problem, tables, used, is_cut=is_cut)
     unserved = (
         _unserved(service, rate_rps - served_rps, int(count), reasons)
-        for service, rate_rps, served_rps, count in zip(problem.services, rate, capacity * share, replicas, strict=True)
+        for service, rate_rps, served_rps, count in zip(
+            problem.services, rate, capacity * share, replicas, strict=True
+        )
     )
     entries = (entry for entry in unserved if entry is not None)
-    return Plan(policy=policy, gpus=tuple(gpus), unserved=tuple(sorted(entries, key=lambda entry: entry.service)))
+    return Plan(
+        policy=policy,
+        gpus=tuple(gpus),
+        unserved=tuple(sorted(entries, key=lambda entry: entry.service)),
+    )
 
 
 def totals(used: list[tuple[Column, int]], services: int) -> tuple[Reals, Reals]:
@@ -58,15 +82,21 @@ def patterns_of(problem: Problem, tables: Tables, plan: Plan) -> Counter[Pattern
 
 
 def _row(problem: Problem, mode: GpuMode, service: int, row: int) -> OperatingPoint:
-    points = problem.points_of(problem.services[service].network, problem.gpu_types[mode.gpu_type].name)
+    points = problem.points_of(
+        problem.services[service].network, problem.gpu_types[mode.gpu_type].name
+    )
     assert points is not None, "a candidate has operating points"
     return points.rows[row]
 
 
-def _gpu_plan(problem: Problem, tables: Tables, column: Column, count: int, share: Reals) -> GpuPlan:
+def _gpu_plan(
+    problem: Problem, tables: Tables, column: Column, count: int, share: Reals
+) -> GpuPlan:
     mode = tables.modes[column.pattern.mode]
     replicas = []
-    for item, service, capacity in zip(column.pattern.items, column.service.tolist(), column.capacity, strict=True):
+    for item, service, capacity in zip(
+        column.pattern.items, column.service.tolist(), column.capacity, strict=True
+    ):
         row = _row(problem, mode, service, int(mode.row[item]))
         replicas.append(
             ReplicaPlan(
@@ -88,7 +118,9 @@ def _replica_key(replica: ReplicaPlan) -> tuple[str, float, int]:
     return replica.service, replica.sm_percent, replica.batch
 
 
-def _unserved(service: ServiceDemand, missing_rps: float, replicas: int, reasons: "_Reasons") -> Unserved | None:
+def _unserved(
+    service: ServiceDemand, missing_rps: float, replicas: int, reasons: "_Reasons"
+) -> Unserved | None:
     missing = max(0, service.min_replicas - replicas)
     is_short = missing_rps > ROUNDING * service.arrival_rate_rps
     if not is_short and not missing:
@@ -104,13 +136,27 @@ def _unserved(service: ServiceDemand, missing_rps: float, replicas: int, reasons
 class _Reasons:
     """Why a service is not served in full: the first rule that stops more of it."""
 
-    def __init__(self, problem: Problem, tables: Tables, used: list[tuple[Column, int]], *, is_cut: bool) -> None:
-        self._problem, self._tables, self._used, self._is_cut = problem, tables, used, is_cut
+    def __init__(
+        self,
+        problem: Problem,
+        tables: Tables,
+        used: list[tuple[Column, int]],
+        *,
+        is_cut: bool,
+    ) -> None:
+        self._problem, self._tables, self._used, self._is_cut = (
+            problem,
+            tables,
+            used,
+            is_cut,
+        )
         self._taken = np.zeros(len(problem.gpu_types))
         for column, count in used:
             self._taken[tables.modes[column.pattern.mode].gpu_type] += count
 
-    def of(self, service: ServiceDemand, replicas: int, *, is_short: bool) -> UnservedReason:
+    def of(
+        self, service: ServiceDemand, replicas: int, *, is_short: bool
+    ) -> UnservedReason:
         """The reason for a service that has so many replicas; one that is not short of requests lacks replicas."""
         if service.max_replicas is not None and replicas >= service.max_replicas:
             return "replicas"
@@ -135,21 +181,33 @@ class _Reasons:
         """Whether there are GPUs of these types left, and too few watts of the power budget for any of them."""
         if self._problem.power_budget_w is None:
             return False
-        drawn_w = sum(count * power_w(self._tables, column.pattern) for column, count in self._used)
+        drawn_w = sum(
+            count * power_w(self._tables, column.pattern)
+            for column, count in self._used
+        )
         left = [one for one in able if self._taken[one] < self._tables.stock[one]]
         min_w = min((self._min_w(gpu_type) for gpu_type in left), default=0.0)
         return drawn_w + min_w > self._problem.power_budget_w
 
     def _min_w(self, gpu_type: int) -> float:
         """What a GPU of a type draws with its least replica."""
-        rows = [float(mode.power.min()) for mode in self._tables.modes if mode.gpu_type == gpu_type]
+        rows = [
+            float(mode.power.min())
+            for mode in self._tables.modes
+            if mode.gpu_type == gpu_type
+        ]
         return float(self._tables.idle_w[gpu_type]) + min(rows, default=0.0)
 
-    def _alone(self, service: ServiceDemand, gpu_type: GpuType, *, is_short: bool) -> set[UnservedReason | None]:
+    def _alone(
+        self, service: ServiceDemand, gpu_type: GpuType, *, is_short: bool
+    ) -> set[UnservedReason | None]:
         """Why each row cannot run by itself on a whole GPU of the type; None for one that can."""
         points = self._problem.points_of(service.network, gpu_type.name)
         rows = points.rows if points else ()
-        return {_reason_alone(self._problem, service, gpu_type, row, is_short=is_short) for row in rows}
+        return {
+            _reason_alone(self._problem, service, gpu_type, row, is_short=is_short)
+            for row in rows
+        }
 
     def _beside(self, service: int, able: list[int]) -> UnservedReason:
         """The rule that keeps the service off every GPU of these types, though SMs are free on all; else the stock."""
@@ -163,7 +221,10 @@ class _Reasons:
 
     def _rule_beside(self, service: int, column: Column) -> UnservedReason:
         """Why none of the service's rows fits beside what runs on a GPU; the stock where no SM is free."""
-        mode, there = self._tables.modes[column.pattern.mode], list(column.pattern.items)
+        mode, there = (
+            self._tables.modes[column.pattern.mode],
+            list(column.pattern.items),
+        )
         own = np.flatnonzero(mode.service == service)
         if not len(own) or service in column.service or not self._has_free_sms(column):
             return "stock"
@@ -175,24 +236,39 @@ class _Reasons:
         own = own[mode.memory[own] + mode.memory[there].sum() <= mode.memory_mib]
         if not len(own):
             return "memory"
-        return "power" if (mode.power[own] + mode.power[there].sum() > mode.power_w).all() else "stock"
+        return (
+            "power"
+            if (mode.power[own] + mode.power[there].sum() > mode.power_w).all()
+            else "stock"
+        )
 
     def _has_free_sms(self, column: Column) -> bool:
         mode = self._tables.modes[column.pattern.mode]
         rows = (
             _row(self._problem, mode, service, int(mode.row[item]))
-            for item, service in zip(column.pattern.items, column.service.tolist(), strict=True)
+            for item, service in zip(
+                column.pattern.items, column.service.tolist(), strict=True
+            )
         )
         step = self._problem.gpu_types[mode.gpu_type].sm_percent_step
         return 100.0 - sum(row.sm_percent for row in rows) >= step * (1.0 - ROUNDING)
 
 
 def _reason_alone(
-    problem: Problem, service: ServiceDemand, gpu_type: GpuType, row: OperatingPoint, *, is_short: bool
+    problem: Problem,
+    service: ServiceDemand,
+    gpu_type: GpuType,
+    row: OperatingPoint,
+    *,
+    is_short: bool,
 ) -> UnservedReason | None:
     """A replica that carries nothing need not meet its SLO."""
     law = problem.capacity_law
-    is_late = row.solo_ms <= 0.0 or law.utilisation(service.percentile, row.batch, service.slo_ms / row.solo_ms) <= 0.0
+    is_late = (
+        row.solo_ms <= 0.0
+        or law.utilisation(service.percentile, row.batch, service.slo_ms / row.solo_ms)
+        <= 0.0
+    )
     if is_short and is_late:
         return "slo"
     if row.memory_mib > gpu_type.memory_mib:

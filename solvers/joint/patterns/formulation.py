@@ -105,7 +105,8 @@ def priced_problem(problem: Problem) -> Problem:
         problem,
         energy_price_usd_per_kwh=_FREE * problem.energy_price_usd_per_kwh,
         gpu_types=tuple(
-            replace(gpu_type, price_usd_per_hour=_FREE * gpu_type.price_usd_per_hour) for gpu_type in problem.gpu_types
+            replace(gpu_type, price_usd_per_hour=_FREE * gpu_type.price_usd_per_hour)
+            for gpu_type in problem.gpu_types
         ),
     )
 
@@ -131,8 +132,13 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
     for mode in tables.modes:
         can_run[mode.service] = True
     rate = np.where(np.isfinite(cheapest), tables.rate, 0.0)
-    most = [np.inf if service.max_replicas is None else float(service.max_replicas) for service in problem.services]
-    fewest = np.where(can_run, [float(service.min_replicas) for service in problem.services], 0.0)
+    most = [
+        np.inf if service.max_replicas is None else float(service.max_replicas)
+        for service in problem.services
+    ]
+    fewest = np.where(
+        can_run, [float(service.min_replicas) for service in problem.services], 0.0
+    )
     return CoverDemand(
         rate=rate,
         fewest=np.minimum(fewest, most),
@@ -144,13 +150,17 @@ def make_demand(problem: Problem, tables: Tables, cheapest: Reals) -> CoverDeman
     )
 
 
-def _weight_price(problem: Problem, tables: Tables, rate: Reals, cheapest: Reals) -> float:
+def _weight_price(
+    problem: Problem, tables: Tables, rate: Reals, cheapest: Reals
+) -> float:
     """USD per hour of one unit of Σ priority · rps that is not served."""
     wanted = rate > 0.0
     if not wanted.any():
         return 0.0
     if problem.objective == "max_goodput":
-        return _gpu_price(tables) / _FREE / float((tables.priority * rate)[wanted].max())
+        return (
+            _gpu_price(tables) / _FREE / float((tables.priority * rate)[wanted].max())
+        )
     return _SHORTAGE_OVER_SINGLE * float((cheapest / tables.priority)[wanted].max())
 
 
@@ -158,7 +168,9 @@ def gpu_prices(tables: Tables) -> Reals:
     """(G,) USD per hour of a GPU of each type at full power; 0 where it can run nothing."""
     prices = np.zeros(len(tables.stock))
     for mode in tables.modes:
-        prices[mode.gpu_type] = max(prices[mode.gpu_type], mode.price + mode.watt_price * mode.power_w)
+        prices[mode.gpu_type] = max(
+            prices[mode.gpu_type], mode.price + mode.watt_price * mode.power_w
+        )
     return prices
 
 

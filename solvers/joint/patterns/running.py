@@ -43,8 +43,12 @@ class Candidates:
     """The candidates of the tables of one problem; nothing here depends on rates, stock or the running plan."""
 
     def __init__(self, problem: Problem, tables: Tables) -> None:
-        self._types = {gpu_type.name: number for number, gpu_type in enumerate(problem.gpu_types)}
-        self._services = {service.name: number for number, service in enumerate(problem.services)}
+        self._types = {
+            gpu_type.name: number for number, gpu_type in enumerate(problem.gpu_types)
+        }
+        self._services = {
+            service.name: number for number, service in enumerate(problem.services)
+        }
         self._modes = tables.modes
         self.sm_percent = _sm_percents(problem, tables)
         """By mode (C,)."""
@@ -62,7 +66,10 @@ class Candidates:
         """By mode the candidate of each (kind, batch)."""
         batches = (mode.batch.astype(np.int64).tolist() for mode in self._modes)
         return tuple(
-            {key: item for item, key in enumerate(zip(kinds.tolist(), batch, strict=True))}
+            {
+                key: item
+                for item, key in enumerate(zip(kinds.tolist(), batch, strict=True))
+            }
             for kinds, batch in zip(self.kinds, batches, strict=True)
         )
 
@@ -72,15 +79,25 @@ class Candidates:
         for gpu in plan.gpus if plan is not None else ():
             for replica in gpu.replicas if gpu.gpu_type in self._types else ():
                 if replica.service in self._services:
-                    counts[self._kind(gpu.gpu_type, replica.service, replica.sm_percent)] += gpu.count
+                    counts[
+                        self._kind(gpu.gpu_type, replica.service, replica.sm_percent)
+                    ] += gpu.count
         ordered = sorted(counts)
-        return Running(np.array(ordered, np.int64), np.array([float(counts[kind]) for kind in ordered]))
+        return Running(
+            np.array(ordered, np.int64),
+            np.array([float(counts[kind]) for kind in ordered]),
+        )
 
     def patterns_of(self, plan: Plan) -> Counter[Pattern]:
         """GPUs by pattern, of a plan; those are left out that run anything that is no candidate (any more)."""
-        alike: Counter[tuple[str, float, tuple[tuple[str, float, int], ...]]] = Counter()
+        alike: Counter[tuple[str, float, tuple[tuple[str, float, int], ...]]] = (
+            Counter()
+        )
         for gpu in plan.gpus:
-            replicas = tuple((replica.service, replica.sm_percent, replica.batch) for replica in gpu.replicas)
+            replicas = tuple(
+                (replica.service, replica.sm_percent, replica.batch)
+                for replica in gpu.replicas
+            )
             alike[gpu.gpu_type, gpu.clock_mhz, replicas] += gpu.count
         found: Counter[Pattern] = Counter()
         for (gpu_type, clock_mhz, replicas), count in alike.items():
@@ -89,17 +106,26 @@ class Candidates:
                 found[pattern] += count
         return found
 
-    def _pattern(self, name: str, clock_mhz: float, replicas: Sequence[tuple[str, float, int]]) -> Pattern | None:
+    def _pattern(
+        self, name: str, clock_mhz: float, replicas: Sequence[tuple[str, float, int]]
+    ) -> Pattern | None:
         """The pattern that a GPU runs; None when it breaks a rule or a row is no candidate."""
         for number, mode in enumerate(self._modes):
-            if self._types.get(name) == mode.gpu_type and abs(mode.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+            if (
+                self._types.get(name) == mode.gpu_type
+                and abs(mode.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            ):
                 items = [
                     self._items[number].get((self._kind(name, service, percent), batch))
                     for service, percent, batch in replicas
                     if service in self._services
                 ]
                 known = [item for item in items if item is not None]
-                return Pattern(number, tuple(sorted(known))) if _is_lawful(mode, known, len(replicas)) else None
+                return (
+                    Pattern(number, tuple(sorted(known)))
+                    if _is_lawful(mode, known, len(replicas))
+                    else None
+                )
         return None
 
     def _kind(self, gpu_type: str, service: str, sm_percent: float) -> int:
@@ -116,7 +142,9 @@ class ColumnKinds:
 
     def __init__(self, candidates: Candidates, tables: Tables) -> None:
         self._of_modes: tuple[Kinds, ...] = candidates.kinds
-        self._kinds = np.zeros((0, max((mode.max_replicas for mode in tables.modes), default=1)), np.int64)
+        self._kinds = np.zeros(
+            (0, max((mode.max_replicas for mode in tables.modes), default=1)), np.int64
+        )
 
     def taken(self, numbers: Sequence[int]) -> "ColumnKinds":
         """Those of some columns, in that order, to grow on their own."""
@@ -134,7 +162,9 @@ class ColumnKinds:
                 mode, items = columns[number].pattern
                 by_shape[mode, len(items)].append(number)
             for (mode, size), numbers in by_shape.items():
-                alike = np.array([columns[number].pattern.items for number in numbers], np.int64)
+                alike = np.array(
+                    [columns[number].pattern.items for number in numbers], np.int64
+                )
                 new[np.array(numbers) - filled, :size] = self._of_modes[mode][alike]
             self._kinds = np.concatenate((self._kinds, new))
         return self._kinds
@@ -150,14 +180,21 @@ def positions(running: Running, kinds: Kinds) -> Kinds:
 
 def _sm_percents(problem: Problem, tables: Tables) -> tuple[Reals, ...]:
     rows = {
-        (points.network, points.gpu_type): np.array([row.sm_percent for row in points.rows])
+        (points.network, points.gpu_type): np.array(
+            [row.sm_percent for row in points.rows]
+        )
         for points in problem.points
     }
     return tuple(_sm_percent(problem, mode, rows) for mode in tables.modes)
 
 
-def _sm_percent(problem: Problem, mode: GpuMode, rows: dict[tuple[str, str], Reals]) -> Reals:
-    percent, gpu_type = np.zeros(len(mode.service)), problem.gpu_types[mode.gpu_type].name
+def _sm_percent(
+    problem: Problem, mode: GpuMode, rows: dict[tuple[str, str], Reals]
+) -> Reals:
+    percent, gpu_type = (
+        np.zeros(len(mode.service)),
+        problem.gpu_types[mode.gpu_type].name,
+    )
     first = np.searchsorted(mode.service, np.arange(len(problem.services) + 1))
     for number in np.unique(mode.service):
         own = slice(first[number], first[number + 1])

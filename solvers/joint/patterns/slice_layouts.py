@@ -85,7 +85,8 @@ def _profiles(gib: Sequence[float], names: Sequence[str]) -> tuple[SliceProfile,
 
 _80GB = ("1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
 A100_40GB = _profiles(
-    (4.75, 9.75, 19.62, 39.25), ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+    (4.75, 9.75, 19.62, 39.25),
+    ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
 )
 A100_80GB = H100_80GB = _profiles((9.5, 19.5, 39.25, 78.75), _80GB)
 
@@ -100,38 +101,64 @@ def make_layouts(profiles: tuple[SliceProfile, ...], max_slices: int) -> Layouts
             found[start + 1].add(counts)
             for number, profile in enumerate(profiles):
                 if start in profile.starts and counts[number] < profile.most:
-                    grown = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
+                    grown = (
+                        *counts[:number],
+                        counts[number] + 1,
+                        *counts[number + 1 :],
+                    )
                     found[start + profile.memory_slices].add(grown)
-    ordered = sorted((one for one in found[-1] if sum(one) <= max_slices), key=lambda one: (sum(one), one))
+    ordered = sorted(
+        (one for one in found[-1] if sum(one) <= max_slices),
+        key=lambda one: (sum(one), one),
+    )
     position = {counts: at for at, counts in enumerate(ordered)}
-    less = [[position.get(_one_less(counts, number), -1) for number in range(len(profiles))] for counts in ordered]
-    return Layouts(counts=np.array(ordered, dtype=np.int32), less=np.array(less, dtype=np.int32))
+    less = [
+        [position.get(_one_less(counts, number), -1) for number in range(len(profiles))]
+        for counts in ordered
+    ]
+    return Layouts(
+        counts=np.array(ordered, dtype=np.int32), less=np.array(less, dtype=np.int32)
+    )
 
 
 def _one_less(counts: tuple[int, ...], number: int) -> tuple[int, ...]:
     return (*counts[:number], counts[number] - 1, *counts[number + 1 :])
 
 
-def place(profiles: Sequence[SliceProfile], counts: Sequence[int]) -> tuple[PlacedSlice, ...]:
+def place(
+    profiles: Sequence[SliceProfile], counts: Sequence[int]
+) -> tuple[PlacedSlice, ...]:
     """Places for so many slices of each profile, by first memory slice. Raises ValueError when there are none."""
     placed = _place(profiles, tuple(counts), 0)
     if placed is None:
-        wanted = ", ".join(f"{count} {one.name}" for one, count in zip(profiles, counts, strict=True) if count)
+        wanted = ", ".join(
+            f"{count} {one.name}"
+            for one, count in zip(profiles, counts, strict=True)
+            if count
+        )
         raise ValueError(f"no GPU can be cut into {wanted}")
     return placed
 
 
-def _place(profiles: Sequence[SliceProfile], counts: tuple[int, ...], start: int) -> tuple[PlacedSlice, ...] | None:
+def _place(
+    profiles: Sequence[SliceProfile], counts: tuple[int, ...], start: int
+) -> tuple[PlacedSlice, ...] | None:
     if not any(counts):
         return ()
     if start >= MEMORY_SLICES:
         return None
     # Large slices first: they have the fewest places.
-    for number in sorted(range(len(profiles)), key=lambda one: -profiles[one].memory_slices):
+    for number in sorted(
+        range(len(profiles)), key=lambda one: -profiles[one].memory_slices
+    ):
         profile = profiles[number]
-        fits = start in profile.starts and start + profile.memory_slices <= MEMORY_SLICES
+        fits = (
+            start in profile.starts and start + profile.memory_slices <= MEMORY_SLICES
+        )
         if counts[number] > 0 and fits:
-            rest = _place(profiles, _one_less(counts, number), start + profile.memory_slices)
+            rest = _place(
+                profiles, _one_less(counts, number), start + profile.memory_slices
+            )
             if rest is not None:
                 return (PlacedSlice(profile.name, start), *rest)
     return _place(profiles, counts, start + 1)

@@ -14,7 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.joint.kernels.types import GpuMode, Numbers, Reals
-from solvers.joint.patterns.slice_layouts import MEMORY_SLICES, SliceProfile, Slicing, make_layouts
+from solvers.joint.patterns.slice_layouts import (
+    MEMORY_SLICES,
+    SliceProfile,
+    Slicing,
+    make_layouts,
+)
 from solvers.joint.patterns.tables import Tables
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.types.problem import Problem, ServiceDemand
@@ -59,7 +64,9 @@ class _Candidate(NamedTuple):
     row: SliceRow
 
 
-def with_slices(problem: Problem, tables: Tables, offers: Sequence[SliceOffer]) -> Tables:
+def with_slices(
+    problem: Problem, tables: Tables, offers: Sequence[SliceOffer]
+) -> Tables:
     """The problem's tables and one more mode for every offered type and clock. Raises KeyError for an unknown type."""
     made = [
         _mode(problem, offer, gpu_type, clock_mhz)
@@ -74,10 +81,15 @@ def with_slices(problem: Problem, tables: Tables, offers: Sequence[SliceOffer]) 
     )
 
 
-def _mode(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: float) -> tuple[GpuMode, Slicing]:
+def _mode(
+    problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: float
+) -> tuple[GpuMode, Slicing]:
     candidates = list(_candidates(problem, offer, gpu_type, clock_mhz))
     law, nothing = problem.capacity_law, np.zeros(len(candidates))
-    most, watt_price = min(problem.max_replicas_per_gpu, MEMORY_SLICES), problem.energy_price_usd_per_kwh / _W_PER_KW
+    most, watt_price = (
+        min(problem.max_replicas_per_gpu, MEMORY_SLICES),
+        problem.energy_price_usd_per_kwh / _W_PER_KW,
+    )
     mode = GpuMode(
         gpu_type=problem.gpu_types.index(gpu_type),
         clock_mhz=float(clock_mhz),
@@ -99,13 +111,18 @@ def _mode(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: flo
         launch_ms=nothing,
         growth_ms=nothing,
         law=_numbers(
-            law.percentiles.index(one.service.percentile) * len(law.batches) + law.batches.index(one.row.batch)
+            law.percentiles.index(one.service.percentile) * len(law.batches)
+            + law.batches.index(one.row.batch)
             for one in candidates
         ),
         slo_ms=_reals(one.service.slo_ms for one in candidates),
-        may_idle=np.array([one.service.min_replicas > 0 for one in candidates], dtype=np.bool_),
+        may_idle=np.array(
+            [one.service.min_replicas > 0 for one in candidates], dtype=np.bool_
+        ),
     )
-    return mode, Slicing(make_layouts(offer.profiles, most), _numbers(one.profile for one in candidates))
+    return mode, Slicing(
+        make_layouts(offer.profiles, most), _numbers(one.profile for one in candidates)
+    )
 
 
 def _numbers(values: Iterable[int]) -> Numbers:
@@ -116,21 +133,38 @@ def _reals(values: Iterable[float]) -> Reals:
     return np.array(list(values), dtype=np.float64)
 
 
-def _candidates(problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: float) -> Iterator[_Candidate]:
+def _candidates(
+    problem: Problem, offer: SliceOffer, gpu_type: GpuType, clock_mhz: float
+) -> Iterator[_Candidate]:
     """By service, profile, batch: all that may run at the clock, fit their slice, and meet their SLO there."""
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
     for number, service in enumerate(problem.services):
         if not service.allows(gpu_type.name) or service.max_replicas == 0:
             continue
-        rows = sorted(enumerate(offer.rows_of(service.network)), key=lambda entry: entry[1].batch)
+        rows = sorted(
+            enumerate(offer.rows_of(service.network)), key=lambda entry: entry[1].batch
+        )
         for at, profile in enumerate(offer.profiles):
             for position, row in rows:
-                is_at_hand = row.profile == profile.name and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+                is_at_hand = (
+                    row.profile == profile.name
+                    and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+                )
                 # Where some number of replicas must be, even one that carries nothing counts.
-                counts = service.min_replicas > 0 or _utilisation(problem, service, row) > 0.0
-                if is_at_hand and counts and row.memory_mib <= profile.memory_mib and row.power_w <= room_w:
+                counts = (
+                    service.min_replicas > 0
+                    or _utilisation(problem, service, row) > 0.0
+                )
+                if (
+                    is_at_hand
+                    and counts
+                    and row.memory_mib <= profile.memory_mib
+                    and row.power_w <= room_w
+                ):
                     yield _Candidate(number, service, at, position, row)
 
 
 def _utilisation(problem: Problem, service: ServiceDemand, row: SliceRow) -> float:
-    return problem.capacity_law.utilisation(service.percentile, row.batch, service.slo_ms / row.execution_ms)
+    return problem.capacity_law.utilisation(
+        service.percentile, row.batch, service.slo_ms / row.execution_ms
+    )

@@ -30,7 +30,13 @@ from solvers.joint.kernels.types import Flags, GpuMode, Law, Reals
 from solvers.joint.patterns.slice_layouts import Slicing
 from solvers.laws.colocation import launch_factor
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType
 
 _STEP_TOLERANCE = 1e-6
@@ -67,7 +73,9 @@ def make_tables(problem: Problem) -> Tables:
     # Once, since many services may share a network.
     rows = {(one.network, one.gpu_type): _rows(one) for one in problem.points}
     modes = [
-        _undominated(problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate)
+        _undominated(
+            problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate
+        )
         for index, gpu_type in enumerate(problem.gpu_types)
         for clock_mhz in gpu_type.clocks_mhz
     ]
@@ -76,36 +84,55 @@ def make_tables(problem: Problem) -> Tables:
         modes=tuple(mode for mode in modes if len(mode.service)),
         rate=rate,
         priority=np.array([service.priority for service in problem.services]),
-        stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
-        price=np.array([_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]),
+        stock=np.array(
+            [
+                np.inf if one.count is None else float(one.count)
+                for one in problem.gpu_types
+            ]
+        ),
+        price=np.array(
+            [_idle_price(problem, gpu_type) for gpu_type in problem.gpu_types]
+        ),
         idle_w=np.array([gpu_type.idle_w for gpu_type in problem.gpu_types]),
     )
 
 
 def take(mode: GpuMode, kept: npt.NDArray[np.int64] | Flags | slice) -> GpuMode:
     """The mode with some of its candidates."""
-    return mode._replace(**{name: getattr(mode, name)[kept] for name in CANDIDATE_FIELDS})
+    return mode._replace(
+        **{name: getattr(mode, name)[kept] for name in CANDIDATE_FIELDS}
+    )
 
 
 def _law(law: CapacityLaw) -> Law:
     table = np.array(law.max_utilisation, dtype=np.float64)
-    return Law(ratios=np.array(law.slo_ratios), utilisation=table.reshape(-1, len(law.slo_ratios)))
+    return Law(
+        ratios=np.array(law.slo_ratios),
+        utilisation=table.reshape(-1, len(law.slo_ratios)),
+    )
 
 
 def _idle_price(problem: Problem, gpu_type: GpuType) -> float:
-    return gpu_type.price_usd_per_hour + problem.energy_price_usd_per_kwh * gpu_type.idle_w / _W_PER_KW
+    return (
+        gpu_type.price_usd_per_hour
+        + problem.energy_price_usd_per_kwh * gpu_type.idle_w / _W_PER_KW
+    )
 
 
 def _rows(points: OperatingPoints) -> Reals:
     """(K, fields of a row)"""
-    return np.array(points.rows, dtype=np.float64).reshape(-1, len(OperatingPoint._fields))
+    return np.array(points.rows, dtype=np.float64).reshape(
+        -1, len(OperatingPoint._fields)
+    )
 
 
 Rows = Mapping[tuple[str, str], Reals]
 """Of each (network, GPU type)."""
 
 
-def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) -> GpuMode:
+def _mode(
+    problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law
+) -> GpuMode:
     gpu_type = problem.gpu_types[index]
     table = _candidates(problem, rows, gpu_type, clock_mhz)
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
@@ -113,7 +140,9 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
     table = table[_is_usable(table, gpu_type, room_w, law)]
     table = table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
     replicas = range(problem.max_replicas_per_gpu + 1)
-    service, row, width, law_row = (np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE)
+    service, row, width, law_row = (
+        np.ascontiguousarray(table[:, at], dtype=np.int32) for at in _WHOLE
+    )
     unit = max(1, int(np.gcd.reduce(width)))
     return GpuMode(
         gpu_type=index,
@@ -131,13 +160,27 @@ def _mode(problem: Problem, rows: Rows, index: int, clock_mhz: float, law: Law) 
         width=width // unit,
         law=law_row,
         may_idle=table[:, _MAY_IDLE] > 0.0,
-        **{name: np.ascontiguousarray(table[:, at]) for at, name in enumerate(CANDIDATE_FIELDS) if at in _REAL},
+        **{
+            name: np.ascontiguousarray(table[:, at])
+            for at, name in enumerate(CANDIDATE_FIELDS)
+            if at in _REAL
+        },
     )
 
 
 CANDIDATE_FIELDS = (
     *("service", "row", "width", "law"),
-    *("batch", "memory", "power", "pressure", "alone_ms", "launch_ms", "growth_ms", "slo_ms", "may_idle"),
+    *(
+        "batch",
+        "memory",
+        "power",
+        "pressure",
+        "alone_ms",
+        "launch_ms",
+        "growth_ms",
+        "slo_ms",
+        "may_idle",
+    ),
 )
 """Of a Mode: one entry per candidate."""
 _WHOLE, _REAL = range(4), range(4, 12)
@@ -146,18 +189,25 @@ _SERVICE, _WIDTH, _BATCH, _MAY_IDLE = (
 )
 
 
-def _undominated(problem: Problem, rows: Rows, mode: GpuMode, law: Law, rate: Reals) -> GpuMode:
+def _undominated(
+    problem: Problem, rows: Rows, mode: GpuMode, law: Law, rate: Reals
+) -> GpuMode:
     """The mode without dominated candidates, but with all that run now: staying costs no migration."""
     if len(mode.service) == 0:
         return mode
     neighbour_sets = _neighbour_sets(mode)
-    kept = [~_is_dominated(take(mode, block), law, rate, *neighbour_sets) for block in _blocks(mode)]
+    kept = [
+        ~_is_dominated(take(mode, block), law, rate, *neighbour_sets)
+        for block in _blocks(mode)
+    ]
     return take(mode, np.concatenate(kept) | _is_running(problem, rows, mode))
 
 
 def _blocks(mode: GpuMode) -> list[slice]:
     """Candidates of whole services, at most `_BLOCK` at a time where no service has more."""
-    ends = np.append(np.flatnonzero(np.diff(mode.service)) + 1, len(mode.service)).tolist()
+    ends = np.append(
+        np.flatnonzero(np.diff(mode.service)) + 1, len(mode.service)
+    ).tolist()
     blocks, begin, last = [], 0, 0
     for end in ends:
         if end - begin > _BLOCK and last > begin:
@@ -167,12 +217,19 @@ def _blocks(mode: GpuMode) -> list[slice]:
     return [*blocks, slice(begin, last)]
 
 
-def _is_dominated(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Flags:
+def _is_dominated(
+    mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals
+) -> Flags:
     """(C,); sets of neighbours as in `_carried`."""
-    carried, count = _carried(mode, law, rate, launch_factor, pressure), len(mode.service)
+    carried, count = (
+        _carried(mode, law, rate, launch_factor, pressure),
+        len(mode.service),
+    )
     return find_dominated(
         np.searchsorted(mode.service, np.arange(len(rate) + 1)),
-        np.column_stack((mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)),
+        np.column_stack(
+            (mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)
+        ),
         # Of whatever shape, contiguous arrays are of one type to compiled kernels.
         np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
         np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
@@ -187,7 +244,9 @@ def _neighbour_sets(mode: GpuMode) -> tuple[Reals, Reals]:
     alone, others = mode.launch_factor[1], np.unique(mode.launch_factor[2:])
     if pressure <= 0.0:
         others = others[others != alone]
-    return np.append(alone, others), np.vstack((np.zeros(len(knots)), np.tile(knots, (len(others), 1))))
+    return np.append(alone, others), np.vstack(
+        (np.zeros(len(knots)), np.tile(knots, (len(others), 1)))
+    )
 
 
 def _max_pressure(mode: GpuMode) -> float:
@@ -198,7 +257,9 @@ def _max_pressure(mode: GpuMode) -> float:
     return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
 
 
-def _carried(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals) -> Reals:
+def _carried(
+    mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals
+) -> Reals:
     """(C, N, K) rps of its service's rate that each candidate carries beside N sets of neighbours.
 
     launch_factor: (N,), pressure: (N, K).
@@ -208,7 +269,9 @@ def _carried(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressur
         own = np.flatnonzero(mode.law == row)[:, None, None]
         launch_ms = mode.launch_ms[own] * launch_factor[:, None]
         duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
-        utilisation = np.interp(mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0)
+        utilisation = np.interp(
+            mode.slo_ms[own] / duration_ms, law.ratios, law.utilisation[row], left=0.0
+        )
         most = 1000.0 * mode.batch[own] / duration_ms * utilisation
         carried[own[:, 0, 0]] = np.minimum(most, rate[mode.service[own]])
     return carried
@@ -216,20 +279,34 @@ def _carried(mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressur
 
 def _is_running(problem: Problem, rows: Rows, mode: GpuMode) -> Flags:
     """(C,) candidates with the SM percent of a replica of their service that runs on the type now."""
-    gpu_type, running = problem.gpu_types[mode.gpu_type].name, np.zeros(len(mode.service), np.bool_)
+    gpu_type, running = (
+        problem.gpu_types[mode.gpu_type].name,
+        np.zeros(len(mode.service), np.bool_),
+    )
     gpus = problem.current.gpus if problem.current is not None else ()
-    shares = {(each.service, each.sm_percent) for gpu in gpus if gpu.gpu_type == gpu_type for each in gpu.replicas}
+    shares = {
+        (each.service, each.sm_percent)
+        for gpu in gpus
+        if gpu.gpu_type == gpu_type
+        for each in gpu.replicas
+    }
     number = {service.name: at for at, service in enumerate(problem.services)}
     for name, percent in shares:
         if name in number:
-            own = slice(*np.searchsorted(mode.service, (number[name], number[name] + 1)))
+            own = slice(
+                *np.searchsorted(mode.service, (number[name], number[name] + 1))
+            )
             table = rows.get((problem.services[number[name]].network, gpu_type))
             if table is not None:
-                running[own] |= np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
+                running[own] |= (
+                    np.abs(table[mode.row[own], 0] - percent) <= _STEP_TOLERANCE
+                )
     return running
 
 
-def _candidates(problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float) -> Reals:
+def _candidates(
+    problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float
+) -> Reals:
     """(K, fields) the rows at the clock of every service that may run on the type."""
     at_clock = {
         network: np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
@@ -239,13 +316,20 @@ def _candidates(problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: floa
     able = [
         (number, service)
         for number, service in enumerate(problem.services)
-        if service.network in at_clock and service.allows(gpu_type.name) and service.max_replicas != 0
+        if service.network in at_clock
+        and service.allows(gpu_type.name)
+        and service.max_replicas != 0
     ]
     if not able:
         return np.zeros((0, len(CANDIDATE_FIELDS)))
     kept = [at_clock[service.network] for _, service in able]
-    tables = [rows[service.network, gpu_type.name][at] for (_, service), at in zip(able, kept, strict=True)]
-    share, batch, _, transfer, launch, run, memory, power, pressure = np.concatenate(tables).T
+    tables = [
+        rows[service.network, gpu_type.name][at]
+        for (_, service), at in zip(able, kept, strict=True)
+    ]
+    share, batch, _, transfer, launch, run, memory, power, pressure = np.concatenate(
+        tables
+    ).T
 
     def each(values: list[float]) -> Reals:
         return np.repeat(np.array(values, dtype=np.float64), [len(at) for at in kept])
@@ -258,7 +342,8 @@ def _candidates(problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: floa
             each([_first_law_row(problem.capacity_law, service) for _, service in able])
             + _batch_rows(problem.capacity_law, batch),
             *(batch, memory, power, pressure, transfer + run, launch),
-            run * each([_sensitivity(problem, service, gpu_type) for _, service in able]),
+            run
+            * each([_sensitivity(problem, service, gpu_type) for _, service in able]),
             each([service.slo_ms for _, service in able]),
             each([service.min_replicas > 0 for _, service in able]),
         )
@@ -279,17 +364,23 @@ def _batch_rows(law: CapacityLaw, batch: Reals) -> Reals:
     """(K,) positions among the batches of the law. Raises KeyError for one that is none of them."""
     position = {float(size): at for at, size in enumerate(law.batches)}
     sizes, inverse = np.unique(batch, return_inverse=True)
-    return np.array([position[size] for size in sizes.tolist()], dtype=np.float64)[inverse]
+    return np.array([position[size] for size in sizes.tolist()], dtype=np.float64)[
+        inverse
+    ]
 
 
 def _is_usable(table: Reals, gpu_type: GpuType, room_w: float, law: Law) -> Flags:
     """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
     column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
-    ratio = column["slo_ms"] / np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
+    ratio = column["slo_ms"] / np.maximum(
+        column["alone_ms"] + column["launch_ms"], 1e-12
+    )
     utilisation = np.zeros(len(table))
     for row in np.unique(column["law"]).astype(int):
         of_row = column["law"] == row
-        utilisation[of_row] = np.interp(ratio[of_row], law.ratios, law.utilisation[row], left=0.0)
+        utilisation[of_row] = np.interp(
+            ratio[of_row], law.ratios, law.utilisation[row], left=0.0
+        )
     fits: Flags = (
         (column["memory"] <= gpu_type.memory_mib)
         & (column["power"] <= room_w)

@@ -26,7 +26,12 @@ and adds −τ · F: a bound on the cost alone of all plans that leave no more t
 import numpy as np
 
 from solvers.joint.kernels.types import Reals
-from solvers.joint.patterns.branching_rows import NO_LIMITS, Limits, make_boxes, min_cost
+from solvers.joint.patterns.branching_rows import (
+    NO_LIMITS,
+    Limits,
+    make_boxes,
+    min_cost,
+)
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master import Duals
@@ -35,19 +40,32 @@ _WHOLE_TOLERANCE = 1e-6
 """Of a GPU: a bound this near above a whole number of GPUs is taken for that number."""
 
 
-def lower_bound(tables: Tables, demand: CoverDemand, duals: Duals, worths: Reals, limits: Limits = NO_LIMITS) -> float:
+def lower_bound(
+    tables: Tables,
+    demand: CoverDemand,
+    duals: Duals,
+    worths: Reals,
+    limits: Limits = NO_LIMITS,
+) -> float:
     """What the duals prove; worths: (modes,) bounds on the worth of any pattern of each mode.
 
     Infinite when no plan is within the limits.
     """
-    rows_value = duals.replicas_value + duals.cuts_value + duals.free_value + duals.watts_value
+    rows_value = (
+        duals.replicas_value + duals.cuts_value + duals.free_value + duals.watts_value
+    )
     value = float(duals.rps @ demand.rate) + rows_value + _limits_value(duals, limits)
     boxes = make_boxes(tables, demand.stock, limits)
     if duals.watt_price > 0.0:
         # What replicas draw is in their worths; the rest of a GPU's watts scales with the duals like these.
-        worths = worths - duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
+        worths = (
+            worths
+            - duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
+        )
     prices = np.array([mode.price for mode in tables.modes])
-    endless = np.isinf(boxes.type_high[[mode.gpu_type for mode in tables.modes]]) & np.isinf(boxes.mode_high)
+    endless = np.isinf(
+        boxes.type_high[[mode.gpu_type for mode in tables.modes]]
+    ) & np.isinf(boxes.mode_high)
     scales = np.divide(prices, worths, out=np.ones(len(prices)), where=worths > prices)
     most = scales[endless].min(initial=1.0)
     best = -np.inf
@@ -72,7 +90,11 @@ def _limits_value(duals: Duals, limits: Limits) -> float:
 def whole_gpus(tables: Tables, bound: float) -> float:
     """The bound rounded up to whole GPUs, where all cost the same whatever runs on them."""
     price = _one_price(tables)
-    return bound if price is None else float(np.ceil(bound / price - _WHOLE_TOLERANCE) * price)
+    return (
+        bound
+        if price is None
+        else float(np.ceil(bound / price - _WHOLE_TOLERANCE) * price)
+    )
 
 
 def min_to_reach(tables: Tables, cutoff: float) -> float:
@@ -85,6 +107,10 @@ def min_to_reach(tables: Tables, cutoff: float) -> float:
 
 def _one_price(tables: Tables) -> float | None:
     prices = np.unique(tables.price)
-    if len(prices) != 1 or prices[0] <= 0.0 or any(mode.watt_price > 0.0 for mode in tables.modes):
+    if (
+        len(prices) != 1
+        or prices[0] <= 0.0
+        or any(mode.watt_price > 0.0 for mode in tables.modes)
+    ):
         return None
     return float(prices[0])

@@ -90,7 +90,14 @@ def branch(
     plans cost whole GPUs where all cost the same.
     """
     has_cuts = incumbent is not None and _serves_all(tables, demand, columns, incumbent)
-    tree = _Tree(tables, _finite(tables, demand, incumbent), pricer, columns, gap=gap, has_cuts=has_cuts)
+    tree = _Tree(
+        tables,
+        _finite(tables, demand, incumbent),
+        pricer,
+        columns,
+        gap=gap,
+        has_cuts=has_cuts,
+    )
     tree.incumbent = incumbent
     tree.begin(relaxation, is_over)
     while tree.open and not is_over() and not tree.is_closed():
@@ -98,17 +105,23 @@ def branch(
     return BranchResult(bound=tree.bound(), incumbent=tree.incumbent)
 
 
-def _serves_all(tables: Tables, demand: CoverDemand, columns: Columns, incumbent: Incumbent) -> bool:
+def _serves_all(
+    tables: Tables, demand: CoverDemand, columns: Columns, incumbent: Incumbent
+) -> bool:
     taken = carried(tables, columns, incumbent.counts)
     is_served = (taken.rps >= demand.rate * (1.0 - _NOTHING)).all()
     return bool(is_served and (taken.replicas >= demand.fewest).all())
 
 
-def _finite(tables: Tables, demand: CoverDemand, incumbent: Incumbent | None) -> CoverDemand:
+def _finite(
+    tables: Tables, demand: CoverDemand, incumbent: Incumbent | None
+) -> CoverDemand:
     """The demand, with no more GPUs of a type than a plan cheaper than the incumbent can pay for."""
     if incumbent is None:
         return demand
-    stock = np.minimum(demand.stock, np.floor(incumbent.cost_usd_per_hour / tables.price))
+    stock = np.minimum(
+        demand.stock, np.floor(incumbent.cost_usd_per_hour / tables.price)
+    )
     return replace(demand, stock=stock)
 
 
@@ -116,15 +129,36 @@ class _Tree:
     """Open nodes, the incumbent, and the program that all nodes share. With cuts, plans that serve everything."""
 
     def __init__(
-        self, tables: Tables, demand: CoverDemand, pricer: Pricer, columns: Columns, *, gap: float, has_cuts: bool
+        self,
+        tables: Tables,
+        demand: CoverDemand,
+        pricer: Pricer,
+        columns: Columns,
+        *,
+        gap: float,
+        has_cuts: bool,
     ) -> None:
-        self._tables, self._columns, self._gap, self._has_cuts = tables, columns, gap, has_cuts
+        self._tables, self._columns, self._gap, self._has_cuts = (
+            tables,
+            columns,
+            gap,
+            has_cuts,
+        )
         self._is_by_gpus = has_cuts or demand.free_shortage > 0.0
-        most = float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest)
-        over_cost = _LIMIT_PRICE_OVER_COST * (1.0 if np.isinf(demand.watts) else _LIMIT_PRICE_UNDER_WATTS)
+        most = float(
+            demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest
+        )
+        over_cost = _LIMIT_PRICE_OVER_COST * (
+            1.0 if np.isinf(demand.watts) else _LIMIT_PRICE_UNDER_WATTS
+        )
         limit_price = over_cost * (most + tables.price.max())
-        self._master = Master(tables, demand, limit_price=limit_price, has_cuts=has_cuts)
-        last = Phase(effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap), min_gain=0.0)
+        self._master = Master(
+            tables, demand, limit_price=limit_price, has_cuts=has_cuts
+        )
+        last = Phase(
+            effort=_LAST_EFFORT._replace(tolerance=_TOLERANCE_OVER_GAP * gap),
+            min_gain=0.0,
+        )
         self._phases = (*_PHASES, last)
         self._generation = Generation(self._master, pricer, columns)
         self.open: list[_Node] = []
@@ -165,13 +199,20 @@ class _Tree:
     def _cutoff(self) -> float:
         return self._cost() * (1.0 - self._gap)
 
-    def _visit(self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]) -> None:
+    def _visit(
+        self, limits: Limits, parent_bound: float, is_over: Callable[[], bool]
+    ) -> None:
         """Bound a node, and keep it open, or close it."""
         self._nodes += 1
         bound, split = parent_bound, None
         if not is_over():
             found, split = self._relax(limits, is_over)
-            bound = max(bound, whole_gpus(self._tables, found.bound) if self._is_by_gpus else found.bound)
+            bound = max(
+                bound,
+                whole_gpus(self._tables, found.bound)
+                if self._is_by_gpus
+                else found.bound,
+            )
         if bound >= self._cutoff():
             return
         if split is None or len(self.open) >= _MAX_OPEN:
@@ -179,16 +220,28 @@ class _Tree:
         else:
             heapq.heappush(self.open, _Node(bound, self._nodes, limits, split))
 
-    def _relax(self, limits: Limits, is_over: Callable[[], bool]) -> tuple[Relaxation, Split | None]:
+    def _relax(
+        self, limits: Limits, is_over: Callable[[], bool]
+    ) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):
-            cutoff = min_to_reach(self._tables, self._cutoff()) if self._is_by_gpus else self._cutoff()
+            cutoff = (
+                min_to_reach(self._tables, self._cutoff())
+                if self._is_by_gpus
+                else self._cutoff()
+            )
             found = self._generation.relax(
-                limits=limits, phases=self._phases, cutoff=cutoff, slack=slack, is_over=is_over
+                limits=limits,
+                phases=self._phases,
+                cutoff=cutoff,
+                slack=slack,
+                is_over=is_over,
             )
             self._offer(found.columns, found.solution)
             used = [self._columns[number] for number in found.columns]
-            split = find_split(self._tables, used, found.solution.counts, found.solution.idle)
+            split = find_split(
+                self._tables, used, found.solution.counts, found.solution.idle
+            )
             if split is not None or found.bound >= cutoff or is_over():
                 return found, split
         # All that can be branched on is whole, but counts may still be fractional: equal plans that are mixed.
@@ -199,14 +252,23 @@ class _Tree:
 
     def _is_plan(self, solution: Solution) -> bool:
         short = solution.shortage_rps > _NOTHING * self._master.demand.rate
-        is_allowed = not self._has_cuts or not (short.any() or (solution.replicas_missing > _NOTHING).any())
-        return is_allowed and solution.limits_missing <= _NOTHING and is_whole(solution.counts)
+        is_allowed = not self._has_cuts or not (
+            short.any() or (solution.replicas_missing > _NOTHING).any()
+        )
+        return (
+            is_allowed
+            and solution.limits_missing <= _NOTHING
+            and is_whole(solution.counts)
+        )
 
     def _offer(self, numbers: Sequence[int], solution: Solution) -> None:
         """Take a solution for the incumbent if it is a plan and cheaper. Idle GPUs are no part of it."""
         if not self._is_plan(solution):
             return
-        idle_price = sum(mode.price * idle for mode, idle in zip(self._tables.modes, solution.idle, strict=True))
+        idle_price = sum(
+            mode.price * idle
+            for mode, idle in zip(self._tables.modes, solution.idle, strict=True)
+        )
         cost = solution.objective - float(idle_price)
         if cost < self._cost():
             counts = _whole_counts(numbers, solution.counts)
@@ -215,4 +277,8 @@ class _Tree:
 
 def _whole_counts(numbers: Sequence[int], counts: Reals) -> dict[int, int]:
     whole = np.round(counts).astype(int)
-    return {number: int(count) for number, count in zip(numbers, whole, strict=True) if count > 0}
+    return {
+        number: int(count)
+        for number, count in zip(numbers, whole, strict=True)
+        if count > 0
+    }

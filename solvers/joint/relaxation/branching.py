@@ -26,7 +26,9 @@ class Split(NamedTuple):
     value: float
 
 
-def find_split(tables: Tables, columns: Sequence[Column], counts: Reals, idle: Reals) -> Split | None:
+def find_split(
+    tables: Tables, columns: Sequence[Column], counts: Reals, idle: Reals
+) -> Split | None:
     """The most fractional row of the coarsest level that has one; None where all of them are whole.
 
     counts: (columns,) GPUs of each column; idle: (M,) GPUs that serve nothing.
@@ -74,7 +76,10 @@ def _services_on_types(tables: Tables, activity: Sequence[Reals]) -> Iterator[Sp
     for modes, _ in type_rows(tables).values():
         for service in range(len(tables.rate)):
             ranges = tuple(_range(tables, mode, service) for mode in modes)
-            value = sum(activity[mode][slice(*one)].sum() for mode, one in zip(modes, ranges, strict=True))
+            value = sum(
+                activity[mode][slice(*one)].sum()
+                for mode, one in zip(modes, ranges, strict=True)
+            )
             yield Split(BranchingRow(modes, ranges), float(value))
 
 
@@ -82,7 +87,9 @@ def _services_on_modes(tables: Tables, activity: Sequence[Reals]) -> Iterator[Sp
     for mode, values in enumerate(activity):
         for service in range(len(tables.rate)):
             first, last = _range(tables, mode, service)
-            yield Split(BranchingRow((mode,), ((first, last),)), float(values[first:last].sum()))
+            yield Split(
+                BranchingRow((mode,), ((first, last),)), float(values[first:last].sum())
+            )
 
 
 def _candidates(tables: Tables, activity: Sequence[Reals]) -> Iterator[Split]:
@@ -91,7 +98,10 @@ def _candidates(tables: Tables, activity: Sequence[Reals]) -> Iterator[Split]:
         for service in range(len(tables.rate)):
             first, last = _range(tables, mode, service)
             for at in first + np.flatnonzero(values[first:last]):
-                yield Split(BranchingRow((mode,), ((int(at), last),)), float(values[at:last].sum()))
+                yield Split(
+                    BranchingRow((mode,), ((int(at), last),)),
+                    float(values[at:last].sum()),
+                )
 
 
 def _range(tables: Tables, mode: int, service: int) -> tuple[int, int]:

@@ -89,7 +89,9 @@ def generate(
     """
     generation = Generation(Master(tables, demand, has_cuts=has_cuts), pricer, columns)
     generation.use([*start, *_singles(tables, demand, columns)])
-    return generation.relax(phases=phases, cutoff=cutoff, is_over=is_over, on_round=on_round)
+    return generation.relax(
+        phases=phases, cutoff=cutoff, is_over=is_over, on_round=on_round
+    )
 
 
 class Generation:
@@ -135,14 +137,22 @@ class Generation:
             # Pricing that was cut short proves nothing.
             is_whole = bool(np.isfinite(worths).all())
             master = self._master
-            proven = lower_bound(master.tables, master.demand, solution.duals, worths, limits) if is_whole else -np.inf
+            proven = (
+                lower_bound(
+                    master.tables, master.demand, solution.duals, worths, limits
+                )
+                if is_whole
+                else -np.inf
+            )
             bound = max(bound, proven)
             patterns = [pattern for entry in priced for pattern in entry.patterns]
             self._made.add(patterns)
             new = self.use(self._made.number(pattern) for pattern in patterns)
             history.append(solution.objective)
             is_last = phase == len(phases) - 1
-            is_near = solution.objective - bound <= slack * (cutoff - solution.objective)
+            is_near = solution.objective - bound <= slack * (
+                cutoff - solution.objective
+            )
             found = Relaxation(
                 solution=solution,
                 columns=used,
@@ -160,7 +170,14 @@ class Generation:
                 phase, history = phase + 1, [np.inf]
 
     def _price(self, duals: Duals, effort: Effort, limits: Limits) -> list[Priced]:
-        return price(self._master.tables, self._pricer, self._master.demand, duals, effort, limits=limits)
+        return price(
+            self._master.tables,
+            self._pricer,
+            self._master.demand,
+            duals,
+            effort,
+            limits=limits,
+        )
 
 
 def price(
@@ -174,28 +191,57 @@ def price(
 ) -> list[Priced]:
     """Price all modes under the duals."""
     bonuses = [duals.presence[mode.service] for mode in tables.modes]
-    thresholds = np.array([mode.price - duals.stock[mode.gpu_type] for mode in tables.modes])
+    thresholds = np.array(
+        [mode.price - duals.stock[mode.gpu_type] for mode in tables.modes]
+    )
     if duals.watt_price > 0.0:
-        thresholds += duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
+        thresholds += (
+            duals.watt_price * tables.idle_w[[mode.gpu_type for mode in tables.modes]]
+        )
     for row, value in duals.limits.items():
-        _shift(row, -_forbidden(demand) if limits[row][1] <= 0.0 else value, thresholds, bonuses)
+        _shift(
+            row,
+            -_forbidden(demand) if limits[row][1] <= 0.0 else value,
+            thresholds,
+            bonuses,
+        )
     floors = np.array([_MIN_THRESHOLD * mode.price for mode in tables.modes])
     edges = cuts.EDGES if duals.stairs.size else np.zeros(0)
-    worth = [Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses]
+    worth = [
+        Worth(demand.rate, duals.rps, bonus, edges, duals.stairs) for bonus in bonuses
+    ]
     for number in np.flatnonzero(np.isinf(thresholds)):
         # Nothing is worth that much: pricing has nothing to look at.
-        worth[number] = Worth(demand.rate, np.zeros_like(duals.rps), np.minimum(bonuses[number], 0.0), np.zeros(0))
-    return pricer.price(worth, np.maximum(thresholds, floors).tolist(), effort, watt_price=duals.watt_price)
+        worth[number] = Worth(
+            demand.rate,
+            np.zeros_like(duals.rps),
+            np.minimum(bonuses[number], 0.0),
+            np.zeros(0),
+        )
+    return pricer.price(
+        worth,
+        np.maximum(thresholds, floors).tolist(),
+        effort,
+        watt_price=duals.watt_price,
+    )
 
 
 def _forbidden(demand: CoverDemand) -> float:
     """Under a power budget that leaves much unserved, patterns may be worth more than is usual."""
     if np.isinf(demand.watts):
         return _FORBIDDEN
-    return max(_FORBIDDEN, 2.0 * float(demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest))
+    return max(
+        _FORBIDDEN,
+        2.0
+        * float(
+            demand.shortage_price @ demand.rate + demand.missing_price @ demand.fewest
+        ),
+    )
 
 
-def _shift(row: BranchingRow, value: float, thresholds: Reals, bonuses: Sequence[Reals]) -> None:
+def _shift(
+    row: BranchingRow, value: float, thresholds: Reals, bonuses: Sequence[Reals]
+) -> None:
     """Let a limit's dual make its kind of patterns dearer or cheaper."""
     if row.ranges:
         for mode, (first, last) in zip(row.modes, row.ranges, strict=True):

@@ -75,20 +75,31 @@ class ColumnPool:
 
     def reduced_costs(self, demand: CoverDemand, duals: Duals) -> Reals:
         """(C,) USD per hour that each column costs beyond its worth; infinite where it is not possible."""
-        prices = scan.ScanPrices(demand.rate, duals.rps, duals.presence, demand.most, demand.stock, duals.stock)
+        prices = scan.ScanPrices(
+            demand.rate,
+            duals.rps,
+            duals.presence,
+            demand.most,
+            demand.stock,
+            duals.stock,
+        )
         return scan.reduced_costs(self.stack(), prices)
 
     def best_value(self, demand: CoverDemand, rps: Reals, presence: Reals) -> int:
         """The possible column that is worth most per USD at such (S,) prices; −1 where none is worth anything."""
         free = np.zeros(len(demand.stock))
-        prices = scan.ScanPrices(demand.rate, rps, presence, demand.most, demand.stock, free)
+        prices = scan.ScanPrices(
+            demand.rate, rps, presence, demand.most, demand.stock, free
+        )
         return scan.best_value(self.stack(), prices)
 
     def cheapest(self, costs: Reals, most: int, *, below: float = np.inf) -> list[int]:
         """Numbers of at most so many columns of least cost, and cost less than `below`, cheapest first."""
         numbers = np.flatnonzero(costs < below)
         if len(numbers) > most:
-            numbers = numbers[costs[numbers] <= np.partition(costs[numbers], most - 1)[most - 1]]
+            numbers = numbers[
+                costs[numbers] <= np.partition(costs[numbers], most - 1)[most - 1]
+            ]
         numbers = numbers[np.argsort(costs[numbers], kind="stable")][:most]
         found: list[int] = numbers.tolist()
         return found
@@ -107,7 +118,9 @@ class ColumnPool:
     def _grow(self, size: int) -> None:
         more = size - len(self._price)
         services = len(self._tables.rate)
-        self._service = np.pad(self._service, ((0, more), (0, 0)), constant_values=services)
+        self._service = np.pad(
+            self._service, ((0, more), (0, 0)), constant_values=services
+        )
         self._capacity = np.pad(self._capacity, ((0, more), (0, 0)))
         self._price = np.pad(self._price, (0, more))
         self._gpu_type = np.pad(self._gpu_type, (0, more))
@@ -123,11 +136,17 @@ class LossPool(ColumnPool):
     def pricing_duals(self, duals: Duals) -> Duals:
         """What is short pays beside what every rps is worth anyway."""
         own = self._duals
-        rps, presence, stock = own.rps + duals.rps, own.presence + duals.presence, own.stock + duals.stock
+        rps, presence, stock = (
+            own.rps + duals.rps,
+            own.presence + duals.presence,
+            own.stock + duals.stock,
+        )
         return replace(duals, rps=rps, presence=presence, stock=stock)
 
     def _price_of(self, column: Column) -> float:
         duals, service = self._duals, column.service
-        worth = float(duals.rps[service] @ column.capacity + duals.presence[service].sum())
+        worth = float(
+            duals.rps[service] @ column.capacity + duals.presence[service].sum()
+        )
         gpu_type = self._tables.modes[column.pattern.mode].gpu_type
         return max(0.0, column.price - float(duals.stock[gpu_type]) - worth) + _MIN_LOSS

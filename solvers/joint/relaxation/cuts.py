@@ -40,7 +40,9 @@ _BEFORE = np.maximum(0, np.arange(1, PARTS + 2) - np.arange(1, PARTS + 2)[:, Non
 
 def levels(capacity: Reals, rate: Reals) -> Numbers:
     """(n,) edges that replicas with (n,) capacities exceed, of services that want (n,) rates."""
-    exceeded: Numbers = (EDGES * rate[:, None] < capacity[:, None]).sum(axis=1).astype(np.int32)
+    exceeded: Numbers = (
+        (EDGES * rate[:, None] < capacity[:, None]).sum(axis=1).astype(np.int32)
+    )
     return exceeded
 
 
@@ -74,7 +76,10 @@ def separate(replicas: Reals) -> Reals | None:
     if not is_solved(program):
         return None
     potential = np.array(program.getSolution().col_value)[len(used) :]
-    if potential[-1] - potential[0] <= 0.5 or replicas @ steps(potential) >= 1.0 - _MIN_VIOLATION:
+    if (
+        potential[-1] - potential[0] <= 0.5
+        or replicas @ steps(potential) >= 1.0 - _MIN_VIOLATION
+    ):
         return None
     return potential
 
@@ -85,14 +90,28 @@ def _program(used: Numbers, replicas: Reals) -> highspy.Highs:
     left = _BEFORE[used]
     rows = np.arange(count * ends)
     columns = np.stack(
-        (np.repeat(np.arange(count), ends), count + left.ravel(), np.tile(count + 1 + np.arange(ends), count))
+        (
+            np.repeat(np.arange(count), ends),
+            count + left.ravel(),
+            np.tile(count + 1 + np.arange(ends), count),
+        )
     )
     program = make_program()
     zeros, ones = np.zeros(ends), np.ones(ends)
     low, high = np.append(zeros, 1.0), np.concatenate((zeros[:1], ones))
     none = np.zeros(0, np.int32), np.zeros(0)
-    program.addCols(count, replicas, np.zeros(count), np.ones(count), 0, np.zeros(count, np.int32), *none)
-    program.addCols(ends + 1, np.zeros(ends + 1), low, high, 0, np.zeros(ends + 1, np.int32), *none)
+    program.addCols(
+        count,
+        replicas,
+        np.zeros(count),
+        np.ones(count),
+        0,
+        np.zeros(count, np.int32),
+        *none,
+    )
+    program.addCols(
+        ends + 1, np.zeros(ends + 1), low, high, 0, np.zeros(ends + 1, np.int32), *none
+    )
     program.addRows(
         len(rows),
         np.zeros(len(rows)),

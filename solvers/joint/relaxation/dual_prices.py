@@ -22,7 +22,14 @@ from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.columns import Columns, single_patterns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode, patterns_of
-from solvers.joint.patterns.formulation import RAISE, RAISES, CoverDemand, cheapest_rps, make_demand, priced_problem
+from solvers.joint.patterns.formulation import (
+    RAISE,
+    RAISES,
+    CoverDemand,
+    cheapest_rps,
+    make_demand,
+    priced_problem,
+)
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.column_generation import Relaxation, generate
 from solvers.joint.relaxation.pricing import Pricer
@@ -63,7 +70,9 @@ class Relaxed:
     def as_plan(self) -> Plan:
         """Its patterns, one GPU of each: what a slightly different relaxation begins with."""
         counts = dict.fromkeys(self.relaxation.columns, 1)
-        return decode(self.problem, self.tables, self.columns, counts, policy="relaxation")
+        return decode(
+            self.problem, self.tables, self.columns, counts, policy="relaxation"
+        )
 
 
 def relax(
@@ -91,15 +100,29 @@ def relax(
     pricer = Pricer(tables, pool=pool)
     relaxation = generate(tables, demand, pricer, columns, start=begin, is_over=is_over)
     for _ in range(RAISES):
-        if problem.objective == "max_goodput" or is_over() or not _short(demand, relaxation).any():
+        if (
+            problem.objective == "max_goodput"
+            or is_over()
+            or not _short(demand, relaxation).any()
+        ):
             break
         # Until no money that can be saved outweighs what is short.
         demand = replace(demand, shortage_price=RAISE * demand.shortage_price)
-        relaxation = generate(tables, demand, pricer, columns, start=relaxation.columns, is_over=is_over)
-    return Relaxed(problem=problem, tables=tables, demand=demand, columns=columns, relaxation=relaxation)
+        relaxation = generate(
+            tables, demand, pricer, columns, start=relaxation.columns, is_over=is_over
+        )
+    return Relaxed(
+        problem=problem,
+        tables=tables,
+        demand=demand,
+        columns=columns,
+        relaxation=relaxation,
+    )
 
 
-def prices_of(problem: Problem, demand: CoverDemand, columns: Columns, relaxation: Relaxation) -> Prices:
+def prices_of(
+    problem: Problem, demand: CoverDemand, columns: Columns, relaxation: Relaxation
+) -> Prices:
     """The relaxation's prices. `demand`: the one that it was solved for, or one with other shortage prices."""
     duals, short = relaxation.solution.duals, _short(demand, relaxation)
     is_money = problem.objective == "min_cost" and not short.any()
@@ -115,40 +138,64 @@ def prices_of(problem: Problem, demand: CoverDemand, columns: Columns, relaxatio
                 per_replica=_clean(per_replica / scale),
             )
             for service, per_rps, share, per_replica in zip(
-                problem.services, duals.rps, _costly_share(demand, columns, relaxation), duals.presence, strict=True
+                problem.services,
+                duals.rps,
+                _costly_share(demand, columns, relaxation),
+                duals.presence,
+                strict=True,
             )
         ),
         gpu_types=tuple(
             GpuTypePrice(gpu_type=gpu_type.name, per_gpu=_clean(-value / scale))
             for gpu_type, value in zip(problem.gpu_types, duals.stock, strict=True)
         ),
-        short=tuple(service.name for service, is_one in zip(problem.services, short, strict=True) if is_one),
+        short=tuple(
+            service.name
+            for service, is_one in zip(problem.services, short, strict=True)
+            if is_one
+        ),
         relaxation_usd_per_hour=relaxation.solution.objective if is_money else None,
         is_exact=relaxation.is_exact,
     )
 
 
-def _costly_share(demand: CoverDemand, columns: Columns, relaxation: Relaxation) -> Reals:
+def _costly_share(
+    demand: CoverDemand, columns: Columns, relaxation: Relaxation
+) -> Reals:
     """(S,) the part of each service's rate that is not carried by patterns with room for more."""
     roomy = np.zeros(len(demand.rate))
-    for number, count in zip(relaxation.columns, relaxation.solution.counts, strict=True):
+    for number, count in zip(
+        relaxation.columns, relaxation.solution.counts, strict=True
+    ):
         if count > 0.0:
             column = columns[number]
-            roomy[column.service] += count * (column.capacity >= demand.rate[column.service])
+            roomy[column.service] += count * (
+                column.capacity >= demand.rate[column.service]
+            )
     return np.clip(1.0 - roomy, 0.0, 1.0)
 
 
-def _usd_per_weight(problem: Problem, demand: CoverDemand, relaxation: Relaxation) -> float:
+def _usd_per_weight(
+    problem: Problem, demand: CoverDemand, relaxation: Relaxation
+) -> float:
     """The w of the module's docstring, read off what is short; the demand's own where nothing is."""
     priority = np.array([service.priority for service in problem.services])
     short = _short(demand, relaxation)
-    paid = relaxation.solution.duals.rps[short] if short.any() else demand.shortage_price[demand.rate > 0.0]
+    paid = (
+        relaxation.solution.duals.rps[short]
+        if short.any()
+        else demand.shortage_price[demand.rate > 0.0]
+    )
     weight = priority[short] if short.any() else priority[demand.rate > 0.0]
     return float((paid / weight).max(initial=0.0)) or 1.0
 
 
-def _short(demand: CoverDemand, relaxation: Relaxation) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    short: np.ndarray[tuple[int], np.dtype[np.bool_]] = relaxation.solution.shortage_rps > _NOTHING * demand.rate
+def _short(
+    demand: CoverDemand, relaxation: Relaxation
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    short: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+        relaxation.solution.shortage_rps > _NOTHING * demand.rate
+    )
     return short
 
 

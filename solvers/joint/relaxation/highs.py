@@ -32,21 +32,33 @@ def solve_program(program: highspy.Highs, name: str) -> None:
         # A basis that many changes of rows and columns left behind may be singular: begin without one.
         program.clearSolver()
         if not is_solved(program):
-            raise RuntimeError(f"HiGHS ended the {name} with {program.getModelStatus().name}")
+            raise RuntimeError(
+                f"HiGHS ended the {name} with {program.getModelStatus().name}"
+            )
 
 
 def is_solved(program: highspy.Highs) -> bool:
     """Run HiGHS; whether it found the optimum. After an error the status is that of the run before."""
     status = program.run()
-    return bool(status != highspy.HighsStatus.kError and program.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+    return bool(
+        status != highspy.HighsStatus.kError
+        and program.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    )
 
 
-def solve_whole(program: highspy.Highs, places: Numbers, nodes: int, is_over: Callable[[], bool] | None = None) -> bool:
+def solve_whole(
+    program: highspy.Highs,
+    places: Numbers,
+    nodes: int,
+    is_over: Callable[[], bool] | None = None,
+) -> bool:
     """Look for whole numbers at these columns in at most so many nodes; whether any were found. They stay whole.
 
     A node may take a second: where `is_over` is given, it is asked all along.
     """
-    program.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kInteger] * len(places))
+    program.changeColsIntegrality(
+        len(places), places, [highspy.HighsVarType.kInteger] * len(places)
+    )
     program.setOptionValue("mip_max_nodes", nodes)
     if is_over is None:
         return is_feasible(program)
@@ -66,4 +78,7 @@ def is_feasible(program: highspy.Highs) -> bool:
     """Run HiGHS; whether it found any solution, the best one or not."""
     status = program.run()
     found = program.getInfo().primal_solution_status
-    return bool(status != highspy.HighsStatus.kError and found == highspy.SolutionStatus.kSolutionStatusFeasible)
+    return bool(
+        status != highspy.HighsStatus.kError
+        and found == highspy.SolutionStatus.kSolutionStatusFeasible
+    )

@@ -97,14 +97,23 @@ class Master:
     """One linear program that grows by columns and starts each solve from the last basis."""
 
     def __init__(
-        self, tables: Tables, demand: CoverDemand, *, limit_price: float = 0.0, has_cuts: bool = False
+        self,
+        tables: Tables,
+        demand: CoverDemand,
+        *,
+        limit_price: float = 0.0,
+        has_cuts: bool = False,
     ) -> None:
         """`limit_price`: USD per hour of a GPU by which a limit falls short. Cuts: for plans that serve everything."""
         self.tables, self.demand, self._limit_price = tables, demand, limit_price
         self._services = len(demand.rate)
         self._columns: list[Column] = []
         self._places: list[int] = []
-        self._cuts = {int(one): _Cuts() for one in np.flatnonzero(demand.rate > 0.0)} if has_cuts else {}
+        self._cuts = (
+            {int(one): _Cuts() for one in np.flatnonzero(demand.rate > 0.0)}
+            if has_cuts
+            else {}
+        )
         self._limit_rows: dict[BranchingRow, int] = {}
         self._fillers: list[int] = []
         self._idle: list[int] = []
@@ -114,8 +123,18 @@ class Master:
         for low, high in self._row_limits():
             self._highs.addRow(low, high, 0, *empty)
         for service in range(self._services):
-            for row, price in ((service, demand.shortage_price), (self._services + service, demand.missing_price)):
-                self._highs.addCol(price[service], 0.0, INFINITE, 1, np.array([row], np.int32), np.ones(1))
+            for row, price in (
+                (service, demand.shortage_price),
+                (self._services + service, demand.missing_price),
+            ):
+                self._highs.addCol(
+                    price[service],
+                    0.0,
+                    INFINITE,
+                    1,
+                    np.array([row], np.int32),
+                    np.ones(1),
+                )
         self._free_row = self._add_free() if demand.free_shortage > 0.0 else None
         self._watt_row = self._add_watts() if np.isfinite(demand.watts) else None
         for service in self._cuts:
@@ -128,11 +147,22 @@ class Master:
         if not new:
             return
         entries = [self._entries(column) for column in new]
-        starts = np.cumsum([0, *(len(rows) for rows, _ in entries)])[:-1].astype(np.int32)
+        starts = np.cumsum([0, *(len(rows) for rows, _ in entries)])[:-1].astype(
+            np.int32
+        )
         rows = np.concatenate([rows for rows, _ in entries])
         values = np.concatenate([values for _, values in entries])
         prices, zeros = np.array([column.price for column in new]), np.zeros(len(new))
-        self._highs.addCols(len(new), prices, zeros, np.full(len(new), INFINITE), len(rows), starts, rows, values)
+        self._highs.addCols(
+            len(new),
+            prices,
+            zeros,
+            np.full(len(new), INFINITE),
+            len(rows),
+            starts,
+            rows,
+            values,
+        )
         places = range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
         for place, column in zip(places, new, strict=True):
             for service, level in self._cut_levels(column):
@@ -165,7 +195,9 @@ class Master:
             if solution.cuts_missing[service] > _NOTHING:
                 continue
             weights = np.array([counts[place] for place in own.places])
-            replicas = np.bincount(np.array(own.levels, np.int64), weights, cuts.PARTS + 1).astype(np.float64)
+            replicas = np.bincount(
+                np.array(own.levels, np.int64), weights, cuts.PARTS + 1
+            ).astype(np.float64)
             potential = cuts.separate(replicas)
             if potential is not None:
                 self._add_cut(service, cuts.steps(potential))
@@ -180,8 +212,14 @@ class Master:
     def solve_whole(self, is_over: Callable[[], bool] | None = None) -> Solution | None:
         """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
         places = np.array(self._places, np.int32)
-        solution = self._solution() if solve_whole(self._highs, places, _WHOLE_NODES, is_over) else None
-        self._highs.changeColsIntegrality(len(places), places, [highspy.HighsVarType.kContinuous] * len(places))
+        solution = (
+            self._solution()
+            if solve_whole(self._highs, places, _WHOLE_NODES, is_over)
+            else None
+        )
+        self._highs.changeColsIntegrality(
+            len(places), places, [highspy.HighsVarType.kContinuous] * len(places)
+        )
         return solution
 
     def _solution(self) -> Solution:
@@ -205,50 +243,88 @@ class Master:
         """(rows, values) of a column, in the order of the rows."""
         rate, services = self.demand.rate, self._services
         stock_row = 3 * services + self.tables.modes[column.pattern.mode].gpu_type
-        limited = [at for row, at in self._limit_rows.items() if row.counts(column.pattern)]
+        limited = [
+            at for row, at in self._limit_rows.items() if row.counts(column.pattern)
+        ]
         others = np.array([stock_row, *limited])
         watt_rows, watts = (
-            self._watts_of(power_w(self.tables, column.pattern)) if self._watt_row is not None else _NO_ENTRY
+            self._watts_of(power_w(self.tables, column.pattern))
+            if self._watt_row is not None
+            else _NO_ENTRY
         )
         in_cuts = [
-            (row, steps[level]) for one, level in self._cut_levels(column) for row, steps in self._cuts[one].rows
+            (row, steps[level])
+            for one, level in self._cut_levels(column)
+            for row, steps in self._cuts[one].rows
         ]
-        cut_rows, cut_values = np.array([row for row, _ in in_cuts]), np.array([value for _, value in in_cuts])
-        index = [column.service, services + column.service, 2 * services + column.service, others, cut_rows, watt_rows]
+        cut_rows, cut_values = (
+            np.array([row for row, _ in in_cuts]),
+            np.array([value for _, value in in_cuts]),
+        )
+        index = [
+            column.service,
+            services + column.service,
+            2 * services + column.service,
+            others,
+            cut_rows,
+            watt_rows,
+        ]
         served = np.minimum(column.capacity, rate[column.service])
         ones = np.ones(2 * len(served) + 1 + len(limited))
-        return np.concatenate(index).astype(np.int32), np.concatenate((served, ones, cut_values, watts))
+        return np.concatenate(index).astype(np.int32), np.concatenate(
+            (served, ones, cut_values, watts)
+        )
 
     def _cut_levels(self, column: Column) -> list[tuple[int, int]]:
         """(service, edges that it exceeds) of the replicas that cuts may count."""
         if not self._cuts:
             return []
-        exceeded = cuts.levels(column.capacity, self.demand.rate[column.service]).tolist()
+        exceeded = cuts.levels(
+            column.capacity, self.demand.rate[column.service]
+        ).tolist()
         pairs = zip(column.service.tolist(), exceeded, column.capacity, strict=True)
-        return [(service, level) for service, level, capacity in pairs if service in self._cuts and capacity > 0.0]
+        return [
+            (service, level)
+            for service, level, capacity in pairs
+            if service in self._cuts and capacity > 0.0
+        ]
 
     def _add_cut(self, service: int, steps: Reals) -> None:
         own, at = self._cuts[service], self._highs.getNumRow()
         values = steps[own.levels] if own.levels else np.zeros(0)
-        self._highs.addRow(1.0, INFINITE, len(values), np.array(own.places, np.int32), values)
+        self._highs.addRow(
+            1.0, INFINITE, len(values), np.array(own.places, np.int32), values
+        )
         own.rows.append((at, steps))
         own.fillers.append(self._highs.getNumCol())
         price = self.demand.shortage_price[service] * self.demand.rate[service]
-        self._highs.addCol(price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
+        self._highs.addCol(
+            price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1)
+        )
 
     def _add_free(self) -> int:
         """Let only what is short beyond the free shortage cost; the row."""
         demand, row = self.demand, int(self._highs.getNumRow())
         places = 2 * np.arange(self._services, dtype=np.int32)
-        self._highs.addRow(-INFINITE, demand.free_shortage, len(places), places, demand.shortage_price)
+        self._highs.addRow(
+            -INFINITE, demand.free_shortage, len(places), places, demand.shortage_price
+        )
         self._highs.changeColsCost(len(places), places, np.zeros(len(places)))
-        self._highs.addCol(1.0, 0.0, INFINITE, 1, np.array([row], np.int32), -np.ones(1))
+        self._highs.addCol(
+            1.0, 0.0, INFINITE, 1, np.array([row], np.int32), -np.ones(1)
+        )
         return row
 
     def _add_watts(self) -> int:
         """Let all GPUs together draw no more than the budget, in kW for the sake of the numbers; the row."""
         row = int(self._highs.getNumRow())
-        self._highs.addRow(-INFINITE, self.demand.watts / _W_PER_KW, 0, np.zeros(0, np.int32), np.zeros(0))
+        self._highs.addRow(
+            -INFINITE,
+            self.demand.watts / _W_PER_KW,
+            0,
+            np.zeros(0, np.int32),
+            np.zeros(0),
+        )
         return row
 
     def _watts_of(self, watts: float) -> tuple[Numbers, Reals]:
@@ -259,21 +335,41 @@ class Master:
         """One column per mode that serves nothing: pricing takes no pattern for worth less than nothing either."""
         for mode in self.tables.modes:
             self._idle.append(self._highs.getNumCol())
-            idle_w = float(self.tables.idle_w[mode.gpu_type]) if self._watt_row is not None else 0.0
-            watt_rows, watts = self._watts_of(idle_w) if self._watt_row is not None else _NO_ENTRY
-            rows = np.append(np.array([3 * self._services + mode.gpu_type], np.int32), watt_rows)
-            self._highs.addCol(mode.price, 0.0, INFINITE, len(rows), rows, np.append(np.ones(1), watts))
+            idle_w = (
+                float(self.tables.idle_w[mode.gpu_type])
+                if self._watt_row is not None
+                else 0.0
+            )
+            watt_rows, watts = (
+                self._watts_of(idle_w) if self._watt_row is not None else _NO_ENTRY
+            )
+            rows = np.append(
+                np.array([3 * self._services + mode.gpu_type], np.int32), watt_rows
+            )
+            self._highs.addCol(
+                mode.price, 0.0, INFINITE, len(rows), rows, np.append(np.ones(1), watts)
+            )
 
     def _add_row(self, row: BranchingRow) -> None:
         at = self._limit_rows[row] = self._highs.getNumRow()
         inside = [
-            place for place, column in zip(self._places, self._columns, strict=True) if row.counts(column.pattern)
+            place
+            for place, column in zip(self._places, self._columns, strict=True)
+            if row.counts(column.pattern)
         ]
         if not row.ranges:
             inside += [self._idle[mode] for mode in row.modes]
-        self._highs.addRow(-INFINITE, INFINITE, len(inside), np.array(inside, np.int32), np.ones(len(inside)))
+        self._highs.addRow(
+            -INFINITE,
+            INFINITE,
+            len(inside),
+            np.array(inside, np.int32),
+            np.ones(len(inside)),
+        )
         self._fillers.append(self._highs.getNumCol())
-        self._highs.addCol(self._limit_price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1))
+        self._highs.addCol(
+            self._limit_price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1)
+        )
 
     def _row_limits(self) -> Iterable[tuple[float, float]]:
         demand = self.demand
@@ -289,14 +385,30 @@ class Master:
         limited = np.isfinite(demand.most)
         stairs, cuts_value = self._cut_duals(prices)
         # Without the rounding by which a request would be worth more than its shortage costs.
-        free = 0.0 if self._free_row is None else float(np.clip(prices[self._free_row], -1.0, 0.0))
-        watt_price = max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW if self._watt_row is not None else 0.0
-        dearest = demand.shortage_price if self._free_row is None else -free * demand.shortage_price
+        free = (
+            0.0
+            if self._free_row is None
+            else float(np.clip(prices[self._free_row], -1.0, 0.0))
+        )
+        watt_price = (
+            max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
+            if self._watt_row is not None
+            else 0.0
+        )
+        dearest = (
+            demand.shortage_price
+            if self._free_row is None
+            else -free * demand.shortage_price
+        )
         return Duals(
             rps=np.clip(prices[:services], 0.0, dearest),
             presence=least + most,
-            stock=np.minimum(prices[3 * services : 3 * services + len(demand.stock)], 0.0),
-            replicas_value=float(least @ demand.fewest + most[limited] @ demand.most[limited]),
+            stock=np.minimum(
+                prices[3 * services : 3 * services + len(demand.stock)], 0.0
+            ),
+            replicas_value=float(
+                least @ demand.fewest + most[limited] @ demand.most[limited]
+            ),
             stairs=stairs,
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
@@ -318,7 +430,10 @@ class Master:
 
     def _cut_duals(self, prices: Reals) -> tuple[Reals, float]:
         """The stairs of all services, and Σ σ."""
-        stairs, value = np.zeros((self._services, cuts.PARTS + 1) if self._cuts else (0, 0)), 0.0
+        stairs, value = (
+            np.zeros((self._services, cuts.PARTS + 1) if self._cuts else (0, 0)),
+            0.0,
+        )
         for service, own in self._cuts.items():
             for at, steps in own.rows:
                 price = max(float(prices[at]), 0.0)

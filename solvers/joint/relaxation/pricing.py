@@ -49,7 +49,9 @@ class Pricer:
         # Made when they are needed first: not every problem comes to be priced.
         self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
 
-    def on(self, pool: Executor | None, *, is_late: Callable[[], bool] = never) -> "Pricer":
+    def on(
+        self, pool: Executor | None, *, is_late: Callable[[], bool] = never
+    ) -> "Pricer":
         """The same cells, priced on the threads of an executor.
 
         As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.
@@ -64,7 +66,12 @@ class Pricer:
         return self._pool
 
     def price(
-        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort, *, watt_price: float = 0.0
+        self,
+        worth: Sequence[Worth],
+        thresholds: Sequence[float],
+        effort: Effort,
+        *,
+        watt_price: float = 0.0,
     ) -> list[Priced]:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
 
@@ -72,9 +79,17 @@ class Pricer:
         Raises ValueError for an effort with more than MAX_HALVINGS.
         """
         if effort.halvings > MAX_HALVINGS:
-            raise ValueError(f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}")
+            raise ValueError(
+                f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}"
+            )
         tasks = [
-            PricingTask(_at_watt_price(mode, watt_price), self._tables.law, worth[number], thresholds[number], effort)
+            PricingTask(
+                _at_watt_price(mode, watt_price),
+                self._tables.law,
+                worth[number],
+                thresholds[number],
+                effort,
+            )
             for number, mode in enumerate(self._tables.modes)
         ]
         run = map if self._pool is None else self._pool.map
@@ -91,7 +106,11 @@ class Pricer:
             else:
                 cells = SliceCells(task.mode, task.law, slicing)
             self._cells[number] = cells
-        return cells.price(number, task) if isinstance(cells, SliceCells) else cells.price(number, task, self._is_late)
+        return (
+            cells.price(number, task)
+            if isinstance(cells, SliceCells)
+            else cells.price(number, task, self._is_late)
+        )
 
 
 class _ModeCells:
@@ -103,22 +122,43 @@ class _ModeCells:
         self._multipliers = np.zeros((*self._capacities.shape[:2], 3))
         self._scratch = make_scratch(mode, services)
 
-    def price(self, number: int, task: PricingTask, is_late: Callable[[], bool]) -> Priced:
+    def price(
+        self, number: int, task: PricingTask, is_late: Callable[[], bool]
+    ) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
         most = task.mode.max_replicas
-        found = PricedPatterns(np.zeros((slots, most), np.int32), np.zeros(slots, np.int32), np.zeros(slots))
-        bound, cells = 0.0, PricingCells(self._edges, self._capacities, self._multipliers)
+        found = PricedPatterns(
+            np.zeros((slots, most), np.int32),
+            np.zeros(slots, np.int32),
+            np.zeros(slots),
+        )
+        bound, cells = (
+            0.0,
+            PricingCells(self._edges, self._capacities, self._multipliers),
+        )
         # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
-        stride = slots if len(task.mode.service) * max(1, task.effort.nodes) < _LONG else ROOT_CELLS
+        stride = (
+            slots
+            if len(task.mode.service) * max(1, task.effort.nodes) < _LONG
+            else ROOT_CELLS
+        )
         for first in range(0, slots, stride):
             if is_late():
                 bound = np.inf
                 break
-            bound = max(bound, price_mode(task, cells, self._scratch, found, first, first + stride))
-        best_first = sorted(np.flatnonzero(found.size), key=lambda slot: -found.worth[slot])
+            bound = max(
+                bound,
+                price_mode(task, cells, self._scratch, found, first, first + stride),
+            )
+        best_first = sorted(
+            np.flatnonzero(found.size), key=lambda slot: -found.worth[slot]
+        )
         patterns = dict.fromkeys(
-            Pattern(number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))) for slot in best_first
+            Pattern(
+                number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))
+            )
+            for slot in best_first
         )
         return Priced(bound=bound, patterns=tuple(patterns))
 
@@ -152,7 +192,9 @@ def _edges(mode: GpuMode) -> Reals:
     edges[:, 1:] = -1.0
     for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
-            edges[replicas] = np.linspace(least[replicas], most[replicas], ROOT_CELLS + 1)
+            edges[replicas] = np.linspace(
+                least[replicas], most[replicas], ROOT_CELLS + 1
+            )
     return edges
 
 
@@ -163,7 +205,9 @@ def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
     np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
     lightest.sort()
     least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
-    least = np.pad(least, (0, mode.max_replicas + 1 - len(least)), constant_values=np.inf)
+    least = np.pad(
+        least, (0, mode.max_replicas + 1 - len(least)), constant_values=np.inf
+    )
     return least, max_pressure(mode)
 
 
@@ -173,10 +217,17 @@ class NarrowPricer(Pricer):
     Its cells are narrower too, since they range over the pressure that just these services can have.
     """
 
-    def __init__(self, tables: Tables, services: Numbers, *, like: Pricer | None = None) -> None:
+    def __init__(
+        self, tables: Tables, services: Numbers, *, like: Pricer | None = None
+    ) -> None:
         """`like`: on its threads, and late when it is late."""
-        self._kept = [np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes]
-        modes = tuple(take(mode, kept) for mode, kept in zip(tables.modes, self._kept, strict=True))
+        self._kept = [
+            np.flatnonzero(np.isin(mode.service, services)) for mode in tables.modes
+        ]
+        modes = tuple(
+            take(mode, kept)
+            for mode, kept in zip(tables.modes, self._kept, strict=True)
+        )
         slicing = tuple(
             None if one is None else one._replace(profile=one.profile[kept])
             for one, kept in zip(tables.slicing, self._kept, strict=False)
@@ -186,16 +237,31 @@ class NarrowPricer(Pricer):
             self._pool, self._is_late = like._pool, like._is_late
 
     def price(
-        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort, *, watt_price: float = 0.0
+        self,
+        worth: Sequence[Worth],
+        thresholds: Sequence[float],
+        effort: Effort,
+        *,
+        watt_price: float = 0.0,
     ) -> list[Priced]:
         """As Pricer.price, with worths of the whole tables."""
-        own = [one._replace(bonus=one.bonus[kept]) for one, kept in zip(worth, self._kept, strict=True)]
+        own = [
+            one._replace(bonus=one.bonus[kept])
+            for one, kept in zip(worth, self._kept, strict=True)
+        ]
         priced = super().price(own, thresholds, effort, watt_price=watt_price)
         return [
-            Priced(bound=entry.bound, patterns=tuple(_renumbered(pattern, kept) for pattern in entry.patterns))
+            Priced(
+                bound=entry.bound,
+                patterns=tuple(
+                    _renumbered(pattern, kept) for pattern in entry.patterns
+                ),
+            )
             for entry, kept in zip(priced, self._kept, strict=True)
         ]
 
 
-def _renumbered(pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pattern:
+def _renumbered(
+    pattern: Pattern, kept: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> Pattern:
     return Pattern(mode=pattern.mode, items=tuple(kept[list(pattern.items)].tolist()))

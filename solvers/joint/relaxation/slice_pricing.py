@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from solvers.joint.kernels.slices import Choices, fill, min_charge, search_slices, slice_values, trace
+from solvers.joint.kernels.slices import (
+    Choices,
+    fill,
+    min_charge,
+    search_slices,
+    slice_values,
+    trace,
+)
 from solvers.joint.kernels.types import GpuMode, Law, PricingTask, Reals
 from solvers.joint.patterns.columns import Pattern, Priced, alone
 from solvers.joint.patterns.slice_layouts import Slicing
@@ -34,15 +41,23 @@ class SliceCells:
         found = [(worth, items[:size].copy())] if worth > goal else []
         for multiset in np.argsort(-program.table[-1])[:_MAX_PATTERNS]:
             size = trace(choices, program, int(multiset), items)
-            if program.table[-1, multiset] > -np.inf and choices.watts[items[:size]].sum() <= choices.room_w:
+            if (
+                program.table[-1, multiset] > -np.inf
+                and choices.watts[items[:size]].sum() <= choices.room_w
+            ):
                 worth = float(choices.value[items[:size]].sum())
                 if worth > goal:
                     found.append((worth, items[:size].copy()))
         found.sort(key=lambda entry: -entry[0])
-        patterns = (Pattern(number, tuple(np.sort(kept[chosen]).tolist())) for _, chosen in found)
+        patterns = (
+            Pattern(number, tuple(np.sort(kept[chosen]).tolist()))
+            for _, chosen in found
+        )
         return Priced(bound=bound, patterns=tuple(dict.fromkeys(patterns)))
 
-    def _kept(self, mode: GpuMode, value: Reals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _kept(
+        self, mode: GpuMode, value: Reals
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Candidates that are worth something, without those that another of service and profile beats in watts too."""
         order = np.lexsort((-value, mode.power, self._slicing.profile, mode.service))
         order = order[value[order] > 0.0]
@@ -55,7 +70,12 @@ class SliceCells:
                 kept.append(item)
         return np.array(kept, dtype=np.int64)
 
-    def _choices(self, mode: GpuMode, value: Reals, kept: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Choices:
+    def _choices(
+        self,
+        mode: GpuMode,
+        value: Reals,
+        kept: np.ndarray[tuple[int], np.dtype[np.int64]],
+    ) -> Choices:
         starts = np.flatnonzero(np.diff(mode.service[kept], prepend=-1))
         return Choices(
             first=np.append(starts, len(kept)).astype(np.int32),

@@ -74,18 +74,45 @@ def change(
     is_near = not may_rearrange and bool(is_short.sum() <= _few(demand))
     changed = None
     if is_short.any() or may_rearrange:
-        price = _start_price(problem, tools, allowed) if start_usd_per_hour is None else start_usd_per_hour
-        task = _Task(warm, tools, demand, MovePrices(start=price, neighbours=_NEIGHBOURS * price), is_over, is_late)
+        price = (
+            _start_price(problem, tools, allowed)
+            if start_usd_per_hour is None
+            else start_usd_per_hour
+        )
+        task = _Task(
+            warm,
+            tools,
+            demand,
+            MovePrices(start=price, neighbours=_NEIGHBOURS * price),
+            is_over,
+            is_late,
+        )
         cheap = warm.cheapest(rest) if is_near else _cheapest(problem, task)
-        changed = _changed(problem, task, allowed, _near(tools, rest, allowed) if is_near else allowed, cheap)
+        changed = _changed(
+            problem,
+            task,
+            allowed,
+            _near(tools, rest, allowed) if is_near else allowed,
+            cheap,
+        )
     # Why a plan falls short takes long to say: not of one that the other makes good.
-    is_mended = changed is not None and _short_cost(tools, demand, changed) < _short_cost(tools, demand, kept)
+    is_mended = changed is not None and _short_cost(
+        tools, demand, changed
+    ) < _short_cost(tools, demand, kept)
     plans = [
-        decode(problem, tools.tables, tools.columns, counts, policy=_NAME) if counts is not None else None
+        decode(problem, tools.tables, tools.columns, counts, policy=_NAME)
+        if counts is not None
+        else None
         for counts in (None if is_mended else kept, changed)
     ]
-    gpus = sum(gpu.count for gpu in problem.current.gpus) if problem.current is not None else 0
-    return Changed(kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus)
+    gpus = (
+        sum(gpu.count for gpu in problem.current.gpus)
+        if problem.current is not None
+        else 0
+    )
+    return Changed(
+        kept=plans[0], changed=plans[1], is_whole=sum(running.values()) == gpus
+    )
 
 
 class _Task(NamedTuple):
@@ -100,20 +127,30 @@ class _Task(NamedTuple):
 
 
 def _changed(
-    problem: Problem, task: _Task, allowed: Mapping[int, int], keeps: Mapping[int, int], cheap: Sequence[int]
+    problem: Problem,
+    task: _Task,
+    allowed: Mapping[int, int],
+    keeps: Mapping[int, int],
+    cheap: Sequence[int],
 ) -> dict[int, int]:
     """The GPUs by column, where those of `keeps` may be given up.
 
     cheap: the columns to look at, the cheapest first; none where all are.
     """
     warm, tools = task.warm, task.tools
-    numbers = list(dict.fromkeys([*allowed, *cheap, *warm.singles] if cheap else range(len(tools.columns))))
+    numbers = list(
+        dict.fromkeys(
+            [*allowed, *cheap, *warm.singles] if cheap else range(len(tools.columns))
+        )
+    )
     place = {number: at for at, number in enumerate(numbers)}
     warm.column_kinds.of(tools.columns)
     columns = tools.columns.taken(numbers)
     small = tools._replace(columns=columns, pool=tools.pool.taken(columns, numbers))
     running = warm.candidates.running(problem.current)
-    moves = MoveMaster(small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices)
+    moves = MoveMaster(
+        small, warm.candidates, warm.column_kinds.taken(numbers), running, task.prices
+    )
     fixed = Counter(allowed) - Counter(keeps)
     wish = ReplanRequest(
         demand=task.demand,
@@ -124,7 +161,10 @@ def _changed(
     found = replan(moves, wish, is_over=task.is_over, is_late=task.is_late)
     tools.columns.add(columns[number].pattern for number in found)
     tools.pool.sync()
-    return {tools.columns.number(columns[number].pattern): count for number, count in found.items()}
+    return {
+        tools.columns.number(columns[number].pattern): count
+        for number, count in found.items()
+    }
 
 
 def _cheapest(problem: Problem, task: _Task) -> list[int]:
@@ -135,12 +175,18 @@ def _cheapest(problem: Problem, task: _Task) -> list[int]:
     running = warm.candidates.running(problem.current)
     is_started = positions(running, warm.column_kinds.of(tools.columns)) == NO_KIND
     starts = (is_started & (tools.pool.service < len(tools.tables.rate))).sum(axis=1)
-    costs = tools.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
+    costs = (
+        tools.pool.reduced_costs(task.demand, warm.duals) + task.prices.start * starts
+    )
     return tools.pool.cheapest(costs, _COLUMNS)
 
 
-def _short_cost(tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]) -> float:
-    return shortage_cost(demand, state_plan(tools.tables, tools.columns, demand, counts))
+def _short_cost(
+    tools: SearchContext, demand: CoverDemand, counts: Mapping[int, int]
+) -> float:
+    return shortage_cost(
+        demand, state_plan(tools.tables, tools.columns, demand, counts)
+    )
 
 
 def _few(demand: CoverDemand) -> float:
@@ -149,17 +195,25 @@ def _few(demand: CoverDemand) -> float:
 
 def _dear(demand: CoverDemand) -> CoverDemand:
     # Whoever asks sees to a power budget: moves know none.
-    return replace(demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf)
+    return replace(
+        demand, shortage_price=_SHORTAGE * demand.shortage_price, watts=np.inf
+    )
 
 
-def _start_price(problem: Problem, tools: SearchContext, allowed: Mapping[int, int]) -> float:
+def _start_price(
+    problem: Problem, tools: SearchContext, allowed: Mapping[int, int]
+) -> float:
     """What keeps starts few."""
     taken = carried(tools.tables, tools.columns, allowed)
     replicas = max(1.0, float(taken.replicas.sum()))
-    return max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas)
+    return max(
+        problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * taken.cost / replicas
+    )
 
 
-def _near(tools: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]) -> Counter[int]:
+def _near(
+    tools: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]
+) -> Counter[int]:
     """A few running GPUs that may change for the sake of the services that are short: those that run them, the ones
     with the fewest SM steps in use first, one of each pattern before a second.
     """
@@ -174,18 +228,23 @@ def _near(tools: SearchContext, rest: CoverDemand, allowed: Mapping[int, int]) -
     return near
 
 
-def _allowed(tools: SearchContext, demand: CoverDemand, running: Mapping[int, int]) -> dict[int, int]:
+def _allowed(
+    tools: SearchContext, demand: CoverDemand, running: Mapping[int, int]
+) -> dict[int, int]:
     """Less GPUs beyond the stock or a service's most replicas, those of the fewest replicas before others."""
     counts = Counter(running)
     taken = carried(tools.tables, tools.columns, counts)
     gpus, replicas = taken.gpus.copy(), taken.replicas.copy()
     if (gpus <= demand.stock).all() and (replicas <= demand.most).all():
         return dict(counts)
-    for number in sorted(counts, key=lambda one: (len(tools.columns[one].service), one)):
+    for number in sorted(
+        counts, key=lambda one: (len(tools.columns[one].service), one)
+    ):
         service = tools.columns[number].service
         gpu_type = tools.tables.modes[tools.columns[number].pattern.mode].gpu_type
         while counts[number] > 0 and (
-            gpus[gpu_type] > demand.stock[gpu_type] or (replicas[service] > demand.most[service]).any()
+            gpus[gpu_type] > demand.stock[gpu_type]
+            or (replicas[service] > demand.most[service]).any()
         ):
             counts[number] -= 1
             gpus[gpu_type] -= 1

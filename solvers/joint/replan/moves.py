@@ -31,8 +31,20 @@ from solvers.joint.kernels.types import Effort, Reals, Worth
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Priced
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.patterns.running import NO_KIND, Candidates, ColumnKinds, Running, positions
-from solvers.joint.relaxation.highs import INFINITE, PRIMAL_SIMPLEX, make_program, solve_program, solve_whole
+from solvers.joint.patterns.running import (
+    NO_KIND,
+    Candidates,
+    ColumnKinds,
+    Running,
+    positions,
+)
+from solvers.joint.relaxation.highs import (
+    INFINITE,
+    PRIMAL_SIMPLEX,
+    make_program,
+    solve_program,
+    solve_whole,
+)
 
 _MIN_THRESHOLD = 1e-9
 """Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
@@ -64,7 +76,9 @@ class MoveMaster:
         prices: MovePrices,
     ):
         self.tools, self.running, self.prices = tools, running, prices
-        self.candidate_kinds = tuple(positions(running, kinds) for kinds in candidates.kinds)
+        self.candidate_kinds = tuple(
+            positions(running, kinds) for kinds in candidates.kinds
+        )
         """By mode (C,) position of each candidate's kind among those that run; NO_KIND for the others."""
         self._column_kinds = column_kinds
         self.kinds = positions(running, column_kinds.of(tools.columns))
@@ -75,20 +89,35 @@ class MoveMaster:
     def value(self, demand: CoverDemand, counts: Mapping[int, int]) -> float:
         """USD per hour of GPUs by column with the starts that they take and what they leave short."""
         taken = carried(self.tools.tables, self.tools.columns, counts)
-        short, missing = np.maximum(demand.rate - taken.rps, 0.0), np.maximum(demand.fewest - taken.replicas, 0.0)
-        starts = np.maximum(self.used(counts) - np.append(self.running.counts, 0.0), 0.0).sum()
+        short, missing = (
+            np.maximum(demand.rate - taken.rps, 0.0),
+            np.maximum(demand.fewest - taken.replicas, 0.0),
+        )
+        starts = np.maximum(
+            self.used(counts) - np.append(self.running.counts, 0.0), 0.0
+        ).sum()
         return float(
-            taken.cost + self.prices.start * starts + short @ demand.shortage_price + missing @ demand.missing_price
+            taken.cost
+            + self.prices.start * starts
+            + short @ demand.shortage_price
+            + missing @ demand.missing_price
         )
 
     def used(self, counts: Mapping[int, int]) -> Reals:
         """(K + 1,) replicas of each kind that runs, and of all others at the end."""
         numbers = list(counts)
         kinds = self.kinds[np.array(numbers, np.int64)]
-        is_there = self.tools.pool.service[np.array(numbers, np.int64)] < len(self.tools.tables.rate)
-        each = np.broadcast_to(np.array([float(counts[number]) for number in numbers])[:, None], kinds.shape)
+        is_there = self.tools.pool.service[np.array(numbers, np.int64)] < len(
+            self.tools.tables.rate
+        )
+        each = np.broadcast_to(
+            np.array([float(counts[number]) for number in numbers])[:, None],
+            kinds.shape,
+        )
         used: Reals = np.zeros(len(self.running.kinds) + 1)
-        np.add.at(used, kinds[is_there], each[is_there])  # NO_KIND, which is -1, is the last.
+        np.add.at(
+            used, kinds[is_there], each[is_there]
+        )  # NO_KIND, which is -1, is the last.
         return used
 
     def sync(self) -> None:
@@ -96,14 +125,20 @@ class MoveMaster:
         known = len(self.kinds)
         self.tools.pool.sync()
         if known < len(self.tools.columns):
-            new = positions(self.running, self._column_kinds.of(self.tools.columns)[known:])
+            new = positions(
+                self.running, self._column_kinds.of(self.tools.columns)[known:]
+            )
             self.kinds = np.concatenate((self.kinds, new))
-            self.start_prices = np.concatenate((self.start_prices, self._start_prices(known)))
+            self.start_prices = np.concatenate(
+                (self.start_prices, self._start_prices(known))
+            )
 
     def _start_prices(self, first: int) -> Reals:
         is_there = self.tools.pool.service[first:] < len(self.tools.tables.rate)
         fresh = (is_there & (self.kinds[first:] == NO_KIND)).sum(axis=1)
-        prices: Reals = self.prices.start * fresh + self.prices.neighbours * is_there.sum(axis=1)
+        prices: Reals = (
+            self.prices.start * fresh + self.prices.neighbours * is_there.sum(axis=1)
+        )
         return prices
 
 
@@ -188,7 +223,11 @@ class MoveProgram:
         places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
         if not solve_whole(self._highs, places, _WHOLE_NODES, is_over):
             return Counter()
-        counts = np.rint(np.array(self._highs.getSolution().col_value)[self._first :]).astype(int).tolist()
+        counts = (
+            np.rint(np.array(self._highs.getSolution().col_value)[self._first :])
+            .astype(int)
+            .tolist()
+        )
         whole: Counter[int] = Counter()
         for number, count in zip(self._numbers, counts, strict=True):
             whole[number] += count
@@ -197,8 +236,21 @@ class MoveProgram:
     def reduced_costs(self, found: MoveSolution) -> Reals:
         """(all columns,) USD per hour that a new GPU of each costs beyond its worth; infinite where impossible."""
         moves, demand = self._moves, self._left.demand
-        prices = ScanPrices(demand.rate, found.rps, found.presence, demand.most, demand.stock, found.stock)
-        return move_costs(moves.tools.pool.stack(), moves.start_prices, moves.kinds, prices, found.kinds)
+        prices = ScanPrices(
+            demand.rate,
+            found.rps,
+            found.presence,
+            demand.most,
+            demand.stock,
+            found.stock,
+        )
+        return move_costs(
+            moves.tools.pool.stack(),
+            moves.start_prices,
+            moves.kinds,
+            prices,
+            found.kinds,
+        )
 
     def _add_rows(self) -> None:
         demand, free = self._left.demand, np.full(self._services, -INFINITE)
@@ -217,14 +269,26 @@ class MoveProgram:
 
     def _add_shortages(self) -> None:
         """Shortages, missing replicas and starts: one entry each."""
-        demand, kinds, twice = self._left.demand, len(self._left.kinds), 2 * self._services
-        prices = (demand.shortage_price, demand.missing_price, np.full(kinds, self._moves.prices.start))
-        rows = np.concatenate((np.arange(twice), self._kinds_at + np.arange(kinds))).astype(np.int32)
+        demand, kinds, twice = (
+            self._left.demand,
+            len(self._left.kinds),
+            2 * self._services,
+        )
+        prices = (
+            demand.shortage_price,
+            demand.missing_price,
+            np.full(kinds, self._moves.prices.start),
+        )
+        rows = np.concatenate(
+            (np.arange(twice), self._kinds_at + np.arange(kinds))
+        ).astype(np.int32)
         values = np.concatenate((np.ones(twice), -np.ones(kinds)))
         count = len(rows)
         starts = np.arange(count, dtype=np.int32)
         lower, upper = np.zeros(count), np.full(count, INFINITE)
-        self._highs.addCols(count, np.concatenate(prices), lower, upper, count, starts, rows, values)
+        self._highs.addCols(
+            count, np.concatenate(prices), lower, upper, count, starts, rows, values
+        )
 
     def _add(self, numbers: Whole, upper: Reals, *, is_new: bool) -> None:
         if not len(numbers):
@@ -233,10 +297,20 @@ class MoveProgram:
         service, kinds = pool.service[numbers].astype(np.int64), moves.kinds[numbers]
         is_there = service < self._services
         own = np.where(is_there, service, 0)
-        served = np.where(is_there, np.minimum(pool.capacity[numbers], demand.rate[own]), 0.0)
+        served = np.where(
+            is_there, np.minimum(pool.capacity[numbers], demand.rate[own]), 0.0
+        )
         stock_row = 3 * self._services + pool.gpu_type[numbers, None].astype(np.int64)
         ones = is_there.astype(np.float64)
-        rows = np.hstack((own, own + self._services, own + 2 * self._services, stock_row, self._kinds_at + kinds))
+        rows = np.hstack(
+            (
+                own,
+                own + self._services,
+                own + 2 * self._services,
+                stock_row,
+                self._kinds_at + kinds,
+            )
+        )
         values = np.hstack(
             (
                 served,
@@ -248,7 +322,9 @@ class MoveProgram:
         )
         prices = pool.price[numbers] + (moves.start_prices[numbers] if is_new else 0.0)
         entries = values != 0.0
-        starts = np.concatenate(([0], np.cumsum(entries.sum(axis=1))[:-1])).astype(np.int32)
+        starts = np.concatenate(([0], np.cumsum(entries.sum(axis=1))[:-1])).astype(
+            np.int32
+        )
         self._highs.addCols(
             len(numbers),
             prices,
@@ -261,14 +337,25 @@ class MoveProgram:
         )
 
 
-def price_moves(moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort) -> list[Priced]:
+def price_moves(
+    moves: MoveMaster, demand: CoverDemand, found: MoveSolution, effort: Effort
+) -> list[Priced]:
     """Price all modes for new GPUs; types without stock are passed over at an infinite price."""
     tables = moves.tools.tables
     stock = np.where(demand.stock < 1.0, -np.inf, found.stock)
-    starts = np.append(found.kinds, -moves.prices.start)  # The last is for NO_KIND, which is -1.
+    starts = np.append(
+        found.kinds, -moves.prices.start
+    )  # The last is for NO_KIND, which is -1.
     worth = [
-        Worth(demand.rate, found.rps, found.presence[mode.service] + starts[kinds] - moves.prices.neighbours)
+        Worth(
+            demand.rate,
+            found.rps,
+            found.presence[mode.service] + starts[kinds] - moves.prices.neighbours,
+        )
         for mode, kinds in zip(tables.modes, moves.candidate_kinds, strict=True)
     ]
-    thresholds = [max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price) for mode in tables.modes]
+    thresholds = [
+        max(mode.price - stock[mode.gpu_type], _MIN_THRESHOLD * mode.price)
+        for mode in tables.modes
+    ]
     return moves.tools.pricer.price(worth, thresholds, effort)

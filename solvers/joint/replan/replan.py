@@ -23,7 +23,13 @@ from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.master import Duals
-from solvers.joint.replan.moves import Left, MoveMaster, MoveProgram, MoveSolution, price_moves
+from solvers.joint.replan.moves import (
+    Left,
+    MoveMaster,
+    MoveProgram,
+    MoveSolution,
+    price_moves,
+)
 
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
@@ -68,7 +74,11 @@ class ReplanRequest:
 
 
 def replan(
-    moves: MoveMaster, wish: ReplanRequest, *, is_over: Callable[[], bool], is_late: Callable[[], bool] = never
+    moves: MoveMaster,
+    wish: ReplanRequest,
+    *,
+    is_over: Callable[[], bool],
+    is_late: Callable[[], bool] = never,
 ) -> dict[int, int]:
     """The GPUs by column for the demand; in haste when it is late, and completed greedily when it is over."""
     tools, demand = moves.tools, wish.demand
@@ -77,7 +87,12 @@ def replan(
     whole: Counter[int] = Counter()
     while True:
         taken = carried(tools.tables, tools.columns, fixed)
-        left = _left(moves, rest_of(demand, tools.tables, taken), fixed - Counter(wish.fixed), wish)
+        left = _left(
+            moves,
+            rest_of(demand, tools.tables, taken),
+            fixed - Counter(wish.fixed),
+            wish,
+        )
         if is_met(left.demand):
             break
         if is_over() and found is not None:
@@ -101,28 +116,47 @@ def _is_small(found: MoveSolution) -> bool:
     return bool(found.counts.sum() <= _FEW_GPUS and len(found.rps) <= _FEW_SERVICES)
 
 
-def _whole(moves: MoveMaster, left: Left, found: MoveSolution, is_over: Callable[[], bool]) -> Counter[int]:
+def _whole(
+    moves: MoveMaster, left: Left, found: MoveSolution, is_over: Callable[[], bool]
+) -> Counter[int]:
     """The best whole plan out of the columns at hand, those with prospects."""
     program = MoveProgram(moves, left)
     costs = program.reduced_costs(found)
     numbers = found.numbers[found.kept :]
-    program.use(numbers[np.argsort(costs[numbers], kind="stable")[:_WHOLE_COLUMNS]].tolist())
+    program.use(
+        numbers[np.argsort(costs[numbers], kind="stable")[:_WHOLE_COLUMNS]].tolist()
+    )
     return program.solve_whole(is_over)
 
 
-def _left(moves: MoveMaster, rest: CoverDemand, decided: Mapping[int, int], wish: ReplanRequest) -> Left:
+def _left(
+    moves: MoveMaster,
+    rest: CoverDemand,
+    decided: Mapping[int, int],
+    wish: ReplanRequest,
+) -> Left:
     used = moves.used(Counter(decided) + Counter(wish.fixed))[:-1]
-    left = {number: count - decided.get(number, 0) for number, count in wish.keeps.items()}
+    left = {
+        number: count - decided.get(number, 0) for number, count in wish.keeps.items()
+    }
     gpu_type = moves.tools.pool.gpu_type
     return Left(
         demand=rest,
         kinds=np.maximum(moves.running.counts - used, 0.0),
-        keeps={number: count for number, count in left.items() if count > 0 and rest.stock[gpu_type[number]] >= 1.0},
+        keeps={
+            number: count
+            for number, count in left.items()
+            if count > 0 and rest.stock[gpu_type[number]] >= 1.0
+        },
     )
 
 
 def _relax(
-    moves: MoveMaster, left: Left, before: MoveSolution | None, start: Sequence[int], is_late: Callable[[], bool]
+    moves: MoveMaster,
+    left: Left,
+    before: MoveSolution | None,
+    start: Sequence[int],
+    is_late: Callable[[], bool],
 ) -> MoveSolution:
     """The relaxation of what is left, from the columns of the solution before."""
     tools = moves.tools
@@ -131,14 +165,20 @@ def _relax(
         program.use(start)
     else:
         costs = program.reduced_costs(before)
-        used = [int(number) for number in before.numbers[before.counts > 0.0] if np.isfinite(costs[number])]
+        used = [
+            int(number)
+            for number in before.numbers[before.counts > 0.0]
+            if np.isfinite(costs[number])
+        ]
         program.use([*used, *tools.pool.cheapest(costs, _COLUMNS, below=np.inf)])
     found = _with_pool(moves, program)
     for number in range(_rounds(tools, found, is_first=before is None)):
         if number > 0 and is_late():
             break
         priced = price_moves(moves, left.demand, found, _CHEAP)
-        patterns = list(dict.fromkeys(pattern for entry in priced for pattern in entry.patterns))
+        patterns = list(
+            dict.fromkeys(pattern for entry in priced for pattern in entry.patterns)
+        )
         tools.columns.add(patterns)
         moves.sync()
         if not program.use(map(tools.columns.number, patterns)):
@@ -160,13 +200,17 @@ def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
     found = program.solve()
     for _ in range(_POOL_ROUNDS):
         costs = program.reduced_costs(found)
-        if not program.use(moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)):
+        if not program.use(
+            moves.tools.pool.cheapest(costs, _MORE_COLUMNS, below=-_MIN_GAIN)
+        ):
             break
         found = program.solve()
     return found
 
 
-def _fixed(moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool) -> Counter[int]:
+def _fixed(
+    moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool
+) -> Counter[int]:
     """Whole parts, GPUs that run and should, and the largest fractions of new ones, each while its work is undone."""
     whole = np.floor(found.counts + _WHOLE)
     fractions = np.maximum(found.counts - whole, 0.0)
@@ -191,4 +235,6 @@ def _fixed(moves: MoveMaster, left: Left, found: MoveSolution, *, is_first: bool
 
 
 def _duals(found: MoveSolution) -> Duals:
-    return Duals(rps=found.rps, presence=found.presence, stock=found.stock, replicas_value=0.0)
+    return Duals(
+        rps=found.rps, presence=found.presence, stock=found.stock, replicas_value=0.0
+    )

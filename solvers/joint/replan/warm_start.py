@@ -20,7 +20,12 @@ import numpy as np
 
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.patterns.columns import Columns, single_patterns
-from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand, priced_problem
+from solvers.joint.patterns.formulation import (
+    CoverDemand,
+    cheapest_rps,
+    make_demand,
+    priced_problem,
+)
 from solvers.joint.patterns.running import Candidates, ColumnKinds
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.column_pool import ColumnPool
@@ -49,10 +54,14 @@ class WarmStart:
     def __init__(self, problem: Problem, *, has_headroom: bool = False) -> None:
         """has_headroom: to be used for higher rates too."""
         self._made_for = problem
-        self._tables, self.headroom = _roomy_tables(problem) if has_headroom else (_tables(problem, 1.0), 1.0)
+        self._tables, self.headroom = (
+            _roomy_tables(problem) if has_headroom else (_tables(problem, 1.0), 1.0)
+        )
         self._pricer = Pricer(self._tables)
         self.columns = Columns(self._tables)
-        self.singles = self.columns.add(single_patterns(self._tables, self._tables.rate))
+        self.singles = self.columns.add(
+            single_patterns(self._tables, self._tables.rate)
+        )
         self.pool = ColumnPool(self._tables, self.columns)
         self.candidates = Candidates(problem, self._tables)
         self.column_kinds = ColumnKinds(self.candidates, self._tables)
@@ -66,7 +75,11 @@ class WarmStart:
         mine = self._made_for
         return (
             (mine.objective, mine.energy_price_usd_per_kwh, mine.max_replicas_per_gpu)
-            == (problem.objective, problem.energy_price_usd_per_kwh, problem.max_replicas_per_gpu)
+            == (
+                problem.objective,
+                problem.energy_price_usd_per_kwh,
+                problem.max_replicas_per_gpu,
+            )
             and mine.capacity_law == problem.capacity_law
             and _same_types(mine.gpu_types, problem.gpu_types)
             and _same_services(mine.services, problem.services)
@@ -83,18 +96,29 @@ class WarmStart:
         return self._tables._replace(
             rate=np.array([service.arrival_rate_rps for service in problem.services]),
             priority=np.array([service.priority for service in problem.services]),
-            stock=np.array([np.inf if one.count is None else float(one.count) for one in problem.gpu_types]),
+            stock=np.array(
+                [
+                    np.inf if one.count is None else float(one.count)
+                    for one in problem.gpu_types
+                ]
+            ),
         )
 
     def tools(self, problem: Problem, executor: Executor | None) -> SearchContext:
         """What a search for the problem works with; pricing runs on the executor's threads."""
         self.pool.sync()
-        return SearchContext(self.tables(problem), self._pricer.on(executor), self.columns, self.pool)
+        return SearchContext(
+            self.tables(problem), self._pricer.on(executor), self.columns, self.pool
+        )
 
     def demand(self, problem: Problem) -> CoverDemand:
         """What the problem asks for."""
         tables = self.tables(problem)
-        return make_demand(problem, tables, cheapest_rps(tables, map(self.columns.__getitem__, self.singles)))
+        return make_demand(
+            problem,
+            tables,
+            cheapest_rps(tables, map(self.columns.__getitem__, self.singles)),
+        )
 
     def cheapest(self, demand: CoverDemand, most: int = _CHEAPEST) -> list[int]:
         """Numbers of the columns that are cheapest for a demand under the duals of the last relaxation."""
@@ -102,7 +126,9 @@ class WarmStart:
             return []
         return self.pool.cheapest(self.pool.reduced_costs(demand, self.duals), most)
 
-    def trim(self, problem: Problem, *, most: int = MAX_COLUMNS, kept: int = _KEPT_COLUMNS) -> None:
+    def trim(
+        self, problem: Problem, *, most: int = MAX_COLUMNS, kept: int = _KEPT_COLUMNS
+    ) -> None:
         """Where there are too many, forget the columns that are dearest for the problem; others change their numbers.
 
         The best single replicas stay in any case.
@@ -111,7 +137,9 @@ class WarmStart:
             return
         self.settle()
         most = len(self.singles) + kept
-        numbers = list(dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)]))[:most]
+        numbers = list(
+            dict.fromkeys([*self.singles, *self.cheapest(self.demand(problem), most)])
+        )[:most]
         self.columns = self.columns.taken(numbers)
         self.pool = self.pool.taken(self.columns, numbers)
         self.column_kinds = self.column_kinds.taken(numbers)
@@ -124,10 +152,16 @@ class WarmStart:
 
     def running(self, problem: Problem) -> dict[int, int]:
         """Column number → running GPUs; without those that run anything that is no candidate (any more)."""
-        patterns = self.candidates.patterns_of(problem.current) if problem.current is not None else {}
+        patterns = (
+            self.candidates.patterns_of(problem.current)
+            if problem.current is not None
+            else {}
+        )
         self.columns.add(patterns)
         self.pool.sync()
-        return {self.columns.number(pattern): count for pattern, count in patterns.items()}
+        return {
+            self.columns.number(pattern): count for pattern, count in patterns.items()
+        }
 
     def _has_all_that_runs(self, problem: Problem) -> bool:
         """Whether every running GPU is a pattern, or was none either when the tables were made with it running."""
@@ -158,20 +192,25 @@ def _with_headroom(problem: Problem, headroom: float) -> Problem:
     return replace(
         problem,
         services=tuple(
-            replace(service, arrival_rate_rps=headroom * service.arrival_rate_rps) for service in problem.services
+            replace(service, arrival_rate_rps=headroom * service.arrival_rate_rps)
+            for service in problem.services
         ),
     )
 
 
 def _same_types(mine: tuple[GpuType, ...], others: tuple[GpuType, ...]) -> bool:
     return len(mine) == len(others) and all(
-        one == replace(other, count=one.count) for one, other in zip(mine, others, strict=True)
+        one == replace(other, count=one.count)
+        for one, other in zip(mine, others, strict=True)
     )
 
 
-def _same_services(mine: tuple[ServiceDemand, ...], others: tuple[ServiceDemand, ...]) -> bool:
+def _same_services(
+    mine: tuple[ServiceDemand, ...], others: tuple[ServiceDemand, ...]
+) -> bool:
     return len(mine) == len(others) and all(
-        one == replace(other, arrival_rate_rps=one.arrival_rate_rps, priority=one.priority)
+        one
+        == replace(other, arrival_rate_rps=one.arrival_rate_rps, priority=one.priority)
         for one, other in zip(mine, others, strict=True)
     )
 

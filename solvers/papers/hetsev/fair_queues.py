@@ -24,14 +24,18 @@ class WaitingReplica:
     waiting_s: float
 
 
-def fair_order(waiting: Sequence[WaitingReplica], *, queues: int, per_round: int) -> tuple[str, ...]:
+def fair_order(
+    waiting: Sequence[WaitingReplica], *, queues: int, per_round: int
+) -> tuple[str, ...]:
     """All names in the order in which to place them; rounds of `per_round` ≥ 1 picks from at most `queues` ≥ 1 queues.
 
     Within a queue the longest wait comes first, ties by name. The k-th longest waiting replica of all is among the
     first k rounds, whatever else waits. The order of `waiting` does not matter. Raises ValueError below 1.
     """
     if queues < 1 or per_round < 1:
-        raise ValueError(f"queues and per_round must be at least 1, not {queues} and {per_round}")
+        raise ValueError(
+            f"queues and per_round must be at least 1, not {queues} and {per_round}"
+        )
     remaining = make_queues(waiting, queues)
     order: list[str] = []
     while remaining:
@@ -40,11 +44,15 @@ def fair_order(waiting: Sequence[WaitingReplica], *, queues: int, per_round: int
     return tuple(order)
 
 
-def make_queues(waiting: Sequence[WaitingReplica], queues: int) -> list[list[WaitingReplica]]:
+def make_queues(
+    waiting: Sequence[WaitingReplica], queues: int
+) -> list[list[WaitingReplica]]:
     """At most that many queues of similar replicas, each with the longest wait first."""
     by_name = sorted(waiting, key=lambda replica: replica.name)
     labels = cluster(_features(by_name), queues)
-    made: list[list[WaitingReplica]] = [[] for _ in range(int(labels.max(initial=-1)) + 1)]
+    made: list[list[WaitingReplica]] = [
+        [] for _ in range(int(labels.max(initial=-1)) + 1)
+    ]
     for replica, label in zip(by_name, labels.tolist(), strict=True):
         made[label].append(replica)
     return [sorted(queue, key=_longest_first) for queue in made]
@@ -69,7 +77,10 @@ def _pick_round(queues: list[list[WaitingReplica]], picks: int) -> list[str]:
             # Highest averages (D'Hondt): parts in proportion to the weights; by length where nobody has waited yet.
             chosen = max(
                 waiting,
-                key=lambda number: (weights[number] / (taken[number] + 1), lengths[number] / (taken[number] + 1)),
+                key=lambda number: (
+                    weights[number] / (taken[number] + 1),
+                    lengths[number] / (taken[number] + 1),
+                ),
             )
         names.append(queues[chosen].pop(0).name)
         taken[chosen] += 1
@@ -87,10 +98,17 @@ def _features(replicas: Sequence[WaitingReplica]) -> Reals:
     """(N, 1 + networks): standardised memory, and 1 in the column of the replica's network."""
     memory = np.array([replica.memory_mib for replica in replicas], dtype=np.float64)
     spread = memory.std() if len(memory) else 0.0
-    standardised = (memory - memory.mean()) / spread if spread > 0.0 else np.zeros(len(memory))
+    standardised = (
+        (memory - memory.mean()) / spread if spread > 0.0 else np.zeros(len(memory))
+    )
     networks = sorted({replica.network for replica in replicas})
-    is_network = np.array([[replica.network == network for network in networks] for replica in replicas], dtype=float)
-    return np.column_stack([standardised, is_network.reshape(len(replicas), len(networks))])
+    is_network = np.array(
+        [[replica.network == network for network in networks] for replica in replicas],
+        dtype=float,
+    )
+    return np.column_stack(
+        [standardised, is_network.reshape(len(replicas), len(networks))]
+    )
 
 
 Labels = npt.NDArray[np.int64]
@@ -111,7 +129,9 @@ def cluster(points: Reals, clusters: int) -> Labels:
     centres = _first_centres(points, clusters)
     labels = _nearest(points, centres)
     for _ in range(_MAX_ROUNDS):
-        centres = np.array([np.median(points[labels == label], axis=0) for label in np.unique(labels)])
+        centres = np.array(
+            [np.median(points[labels == label], axis=0) for label in np.unique(labels)]
+        )
         moved = _nearest(points, centres)
         if np.array_equal(moved, labels):
             break

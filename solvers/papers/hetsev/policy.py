@@ -20,17 +20,34 @@ from dataclasses import dataclass, replace
 from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import Key, arrange, running_carriers, top_up
-from solvers.greedy.autoscale_inputs import LAUNCH_WEIGHT_PER_S, Taken, cut, option, service_target, type_totals
+from solvers.greedy.autoscale_inputs import (
+    LAUNCH_WEIGHT_PER_S,
+    Taken,
+    cut,
+    option,
+    service_target,
+    type_totals,
+)
 from solvers.greedy.configure import Configuration, TypeNeighbours, configure
 from solvers.greedy.routing import ArrangedReplica, Carrier, route
 from solvers.laws.colocation import max_execution_ms
-from solvers.laws.cost import cost_usd_per_hour, migration_cost_usd_per_hour, served_weight
+from solvers.laws.cost import (
+    cost_usd_per_hour,
+    migration_cost_usd_per_hour,
+    served_weight,
+)
 from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve as solve_placement
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.solve import solve as solve_sharing
-from solvers.types.outcome import Budget, PlanReport, PlanStatus, SolveReport, SolveStatus
+from solvers.types.outcome import (
+    Budget,
+    PlanReport,
+    PlanStatus,
+    SolveReport,
+    SolveStatus,
+)
 from solvers.types.plan import WANT_OF_GPUS, Plan, UnservedReason, diff
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import Json, Observed
@@ -62,7 +79,9 @@ class _Draft:
     steps: tuple[SolveReport, ...]
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, and since when a consolidation has looked worthwhile."""
     budget = replace(budget, work=budget.work * SOLVE_SHARE)
     since_s = _since_s(memory)
@@ -70,38 +89,70 @@ def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget
     if changed is None:
         chosen, since_s, why = _fresh(problem, budget), None, "fresh arrangement"
     elif budget.remaining_s() <= 0.0:
-        chosen, why = changed, "running arrangement, changed; no time was left to think of a fresh one"
+        chosen, why = (
+            changed,
+            "running arrangement, changed; no time was left to think of a fresh one",
+        )
     else:
-        chosen, since_s, why = _choose(problem, changed, _fresh(problem, budget), since_s, observed.at_s)
+        chosen, since_s, why = _choose(
+            problem, changed, _fresh(problem, budget), since_s, observed.at_s
+        )
     report = _report(problem, chosen, why)
-    return chosen.plan, report, {"version": MEMORY_VERSION, "consolidation_since_s": since_s}
+    return (
+        chosen.plan,
+        report,
+        {"version": MEMORY_VERSION, "consolidation_since_s": since_s},
+    )
 
 
 def _choose(
-    problem: Problem, changed: _Draft, fresh: _Draft, since_s: float | None, now_s: float
+    problem: Problem,
+    changed: _Draft,
+    fresh: _Draft,
+    since_s: float | None,
+    now_s: float,
 ) -> tuple[_Draft, float | None, str]:
     gained = served_weight(problem, fresh.plan) - served_weight(problem, changed.plan)
     if gained > 1e-6 * max(1.0, served_weight(problem, fresh.plan)):
-        return fresh, None, "fresh arrangement: it serves more than the running one can be changed to"
+        return (
+            fresh,
+            None,
+            "fresh arrangement: it serves more than the running one can be changed to",
+        )
     cost, fresh_cost = (
-        cost_usd_per_hour(problem, draft.plan) + migration_cost_usd_per_hour(problem, draft.plan)
+        cost_usd_per_hour(problem, draft.plan)
+        + migration_cost_usd_per_hour(problem, draft.plan)
         for draft in (changed, fresh)
     )
     if gained < -1e-6 * max(1.0, served_weight(problem, changed.plan)):
-        return changed, None, "running arrangement, changed: a fresh one would serve less"
+        return (
+            changed,
+            None,
+            "running arrangement, changed: a fresh one would serve less",
+        )
     if fresh_cost > cost * (1.0 - CONSOLIDATION_GAIN):
         return changed, None, "running arrangement, changed"
     began_s = now_s if since_s is None or since_s > now_s else since_s
     if now_s - began_s >= CONSOLIDATION_HOLD_S:
-        return fresh, None, f"consolidation: {cost:.2f} USD/h falls to {fresh_cost:.2f} USD/h"
+        return (
+            fresh,
+            None,
+            f"consolidation: {cost:.2f} USD/h falls to {fresh_cost:.2f} USD/h",
+        )
     waited = f"{now_s - began_s:.0f} of {CONSOLIDATION_HOLD_S:.0f} s"
-    return changed, began_s, f"running arrangement, changed; a consolidation to {fresh_cost:.2f} USD/h waits, {waited}"
+    return (
+        changed,
+        began_s,
+        f"running arrangement, changed; a consolidation to {fresh_cost:.2f} USD/h waits, {waited}",
+    )
 
 
 def _fresh(problem: Problem, budget: Budget) -> _Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
     best = _fresh_of(problem, budget, sharers=1)
-    for sharers in range(2, min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1):
+    for sharers in range(
+        2, min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services)) + 1
+    ):
         is_short = any(entry.reason in WANT_OF_GPUS for entry in best.plan.unserved)
         if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
             break
@@ -116,7 +167,9 @@ def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> _Draft:
     lost: Counter[Key] = Counter()
     drafts: list[_Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
-        counts, reasons, count_report = _count(problem, configurations, budget, lost=lost, running={})
+        counts, reasons, count_report = _count(
+            problem, configurations, budget, lost=lost, running={}
+        )
         rows, share_report = _shrink(problem, configurations, counts, budget)
         carriers, left_out, place_report = _place(problem, counts, rows, budget)
         carriers = top_up(problem, carriers, tuple(configurations.values()))
@@ -124,7 +177,9 @@ def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> _Draft:
             lost[key] += 1
             reasons.setdefault(key[0], reason)
         plan = route(problem, NAME, carriers, reasons)
-        drafts.append(_Draft(plan=plan, steps=(count_report, share_report, place_report)))
+        drafts.append(
+            _Draft(plan=plan, steps=(count_report, share_report, place_report))
+        )
         if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
             break
     return max(drafts, key=lambda draft: _merit(problem, draft.plan))
@@ -132,7 +187,9 @@ def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> _Draft:
 
 def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
     """Served weight, to a millionth of all weight, then cheapness."""
-    everything = sum(service.priority * service.arrival_rate_rps for service in problem.services)
+    everything = sum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
     served = served_weight(problem, plan) / everything if everything > 0.0 else 1.0
     return round(served, 6), -cost_usd_per_hour(problem, plan)
 
@@ -142,24 +199,48 @@ def _changed(problem: Problem, budget: Budget) -> _Draft | None:
     running = running_carriers(problem)
     if not running:
         return None
-    configurations = {(one.service, one.gpu_type): one for one in configure(problem, keep_running=True)}
-    seats = Counter((seat.service, carrier.gpu_type) for carrier in running for seat in carrier.seats)
-    counts, reasons, report = _count(problem, configurations, budget, lost={}, running=seats)
-    carriers = arrange(problem, running, counts, {key: one.row for key, one in configurations.items()})
+    configurations = {
+        (one.service, one.gpu_type): one
+        for one in configure(problem, keep_running=True)
+    }
+    seats = Counter(
+        (seat.service, carrier.gpu_type)
+        for carrier in running
+        for seat in carrier.seats
+    )
+    counts, reasons, report = _count(
+        problem, configurations, budget, lost={}, running=seats
+    )
+    carriers = arrange(
+        problem, running, counts, {key: one.row for key, one in configurations.items()}
+    )
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
-    return _Draft(plan=kept if _starts_in_vain(problem, kept, plan) else plan, steps=(report,))
+    return _Draft(
+        plan=kept if _starts_in_vain(problem, kept, plan) else plan, steps=(report,)
+    )
 
 
 def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan) -> bool:
     """Whether `changed` starts replicas although `kept`, without any start, serves as much and costs no more."""
     starts = any(change.after > change.before for change in diff(kept, changed))
-    missing, changed_missing = (sum(entry.replicas_missing for entry in plan.unserved) for plan in (kept, changed))
+    missing, changed_missing = (
+        sum(entry.replicas_missing for entry in plan.unserved)
+        for plan in (kept, changed)
+    )
     counts = Counter[str]()
     for gpu in kept.gpus:
         counts.update({replica.service: gpu.count for replica in gpu.replicas})
-    allowed = all(each.max_replicas is None or counts[each.name] <= each.max_replicas for each in problem.services)
-    return starts and allowed and missing <= changed_missing and _merit(problem, kept) >= _merit(problem, changed)
+    allowed = all(
+        each.max_replicas is None or counts[each.name] <= each.max_replicas
+        for each in problem.services
+    )
+    return (
+        starts
+        and allowed
+        and missing <= changed_missing
+        and _merit(problem, kept) >= _merit(problem, changed)
+    )
 
 
 def _count(
@@ -182,47 +263,74 @@ def _count(
     solution, report = solve_autoscale(
         AutoscaleProblem(
             services=tuple(service_target(service) for service in problem.services),
-            options=tuple(option(one, running.get(key, 0)) for key, one in sorted(configurations.items())),
+            options=tuple(
+                option(one, running.get(key, 0))
+                for key, one in sorted(configurations.items())
+            ),
             totals=type_totals(problem, taken),
             launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
         ),
         budget,
     )
-    counts = {(entry.service, entry.gpu_type): entry.count for entry in solution.counts if entry.count > 0}
+    counts = {
+        (entry.service, entry.gpu_type): entry.count
+        for entry in solution.counts
+        if entry.count > 0
+    }
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, counts, reasons), reasons, report
 
 
 def _shrink(
-    problem: Problem, configurations: Mapping[Key, Configuration], counts: Mapping[Key, int], budget: Budget
+    problem: Problem,
+    configurations: Mapping[Key, Configuration],
+    counts: Mapping[Key, int],
+    budget: Budget,
 ) -> tuple[dict[Key, OperatingPoint], SolveReport]:
     """The smallest row per key with which its replicas carry their part of the rate beside the worst neighbours."""
-    neighbour_sets = {gpu_type.name: TypeNeighbours(problem, gpu_type) for gpu_type in problem.gpu_types}
+    neighbour_sets = {
+        gpu_type.name: TypeNeighbours(problem, gpu_type)
+        for gpu_type in problem.gpu_types
+    }
     capacity: dict[str, float] = defaultdict(float)
     for (service, gpu_type), count in counts.items():
         capacity[service] += configurations[service, gpu_type].capacity_rps * count
     keys = sorted(counts)
-    limited = tuple(_limited(problem, neighbour_sets[key[1]], configurations[key], capacity[key[0]]) for key in keys)
+    limited = tuple(
+        _limited(problem, neighbour_sets[key[1]], configurations[key], capacity[key[0]])
+        for key in keys
+    )
     solution, report = solve_sharing(SharingProblem(replicas=limited), budget)
     rows = {}
     for key, sm_percent in zip(keys, solution.sm_percent, strict=True):
         chosen = configurations[key].row
         if sm_percent is not None and sm_percent < chosen.sm_percent:
             wanted = (sm_percent, chosen.batch, chosen.clock_mhz)
-            chosen = next(row for row in neighbour_sets[key[1]].rows(key[0]) if row[:3] == wanted)
+            chosen = next(
+                row for row in neighbour_sets[key[1]].rows(key[0]) if row[:3] == wanted
+            )
         rows[key] = chosen
     return rows, report
 
 
 def _limited(
-    problem: Problem, neighbour_sets: TypeNeighbours, configuration: Configuration, capacity_rps: float
+    problem: Problem,
+    neighbour_sets: TypeNeighbours,
+    configuration: Configuration,
+    capacity_rps: float,
 ) -> LimitedCurve:
     """The worst-neighbours curve at the configuration's batch, with the longest time that still carries its part."""
     service = problem.service(configuration.service)
     points = problem.points_of(service.network, configuration.gpu_type)
     assert points is not None, "a configuration has operating points"
-    rows = sorted(row for row in neighbour_sets.rows(service.name) if row.batch == configuration.row.batch)
-    executions = neighbour_sets.of(service.name).executions_ms(rows, sensitivity=points.sensitivity)
+    rows = sorted(
+        row
+        for row in neighbour_sets.rows(service.name)
+        if row.batch == configuration.row.batch
+    )
+    executions = neighbour_sets.of(service.name).executions_ms(
+        rows, sensitivity=points.sensitivity
+    )
     load = min(1.0, service.arrival_rate_rps / capacity_rps)
     limit_ms = max_execution_ms(
         problem.capacity_law,
@@ -233,13 +341,19 @@ def _limited(
     )
     return LimitedCurve(
         name=f"{service.name} on {configuration.gpu_type}",
-        curve=ShareCurve(sm_percent=tuple(row.sm_percent for row in rows), execution_ms=tuple(executions.tolist())),
+        curve=ShareCurve(
+            sm_percent=tuple(row.sm_percent for row in rows),
+            execution_ms=tuple(executions.tolist()),
+        ),
         limit_ms=limit_ms,
     )
 
 
 def _place(
-    problem: Problem, counts: Mapping[Key, int], rows: Mapping[Key, OperatingPoint], budget: Budget
+    problem: Problem,
+    counts: Mapping[Key, int],
+    rows: Mapping[Key, OperatingPoint],
+    budget: Budget,
 ) -> tuple[list[Carrier], list[tuple[Key, UnservedReason]], SolveReport]:
     """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
     waiting = [key for key, count in sorted(counts.items()) for _ in range(count)]
@@ -247,7 +361,10 @@ def _place(
     order = fair_order(
         [
             WaitingReplica(
-                name=name, network=problem.service(key[0]).network, memory_mib=rows[key].memory_mib, waiting_s=0.0
+                name=name,
+                network=problem.service(key[0]).network,
+                memory_mib=rows[key].memory_mib,
+                waiting_s=0.0,
             )
             for name, key in names.items()
         ],
@@ -256,7 +373,9 @@ def _place(
     )
     solution, report = solve_placement(
         PlacementProblem(
-            replicas=tuple(_pending(problem, name, key, rows[key]) for name, key in names.items()),
+            replicas=tuple(
+                _pending(problem, name, key, rows[key]) for name, key in names.items()
+            ),
             gpus=tuple(
                 GpuStock(
                     gpu_type=gpu_type.name,
@@ -275,14 +394,23 @@ def _place(
     carriers = [
         Carrier(
             gpu_type=gpu.gpu_type,
-            seats=tuple(ArrangedReplica(service=names[name][0], row=rows[names[name]]) for name in gpu.replicas),
+            seats=tuple(
+                ArrangedReplica(service=names[name][0], row=rows[names[name]])
+                for name in gpu.replicas
+            ),
         )
         for gpu in solution.gpus
     ]
-    return carriers, [(names[entry.replica], entry.reason) for entry in solution.unplaced], report
+    return (
+        carriers,
+        [(names[entry.replica], entry.reason) for entry in solution.unplaced],
+        report,
+    )
 
 
-def _pending(problem: Problem, name: str, key: Key, row: OperatingPoint) -> PendingReplica:
+def _pending(
+    problem: Problem, name: str, key: Key, row: OperatingPoint
+) -> PendingReplica:
     return PendingReplica(
         name=name,
         gpu_type=key[1],
@@ -295,9 +423,16 @@ def _pending(problem: Problem, name: str, key: Key, row: OperatingPoint) -> Pend
 
 
 def _report(problem: Problem, draft: _Draft, why: str) -> PlanReport:
-    exact = any(step.status is SolveStatus.OPTIMAL and step.method != "greedy" for step in draft.steps[:1])
+    exact = any(
+        step.status is SolveStatus.OPTIMAL and step.method != "greedy"
+        for step in draft.steps[:1]
+    )
     status: PlanStatus = "feasible" if exact else "greedy"
-    weight = served_weight(problem, draft.plan) if problem.objective == "max_goodput" else None
+    weight = (
+        served_weight(problem, draft.plan)
+        if problem.objective == "max_goodput"
+        else None
+    )
     return PlanReport(
         status=status,
         cost_usd_per_hour=cost_usd_per_hour(problem, draft.plan),

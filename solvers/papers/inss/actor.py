@@ -66,12 +66,20 @@ class Actor:
 
 def fleet_of(gpu_types: Sequence[GpuType]) -> tuple[tuple[str, int], ...]:
     """GPU types with how many GPUs there are; a type without a limit counts as 0."""
-    return tuple(sorted((gpu_type.name, gpu_type.count or 0) for gpu_type in gpu_types if gpu_type.count != 0))
+    return tuple(
+        sorted(
+            (gpu_type.name, gpu_type.count or 0)
+            for gpu_type in gpu_types
+            if gpu_type.count != 0
+        )
+    )
 
 
 def known_service(service: ServiceDemand) -> KnownService:
     """What an actor knows a service by."""
-    return KnownService(network=service.network, slo_ms=service.slo_ms, percentile=service.percentile)
+    return KnownService(
+        network=service.network, slo_ms=service.slo_ms, percentile=service.percentile
+    )
 
 
 def refusal(actor: Actor, problem: Problem) -> str:
@@ -100,39 +108,55 @@ def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
     names = {known_service(service): service.name for service in problem.services}
     return ActorSetting(
         gpus=tuple(name for name, count in actor.fleet for _ in range(count)),
-        services=tuple(names.get(key, f"\0{place}") for place, key in enumerate(actor.services)),
+        services=tuple(
+            names.get(key, f"\0{place}") for place, key in enumerate(actor.services)
+        ),
         slots=actor.slots,
         sm_percents=actor.sm_percents,
     )
 
 
-def setting_to_train(problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1) -> ActorSetting:
+def setting_to_train(
+    problem: Problem, *, clocks_mhz: Sequence[float], slots: int = 1
+) -> ActorSetting:
     """What an actor for the Problem's fleet and services is trained on: services that carry least choose first.
 
     Raises ValueError where a GPU type has no limit, or nothing can be served.
     """
     if any(gpu_type.count is None for gpu_type in problem.gpu_types):
-        raise ValueError("an actor is trained for a fleet: say of every GPU type how many GPUs there are")
+        raise ValueError(
+            "an actor is trained for a fleet: say of every GPU type how many GPUs there are"
+        )
     percents = {row.sm_percent for points in problem.points for row in points.rows}
     if not percents or not problem.services:
-        raise ValueError("there is nothing to train for: no service has an operating point on this fleet")
+        raise ValueError(
+            "there is nothing to train for: no service has an operating point on this fleet"
+        )
     setting = ActorSetting(
-        gpus=tuple(name for name, count in fleet_of(problem.gpu_types) for _ in range(count)),
+        gpus=tuple(
+            name for name, count in fleet_of(problem.gpu_types) for _ in range(count)
+        ),
         services=tuple(sorted(service.name for service in problem.services)),
         slots=slots,
         sm_percents=tuple(sorted(percents)),
     )
     max_rps = ProvisioningWorld(problem, setting, clocks_mhz=clocks_mhz).max_rps
-    order = sorted(range(len(max_rps)), key=lambda place: (max_rps[place], setting.services[place]))
+    order = sorted(
+        range(len(max_rps)), key=lambda place: (max_rps[place], setting.services[place])
+    )
     return replace(setting, services=tuple(setting.services[place] for place in order))
 
 
-def actor_of(layers: Layers, setting: ActorSetting, problem: Problem, *, notes: str) -> Actor:
+def actor_of(
+    layers: Layers, setting: ActorSetting, problem: Problem, *, notes: str
+) -> Actor:
     """The actor with these weights, trained on that setting of the Problem."""
     return Actor(
         layers=layers,
         fleet=fleet_of(problem.gpu_types),
-        services=tuple(known_service(problem.service(name)) for name in setting.services),
+        services=tuple(
+            known_service(problem.service(name)) for name in setting.services
+        ),
         sm_percents=setting.sm_percents,
         slots=setting.slots,
         notes=notes,
@@ -148,11 +172,19 @@ class Situation:
     used_mib: Reals
 
 
-def propose(actor: Actor, world: ProvisioningWorld, situation: Situation, *, rounds: int, seed: int) -> Indices:
+def propose(
+    actor: Actor,
+    world: ProvisioningWorld,
+    situation: Situation,
+    *,
+    rounds: int,
+    seed: int,
+) -> Indices:
     """(rounds, J) options: the first by what the heads think best, the others drawn; infeasible ones are masked."""
     random = np.random.default_rng(seed)
     rates, queued, used = (
-        np.tile(values, (rounds, 1)) for values in (situation.rates_rps, situation.queued, situation.used_mib)
+        np.tile(values, (rounds, 1))
+        for values in (situation.rates_rps, situation.queued, situation.used_mib)
     )
     chosen = np.full((rounds, world.slots), world.options - 1, dtype=np.intp)
     for slot in range(world.slots):
@@ -180,14 +212,20 @@ def actor_to_bytes(actor: Actor) -> bytes:
     facts = {
         "version": _VERSION,
         "fleet": [list(entry) for entry in actor.fleet],
-        "services": [[key.network, key.slo_ms, key.percentile] for key in actor.services],
+        "services": [
+            [key.network, key.slo_ms, key.percentile] for key in actor.services
+        ],
         "sm_percents": list(actor.sm_percents),
         "slots": actor.slots,
         "notes": actor.notes,
     }
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {f"layer{place}": layer for place, layer in enumerate(actor.layers)}
-    np.savez_compressed(buffer, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
+    arrays: dict[str, Any] = {
+        f"layer{place}": layer for place, layer in enumerate(actor.layers)
+    }
+    np.savez_compressed(
+        buffer, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays
+    )
     return buffer.getvalue()
 
 
@@ -198,17 +236,23 @@ def actor_from_bytes(data: bytes) -> Actor:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             facts = json.loads(file["facts"].tobytes())
-            layers = tuple(np.asarray(file[f"layer{place}"], np.float32) for place in range(6))
+            layers = tuple(
+                np.asarray(file[f"layer{place}"], np.float32) for place in range(6)
+            )
         return _actor(facts, layers)
     except BadActor:
         raise
     except Exception as error:
-        raise BadActor(f"these bytes are no actor: {error}; train one with `plimsoll policy train inss`") from error
+        raise BadActor(
+            f"these bytes are no actor: {error}; train one with `plimsoll policy train inss`"
+        ) from error
 
 
 def _actor(facts: Mapping[str, object], layers: Layers) -> Actor:
     if facts["version"] != _VERSION:
-        raise BadActor(f"the actor has version {facts['version']}, this program reads {_VERSION}; train it again")
+        raise BadActor(
+            f"the actor has version {facts['version']}, this program reads {_VERSION}; train it again"
+        )
     fleet, services, percents = facts["fleet"], facts["services"], facts["sm_percents"]
     assert isinstance(fleet, list)
     assert isinstance(services, list)
@@ -217,7 +261,9 @@ def _actor(facts: Mapping[str, object], layers: Layers) -> Actor:
         layers=layers,
         fleet=tuple((str(name), int(count)) for name, count in fleet),
         services=tuple(
-            KnownService(network=str(network), slo_ms=float(slo_ms), percentile=float(percentile))
+            KnownService(
+                network=str(network), slo_ms=float(slo_ms), percentile=float(percentile)
+            )
             for network, slo_ms, percentile in services
         ),
         sm_percents=tuple(float(percent) for percent in percents),
@@ -227,7 +273,9 @@ def _actor(facts: Mapping[str, object], layers: Layers) -> Actor:
     gpus = sum(count for _, count in actor.fleet)
     outputs = len(actor.services) * actor.slots * (gpus * len(actor.sm_percents) + 1)
     if len(layers[-1]) != outputs:
-        raise BadActor(f"the actor's last layer has {len(layers[-1])} outputs where its fleet asks for {outputs}")
+        raise BadActor(
+            f"the actor's last layer has {len(layers[-1])} outputs where its fleet asks for {outputs}"
+        )
     return actor
 
 

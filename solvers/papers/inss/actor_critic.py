@@ -33,7 +33,14 @@ from torch import nn
 
 from solvers.papers.inss.actor import HIDDEN, Floats, Layers
 from solvers.papers.inss.load_courses import STEPS, Courses
-from solvers.papers.inss.world import DecidedBatches, Flags, Indices, ProvisioningWorld, Reals, late_shares
+from solvers.papers.inss.world import (
+    DecidedBatches,
+    Flags,
+    Indices,
+    ProvisioningWorld,
+    Reals,
+    late_shares,
+)
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
 _DISCOUNT = 0.0
@@ -91,8 +98,12 @@ class _Replay:
 
     def __init__(self, size: int, features: int, options: int) -> None:
         self.x, self.next_x = (np.zeros((size, features), np.float32) for _ in range(2))
-        self.allowed, self.next_allowed = (np.zeros((size, options), bool) for _ in range(2))
-        self.slot, self.next_slot, self.action = (np.zeros(size, np.int64) for _ in range(3))
+        self.allowed, self.next_allowed = (
+            np.zeros((size, options), bool) for _ in range(2)
+        )
+        self.slot, self.next_slot, self.action = (
+            np.zeros(size, np.int64) for _ in range(3)
+        )
         self.reward, self.discount = (np.zeros(size, np.float32) for _ in range(2))
         self.filled, self._next = 0, 0
 
@@ -105,10 +116,22 @@ class _Replay:
         self._next = int((self._next + count) % len(self.x))
         self.filled = min(len(self.x), self.filled + count)
 
-    def sample(self, random: np.random.Generator, count: int) -> dict[str, torch.Tensor]:
+    def sample(
+        self, random: np.random.Generator, count: int
+    ) -> dict[str, torch.Tensor]:
         """Rows drawn evenly."""
         at = random.integers(0, self.filled, count)
-        names = ("x", "next_x", "allowed", "next_allowed", "slot", "next_slot", "action", "reward", "discount")
+        names = (
+            "x",
+            "next_x",
+            "allowed",
+            "next_allowed",
+            "slot",
+            "next_slot",
+            "action",
+            "reward",
+            "discount",
+        )
         return {name: torch.from_numpy(getattr(self, name)[at]) for name in names}
 
 
@@ -127,9 +150,13 @@ class Training:
         self._temperature = torch.tensor(_FIRST_TEMPERATURE, requires_grad=True)
         self._of_actor = torch.optim.Adam(self._actor.parameters(), lr=_RATE)
         self._of_critics = torch.optim.Adam(self._critics.parameters(), lr=_RATE)
-        self._of_temperature = torch.optim.Adam([self._temperature], lr=_TEMPERATURE_RATE)
+        self._of_temperature = torch.optim.Adam(
+            [self._temperature], lr=_TEMPERATURE_RATE
+        )
         self._target_entropy = -float(np.log(1.0 + world.options))
-        self._replay = _Replay(_REPLAY_ROUNDS * world.slots, world.feature_count, world.options)
+        self._replay = _Replay(
+            _REPLAY_ROUNDS * world.slots, world.feature_count, world.options
+        )
         self._courses = Courses(world, _SIDE_BY_SIDE, seed)
         self._scale: tuple[Reals, float] | None = None
         self.episode = 0
@@ -155,7 +182,10 @@ class Training:
 
     def layers(self) -> Layers:
         """The actor's weights as they are now."""
-        return tuple(parameter.detach().numpy().copy() for parameter in self._actor.layers.parameters())
+        return tuple(
+            parameter.detach().numpy().copy()
+            for parameter in self._actor.layers.parameters()
+        )
 
     def save(self) -> bytes:
         """Everything that the next run needs."""
@@ -169,7 +199,9 @@ class Training:
                 "of_actor": self._of_actor.state_dict(),
                 "of_critics": self._of_critics.state_dict(),
                 "of_temperature": self._of_temperature.state_dict(),
-                "means": torch.from_numpy(self._scale[0] if self._scale else np.zeros(0)),
+                "means": torch.from_numpy(
+                    self._scale[0] if self._scale else np.zeros(0)
+                ),
                 "deviation": self._scale[1] if self._scale else 0.0,
                 "episode": self.episode,
             },
@@ -188,7 +220,11 @@ class Training:
         self._of_temperature.load_state_dict(state["of_temperature"])
         with torch.no_grad():
             self._temperature.copy_(state["temperature"])
-        self._scale = (state["means"].numpy(), float(state["deviation"])) if len(state["means"]) else None
+        self._scale = (
+            (state["means"].numpy(), float(state["deviation"]))
+            if len(state["means"])
+            else None
+        )
         self.episode = int(state["episode"])
 
     def _look_around(self) -> None:
@@ -197,7 +233,11 @@ class Training:
         for _ in range(_FIRST_ROUNDS):
             rounds = self._play(is_random=True)
             found.append(rounds.gains)
-            self._courses.go_on(rounds.chosen, rounds.decided, self._world.raw_rps(rounds.decided, rounds.chosen))
+            self._courses.go_on(
+                rounds.chosen,
+                rounds.decided,
+                self._world.raw_rps(rounds.decided, rounds.chosen),
+            )
         gains = np.concatenate(found)
         self._scale = (gains.mean(axis=0), float(gains.std()) + 1e-6)
 
@@ -205,15 +245,27 @@ class Training:
         """One round of all courses, remembered, and the updates that are due."""
         played = self._play(is_random=False)
         rates = self._courses.rates_rps.copy()
-        self._courses.go_on(played.chosen, played.decided, self._world.raw_rps(played.decided, played.chosen))
+        self._courses.go_on(
+            played.chosen,
+            played.decided,
+            self._world.raw_rps(played.decided, played.chosen),
+        )
         self._remember(played)
         for _ in range(_SIDE_BY_SIDE // _ROUNDS_PER_UPDATE):
             self._update(self._replay.sample(self._random, _BATCH))
-        carried, rates = self._world.carried_of_services(played.decided)[_BY_RULE:], rates[_BY_RULE:]
+        carried, rates = (
+            self._world.carried_of_services(played.decided)[_BY_RULE:],
+            rates[_BY_RULE:],
+        )
         late = (late_shares(carried, rates) * rates).sum() / rates.sum()
         served = np.minimum(carried, rates).sum(axis=1).mean()
         reward = played.gains[_BY_RULE:].sum(axis=1).mean()
-        return float(reward), float(late), float(carried.sum(axis=1).mean()), float(served)
+        return (
+            float(reward),
+            float(late),
+            float(carried.sum(axis=1).mean()),
+            float(served),
+        )
 
     def _play(self, *, is_random: bool) -> "_Rounds":
         """A round of every course: the slots choose in turn."""
@@ -226,24 +278,36 @@ class Training:
         before = np.zeros(count)
         decided = world.decide(chosen, courses.queued)
         for slot in range(world.slots):
-            seen[slot] = world.features(chosen, slot, courses.used_mib, courses.rates_rps, courses.queued)
+            seen[slot] = world.features(
+                chosen, slot, courses.used_mib, courses.rates_rps, courses.queued
+            )
             allowed[slot] = world.allowed(chosen, slot, courses.rates_rps)
-            chosen[:, slot] = self._choose(seen[slot], allowed[slot], slot, is_random=is_random)
+            chosen[:, slot] = self._choose(
+                seen[slot], allowed[slot], slot, is_random=is_random
+            )
             if not is_random:
-                chosen[:_BY_RULE, slot] = self._follow_rule(chosen[:_BY_RULE], allowed[slot][:_BY_RULE], slot)
+                chosen[:_BY_RULE, slot] = self._follow_rule(
+                    chosen[:_BY_RULE], allowed[slot][:_BY_RULE], slot
+                )
             decided = world.decide(chosen, courses.queued)
             after = world.rewards(decided, courses.rates_rps, slot + 1)
             gains[:, slot], before = after - before, after
-        return _Rounds(chosen=chosen, seen=seen, allowed=allowed, gains=gains, decided=decided)
+        return _Rounds(
+            chosen=chosen, seen=seen, allowed=allowed, gains=gains, decided=decided
+        )
 
-    def _choose(self, seen: Floats, allowed: Flags, slot: int, *, is_random: bool) -> Indices:
+    def _choose(
+        self, seen: Floats, allowed: Flags, slot: int, *, is_random: bool
+    ) -> Indices:
         if is_random:
             weights = allowed * self._random.random(allowed.shape)
             return np.asarray(weights.argmax(axis=1))
         with torch.no_grad():
             logits = self._actor(torch.from_numpy(seen), torch.full((len(seen),), slot))
             logits = logits.masked_fill(~torch.from_numpy(allowed), _MASKED)
-            drawn = torch.multinomial(logits.softmax(dim=1), 1, generator=self._generator)
+            drawn = torch.multinomial(
+                logits.softmax(dim=1), 1, generator=self._generator
+            )
         return np.asarray(drawn[:, 0].numpy().astype(np.intp))
 
     def _follow_rule(self, chosen: Indices, allowed: Flags, slot: int) -> Indices:
@@ -252,8 +316,12 @@ class Training:
         count, options = allowed.shape
         trials = np.repeat(chosen, options, axis=0)
         trials[:, slot] = np.tile(np.arange(options), count)
-        decided = world.decide(trials, np.repeat(self._courses.queued[:count], options, axis=0))
-        rates = np.maximum(self._courses.rates_rps[:count, world.service_of[slot]], 1e-9)[:, None]
+        decided = world.decide(
+            trials, np.repeat(self._courses.queued[:count], options, axis=0)
+        )
+        rates = np.maximum(
+            self._courses.rates_rps[:count, world.service_of[slot]], 1e-9
+        )[:, None]
         room = decided.carried_rps[:, slot].reshape(count, options) / rates
         is_enough = room >= self._random.uniform(*_MARGINS, (count, 1))
         narrow = 1000.0 - world.option_percents + self._random.random((count, options))
@@ -267,7 +335,9 @@ class Training:
         means, deviation = self._scale
         count, slots = played.chosen.shape
         nobody = np.full((count, slots), world.options - 1, dtype=np.intp)
-        first = world.features(nobody, 0, courses.used_mib, courses.rates_rps, courses.queued).astype(np.float32)
+        first = world.features(
+            nobody, 0, courses.used_mib, courses.rates_rps, courses.queued
+        ).astype(np.float32)
         first_allowed = world.allowed(nobody, 0, courses.rates_rps)
         for slot in range(slots):
             is_last = slot == slots - 1
@@ -287,7 +357,10 @@ class Training:
         temperature = self._temperature.detach()
         target = self._targets_of(rows, temperature)
         found = [critic(rows["x"], rows["slot"]) for critic in self._critics]
-        loss = sum(((each.gather(1, rows["action"][:, None])[:, 0] - target) ** 2).mean() / 2.0 for each in found)
+        loss = sum(
+            ((each.gather(1, rows["action"][:, None])[:, 0] - target) ** 2).mean() / 2.0
+            for each in found
+        )
         self._of_critics.zero_grad()
         loss.backward()
         self._of_critics.step()
@@ -297,23 +370,35 @@ class Training:
         self._of_actor.zero_grad()
         (policy * (temperature * log_policy - value)).sum(dim=1).mean().backward()
         self._of_actor.step()
-        surplus = (policy * (log_policy + self._target_entropy)).sum(dim=1).mean().detach()
+        surplus = (
+            (policy * (log_policy + self._target_entropy)).sum(dim=1).mean().detach()
+        )
         self._of_temperature.zero_grad()
         (-self._temperature * surplus).backward()
         self._of_temperature.step()
         with torch.no_grad():
             self._temperature.clamp_(min=_MIN_TEMPERATURE)
-            for ours, theirs in zip(self._targets.parameters(), self._critics.parameters(), strict=True):
+            for ours, theirs in zip(
+                self._targets.parameters(), self._critics.parameters(), strict=True
+            ):
                 ours.lerp_(theirs, _SOFT_UPDATE)
 
-    def _targets_of(self, rows: dict[str, torch.Tensor], temperature: torch.Tensor) -> torch.Tensor:
+    def _targets_of(
+        self, rows: dict[str, torch.Tensor], temperature: torch.Tensor
+    ) -> torch.Tensor:
         with torch.no_grad():
-            log_policy = self._log_policy(rows["next_x"], rows["next_slot"], rows["next_allowed"])
-            values = torch.minimum(*(critic(rows["next_x"], rows["next_slot"]) for critic in self._targets))
+            log_policy = self._log_policy(
+                rows["next_x"], rows["next_slot"], rows["next_allowed"]
+            )
+            values = torch.minimum(
+                *(critic(rows["next_x"], rows["next_slot"]) for critic in self._targets)
+            )
             soft = (log_policy.exp() * (values - temperature * log_policy)).sum(dim=1)
             return rows["reward"] + rows["discount"] * soft
 
-    def _log_policy(self, x: torch.Tensor, slot: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    def _log_policy(
+        self, x: torch.Tensor, slot: torch.Tensor, allowed: torch.Tensor
+    ) -> torch.Tensor:
         """(B, A) logarithms of the policy; those of masked options are 0, so that they count for nothing."""
         logits = self._actor(x, slot).masked_fill(~allowed, _MASKED)
         return logits.log_softmax(dim=1)

@@ -59,15 +59,25 @@ class BatchHost:
     """Whether replicas wait until a batch is full, as the paper's do; ours take whatever waits."""
 
 
-def carried_rps(host: BatchHost, tenant: BatchTenant, row: OperatingPoint, neighbours: Neighbours) -> float:
+def carried_rps(
+    host: BatchHost, tenant: BatchTenant, row: OperatingPoint, neighbours: Neighbours
+) -> float:
     """What the tenant carries with that row; 0 where its task latency is over the SLO (4b)."""
-    duration_ms = execution_ms(row, neighbours, sensitivity=tenant.sensitivity, gpu_type=host.gpu_type)
+    duration_ms = execution_ms(
+        row, neighbours, sensitivity=tenant.sensitivity, gpu_type=host.gpu_type
+    )
     rate_rps = tenant.arrival_rate_rps if host.fills_batches else math.inf
-    latency_ms = task_latency_ms(row.batch, duration_ms, arrival_rate_rps=rate_rps, queued=tenant.queued)
+    latency_ms = task_latency_ms(
+        row.batch, duration_ms, arrival_rate_rps=rate_rps, queued=tenant.queued
+    )
     if latency_ms > tenant.slo_ms:
         return 0.0
     return capacity_rps(
-        host.law, percentile=tenant.percentile, batch=row.batch, slo_ms=tenant.slo_ms, execution_ms=duration_ms
+        host.law,
+        percentile=tenant.percentile,
+        batch=row.batch,
+        slo_ms=tenant.slo_ms,
+        execution_ms=duration_ms,
     )
 
 
@@ -80,7 +90,12 @@ class BatchDecision(NamedTuple):
 
 
 def task_latency_ms(
-    batch: int, execution_ms: float, *, arrival_rate_rps: float, queued: float = 0.0, remainder_ms: float | None = None
+    batch: int,
+    execution_ms: float,
+    *,
+    arrival_rate_rps: float,
+    queued: float = 0.0,
+    remainder_ms: float | None = None,
 ) -> float:
     """Eq. 2: from a request's arrival to its answer.
 
@@ -91,16 +106,28 @@ def task_latency_ms(
     waiting = queued + 1.0
     if waiting >= batch:
         return remainder + math.ceil(waiting / batch) * execution_ms
-    gather_ms = 1000.0 * (batch - waiting) / arrival_rate_rps if arrival_rate_rps > 0.0 else math.inf
+    gather_ms = (
+        1000.0 * (batch - waiting) / arrival_rate_rps
+        if arrival_rate_rps > 0.0
+        else math.inf
+    )
     return max(remainder, gather_ms) + execution_ms
 
 
-def decide_batches(host: BatchHost, tenants: Sequence[BatchTenant]) -> tuple[BatchDecision, ...] | None:
+def decide_batches(
+    host: BatchHost, tenants: Sequence[BatchTenant]
+) -> tuple[BatchDecision, ...] | None:
     """A batch for every tenant, in their order; None where the GPU has not even room for the smallest ones."""
     first = [tenant.rows[0] for tenant in tenants]
     gpu_type = host.gpu_type
-    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING) - sum(row.memory_mib for row in first)
-    room_w = gpu_type.power_cap_w * (1.0 + _ROUNDING) - gpu_type.idle_w - sum(row.power_w for row in first)
+    room_mib = gpu_type.memory_mib * (1.0 + _ROUNDING) - sum(
+        row.memory_mib for row in first
+    )
+    room_w = (
+        gpu_type.power_cap_w * (1.0 + _ROUNDING)
+        - gpu_type.idle_w
+        - sum(row.power_w for row in first)
+    )
     if room_mib < 0.0 or room_w < 0.0:
         return None
     neighbours = neighbours_of_all(host, tenants)
@@ -110,7 +137,8 @@ def decide_batches(host: BatchHost, tenants: Sequence[BatchTenant]) -> tuple[Bat
         rows = [
             row
             for row in tenant.rows
-            if row.memory_mib - smallest.memory_mib <= room_mib and row.power_w - smallest.power_w <= room_w
+            if row.memory_mib - smallest.memory_mib <= room_mib
+            and row.power_w - smallest.power_w <= room_w
         ]
         best = _best(host, tenant, rows, others)
         if best.carried_rps == 0.0 and tenant.queued > 0.0:
@@ -123,19 +151,28 @@ def decide_batches(host: BatchHost, tenants: Sequence[BatchTenant]) -> tuple[Bat
 
 
 def _best(
-    host: BatchHost, tenant: BatchTenant, rows: Sequence[OperatingPoint], neighbours: Neighbours
+    host: BatchHost,
+    tenant: BatchTenant,
+    rows: Sequence[OperatingPoint],
+    neighbours: Neighbours,
 ) -> BatchDecision:
     """What carries most; of batches that carry alike, the smallest."""
-    options = [BatchDecision(row, carried_rps(host, tenant, row, neighbours)) for row in rows]
+    options = [
+        BatchDecision(row, carried_rps(host, tenant, row, neighbours)) for row in rows
+    ]
     return max(options, key=lambda option: (option.carried_rps, -option.row.batch))
 
 
-def neighbours_of_all(host: BatchHost, tenants: Sequence[BatchTenant]) -> list[Neighbours]:
+def neighbours_of_all(
+    host: BatchHost, tenants: Sequence[BatchTenant]
+) -> list[Neighbours]:
     """Each tenant's neighbours, at the batches that press most."""
     if not host.knows_neighbours:
         return [Neighbours(count=0, pressure=0.0)] * len(tenants)
     worst = [max(row.pressure for row in tenant.rows) for tenant in tenants]
     return [
-        Neighbours(count=len(tenants) - 1, pressure=math.fsum(worst[:at] + worst[at + 1 :]))
+        Neighbours(
+            count=len(tenants) - 1, pressure=math.fsum(worst[:at] + worst[at + 1 :])
+        )
         for at in range(len(tenants))
     ]

@@ -9,7 +9,12 @@ from solvers.baselines import gpulets
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import reasons_short, route, true_capacities
 from solvers.laws.cost import cost_usd_per_hour, served_weight
-from solvers.papers.inss.provisioning import BatchDecider, Provisioned, ProvisioningRules, Share
+from solvers.papers.inss.provisioning import (
+    BatchDecider,
+    Provisioned,
+    ProvisioningRules,
+    Share,
+)
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
@@ -18,21 +23,51 @@ from solvers.types.state import Json, Observed
 NAME = "gpulets_bda"
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan of `gpulets` with other batches, its report; it remembers nothing."""
-    current = None if problem.current is None else replace(problem.current, policy=gpulets.NAME)
-    first, report, _ = gpulets.make_plan(replace(problem, current=current), observed, memory, budget)
+    current = (
+        None
+        if problem.current is None
+        else replace(problem.current, policy=gpulets.NAME)
+    )
+    first, report, _ = gpulets.make_plan(
+        replace(problem, current=current), observed, memory, budget
+    )
     settler = BatchDecider(problem=problem, belief=ProvisioningRules())
     settled = settler.settle(
         tuple(
-            Provisioned(gpu.gpu_type, tuple(Share(replica.service, replica.sm_percent) for replica in gpu.replicas))
+            Provisioned(
+                gpu.gpu_type,
+                tuple(
+                    Share(replica.service, replica.sm_percent)
+                    for replica in gpu.replicas
+                ),
+            )
             for gpu in first.gpus
             for _ in range(gpu.count)
         )
     )
     carriers = settled.carriers()
-    able = {seat.service for carrier in running_carriers(replace(problem, current=first)) for seat in carrier.seats}
-    plan = route(problem, NAME, carriers, reasons_short(problem, carriers, able), capacities=true_capacities)
-    weight = served_weight(problem, plan) if problem.objective == "max_goodput" else None
+    able = {
+        seat.service
+        for carrier in running_carriers(replace(problem, current=first))
+        for seat in carrier.seats
+    }
+    plan = route(
+        problem,
+        NAME,
+        carriers,
+        reasons_short(problem, carriers, able),
+        capacities=true_capacities,
+    )
+    weight = (
+        served_weight(problem, plan) if problem.objective == "max_goodput" else None
+    )
     cost = cost_usd_per_hour(problem, plan)
-    return plan, replace(report, cost_usd_per_hour=cost, method=NAME, served_weight=weight), None
+    return (
+        plan,
+        replace(report, cost_usd_per_hour=cost, method=NAME, served_weight=weight),
+        None,
+    )

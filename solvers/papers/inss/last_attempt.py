@@ -38,7 +38,9 @@ class Tried:
         )
 
 
-def tried_with(problem: Problem, belief: ProvisioningRules, *, actor: bytes | None, seed: int) -> Tried:
+def tried_with(
+    problem: Problem, belief: ProvisioningRules, *, actor: bytes | None, seed: int
+) -> Tried:
     """What is asked now."""
     services = sorted(problem.services, key=lambda service: service.name)
     networks = {service.network for service in services}
@@ -60,7 +62,9 @@ def tried_with(problem: Problem, belief: ProvisioningRules, *, actor: bytes | No
         fingerprint=hashlib.sha256(repr(facts).encode()).hexdigest(),
         rates_rps={service.name: service.arrival_rate_rps for service in services},
         times_ms={
-            f"{entry.network} on {entry.gpu_type}": math.fsum(row.solo_ms / row.batch for row in entry.rows)
+            f"{entry.network} on {entry.gpu_type}": math.fsum(
+                row.solo_ms / row.batch for row in entry.rows
+            )
             for entry in points
         },
     )
@@ -81,19 +85,28 @@ def tried_from_json(document: Json) -> Tried | None:
     """What was remembered; None where it cannot be read."""
     if not isinstance(document, Mapping):
         return None
-    fingerprint, rates, times = (document.get(key) for key in ("fingerprint", "rates_rps", "times_ms"))
+    fingerprint, rates, times = (
+        document.get(key) for key in ("fingerprint", "rates_rps", "times_ms")
+    )
     if not isinstance(fingerprint, str):
         return None
-    return Tried(fingerprint=fingerprint, rates_rps=_figures(rates), times_ms=_figures(times))
+    return Tried(
+        fingerprint=fingerprint, rates_rps=_figures(rates), times_ms=_figures(times)
+    )
 
 
 def _without_times(points: OperatingPoints) -> OperatingPoints:
-    rows = sorted(row._replace(transfer_ms=0.0, launch_ms=0.0, run_ms=0.0) for row in points.rows)
+    rows = sorted(
+        row._replace(transfer_ms=0.0, launch_ms=0.0, run_ms=0.0) for row in points.rows
+    )
     return replace(points, rows=tuple(rows))
 
 
 def _are_close(now: Mapping[str, float], then: Mapping[str, float]) -> bool:
-    return all(abs(figure - then.get(name, -1.0)) <= SAME * figure for name, figure in now.items())
+    return all(
+        abs(figure - then.get(name, -1.0)) <= SAME * figure
+        for name, figure in now.items()
+    )
 
 
 def _figures(document: Json) -> Mapping[str, float]:

@@ -47,21 +47,33 @@ class Courses:
         """A step under these provisions and batches; raw rates: what the replicas execute at most, (N, S)."""
         arrived = self._random.poisson(self.rates_rps * STEP_S)
         slo_s = self._world.slo_ms / 1000.0
-        self.queued = np.clip(self.queued + arrived - raw_rps * STEP_S, 0.0, raw_rps * slo_s)
+        self.queued = np.clip(
+            self.queued + arrived - raw_rps * STEP_S, 0.0, raw_rps * slo_s
+        )
         self.used_mib = self._world.used_mib(chosen, decided)
         jumps = np.flatnonzero(self._random.random(len(self._levels)) < _JUMP_CHANCE)
         self._levels[jumps] = self._draw(len(jumps))
         self.rates_rps[jumps] = self._levels[jumps]
-        towards = np.where(self._levels > 0.0, self._levels / np.maximum(self.rates_rps, 1e-9), 1.0)
+        towards = np.where(
+            self._levels > 0.0, self._levels / np.maximum(self.rates_rps, 1e-9), 1.0
+        )
         noise = self._random.normal(0.0, _WANDER, self.rates_rps.shape)
-        self.rates_rps = np.where(self._levels > 0.0, self.rates_rps * towards**_PULL * np.exp(noise), 0.0)
+        self.rates_rps = np.where(
+            self._levels > 0.0, self.rates_rps * towards**_PULL * np.exp(noise), 0.0
+        )
 
     def _draw(self, count: int) -> Reals:
         services = len(self._world.setting.services)
         present = self._random.random((count, services)) < _PRESENT
         present[:, 0] |= ~present.any(axis=1)
-        parts = np.where(present, np.exp(self._random.normal(0.0, _MIX_SPREAD, (count, services))), 0.0)
-        loads = self._random.uniform(*_LOADS, (count, 1)) * len(self._world.setting.gpus)
+        parts = np.where(
+            present,
+            np.exp(self._random.normal(0.0, _MIX_SPREAD, (count, services))),
+            0.0,
+        )
+        loads = self._random.uniform(*_LOADS, (count, 1)) * len(
+            self._world.setting.gpus
+        )
         shares = parts / parts.sum(axis=1, keepdims=True) * loads
         # More than a whole GPU carries cannot be served in one place: the rest is left out.
         return np.asarray(np.minimum(shares, 1.0) * self._world.max_rps)

@@ -21,13 +21,17 @@ _PERCENT_WEIGHT = 1e-5
 _GAIN = 1e-9
 
 
-def random_starts(world: ProvisioningWorld, rates_rps: Reals, *, count: int, seed: int) -> Indices:
+def random_starts(
+    world: ProvisioningWorld, rates_rps: Reals, *, count: int, seed: int
+) -> Indices:
     """(count, J) lawful provisions: slots in turn take a random option; the first start is empty."""
     random = np.random.default_rng(seed)
     chosen = np.full((count, world.slots), world.options - 1, dtype=np.intp)
     rates = np.tile(rates_rps, (count, 1))
     for slot in range(world.slots):
-        weights = world.allowed(chosen, slot, rates) * random.random((count, world.options))
+        weights = world.allowed(chosen, slot, rates) * random.random(
+            (count, world.options)
+        )
         # Narrow shares are preferred, so that the later slots find room.
         weights /= 1.0 + world.option_percents / 20.0
         chosen[1:, slot] = weights.argmax(axis=1)[1:]
@@ -35,7 +39,13 @@ def random_starts(world: ProvisioningWorld, rates_rps: Reals, *, count: int, see
 
 
 def improve(
-    world: ProvisioningWorld, starts: Indices, rates_rps: Reals, queued: Reals, weights: Reals, *, passes: int
+    world: ProvisioningWorld,
+    starts: Indices,
+    rates_rps: Reals,
+    queued: Reals,
+    weights: Reals,
+    *,
+    passes: int,
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score; rates, queues and weights: (S,)."""
     chosen = starts.copy()
@@ -45,8 +55,12 @@ def improve(
         for slot in range(world.slots):
             trials = np.repeat(chosen, world.options, axis=0)
             trials[:, slot] = np.tile(np.arange(world.options), len(chosen))
-            chosen, scores = _best_of(world, trials, len(chosen), rates_rps, queued, weights)
-        chosen, scores = _best_of(world, _swaps(chosen), len(chosen), rates_rps, queued, weights)
+            chosen, scores = _best_of(
+                world, trials, len(chosen), rates_rps, queued, weights
+            )
+        chosen, scores = _best_of(
+            world, _swaps(chosen), len(chosen), rates_rps, queued, weights
+        )
         if (scores <= before + _GAIN).all():
             break
     best = int(scores.argmax())
@@ -54,7 +68,12 @@ def improve(
 
 
 def _best_of(
-    world: ProvisioningWorld, trials: Indices, starts: int, rates_rps: Reals, queued: Reals, weights: Reals
+    world: ProvisioningWorld,
+    trials: Indices,
+    starts: int,
+    rates_rps: Reals,
+    queued: Reals,
+    weights: Reals,
 ) -> tuple[Indices, Reals]:
     """Of each start's trials (starts · T, J) the best, and its score."""
     scores = _scores(world, trials, rates_rps, queued, weights).reshape(starts, -1)
@@ -69,11 +88,20 @@ def _swaps(chosen: Indices) -> Indices:
     left, right = np.triu_indices(slots, 1)
     swapped = np.repeat(chosen[:, None, :], len(left) + 1, axis=1)
     pairs = np.arange(len(left))
-    swapped[:, pairs, left], swapped[:, pairs, right] = chosen[:, right], chosen[:, left]
+    swapped[:, pairs, left], swapped[:, pairs, right] = (
+        chosen[:, right],
+        chosen[:, left],
+    )
     return swapped.reshape(-1, slots)
 
 
-def _scores(world: ProvisioningWorld, chosen: Indices, rates_rps: Reals, queued: Reals, weights: Reals) -> Reals:
+def _scores(
+    world: ProvisioningWorld,
+    chosen: Indices,
+    rates_rps: Reals,
+    queued: Reals,
+    weights: Reals,
+) -> Reals:
     count = len(chosen)
     decided = world.decide(chosen, np.broadcast_to(queued, (count, len(queued))))
     room = world.carried_of_services(decided) / np.maximum(rates_rps, 1e-9)
@@ -81,10 +109,16 @@ def _scores(world: ProvisioningWorld, chosen: Indices, rates_rps: Reals, queued:
     if not wanted.any():
         return np.zeros(count)
     value = rates_rps * weights
-    served = (np.minimum(room, 1.0) * value)[:, wanted].sum(axis=1) / value[wanted].sum()
+    served = (np.minimum(room, 1.0) * value)[:, wanted].sum(axis=1) / value[
+        wanted
+    ].sum()
     least = np.minimum(room[:, wanted].min(axis=1), _MAX_ROOM)
     percents = world.option_percents[chosen].sum(axis=1)
     # A second replica of a service on the same GPU is never lawful.
     is_lawful = ~world.repeats_service(chosen)
     even = EVEN_WEIGHT * np.minimum(least, 1.0)
-    return np.where(is_lawful, served + even + _ROOM_WEIGHT * least - _PERCENT_WEIGHT * percents, -1.0)
+    return np.where(
+        is_lawful,
+        served + even + _ROOM_WEIGHT * least - _PERCENT_WEIGHT * percents,
+        -1.0,
+    )

@@ -12,9 +12,13 @@ def provision_of(world: ProvisioningWorld, chosen: Indices) -> Provision:
     for slot, option in enumerate(chosen.tolist()):
         if option < world.options - 1:
             gpu, percent = world.place(option)
-            shares[gpu].append(Share(world.setting.services[int(world.service_of[slot])], percent))
+            shares[gpu].append(
+                Share(world.setting.services[int(world.service_of[slot])], percent)
+            )
     return tuple(
-        Provisioned(name, tuple(given)) for name, given in zip(world.setting.gpus, shares, strict=True) if given
+        Provisioned(name, tuple(given))
+        for name, given in zip(world.setting.gpus, shares, strict=True)
+        if given
     )
 
 

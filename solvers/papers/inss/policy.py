@@ -29,11 +29,30 @@ from functools import lru_cache
 import numpy as np
 
 from solvers.greedy.configure import MAX_REPLICAS, planning_clock_mhz
-from solvers.greedy.routing import Capacities, Carrier, reasons_short, route, true_capacities
+from solvers.greedy.routing import (
+    Capacities,
+    Carrier,
+    reasons_short,
+    route,
+    true_capacities,
+)
 from solvers.laws.colocation import capacity_rps
 from solvers.laws.cost import cost_usd_per_hour, served_weight
-from solvers.papers.inss.actor import Actor, BadActor, Situation, actor_from_bytes, propose, refusal, setting_of
-from solvers.papers.inss.last_attempt import Tried, tried_from_json, tried_to_json, tried_with
+from solvers.papers.inss.actor import (
+    Actor,
+    BadActor,
+    Situation,
+    actor_from_bytes,
+    propose,
+    refusal,
+    setting_of,
+)
+from solvers.papers.inss.last_attempt import (
+    Tried,
+    tried_from_json,
+    tried_to_json,
+    tried_with,
+)
 from solvers.papers.inss.local_search import EVEN_WEIGHT, improve, random_starts
 from solvers.papers.inss.options import options_of, provision_of
 from solvers.papers.inss.provisioning import (
@@ -78,26 +97,44 @@ class InssVariant:
 INSS = InssVariant(name=NAME, belief=ProvisioningRules())
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan of the present provision at the present rates, or of a new one; its report; and the provision."""
     return plan_as(INSS, problem, observed, memory, budget)
 
 
 def plan_as(
-    variant: InssVariant, problem: Problem, observed: Observed, memory: Json, budget: Budget
+    variant: InssVariant,
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The same under another belief."""
     begun = budget.elapsed()
-    settler = BatchDecider(problem=problem, belief=variant.belief, queued=_queued(problem, observed))
+    settler = BatchDecider(
+        problem=problem, belief=variant.belief, queued=_queued(problem, observed)
+    )
     remembered = _remembered(problem, memory)
     held = settler.settle(lawful(settler, remembered))
-    tried = _tried(memory) if set(held.provision) == {gpu for gpu in remembered if gpu.shares} else None
+    tried = (
+        _tried(memory)
+        if set(held.provision) == {gpu for gpu in remembered if gpu.shares}
+        else None
+    )
     if not settler.short(held):
         found = _Found(held, "kept", ("batches: what is provisioned serves all rates",))
     else:
-        asked = tried_with(problem, variant.belief, actor=observed.actor, seed=budget.seed)
+        asked = tried_with(
+            problem, variant.belief, actor=observed.actor, seed=budget.seed
+        )
         if tried is not None and asked.is_like(tried):
-            found = _Found(held, "kept", ("no provision served clearly more when rates were last like these",))
+            found = _Found(
+                held,
+                "kept",
+                ("no provision served clearly more when rates were last like these",),
+            )
         else:
             found, tried = _provision(settler, held, observed, seed=budget.seed), asked
     plan = _plan(settler, variant, found.settled)
@@ -107,7 +144,9 @@ def plan_as(
         seconds=budget.elapsed() - begun,
         method=variant.name,
         messages=found.messages,
-        served_weight=served_weight(problem, plan) if problem.objective == "max_goodput" else None,
+        served_weight=served_weight(problem, plan)
+        if problem.objective == "max_goodput"
+        else None,
     )
     return plan, report, _remember(found.settled.provision, tried)
 
@@ -119,7 +158,9 @@ class _Found:
     messages: tuple[str, ...]
 
 
-def _provision(settler: BatchDecider, held: Settled, observed: Observed, *, seed: int) -> _Found:
+def _provision(
+    settler: BatchDecider, held: Settled, observed: Observed, *, seed: int
+) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in settler.short(held))
     actor, why_not = _valid_actor(observed, settler.problem)
@@ -128,22 +169,42 @@ def _provision(settler: BatchDecider, held: Settled, observed: Observed, *, seed
     starts: Indices | None = None
     if actor is not None:
         world = _world(settler, setting_of(actor, settler.problem))
-        starts = propose(actor, world, _situation(settler, world, held), rounds=_ROUNDS, seed=seed)
+        starts = propose(
+            actor, world, _situation(settler, world, held), rounds=_ROUNDS, seed=seed
+        )
         proposal, starts = _best_proposals(settler, world, starts)
-        best = _Found(proposal, "feasible", (f"the actor provisioned ({actor.notes or 'without notes'})",))
+        best = _Found(
+            proposal,
+            "feasible",
+            (f"the actor provisioned ({actor.notes or 'without notes'})",),
+        )
     else:
         messages.append(f"no actor: {why_not}")
     if best is None or settler.short(best.settled):
         for other in _searched(settler, held, starts, actor, seed=seed):
-            if best is None or _merit(settler, other.settled, held) > _merit(settler, best.settled, held):
+            if best is None or _merit(settler, other.settled, held) > _merit(
+                settler, best.settled, held
+            ):
                 best = other
-    if best is None or _merit(settler, best.settled, held)[0] <= _worth(settler, held) + _TRIFLE:
-        return _Found(held, "kept", (*messages, "no provision serves clearly more than the present one"))
+    if (
+        best is None
+        or _merit(settler, best.settled, held)[0] <= _worth(settler, held) + _TRIFLE
+    ):
+        return _Found(
+            held,
+            "kept",
+            (*messages, "no provision serves clearly more than the present one"),
+        )
     return replace(best, messages=(*messages, *best.messages))
 
 
 def _searched(
-    settler: BatchDecider, held: Settled, starts: Indices | None, actor: Actor | None, *, seed: int
+    settler: BatchDecider,
+    held: Settled,
+    starts: Indices | None,
+    actor: Actor | None,
+    *,
+    seed: int,
 ) -> list[_Found]:
     """What the greedy provisioner, where there is no actor, and the local search propose.
 
@@ -152,11 +213,26 @@ def _searched(
     """
     found = []
     if actor is None:
-        found.append(_Found(provision_greedily(settler), "greedy", ("the greedy provisioner provisioned",)))
+        found.append(
+            _Found(
+                provision_greedily(settler),
+                "greedy",
+                ("the greedy provisioner provisioned",),
+            )
+        )
     gpus = sum(gpu_type.count or 0 for gpu_type in settler.problem.gpu_types)
-    has_stock = all(gpu_type.count is not None for gpu_type in settler.problem.gpu_types)
-    services = [service for service in settler.problem.services if service.max_replicas != 0]
-    if not services or not has_stock or not 0 < gpus <= _MAX_GPUS or len(services) > _MAX_SLOTS:
+    has_stock = all(
+        gpu_type.count is not None for gpu_type in settler.problem.gpu_types
+    )
+    services = [
+        service for service in settler.problem.services if service.max_replicas != 0
+    ]
+    if (
+        not services
+        or not has_stock
+        or not 0 < gpus <= _MAX_GPUS
+        or len(services) > _MAX_SLOTS
+    ):
         return found
     settings: list[tuple[ActorSetting, Indices | None]] = [(_setting(settler), None)]
     if actor is not None:
@@ -169,41 +245,63 @@ def _searched(
             begin = np.concatenate([proposed, begin])
         for tried in (begin, options_of(world, held.provision)):
             if len(tried):
-                chosen, _ = improve(world, tried, rates, queued, weights, passes=_PASSES)
+                chosen, _ = improve(
+                    world, tried, rates, queued, weights, passes=_PASSES
+                )
                 provision = provision_of(world, chosen)
-                found.append(_Found(settler.settle(provision), "feasible", ("a local search provisioned",)))
+                found.append(
+                    _Found(
+                        settler.settle(provision),
+                        "feasible",
+                        ("a local search provisioned",),
+                    )
+                )
     return found
 
 
-def _best_proposals(settler: BatchDecider, world: ProvisioningWorld, proposals: Indices) -> tuple[Settled, Indices]:
+def _best_proposals(
+    settler: BatchDecider, world: ProvisioningWorld, proposals: Indices
+) -> tuple[Settled, Indices]:
     """The best proposal by the world's reward, and the best few as starts of a search."""
     rates, queued, _ = _figures(settler, world)
     every = np.broadcast_to(rates, (len(proposals), len(rates)))
     decided = world.decide(proposals, np.broadcast_to(queued, every.shape))
     order = np.argsort(-world.rewards(decided, every), kind="stable")
-    return settler.settle(provision_of(world, proposals[order[0]])), proposals[order[:_STARTS]]
+    return settler.settle(provision_of(world, proposals[order[0]])), proposals[
+        order[:_STARTS]
+    ]
 
 
 def _world(settler: BatchDecider, setting: ActorSetting) -> ProvisioningWorld:
     problem = settler.problem
     clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
     return ProvisioningWorld(
-        problem, replace(setting, knows_neighbours=settler.belief.knows_neighbours), clocks_mhz=clocks
+        problem,
+        replace(setting, knows_neighbours=settler.belief.knows_neighbours),
+        clocks_mhz=clocks,
     )
 
 
 def _setting(settler: BatchDecider) -> ActorSetting:
     """Of a problem for which there is no actor."""
     problem = settler.problem
-    gpus = sorted(name for gpu_type in problem.gpu_types for name in [gpu_type.name] * (gpu_type.count or 0))
-    services = sorted(service.name for service in problem.services if service.max_replicas != 0)
+    gpus = sorted(
+        name
+        for gpu_type in problem.gpu_types
+        for name in [gpu_type.name] * (gpu_type.count or 0)
+    )
+    services = sorted(
+        service.name for service in problem.services if service.max_replicas != 0
+    )
     percents = {
         percent
         for service in services
         for gpu_type in problem.gpu_types
         for percent in settler.percents(service, gpu_type.name)
     }
-    may_repeat = all(settler.max_replicas(problem.service(name)) >= 2 for name in services)
+    may_repeat = all(
+        settler.max_replicas(problem.service(name)) >= 2 for name in services
+    )
     is_few = 2 * len(services) <= _MAX_SLOTS
     return ActorSetting(
         gpus=tuple(gpus),
@@ -213,7 +311,9 @@ def _setting(settler: BatchDecider) -> ActorSetting:
     )
 
 
-def _situation(settler: BatchDecider, world: ProvisioningWorld, held: Settled) -> Situation:
+def _situation(
+    settler: BatchDecider, world: ProvisioningWorld, held: Settled
+) -> Situation:
     rates, queued, _ = _figures(settler, world)
     used = np.zeros(len(world.setting.gpus))
     free = list(range(len(used)))
@@ -225,37 +325,68 @@ def _situation(settler: BatchDecider, world: ProvisioningWorld, held: Settled) -
     return Situation(rates_rps=rates, queued=queued, used_mib=used)
 
 
-def _figures(settler: BatchDecider, world: ProvisioningWorld) -> tuple[Reals, Reals, Reals]:
+def _figures(
+    settler: BatchDecider, world: ProvisioningWorld
+) -> tuple[Reals, Reals, Reals]:
     """Rates, queued requests and weights (S,) in the world's order; 0 for services that the Problem lacks.
 
     A service of which replicas must run although nothing is asked of it counts with a trifle.
     """
-    services = {service.name: service for service in settler.problem.services if service.max_replicas != 0}
+    services = {
+        service.name: service
+        for service in settler.problem.services
+        if service.max_replicas != 0
+    }
     names = world.setting.services
-    rates = np.array([services[name].arrival_rate_rps if name in services else 0.0 for name in names])
-    least = np.array([1e-6 if name in services and services[name].min_replicas > 0 else 0.0 for name in names])
-    queued = np.array([settler.queued.get(name, 0.0) if name in services else 0.0 for name in names])
-    weights = np.array([services[name].priority if name in services else 0.0 for name in names])
+    rates = np.array(
+        [services[name].arrival_rate_rps if name in services else 0.0 for name in names]
+    )
+    least = np.array(
+        [
+            1e-6 if name in services and services[name].min_replicas > 0 else 0.0
+            for name in names
+        ]
+    )
+    queued = np.array(
+        [settler.queued.get(name, 0.0) if name in services else 0.0 for name in names]
+    )
+    weights = np.array(
+        [services[name].priority if name in services else 0.0 for name in names]
+    )
     return np.maximum(rates, least * world.max_rps), queued, weights
 
 
 def _merit(settler: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:
     """What a provision is worth less what it moves; where that is equal, the room that it has."""
-    return round(_worth(settler, one) - _MOVE * moved_share(held, one), _DIGITS), settler.headroom(one)
+    return round(
+        _worth(settler, one) - _MOVE * moved_share(held, one), _DIGITS
+    ), settler.headroom(one)
 
 
 def moved_share(held: Settled, one: Settled) -> float:
     """The part of the held replicas that a provision does not have."""
     before, after = (
-        Counter((gpu.gpu_type, share) for gpu in settled.provision for share in gpu.shares) for settled in (held, one)
+        Counter(
+            (gpu.gpu_type, share) for gpu in settled.provision for share in gpu.shares
+        )
+        for settled in (held, one)
     )
     return (before - after).total() / before.total() if before else 0.0
 
 
 def _worth(settler: BatchDecider, settled: Settled) -> float:
     """What is served, as a share of the weighted demand, and how evenly: as the local search has it."""
-    demand = sum(service.priority * service.arrival_rate_rps for service in settler.problem.services) or 1.0
-    return EVEN_WEIGHT * min(settler.headroom(settled), 1.0) - settler.unserved(settled) / demand
+    demand = (
+        sum(
+            service.priority * service.arrival_rate_rps
+            for service in settler.problem.services
+        )
+        or 1.0
+    )
+    return (
+        EVEN_WEIGHT * min(settler.headroom(settled), 1.0)
+        - settler.unserved(settled) / demand
+    )
 
 
 def _plan(settler: BatchDecider, variant: InssVariant, settled: Settled) -> Plan:
@@ -267,8 +398,16 @@ def _plan(settler: BatchDecider, variant: InssVariant, settled: Settled) -> Plan
         if settler.percents(service.name, gpu_type.name)
     }
     carriers = settled.carriers()
-    capacities: Capacities = true_capacities if variant.belief.knows_neighbours else _capacities_alone
-    return route(problem, variant.name, carriers, reasons_short(problem, carriers, able), capacities=capacities)
+    capacities: Capacities = (
+        true_capacities if variant.belief.knows_neighbours else _capacities_alone
+    )
+    return route(
+        problem,
+        variant.name,
+        carriers,
+        reasons_short(problem, carriers, able),
+        capacities=capacities,
+    )
 
 
 def _capacities_alone(problem: Problem, carrier: Carrier) -> Sequence[float]:
@@ -293,7 +432,11 @@ def _queued(problem: Problem, observed: Observed) -> Mapping[str, float]:
     found = {}
     for service in problem.services:
         reading = observed.reading(service.name)
-        if reading is not None and reading.latency_ms is not None and reading.latency_ms > service.slo_ms:
+        if (
+            reading is not None
+            and reading.latency_ms is not None
+            and reading.latency_ms > service.slo_ms
+        ):
             late_ms = min(reading.latency_ms - service.slo_ms, service.slo_ms)
             found[service.name] = reading.arrival_rate_rps * late_ms / 1000.0
     return found
@@ -310,7 +453,10 @@ def _read(data: bytes) -> Actor | str:
 def _valid_actor(observed: Observed, problem: Problem) -> tuple[Actor | None, str]:
     """The actor, or why there is none."""
     if observed.actor is None:
-        return None, "none was trained for this fleet; `plimsoll policy train inss` does"
+        return (
+            None,
+            "none was trained for this fleet; `plimsoll policy train inss` does",
+        )
     found = _read(observed.actor)
     if isinstance(found, str):
         return None, found
@@ -323,10 +469,17 @@ def _remembered(problem: Problem, memory: Json) -> Provision:
     if isinstance(memory, Mapping) and memory.get("version") == MEMORY_VERSION:
         gpus = memory.get("gpus")
         if isinstance(gpus, list | tuple):
-            return tuple(found for entry in gpus if (found := _provisioned(entry)) is not None)
+            return tuple(
+                found for entry in gpus if (found := _provisioned(entry)) is not None
+            )
     current = problem.current.gpus if problem.current is not None else ()
     return tuple(
-        Provisioned(gpu.gpu_type, tuple(Share(replica.service, replica.sm_percent) for replica in gpu.replicas))
+        Provisioned(
+            gpu.gpu_type,
+            tuple(
+                Share(replica.service, replica.sm_percent) for replica in gpu.replicas
+            ),
+        )
         for gpu in current
         for _ in range(min(gpu.count, MAX_REPLICAS))
     )
@@ -344,7 +497,11 @@ def _provisioned(entry: Json) -> Provisioned | None:
         if not (isinstance(share, list | tuple) and len(share) == 2):
             return None
         service, percent = share
-        if not isinstance(service, str) or isinstance(percent, bool) or not isinstance(percent, int | float):
+        if (
+            not isinstance(service, str)
+            or isinstance(percent, bool)
+            or not isinstance(percent, int | float)
+        ):
             return None
         if not math.isfinite(percent):
             return None
@@ -358,6 +515,8 @@ def _tried(memory: Json) -> Tried | None:
 
 def _remember(provision: Provision, tried: Tried | None) -> Json:
     gpus: list[Json] = [
-        [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]] for gpu in provision if gpu.shares
+        [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]]
+        for gpu in provision
+        if gpu.shares
     ]
     return {"version": MEMORY_VERSION, "gpus": gpus, "tried": tried_to_json(tried)}

@@ -16,10 +16,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from solvers.greedy.configure import MAX_REPLICAS, MIN_CAPACITY_RPS, fitting_rows, planning_clock_mhz
+from solvers.greedy.configure import (
+    MAX_REPLICAS,
+    MIN_CAPACITY_RPS,
+    fitting_rows,
+    planning_clock_mhz,
+)
 from solvers.greedy.routing import ROUNDING, ArrangedReplica, Carrier
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, SM_PERCENT_TOLERANCE
-from solvers.papers.inss.batch_decision import BatchDecision, BatchHost, BatchTenant, decide_batches
+from solvers.papers.inss.batch_decision import (
+    BatchDecision,
+    BatchHost,
+    BatchTenant,
+    decide_batches,
+)
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
 _TRIES = 4
@@ -95,11 +105,19 @@ class BatchDecider:
         for gpu_type in self.problem.gpu_types:
             clock_mhz = planning_clock_mhz(self.problem, gpu_type)
             for service in self.problem.services:
-                rows = fitting_rows(self.problem, service, gpu_type, clock_mhz) if service.allows(gpu_type.name) else ()
+                rows = (
+                    fitting_rows(self.problem, service, gpu_type, clock_mhz)
+                    if service.allows(gpu_type.name)
+                    else ()
+                )
                 by_percent: dict[float, list[OperatingPoint]] = {}
                 for row in sorted(rows):
-                    by_percent.setdefault(round(row.sm_percent, SM_PERCENT_DIGITS), []).append(row)
-                found[service.name, gpu_type.name] = {key: tuple(group) for key, group in by_percent.items()}
+                    by_percent.setdefault(
+                        round(row.sm_percent, SM_PERCENT_DIGITS), []
+                    ).append(row)
+                found[service.name, gpu_type.name] = {
+                    key: tuple(group) for key, group in by_percent.items()
+                }
         return found
 
     def percents(self, service: str, gpu_type: str) -> tuple[float, ...]:
@@ -108,9 +126,13 @@ class BatchDecider:
 
     def rows(self, share: Share, gpu_type: str) -> tuple[OperatingPoint, ...]:
         """The share's batches; empty where there are none."""
-        return self._rows.get((share.service, gpu_type), {}).get(round(share.sm_percent, SM_PERCENT_DIGITS), ())
+        return self._rows.get((share.service, gpu_type), {}).get(
+            round(share.sm_percent, SM_PERCENT_DIGITS), ()
+        )
 
-    def settle_gpu(self, gpu: Provisioned, replicas: Mapping[str, int]) -> tuple[BatchDecision, ...] | None:
+    def settle_gpu(
+        self, gpu: Provisioned, replicas: Mapping[str, int]
+    ) -> tuple[BatchDecision, ...] | None:
         """The batches of one GPU, None where it cannot hold them; `replicas`: how many share a service's rate."""
         if len(gpu.shares) > self.problem.max_replicas_per_gpu:
             return None
@@ -118,9 +140,14 @@ class BatchDecider:
             return None
         gpu_type = self.problem.gpu_type(gpu.gpu_type)
         host = BatchHost(
-            gpu_type=gpu_type, law=self.problem.capacity_law, knows_neighbours=self.belief.knows_neighbours
+            gpu_type=gpu_type,
+            law=self.problem.capacity_law,
+            knows_neighbours=self.belief.knows_neighbours,
         )
-        tenants = [self._tenant(share, gpu.gpu_type, max(1, replicas.get(share.service, 1))) for share in gpu.shares]
+        tenants = [
+            self._tenant(share, gpu.gpu_type, max(1, replicas.get(share.service, 1)))
+            for share in gpu.shares
+        ]
         known = [tenant for tenant in tenants if tenant is not None]
         return decide_batches(host, known) if len(known) == len(tenants) else None
 
@@ -128,7 +155,9 @@ class BatchDecider:
         """The provision with its batches; GPUs that cannot hold their shares lose them."""
         replicas = Counter(share.service for gpu in provision for share in gpu.shares)
         lawful, found = [], []
-        carried: dict[str, list[float]] = {service.name: [] for service in self.problem.services}
+        carried: dict[str, list[float]] = {
+            service.name: [] for service in self.problem.services
+        }
         for gpu in provision:
             batches = self.settle_gpu(gpu, replicas)
             lawful.append(gpu if batches is not None else Provisioned(gpu.gpu_type))
@@ -148,20 +177,26 @@ class BatchDecider:
 
     def short(self, settled: Settled) -> list[ServiceDemand]:
         """The services that the provision does not serve in full, the most important first."""
-        replicas = Counter(share.service for gpu in settled.provision for share in gpu.shares)
+        replicas = Counter(
+            share.service for gpu in settled.provision for share in gpu.shares
+        )
         found = [
             service
             for service in self.problem.services
-            if settled.carried_rps[service.name] < service.arrival_rate_rps * (1.0 - ROUNDING)
+            if settled.carried_rps[service.name]
+            < service.arrival_rate_rps * (1.0 - ROUNDING)
             or replicas[service.name] < service.min_replicas
         ]
         return sorted(found, key=lambda service: (-service.priority, service.name))
 
     def unserved(self, settled: Settled) -> float:
         """Weighted requests per second that are not carried, and replicas that are missing."""
-        replicas = Counter(share.service for gpu in settled.provision for share in gpu.shares)
+        replicas = Counter(
+            share.service for gpu in settled.provision for share in gpu.shares
+        )
         return sum(
-            service.priority * max(0.0, service.arrival_rate_rps - settled.carried_rps[service.name])
+            service.priority
+            * max(0.0, service.arrival_rate_rps - settled.carried_rps[service.name])
             + max(0, service.min_replicas - replicas[service.name])
             for service in self.problem.services
         )
@@ -200,10 +235,16 @@ def provision_greedily(settler: BatchDecider) -> Settled:
     best: Settled | None = None
     for _ in range(_TRIES):
         settled = settler.settle(_widened(settler, _Filling(settler).fill(order)))
-        if best is None or settler.unserved(settled) < settler.unserved(best) - ROUNDING:
+        if (
+            best is None
+            or settler.unserved(settled) < settler.unserved(best) - ROUNDING
+        ):
             best = settled
         short = [service.name for service in settler.short(settled)]
-        retried = [*(each for each in order if each.name in short), *(each for each in order if each.name not in short)]
+        retried = [
+            *(each for each in order if each.name in short),
+            *(each for each in order if each.name not in short),
+        ]
         if not short or retried == order:
             break
         order = retried
@@ -220,12 +261,19 @@ def lawful(settler: BatchDecider, provision: Iterable[Provisioned]) -> Provision
     kept: list[Provisioned] = []
     for gpu_type in sorted(problem.gpu_types, key=lambda one: one.name):
         mine = [
-            Provisioned(gpu.gpu_type, tuple(share for share in gpu.shares if settler.rows(share, gpu.gpu_type)))
+            Provisioned(
+                gpu.gpu_type,
+                tuple(
+                    share for share in gpu.shares if settler.rows(share, gpu.gpu_type)
+                ),
+            )
             for gpu in provision
             if gpu.gpu_type == gpu_type.name
         ]
         stock = len(mine) if gpu_type.count is None else min(gpu_type.count, len(mine))
-        fullest = sorted(range(len(mine)), key=lambda at: (-_given_percent(mine[at]), at))[:stock]
+        fullest = sorted(
+            range(len(mine)), key=lambda at: (-_given_percent(mine[at]), at)
+        )[:stock]
         kept.extend(mine[at] for at in sorted(fullest))
     return tuple(kept)
 
@@ -248,8 +296,14 @@ class _Filling:
     def _serve(self, service: ServiceDemand) -> None:
         left_rps = service.arrival_rate_rps
         most = self._settler.max_replicas(service)
-        while left_rps > ROUNDING * service.arrival_rate_rps or self._replicas[service.name] < service.min_replicas:
-            if self._replicas[service.name] >= most or self._replicas.total() >= MAX_REPLICAS:
+        while (
+            left_rps > ROUNDING * service.arrival_rate_rps
+            or self._replicas[service.name] < service.min_replicas
+        ):
+            if (
+                self._replicas[service.name] >= most
+                or self._replicas.total() >= MAX_REPLICAS
+            ):
                 break
             self._replicas[service.name] += 1
             options = list(self._options(service, left_rps))
@@ -266,21 +320,34 @@ class _Filling:
             left_rps -= best.carried_rps
 
     def _options(self, service: ServiceDemand, left_rps: float) -> Iterator["_Option"]:
-        for gpu_type in sorted(self._settler.problem.gpu_types, key=lambda one: one.name):
+        for gpu_type in sorted(
+            self._settler.problem.gpu_types, key=lambda one: one.name
+        ):
             percents = self._settler.percents(service.name, gpu_type.name)
             if not percents:
                 continue
             price = gpu_type.price_usd_per_hour
             for at in self._places(gpu_type.name, service.name, gpu_type.count):
                 for percent in percents:
-                    option = self._option(at, Share(service.name, percent), gpu_type.name, left_rps)
+                    option = self._option(
+                        at, Share(service.name, percent), gpu_type.name, left_rps
+                    )
                     if option is None:
                         continue
-                    yield replace(option, rank=(*option.rank[:2], option.rank[2] * price, *option.rank[3:]))
+                    yield replace(
+                        option,
+                        rank=(
+                            *option.rank[:2],
+                            option.rank[2] * price,
+                            *option.rank[3:],
+                        ),
+                    )
                     if not option.rank[0]:
                         break
 
-    def _places(self, gpu_type: str, service: str, stock: int | None) -> Iterator[int | None]:
+    def _places(
+        self, gpu_type: str, service: str, stock: int | None
+    ) -> Iterator[int | None]:
         """Different GPUs that might take the service, the fullest first; None = one that is still empty."""
         mine = [at for at, gpu in enumerate(self._gpus) if gpu.gpu_type == gpu_type]
         seen: set[tuple[Share, ...]] = set()
@@ -295,7 +362,9 @@ class _Filling:
         if stock is None or len(mine) < stock:
             yield None
 
-    def _option(self, at: int | None, share: Share, gpu_type: str, left_rps: float) -> "_Option | None":
+    def _option(
+        self, at: int | None, share: Share, gpu_type: str, left_rps: float
+    ) -> "_Option | None":
         before = Provisioned(gpu_type) if at is None else self._gpus[at]
         gpu = Provisioned(gpu_type, (*before.shares, share))
         batches = self._settler.settle_gpu(gpu, self._replicas)
@@ -307,7 +376,14 @@ class _Filling:
                 return None
         carried = batches[-1].carried_rps
         is_short = carried < left_rps * (1.0 - ROUNDING)
-        rank = (is_short, -carried if is_short else 0.0, share.sm_percent, -_given_percent(before), gpu_type, at or 0)
+        rank = (
+            is_short,
+            -carried if is_short else 0.0,
+            share.sm_percent,
+            -_given_percent(before),
+            gpu_type,
+            at or 0,
+        )
         return _Option(at=at, gpu=gpu, carried_rps=carried, rank=rank)
 
 
@@ -336,7 +412,10 @@ def _hardest_first(settler: BatchDecider) -> list[ServiceDemand]:
         return service.arrival_rate_rps / max_rps if max_rps > 0.0 else 0.0
 
     parts = {service.name: part(service) for service in settler.problem.services}
-    return sorted(settler.problem.services, key=lambda service: (-service.priority, -parts[service.name], service.name))
+    return sorted(
+        settler.problem.services,
+        key=lambda service: (-service.priority, -parts[service.name], service.name),
+    )
 
 
 def _widened(settler: BatchDecider, provision: Provision) -> Provision:
@@ -349,20 +428,29 @@ def _widened(settler: BatchDecider, provision: Provision) -> Provision:
     return tuple(widened[gpu] for gpu in provision)
 
 
-def _widened_gpu(settler: BatchDecider, gpu: Provisioned, replicas: Mapping[str, int]) -> Provisioned:
+def _widened_gpu(
+    settler: BatchDecider, gpu: Provisioned, replicas: Mapping[str, int]
+) -> Provisioned:
     def room(carried: BatchDecision, share: Share) -> float:
-        rate_rps = settler.problem.service(share.service).arrival_rate_rps / max(1, replicas[share.service])
+        rate_rps = settler.problem.service(share.service).arrival_rate_rps / max(
+            1, replicas[share.service]
+        )
         return carried.carried_rps / rate_rps if rate_rps > 0.0 else math.inf
 
     now = gpu
     while (batches := settler.settle_gpu(now, replicas)) is not None:
-        rooms = [room(batch, share) for batch, share in zip(batches, now.shares, strict=True)]
+        rooms = [
+            room(batch, share) for batch, share in zip(batches, now.shares, strict=True)
+        ]
         for at in sorted(range(len(rooms)), key=lambda at: (rooms[at], at)):
             wider = _wider(settler, now, at)
             after = settler.settle_gpu(wider, replicas) if wider is not None else None
             if wider is None or after is None:
                 continue
-            new = [room(batch, share) for batch, share in zip(after, wider.shares, strict=True)]
+            new = [
+                room(batch, share)
+                for batch, share in zip(after, wider.shares, strict=True)
+            ]
             if min(new) >= min(rooms) * (1.0 - ROUNDING) and new[at] > rooms[at]:
                 now = wider
                 break
@@ -375,10 +463,18 @@ def _wider(settler: BatchDecider, gpu: Provisioned, at: int) -> Provisioned | No
     """The GPU with that share at the next SM percent; None where there is none."""
     share = gpu.shares[at]
     steps = settler.percents(share.service, gpu.gpu_type)
-    wider = next((step for step in steps if step > share.sm_percent + SM_PERCENT_TOLERANCE), None)
-    if wider is None or _given_percent(gpu) + wider - share.sm_percent > 100.0 + SM_PERCENT_TOLERANCE:
+    wider = next(
+        (step for step in steps if step > share.sm_percent + SM_PERCENT_TOLERANCE), None
+    )
+    if (
+        wider is None
+        or _given_percent(gpu) + wider - share.sm_percent > 100.0 + SM_PERCENT_TOLERANCE
+    ):
         return None
-    return Provisioned(gpu.gpu_type, (*gpu.shares[:at], Share(share.service, wider), *gpu.shares[at + 1 :]))
+    return Provisioned(
+        gpu.gpu_type,
+        (*gpu.shares[:at], Share(share.service, wider), *gpu.shares[at + 1 :]),
+    )
 
 
 def _given_percent(gpu: Provisioned) -> float:

@@ -79,19 +79,29 @@ class _Rows:
 class ProvisioningWorld:
     """A fleet and its services; every method answers for N situations at once."""
 
-    def __init__(self, problem: Problem, setting: ActorSetting, *, clocks_mhz: Sequence[float]) -> None:
+    def __init__(
+        self, problem: Problem, setting: ActorSetting, *, clocks_mhz: Sequence[float]
+    ) -> None:
         """`clocks_mhz`: the clock of each GPU type of the Problem, in its order."""
         self.setting = setting
         self._types = problem.gpu_types
         names = [gpu_type.name for gpu_type in self._types]
-        self.type_of: Indices = np.array([names.index(gpu) for gpu in setting.gpus], dtype=np.intp)
-        self.service_of: Indices = np.repeat(np.arange(len(setting.services)), setting.slots)
+        self.type_of: Indices = np.array(
+            [names.index(gpu) for gpu in setting.gpus], dtype=np.intp
+        )
+        self.service_of: Indices = np.repeat(
+            np.arange(len(setting.services)), setting.slots
+        )
         known = {service.name: service for service in problem.services}
         services = [known.get(name) for name in setting.services]
-        self.slo_ms = np.array([service.slo_ms if service else 1.0 for service in services])
+        self.slo_ms = np.array(
+            [service.slo_ms if service else 1.0 for service in services]
+        )
         networks = {service.network for service in services if service}
         used = [points for points in problem.points if points.network in networks]
-        self.batches: Indices = np.array(sorted({row.batch for points in used for row in points.rows}), dtype=np.intp)
+        self.batches: Indices = np.array(
+            sorted({row.batch for points in used for row in points.rows}), dtype=np.intp
+        )
         self._percents = np.array(setting.sm_percents)
         self.slots = len(self.service_of)
         self.options = len(setting.gpus) * len(setting.sm_percents) + 1
@@ -99,14 +109,30 @@ class ProvisioningWorld:
         law = problem.capacity_law
         self._ratios = np.array(law.slo_ratios)
         self._law = [
-            [np.array(law.max_utilisation[at][law.batches.index(int(batch))]) for batch in self.batches]
-            for at in (law.percentiles.index(service.percentile) if service else 0 for service in services)
+            [
+                np.array(law.max_utilisation[at][law.batches.index(int(batch))])
+                for batch in self.batches
+            ]
+            for at in (
+                law.percentiles.index(service.percentile) if service else 0
+                for service in services
+            )
         ]
-        self._memory_mib = np.array([self._types[kind].memory_mib for kind in self.type_of])
-        self._room_w = np.array([self._types[kind].power_cap_w - self._types[kind].idle_w for kind in self.type_of])
+        self._memory_mib = np.array(
+            [self._types[kind].memory_mib for kind in self.type_of]
+        )
+        self._room_w = np.array(
+            [
+                self._types[kind].power_cap_w - self._types[kind].idle_w
+                for kind in self.type_of
+            ]
+        )
         self._most = problem.max_replicas_per_gpu
         self._factors = np.array(
-            [[launch_factor(kind, n) for n in range(1, len(self.service_of) + 1)] for kind in self._types]
+            [
+                [launch_factor(kind, n) for n in range(1, len(self.service_of) + 1)]
+                for kind in self._types
+            ]
         )
         if not setting.knows_neighbours:
             self._factors[:] = 1.0
@@ -129,8 +155,14 @@ class ProvisioningWorld:
         gpu, _, is_placed = self._split(chosen)
         found = np.zeros(len(chosen), dtype=bool)
         for slot in range(1, chosen.shape[1]):
-            for other in np.flatnonzero(self.service_of[:slot] == self.service_of[slot]):
-                found |= is_placed[:, slot] & is_placed[:, other] & (gpu[:, slot] == gpu[:, other])
+            for other in np.flatnonzero(
+                self.service_of[:slot] == self.service_of[slot]
+            ):
+                found |= (
+                    is_placed[:, slot]
+                    & is_placed[:, other]
+                    & (gpu[:, slot] == gpu[:, other])
+                )
         return found
 
     def allowed(self, chosen: Indices, slot: int, rates_rps: Reals) -> Flags:
@@ -167,10 +199,17 @@ class ProvisioningWorld:
         carried = self._carried(execution_ms)
         in_time = self._keeps_slo(execution_ms, is_placed, queued)
         # Where the queue is too long for every batch, the one that carries most ends it soonest.
-        in_time |= ~in_time.any(axis=2, keepdims=True) & self._keeps_slo(execution_ms, is_placed, 0.0 * queued)
+        in_time |= ~in_time.any(axis=2, keepdims=True) & self._keeps_slo(
+            execution_ms, is_placed, 0.0 * queued
+        )
         carried[~in_time] = 0.0
         free, room_mib, room_w, counts = self._room(chosen)
-        obeys: Flags = (free >= -_TOLERANCE) & (room_mib >= 0.0) & (room_w >= 0.0) & (counts <= self._most)
+        obeys: Flags = (
+            (free >= -_TOLERANCE)
+            & (room_mib >= 0.0)
+            & (room_w >= 0.0)
+            & (counts <= self._most)
+        )
         is_lawful = obeys[np.arange(len(chosen))[:, None], gpu] & is_placed
         carried[~is_lawful] = 0.0
         more_mib = self._rows.memory_mib[at] - self._rows.min_mib[at][:, :, None]
@@ -178,20 +217,32 @@ class ProvisioningWorld:
         batch = self._take_batches(gpu, carried, more_mib, more_w, room_mib, room_w)
         place = np.maximum(batch, 0)[:, :, None]
         found = np.take_along_axis(carried, place, axis=2)[:, :, 0]
-        used = self._rows.min_mib[at] + np.where(batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0)
+        used = self._rows.min_mib[at] + np.where(
+            batch >= 0, np.take_along_axis(more_mib, place, axis=2)[:, :, 0], 0.0
+        )
         return DecidedBatches(
-            batch=batch, carried_rps=np.where(batch >= 0, found, 0.0), memory_mib=np.where(is_lawful, used, 0.0)
+            batch=batch,
+            carried_rps=np.where(batch >= 0, found, 0.0),
+            memory_mib=np.where(is_lawful, used, 0.0),
         )
 
     def _take_batches(
-        self, gpu: Indices, carried: Reals, more_mib: Reals, more_w: Reals, room_mib: Reals, room_w: Reals
+        self,
+        gpu: Indices,
+        carried: Reals,
+        more_mib: Reals,
+        more_w: Reals,
+        room_mib: Reals,
+        room_w: Reals,
     ) -> Indices:
         """(N, J) each slot's best batch, in turn; takes from the rooms (N, K) what it needs beyond the smallest."""
         batch = np.full(gpu.shape, -1, dtype=np.intp)
         rows = np.arange(len(gpu))
         for slot in range(gpu.shape[1]):
             on = gpu[:, slot]
-            fits = (more_mib[:, slot] <= room_mib[rows, on][:, None]) & (more_w[:, slot] <= room_w[rows, on][:, None])
+            fits = (more_mib[:, slot] <= room_mib[rows, on][:, None]) & (
+                more_w[:, slot] <= room_w[rows, on][:, None]
+            )
             options = np.where(fits, carried[:, slot], 0.0)
             best = options.argmax(axis=1)
             has = options[rows, best] > 0.0
@@ -200,7 +251,9 @@ class ProvisioningWorld:
             batch[:, slot] = np.where(has, best, -1)
         return batch
 
-    def rewards(self, decided: DecidedBatches, rates_rps: Reals, slots: int | None = None) -> Reals:
+    def rewards(
+        self, decided: DecidedBatches, rates_rps: Reals, slots: int | None = None
+    ) -> Reals:
         """(N,) eq. 3, over the services of the first `slots` slots (all where None)."""
         carried = self.carried_of_services(decided)
         known = np.unique(self.service_of[:slots])
@@ -221,10 +274,19 @@ class ProvisioningWorld:
         gpu, _, is_placed = self._split(chosen)
         used = np.zeros((len(chosen), len(self.setting.gpus)))
         for slot in range(chosen.shape[1]):
-            used[np.arange(len(chosen)), gpu[:, slot]] += np.where(is_placed[:, slot], decided.memory_mib[:, slot], 0.0)
+            used[np.arange(len(chosen)), gpu[:, slot]] += np.where(
+                is_placed[:, slot], decided.memory_mib[:, slot], 0.0
+            )
         return used
 
-    def features(self, chosen: Indices, slot: int, used_mib: Reals, rates_rps: Reals, queued: Reals) -> Reals:
+    def features(
+        self,
+        chosen: Indices,
+        slot: int,
+        used_mib: Reals,
+        rates_rps: Reals,
+        queued: Reals,
+    ) -> Reals:
         """(N, F) what the actor sees before the slot chooses: u_k, λ, queues (section 5.2), and what is given away.
 
         All are near 0 to 1. The last J · K are the SM percents of the slots before, by GPU.
@@ -277,7 +339,10 @@ class ProvisioningWorld:
         """(N, K) each: SM percent, memory and watts that are left beside the smallest batches, and replicas."""
         gpu, share, is_placed = self._split(chosen)
         count, gpus = len(chosen), len(self.setting.gpus)
-        free, counts = np.full((count, gpus), 100.0), np.zeros((count, gpus), dtype=np.intp)
+        free, counts = (
+            np.full((count, gpus), 100.0),
+            np.zeros((count, gpus), dtype=np.intp),
+        )
         room_mib = np.tile(self._memory_mib * (1.0 + _TOLERANCE), (count, 1))
         room_w = np.tile(self._room_w * (1.0 + _TOLERANCE), (count, 1))
         rows = np.arange(count)
@@ -285,23 +350,32 @@ class ProvisioningWorld:
             on, at, here = gpu[:, slot], share[:, slot], is_placed[:, slot]
             kind = self.type_of[on]
             free[rows, on] -= np.where(here, self._percents[at], 0.0)
-            room_mib[rows, on] -= np.where(here, self._rows.min_mib[slot, kind, at], 0.0)
+            room_mib[rows, on] -= np.where(
+                here, self._rows.min_mib[slot, kind, at], 0.0
+            )
             room_w[rows, on] -= np.where(here, self._rows.min_w[slot, kind, at], 0.0)
             counts[rows, on] += here
         return free, room_mib, room_w, counts
 
-    def _execution_ms(self, at: tuple[Indices, Indices, Indices], gpu: Indices, is_placed: Flags) -> Reals:
+    def _execution_ms(
+        self, at: tuple[Indices, Indices, Indices], gpu: Indices, is_placed: Flags
+    ) -> Reals:
         """(N, J, B) beside the neighbours at the batches that press most."""
         _, kind, _ = at
         pressure = np.where(is_placed, self._rows.worst_pressure[at], 0.0)
         rows = np.arange(len(gpu))
-        summed, counts = np.zeros((len(gpu), len(self.setting.gpus))), np.zeros((len(gpu), len(self.setting.gpus)))
+        summed, counts = (
+            np.zeros((len(gpu), len(self.setting.gpus))),
+            np.zeros((len(gpu), len(self.setting.gpus))),
+        )
         for slot in range(gpu.shape[1]):
             summed[rows, gpu[:, slot]] += pressure[:, slot]
             counts[rows, gpu[:, slot]] += is_placed[:, slot]
         others = summed[rows[:, None], gpu] - pressure
         neighbours = np.maximum(counts[rows[:, None], gpu].astype(np.intp) - 1, 0)
-        stretch = 1.0 + self._sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
+        stretch = (
+            1.0 + self._sensitivity[np.arange(gpu.shape[1])[None, :], kind] * others
+        )
         return np.asarray(
             self._rows.transfer_ms[at]
             + self._rows.launch_ms[at] * self._factors[kind, neighbours][:, :, None]
@@ -315,7 +389,9 @@ class ProvisioningWorld:
             for place, batch in enumerate(self.batches):
                 times = execution_ms[:, slot, place]
                 ratio = self.slo_ms[service] / times
-                utilisation = np.interp(ratio, self._ratios, self._law[service][place], left=0.0)
+                utilisation = np.interp(
+                    ratio, self._ratios, self._law[service][place], left=0.0
+                )
                 carried[:, slot, place] = 1000.0 * batch / times * utilisation
         return carried
 
@@ -332,9 +408,14 @@ class ProvisioningWorld:
         batches = 1.0 + np.ceil(waiting[:, :, None] / self.batches)
         return np.asarray(batches * execution_ms <= self.slo_ms[service][None, :, None])
 
-    def _read_rows(self, problem: Problem, clocks_mhz: Sequence[float]) -> tuple[_Rows, Reals]:
+    def _read_rows(
+        self, problem: Problem, clocks_mhz: Sequence[float]
+    ) -> tuple[_Rows, Reals]:
         shape = (self.slots, len(self._types), len(self._percents), len(self.batches))
-        figures = {name: np.full(shape, _NEVER) for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib")}
+        figures = {
+            name: np.full(shape, _NEVER)
+            for name in ("transfer_ms", "launch_ms", "run_ms", "memory_mib")
+        }
         power_w, pressure = np.full(shape, _NEVER), np.zeros(shape)
         sensitivity = np.zeros(shape[:2])
         known = {service.name: service for service in problem.services}
@@ -342,11 +423,17 @@ class ProvisioningWorld:
             demand = known.get(self.setting.services[service])
             for kind, gpu_type in enumerate(self._types if demand is not None else ()):
                 assert demand is not None
-                points = problem.points_of(demand.network, gpu_type.name) if demand.allows(gpu_type.name) else None
+                points = (
+                    problem.points_of(demand.network, gpu_type.name)
+                    if demand.allows(gpu_type.name)
+                    else None
+                )
                 if points is None:
                     continue
                 sensitivity[slot, kind] = points.sensitivity
-                for row, at in self._known_rows(points.rows, clocks_mhz[kind], gpu_type):
+                for row, at in self._known_rows(
+                    points.rows, clocks_mhz[kind], gpu_type
+                ):
                     place = (slot, kind, *at)
                     for name, values in figures.items():
                         values[place] = getattr(row, name)
@@ -374,12 +461,16 @@ class ProvisioningWorld:
                 and row.memory_mib <= gpu_type.memory_mib
                 and row.power_w <= watts
             ):
-                known.append((row, (int(near[0]), int(np.searchsorted(self.batches, row.batch)))))
+                known.append(
+                    (row, (int(near[0]), int(np.searchsorted(self.batches, row.batch))))
+                )
         return known
 
     def _whole_rps(self) -> Reals:
         """(S,) H: what one replica alone executes with the smallest batch, at the best SM percent of the best type."""
-        alone = (self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms).min(axis=(1, 2))
+        alone = (self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms).min(
+            axis=(1, 2)
+        )
         smallest = (alone < _NEVER).argmax(axis=1)
         rates = 1000.0 * self.batches[smallest] / alone[np.arange(self.slots), smallest]
         return np.asarray(np.maximum(rates[:: self.setting.slots], 1e-9))
@@ -389,10 +480,14 @@ class ProvisioningWorld:
         alone = self._rows.transfer_ms + self._rows.launch_ms + self._rows.run_ms
         flat = alone.reshape(self.slots, -1, len(self.batches))
         carried = self._carried(np.moveaxis(flat, 1, 0))
-        return np.asarray(np.maximum(carried.max(axis=(0, 2))[:: self.setting.slots], 1e-3))
+        return np.asarray(
+            np.maximum(carried.max(axis=(0, 2))[:: self.setting.slots], 1e-3)
+        )
 
 
 def late_shares(carried_rps: Reals, rates_rps: Reals) -> Reals:
     """v: the share of each service's requests beyond what its replicas carry, 0 to 1; 0 where none come."""
     wanted = np.maximum(rates_rps, 1e-9)
-    return np.asarray(np.where(rates_rps > 0.0, np.clip(1.0 - carried_rps / wanted, 0.0, 1.0), 0.0))
+    return np.asarray(
+        np.where(rates_rps > 0.0, np.clip(1.0 - carried_rps / wanted, 0.0, 1.0), 0.0)
+    )

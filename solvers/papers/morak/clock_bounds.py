@@ -18,7 +18,13 @@ Predict: TypeAlias = Callable[[Queries], Reals]
 """Queries (N rows) to (N,) values, e.g. functools.partial(technique.predict, coefficients)."""
 
 
-def min_clock(latency_ms: Predict, queries: Queries, *, clocks_mhz: Sequence[float], limit_ms: npt.ArrayLike) -> Reals:
+def min_clock(
+    latency_ms: Predict,
+    queries: Queries,
+    *,
+    clocks_mhz: Sequence[float],
+    limit_ms: npt.ArrayLike,
+) -> Reals:
     """(N,) the least of the clocks at which the predicted latency is at most the limit; NaN where none is enough.
 
     The queries' own clocks are not looked at. `limit_ms`: one, or (N,). Clocks in any order. The latency is predicted
@@ -29,7 +35,13 @@ def min_clock(latency_ms: Predict, queries: Queries, *, clocks_mhz: Sequence[flo
     return np.where(meets.any(axis=1), clocks[meets.argmax(axis=1)], np.nan)
 
 
-def highest_clock(power_w: Predict, queries: Queries, *, clocks_mhz: Sequence[float], cap_w: npt.ArrayLike) -> Reals:
+def highest_clock(
+    power_w: Predict,
+    queries: Queries,
+    *,
+    clocks_mhz: Sequence[float],
+    cap_w: npt.ArrayLike,
+) -> Reals:
     """(N,) the highest of the clocks at which the predicted watts are at most the cap; NaN where all exceed it.
 
     As `min_clock`; `cap_w` is one, or (N,).
@@ -48,7 +60,9 @@ def _at_clocks(predict: Predict, queries: Queries, clocks: Reals) -> Reals:
 
 def _ascending(clocks_mhz: Sequence[float]) -> Reals:
     if not len(clocks_mhz):
-        raise ValueError("no clocks to choose from: name at least one of the GPU type's clocks_mhz")
+        raise ValueError(
+            "no clocks to choose from: name at least one of the GPU type's clocks_mhz"
+        )
     return np.sort(np.asarray(clocks_mhz, dtype=np.float64))
 
 

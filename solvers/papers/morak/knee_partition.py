@@ -16,7 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.predict.data.samples import Reals
-from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import (
+    MIN_SHARES,
+    TwoSegments,
+    fit_two_segments,
+)
 from solvers.types.problem import OperatingPoint
 
 _TOLERANCE = 1e-6
@@ -28,7 +32,10 @@ def knee_percent(rows: Sequence[OperatingPoint]) -> float:
 
     With fewer than three shares no bend can be seen: then the widest is the knee.
     """
-    shares, times_ms = np.array([row.sm_percent for row in rows]), np.array([row.solo_ms for row in rows])
+    shares, times_ms = (
+        np.array([row.sm_percent for row in rows]),
+        np.array([row.solo_ms for row in rows]),
+    )
     if len(np.unique(shares)) < MIN_SHARES:
         return float(shares.max())
     return knee_point(shares, times_ms).sm_percent
@@ -65,7 +72,11 @@ def partition(wishes: Sequence[ShareRequest]) -> tuple[float, ...] | None:
         given[at] = wishes[at].shares[places[at]]
     while True:
         left = 100.0 - sum(given) + _TOLERANCE
-        able = [at for at, wish in enumerate(wishes) if _next(wish, places[at]) - given[at] <= left]
+        able = [
+            at
+            for at, wish in enumerate(wishes)
+            if _next(wish, places[at]) - given[at] <= left
+        ]
         if not able:
             return tuple(given)
         at = min(able, key=lambda at: (given[at] / wanted[at], at))
@@ -78,7 +89,9 @@ def _next(wish: ShareRequest, place: int) -> float:
 
 
 _MIN_GAIN = 0.05  # Of the latency at the least share: the noise of one measurement, so not a gain.
-_MIN_BEND = 0.05  # Of the first slope; a straight line fitted in floating point bends a little.
+_MIN_BEND = (
+    0.05  # Of the first slope; a straight line fitted in floating point bends a little.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +111,9 @@ def knee_point(sm_percent: Reals, latency_ms: Reals) -> Knee:
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
     curve = fit_two_segments(sm_percent, latency_ms, weight=np.ones_like(latency_ms))
-    share = _knee_percent(curve, low=float(sm_percent.min()), high=float(sm_percent.max()))
+    share = _knee_percent(
+        curve, low=float(sm_percent.min()), high=float(sm_percent.max())
+    )
     return Knee(
         sm_percent=share,
         latency_ms=float(curve.latency_ms(share)),

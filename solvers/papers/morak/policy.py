@@ -55,21 +55,41 @@ _ROUNDS = 6
 """Of adding replicas for what neighbours and clocks cost; each closes most of the shortage."""
 
 
-def make_plan(problem: Problem, observed: Observed, memory: Json, budget: Budget) -> tuple[Plan, PlanReport, Json]:
+def make_plan(
+    problem: Problem, observed: Observed, memory: Json, budget: Budget
+) -> tuple[Plan, PlanReport, Json]:
     """The plan of knees for the Problem's rates, its report, and which services count as wider."""
-    wider, heard_at_s = _remembered(memory, {service.name for service in problem.services}, observed.at_s)
+    wider, heard_at_s = _remembered(
+        memory, {service.name for service in problem.services}, observed.at_s
+    )
     is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
     asked = observed.repartition if is_settled else ()
     for name in asked:
         wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
     # A plan that runs is kept while it serves; one whose governors asked for another is not.
     of = replace(problem, current=None) if asked else problem
-    rules = TypePolicy(name=NAME, fill=partial(_fill, wider), capacities=true_capacities)
+    rules = TypePolicy(
+        name=NAME, fill=partial(_fill, wider), capacities=true_capacities
+    )
     plan, report = plan_type_by_type(of, rules, budget)
     if asked:
-        report = replace(report, messages=(*report.messages, f"another partition for {', '.join(sorted(asked))}"))
+        report = replace(
+            report,
+            messages=(
+                *report.messages,
+                f"another partition for {', '.join(sorted(asked))}",
+            ),
+        )
     heard_at_s = observed.at_s if asked else heard_at_s
-    return plan, report, {"version": MEMORY_VERSION, "wider": dict(sorted(wider.items())), "heard_at_s": heard_at_s}
+    return (
+        plan,
+        report,
+        {
+            "version": MEMORY_VERSION,
+            "wider": dict(sorted(wider.items())),
+            "heard_at_s": heard_at_s,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +105,41 @@ class _Tenant:
 
     @property
     def wish(self) -> ShareRequest:
-        return ShareRequest(knee_percent=self.knee_percent, shares=tuple(sorted({percent for percent, _ in self.rows})))
+        return ShareRequest(
+            knee_percent=self.knee_percent,
+            shares=tuple(sorted({percent for percent, _ in self.rows})),
+        )
 
     def at(self, sm_percent: float, clock_mhz: float) -> OperatingPoint | None:
         """The row with the largest batch that runs within half the SLO, else with the smallest; None without any."""
         rows = self.rows.get((sm_percent, clock_mhz), ())
-        return next((row for row in rows if 2.0 * row.solo_ms <= self.service.slo_ms), rows[-1] if rows else None)
+        return next(
+            (row for row in rows if 2.0 * row.solo_ms <= self.service.slo_ms),
+            rows[-1] if rows else None,
+        )
 
 
 NeighbourSet = tuple[str, ...]
 """Services that share a GPU, sorted."""
 
 
-def _fill(wider: Mapping[str, int], problem: Problem, stage: TypeStage) -> list[Carrier]:
+def _fill(
+    wider: Mapping[str, int], problem: Problem, stage: TypeStage
+) -> list[Carrier]:
     tenants = {
         service.name: tenant
         for service in problem.services
         if service.name in stage.profiles
-        and (tenant := _tenant(problem, stage, service, STEP_PERCENT * wider.get(service.name, 0))) is not None
+        and (
+            tenant := _tenant(
+                problem, stage, service, STEP_PERCENT * wider.get(service.name, 0)
+            )
+        )
+        is not None
     }
-    wanted = {name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()}
+    wanted = {
+        name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
+    }
     carriers: list[Carrier] = []
     for _ in range(_ROUNDS):
         carriers = _packed(problem, stage, tenants, wanted)
@@ -112,11 +147,18 @@ def _fill(wider: Mapping[str, int], problem: Problem, stage: TypeStage) -> list[
         if all(more[name] <= wanted[name] for name in wanted):
             break
         wanted = {name: max(more[name], wanted[name]) for name in wanted}
-    return carriers if _seats(carriers) >= sum(wanted.values()) else _fair(problem, stage, tenants, wanted)
+    return (
+        carriers
+        if _seats(carriers) >= sum(wanted.values())
+        else _fair(problem, stage, tenants, wanted)
+    )
 
 
 def _fair(
-    problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]
+    problem: Problem,
+    stage: TypeStage,
+    tenants: Mapping[str, _Tenant],
+    wanted: Mapping[str, int],
 ) -> list[Carrier]:
     """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
 
@@ -128,13 +170,18 @@ def _fair(
         part = {name: math.ceil(middle * count) for name, count in wanted.items()}
         is_placed = _seats(_packed(problem, stage, tenants, part)) >= sum(part.values())
         low, high = (middle, high) if is_placed else (low, middle)
-    placed = {name: math.ceil(low * count) if low > 0.0 else 0 for name, count in wanted.items()}
+    placed = {
+        name: math.ceil(low * count) if low > 0.0 else 0
+        for name, count in wanted.items()
+    }
     carriers = _packed(problem, stage, tenants, placed)
-    for name in sorted(placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)):
+    for name in sorted(
+        placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
+    ):
         more = {**placed, name: placed[name] + 1}
-        if placed[name] < wanted[name] and _seats(trial := _packed(problem, stage, tenants, more)) >= sum(
-            more.values()
-        ):
+        if placed[name] < wanted[name] and _seats(
+            trial := _packed(problem, stage, tenants, more)
+        ) >= sum(more.values()):
             placed, carriers = more, trial
     return carriers
 
@@ -143,7 +190,9 @@ def _seats(carriers: Sequence[Carrier]) -> int:
     return sum(len(carrier.seats) for carrier in carriers)
 
 
-def _tenant(problem: Problem, stage: TypeStage, service: ServiceDemand, extra_percent: float) -> _Tenant | None:
+def _tenant(
+    problem: Problem, stage: TypeStage, service: ServiceDemand, extra_percent: float
+) -> _Tenant | None:
     profile = stage.profiles[service.name]
     row = _knee_row(profile)
     points = problem.points_of(service.network, stage.gpu_type.name)
@@ -170,7 +219,10 @@ def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
     for batch in sorted(by_batch, reverse=True):
         knee = knee_percent(by_batch[batch])
         # The nearest profiled share; of two as near the wider one.
-        row = min(by_batch[batch], key=lambda row: (abs(row.sm_percent - knee), -row.sm_percent))
+        row = min(
+            by_batch[batch],
+            key=lambda row: (abs(row.sm_percent - knee), -row.sm_percent),
+        )
         if profile.rate_rps(row) > 0.0:
             return row
     # No batch keeps it at its knee: the narrowest that keeps it at all.
@@ -181,7 +233,9 @@ def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
 def _first_count(problem: Problem, stage: TypeStage, tenant: _Tenant) -> int:
     """Replicas that carry the rate at the knee without neighbours."""
     service = tenant.service
-    alone_rps = beside(problem, stage.gpu_type, [(service.name, tenant.row)], 0).capacity_rps
+    alone_rps = beside(
+        problem, stage.gpu_type, [(service.name, tenant.row)], 0
+    ).capacity_rps
     needed = replicas_for(service.arrival_rate_rps, max(alone_rps, MIN_CAPACITY_RPS))
     return min(max(needed, service.min_replicas), _most(service, stage))
 
@@ -189,17 +243,24 @@ def _first_count(problem: Problem, stage: TypeStage, tenant: _Tenant) -> int:
 def _most(service: ServiceDemand, stage: TypeStage) -> int:
     """No GPU carries two replicas of a service."""
     stock = stage.gpu_type.count
-    return max_replicas(service, stage.room if stock is None else min(stage.room, stock))
+    return max_replicas(
+        service, stage.room if stock is None else min(stage.room, stock)
+    )
 
 
 def _more(
-    problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], carriers: Sequence[Carrier]
+    problem: Problem,
+    stage: TypeStage,
+    tenants: Mapping[str, _Tenant],
+    carriers: Sequence[Carrier],
 ) -> dict[str, int]:
     """Replicas that each service needs if its next ones carry as much as those that it has."""
     carried: defaultdict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
     for carrier, copies in Counter(carriers).items():
-        for seat, rps in zip(carrier.seats, true_capacities(problem, carrier), strict=True):
+        for seat, rps in zip(
+            carrier.seats, true_capacities(problem, carrier), strict=True
+        ):
             carried[seat.service] += copies * rps
             counts[seat.service] += copies
     wanted = {}
@@ -207,14 +268,19 @@ def _more(
         rate_rps, has_rps = tenant.service.arrival_rate_rps, carried[name]
         is_short = counts[name] > 0 and has_rps < rate_rps * (1.0 - ROUNDING)
         grown = (
-            math.ceil(counts[name] * min(rate_rps / has_rps, float(stage.room))) if is_short and has_rps > 0.0 else 0
+            math.ceil(counts[name] * min(rate_rps / has_rps, float(stage.room)))
+            if is_short and has_rps > 0.0
+            else 0
         )
         wanted[name] = min(max(counts[name], grown), _most(tenant.service, stage))
     return wanted
 
 
 def _packed(
-    problem: Problem, stage: TypeStage, tenants: Mapping[str, _Tenant], wanted: Mapping[str, int]
+    problem: Problem,
+    stage: TypeStage,
+    tenants: Mapping[str, _Tenant],
+    wanted: Mapping[str, int],
 ) -> list[Carrier]:
     """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
     gpus: Counter[NeighbourSet] = Counter()
@@ -223,13 +289,21 @@ def _packed(
 
     def carrier_of(neighbours: NeighbourSet) -> Carrier | None:
         if neighbours not in carriers:
-            carriers[neighbours] = _partitioned(problem, stage, [tenants[name] for name in neighbours])
+            carriers[neighbours] = _partitioned(
+                problem, stage, [tenants[name] for name in neighbours]
+            )
         return carriers[neighbours]
 
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
         left = min(wanted[name], room)
-        hosts = [neighbours for neighbours in gpus if name not in neighbours and _has_room(tenants, neighbours, name)]
-        for neighbours in sorted(hosts, key=lambda neighbours: (-_knees(tenants, neighbours), neighbours)):
+        hosts = [
+            neighbours
+            for neighbours in gpus
+            if name not in neighbours and _has_room(tenants, neighbours, name)
+        ]
+        for neighbours in sorted(
+            hosts, key=lambda neighbours: (-_knees(tenants, neighbours), neighbours)
+        ):
             grown = tuple(sorted((*neighbours, name)))
             count = min(left, gpus[neighbours])
             if count and carrier_of(grown) is not None:
@@ -242,7 +316,10 @@ def _packed(
             room -= fresh
         gpus = +gpus
     return [
-        carrier for neighbours, count in sorted(gpus.items()) if (carrier := carriers[neighbours]) for _ in range(count)
+        carrier
+        for neighbours, count in sorted(gpus.items())
+        if (carrier := carriers[neighbours])
+        for _ in range(count)
     ]
 
 
@@ -250,11 +327,18 @@ def _knees(tenants: Mapping[str, _Tenant], neighbours: NeighbourSet) -> float:
     return sum(tenants[name].knee_percent for name in neighbours)
 
 
-def _has_room(tenants: Mapping[str, _Tenant], neighbours: NeighbourSet, name: str) -> bool:
-    return _knees(tenants, neighbours) + tenants[name].knee_percent <= 100.0 + SM_PERCENT_TOLERANCE
+def _has_room(
+    tenants: Mapping[str, _Tenant], neighbours: NeighbourSet, name: str
+) -> bool:
+    return (
+        _knees(tenants, neighbours) + tenants[name].knee_percent
+        <= 100.0 + SM_PERCENT_TOLERANCE
+    )
 
 
-def _partitioned(problem: Problem, stage: TypeStage, neighbours: Sequence[_Tenant]) -> Carrier | None:
+def _partitioned(
+    problem: Problem, stage: TypeStage, neighbours: Sequence[_Tenant]
+) -> Carrier | None:
     """A GPU partitioned among them, at the highest clock that keeps its rules; None where then some do not keep theirs.
 
     Where no clock keeps the cap with all SMs given away, each has its knee alone.
@@ -270,33 +354,55 @@ def _partitioned(problem: Problem, stage: TypeStage, neighbours: Sequence[_Tenan
 
 def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
     """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
-    found = [beside(problem, stage.gpu_type, carrier.seats, at) for at in range(len(carrier.seats))]
+    found = [
+        beside(problem, stage.gpu_type, carrier.seats, at)
+        for at in range(len(carrier.seats))
+    ]
     if len(found) == 1:
         return found[0].capacity_rps >= MIN_CAPACITY_RPS
     return all(
-        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms and each.capacity_rps >= MIN_CAPACITY_RPS
+        2.0 * each.execution_ms <= problem.service(seat.service).slo_ms
+        and each.capacity_rps >= MIN_CAPACITY_RPS
         for seat, each in zip(carrier.seats, found, strict=True)
     )
 
 
 def _carrier(
-    stage: TypeStage, neighbours: Sequence[_Tenant], shares: Sequence[float], clock_mhz: float
+    stage: TypeStage,
+    neighbours: Sequence[_Tenant],
+    shares: Sequence[float],
+    clock_mhz: float,
 ) -> Carrier | None:
-    rows = [tenant.at(share, clock_mhz) for tenant, share in zip(neighbours, shares, strict=True)]
+    rows = [
+        tenant.at(share, clock_mhz)
+        for tenant, share in zip(neighbours, shares, strict=True)
+    ]
     seats = [
         ArrangedReplica(tenant.service.name, row)
         for tenant, row in zip(neighbours, rows, strict=True)
         if row is not None
     ]
-    return Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats)) if len(seats) == len(neighbours) else None
+    return (
+        Carrier(gpu_type=stage.gpu_type.name, seats=tuple(seats))
+        if len(seats) == len(neighbours)
+        else None
+    )
 
 
-def _remembered(memory: Json, services: set[str], now_s: float) -> tuple[dict[str, int], float | None]:
+def _remembered(
+    memory: Json, services: set[str], now_s: float
+) -> tuple[dict[str, int], float | None]:
     """How many steps wider each service counts, and when a request was last heard; None = never."""
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
         return {}, None
     wider, heard_at_s = memory.get("wider"), memory.get("heard_at_s")
     if not isinstance(wider, Mapping):
         return {}, None
-    steps = {name: count for name, count in wider.items() if name in services and isinstance(count, int)}
-    return steps, min(float(heard_at_s), now_s) if isinstance(heard_at_s, int | float) else None
+    steps = {
+        name: count
+        for name, count in wider.items()
+        if name in services and isinstance(count, int)
+    }
+    return steps, min(float(heard_at_s), now_s) if isinstance(
+        heard_at_s, int | float
+    ) else None

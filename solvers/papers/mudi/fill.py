@@ -23,7 +23,14 @@ from functools import partial
 
 from solvers.backfill.hosts import TOLERANCE, Host, HostTenant, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
-from solvers.backfill.residents import Seats, again, bound_task, empty_host, is_same, urgency
+from solvers.backfill.residents import (
+    Seats,
+    again,
+    bound_task,
+    empty_host,
+    is_same,
+    urgency,
+)
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE, OperatingRows
 from solvers.papers.mudi.iterations import Iterations
 from solvers.papers.mudi.smallest_slope import NOWHERE, Slopes
@@ -67,7 +74,9 @@ def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGp
     for task in sorted(wanted.tasks, key=lambda task: (-task.priority, task.name)):
         filling.keep(task, before.get(task.name))
     filling.settle()
-    waiting = sorted((task for task in wanted.tasks if task.name not in filling.placed), key=urgency)
+    waiting = sorted(
+        (task for task in wanted.tasks if task.name not in filling.placed), key=urgency
+    )
     for task in waiting:
         filling.place(task)
     if all(task.name in filling.placed for task in waiting):
@@ -99,20 +108,32 @@ class MudiFilling:
         self._tasks = {task.name: task for task in wanted.tasks}
         self._cordoned = frozenset(wanted.cordoned)
         self._unused = {gpu.id: gpu for gpu in wanted.gpus}
-        self.slopes = Slopes(wanted.problem, self._seats, partial(tuning_limit_ms, wanted.problem.capacity_law))
+        self.slopes = Slopes(
+            wanted.problem,
+            self._seats,
+            partial(tuning_limit_ms, wanted.problem.capacity_law),
+        )
         self.running = wanted.running.gpus if wanted.running else ()
         self.tuner = Tuner(
             problem=wanted.problem,
             seats=self._seats,
-            iterations=Iterations(wanted.problem, self._seats, wanted.tasks, self.running),
+            iterations=Iterations(
+                wanted.problem, self._seats, wanted.tasks, self.running
+            ),
         )
         self.placed: set[str] = set()
         self._hopeless: set[tuple[str, int, bool]] = set()
         """Network, batch and patience of tasks that found no place; places only get fewer."""
         self._sites: dict[GpuId, _Site] = {}
-        alone = (gpu for gpu in self.running if gpu.tasks and not gpu.replicas and self._is_unused(gpu))
+        alone = (
+            gpu
+            for gpu in self.running
+            if gpu.tasks and not gpu.replicas and self._is_unused(gpu)
+        )
         for gpu in (*(gpu for gpu in wanted.bound.gpus if gpu.replicas), *alone):
-            self._sites[gpu.id] = _Site(make_host(wanted.problem, self._rows, replace(gpu, tasks=())))
+            self._sites[gpu.id] = _Site(
+                make_host(wanted.problem, self._rows, replace(gpu, tasks=()))
+            )
             self._unused.pop(gpu.id, None)
 
     def host(self, key: GpuId) -> Host:
@@ -121,7 +142,11 @@ class MudiFilling:
 
     def gpus(self) -> tuple[BoundGpu, ...]:
         """What carries anything, by id."""
-        hosts = (site.host for _, site in sorted(self._sites.items()) if site.host.gpu.replicas or site.host.tasks)
+        hosts = (
+            site.host
+            for _, site in sorted(self._sites.items())
+            if site.host.gpu.replicas or site.host.tasks
+        )
         return tuple(replace(host.gpu, tasks=host.tasks) for host in hosts)
 
     def keep(self, task: Task, ran: Before | None) -> None:
@@ -159,19 +184,27 @@ class MudiFilling:
             if host.free_sm_percent < -SM_PERCENT_TOLERANCE and self._divide(site):
                 return
         while host.residents and not host.holds():
-            least = max(host.residents, key=lambda each: urgency(self._tasks[each[0].name]))
+            least = max(
+                host.residents, key=lambda each: urgency(self._tasks[each[0].name])
+            )
             host.residents.remove(least)
             host.swapped.append(replace(least[0], is_resident=False))
 
     def _let_back(self, site: _Site) -> None:
         host = site.host
-        for task in sorted(host.swapped, key=lambda each: urgency(self._tasks[each.name])):
+        for task in sorted(
+            host.swapped, key=lambda each: urgency(self._tasks[each.name])
+        ):
             seat = self._seats.of_share(self._tasks[task.name], host, task.sm_percent)
             if seat is not None and host.fits(seat):
                 host.swapped.remove(task)
                 host.residents.append((replace(task, is_resident=True), seat))
-        waited_s = max((self._tasks[task.name].waiting_s for task in host.swapped), default=0.0)
-        if site.is_tunable and (waited_s >= RETUNE_S or (host.swapped and site.is_uneven)):
+        waited_s = max(
+            (self._tasks[task.name].waiting_s for task in host.swapped), default=0.0
+        )
+        if site.is_tunable and (
+            waited_s >= RETUNE_S or (host.swapped and site.is_uneven)
+        ):
             self._divide(site)
 
     def place(self, task: Task) -> None:
@@ -188,7 +221,11 @@ class MudiFilling:
 
     def spread(self) -> None:
         """Move one task, the first that is worth it of the slowest, to a GPU without tasks."""
-        sites = [site for key, site in sorted(self._sites.items()) if site.is_tunable and key not in self._cordoned]
+        sites = [
+            site
+            for key, site in sorted(self._sites.items())
+            if site.is_tunable and key not in self._cordoned
+        ]
         empty = [site for site in sites if not site.host.tasks]
         slowest = sorted(
             (
@@ -209,17 +246,24 @@ class MudiFilling:
         left_s = (task.iterations - task.done_iterations) * host.pace_ms(at) / 1000.0
         if left_s < LEFT_S or len(self.tuner.searches) >= MAX_TUNINGS:
             return False
-        there = min(empty, key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id))
+        there = min(
+            empty,
+            key=lambda each: (self.slopes.of(each.host, [task]), each.host.gpu.id),
+        )
         rest = [each for each, _ in host.residents if each.name != was.name]
         tasks = [self._tasks[each.name] for each in rest]
         alone = self.tuner.tune(there.host, [task])
         others = self.tuner.tune(host, tasks) if tasks else None
         if alone is None or (tasks and others is None):
             return False
-        if alone.speed + (others.speed if others else 0.0) < self._speed(host) * (1.0 + WORTH):
+        if alone.speed + (others.speed if others else 0.0) < self._speed(host) * (
+            1.0 + WORTH
+        ):
             return False
         there.host = self._tuned(there.host, alone, [task], [])
-        site.host = self._tuned(host, others, tasks, rest) if others else _without_tasks(host)
+        site.host = (
+            self._tuned(host, others, tasks, rest) if others else _without_tasks(host)
+        )
         return True
 
     def widen(self) -> None:
@@ -228,9 +272,13 @@ class MudiFilling:
             host = site.host
             if not site.is_tunable or not host.residents or host.swapped:
                 continue
-            spare_percent = self.tuner.spare_percent(host, self._tasks_of(host.residents), room=CALM)
+            spare_percent = self.tuner.spare_percent(
+                host, self._tasks_of(host.residents), room=CALM
+            )
             if host.free_sm_percent + spare_percent >= LOOSE_PERCENT:
-                self._divide(site, room=CALM, at_most=sum(self._slownesses(host)) * (1.0 - WORTH))
+                self._divide(
+                    site, room=CALM, at_most=sum(self._slownesses(host)) * (1.0 - WORTH)
+                )
 
     def _ranked(self, task: Task) -> list[_Site]:
         """The first sites to try: those with the fewest tasks, of these by slope; never one that must not start any."""
@@ -241,62 +289,100 @@ class MudiFilling:
         ranked: list[_Site] = []
         for count in range(self._limits.max_tasks_per_gpu):
             demanded = [
-                (self.slopes.of(site.host, [*self._tasks_of(site.host.residents), task]), key, site)
+                (
+                    self.slopes.of(
+                        site.host, [*self._tasks_of(site.host.residents), task]
+                    ),
+                    key,
+                    site,
+                )
                 for key, site in by_count.get(count, ())
                 if self._has_memory(site.host, task)
             ]
             fitting = [each for each in demanded if each[0] != NOWHERE]
-            ranked.extend(site for *_, site in sorted(fitting, key=lambda each: each[:2]))
+            ranked.extend(
+                site for *_, site in sorted(fitting, key=lambda each: each[:2])
+            )
             if len(ranked) >= MAX_TRIES:
                 break
         return ranked[:MAX_TRIES]
 
     def _has_memory(self, host: Host, task: Task) -> bool:
         """Whether it is enough for one more beside the replica at the row that needs least."""
-        points = self.wanted.problem.points_of(host.gpu.replicas[0].network, host.gpu.gpu_type)
-        min_mib = min((row.memory_mib for row in (points.rows if points else ())), default=0.0)
-        own_mib = min((seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0)
+        points = self.wanted.problem.points_of(
+            host.gpu.replicas[0].network, host.gpu.gpu_type
+        )
+        min_mib = min(
+            (row.memory_mib for row in (points.rows if points else ())), default=0.0
+        )
+        own_mib = min(
+            (seat.row.memory_mib for seat in self._seats.on(task, host)), default=0.0
+        )
         residents_mib = sum(seat.row.memory_mib for _, seat in host.residents)
-        return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (1.0 + TOLERANCE)
+        return min_mib + residents_mib + own_mib <= host.gpu_type.memory_mib * (
+            1.0 + TOLERANCE
+        )
 
     def _reuse(self, site: _Site, task: Task) -> bool:
         """Seat a task in the share that is free, if that is worth as much as a part of an even division."""
         host = site.host
-        even_percent = (host.free_sm_percent + sum(seat.row.sm_percent for _, seat in host.residents)) / (
-            len(host.residents) + 1
-        )
+        even_percent = (
+            host.free_sm_percent
+            + sum(seat.row.sm_percent for _, seat in host.residents)
+        ) / (len(host.residents) + 1)
         free = [
             seat
             for seat in self._seats.on(task, host)
-            if REUSED * even_percent <= seat.row.sm_percent <= even_percent + SM_PERCENT_TOLERANCE and host.fits(seat)
+            if REUSED * even_percent
+            <= seat.row.sm_percent
+            <= even_percent + SM_PERCENT_TOLERANCE
+            and host.fits(seat)
         ]
         if not host.residents or not free:
             return False
-        joined = replace(host, residents=[*host.residents, (bound_task(task, free[-1]), free[-1])])
+        joined = replace(
+            host, residents=[*host.residents, (bound_task(task, free[-1]), free[-1])]
+        )
         if not self._is_worth(task, self._speed(host), self._speed(joined)):
             return False
         site.host = joined
         return True
 
     def _divide(
-        self, site: _Site, newcomer: Task | None = None, *, room: float | None = None, at_most: float = float("inf")
+        self,
+        site: _Site,
+        newcomer: Task | None = None,
+        *,
+        room: float | None = None,
+        at_most: float = float("inf"),
     ) -> bool:
         """Tune the site for all its tasks and the newcomer; whether that is possible, and good enough."""
         if len(self.tuner.searches) >= MAX_TUNINGS:
             return False
         host = site.host
         was = [*(task for task, _ in host.residents), *host.swapped]
-        tasks = [*(self._tasks[task.name] for task in was), *([newcomer] if newcomer else [])]
-        tuned = self.tuner.tune(host, tasks) if room is None else self.tuner.tune(host, tasks, room=room)
+        tasks = [
+            *(self._tasks[task.name] for task in was),
+            *([newcomer] if newcomer else []),
+        ]
+        tuned = (
+            self.tuner.tune(host, tasks)
+            if room is None
+            else self.tuner.tune(host, tasks, room=room)
+        )
         if tuned is None or tuned.slowness > at_most:
             return False
-        if newcomer is not None and not self._is_worth(newcomer, self._speed(host), tuned.speed):
+        if newcomer is not None and not self._is_worth(
+            newcomer, self._speed(host), tuned.speed
+        ):
             return False
         site.host = self._tuned(host, tuned, tasks, was)
         site.is_uneven = False
         return True
 
-    def _tuned(self, host: Host, tuned: Tuned, tasks: Sequence[Task], was: Sequence[BoundTask]) -> Host:
+    def _tuned(
+        self, host: Host, tuned: Tuned, tasks: Sequence[Task], was: Sequence[BoundTask]
+    ) -> Host:
         """The host as tuned; tasks that keep their share go on."""
         before = {task.name: task for task in was}
         fresh = self._with_row(host, tuned.row)
@@ -304,8 +390,15 @@ class MudiFilling:
         fresh.swapped.clear()
         for task, seat in zip(tasks, tuned.seats, strict=True):
             old = before.get(task.name)
-            stays = old is not None and abs(old.sm_percent - seat.row.sm_percent) <= SM_PERCENT_TOLERANCE
-            bound = replace(old, is_resident=True) if old is not None and stays else bound_task(task, seat)
+            stays = (
+                old is not None
+                and abs(old.sm_percent - seat.row.sm_percent) <= SM_PERCENT_TOLERANCE
+            )
+            bound = (
+                replace(old, is_resident=True)
+                if old is not None and stays
+                else bound_task(task, seat)
+            )
             fresh.residents.append((bound, seat))
         return fresh
 
@@ -313,7 +406,8 @@ class MudiFilling:
         """The host with its replica at that row: in place where share and memory allow it, else a new process."""
         (replica,) = host.gpu.replicas
         in_place = (
-            abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE and row.memory_mib <= replica.memory_mib
+            abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE
+            and row.memory_mib <= replica.memory_mib
         )
         following = replace(
             replica,
@@ -322,14 +416,20 @@ class MudiFilling:
             batch=row.batch,
             memory_mib=replica.memory_mib if in_place else row.memory_mib,
         )
-        fresh = make_host(self.wanted.problem, self._rows, replace(host.gpu, replicas=(following,)))
+        fresh = make_host(
+            self.wanted.problem, self._rows, replace(host.gpu, replicas=(following,))
+        )
         fresh.residents.extend(host.residents)
         fresh.swapped.extend(host.swapped)
         return fresh
 
     def _take_idle(self, task: Task) -> None:
         """Seat a task on the idle GPU that costs least per iteration, with all its SMs."""
-        idle = [gpu for key, gpu in sorted(self._unused.items()) if key not in self._cordoned]
+        idle = [
+            gpu
+            for key, gpu in sorted(self._unused.items())
+            if key not in self._cordoned
+        ]
         places: list[tuple[float, GpuId, Host, HostTenant]] = []
         for gpu in {gpu.gpu_type: gpu for gpu in reversed(idle)}.values():
             host = empty_host(self.wanted.problem, gpu)
@@ -352,9 +452,14 @@ class MudiFilling:
 
     def _slownesses(self, host: Host) -> list[float]:
         tasks = self._tasks_of(host.residents)
-        return [self.tuner.iterations.slowness(task, host, at) for at, task in enumerate(tasks)]
+        return [
+            self.tuner.iterations.slowness(task, host, at)
+            for at, task in enumerate(tasks)
+        ]
 
-    def _tasks_of(self, residents: Sequence[tuple[BoundTask, HostTenant]]) -> list[Task]:
+    def _tasks_of(
+        self, residents: Sequence[tuple[BoundTask, HostTenant]]
+    ) -> list[Task]:
         return [self._tasks[task.name] for task, _ in residents]
 
     def _is_unused(self, gpu: BoundGpu) -> bool:

@@ -58,12 +58,19 @@ class LcbSearch:
     @property
     def best(self) -> int | None:
         """The batch with the least value, of equals the smaller; None where none has one."""
-        valued = [(trial.value, trial.batch) for trial in self.trials if trial.value is not None]
+        valued = [
+            (trial.value, trial.batch)
+            for trial in self.trials
+            if trial.value is not None
+        ]
         return min(valued)[1] if valued else None
 
 
 def search_batch(
-    batches: Sequence[int], value_of: Callable[[int], float | None], *, first: int | None = None
+    batches: Sequence[int],
+    value_of: Callable[[int], float | None],
+    *,
+    first: int | None = None,
 ) -> LcbSearch:
     """Try batches until none can be expected to be better; `first`: where to begin, else in the middle.
 
@@ -91,7 +98,9 @@ def posterior(tried: Reals, values: Reals, asked: Reals) -> tuple[Reals, Reals]:
     return mean, np.sqrt(np.maximum(0.0, 1.0 - (explained**2).sum(axis=0)))
 
 
-def lower_bounds(mean: Reals, deviation: Reals, *, trial: int, candidates: int) -> Reals:
+def lower_bounds(
+    mean: Reals, deviation: Reals, *, trial: int, candidates: int
+) -> Reals:
     """μ − √β_n · σ with β_n of the `trial`-th trial (from 1 on) among so many candidates."""
     beta = 2.0 * math.log(candidates * trial**2 * math.pi**2 / (6.0 * _DELTA))
     bounds: Reals = mean - math.sqrt(beta) * deviation
@@ -109,9 +118,13 @@ def _next(left: Sequence[int], trials: Sequence[Trial]) -> int | None:
     scaled = (values - values.mean()) / spread
     tried = np.log2([trial.batch for trial in trials])
     mean, deviation = posterior(tried, scaled, np.log2(left))
-    bounds = lower_bounds(mean, deviation, trial=len(trials), candidates=len(left) + len(trials))
+    bounds = lower_bounds(
+        mean, deviation, trial=len(trials), candidates=len(left) + len(trials)
+    )
     at = int(np.argmin(bounds))
-    return left[at] if values.mean() + spread * bounds[at] < best - GAIN * best else None
+    return (
+        left[at] if values.mean() + spread * bounds[at] < best - GAIN * best else None
+    )
 
 
 def _filled(trials: Sequence[Trial]) -> Reals:

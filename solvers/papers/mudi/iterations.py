@@ -36,7 +36,13 @@ Seen = tuple[Reals, float]
 class Iterations:
     """What iterations of tasks take; `gpus`: those of the plan in force, beside whose replicas tasks run now."""
 
-    def __init__(self, problem: Problem, seats: Seats, tasks: Iterable[Task], gpus: Iterable[BoundGpu]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        seats: Seats,
+        tasks: Iterable[Task],
+        gpus: Iterable[BoundGpu],
+    ) -> None:
         self._problem, self._seats = problem, seats
         self._tasks = {task.name: task for task in tasks if task.iteration_ms > 0.0}
         self._gpus = tuple(gpus)
@@ -51,7 +57,9 @@ class Iterations:
         if kind not in self._weights:
             self._weights[kind] = learned(self._seen[kind])
         row = host.replicas[0].row
-        return slowness * float(np.exp(self._weights[kind] @ _features(row.batch, row.sm_percent)))
+        return slowness * float(
+            np.exp(self._weights[kind] @ _features(row.batch, row.sm_percent))
+        )
 
     @cached_property
     def _seen(self) -> dict[Kind, list[Seen]]:
@@ -63,32 +71,55 @@ class Iterations:
                 found.setdefault((task.network, task.batch), []).append(seen)
         return found
 
-    def _seen_on(self, gpu: BoundGpu, rows: OperatingRows) -> Iterator[tuple[Task, Seen]]:
+    def _seen_on(
+        self, gpu: BoundGpu, rows: OperatingRows
+    ) -> Iterator[tuple[Task, Seen]]:
         """Of the tasks beside one replica; nothing where the laws know its surroundings only in part."""
-        residents = [(task, self._tasks.get(task.name)) for task in gpu.tasks if task.is_resident]
+        residents = [
+            (task, self._tasks.get(task.name)) for task in gpu.tasks if task.is_resident
+        ]
         if len(gpu.replicas) != 1 or not any(task is not None for _, task in residents):
             return
         (replica,) = gpu.replicas
-        row = rows.find(replica.network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz))
+        row = rows.find(
+            replica.network,
+            gpu.gpu_type,
+            (replica.sm_percent, replica.batch, gpu.clock_mhz),
+        )
         if row is None:
             return
         host = Host(
-            gpu=gpu, gpu_type=self._problem.gpu_type(gpu.gpu_type), replicas=(HostTenant(row=row, sensitivity=0.0),)
+            gpu=gpu,
+            gpu_type=self._problem.gpu_type(gpu.gpu_type),
+            replicas=(HostTenant(row=row, sensitivity=0.0),),
         )
         for bound, task in residents:
-            seat = self._seats.of_share(task, host, bound.sm_percent) if task is not None else None
+            seat = (
+                self._seats.of_share(task, host, bound.sm_percent)
+                if task is not None
+                else None
+            )
             if seat is None:
                 return
             host.residents.append((bound, seat))
         for at, (_, task) in enumerate(residents):
             if task is not None:
-                yield task, (_features(row.batch, row.sm_percent), float(np.log(task.iteration_ms / host.pace_ms(at))))
+                yield (
+                    task,
+                    (
+                        _features(row.batch, row.sm_percent),
+                        float(np.log(task.iteration_ms / host.pace_ms(at))),
+                    ),
+                )
 
 
 def learned(seen: Iterable[Seen]) -> Reals:
     """(3,) weights of 1, ln(batch) and share/100 that explain ln(seen / laws), and stay near 0."""
     pairs = list(seen)
-    features, targets = np.array([each for each, _ in pairs]), np.array([target for _, target in pairs])
+    features, targets = (
+        np.array([each for each, _ in pairs]),
+        np.array([target for _, target in pairs]),
+    )
     precision = features.T @ features / NOISE**2 + np.eye(features.shape[1]) / SPREAD**2
     weights: Reals = np.linalg.solve(precision, features.T @ targets / NOISE**2)
     return weights

@@ -29,7 +29,11 @@ from solvers.backfill.residents import Seats
 from solvers.laws.colocation import Neighbours, executions_ms
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ
 from solvers.predict.data.samples import Reals
-from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import (
+    MIN_SHARES,
+    TwoSegments,
+    fit_two_segments,
+)
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Task
 
@@ -70,7 +74,11 @@ class Stretched(NamedTuple):
         """Where the curve reaches the limit, and how steep it begins."""
         shares, times_ms = self.shares, self.times_ms
         limit_ms = max(limit_ms, _MIN_MS)
-        slope = (times_ms[0] - times_ms[1]) / (shares[1] - shares[0]) / limit_ms if len(shares) > 1 else 0.0
+        slope = (
+            (times_ms[0] - times_ms[1]) / (shares[1] - shares[0]) / limit_ms
+            if len(shares) > 1
+            else 0.0
+        )
         within = np.flatnonzero(times_ms <= limit_ms)
         if not len(within):
             return Demanded(float(100.0 * times_ms.min() / limit_ms), float(slope))
@@ -78,7 +86,9 @@ class Stretched(NamedTuple):
         if at == 0:
             return Demanded(float(shares[0]), float(slope))
         part = (times_ms[at - 1] - limit_ms) / (times_ms[at - 1] - times_ms[at])
-        return Demanded(float(shares[at - 1] + part * (shares[at] - shares[at - 1])), float(slope))
+        return Demanded(
+            float(shares[at - 1] + part * (shares[at] - shares[at - 1])), float(slope)
+        )
 
 
 class Slopes:
@@ -98,21 +108,29 @@ class Slopes:
         if key not in self._demanded:
             service = self._problem.service(replica.service)
             if (service.network, *place) not in self._stretched:
-                self._stretched[service.network, *place] = tuple(self._stretch(service.network, host, tasks))
+                self._stretched[service.network, *place] = tuple(
+                    self._stretch(service.network, host, tasks)
+                )
             self._demanded[key] = min(
                 (
-                    curve.demanded(self._limit(service, curve.batch, replica.arrival_rate_rps))
+                    curve.demanded(
+                        self._limit(service, curve.batch, replica.arrival_rate_rps)
+                    )
                     for curve in self._stretched[service.network, *place]
                 ),
                 default=NOWHERE,
             )
         return self._demanded[key]
 
-    def _stretch(self, network: str, host: Host, tasks: Sequence[Task]) -> Iterator[Stretched]:
+    def _stretch(
+        self, network: str, host: Host, tasks: Sequence[Task]
+    ) -> Iterator[Stretched]:
         points = self._problem.points_of(network, host.gpu.gpu_type)
         clock_mhz = host.gpu.clock_mhz
         rows = sorted(
-            row for row in (points.rows if points else ()) if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+            row
+            for row in (points.rows if points else ())
+            if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
         )
         if points is None or not all(self._seats.on(task, host) for task in tasks):
             return
@@ -129,9 +147,15 @@ class Slopes:
                 )
                 for pressure in (0.0, 1.0)
             )
-            beside_ms = without_ms + (with_one_ms - without_ms) * self._pressures(host, shares, tasks)
+            beside_ms = without_ms + (with_one_ms - without_ms) * self._pressures(
+                host, shares, tasks
+            )
             alone_ms = np.array([row.solo_ms for row in curve])
-            yield Stretched(batch, shares, _solo_fit(curve).latency_ms(shares) * beside_ms / alone_ms)
+            yield Stretched(
+                batch,
+                shares,
+                _solo_fit(curve).latency_ms(shares) * beside_ms / alone_ms,
+            )
 
     def _pressures(self, host: Host, shares: Reals, tasks: Sequence[Task]) -> Reals:
         """(N,) summed pressure of tasks that divide evenly what these shares leave over."""
@@ -139,18 +163,32 @@ class Slopes:
         pressures = np.zeros(len(shares))
         for task in tasks:
             rows = [seat.row for seat in self._seats.on(task, host)]
-            pressures += np.interp(even_percent, [row.sm_percent for row in rows], [row.pressure for row in rows])
+            pressures += np.interp(
+                even_percent,
+                [row.sm_percent for row in rows],
+                [row.pressure for row in rows],
+            )
         return pressures
 
 
 def _solo_fit(curve: Sequence[OperatingPoint]) -> TwoSegments:
     """The two segments of a curve; of fewer rows than determine them a straight line that ends at the breakpoint."""
-    shares, times_ms = tuple(row.sm_percent for row in curve), tuple(row.solo_ms for row in curve)
+    shares, times_ms = (
+        tuple(row.sm_percent for row in curve),
+        tuple(row.solo_ms for row in curve),
+    )
     if len(shares) >= MIN_SHARES:
         return _fitted(shares, times_ms)
-    slope = (times_ms[-1] - times_ms[0]) / (shares[-1] - shares[0]) if len(shares) > 1 else 0.0
+    slope = (
+        (times_ms[-1] - times_ms[0]) / (shares[-1] - shares[0])
+        if len(shares) > 1
+        else 0.0
+    )
     return TwoSegments(
-        breakpoint_percent=shares[-1], latency_ms_at_breakpoint=times_ms[-1], slope_before=slope, slope_after=0.0
+        breakpoint_percent=shares[-1],
+        latency_ms_at_breakpoint=times_ms[-1],
+        slope_before=slope,
+        slope_after=0.0,
     )
 
 

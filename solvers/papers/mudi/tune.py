@@ -30,7 +30,13 @@ from solvers.sharing.row_scan import smallest_row
 from solvers.sharing.solve import solve as solve_sharing
 from solvers.types.outcome import Budget
 from solvers.types.plan import BoundReplica
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Task
 
 ROOM = 1.25
@@ -63,7 +69,9 @@ class Tuner:
     searches: list[LcbSearch] = field(default_factory=list)
     """What was tried, host by host."""
 
-    def tune(self, host: Host, tasks: Sequence[Task], *, room: float = ROOM) -> Tuned | None:
+    def tune(
+        self, host: Host, tasks: Sequence[Task], *, room: float = ROOM
+    ) -> Tuned | None:
         """The best tuning of a host for these tasks, whatever they have now; None where they cannot all sit there.
 
         The host has one replica. Raises InvalidInput for points that are not finite.
@@ -80,16 +88,25 @@ class Tuner:
         bench = _Bench(self, host, tuple(tasks), 1.0)
         seats = tuple(seat for _, seat in host.residents)
         rows = [
-            row for row in bench.rows if _is_share(row, replica.sm_percent) and row.memory_mib <= replica.memory_mib
+            row
+            for row in bench.rows
+            if _is_share(row, replica.sm_percent)
+            and row.memory_mib <= replica.memory_mib
         ]
-        found = [(sum(each), row) for row in rows if (each := bench.slownesses(row, seats)) is not None]
+        found = [
+            (sum(each), row)
+            for row in rows
+            if (each := bench.slownesses(row, seats)) is not None
+        ]
         return min(found, default=(0.0, None))[1]
 
     def spare_percent(self, host: Host, tasks: Sequence[Task], *, room: float) -> float:
         """The SM percent that the replica could spare at its batch beside the residents as they run."""
         (replica,) = host.gpu.replicas
         bench = _Bench(self, host, tuple(tasks), room)
-        least = smallest_row(bench.limited(replica.batch, [seat for _, seat in host.residents]))
+        least = smallest_row(
+            bench.limited(replica.batch, [seat for _, seat in host.residents])
+        )
         return 0.0 if least is None else max(0.0, replica.sm_percent - least)
 
     def _tune(self, bench: "_Bench") -> Tuned | None:
@@ -103,7 +120,9 @@ class Tuner:
             return tuned.slowness
 
         (replica,) = bench.host.gpu.replicas
-        search = search_batch([row.batch for row in bench.rows], value_of, first=replica.batch)
+        search = search_batch(
+            [row.batch for row in bench.rows], value_of, first=replica.batch
+        )
         self.searches.append(search)
         if search.best is None:
             return None
@@ -116,24 +135,35 @@ class Tuner:
 class _Bench:
     """One host on which tunings are tried."""
 
-    def __init__(self, tuner: Tuner, host: Host, tasks: tuple[Task, ...], room: float) -> None:
+    def __init__(
+        self, tuner: Tuner, host: Host, tasks: tuple[Task, ...], room: float
+    ) -> None:
         (replica,) = host.gpu.replicas
         problem = tuner.problem
         self.host, self._tasks, self._tuner = host, tasks, tuner
         self._service: ServiceDemand = problem.service(replica.service)
         points = problem.points_of(replica.network, host.gpu.gpu_type)
         self._points = points or OperatingPoints(
-            network=replica.network, gpu_type=host.gpu.gpu_type, sensitivity=0.0, rows=()
+            network=replica.network,
+            gpu_type=host.gpu.gpu_type,
+            sensitivity=0.0,
+            rows=(),
         )
         clock_mhz = host.gpu.clock_mhz
-        self.rows = [row for row in self._points.rows if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ]
+        self.rows = [
+            row
+            for row in self._points.rows
+            if abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+        ]
         self._rate_rps = room * replica.arrival_rate_rps
 
     def at_batch(self, batch: int) -> Tuned | None:
         """The largest even shares for the tasks, and the smallest for the replica beside them."""
         for seats in self._even_seats():
             sm_percent = smallest_row(self.limited(batch, seats))
-            tuned = None if sm_percent is None else self._tuned(batch, sm_percent, seats)
+            tuned = (
+                None if sm_percent is None else self._tuned(batch, sm_percent, seats)
+            )
             if tuned is not None:
                 return self._with_rest(tuned)
         return None
@@ -142,46 +172,96 @@ class _Bench:
         """The same with the replica's share as the linear programme finds it, which is checked against the scan."""
         problem = SharingProblem(replicas=(self.limited(tuned.row.batch, tuned.seats),))
         solution, _ = solve_sharing(problem, Budget())
-        return self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned
+        return (
+            self._tuned(tuned.row.batch, solution.sm_percent[0], tuned.seats) or tuned
+        )
 
     def staying(self, replica: BoundReplica) -> Tuned | None:
         """The best with the replica's batch and share as they are."""
-        tunings = (self._tuned(replica.batch, replica.sm_percent, seats) for seats in self._even_seats())
+        tunings = (
+            self._tuned(replica.batch, replica.sm_percent, seats)
+            for seats in self._even_seats()
+        )
         tuned = next((tuned for tuned in tunings if tuned is not None), None)
         return None if tuned is None else self._with_rest(tuned)
 
-    def slownesses(self, row: OperatingPoint, seats: Sequence[HostTenant]) -> list[float] | None:
+    def slownesses(
+        self, row: OperatingPoint, seats: Sequence[HostTenant]
+    ) -> list[float] | None:
         """Of each task with these seats taken; None where that breaks a limit."""
-        replica = HostTenant(row=row, sensitivity=self._points.sensitivity, longest_ms=self._longest_ms(row.batch))
-        residents = [(bound_task(task, seat), seat) for task, seat in zip(self._tasks, seats, strict=True)]
-        host = Host(gpu=self.host.gpu, gpu_type=self.host.gpu_type, replicas=(replica,), residents=residents)
+        replica = HostTenant(
+            row=row,
+            sensitivity=self._points.sensitivity,
+            longest_ms=self._longest_ms(row.batch),
+        )
+        residents = [
+            (bound_task(task, seat), seat)
+            for task, seat in zip(self._tasks, seats, strict=True)
+        ]
+        host = Host(
+            gpu=self.host.gpu,
+            gpu_type=self.host.gpu_type,
+            replicas=(replica,),
+            residents=residents,
+        )
         if not host.holds():
             return None
-        return [self._tuner.iterations.slowness(task, host, at) for at, task in enumerate(self._tasks)]
+        return [
+            self._tuner.iterations.slowness(task, host, at)
+            for at, task in enumerate(self._tasks)
+        ]
 
-    def _tuned(self, batch: int, sm_percent: float | None, seats: tuple[HostTenant, ...]) -> Tuned | None:
-        row = next((row for row in self.rows if row.batch == batch and _is_share(row, sm_percent)), None)
+    def _tuned(
+        self, batch: int, sm_percent: float | None, seats: tuple[HostTenant, ...]
+    ) -> Tuned | None:
+        row = next(
+            (
+                row
+                for row in self.rows
+                if row.batch == batch and _is_share(row, sm_percent)
+            ),
+            None,
+        )
         return None if row is None else self._at_row(row, seats)
 
-    def _at_row(self, row: OperatingPoint, seats: tuple[HostTenant, ...]) -> Tuned | None:
+    def _at_row(
+        self, row: OperatingPoint, seats: tuple[HostTenant, ...]
+    ) -> Tuned | None:
         found = self.slownesses(row, seats)
         if found is None:
             return None
-        return Tuned(row=row, seats=seats, slowness=sum(found), speed=sum(1.0 / each for each in found))
+        return Tuned(
+            row=row,
+            seats=seats,
+            slowness=sum(found),
+            speed=sum(1.0 / each for each in found),
+        )
 
     def _with_rest(self, tuned: Tuned) -> Tuned:
         """The same with what even shares leave over given out, a step to each task in turn."""
         best = tuned
         for at, task in enumerate(self._tasks):
-            wider = (seat for seat in self._tuner.seats.on(task, self.host) if seat.row > best.seats[at].row)
+            wider = (
+                seat
+                for seat in self._tuner.seats.on(task, self.host)
+                if seat.row > best.seats[at].row
+            )
             seat = next(wider, None)
             if seat is not None:
-                grown = self._at_row(best.row, (*best.seats[:at], seat, *best.seats[at + 1 :]))
-                best = grown if grown is not None and grown.slowness < best.slowness else best
+                grown = self._at_row(
+                    best.row, (*best.seats[:at], seat, *best.seats[at + 1 :])
+                )
+                best = (
+                    grown
+                    if grown is not None and grown.slowness < best.slowness
+                    else best
+                )
         return best
 
     def _longest_ms(self, batch: int) -> float:
-        return longest_ms(self._tuner.problem.capacity_law, self._service, batch, self._rate_rps)
+        return longest_ms(
+            self._tuner.problem.capacity_law, self._service, batch, self._rate_rps
+        )
 
     def limited(self, batch: int, seats: Sequence[HostTenant]) -> LimitedCurve:
         """The replica's curve beside these seats, and what it must keep."""
@@ -197,34 +277,55 @@ class _Bench:
             name=self._service.name,
             curve=curve,
             limit_ms=self._longest_ms(batch),
-            max_sm_percent=100.0 - sum(seat.row.sm_percent for seat in seats) + SM_PERCENT_TOLERANCE,
+            max_sm_percent=100.0
+            - sum(seat.row.sm_percent for seat in seats)
+            + SM_PERCENT_TOLERANCE,
         )
 
     def _even_seats(self) -> list[tuple[HostTenant, ...]]:
         """Seats of one share for all tasks, largest first, as far as some share is left for the replica."""
         min_percent = min((row.sm_percent for row in self.rows), default=100.0)
-        max_percent = (100.0 - min_percent) / max(1, len(self._tasks)) + SM_PERCENT_TOLERANCE
+        max_percent = (100.0 - min_percent) / max(
+            1, len(self._tasks)
+        ) + SM_PERCENT_TOLERANCE
         by_share = [
-            {seat.row.sm_percent: seat for seat in self._tuner.seats.on(task, self.host)} for task in self._tasks
+            {
+                seat.row.sm_percent: seat
+                for seat in self._tuner.seats.on(task, self.host)
+            }
+            for task in self._tasks
         ]
         common = set.intersection(*map(set, by_share)) if by_share else set()
-        shares = sorted((share for share in common if share <= max_percent), reverse=True)
+        shares = sorted(
+            (share for share in common if share <= max_percent), reverse=True
+        )
         return [tuple(seats[share] for seats in by_share) for share in shares]
 
 
-def longest_ms(law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float) -> float:
+def longest_ms(
+    law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float
+) -> float:
     """The longest execution that both Mudi's constraint and the capacity law allow."""
     waiting = waiting_requests(service, batch=batch, rate_rps=rate_rps)
     by_law_ms = max_execution_ms(
-        law, percentile=service.percentile, batch=batch, slo_ms=service.slo_ms, rate_rps=rate_rps
+        law,
+        percentile=service.percentile,
+        batch=batch,
+        slo_ms=service.slo_ms,
+        rate_rps=rate_rps,
     )
     return min(by_law_ms, service.slo_ms * batch / waiting)
 
 
-def tuning_limit_ms(law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float) -> float:
+def tuning_limit_ms(
+    law: CapacityLaw, service: ServiceDemand, batch: int, rate_rps: float
+) -> float:
     """The same at ROOM times the rate."""
     return longest_ms(law, service, batch, ROOM * rate_rps)
 
 
 def _is_share(row: OperatingPoint, sm_percent: float | None) -> bool:
-    return sm_percent is not None and abs(row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
+    return (
+        sm_percent is not None
+        and abs(row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
+    )

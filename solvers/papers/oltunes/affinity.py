@@ -47,11 +47,15 @@ def sensitivity_ratio(sensitivity: float, median: float) -> float:
     return COMPUTE_FROM * median / sensitivity if sensitivity > 0.0 else COMPUTE_FROM
 
 
-def ratios_of(measured: Mapping[str, float], sensitivities: Mapping[str, float]) -> dict[str, float]:
+def ratios_of(
+    measured: Mapping[str, float], sensitivities: Mapping[str, float]
+) -> dict[str, float]:
     """Ratio by network: the measured ones, and all others from their sensitivity."""
     ordered = sorted(sensitivities.values())
     median = ordered[len(ordered) // 2] if ordered else 0.0
-    return {name: sensitivity_ratio(value, median) for name, value in sensitivities.items()} | dict(measured)
+    return {
+        name: sensitivity_ratio(value, median) for name, value in sensitivities.items()
+    } | dict(measured)
 
 
 def workload_affinity(one: float, other: float) -> float:

@@ -43,8 +43,14 @@ def enqueue(queues: Queues, jobs: Iterable[Job]) -> Queues:
     """The queues with more jobs, each in that of its class."""
     new = tuple(jobs)
     return Queues(
-        latency_critical=(*queues.latency_critical, *(job for job in new if job.is_latency_critical)),
-        throughput_oriented=(*queues.throughput_oriented, *(job for job in new if not job.is_latency_critical)),
+        latency_critical=(
+            *queues.latency_critical,
+            *(job for job in new if job.is_latency_critical),
+        ),
+        throughput_oriented=(
+            *queues.throughput_oriented,
+            *(job for job in new if not job.is_latency_critical),
+        ),
     )
 
 
@@ -53,8 +59,12 @@ def without(queues: Queues, names: Collection[str]) -> Queues:
     if not names:
         return queues
     return Queues(
-        latency_critical=tuple(job for job in queues.latency_critical if job.name not in names),
-        throughput_oriented=tuple(job for job in queues.throughput_oriented if job.name not in names),
+        latency_critical=tuple(
+            job for job in queues.latency_critical if job.name not in names
+        ),
+        throughput_oriented=tuple(
+            job for job in queues.throughput_oriented if job.name not in names
+        ),
     )
 
 
@@ -68,9 +78,14 @@ def put_back(queues: Queues, jobs: Iterable[Job]) -> Queues:
     return replace(others, latency_critical=(*back, *others.latency_critical))
 
 
-def impatient(jobs: Iterable[Job], now_s: float, patience_s: float = PATIENCE_S) -> list[Job]:
+def impatient(
+    jobs: Iterable[Job], now_s: float, patience_s: float = PATIENCE_S
+) -> list[Job]:
     """Those that have waited for at least `patience_s`, the longest wait first; the order of `jobs` changes nothing."""
-    return sorted((job for job in jobs if now_s - job.queued_s >= patience_s), key=lambda job: (job.queued_s, job.name))
+    return sorted(
+        (job for job in jobs if now_s - job.queued_s >= patience_s),
+        key=lambda job: (job.queued_s, job.name),
+    )
 
 
 def urgency(job: Job, now_s: float) -> float:
@@ -88,6 +103,12 @@ def by_urgency(jobs: Iterable[Job], now_s: float) -> list[Job]:
     """The most urgent first; the order of `jobs` changes nothing."""
 
     def key(job: Job) -> tuple[bool, bool, float, float, str]:
-        return job.failures == 0, is_lost(job, now_s), urgency(job, now_s), job.mean_latency_s, job.name
+        return (
+            job.failures == 0,
+            is_lost(job, now_s),
+            urgency(job, now_s),
+            job.mean_latency_s,
+            job.name,
+        )
 
     return sorted(jobs, key=key)

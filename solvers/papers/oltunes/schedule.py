@@ -29,7 +29,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from solvers.papers.oltunes.affinity import COMPUTE_FROM, Character, suits
-from solvers.papers.oltunes.queues import PATIENCE_S, Queues, by_urgency, enqueue, impatient, put_back, without
+from solvers.papers.oltunes.queues import (
+    PATIENCE_S,
+    Queues,
+    by_urgency,
+    enqueue,
+    impatient,
+    put_back,
+    without,
+)
 from solvers.papers.oltunes.types import (
     MAX_JOBS,
     ROUNDING,
@@ -82,10 +90,14 @@ class Round:
     """When the first batch that is held open goes at the latest; None = none is held."""
 
 
-def schedule(state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: DispatchRules) -> Round:
+def schedule(
+    state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: DispatchRules
+) -> Round:
     """One round. The order of GPUs and of jobs changes nothing. O(GPUs · jobs · settings of a job)."""
     moment = _Moment(rules=rules, now_s=now_s, load=fleet_load(gpus, len(state.queues)))
-    limits = DispatchLimits(window_ms=state.window_ms, max_jobs=min(state.max_jobs, rules.max_jobs))
+    limits = DispatchLimits(
+        window_ms=state.window_ms, max_jobs=min(state.max_jobs, rules.max_jobs)
+    )
     loads = [_Load(gpu, limits.max_jobs) for gpu in available(gpus)]
     first = impatient(state.queues.jobs, now_s, rules.patience_s)
     for job in first:
@@ -101,7 +113,9 @@ def schedule(state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: 
         goes_s = _held_until_s(load.members, limits.window_ms)
         if not load.is_open or now_s >= goes_s - ROUNDING:
             members, tuned = auto_tune(load.members, load.room)
-            batches.append(JobBatch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits))
+            batches.append(
+                JobBatch(gpu=load.gpu.id, members=members, tuned=tuned, limits=limits)
+            )
         else:
             held.append(goes_s)
     started = {member.job.name for batch in batches for member in batch.members}
@@ -110,7 +124,9 @@ def schedule(state: DispatchState, gpus: Sequence[JobGpu], now_s: float, rules: 
         window_ms=adjusted_ms(state.window_ms, state.queues.critical_share),
         max_jobs=min(rules.max_jobs, state.max_jobs + 1) if batches else state.max_jobs,
     )
-    return Round(batches=tuple(batches), state=following, held_until_s=min(held, default=None))
+    return Round(
+        batches=tuple(batches), state=following, held_until_s=min(held, default=None)
+    )
 
 
 def submitted(state: DispatchState, jobs: Iterable[Job]) -> DispatchState:
@@ -124,7 +140,9 @@ def deployment_failed(state: DispatchState, batch: JobBatch) -> DispatchState:
     `state`: that before the batch's round, or that after it. "Smaller" is meant of the limits under which the batch was
     formed: they fall from round to round while failures go on, and a second batch of one round takes nothing more.
     """
-    formed = batch.limits or DispatchLimits(window_ms=state.window_ms, max_jobs=state.max_jobs)
+    formed = batch.limits or DispatchLimits(
+        window_ms=state.window_ms, max_jobs=state.max_jobs
+    )
     return replace(
         state,
         queues=put_back(state.queues, (member.job for member in batch.members)),
@@ -153,7 +171,9 @@ class _Load:
 
     def could_take(self, job: Job) -> bool:
         """Whether it may take it once its jobs are done."""
-        return not _is_full(Room(self.gpu.sm_percent, self.gpu.memory_mib)) and could_hold(self.gpu, job)
+        return not _is_full(
+            Room(self.gpu.sm_percent, self.gpu.memory_mib)
+        ) and could_hold(self.gpu, job)
 
     def take(self, job: Job, setting: JobSetting) -> None:
         self.members.append(PlacedJob(job, setting))
@@ -167,7 +187,11 @@ def _seat(job: Job, loads: Sequence[_Load]) -> None:
         if setting is not None:
             load.take(job, setting)
             return
-    able = (load for load in loads if not load.is_kept and not load.members and load.could_take(job))
+    able = (
+        load
+        for load in loads
+        if not load.is_kept and not load.members and load.could_take(job)
+    )
     kept = next(able, None)
     if kept is not None:
         kept.is_kept = True
@@ -175,7 +199,10 @@ def _seat(job: Job, loads: Sequence[_Load]) -> None:
 
 def _in_order(queues: Queues, now_s: float) -> list[Job]:
     """The latency-critical, then the throughput-oriented."""
-    return [*by_urgency(queues.latency_critical, now_s), *by_urgency(queues.throughput_oriented, now_s)]
+    return [
+        *by_urgency(queues.latency_critical, now_s),
+        *by_urgency(queues.throughput_oriented, now_s),
+    ]
 
 
 def _fill(load: _Load, waiting: Sequence[Job], moment: "_Moment") -> set[str]:
@@ -202,7 +229,9 @@ def _setting(job: Job, load: _Load, moment: "_Moment | None") -> JobSetting | No
         if moment is None:
             return setting
         if setting.network not in suitable:
-            suitable[setting.network] = moment.suits(PlacedJob(job, setting), load.members)
+            suitable[setting.network] = moment.suits(
+                PlacedJob(job, setting), load.members
+            )
         if suitable[setting.network]:
             return setting
     return None
@@ -220,11 +249,17 @@ class _Moment:
         return self.now_s - job.queued_s >= min(self.rules.patience_s, MAX_MS / 1000.0)
 
     def suits(self, new: PlacedJob, members: Sequence[PlacedJob]) -> bool:
-        return suits(self._character(new), [self._character(member) for member in members], self.load)
+        return suits(
+            self._character(new),
+            [self._character(member) for member in members],
+            self.load,
+        )
 
     def _character(self, placed: PlacedJob) -> Character:
         network = placed.setting.network
-        return Character(self.rules.ratios.get(network, COMPUTE_FROM), placed.job.is_high(network))
+        return Character(
+            self.rules.ratios.get(network, COMPUTE_FROM), placed.job.is_high(network)
+        )
 
 
 class Room(NamedTuple):
@@ -242,7 +277,10 @@ def _room(gpu: JobGpu, members: Sequence[PlacedJob]) -> Room:
 
 
 def _fits(setting: JobSetting, room: Room) -> bool:
-    return setting.sm_percent <= room.sm_percent + ROUNDING and setting.memory_mib <= room.memory_mib + ROUNDING
+    return (
+        setting.sm_percent <= room.sm_percent + ROUNDING
+        and setting.memory_mib <= room.memory_mib + ROUNDING
+    )
 
 
 def _is_full(room: Room) -> bool:
@@ -252,7 +290,10 @@ def _is_full(room: Room) -> bool:
 def _held_until_s(members: Sequence[PlacedJob], window_ms: float) -> float:
     """When the window of the oldest one ends, or, if that is earlier, the last moment for a member's deadline."""
     window_ends_s = min(member.job.queued_s for member in members) + window_ms / 1000.0
-    return min(window_ends_s, *(member.job.deadline_s - member.setting.latency_s for member in members))
+    return min(
+        window_ends_s,
+        *(member.job.deadline_s - member.setting.latency_s for member in members),
+    )
 
 
 MAX_MS = 1000.0
@@ -282,7 +323,10 @@ _ROUNDING = 1e-9
 
 def available(gpus: Iterable[JobGpu]) -> list[JobGpu]:
     """GPUs that may take a batch, the least utilised first; the order of `gpus` changes nothing."""
-    return sorted((gpu for gpu in gpus if is_available(gpu)), key=lambda gpu: (gpu.used_percent, gpu.id))
+    return sorted(
+        (gpu for gpu in gpus if is_available(gpu)),
+        key=lambda gpu: (gpu.used_percent, gpu.id),
+    )
 
 
 def is_available(gpu: JobGpu) -> bool:
@@ -291,19 +335,25 @@ def is_available(gpu: JobGpu) -> bool:
         return False
     if gpu.free_percent >= FREE_SHARE * gpu.sm_percent - _ROUNDING:
         return True
-    return gpu.has_early_end or all(each.done_share >= DONE_SHARE for each in gpu.residents)
+    return gpu.has_early_end or all(
+        each.done_share >= DONE_SHARE for each in gpu.residents
+    )
 
 
 MIN_GAIN = 1e-9
 """Of a latency: less is rounding."""
 
 
-def auto_tune(members: Sequence[PlacedJob], room: Room) -> tuple[tuple[PlacedJob, ...], str | None]:
+def auto_tune(
+    members: Sequence[PlacedJob], room: Room
+) -> tuple[tuple[PlacedJob, ...], str | None]:
     """The members, one of them perhaps at a faster setting of the same network; and its name, or None.
 
     The first in the order (throughput-oriented, then latency-critical, each as given) that gains anything is raised.
     """
-    order = sorted(range(len(members)), key=lambda at: members[at].job.is_latency_critical)
+    order = sorted(
+        range(len(members)), key=lambda at: members[at].job.is_latency_critical
+    )
     for at in order:
         faster = _faster(members[at], room)
         if faster is not None:
@@ -324,4 +374,8 @@ def _faster(member: PlacedJob, room: Room) -> JobSetting | None:
         and one.memory_mib <= now.memory_mib + room.memory_mib
         and one.latency_s < now.latency_s * (1.0 - MIN_GAIN)
     )
-    return min(fitting, key=lambda one: (one.latency_s, one.sm_percent, one.batch), default=None)
+    return min(
+        fitting,
+        key=lambda one: (one.latency_s, one.sm_percent, one.batch),
+        default=None,
+    )

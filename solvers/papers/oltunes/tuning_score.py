@@ -78,7 +78,9 @@ class JobDemand:
     """ρ: how full the fleet is, 0 to 1."""
 
 
-def tune(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand) -> tuple[JobSetting, ...]:
+def tune(
+    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: JobDemand
+) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
     Options whose memory exceeds their GPU type's, and batches beyond what the inputs fill, are left out, but for the
@@ -90,10 +92,17 @@ def tune(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], wish: J
     latency_s = np.array([latency_of(one, wish.inputs) for one in usable])
     jobs = np.minimum(MAX_JOBS, 100.0 / np.array([one.sm_percent for one in usable]))
     per_gpu_rps = jobs * wish.inputs / latency_s
-    found = ScoredSettings(latency_s=latency_s, per_gpu_rps=per_gpu_rps, epc=_epc(usable, boards, latency_s))
+    found = ScoredSettings(
+        latency_s=latency_s,
+        per_gpu_rps=per_gpu_rps,
+        epc=_epc(usable, boards, latency_s),
+    )
     score = scores(wish, found) - GAMMA * (1.0 - wish.load) * _loss(usable)
     order = np.argsort(-score, kind="stable")
-    return tuple(_setting(usable[at], latency_s[at], per_gpu_rps[at], score[at]) for at in order.tolist())
+    return tuple(
+        _setting(usable[at], latency_s[at], per_gpu_rps[at], score[at])
+        for at in order.tolist()
+    )
 
 
 class ScoredSettings(NamedTuple):
@@ -127,14 +136,27 @@ def best_types(settings: Sequence[JobSetting]) -> tuple[str, ...]:
 
 def mean_latency_s(settings: Sequence[JobSetting], types: Sequence[str]) -> float:
     """Mean predicted latency on these GPU types, at least one of which has a setting."""
-    return float(np.mean([setting.latency_s for setting in settings if setting.gpu_type in types]))
+    return float(
+        np.mean(
+            [setting.latency_s for setting in settings if setting.gpu_type in types]
+        )
+    )
 
 
-def _usable(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], inputs: int) -> list[JobOption]:
-    fitting = [one for one in options if one.gpu_type in boards and one.memory_mib <= boards[one.gpu_type].memory_mib]
+def _usable(
+    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], inputs: int
+) -> list[JobOption]:
+    fitting = [
+        one
+        for one in options
+        if one.gpu_type in boards and one.memory_mib <= boards[one.gpu_type].memory_mib
+    ]
     smallest = min((one.batch for one in fitting), default=1)
     # A batch is worth trying up to the first size that holds all inputs.
-    largest = min((one.batch for one in fitting if one.batch >= inputs), default=max(inputs, smallest))
+    largest = min(
+        (one.batch for one in fitting if one.batch >= inputs),
+        default=max(inputs, smallest),
+    )
     return sorted(one for one in fitting if one.batch <= max(largest, smallest))
 
 
@@ -150,7 +172,9 @@ def _slack(latency_s: Reals, left_s: float) -> Reals:
     return np.maximum(0.0, left_s - latency_s) / left_s
 
 
-def _epc(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], latency_s: Reals) -> Reals:
+def _epc(
+    options: Sequence[JobOption], boards: Mapping[str, PowerFacts], latency_s: Reals
+) -> Reals:
     memory = [one.memory_mib / boards[one.gpu_type].memory_mib for one in options]
     return estimated_power_consumption(
         base_w=BASE_W,
@@ -163,10 +187,16 @@ def _epc(options: Sequence[JobOption], boards: Mapping[str, PowerFacts], latency
 
 def _loss(options: Sequence[JobOption]) -> Reals:
     accuracy = np.array([one.accuracy for one in options])
-    return 1.0 - _normalised(accuracy) if accuracy.max() > accuracy.min() else np.zeros(len(accuracy))
+    return (
+        1.0 - _normalised(accuracy)
+        if accuracy.max() > accuracy.min()
+        else np.zeros(len(accuracy))
+    )
 
 
-def _setting(option: JobOption, latency_s: float, per_gpu_rps: float, score: float) -> JobSetting:
+def _setting(
+    option: JobOption, latency_s: float, per_gpu_rps: float, score: float
+) -> JobSetting:
     return JobSetting(
         network=option.network,
         gpu_type=option.gpu_type,
@@ -192,7 +222,10 @@ def estimated_power_consumption(
 
     `memory_share`: memory used / memory of the GPU, 0 to 1. Raises ValueError where a GPU's TDP is below its base.
     """
-    base, tdp = np.asarray(base_w, dtype=np.float64), np.asarray(tdp_w, dtype=np.float64)
+    base, tdp = (
+        np.asarray(base_w, dtype=np.float64),
+        np.asarray(tdp_w, dtype=np.float64),
+    )
     if np.any(tdp < base):
         raise ValueError(f"the base power {base} W must not be above the TDP {tdp} W")
     utilisation = np.asarray(sm_percent) / 100.0 * np.asarray(memory_share)

@@ -63,7 +63,9 @@ class Job:
 
     def is_high(self, network: str) -> bool:
         """Whether that network is the high variant of its family; one that has no variants is a low one."""
-        best = max(self.variants, key=lambda one: (one.accuracy, one.network), default=None)
+        best = max(
+            self.variants, key=lambda one: (one.accuracy, one.network), default=None
+        )
         return best is not None and len(self.variants) > 1 and network == best.network
 
 

@@ -19,7 +19,9 @@ from typing import Literal, Protocol
 from solvers.predict.data.sampled_range import ANYWHERE, SampledRange
 from solvers.predict.data.samples import Group, Queries, Reals, Samples
 
-Quantity = Literal["latency_ms", "interference", "stranger_interference", "power_w", "memory_mib"]
+Quantity = Literal[
+    "latency_ms", "interference", "stranger_interference", "power_w", "memory_mib"
+]
 """`interference` is the factor by which neighbours stretch the latency, `stranger_interference` the same where one of
 them was never sampled; both are of a GPU type (network "")."""
 
@@ -52,7 +54,11 @@ def nested(coefficients: Coefficients, name: str) -> Coefficients:
     """The coefficients that were nested under that name."""
     prefix = f"{name}."
     return Coefficients(
-        arrays={key.removeprefix(prefix): array for key, array in coefficients.arrays.items() if key.startswith(prefix)}
+        arrays={
+            key.removeprefix(prefix): array
+            for key, array in coefficients.arrays.items()
+            if key.startswith(prefix)
+        }
     )
 
 

@@ -11,19 +11,33 @@ from typing import cast, get_args
 import numpy as np
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Fit, Fits, Quality, Quantity
-from solvers.predict.data.sampled_range import ANYWHERE, CONDITIONS, SampledRange, SampledSpan
+from solvers.predict.data.sampled_range import (
+    ANYWHERE,
+    CONDITIONS,
+    SampledRange,
+    SampledSpan,
+)
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.data.techniques import technique_names
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Json
-from solvers.types.strict_json import Fields, describe, parse_json, read_number, read_text, read_whole
+from solvers.types.strict_json import (
+    Fields,
+    describe,
+    parse_json,
+    read_number,
+    read_text,
+    read_whole,
+)
 
 VERSION = 1
 
 
 def fits_to_json(fits: Fits) -> str:
     """One line per fit, so that two files can be compared."""
-    lines = ",\n".join(json.dumps(fit_to_document(fit), allow_nan=False) for fit in fits.fits)
+    lines = ",\n".join(
+        json.dumps(fit_to_document(fit), allow_nan=False) for fit in fits.fits
+    )
     return f'{{"version": {VERSION}, "fits": [\n{lines}\n]}}\n'
 
 
@@ -31,14 +45,17 @@ def fits_from_json(text: str | bytes) -> Fits:
     """Read what `fits_to_json` wrote. Raises InvalidInput, which names the field."""
     fields = Fields(parse_json(text), "")
     if fields.whole("version") != VERSION:
-        raise InvalidInput("version", f"must be {VERSION}; make the file anew with `plimsoll fit`")
+        raise InvalidInput(
+            "version", f"must be {VERSION}; make the file anew with `plimsoll fit`"
+        )
     fits = fields.each("fits", fit_from_document)
     fields.done()
     seen: set[tuple[Quantity, Group]] = set()
     for index, fit in enumerate(fits):
         if (fit.quantity, fit.group) in seen:
             raise InvalidInput(
-                f"fits[{index}]", f"a second fit of {fit.quantity} for {' on '.join(fit.group)}; keep one"
+                f"fits[{index}]",
+                f"a second fit of {fit.quantity} for {' on '.join(fit.group)}; keep one",
             )
         seen.add((fit.quantity, fit.group))
     return Fits(fits=fits)
@@ -60,11 +77,21 @@ def fit_to_document(fit: Fit) -> dict[str, Json]:
             "sample_count": quality.sample_count,
             "ratio_quantiles": list(quality.ratio_quantiles),
         },
-        "sampled": {name: _span_document(getattr(fit.sampled, name)) for name in CONDITIONS},
-        "rejected": [{"technique": name, "cross_validated_error": _or_null(error)} for name, error in fit.rejected],
+        "sampled": {
+            name: _span_document(getattr(fit.sampled, name)) for name in CONDITIONS
+        },
+        "rejected": [
+            {"technique": name, "cross_validated_error": _or_null(error)}
+            for name, error in fit.rejected
+        ],
         "coefficients": {
-            "arrays": {name: _array_document(array) for name, array in fit.coefficients.arrays.items()},
-            "labels": {name: list(labels) for name, labels in fit.coefficients.labels.items()},
+            "arrays": {
+                name: _array_document(array)
+                for name, array in fit.coefficients.arrays.items()
+            },
+            "labels": {
+                name: list(labels) for name, labels in fit.coefficients.labels.items()
+            },
         },
     }
 
@@ -75,13 +102,19 @@ def fit_from_document(document: object, path: str = "fit") -> Fit:
     quantity = cast(Quantity, fields.choice("quantity", get_args(Quantity)))
     fit = Fit(
         quantity=quantity,
-        group=Group(network=_maybe_empty(fields, "network"), gpu_type=fields.text("gpu_type")),
+        group=Group(
+            network=_maybe_empty(fields, "network"), gpu_type=fields.text("gpu_type")
+        ),
         technique=fields.choice("technique", technique_names(quantity)),
-        sampled=_sampled(fields.value("sampled"), fields.at("sampled")) if fields.given("sampled") else ANYWHERE,
+        sampled=_sampled(fields.value("sampled"), fields.at("sampled"))
+        if fields.given("sampled")
+        else ANYWHERE,
         source=_source(fields.value("source"), fields.at("source")),
         quality=_quality(fields.value("quality"), fields.at("quality")),
         rejected=fields.each("rejected", _rejected),
-        coefficients=_coefficients(fields.value("coefficients"), fields.at("coefficients")),
+        coefficients=_coefficients(
+            fields.value("coefficients"), fields.at("coefficients")
+        ),
     )
     fields.done()
     return fit
@@ -92,12 +125,21 @@ def _quality(document: object, path: str) -> Quality:
     quality = Quality(
         training_error=_number_or_infinite(fields, "training_error"),
         cross_validated_error=_number_or_infinite(fields, "cross_validated_error"),
-        cross_validated_error_p90=_number_or_infinite(fields, "cross_validated_error_p90"),
+        cross_validated_error_p90=_number_or_infinite(
+            fields, "cross_validated_error_p90"
+        ),
         sample_count=fields.whole("sample_count"),
-        ratio_quantiles=fields.each("ratio_quantiles", lambda value, at: read_number(value, at, above=0.0)),
+        ratio_quantiles=fields.each(
+            "ratio_quantiles", lambda value, at: read_number(value, at, above=0.0)
+        ),
     )
-    if len(quality.ratio_quantiles) != len(LEVELS) or list(quality.ratio_quantiles) != sorted(quality.ratio_quantiles):
-        raise InvalidInput(fields.at("ratio_quantiles"), f"must be {len(LEVELS)} numbers that never fall")
+    if len(quality.ratio_quantiles) != len(LEVELS) or list(
+        quality.ratio_quantiles
+    ) != sorted(quality.ratio_quantiles):
+        raise InvalidInput(
+            fields.at("ratio_quantiles"),
+            f"must be {len(LEVELS)} numbers that never fall",
+        )
     fields.done()
     return quality
 
@@ -124,7 +166,10 @@ def _span_document(span: SampledSpan | None) -> Json:
 
 def _rejected(document: object, path: str) -> tuple[str, float]:
     fields = Fields(document, path)
-    entry = fields.text("technique"), _number_or_infinite(fields, "cross_validated_error")
+    entry = (
+        fields.text("technique"),
+        _number_or_infinite(fields, "cross_validated_error"),
+    )
     fields.done()
     return entry
 
@@ -134,7 +179,9 @@ def _coefficients(document: object, path: str) -> Coefficients:
     arrays = Fields(fields.value("arrays"), fields.at("arrays"))
     labels = Fields(fields.value("labels"), fields.at("labels"))
     coefficients = Coefficients(
-        arrays={name: _array(arrays.value(name), arrays.at(name)) for name in arrays.names()},
+        arrays={
+            name: _array(arrays.value(name), arrays.at(name)) for name in arrays.names()
+        },
         labels={name: labels.each(name, read_text) for name in labels.names()},
     )
     fields.done()
@@ -146,7 +193,10 @@ def _array(document: object, path: str) -> Reals:
     shape = fields.each("shape", read_whole)
     values = fields.each("values", _coefficient)
     if math.prod(shape) != len(values):
-        raise InvalidInput(fields.at("values"), f"must be {math.prod(shape)} numbers for shape {list(shape)}")
+        raise InvalidInput(
+            fields.at("values"),
+            f"must be {math.prod(shape)} numbers for shape {list(shape)}",
+        )
     fields.done()
     return np.array(values, dtype=np.float64).reshape(shape)
 
@@ -155,13 +205,17 @@ def _coefficient(document: object, path: str) -> float:
     """Of any size, for coefficients have units of their own; null = NaN, which stands for a fact that is not known."""
     if document is None:
         return math.nan
-    return read_number(document, path, at_least=-sys.float_info.max, at_most=sys.float_info.max)
+    return read_number(
+        document, path, at_least=-sys.float_info.max, at_most=sys.float_info.max
+    )
 
 
 def _array_document(array: Reals) -> dict[str, Json]:
     return {
         "shape": list(array.shape),
-        "values": [None if math.isnan(value) else value for value in array.ravel().tolist()],
+        "values": [
+            None if math.isnan(value) else value for value in array.ravel().tolist()
+        ],
     }
 
 
@@ -178,7 +232,11 @@ def _source(document: object, path: str) -> str:
 
 def _number_or_infinite(fields: Fields, name: str) -> float:
     """An error; of any size, for one of a technique that fails can be absurd. null = infinite."""
-    return math.inf if fields.value(name) is None else fields.number(name, at_most=sys.float_info.max)
+    return (
+        math.inf
+        if fields.value(name) is None
+        else fields.number(name, at_most=sys.float_info.max)
+    )
 
 
 def _or_null(error: float) -> float | None:

@@ -33,7 +33,9 @@ class InterferenceTechnique(Protocol):
         """
         ...
 
-    def predict(self, coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:
+    def predict(
+        self, coefficients: Coefficients, queries: Queries, alone_ms: Reals
+    ) -> Reals:
         """(N,) factors for queries of that GPU type, given their latencies alone (N,) > 0; 1 without neighbours."""
         ...
 
@@ -52,11 +54,15 @@ def colocated_rows(samples: Samples) -> Indices:
     """
     gpu_types = sorted(set(samples.at.gpu_type))
     if len(gpu_types) > 1:
-        raise ValueError(f"interference is fitted for one GPU type at a time, got {', '.join(gpu_types)}")
+        raise ValueError(
+            f"interference is fitted for one GPU type at a time, got {', '.join(gpu_types)}"
+        )
     is_measured = np.isfinite(samples.latency_ms) & (samples.latency_ms > 0.0)
     rows = np.flatnonzero((neighbour_counts(samples.at) > 0) & is_measured)
     if not len(rows):
-        raise TooFewSamples("no sample has neighbours: nothing to learn interference from")
+        raise TooFewSamples(
+            "no sample has neighbours: nothing to learn interference from"
+        )
     return rows
 
 
@@ -71,7 +77,9 @@ def known_rows(samples: Samples, alone_ms: Reals) -> Indices:
 
 def clip_factors(queries: Queries, factors: Reals) -> Reals:
     """The factors (N,) within [MIN_FACTOR, MAX_FACTOR], and 1 where there are no neighbours."""
-    return np.where(neighbour_counts(queries) > 0, np.clip(factors, MIN_FACTOR, MAX_FACTOR), 1.0)
+    return np.where(
+        neighbour_counts(queries) > 0, np.clip(factors, MIN_FACTOR, MAX_FACTOR), 1.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,9 +97,14 @@ class Pairs:
     def sum_per_row(self, values: Reals) -> Reals:
         """(N,) or (N, C) sums over each row's neighbours of values (K,) or (K, C)."""
         if values.ndim == 1:
-            sums: Reals = np.bincount(self.row, weights=values, minlength=self.rows).astype(np.float64, copy=False)
+            sums: Reals = np.bincount(
+                self.row, weights=values, minlength=self.rows
+            ).astype(np.float64, copy=False)
             return sums
-        columns = [np.bincount(self.row, weights=column, minlength=self.rows) for column in values.T]
+        columns = [
+            np.bincount(self.row, weights=column, minlength=self.rows)
+            for column in values.T
+        ]
         return np.stack(columns, axis=1)
 
 
@@ -103,7 +116,9 @@ def pairs_of(queries: Queries) -> Pairs:
         row=np.repeat(np.arange(len(queries), dtype=np.intp), counts),
         network=tuple([neighbour.network for neighbour in everybody]),
         batch=np.array([neighbour.batch for neighbour in everybody], dtype=np.float64),
-        sm_percent=np.array([neighbour.sm_percent for neighbour in everybody], dtype=np.float64),
+        sm_percent=np.array(
+            [neighbour.sm_percent for neighbour in everybody], dtype=np.float64
+        ),
         rows=len(queries),
     )
 
@@ -115,6 +130,10 @@ def networks_in(*columns: Iterable[str]) -> tuple[str, ...]:
 
 def positions(networks: Sequence[str], known: Sequence[str]) -> Indices:
     """(K,) position of each network among the M known ones; M for one that is not known."""
-    index: Mapping[str, int] = {network: position for position, network in enumerate(known)}
+    index: Mapping[str, int] = {
+        network: position for position, network in enumerate(known)
+    }
     unknown = len(known)
-    return np.array([index.get(network, unknown) for network in networks], dtype=np.intp)
+    return np.array(
+        [index.get(network, unknown) for network in networks], dtype=np.intp
+    )

@@ -17,13 +17,22 @@ MAX_NAME = 253
 def check_samples(samples: Samples) -> None:
     """Raises InvalidInput for the first column with a row that no measurement can be, and when there are no rows."""
     if not len(samples):
-        raise InvalidInput("rows", "there are none; a fit needs at least one measurement")
+        raise InvalidInput(
+            "rows", "there are none; a fit needs at least one measurement"
+        )
     check_queries(samples.at)
     size = len(samples)
     _check("latency_ms", samples.latency_ms, size, above=0.0)
     _check("power_w", samples.power_w, size, above=0.0, may_lack=True)
     _check("memory_mib", samples.memory_mib, size, above=0.0, may_lack=True)
-    _check("l2_util_percent", samples.l2_util_percent, size, at_least=0.0, at_most=100.0, may_lack=True)
+    _check(
+        "l2_util_percent",
+        samples.l2_util_percent,
+        size,
+        at_least=0.0,
+        at_most=100.0,
+        may_lack=True,
+    )
 
 
 def check_queries(queries: Queries) -> None:
@@ -34,12 +43,17 @@ def check_queries(queries: Queries) -> None:
         for entry in sorted(set(values)):
             if not _is_name(entry):
                 problem = f"must have 1 to {MAX_NAME} characters, none of them a control character"
-                raise InvalidInput(f"rows[{values.index(entry)}].{name}", f"{problem}, not {describe(entry)}")
+                raise InvalidInput(
+                    f"rows[{values.index(entry)}].{name}",
+                    f"{problem}, not {describe(entry)}",
+                )
     size = len(queries)
     _check("batch", queries.batch, size, at_least=1.0, at_most=MAX_BATCH)
     _check("sm_percent", queries.sm_percent, size, above=0.0, at_most=100.0)
     _check("clock_mhz", queries.clock_mhz, size, above=0.0, may_lack=True)
-    _check("time_quota_percent", queries.time_quota_percent, size, above=0.0, at_most=100.0)
+    _check(
+        "time_quota_percent", queries.time_quota_percent, size, above=0.0, at_most=100.0
+    )
     _check("power_limit_w", queries.power_limit_w, size, above=0.0, may_lack=True)
     _check_neighbours(queries)
 
@@ -47,12 +61,16 @@ def check_queries(queries: Queries) -> None:
 def _check_neighbours(queries: Queries) -> None:
     pairs = pairs_of(queries)
     is_name = {network: _is_name(network) for network in set(pairs.network)}
-    is_wrong: Flags = np.array([not is_name[network] for network in pairs.network], dtype=bool)
+    is_wrong: Flags = np.array(
+        [not is_name[network] for network in pairs.network], dtype=bool
+    )
     is_wrong |= ~((pairs.batch >= 1.0) & (pairs.batch <= MAX_BATCH))
     is_wrong |= ~((pairs.sm_percent > 0.0) & (pairs.sm_percent <= 100.0))
     if is_wrong.any():
         pair = int(np.argmax(is_wrong))
-        found = f"{pairs.network[pair]}:{pairs.batch[pair]:g}:{pairs.sm_percent[pair]:g}"
+        found = (
+            f"{pairs.network[pair]}:{pairs.batch[pair]:g}:{pairs.sm_percent[pair]:g}"
+        )
         raise InvalidInput(
             f"rows[{pairs.row[pair]}].neighbours",
             f"a neighbour needs a name of 1 to {MAX_NAME} characters, a batch of at least 1 and at most "
@@ -89,4 +107,6 @@ def _check(
 
 def _check_size(name: str, found: int, size: int) -> None:
     if found != size:
-        raise InvalidInput(name, f"has {found} values for {size} rows; every row needs one")
+        raise InvalidInput(
+            name, f"has {found} values for {size} rows; every row needs one"
+        )

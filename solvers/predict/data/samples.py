@@ -81,12 +81,16 @@ class Queries:
         number = network * len(gpu_types) + gpu_type
         is_few = len(networks) * len(gpu_types) <= np.iinfo(np.uint16).max
         # 16 bits are sorted in linear time.
-        order = np.argsort(number.astype(np.uint16) if is_few else number, kind="stable")
+        order = np.argsort(
+            number.astype(np.uint16) if is_few else number, kind="stable"
+        )
         sizes = np.bincount(number)
         present = np.flatnonzero(sizes)
         pairs = (divmod(each, len(gpu_types)) for each in present.tolist())
         names = [Group(networks[row], gpu_types[column]) for row, column in pairs]
-        return dict(zip(names, np.split(order, np.cumsum(sizes[present])[:-1]), strict=False))
+        return dict(
+            zip(names, np.split(order, np.cumsum(sizes[present])[:-1]), strict=False)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,7 +140,9 @@ def make_queries(
         clock_mhz=_column(clock_mhz, size, np.nan),
         time_quota_percent=_column(time_quota_percent, size, 100.0),
         power_limit_w=_column(power_limit_w, size, np.nan),
-        neighbours=((),) * size if neighbours is None else tuple(tuple(sorted(entry)) for entry in neighbours),
+        neighbours=((),) * size
+        if neighbours is None
+        else tuple(tuple(sorted(entry)) for entry in neighbours),
     )
 
 
@@ -160,7 +166,11 @@ def make_samples(
 
 
 def _pick(entries: tuple[Entry, ...], rows: list[int]) -> tuple[Entry, ...]:
-    return itemgetter(*rows)(entries) if len(rows) > 1 else tuple(entries[row] for row in rows)
+    return (
+        itemgetter(*rows)(entries)
+        if len(rows) > 1
+        else tuple(entries[row] for row in rows)
+    )
 
 
 def _number(names: tuple[str, ...]) -> tuple[list[str], Indices]:
@@ -169,11 +179,19 @@ def _number(names: tuple[str, ...]) -> tuple[list[str], Indices]:
     if len(distinct) <= 1:
         return distinct, np.zeros(len(names), dtype=np.intp)
     position = {name: index for index, name in enumerate(distinct)}
-    return distinct, np.fromiter(map(position.__getitem__, names), dtype=np.intp, count=len(names))
+    return distinct, np.fromiter(
+        map(position.__getitem__, names), dtype=np.intp, count=len(names)
+    )
 
 
-def _column(values: Sequence[float] | Reals | None, size: int, otherwise: float) -> Reals:
-    return np.full(size, otherwise) if values is None else np.asarray(values, dtype=np.float64)
+def _column(
+    values: Sequence[float] | Reals | None, size: int, otherwise: float
+) -> Reals:
+    return (
+        np.full(size, otherwise)
+        if values is None
+        else np.asarray(values, dtype=np.float64)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,5 +208,7 @@ class LayerCounts:
 
 def even_choice(count: int, *, most: int) -> Indices:
     """Positions of at most `most` of `count` rows, ascending, evenly spread, both ends among them."""
-    positions: Indices = np.linspace(0, count - 1, min(count, most)).round().astype(np.intp)
+    positions: Indices = (
+        np.linspace(0, count - 1, min(count, most)).round().astype(np.intp)
+    )
     return positions

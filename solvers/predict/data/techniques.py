@@ -48,7 +48,9 @@ class TechniqueEntry:
         learned = {}
         for group, rows in samples.at.groups().items():
             try:
-                learned[group] = cast(FitTechnique, self._module).fit(samples.take(rows))
+                learned[group] = cast(FitTechnique, self._module).fit(
+                    samples.take(rows)
+                )
             except TooFewSamples:
                 continue
         return learned
@@ -76,18 +78,28 @@ def families(learners: tuple[TechniqueEntry, ...]) -> tuple[Family, ...]:
     )
 
 
-def learn_family(family: Family, samples: Samples) -> tuple[Mapping[Group, Coefficients], ...]:
+def learn_family(
+    family: Family, samples: Samples
+) -> tuple[Mapping[Group, Coefficients], ...]:
     """Per learner the coefficients of every group that has enough samples."""
     *inner, outer = family
     learned = outer.fit_groups(samples)
     return (
-        *({group: nested(found, learner.name) for group, found in learned.items()} for learner in inner),
+        *(
+            {group: nested(found, learner.name) for group, found in learned.items()}
+            for learner in inner
+        ),
         learned,
     )
 
 
-def _learners(package: str, *names: str, pooled: tuple[str, ...] = ()) -> tuple[TechniqueEntry, ...]:
-    return tuple(TechniqueEntry(name=name, package=package, is_pooled=name in pooled) for name in names)
+def _learners(
+    package: str, *names: str, pooled: tuple[str, ...] = ()
+) -> tuple[TechniqueEntry, ...]:
+    return tuple(
+        TechniqueEntry(name=name, package=package, is_pooled=name in pooled)
+        for name in names
+    )
 
 
 _LATENCY = "solvers.predict.latency"
@@ -100,12 +112,21 @@ LEARNERS: Mapping[Quantity, tuple[TechniqueEntry, ...]] = {
             "gaussian_process",
             pooled=("hierarchical_kriging",),
         ),
-        TechniqueEntry(name="linear_fractional", package=_LATENCY, within="locally_weighted"),
+        TechniqueEntry(
+            name="linear_fractional", package=_LATENCY, within="locally_weighted"
+        ),
         *_learners(_LATENCY, "locally_weighted", "piecewise_linear", "throttling"),
         # All that it knows of one network comes from others; alone it only takes the time of all the rest together.
-        TechniqueEntry(name="factorisation_machine", package=_LATENCY, is_pooled=True, min_groups=10),
+        TechniqueEntry(
+            name="factorisation_machine",
+            package=_LATENCY,
+            is_pooled=True,
+            min_groups=10,
+        ),
     ),
-    "power_w": _learners("solvers.predict.resources", "roofline", "duty_cycle", pooled=("roofline",)),
+    "power_w": _learners(
+        "solvers.predict.resources", "roofline", "duty_cycle", pooled=("roofline",)
+    ),
     "memory_mib": _learners("solvers.predict.resources", "memory"),
 }
 
@@ -121,12 +142,17 @@ def technique_names(quantity: Quantity) -> tuple[str, ...]:
         "interference": INTERFERENCE,
         "stranger_interference": STRANGERS,
     }
-    return of_neighbours.get(quantity) or tuple(learner.name for learner in LEARNERS[quantity])
+    return of_neighbours.get(quantity) or tuple(
+        learner.name for learner in LEARNERS[quantity]
+    )
 
 
 def find_interference(name: str) -> InterferenceTechnique:
     """The interference technique of that name."""
-    return cast(InterferenceTechnique, importlib.import_module(f"solvers.predict.interference.{name}"))
+    return cast(
+        InterferenceTechnique,
+        importlib.import_module(f"solvers.predict.interference.{name}"),
+    )
 
 
 def find_learner(quantity: Quantity, name: str) -> TechniqueEntry:

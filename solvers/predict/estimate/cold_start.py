@@ -61,14 +61,17 @@ def estimate_from_layers(
     relatives = [
         entry
         for entry in sorted(known, key=lambda entry: entry.network)
-        if entry.network != layers.network and fits.find("latency_ms", Group(entry.network, gpu_type)) is not None
+        if entry.network != layers.network
+        and fits.find("latency_ms", Group(entry.network, gpu_type)) is not None
     ]
     if len(relatives) < MIN_RELATIVES:
         raise TooFewSamples(
             f"{len(relatives)} networks with known layers have a fit on {gpu_type}; an estimate from layer counts "
             f"needs {MIN_RELATIVES}: measure {layers.network} itself, or more networks"
         )
-    log_latency = np.array([_log_latency(fits, entry.network, queries) for entry in relatives])
+    log_latency = np.array(
+        [_log_latency(fits, entry.network, queries) for entry in relatives]
+    )
     features = _features([*relatives, layers])
     covariance = _covariance(features)
     inverse = np.linalg.inv(covariance[:-1, :-1] + _NOISE**2 * np.eye(len(relatives)))
@@ -99,22 +102,36 @@ def estimate_on_gpu_type(
     """
     (target,) = queries.groups()
     unset = np.full(len(queries), np.nan)
-    moved = replace(queries, gpu_type=(known_on,) * len(queries), clock_mhz=unset, power_limit_w=unset)
+    moved = replace(
+        queries,
+        gpu_type=(known_on,) * len(queries),
+        clock_mhz=unset,
+        power_limit_w=unset,
+    )
     base = fits.find("latency_ms", Group(target.network, known_on))
     if base is None:
-        raise TooFewSamples(f"{target.network} has no fit on {known_on}, so it cannot be moved to {target.gpu_type}")
+        raise TooFewSamples(
+            f"{target.network} has no fit on {known_on}, so it cannot be moved to {target.gpu_type}"
+        )
     low, high = (ratio_quantile(base.quality, level) for level in (0.05, 0.95))
     own = widening(base.sampled, moved) * np.log(high / low) / (2.0 * NORMAL_95)
     ratios = _log_ratios(fits, queries, moved)
     if len(ratios):
         level = np.median(ratios, axis=0)
-        spread = np.sqrt(np.mean((ratios - level) ** 2, axis=0) + RATIO_SIGMA**2 / len(ratios))
+        spread = np.sqrt(
+            np.mean((ratios - level) ** 2, axis=0) + RATIO_SIGMA**2 / len(ratios)
+        )
         source = f"moved from {known_on} by the ratio of {len(ratios)} networks known on both"
     elif speed_ratio is not None:
-        level, spread = np.full(len(queries), -np.log(speed_ratio)), np.full(len(queries), RATIO_SIGMA)
+        level, spread = (
+            np.full(len(queries), -np.log(speed_ratio)),
+            np.full(len(queries), RATIO_SIGMA),
+        )
         source = f"moved from {known_on} by a published ratio of speeds"
     else:
-        raise TooFewSamples(f"no network is known on both {known_on} and {target.gpu_type}, and no ratio of speeds")
+        raise TooFewSamples(
+            f"no network is known on both {known_on} and {target.gpu_type}, and no ratio of speeds"
+        )
     return ColdStartEstimate(
         latency_ms=np.exp(_log_latency(fits, target.network, moved) + level),
         sigma=np.sqrt(spread**2 + own**2),
@@ -125,10 +142,21 @@ def estimate_on_gpu_type(
 def _log_ratios(fits: Fits, queries: Queries, moved: Queries) -> Reals:
     """(R, N) ln of the latency on the queries' type over that on the other, of every network known on both."""
     on_both = sorted(
-        {fit.group.network for fit in fits.of("latency_ms") if fit.group.gpu_type == queries.gpu_type[0]}
-        & {fit.group.network for fit in fits.of("latency_ms") if fit.group.gpu_type == moved.gpu_type[0]}
+        {
+            fit.group.network
+            for fit in fits.of("latency_ms")
+            if fit.group.gpu_type == queries.gpu_type[0]
+        }
+        & {
+            fit.group.network
+            for fit in fits.of("latency_ms")
+            if fit.group.gpu_type == moved.gpu_type[0]
+        }
     )
-    rows = [_log_latency(fits, name, queries) - _log_latency(fits, name, moved) for name in on_both]
+    rows = [
+        _log_latency(fits, name, queries) - _log_latency(fits, name, moved)
+        for name in on_both
+    ]
     return np.array(rows).reshape(len(rows), len(queries))
 
 
@@ -137,7 +165,9 @@ def _log_latency(fits: Fits, network: str, queries: Queries) -> Reals:
     group = Group(network, queries.gpu_type[0])
     fit = fits.find("latency_ms", group)
     assert fit is not None, f"{group} was looked up before"
-    latency_ms: Reals = np.log(predict_fit(fit, replace(queries, network=(network,) * len(queries)).alone()))
+    latency_ms: Reals = np.log(
+        predict_fit(fit, replace(queries, network=(network,) * len(queries)).alone())
+    )
     return latency_ms
 
 
@@ -145,7 +175,9 @@ def _features(entries: Sequence[LayerCounts]) -> Reals:
     """(R + 1, F) standardised logarithms: layers in all, layers of each kind, parameters, multiply-accumulates."""
     kinds = sorted({kind for entry in entries for kind in entry.counts})
     columns = [[float(sum(entry.counts.values())) for entry in entries]]
-    columns += [[float(entry.counts.get(kind, 0)) for entry in entries] for kind in kinds]
+    columns += [
+        [float(entry.counts.get(kind, 0)) for entry in entries] for kind in kinds
+    ]
     columns.append([entry.parameters_millions for entry in entries])
     known = [entry.gmacs for entry in entries if entry.gmacs is not None]
     if len(known) == len(entries):
@@ -160,5 +192,7 @@ def _features(entries: Sequence[LayerCounts]) -> Reals:
 def _covariance(features: Reals) -> Reals:
     distance = ((features[:, None, :] - features[None, :, :]) ** 2).sum(axis=2)
     linear = features @ features.T / features.shape[1]
-    covariance: Reals = np.exp(-distance / (2.0 * _LENGTH**2)) + _LINEAR * linear + _LEVEL
+    covariance: Reals = (
+        np.exp(-distance / (2.0 * _LENGTH**2)) + _LINEAR * linear + _LEVEL
+    )
     return covariance

@@ -21,8 +21,13 @@ def check_fits(fits: Fits) -> None:
     for index, fit in enumerate(fits.fits):
         if not _answers(fit):
             name = " on ".join(part for part in fit.group if part)
-            problem = f"cannot be those of {fit.technique} for the {fit.quantity} of {name}"
-            raise InvalidInput(f"fits[{index}].coefficients", f"{problem}; make the file anew with `plimsoll fit`")
+            problem = (
+                f"cannot be those of {fit.technique} for the {fit.quantity} of {name}"
+            )
+            raise InvalidInput(
+                f"fits[{index}].coefficients",
+                f"{problem}; make the file anew with `plimsoll fit`",
+            )
 
 
 def _answers(fit: Fit) -> bool:
@@ -32,7 +37,9 @@ def _answers(fit: Fit) -> bool:
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # What indexing, unpacking and shaping raise when an array is missing or has another shape.
         return False
-    return values.shape == (len(_BATCHES),) and bool(np.all(np.isfinite(values) & (values > 0.0)))
+    return values.shape == (len(_BATCHES),) and bool(
+        np.all(np.isfinite(values) & (values > 0.0))
+    )
 
 
 def _ask(fit: Fit) -> Reals:
@@ -47,7 +54,9 @@ def _ask(fit: Fit) -> Reals:
     )
 
 
-def _queries(fit: Fit, network: str, *, neighbours: tuple[Neighbour, ...] = ()) -> Queries:
+def _queries(
+    fit: Fit, network: str, *, neighbours: tuple[Neighbour, ...] = ()
+) -> Queries:
     size = len(_BATCHES)
     return make_queries(
         [network] * size,

@@ -20,7 +20,13 @@ from itertools import product
 import numpy as np
 
 from solvers.predict.data.fit import NORMAL_95, Coefficients, Fits, TooFewSamples
-from solvers.predict.data.samples import Group, LayerCounts, Queries, Reals, make_queries
+from solvers.predict.data.samples import (
+    Group,
+    LayerCounts,
+    Queries,
+    Reals,
+    make_queries,
+)
 from solvers.predict.estimate.predict import predict_latency, predict_quantity
 from solvers.predict.interference import pressure
 from solvers.predict.latency.decomposition import LatencyParts, decompose, split
@@ -77,9 +83,17 @@ def make_grid(facts: FitFacts) -> ConditionGrid:
             clocks_mhz=tuple(sorted({row.clock_mhz for row in rows})),
         )
     step = facts.gpu_type.sm_percent_step
-    shares = [share for share in DEFAULT_SHARES if abs(share / step - round(share / step)) < 1e-6] or [100.0]
+    shares = [
+        share
+        for share in DEFAULT_SHARES
+        if abs(share / step - round(share / step)) < 1e-6
+    ] or [100.0]
     largest = 1.0 if facts.sampled is None else float(facts.sampled.batch.max())
-    batches = [batch for batch in DEFAULT_BATCHES if batch <= max(largest, 1.0)] if largest > 1 else DEFAULT_BATCHES
+    batches = (
+        [batch for batch in DEFAULT_BATCHES if batch <= max(largest, 1.0)]
+        if largest > 1
+        else DEFAULT_BATCHES
+    )
     return ConditionGrid(
         sm_percents=tuple(shares),
         batches=tuple(batches),
@@ -97,10 +111,14 @@ class Performance:
 
     def __post_init__(self) -> None:
         if len(self.latency_sigma) != len(self.points.rows):
-            raise ValueError(f"{len(self.latency_sigma)} uncertainties for {len(self.points.rows)} rows")
+            raise ValueError(
+                f"{len(self.latency_sigma)} uncertainties for {len(self.points.rows)} rows"
+            )
 
 
-def make_performance(fits: Fits, group: Group, grid: ConditionGrid, facts: FitFacts) -> Performance:
+def make_performance(
+    fits: Fits, group: Group, grid: ConditionGrid, facts: FitFacts
+) -> Performance:
     """The operating points of one network on one GPU type, by share, batch and clock.
 
     Raises TooFewSamples where neither a fit nor a profile says how much memory the network takes, and InvalidInput
@@ -111,7 +129,9 @@ def make_performance(fits: Fits, group: Group, grid: ConditionGrid, facts: FitFa
     predicted = predict_latency(fits, queries, layers=facts.layers, coverage=0.9)
     alone_ms = _monotone(predicted.latency_ms * _clock_ratios(conditions, facts), grid)
     times = _split(queries, alone_ms, conditions, facts)
-    sigma = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (2.0 * NORMAL_95)
+    sigma = np.log(predicted.latency_ms_high / predicted.latency_ms_low) / (
+        2.0 * NORMAL_95
+    )
     figures = zip(
         times.transfer_ms.tolist(),
         times.launch_ms.tolist(),
@@ -121,9 +141,15 @@ def make_performance(fits: Fits, group: Group, grid: ConditionGrid, facts: FitFa
         _pressures(group, queries, conditions, facts).tolist(),
         strict=True,
     )
-    rows = tuple(OperatingPoint(*condition, *row) for condition, row in zip(conditions, figures, strict=True))
+    rows = tuple(
+        OperatingPoint(*condition, *row)
+        for condition, row in zip(conditions, figures, strict=True)
+    )
     points = OperatingPoints(
-        network=group.network, gpu_type=group.gpu_type, sensitivity=_sensitivity(group, facts), rows=rows
+        network=group.network,
+        gpu_type=group.gpu_type,
+        sensitivity=_sensitivity(group, facts),
+        rows=rows,
     )
     return Performance(points=points, latency_sigma=tuple(sigma.tolist()))
 
@@ -139,7 +165,9 @@ def _queries(group: Group, conditions: list[Condition], facts: FitFacts) -> Quer
         [group.gpu_type] * size,
         batch=[float(batch) for _, batch, _ in conditions],
         sm_percent=[share for share, _, _ in conditions],
-        clock_mhz=[clock for _, _, clock in conditions] if _knows_clocks(facts) else None,
+        clock_mhz=[clock for _, _, clock in conditions]
+        if _knows_clocks(facts)
+        else None,
     )
 
 
@@ -158,19 +186,28 @@ def _clock_ratios(conditions: list[Condition], facts: FitFacts) -> Reals:
     solo = {row[:3]: row.solo_ms for row in facts.present.rows}
     top = max(clock for _, _, clock in solo)
     return np.array(
-        [solo.get(each, 1.0) / solo.get((each[0], each[1], top), 1.0) if each in solo else 1.0 for each in conditions]
+        [
+            solo.get(each, 1.0) / solo.get((each[0], each[1], top), 1.0)
+            if each in solo
+            else 1.0
+            for each in conditions
+        ]
     )
 
 
 def _monotone(latency_ms: Reals, grid: ConditionGrid) -> Reals:
     """(N,) running maxima: from the largest share and clock down, and from the smallest batch up."""
-    cube = latency_ms.reshape(len(grid.sm_percents), len(grid.batches), len(grid.clocks_mhz))
+    cube = latency_ms.reshape(
+        len(grid.sm_percents), len(grid.batches), len(grid.clocks_mhz)
+    )
     for axis in (0, 2):
         cube = np.flip(np.maximum.accumulate(np.flip(cube, axis), axis=axis), axis)
     return np.maximum.accumulate(cube, axis=1).ravel()
 
 
-def _split(queries: Queries, alone_ms: Reals, conditions: list[Condition], facts: FitFacts) -> LatencyParts:
+def _split(
+    queries: Queries, alone_ms: Reals, conditions: list[Condition], facts: FitFacts
+) -> LatencyParts:
     present = _present_rows(conditions, facts)
     if present is None:
         return decompose(queries, alone_ms)
@@ -181,7 +218,9 @@ def _split(queries: Queries, alone_ms: Reals, conditions: list[Condition], facts
     )
 
 
-def _present_rows(conditions: list[Condition], facts: FitFacts) -> list[OperatingPoint] | None:
+def _present_rows(
+    conditions: list[Condition], facts: FitFacts
+) -> list[OperatingPoint] | None:
     """The present profile's row for each condition, or the nearest one; None without a profile."""
     if facts.present is None:
         return None
@@ -189,20 +228,32 @@ def _present_rows(conditions: list[Condition], facts: FitFacts) -> list[Operatin
     table = np.log([row[:3] for row in rows])
     exact = {row[:3]: row for row in rows}
     return [
-        exact[each] if each in exact else rows[int(np.argmin(np.abs(table - np.log(each)).sum(axis=1)))]
+        exact[each]
+        if each in exact
+        else rows[int(np.argmin(np.abs(table - np.log(each)).sum(axis=1)))]
         for each in conditions
     ]
 
 
-def _memory_mib(fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
-    fitted, present = _fitted_memory_mib(fits, queries), _present_rows(conditions, facts)
+def _memory_mib(
+    fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts
+) -> Reals:
+    fitted, present = (
+        _fitted_memory_mib(fits, queries),
+        _present_rows(conditions, facts),
+    )
     if present is not None:
         fitted = np.where(np.isnan(fitted), [row.memory_mib for row in present], fitted)
     if np.isnan(fitted).any():
         if not facts.relatives:
             network, gpu_type = queries.network[0], queries.gpu_type[0]
-            raise TooFewSamples(f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask")
-        most = [max(_memory_at(entry, batch) for entry in facts.relatives) for _, batch, _ in conditions]
+            raise TooFewSamples(
+                f"no memory_mib of {network} on {gpu_type} was sampled, and there is no profile to ask"
+            )
+        most = [
+            max(_memory_at(entry, batch) for entry in facts.relatives)
+            for _, batch, _ in conditions
+        ]
         fitted = np.where(np.isnan(fitted), most, fitted)
     return np.maximum(fitted, 0.0)
 
@@ -216,7 +267,9 @@ def _fitted_memory_mib(fits: Fits, queries: Queries) -> Reals:
     of_network = [fit for fit in fits.of("memory_mib") if fit.group.network == network]
     if not of_network:
         return np.full(len(queries), np.nan)
-    fit = next((fit for fit in of_network if fit.group.gpu_type == gpu_type), of_network[0])
+    fit = next(
+        (fit for fit in of_network if fit.group.gpu_type == gpu_type), of_network[0]
+    )
     return memory.predict_upper(fit.coefficients, queries)
 
 
@@ -224,21 +277,36 @@ def _memory_at(points: OperatingPoints, batch: int) -> float:
     """Of the smallest batch that is not smaller, else in proportion to the largest one."""
     rows = sorted((row.batch, row.memory_mib) for row in points.rows)
     largest, memory_mib = rows[-1]
-    return next((mib for size, mib in rows if size >= batch), memory_mib * batch / largest)
+    return next(
+        (mib for size, mib in rows if size >= batch), memory_mib * batch / largest
+    )
 
 
-def _added_w(fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
+def _added_w(
+    fits: Fits, queries: Queries, conditions: list[Condition], facts: FitFacts
+) -> Reals:
     """(N,) watts above idle."""
     gpu_type, present = facts.gpu_type, _present_rows(conditions, facts)
     fitted = predict_quantity(fits, "power_w", queries) - gpu_type.idle_w
     most = (gpu_type.power_cap_w - gpu_type.idle_w) * queries.sm_percent / 100.0
     otherwise = most if present is None else np.array([row.power_w for row in present])
-    return np.clip(np.where(np.isnan(fitted), otherwise, fitted), 0.0, gpu_type.power_cap_w - gpu_type.idle_w)
+    return np.clip(
+        np.where(np.isnan(fitted), otherwise, fitted),
+        0.0,
+        gpu_type.power_cap_w - gpu_type.idle_w,
+    )
 
 
-def _pressures(group: Group, queries: Queries, conditions: list[Condition], facts: FitFacts) -> Reals:
+def _pressures(
+    group: Group, queries: Queries, conditions: list[Condition], facts: FitFacts
+) -> Reals:
     if facts.neighbours is not None:
-        law = pressure.pressures(facts.neighbours, group.network, batch=queries.batch, sm_percent=queries.sm_percent)
+        law = pressure.pressures(
+            facts.neighbours,
+            group.network,
+            batch=queries.batch,
+            sm_percent=queries.sm_percent,
+        )
         return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
     present = _present_rows(conditions, facts)
     if present is not None:
@@ -249,5 +317,7 @@ def _pressures(group: Group, queries: Queries, conditions: list[Condition], fact
 
 def _sensitivity(group: Group, facts: FitFacts) -> float:
     if facts.neighbours is not None:
-        return TYPICAL_SENSITIVITY * pressure.sensitivity(facts.neighbours, group.network)
+        return TYPICAL_SENSITIVITY * pressure.sensitivity(
+            facts.neighbours, group.network
+        )
     return TYPICAL_SENSITIVITY if facts.present is None else facts.present.sensitivity

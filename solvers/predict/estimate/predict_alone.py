@@ -13,7 +13,11 @@ from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.sampled_range import widening
 from solvers.predict.data.samples import Group, LayerCounts, Queries, Reals
 from solvers.predict.data.techniques import predict_fit, ratio_quantile
-from solvers.predict.estimate.cold_start import ColdStartEstimate, estimate_from_layers, estimate_on_gpu_type
+from solvers.predict.estimate.cold_start import (
+    ColdStartEstimate,
+    estimate_from_layers,
+    estimate_on_gpu_type,
+)
 
 GPU_TYPE_RATIO = "gpu_type_ratio"
 LAYER_COUNTS = "layer_counts"
@@ -36,7 +40,11 @@ class AloneLatency:
 
 
 def predict_alone(
-    fits: Fits, queries: Queries, *, layers: Mapping[str, LayerCounts], levels: tuple[float, float]
+    fits: Fits,
+    queries: Queries,
+    *,
+    layers: Mapping[str, LayerCounts],
+    levels: tuple[float, float],
 ) -> AloneLatency:
     """Latencies of queries of one group, neighbours not looked at, with the interval between two levels.
 
@@ -46,7 +54,9 @@ def predict_alone(
     fit = fits.find("latency_ms", group)
     if fit is None:
         return _estimated(fits, group, queries, layers, levels)
-    low_ratio, high_ratio = (np.full(len(queries), ratio_quantile(fit.quality, level)) for level in levels)
+    low_ratio, high_ratio = (
+        np.full(len(queries), ratio_quantile(fit.quality, level)) for level in levels
+    )
     return AloneLatency(
         latency_ms=predict_fit(fit, queries),
         low_ratio=low_ratio,
@@ -57,15 +67,25 @@ def predict_alone(
 
 
 def _estimated(
-    fits: Fits, group: Group, queries: Queries, layers: Mapping[str, LayerCounts], levels: tuple[float, float]
+    fits: Fits,
+    group: Group,
+    queries: Queries,
+    layers: Mapping[str, LayerCounts],
+    levels: tuple[float, float],
 ) -> AloneLatency:
     estimate, technique = _moved(fits, group, queries), GPU_TYPE_RATIO
     if estimate is None:
         if group.network not in layers:
-            raise TooFewSamples(f"{group.network} was not measured anywhere, and its layers are not known")
-        estimate = estimate_from_layers(fits, tuple(layers.values()), layers[group.network], queries)
+            raise TooFewSamples(
+                f"{group.network} was not measured anywhere, and its layers are not known"
+            )
+        estimate = estimate_from_layers(
+            fits, tuple(layers.values()), layers[group.network], queries
+        )
         technique = LAYER_COUNTS
-    low_ratio, high_ratio = (np.exp(estimate.sigma * stats.norm.ppf(level)) for level in levels)
+    low_ratio, high_ratio = (
+        np.exp(estimate.sigma * stats.norm.ppf(level)) for level in levels
+    )
     return AloneLatency(
         latency_ms=estimate.latency_ms,
         low_ratio=low_ratio,
@@ -81,7 +101,11 @@ def _moved(fits: Fits, group: Group, queries: Queries) -> ColdStartEstimate | No
     for fit in fits.of("latency_ms"):
         if fit.group.network == group.network:
             try:
-                estimates.append(estimate_on_gpu_type(fits, queries, known_on=fit.group.gpu_type))
+                estimates.append(
+                    estimate_on_gpu_type(fits, queries, known_on=fit.group.gpu_type)
+                )
             except TooFewSamples:
                 continue
-    return min(estimates, key=lambda estimate: float(estimate.sigma.mean()), default=None)
+    return min(
+        estimates, key=lambda estimate: float(estimate.sigma.mean()), default=None
+    )

@@ -25,7 +25,13 @@ import numpy as np
 
 from solvers.laws.colocation import Neighbours, execution_ms, launch_factor
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import LayerCounts, Neighbour, Reals, make_queries, make_samples
+from solvers.predict.data.samples import (
+    LayerCounts,
+    Neighbour,
+    Reals,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.interference import layer_counts
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -84,19 +90,38 @@ class ProfiledNetworks:
     @cached_property
     def _rows_by_share(self) -> dict[float, list[OperatingPoint]]:
         """One row per relative, at its middle batch, by the shares that all of them have, ascending."""
-        middle = [rows for entry in self.training if (rows := _at_middle_batch(entry, self.gpu_type))]
-        shares = sorted(set.intersection(*({row.sm_percent for row in rows} for rows in middle))) if middle else []
-        return {share: [row for rows in middle for row in rows if row.sm_percent == share] for share in shares}
+        middle = [
+            rows
+            for entry in self.training
+            if (rows := _at_middle_batch(entry, self.gpu_type))
+        ]
+        shares = (
+            sorted(
+                set.intersection(*({row.sm_percent for row in rows} for rows in middle))
+            )
+            if middle
+            else []
+        )
+        return {
+            share: [row for rows in middle for row in rows if row.sm_percent == share]
+            for share in shares
+        }
 
     def _pressures(self, newcomer: UnprofiledNetwork, shares: Sequence[float]) -> Reals:
         """(N,) by ascending share; never falls."""
-        by_share = np.array([[row.pressure for row in self._rows_by_share[share]] for share in shares])
-        at_level = min(range(len(shares)), key=lambda at: abs(shares[at] - LEVEL_PERCENT))
+        by_share = np.array(
+            [[row.pressure for row in self._rows_by_share[share]] for share in shares]
+        )
+        at_level = min(
+            range(len(shares)), key=lambda at: abs(shares[at] - LEVEL_PERCENT)
+        )
         foretold = self._foretold(newcomer, shares[at_level])
         if foretold is None:
             worst: Reals = by_share.max(axis=1)
             return worst
-        shape: Reals = (by_share / np.maximum(by_share[at_level], _MIN_PRESSURE)).max(axis=1)
+        shape: Reals = (by_share / np.maximum(by_share[at_level], _MIN_PRESSURE)).max(
+            axis=1
+        )
         return np.maximum.accumulate(MARGIN * foretold * shape)
 
     def _foretold(self, newcomer: UnprofiledNetwork, share: float) -> float | None:
@@ -110,41 +135,75 @@ class ProfiledNetworks:
             [self.gpu_type.name] * len(pairs),
             batch=[float(row.batch) for _, row, *_ in pairs],
             sm_percent=[row.sm_percent for _, row, *_ in pairs],
-            neighbours=[(_neighbour(training, beside),) for _, _, training, beside in pairs],
+            neighbours=[
+                (_neighbour(training, beside),) for _, _, training, beside in pairs
+            ],
         )
-        together_ms = [self._beside_ms(service, row, beside.pressure) for service, row, _, beside in pairs]
+        together_ms = [
+            self._beside_ms(service, row, beside.pressure)
+            for service, row, _, beside in pairs
+        ]
         alone_ms = np.array([row.solo_ms for _, row, *_ in pairs])
         try:
             learned = layer_counts.fit(
-                make_samples(at, together_ms), alone_ms, {**known, newcomer.layers.network: newcomer.layers}
+                make_samples(at, together_ms),
+                alone_ms,
+                {**known, newcomer.layers.network: newcomer.layers},
             )
         except TooFewSamples:
             return None
-        asked = [(service, row) for service in self.services for row in _spread(service, self.gpu_type)[:1]]
+        asked = [
+            (service, row)
+            for service in self.services
+            for row in _spread(service, self.gpu_type)[:1]
+        ]
         queries = make_queries(
             [service.network for service, _ in asked],
             [self.gpu_type.name] * len(asked),
             batch=[float(row.batch) for _, row in asked],
             sm_percent=[row.sm_percent for _, row in asked],
-            neighbours=[(Neighbour(newcomer.layers.network, float(newcomer.batch), share),)] * len(asked),
+            neighbours=[
+                (Neighbour(newcomer.layers.network, float(newcomer.batch), share),)
+            ]
+            * len(asked),
         )
-        factors = layer_counts.predict(learned, queries, np.array([row.solo_ms for _, row in asked]))
+        factors = layer_counts.predict(
+            learned, queries, np.array([row.solo_ms for _, row in asked])
+        )
         explained = zip(asked, factors, strict=True)
-        return max(self._explaining(service, row, float(factor)) for (service, row), factor in explained)
+        return max(
+            self._explaining(service, row, float(factor))
+            for (service, row), factor in explained
+        )
 
-    def _pairs(self) -> Iterator[tuple[OperatingPoints, OperatingPoint, OperatingPoints, OperatingPoint]]:
+    def _pairs(
+        self,
+    ) -> Iterator[
+        tuple[OperatingPoints, OperatingPoint, OperatingPoints, OperatingPoint]
+    ]:
         """Every service row beside every training row that leaves it its share."""
         for service, training in itertools.product(self.services, self.training):
-            rows = itertools.product(_spread(service, self.gpu_type), _spread(training, self.gpu_type))
+            rows = itertools.product(
+                _spread(service, self.gpu_type), _spread(training, self.gpu_type)
+            )
             for row, beside in rows:
-                if row.sm_percent + beside.sm_percent <= 100.0 and service.sensitivity > _MIN_SENSITIVITY:
+                if (
+                    row.sm_percent + beside.sm_percent <= 100.0
+                    and service.sensitivity > _MIN_SENSITIVITY
+                ):
                     yield service, row, training, beside
 
-    def _beside_ms(self, service: OperatingPoints, row: OperatingPoint, pressure: float) -> float:
+    def _beside_ms(
+        self, service: OperatingPoints, row: OperatingPoint, pressure: float
+    ) -> float:
         neighbours = Neighbours(count=1, pressure=pressure)
-        return execution_ms(row, neighbours, sensitivity=service.sensitivity, gpu_type=self.gpu_type)
+        return execution_ms(
+            row, neighbours, sensitivity=service.sensitivity, gpu_type=self.gpu_type
+        )
 
-    def _explaining(self, service: OperatingPoints, row: OperatingPoint, factor: float) -> float:
+    def _explaining(
+        self, service: OperatingPoints, row: OperatingPoint, factor: float
+    ) -> float:
         """The pressure with which the laws give that factor; 0 where they give more without any."""
         launch_ms = row.launch_ms * launch_factor(self.gpu_type, 2)
         grown = (factor * row.solo_ms - row.transfer_ms - launch_ms) / row.run_ms - 1.0
@@ -154,11 +213,17 @@ class ProfiledNetworks:
 def _spread(points: OperatingPoints, gpu_type: GpuType) -> list[OperatingPoint]:
     """Rows at the middle batch and about _SHARES, ascending."""
     rows = _at_middle_batch(points, gpu_type)
-    nearest = {min(rows, key=lambda row: abs(row.sm_percent - share)) for share in _SHARES} if rows else set()
+    nearest = (
+        {min(rows, key=lambda row: abs(row.sm_percent - share)) for share in _SHARES}
+        if rows
+        else set()
+    )
     return sorted(nearest)
 
 
-def _at_middle_batch(points: OperatingPoints, gpu_type: GpuType) -> list[OperatingPoint]:
+def _at_middle_batch(
+    points: OperatingPoints, gpu_type: GpuType
+) -> list[OperatingPoint]:
     rows = [row for row in points.rows if row.clock_mhz == gpu_type.clocks_mhz[-1]]
     batches = sorted({row.batch for row in rows})
     return sorted(row for row in rows if row.batch == batches[len(batches) // 2])
@@ -168,7 +233,9 @@ def _neighbour(training: OperatingPoints, row: OperatingPoint) -> Neighbour:
     return Neighbour(training.network, float(row.batch), row.sm_percent)
 
 
-def _joined(alike: Sequence[OperatingPoint], newcomer: UnprofiledNetwork, pressure: float) -> OperatingPoint:
+def _joined(
+    alike: Sequence[OperatingPoint], newcomer: UnprofiledNetwork, pressure: float
+) -> OperatingPoint:
     """The newcomer's row from those of its relatives at the same share."""
     return OperatingPoint(
         sm_percent=alike[0].sm_percent,

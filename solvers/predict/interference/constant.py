@@ -11,7 +11,11 @@ Wins with a handful of samples or neighbours that are all alike; cannot tell par
 import numpy as np
 
 from solvers.predict.data.fit import Coefficients
-from solvers.predict.data.interference_factor import clip_factors, known_rows, neighbour_counts
+from solvers.predict.data.interference_factor import (
+    clip_factors,
+    known_rows,
+    neighbour_counts,
+)
 from solvers.predict.data.samples import Queries, Reals, Samples
 
 
@@ -23,7 +27,10 @@ def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
     seen = np.unique(counts)
     medians = np.array([np.median(factors[counts == count]) for count in seen])
     return Coefficients(
-        arrays={"counts": seen.astype(np.float64), "factors": np.maximum.accumulate(np.maximum(medians, 1.0))}
+        arrays={
+            "counts": seen.astype(np.float64),
+            "factors": np.maximum.accumulate(np.maximum(medians, 1.0)),
+        }
     )
 
 
@@ -33,4 +40,6 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     seen = np.concatenate(([0.0], coefficients.arrays["counts"]))
     factors = np.concatenate(([1.0], coefficients.arrays["factors"]))
     beyond = np.maximum(1.0, counts / seen[-1])
-    return clip_factors(queries, 1.0 + (np.interp(counts, seen, factors) - 1.0) * beyond)
+    return clip_factors(
+        queries, 1.0 + (np.interp(counts, seen, factors) - 1.0) * beyond
+    )

@@ -15,7 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.predict.data.fit import Coefficients
-from solvers.predict.data.interference_factor import InterferenceTechnique, neighbour_counts
+from solvers.predict.data.interference_factor import (
+    InterferenceTechnique,
+    neighbour_counts,
+)
 from solvers.predict.data.samples import Queries, Reals, Samples
 
 _ROUNDS = 50
@@ -23,7 +26,11 @@ _TOLERANCE = 1e-12
 
 
 def alone_samples(
-    samples: Samples, technique: InterferenceTechnique, coefficients: Coefficients, *, min_alone: int = 1
+    samples: Samples,
+    technique: InterferenceTechnique,
+    coefficients: Coefficients,
+    *,
+    min_alone: int = 1,
 ) -> Samples:
     """The samples (of one GPU type) without neighbours, plus deflated ones of groups with too few of them.
 
@@ -48,7 +55,10 @@ def alone_samples(
 
 
 def deflated_ms(
-    technique: InterferenceTechnique, coefficients: Coefficients, queries: Queries, latency_ms: Reals
+    technique: InterferenceTechnique,
+    coefficients: Coefficients,
+    queries: Queries,
+    latency_ms: Reals,
 ) -> Reals:
     """(N,) the latency alone for which the technique predicts these latencies (N,) next to the neighbours.
 

@@ -54,7 +54,9 @@ _FREE = 2
 """The first features, own batch and share, may have either sign."""
 
 
-def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = NO_LAYERS) -> Coefficients:
+def fit(
+    samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = NO_LAYERS
+) -> Coefficients:
     """Coefficients, which hold the layer counts too; `layers` by network, also of such as were never sampled.
 
     Raises TooFewSamples below _MIN_SAMPLES samples, or where no neighbour among them has layer counts.
@@ -63,7 +65,9 @@ def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = N
     at = samples.at.take(rows)
     seen = networks_in(pairs_of(at).network)
     if len(rows) < _MIN_SAMPLES or not any(network in layers for network in seen):
-        raise TooFewSamples(f"{len(rows)} samples with neighbours, {_MIN_SAMPLES} with layer counts are needed")
+        raise TooFewSamples(
+            f"{len(rows)} samples with neighbours, {_MIN_SAMPLES} with layer counts are needed"
+        )
     table = _with_box(_layer_table(layers, seen), at)
     features = _features(table, at)
     centre, scale = features.mean(axis=0), features.std(axis=0)
@@ -71,7 +75,9 @@ def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = N
     targets = np.log(samples.latency_ms[rows] / alone_ms[rows])
     own = networks_in(at.network)
     offsets = np.hstack((_indicators(at, own), _neighbour_indicators(at, seen)))
-    weights, learned = _bounded_ridge((features - centre) / scale, offsets, targets - targets.mean())
+    weights, learned = _bounded_ridge(
+        (features - centre) / scale, offsets, targets - targets.mean()
+    )
     weights = weights / scale
     return Coefficients(
         arrays={
@@ -87,32 +93,50 @@ def fit(samples: Samples, alone_ms: Reals, layers: Mapping[str, LayerCounts] = N
 
 def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Reals:  # noqa: ARG001  a ratio
     """(N,) factors, the same for any latency alone."""
-    logs = coefficients.arrays["intercept"] + _features(coefficients, queries) @ coefficients.arrays["weights"]
-    logs += _indicators(queries, coefficients.labels["own"]) @ coefficients.arrays["own_offset"]
-    logs += _neighbour_indicators(queries, coefficients.labels["other"]) @ coefficients.arrays["other_offset"]
+    logs = (
+        coefficients.arrays["intercept"]
+        + _features(coefficients, queries) @ coefficients.arrays["weights"]
+    )
+    logs += (
+        _indicators(queries, coefficients.labels["own"])
+        @ coefficients.arrays["own_offset"]
+    )
+    logs += (
+        _neighbour_indicators(queries, coefficients.labels["other"])
+        @ coefficients.arrays["other_offset"]
+    )
     return clip_factors(queries, np.maximum(np.exp(logs), 1.0))
 
 
 def _indicators(queries: Queries, networks: tuple[str, ...]) -> Reals:
     """(N, M) 1 where the row is of that network; nowhere for an unknown one."""
-    return np.eye(len(networks) + 1, len(networks))[positions(queries.network, networks)]
+    return np.eye(len(networks) + 1, len(networks))[
+        positions(queries.network, networks)
+    ]
 
 
 def _neighbour_indicators(queries: Queries, networks: tuple[str, ...]) -> Reals:
     """(N, M) how many of the row's neighbours are of that network."""
     pairs = pairs_of(queries)
-    return pairs.sum_per_row(np.eye(len(networks) + 1, len(networks))[positions(pairs.network, networks)])
+    return pairs.sum_per_row(
+        np.eye(len(networks) + 1, len(networks))[positions(pairs.network, networks)]
+    )
 
 
-def _layer_table(layers: Mapping[str, LayerCounts], seen: tuple[str, ...]) -> Coefficients:
+def _layer_table(
+    layers: Mapping[str, LayerCounts], seen: tuple[str, ...]
+) -> Coefficients:
     """Counts (M + 1, C) of every network by kind; the last row is the mean of the networks that were sampled."""
     networks = tuple(sorted(layers))
     kinds = networks_in(*(layers[network].counts for network in networks))
     counts = [
-        [float(layers[network].counts.get(kind, 0)) for kind in kinds] + [layers[network].parameters_millions]
+        [float(layers[network].counts.get(kind, 0)) for kind in kinds]
+        + [layers[network].parameters_millions]
         for network in networks
     ]
-    sampled = [row for network, row in zip(networks, counts, strict=True) if network in seen]
+    sampled = [
+        row for network, row in zip(networks, counts, strict=True) if network in seen
+    ]
     return Coefficients(
         arrays={"counts": np.array([*counts, np.mean(sampled, axis=0)])},
         labels={"networks": networks, "kinds": (*kinds, _PARAMETERS)},
@@ -123,14 +147,22 @@ def _with_box(table: Coefficients, at: Queries) -> Coefficients:
     """The table with (2, C) the least and the largest ψ of a single neighbour, averaged over each row's neighbours."""
     psi, log_count = _psi(table, at)
     single = psi - log_count
-    return replace(table, arrays={**table.arrays, "box": np.stack((single.min(axis=0), single.max(axis=0)))})
+    return replace(
+        table,
+        arrays={
+            **table.arrays,
+            "box": np.stack((single.min(axis=0), single.max(axis=0))),
+        },
+    )
 
 
 def _psi(table: Coefficients, queries: Queries) -> tuple[Reals, Reals]:
     """(N, C) ψ as counted, and (N, 1) what it owes to the number of neighbours: its logarithm."""
     pairs = pairs_of(queries)
     counts = table.arrays["counts"][positions(pairs.network, table.labels["networks"])]
-    return np.log1p(pairs.sum_per_row(counts)), np.log(np.maximum(neighbour_counts(queries), 1))[:, None]
+    return np.log1p(pairs.sum_per_row(counts)), np.log(
+        np.maximum(neighbour_counts(queries), 1)
+    )[:, None]
 
 
 def _features(table: Coefficients, queries: Queries) -> Reals:
@@ -150,12 +182,23 @@ def _features(table: Coefficients, queries: Queries) -> Reals:
     return np.hstack((plain, psi, psi * narrowness[:, None]))
 
 
-def _bounded_ridge(features: Reals, offsets: Reals, targets: Reals) -> tuple[Reals, Reals]:
+def _bounded_ridge(
+    features: Reals, offsets: Reals, targets: Reals
+) -> tuple[Reals, Reals]:
     """Weights of features (N, F) and of offsets (N, O) that explain targets (N,) and stay near 0."""
     weight_spread = _EXPLAINED_SPREAD / np.sqrt(features.shape[1])
-    spread = np.concatenate((np.full(features.shape[1], weight_spread), np.full(offsets.shape[1], _OFFSET_SPREAD)))
+    spread = np.concatenate(
+        (
+            np.full(features.shape[1], weight_spread),
+            np.full(offsets.shape[1], _OFFSET_SPREAD),
+        )
+    )
     design = np.vstack((np.hstack((features, offsets)) / _NOISE, np.diag(1.0 / spread)))
     lowest = np.full(len(spread), -np.inf)
     lowest[_FREE : features.shape[1]] = 0.0
-    solution = lsq_linear(design, np.concatenate((targets / _NOISE, np.zeros(len(spread)))), bounds=(lowest, np.inf))
+    solution = lsq_linear(
+        design,
+        np.concatenate((targets / _NOISE, np.zeros(len(spread)))),
+        bounds=(lowest, np.inf),
+    )
     return solution.x[: features.shape[1]], solution.x[features.shape[1] :]

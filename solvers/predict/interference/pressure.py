@@ -40,7 +40,11 @@ from solvers.predict.data.interference_factor import (
 )
 from solvers.predict.data.samples import Indices, Queries, Reals, Samples
 from solvers.predict.interference import pressure_least_squares
-from solvers.predict.interference.pressure_least_squares import KNOWN, SHAPE_CENTRE, PressureProgram
+from solvers.predict.interference.pressure_least_squares import (
+    KNOWN,
+    SHAPE_CENTRE,
+    PressureProgram,
+)
 from solvers.predict.latency.decomposition import (
     NO_FACTS,
     TYPICAL_LINK,
@@ -68,13 +72,19 @@ def fit(
 ) -> Coefficients:
     """The law's coefficients from samples of one GPU type; raises TooFewSamples where nothing is co-located."""
     rows = colocated_rows(samples)
-    at, measured_ms, known_ms = samples.at.take(rows), samples.latency_ms[rows], alone_ms[rows]
+    at, measured_ms, known_ms = (
+        samples.at.take(rows),
+        samples.latency_ms[rows],
+        alone_ms[rows],
+    )
     networks = networks_in(at.network, pairs_of(at).network, facts)
     start = _start(networks, facts, link, _l2_lines(samples, networks))
     is_known = np.isfinite(known_ms) & (known_ms > 0.0)
     log_factors = np.log(measured_ms / np.where(is_known, known_ms, 1.0))
     formulation = _formulate(start, at, np.where(is_known, known_ms, measured_ms))
-    unknowns = pressure_least_squares.solve(formulation, log_factors, np.where(is_known, KNOWN, _conditions(at)))
+    unknowns = pressure_least_squares.solve(
+        formulation, log_factors, np.where(is_known, KNOWN, _conditions(at))
+    )
     learned = {
         "launch": unknowns.launch,
         "sensitivity": np.append(unknowns.sensitivity, 1.0),
@@ -99,20 +109,31 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     parts = times(coefficients, queries, alone_ms)
     delay = launch_delay(coefficients)
     replicas = neighbour_counts(queries) + 1
-    launch_factor = np.where(replicas > 1, 1.0 + delay.per_neighbour * replicas + delay.base, 1.0)
-    run_factor = 1.0 + _sensitivities(coefficients, queries.network) * total_pressure(coefficients, queries)
-    latency_ms = parts.transfer_ms + parts.launch_ms * launch_factor + parts.run_ms * run_factor
+    launch_factor = np.where(
+        replicas > 1, 1.0 + delay.per_neighbour * replicas + delay.base, 1.0
+    )
+    run_factor = 1.0 + _sensitivities(coefficients, queries.network) * total_pressure(
+        coefficients, queries
+    )
+    latency_ms = (
+        parts.transfer_ms + parts.launch_ms * launch_factor + parts.run_ms * run_factor
+    )
     return clip_factors(queries, latency_ms / alone_ms)
 
 
-def times(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> LatencyParts:
+def times(
+    coefficients: Coefficients, queries: Queries, alone_ms: Reals
+) -> LatencyParts:
     """Transfer, launch and run time (N,) of alone latencies, split by the facts that the fit was made with."""
     own = positions(queries.network, coefficients.labels["networks"])
     bytes_per_request = coefficients.arrays["bytes_per_request"][own]
     return split(
         alone_ms,
-        transfer_ms=bytes_per_request * queries.batch / coefficients.arrays["pcie_bytes_per_ms"],
-        launch_ms=coefficients.arrays["kernels"][own] * coefficients.arrays["launch_ms_per_kernel"],
+        transfer_ms=bytes_per_request
+        * queries.batch
+        / coefficients.arrays["pcie_bytes_per_ms"],
+        launch_ms=coefficients.arrays["kernels"][own]
+        * coefficients.arrays["launch_ms_per_kernel"],
     )
 
 
@@ -127,10 +148,16 @@ def sensitivity(coefficients: Coefficients, network: str) -> float:
     return float(_sensitivities(coefficients, (network,))[0])
 
 
-def pressures(coefficients: Coefficients, network: str, *, batch: Reals, sm_percent: Reals) -> Reals:
+def pressures(
+    coefficients: Coefficients, network: str, *, batch: Reals, sm_percent: Reals
+) -> Reals:
     """(K,) the contract's `pressure` of a network's rows at these batches and shares."""
     pairs = Pairs(
-        row=np.arange(len(batch)), network=(network,) * len(batch), batch=batch, sm_percent=sm_percent, rows=len(batch)
+        row=np.arange(len(batch)),
+        network=(network,) * len(batch),
+        batch=batch,
+        sm_percent=sm_percent,
+        rows=len(batch),
     )
     return _pressures(coefficients, pairs)
 
@@ -144,29 +171,42 @@ def total_pressure(coefficients: Coefficients, queries: Queries) -> Reals:
 def _pressures(coefficients: Coefficients, pairs: Pairs) -> Reals:
     other = positions(pairs.network, coefficients.labels["networks"])
     weights = coefficients.arrays["weight"][other]
-    return weights * (_shapes(coefficients, pairs, other) @ coefficients.arrays["shape"])
+    return weights * (
+        _shapes(coefficients, pairs, other) @ coefficients.arrays["shape"]
+    )
 
 
 def _shapes(coefficients: Coefficients, pairs: Pairs, other: Indices) -> Reals:
     """(K, 4) what c0..c3 multiply."""
     plain = _plain_shapes(pairs.batch, pairs.sm_percent)
-    counters = np.maximum(np.sum(plain * coefficients.arrays["l2_line"][other], axis=1), 0.0)
+    counters = np.maximum(
+        np.sum(plain * coefficients.arrays["l2_line"][other], axis=1), 0.0
+    )
     return np.column_stack((plain, counters))
 
 
 def _plain_shapes(batch: Reals, sm_percent: Reals) -> Reals:
-    return np.column_stack((np.ones_like(batch), sm_percent / 100.0, np.log2(batch) / 5.0))
+    return np.column_stack(
+        (np.ones_like(batch), sm_percent / 100.0, np.log2(batch) / 5.0)
+    )
 
 
 def _sensitivities(coefficients: Coefficients, networks: tuple[str, ...]) -> Reals:
-    return coefficients.arrays["sensitivity"][positions(networks, coefficients.labels["networks"])]
+    return coefficients.arrays["sensitivity"][
+        positions(networks, coefficients.labels["networks"])
+    ]
 
 
 def _start(
-    networks: tuple[str, ...], facts: Mapping[str, NetworkFacts], link: LinkFacts, l2_lines: Reals
+    networks: tuple[str, ...],
+    facts: Mapping[str, NetworkFacts],
+    link: LinkFacts,
+    l2_lines: Reals,
 ) -> Coefficients:
     """The prior; every table (M + 1, ...) ends with the row of unknown networks."""
-    known = [facts.get(network, TYPICAL_NETWORK) for network in networks] + [TYPICAL_NETWORK]
+    known = [facts.get(network, TYPICAL_NETWORK) for network in networks] + [
+        TYPICAL_NETWORK
+    ]
     has_line = np.isfinite(l2_lines[:, 0])
     mean_line = l2_lines[has_line].mean(axis=0) if has_line.any() else np.zeros(3)
     return Coefficients(
@@ -175,9 +215,13 @@ def _start(
             "weight": np.ones(len(known)),
             "shape": SHAPE_CENTRE.copy(),
             "launch": np.zeros(2),
-            "l2_line": np.vstack((np.where(has_line[:, None], l2_lines, mean_line), mean_line)),
+            "l2_line": np.vstack(
+                (np.where(has_line[:, None], l2_lines, mean_line), mean_line)
+            ),
             "kernels": np.array([fact.kernels for fact in known]),
-            "bytes_per_request": np.array([fact.input_bytes + fact.output_bytes for fact in known]),
+            "bytes_per_request": np.array(
+                [fact.input_bytes + fact.output_bytes for fact in known]
+            ),
             "pcie_bytes_per_ms": np.array(link.pcie_bytes_per_ms),
             "launch_ms_per_kernel": np.array(link.launch_ms_per_kernel),
         },
@@ -188,20 +232,36 @@ def _start(
 def _l2_lines(samples: Samples, networks: tuple[str, ...]) -> Reals:
     """(M, 3) each network's L2 utilisation / 100 over (1, share, log batch), ≥ 0; NaN where none was measured alone."""
     lines = np.full((len(networks), 3), np.nan)
-    is_counted = (neighbour_counts(samples.at) == 0) & np.isfinite(samples.l2_util_percent)
+    is_counted = (neighbour_counts(samples.at) == 0) & np.isfinite(
+        samples.l2_util_percent
+    )
     own = positions(samples.at.network, networks)
     shapes = _plain_shapes(samples.at.batch, samples.at.sm_percent)
     for position in range(len(networks)):
         rows = (own == position) & is_counted
         if rows.any():
-            lines[position], _ = nnls(shapes[rows], samples.l2_util_percent[rows] / 100.0)
+            lines[position], _ = nnls(
+                shapes[rows], samples.l2_util_percent[rows] / 100.0
+            )
     return lines
 
 
 def _conditions(at: Queries) -> Indices:
     """(N,) rows of one network at one batch, share, clock, quota and power limit have the same number."""
-    columns = (at.batch, at.sm_percent, at.clock_mhz, at.time_quota_percent, at.power_limit_w)
-    keys = list(zip(at.network, *(np.nan_to_num(column, nan=-1.0) for column in columns), strict=True))
+    columns = (
+        at.batch,
+        at.sm_percent,
+        at.clock_mhz,
+        at.time_quota_percent,
+        at.power_limit_w,
+    )
+    keys = list(
+        zip(
+            at.network,
+            *(np.nan_to_num(column, nan=-1.0) for column in columns),
+            strict=True,
+        )
+    )
     index = {key: number for number, key in enumerate(sorted(set(keys)))}
     return np.array([index[key] for key in keys], dtype=np.intp)
 

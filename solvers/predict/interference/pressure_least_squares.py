@@ -64,7 +64,9 @@ class Unknowns:
     shape: Reals
 
 
-def solve(formulation: PressureProgram, log_factors: Reals, conditions: Indices) -> Unknowns:
+def solve(
+    formulation: PressureProgram, log_factors: Reals, conditions: Indices
+) -> Unknowns:
     """The unknowns of least misfit.
 
     `log_factors` (N,): ln of measured / alone, or of the measured latency itself where the latter is unknown.
@@ -74,23 +76,36 @@ def solve(formulation: PressureProgram, log_factors: Reals, conditions: Indices)
     lowest, highest = _bounds(formulation.networks)
 
     def misfit(vector: Reals) -> Reals:
-        residuals = _relative(np.log(_factors(formulation, _named(vector))) - log_factors, conditions)
+        residuals = _relative(
+            np.log(_factors(formulation, _named(vector))) - log_factors, conditions
+        )
         return np.concatenate((residuals / _NOISE, (vector - centre) / spread))
 
     def slopes(vector: Reals) -> Reals:
         unknowns = _named(vector)
-        log_slopes = _factor_slopes(formulation, unknowns) / _factors(formulation, unknowns)[:, None]
-        return np.vstack((_relative(log_slopes, conditions) / _NOISE, np.diag(1.0 / spread)))
+        log_slopes = (
+            _factor_slopes(formulation, unknowns)
+            / _factors(formulation, unknowns)[:, None]
+        )
+        return np.vstack(
+            (_relative(log_slopes, conditions) / _NOISE, np.diag(1.0 / spread))
+        )
 
     start = np.clip(centre, lowest + _STEP_INSIDE, highest)
-    solution = least_squares(misfit, start, jac=slopes, bounds=(lowest, highest), loss="soft_l1")
+    solution = least_squares(
+        misfit, start, jac=slopes, bounds=(lowest, highest), loss="soft_l1"
+    )
     return _named(np.asarray(solution.x, dtype=np.float64))
 
 
 def _prior(networks: int) -> tuple[Reals, Reals]:
     centre = np.concatenate((np.zeros(2 + 2 * networks), SHAPE_CENTRE))
     spread = np.concatenate(
-        (np.full(2, _LAUNCH_SPREAD), np.full(2 * networks, _NETWORK_SPREAD), np.full(4, _SHAPE_SPREAD))
+        (
+            np.full(2, _LAUNCH_SPREAD),
+            np.full(2 * networks, _NETWORK_SPREAD),
+            np.full(4, _SHAPE_SPREAD),
+        )
     )
     return centre, spread
 
@@ -121,10 +136,16 @@ def _relative(values: Reals, conditions: Indices) -> Reals:
 
 
 def _factors(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
-    pressures = unknowns.weight[formulation.other] * (formulation.shapes @ unknowns.shape)
+    pressures = unknowns.weight[formulation.other] * (
+        formulation.shapes @ unknowns.shape
+    )
     delay = unknowns.launch[0] * formulation.replicas + unknowns.launch[1]
     strength = formulation.run_fraction * unknowns.sensitivity[formulation.own]
-    factors: Reals = 1.0 + formulation.launch_fraction * delay + strength * formulation.pairs.sum_per_row(pressures)
+    factors: Reals = (
+        1.0
+        + formulation.launch_fraction * delay
+        + strength * formulation.pairs.sum_per_row(pressures)
+    )
     return factors
 
 
@@ -134,10 +155,17 @@ def _factor_slopes(formulation: PressureProgram, unknowns: Unknowns) -> Reals:
     strength = formulation.run_fraction * unknowns.sensitivity[own]
     weights = unknowns.weight[other]
     pressures = weights * (formulation.shapes @ unknowns.shape)
-    by_launch = np.column_stack((formulation.launch_fraction * formulation.replicas, formulation.launch_fraction))
+    by_launch = np.column_stack(
+        (
+            formulation.launch_fraction * formulation.replicas,
+            formulation.launch_fraction,
+        )
+    )
     by_s = np.zeros((pairs.rows, formulation.networks))
     by_s[np.arange(pairs.rows), own] = strength * pairs.sum_per_row(pressures)
     by_w = np.zeros((pairs.rows, formulation.networks))
     np.add.at(by_w, (pairs.row, other), strength[pairs.row] * pressures)
-    by_shape = strength[:, None] * pairs.sum_per_row(weights[:, None] * formulation.shapes)
+    by_shape = strength[:, None] * pairs.sum_per_row(
+        weights[:, None] * formulation.shapes
+    )
     return np.hstack((by_launch, by_s, by_w, by_shape))

@@ -51,18 +51,23 @@ def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
     """The law and the surfaces; raises TooFewSamples below _MIN_SAMPLES samples with a known latency alone."""
     rows = known_rows(samples, alone_ms)
     if len(rows) < _MIN_SAMPLES:
-        raise TooFewSamples(f"{len(rows)} samples with neighbours, a response surface needs {_MIN_SAMPLES}")
+        raise TooFewSamples(
+            f"{len(rows)} samples with neighbours, a response surface needs {_MIN_SAMPLES}"
+        )
     law = pressure.fit(samples, alone_ms)
     rows = _even_selection(rows, samples.latency_ms)
     at, known_ms = samples.at.take(rows), alone_ms[rows]
-    residuals = np.log(samples.latency_ms[rows] / known_ms) - np.log(pressure.predict(law, at, known_ms))
+    residuals = np.log(samples.latency_ms[rows] / known_ms) - np.log(
+        pressure.predict(law, at, known_ms)
+    )
     pairs = pairs_of(at)
     standard = _standardised(at, pairs)
     box = np.stack((standard.min(axis=0), standard.max(axis=0)))
     networks = networks_in(at.network, pairs.network)
     weights = _weights(_cut(residuals), at, pairs, _quadratic(standard), networks)
     return Coefficients(
-        arrays={**law.arrays, "surface": weights, "box": box}, labels={**law.labels, "surface_networks": networks}
+        arrays={**law.arrays, "surface": weights, "box": box},
+        labels={**law.labels, "surface_networks": networks},
     )
 
 
@@ -71,12 +76,21 @@ def predict(coefficients: Coefficients, queries: Queries, alone_ms: Reals) -> Re
     law = pressure.predict(coefficients, queries, alone_ms)
     pairs = pairs_of(queries)
     networks = coefficients.labels["surface_networks"]
-    own, other = positions(queries.network, networks)[pairs.row], positions(pairs.network, networks)
-    features = _quadratic(np.clip(_standardised(queries, pairs), *coefficients.arrays["box"]))
-    corrections = np.einsum("kf,kf->k", features, coefficients.arrays["surface"][own, other])
+    own, other = (
+        positions(queries.network, networks)[pairs.row],
+        positions(pairs.network, networks),
+    )
+    features = _quadratic(
+        np.clip(_standardised(queries, pairs), *coefficients.arrays["box"])
+    )
+    corrections = np.einsum(
+        "kf,kf->k", features, coefficients.arrays["surface"][own, other]
+    )
     # More than from one end of the factors to the other makes no difference, but could overflow.
     most = np.log(MAX_FACTOR / MIN_FACTOR)
-    return clip_factors(queries, law * np.exp(np.clip(pairs.sum_per_row(corrections), -most, most)))
+    return clip_factors(
+        queries, law * np.exp(np.clip(pairs.sum_per_row(corrections), -most, most))
+    )
 
 
 def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
@@ -87,16 +101,29 @@ def _even_selection(rows: Indices, latency_ms: Reals) -> Indices:
     return ranked[even_choice(len(rows), most=_MAX_SAMPLES)]
 
 
-def _weights(residuals: Reals, at: Queries, pairs: Pairs, features: Reals, networks: tuple[str, ...]) -> Reals:
+def _weights(
+    residuals: Reals,
+    at: Queries,
+    pairs: Pairs,
+    features: Reals,
+    networks: tuple[str, ...],
+) -> Reals:
     """(M + 1, M + 1, 15) W by own and neighbour's network; the last of either is an unknown one.
 
     In the dual: the gram matrix of a block (own, neighbour, pair) is that of its features where both rows belong to it.
     """
     own, other = positions(at.network, networks), positions(pairs.network, networks)
     sums = [pairs.sum_per_row(features)]
-    sums += [pairs.sum_per_row(features * (other == network)[:, None]) for network in range(len(networks))]
+    sums += [
+        pairs.sum_per_row(features * (other == network)[:, None])
+        for network in range(len(networks))
+    ]
     same_own = 1.0 + (own[:, None] == own[None, :])
-    gram = sum((part @ part.T for part in sums), np.zeros((len(at), len(at)))) * same_own * _WEIGHT_SPREAD**2
+    gram = (
+        sum((part @ part.T for part in sums), np.zeros((len(at), len(at))))
+        * same_own
+        * _WEIGHT_SPREAD**2
+    )
     dual = cho_solve(cho_factor(gram + _NOISE**2 * np.eye(len(at))), residuals)
     return _table(sums, dual, own)
 
@@ -128,10 +155,14 @@ def _standardised(queries: Queries, pairs: Pairs) -> Reals:
 def _quadratic(standard: Reals) -> Reals:
     """(K, 15) 1, the four and their products."""
     left, right = np.triu_indices(standard.shape[1])
-    return np.hstack((np.ones((len(standard), 1)), standard, standard[:, left] * standard[:, right]))
+    return np.hstack(
+        (np.ones((len(standard), 1)), standard, standard[:, left] * standard[:, right])
+    )
 
 
 def _cut(residuals: Reals) -> Reals:
     spread = _NORMAL_MAD * np.median(np.abs(residuals - np.median(residuals)))
     limit = _CUT * max(spread, _NOISE)
-    return np.clip(residuals, np.median(residuals) - limit, np.median(residuals) + limit)
+    return np.clip(
+        residuals, np.median(residuals) - limit, np.median(residuals) + limit
+    )

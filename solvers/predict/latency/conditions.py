@@ -35,7 +35,13 @@ class MeasuredRange(NamedTuple):
 def sorted_samples(samples: Samples) -> Samples:
     """The samples in an order of their own, so that a fit does not depend on the order of arrival."""
     at = samples.at
-    keys = (samples.latency_ms, at.time_quota_percent, at.clock_mhz, at.sm_percent, at.batch)
+    keys = (
+        samples.latency_ms,
+        at.time_quota_percent,
+        at.clock_mhz,
+        at.sm_percent,
+        at.batch,
+    )
     order: Indices = np.lexsort(keys)
     return samples.take(order)
 
@@ -51,7 +57,9 @@ def log_conditions(at: Queries, *, highest_clock_mhz: float) -> Reals:
         clock = np.nan_to_num(at.clock_mhz, nan=highest_clock_mhz) / highest_clock_mhz
     else:
         clock = np.ones(len(at))
-    return np.log(np.stack([at.batch, at.sm_percent, clock, at.time_quota_percent], axis=1))
+    return np.log(
+        np.stack([at.batch, at.sm_percent, clock, at.time_quota_percent], axis=1)
+    )
 
 
 def measured_range(logs: Reals) -> MeasuredRange:
@@ -65,7 +73,10 @@ def varies(measured: MeasuredRange) -> Flags:
 
 
 def clip_to_measured(
-    logs: Reals, measured: MeasuredRange, *, columns: Sequence[int] = (BATCH, SM_PERCENT, CLOCK_MHZ, TIME_QUOTA_PERCENT)
+    logs: Reals,
+    measured: MeasuredRange,
+    *,
+    columns: Sequence[int] = (BATCH, SM_PERCENT, CLOCK_MHZ, TIME_QUOTA_PERCENT),
 ) -> tuple[Reals, Reals]:
     """(N, 4) nearest conditions measured in these columns; (N,) the factor >= 1 on the latency for the way there."""
     inside = logs.copy()

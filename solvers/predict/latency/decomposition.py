@@ -56,7 +56,9 @@ class LatencyParts:
 
 # Where nothing is known of a network: one 224×224 RGB image in float32 (3·224·224·4 bytes) in, scores of 1000 classes
 # (1000·4 bytes) out, and 80 kernels, what TensorRT launches for resnet50 (iGniter's profile of a V100).
-TYPICAL_NETWORK = NetworkFacts(kernels=80.0, input_bytes=602_112.0, output_bytes=4_000.0)
+TYPICAL_NETWORK = NetworkFacts(
+    kernels=80.0, input_bytes=602_112.0, output_bytes=4_000.0
+)
 # iGniter's profile of a V100 on PCIe 3: 10 GB/s = 1e7 bytes/ms, 1.37 µs per kernel.
 TYPICAL_LINK = LinkFacts(pcie_bytes_per_ms=1e7, launch_ms_per_kernel=0.00137)
 
@@ -81,17 +83,24 @@ def decompose(
         transfer_ms=np.array([fact.input_bytes + fact.output_bytes for fact in facts])
         * queries.batch
         / link.pcie_bytes_per_ms,
-        launch_ms=np.array([fact.kernels for fact in facts]) * link.launch_ms_per_kernel,
+        launch_ms=np.array([fact.kernels for fact in facts])
+        * link.launch_ms_per_kernel,
     )
 
 
 def split(alone_ms: Reals, *, transfer_ms: Reals, launch_ms: Reals) -> LatencyParts:
     """The parts of alone latencies (N,) of which transfer and launch are known; the same rules as `decompose`."""
     if not np.all(np.isfinite(alone_ms) & (alone_ms > 0.0)):
-        raise ValueError("an alone latency to decompose must be a positive number of milliseconds")
+        raise ValueError(
+            "an alone latency to decompose must be a positive number of milliseconds"
+        )
     overhead_ms = transfer_ms + launch_ms
     allowed_ms = (1.0 - MIN_RUN_FRACTION) * alone_ms
-    scale = np.where(overhead_ms > allowed_ms, allowed_ms / np.maximum(overhead_ms, allowed_ms), 1.0)
+    scale = np.where(
+        overhead_ms > allowed_ms, allowed_ms / np.maximum(overhead_ms, allowed_ms), 1.0
+    )
     return LatencyParts(
-        transfer_ms=transfer_ms * scale, launch_ms=launch_ms * scale, run_ms=alone_ms - overhead_ms * scale
+        transfer_ms=transfer_ms * scale,
+        launch_ms=launch_ms * scale,
+        run_ms=alone_ms - overhead_ms * scale,
     )

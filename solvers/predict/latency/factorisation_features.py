@@ -119,14 +119,18 @@ def make_encoding(names: Sequence[str]) -> Encoding:
         knot=np.concatenate([np.arange(count, dtype=np.float64) for count in knots]),
         last_knot=np.array(knots, dtype=np.float64) - 1.0,
         origin=np.log([spec.first for spec in specs]),
-        scale=np.array([max(spec.knots - 1, 1) / np.log(spec.last / spec.first) for spec in specs]),
+        scale=np.array(
+            [max(spec.knots - 1, 1) / np.log(spec.last / spec.first) for spec in specs]
+        ),
         continuous=np.flatnonzero(np.array(knots) == 1),
         going_on=going_on,
         beyond=beyond,
     )
 
 
-_FIELD = np.repeat(np.arange(len(FEATURES)), [feature.knots for feature in FEATURES.values()])
+_FIELD = np.repeat(
+    np.arange(len(FEATURES)), [feature.knots for feature in FEATURES.values()]
+)
 COLUMNS = len(_FIELD)
 ALL = make_encoding(_NAMES)
 OF_QUERIES = make_encoding([name for name in _NAMES if name in _KNOWN_OF_QUERIES])
@@ -138,24 +142,38 @@ def encode(encoding: Encoding, numbers: Reals) -> Reals:
     place = (np.log(numbers) - encoding.origin) * encoding.scale
     inside = np.minimum(np.maximum(place, 0.0), encoding.last_knot)
     # fmax takes the 0 where the number is NaN: absent.
-    columns: Reals = np.fmax(1.0 - np.abs(inside[:, encoding.field] - encoding.knot), 0.0)
+    columns: Reals = np.fmax(
+        1.0 - np.abs(inside[:, encoding.field] - encoding.knot), 0.0
+    )
     going_on = encoding.going_on
-    columns += np.fmax(place[:, going_on] - encoding.last_knot[going_on], 0.0) @ encoding.beyond
+    columns += (
+        np.fmax(place[:, going_on] - encoding.last_knot[going_on], 0.0)
+        @ encoding.beyond
+    )
     if len(encoding.continuous):
         value = place[:, encoding.continuous]
-        columns[:, np.searchsorted(encoding.field, encoding.continuous)] = np.where(np.isnan(value), 0.0, value)
+        columns[:, np.searchsorted(encoding.field, encoding.continuous)] = np.where(
+            np.isnan(value), 0.0, value
+        )
     return columns
 
 
 def numbers_of(rows: Sequence[ServedConditions]) -> Reals:
     """(N, F) numbers, of ALL."""
-    return np.array([(1e4 * row.batch / (row.sm_percent * row.time_quota_percent), *row[2:]) for row in rows])
+    return np.array(
+        [
+            (1e4 * row.batch / (row.sm_percent * row.time_quota_percent), *row[2:])
+            for row in rows
+        ]
+    )
 
 
 def numbers_of_queries(queries: Queries) -> Reals:
     """(N, F) numbers, of OF_QUERIES."""
     per_share = 1e4 * queries.batch / (queries.sm_percent * queries.time_quota_percent)
-    return np.column_stack([per_share, *(getattr(queries, name) for name in _KNOWN_OF_QUERIES[1:])])
+    return np.column_stack(
+        [per_share, *(getattr(queries, name) for name in _KNOWN_OF_QUERIES[1:])]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -187,7 +205,9 @@ def make_start() -> FeaturePrior:
     weights[hinge_columns], factors[hinge_columns, :HINGES] = mean, components
     batch_columns = _columns_of("batch")
     # Around batch 4, so that it says nothing of the level.
-    factors[batch_columns, HINGES] = BATCH_SPREAD * np.log(2.0) * (np.arange(len(batch_columns)) - 2.0)
+    factors[batch_columns, HINGES] = (
+        BATCH_SPREAD * np.log(2.0) * (np.arange(len(batch_columns)) - 2.0)
+    )
     return FeaturePrior(weights=weights, factors=factors)
 
 
@@ -205,5 +225,7 @@ def _hinge_components() -> tuple[Reals, Reals]:
     hinges = np.maximum(knots, knees[:, None])
     hinges -= hinges.mean(axis=1, keepdims=True)
     mean = hinges.mean(axis=0)
-    _, spread, directions = np.linalg.svd((hinges - mean) / np.sqrt(len(knees)), full_matrices=False)
+    _, spread, directions = np.linalg.svd(
+        (hinges - mean) / np.sqrt(len(knees)), full_matrices=False
+    )
     return mean, (spread[:HINGES, None] * directions[:HINGES]).T

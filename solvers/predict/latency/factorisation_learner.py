@@ -19,14 +19,20 @@ from solvers.predict.latency.factorisation_features import (
     make_start,
     numbers_of,
 )
-from solvers.predict.latency.ftrl_proximal import CoordinateWeights, FtrlRates, RowWeights
+from solvers.predict.latency.ftrl_proximal import (
+    CoordinateWeights,
+    FtrlRates,
+    RowWeights,
+)
 
 TARGETS = 2
 """ln latency in ms; ln throughput in requests per second, less ln batch."""
 LATENCY, THROUGHPUT = range(TARGETS)
 _BIAS = COLUMNS
 """Column of w₀, always 1; the GPU types follow it."""
-_FIELD_STARTS = np.concatenate([np.flatnonzero(np.diff(ALL.field, prepend=-1)), [_BIAS, _BIAS + 1]])
+_FIELD_STARTS = np.concatenate(
+    [np.flatnonzero(np.diff(ALL.field, prepend=-1)), [_BIAS, _BIAS + 1]]
+)
 """First column of every feature, of w₀ and of the GPU types."""
 _START_MS = 20.0
 """Latency where w₀ starts: it only has to be nearer than nothing, the networks' own weights are hardly held."""
@@ -61,7 +67,9 @@ class FactorisationLearner:
         self._gpu_types: dict[str, int] = {}
         """GPU type to its column."""
 
-    def update(self, conditions: ServedConditions, *, latency_ms: float, throughput_rps: float) -> None:
+    def update(
+        self, conditions: ServedConditions, *, latency_ms: float, throughput_rps: float
+    ) -> None:
         """Learn what was measured under these conditions.
 
         Raises ValueError, having learned nothing, unless both are finite and > 0 and so is all that is known of the
@@ -84,12 +92,34 @@ class FactorisationLearner:
     def group_coefficients(self, group: Group) -> Coefficients:
         """All that predicts this group, with network and GPU type folded in; one never seen is a mean one."""
         values = self._shared.values
-        own = self._own[group.network].values if group.network in self._own else np.zeros((TARGETS, values.shape[2]))
-        gpu = values[:, self._gpu_types[group.gpu_type]] if group.gpu_type in self._gpu_types else np.zeros_like(own)
-        level = values[:, _BIAS, 0] + own[:, 0] + gpu[:, 0] + (own[:, 1:] * gpu[:, 1:]).sum(axis=1)
+        own = (
+            self._own[group.network].values
+            if group.network in self._own
+            else np.zeros((TARGETS, values.shape[2]))
+        )
+        gpu = (
+            values[:, self._gpu_types[group.gpu_type]]
+            if group.gpu_type in self._gpu_types
+            else np.zeros_like(own)
+        )
+        level = (
+            values[:, _BIAS, 0]
+            + own[:, 0]
+            + gpu[:, 0]
+            + (own[:, 1:] * gpu[:, 1:]).sum(axis=1)
+        )
         columns = values[:, :COLUMNS]
-        weights = columns[:, :, 0] + np.matmul(columns[:, :, 1:], (own + gpu)[:, 1:, None])[:, :, 0]
-        return Coefficients(arrays={"level": level, "weights": weights, "factors": columns[:, :, 1:].copy()})
+        weights = (
+            columns[:, :, 0]
+            + np.matmul(columns[:, :, 1:], (own + gpu)[:, 1:, None])[:, :, 0]
+        )
+        return Coefficients(
+            arrays={
+                "level": level,
+                "weights": weights,
+                "factors": columns[:, :, 1:].copy(),
+            }
+        )
 
     def state(self) -> Coefficients:
         """Everything the learner knows, as data; `from_state` goes on where it stood."""
@@ -102,8 +132,12 @@ class FactorisationLearner:
                 "values": shared.values.copy(),
                 "gradient_sum": shared.gradient_sum.copy(),
                 "square_sum": shared.square_sum.copy(),
-                "own_values": np.array([row.values for row in own]).reshape(-1, TARGETS, width),
-                "own_covariance": np.array([row.covariance for row in own]).reshape(-1, TARGETS, width, width),
+                "own_values": np.array([row.values for row in own]).reshape(
+                    -1, TARGETS, width
+                ),
+                "own_covariance": np.array([row.covariance for row in own]).reshape(
+                    -1, TARGETS, width, width
+                ),
             },
             labels={"networks": tuple(self._own), "gpu_types": tuple(self._gpu_types)},
         )
@@ -113,7 +147,11 @@ class FactorisationLearner:
         """The learner whose state this was."""
         arrays, labels = state.arrays, state.labels
         names = [field.name for field in fields(LearningRates)]
-        learner = cls(settings=LearningRates(**dict(zip(names, arrays["settings"].tolist(), strict=True))))
+        learner = cls(
+            settings=LearningRates(
+                **dict(zip(names, arrays["settings"].tolist(), strict=True))
+            )
+        )
         learner._shared = CoordinateWeights(
             rates=_rates(learner.settings),
             start=arrays["start"].copy(),
@@ -121,11 +159,16 @@ class FactorisationLearner:
             gradient_sum=arrays["gradient_sum"].copy(),
             square_sum=arrays["square_sum"].copy(),
         )
-        learner._gpu_types = {name: _BIAS + 1 + place for place, name in enumerate(labels["gpu_types"])}
+        learner._gpu_types = {
+            name: _BIAS + 1 + place for place, name in enumerate(labels["gpu_types"])
+        }
         learner._own = {
             name: RowWeights(values=values.copy(), covariance=covariance.copy())
             for name, values, covariance in zip(
-                labels["networks"], arrays["own_values"], arrays["own_covariance"], strict=True
+                labels["networks"],
+                arrays["own_values"],
+                arrays["own_covariance"],
+                strict=True,
             )
         }
         return learner
@@ -134,7 +177,9 @@ class FactorisationLearner:
         """(columns,) inputs of one row; a new GPU type gets a column."""
         column = self._gpu_types.get(conditions.gpu_type)
         if column is None:
-            column = self._gpu_types[conditions.gpu_type] = _BIAS + 1 + len(self._gpu_types)
+            column = self._gpu_types[conditions.gpu_type] = (
+                _BIAS + 1 + len(self._gpu_types)
+            )
             self._grow(column + 1)
         columns = np.zeros(self._shared.values.shape[1])
         columns[:COLUMNS] = encode(ALL, numbers_of([conditions]))[0]
@@ -155,7 +200,11 @@ class FactorisationLearner:
         missing = size - shared.values.shape[1]
         if missing > 0:
             for name in ("start", "values", "gradient_sum", "square_sum"):
-                setattr(shared, name, np.pad(getattr(shared, name), ((0, 0), (0, missing), (0, 0))))
+                setattr(
+                    shared,
+                    name,
+                    np.pad(getattr(shared, name), ((0, 0), (0, missing), (0, 0))),
+                )
 
 
 class Evaluation(NamedTuple):
@@ -176,14 +225,18 @@ def evaluate(shared: Reals, own: Reals, columns: Reals) -> Evaluation:
     both = own + own_inputs
     # Products of different fields are half of (square of the sum − squares of the fields), the own field among them.
     squares = both * both - own * own - (by_field * by_field).sum(axis=1)
-    slopes = np.repeat(both[:, None, :] - by_field, np.diff(_FIELD_STARTS, append=len(columns)), axis=1)
+    slopes = np.repeat(
+        both[:, None, :] - by_field, np.diff(_FIELD_STARTS, append=len(columns)), axis=1
+    )
     slopes[:, :, 0] = 1.0
     slopes *= columns[:, None]
     own_inputs[:, 0] = 1.0
     return Evaluation(both[:, 0] + 0.5 * squares[:, 1:].sum(axis=1), own_inputs, slopes)
 
 
-def _log_targets(conditions: ServedConditions, latency_ms: float, throughput_rps: float) -> Reals:
+def _log_targets(
+    conditions: ServedConditions, latency_ms: float, throughput_rps: float
+) -> Reals:
     """(targets,) and nothing that no measurement can be."""
     for name, value in (("latency_ms", latency_ms), ("throughput_rps", throughput_rps)):
         if not (isfinite(value) and value > 0.0):
@@ -198,13 +251,23 @@ def _log_targets(conditions: ServedConditions, latency_ms: float, throughput_rps
 def _start_weights(seed: int, spread: float) -> Reals:
     """(targets, columns, 1 + K): throughput per batch starts as the reciprocal of latency."""
     known = make_start()
-    factors = known.factors + np.random.default_rng(seed).normal(0.0, spread, (TARGETS, *known.factors.shape))
+    factors = known.factors + np.random.default_rng(seed).normal(
+        0.0, spread, (TARGETS, *known.factors.shape)
+    )
     start = np.zeros((TARGETS, _BIAS + 1, 1 + factors.shape[2]))
     start[:, :COLUMNS, 1:] = factors
-    start[LATENCY, :COLUMNS, 0], start[THROUGHPUT, :COLUMNS, 0] = known.weights, -known.weights
-    start[LATENCY, _BIAS, 0], start[THROUGHPUT, _BIAS, 0] = log(_START_MS), log(1000.0 / _START_MS)
+    start[LATENCY, :COLUMNS, 0], start[THROUGHPUT, :COLUMNS, 0] = (
+        known.weights,
+        -known.weights,
+    )
+    start[LATENCY, _BIAS, 0], start[THROUGHPUT, _BIAS, 0] = (
+        log(_START_MS),
+        log(1000.0 / _START_MS),
+    )
     return start
 
 
 def _rates(settings: LearningRates) -> FtrlRates:
-    return FtrlRates(eta=settings.eta, zeta=settings.zeta, l1=settings.l1, l2=settings.l2)
+    return FtrlRates(
+        eta=settings.eta, zeta=settings.zeta, l1=settings.l1, l2=settings.l2
+    )

@@ -35,7 +35,11 @@ from solvers.predict.latency.factorisation_features import (
     numbers_of,
     numbers_of_queries,
 )
-from solvers.predict.latency.factorisation_learner import LATENCY, THROUGHPUT, FactorisationLearner
+from solvers.predict.latency.factorisation_learner import (
+    LATENCY,
+    THROUGHPUT,
+    FactorisationLearner,
+)
 
 MIN_SAMPLES = 8
 """Of all groups together."""
@@ -52,7 +56,9 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
     Up to three passes while that is at most 6,000 updates, else one. Raises TooFewSamples below eight samples.
     """
     if len(samples) < MIN_SAMPLES:
-        raise TooFewSamples(f"a factorisation machine needs {MIN_SAMPLES} samples, not {len(samples)}")
+        raise TooFewSamples(
+            f"a factorisation machine needs {MIN_SAMPLES} samples, not {len(samples)}"
+        )
     learner = FactorisationLearner()
     ordered = samples.take(_order(samples))
     for _ in range(max(1, min(_MAX_PASSES, _MAX_UPDATES // len(samples)))):
@@ -63,14 +69,20 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms; the queries' neighbours are not looked at."""
-    (logarithms,) = _log_outputs(coefficients, (LATENCY,), OF_QUERIES, numbers_of_queries(queries))
+    (logarithms,) = _log_outputs(
+        coefficients, (LATENCY,), OF_QUERIES, numbers_of_queries(queries)
+    )
     return np.asarray(np.exp(logarithms))
 
 
-def predict_targets(coefficients: Coefficients, rows: Sequence[ServedConditions]) -> tuple[Reals, Reals]:
+def predict_targets(
+    coefficients: Coefficients, rows: Sequence[ServedConditions]
+) -> tuple[Reals, Reals]:
     """(N,) latencies in ms and (N,) throughputs in requests per second, for rows of one group."""
     numbers = numbers_of(rows)
-    latency_ms, batches_per_s = np.exp(_log_outputs(coefficients, (LATENCY, THROUGHPUT), ALL, numbers))
+    latency_ms, batches_per_s = np.exp(
+        _log_outputs(coefficients, (LATENCY, THROUGHPUT), ALL, numbers)
+    )
     return latency_ms, batches_per_s * np.array([row.batch for row in rows])
 
 
@@ -90,7 +102,17 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
         throughput_rps.tolist(),
         strict=True,
     )
-    for network, gpu_type, batch, sm_percent, quota_percent, clock_mhz, limit_w, latency_ms, rate_rps in rows:
+    for (
+        network,
+        gpu_type,
+        batch,
+        sm_percent,
+        quota_percent,
+        clock_mhz,
+        limit_w,
+        latency_ms,
+        rate_rps,
+    ) in rows:
         conditions = ServedConditions(
             network=network,
             gpu_type=gpu_type,
@@ -103,12 +125,22 @@ def learn_samples(learner: FactorisationLearner, samples: Samples) -> None:
         learner.update(conditions, latency_ms=latency_ms, throughput_rps=rate_rps)
 
 
-def _log_outputs(coefficients: Coefficients, targets: Sequence[int], encoding: Encoding, numbers: Reals) -> Reals:
+def _log_outputs(
+    coefficients: Coefficients,
+    targets: Sequence[int],
+    encoding: Encoding,
+    numbers: Reals,
+) -> Reals:
     """(targets, N) logarithms for (N, F) numbers."""
-    level, weights, factors = (coefficients.arrays[name][list(targets)] for name in ("level", "weights", "factors"))
+    level, weights, factors = (
+        coefficients.arrays[name][list(targets)]
+        for name in ("level", "weights", "factors")
+    )
     weights, factors = weights[:, encoding.columns], factors[:, encoding.columns]
     # Half of the products, since every pair stands in the matrix twice.
-    products = np.matmul(factors, factors.transpose(0, 2, 1)) * (0.5 * (encoding.field[:, None] != encoding.field))
+    products = np.matmul(factors, factors.transpose(0, 2, 1)) * (
+        0.5 * (encoding.field[:, None] != encoding.field)
+    )
     outputs = np.empty((len(targets), len(numbers)))
     for first in range(0, len(numbers), _BLOCK):
         columns = encode(encoding, numbers[first : first + _BLOCK])

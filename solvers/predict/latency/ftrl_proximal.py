@@ -68,7 +68,9 @@ class CoordinateWeights:
         old_root = np.sqrt(self.square_sum)
         self.square_sum += gradient * gradient
         root = np.sqrt(self.square_sum)
-        self.gradient_sum += gradient - (root - old_root) * (self.values - self.start) / rates.eta
+        self.gradient_sum += (
+            gradient - (root - old_root) * (self.values - self.start) / rates.eta
+        )
         pull = self.gradient_sum
         if rates.l1:
             pull = np.sign(pull) * np.maximum(np.abs(pull) - rates.l1, 0.0)
@@ -88,7 +90,8 @@ class RowWeights:
     def at(cls, targets: int, penalty: Reals) -> Self:
         """Weights 0 that have seen nothing; penalty: (m,) λ₂ of each weight, > 0."""
         return cls(
-            values=np.zeros((targets, len(penalty))), covariance=np.tile(np.diag(1.0 / penalty), (targets, 1, 1))
+            values=np.zeros((targets, len(penalty))),
+            covariance=np.tile(np.diag(1.0 / penalty), (targets, 1, 1)),
         )
 
     def step(self, inputs: Reals, residual: Reals, clip: float) -> Reals:

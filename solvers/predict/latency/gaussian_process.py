@@ -38,12 +38,19 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.regression.mesh import interpolate, limit_nodes, make_nodes, mesh_points
+from solvers.predict.regression.mesh import (
+    interpolate,
+    limit_nodes,
+    make_nodes,
+    mesh_points,
+)
 from solvers.predict.regression.posterior_mode import weigh
 
 _MIN_CONDITIONS = 2
 _MAX_SAMPLES = 800  # Time grows with the cube: 800 take a quarter of a second.
-_JUDGED_SAMPLES = 128  # On which the grid is judged: 108 factorisations of 128² take 50 ms.
+_JUDGED_SAMPLES = (
+    128  # On which the grid is judged: 108 factorisations of 128² take 50 ms.
+)
 
 _TREND_MEAN = np.array([0.0, 0.8, -0.8, 0.0, 0.0, 0.0, -0.7, -1.0])
 _TREND_SPREAD = np.array([2.0, 0.3, 0.3, 0.3, 0.5, 0.1, 0.3, 0.5])
@@ -55,10 +62,15 @@ _NOISES = (0.003, 0.01, 0.03)
 """From a mean over thousands of batches to a host that other work disturbs."""
 _BATCH_LENGTHS = (1.0, 2.0, 4.0)
 _OTHER_LENGTHS = (0.4, 0.8, 1.6, 3.2)
-_USUAL_AMPLITUDE, _USUAL_NOISE = 0.12, 0.01  # The prior's centres; a factor e away costs half a unit of likelihood.
+_USUAL_AMPLITUDE, _USUAL_NOISE = (
+    0.12,
+    0.01,
+)  # The prior's centres; a factor e away costs half a unit of likelihood.
 _REWEIGHTINGS = 2  # More do not change the error on held-out rows.
 
-_TRUSTED = float(np.log(2.0))  # How far beyond the measured range the trend holds: twice as much, or half.
+_TRUSTED = float(
+    np.log(2.0)
+)  # How far beyond the measured range the trend holds: twice as much, or half.
 _WIDEST_CELL = 0.35  # A factor 1.4; between nodes nearer than this the curve is as good as straight.
 _MAX_NODES = 4000  # Of the table: 40 kB of JSON.
 _MAX_VALUES = 40  # Measured values of one condition that become nodes.
@@ -96,7 +108,9 @@ def fit(samples: Samples) -> Coefficients:
     logs = log_conditions(samples.at, highest_clock_mhz=highest)
     distinct = len(np.unique(logs, axis=0))
     if distinct < _MIN_CONDITIONS:
-        raise TooFewSamples(f"{distinct} condition was measured; measure at least {_MIN_CONDITIONS}")
+        raise TooFewSamples(
+            f"{distinct} condition was measured; measure at least {_MIN_CONDITIONS}"
+        )
     posterior = _learn(logs, np.log(samples.latency_ms))
     trusted = _trusted_range(logs)
     axes = _axes(logs, trusted)
@@ -117,14 +131,24 @@ def fit(samples: Samples) -> Coefficients:
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms."""
     arrays = coefficients.arrays
-    axes = (arrays["log_batch"], arrays["log_sm_percent"], arrays["log_clock"], arrays["log_time_quota_percent"])
+    axes = (
+        arrays["log_batch"],
+        arrays["log_sm_percent"],
+        arrays["log_clock"],
+        arrays["log_time_quota_percent"],
+    )
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
     inside, growth = clip_to_measured(logs, MeasuredRange(*arrays["trusted_range"]))
     used = [column for column, axis in enumerate(axes) if len(axis) > 1]
     if not used:
         return np.full(len(queries), np.exp(arrays["log_latency"].item())) * growth
     table = arrays["log_latency"].squeeze()
-    return np.asarray(np.exp(interpolate(tuple(axes[column] for column in used), table, inside[:, used])) * growth)
+    return np.asarray(
+        np.exp(
+            interpolate(tuple(axes[column] for column in used), table, inside[:, used])
+        )
+        * growth
+    )
 
 
 def _learn(logs: Reals, measured: Reals) -> _Posterior:
@@ -138,7 +162,11 @@ def _learn(logs: Reals, measured: Reals) -> _Posterior:
     covariance = _covariance(logs, logs, trend, trend, scales)
     weight = np.ones(len(logs))
     for _ in range(1 + _REWEIGHTINGS):
-        factor = cho_factor(covariance + np.diag(scales.noise**2 / weight), lower=True, check_finite=False)
+        factor = cho_factor(
+            covariance + np.diag(scales.noise**2 / weight),
+            lower=True,
+            check_finite=False,
+        )
         pull = cho_solve(factor, surprise, check_finite=False)
         weight = weigh((surprise - covariance @ pull) / scales.noise)
     return _Posterior(logs=logs, centre=centre, level=level, scales=scales, pull=pull)
@@ -149,23 +177,35 @@ def _read(posterior: _Posterior, logs: Reals) -> Reals:
     trend = _trend(logs, posterior.centre)
     known = _trend(posterior.logs, posterior.centre)
     covariance = _covariance(logs, posterior.logs, trend, known, posterior.scales)
-    return np.asarray(trend @ _TREND_MEAN + posterior.level + covariance @ posterior.pull)
+    return np.asarray(
+        trend @ _TREND_MEAN + posterior.level + covariance @ posterior.pull
+    )
 
 
 def _most_likely(logs: Reals, trend: Reals, surprise: Reals) -> _Scales:
     """The scales of the grid with the greatest posterior probability; of equals the first."""
     by_trend = (trend * _TREND_SPREAD**2) @ trend.T
     amplitude, noise = np.array(list(product(_AMPLITUDES, _NOISES))).T
-    log_prior = -0.5 * (np.log(amplitude / _USUAL_AMPLITUDE) ** 2 + np.log(noise / _USUAL_NOISE) ** 2)
-    best, best_score = _Scales(_USUAL_AMPLITUDE, _USUAL_NOISE, (1.0, 1.0, 1.0, 1.0)), -np.inf
+    log_prior = -0.5 * (
+        np.log(amplitude / _USUAL_AMPLITUDE) ** 2 + np.log(noise / _USUAL_NOISE) ** 2
+    )
+    best, best_score = (
+        _Scales(_USUAL_AMPLITUDE, _USUAL_NOISE, (1.0, 1.0, 1.0, 1.0)),
+        -np.inf,
+    )
     for batch_length, length in product(_BATCH_LENGTHS, _OTHER_LENGTHS):
         lengths = (batch_length, length, length, length)
-        covariance = by_trend + amplitude[:, None, None] ** 2 * _matern(logs, logs, lengths)
+        covariance = by_trend + amplitude[:, None, None] ** 2 * _matern(
+            logs, logs, lengths
+        )
         covariance += noise[:, None, None] ** 2 * np.eye(len(logs))
         scores = _log_likelihood(covariance, surprise) + log_prior
         chosen = int(np.argmax(scores))
         if scores[chosen] > best_score:
-            best, best_score = _Scales(float(amplitude[chosen]), float(noise[chosen]), lengths), scores[chosen]
+            best, best_score = (
+                _Scales(float(amplitude[chosen]), float(noise[chosen]), lengths),
+                scores[chosen],
+            )
     return best
 
 
@@ -180,26 +220,54 @@ def _log_likelihood(covariance: Reals, surprise: Reals) -> Reals:
     bordered[:, size, :size] = bordered[:, :size, size] = surprise
     bordered[:, size, size] = np.finfo(np.float64).max  # Any c that is large enough.
     factor = np.linalg.cholesky(bordered)
-    whitened, diagonal = factor[:, size, :size], np.diagonal(factor, axis1=1, axis2=2)[:, :size]
+    whitened, diagonal = (
+        factor[:, size, :size],
+        np.diagonal(factor, axis1=1, axis2=2)[:, :size],
+    )
     return np.asarray(-0.5 * (whitened**2).sum(axis=1) - np.log(diagonal).sum(axis=1))
 
 
 def _trend(logs: Reals, centre: Reals) -> Reals:
     """(N, 8) values of h, each 0 at the centre."""
-    batch, share = logs[:, BATCH] - centre[BATCH], logs[:, SM_PERCENT] - centre[SM_PERCENT]
+    batch, share = (
+        logs[:, BATCH] - centre[BATCH],
+        logs[:, SM_PERCENT] - centre[SM_PERCENT],
+    )
     percent = np.exp(logs[:, SM_PERCENT]) - np.exp(centre[SM_PERCENT])
-    bent = np.log((np.exp(logs[:, BATCH]) + _SMALL_BATCH) / (np.exp(centre[BATCH]) + _SMALL_BATCH))
-    clock, quota = (logs[:, column] - centre[column] for column in (CLOCK_MHZ, TIME_QUOTA_PERCENT))
-    return np.stack([np.ones(len(logs)), batch, share, percent / 100.0, bent, batch * share, clock, quota], axis=1)
+    bent = np.log(
+        (np.exp(logs[:, BATCH]) + _SMALL_BATCH) / (np.exp(centre[BATCH]) + _SMALL_BATCH)
+    )
+    clock, quota = (
+        logs[:, column] - centre[column] for column in (CLOCK_MHZ, TIME_QUOTA_PERCENT)
+    )
+    return np.stack(
+        [
+            np.ones(len(logs)),
+            batch,
+            share,
+            percent / 100.0,
+            bent,
+            batch * share,
+            clock,
+            quota,
+        ],
+        axis=1,
+    )
 
 
-def _covariance(logs: Reals, others: Reals, trend: Reals, other_trend: Reals, scales: _Scales) -> Reals:
+def _covariance(
+    logs: Reals, others: Reals, trend: Reals, other_trend: Reals, scales: _Scales
+) -> Reals:
     """(M, N) covariance of trend and deviation between (M, 4) and (N, 4) conditions."""
     by_trend = (trend * _TREND_SPREAD**2) @ other_trend.T
-    return np.asarray(by_trend + scales.amplitude**2 * _matern(logs, others, scales.lengths))
+    return np.asarray(
+        by_trend + scales.amplitude**2 * _matern(logs, others, scales.lengths)
+    )
 
 
-def _matern(logs: Reals, others: Reals, lengths: tuple[float, float, float, float]) -> Reals:
+def _matern(
+    logs: Reals, others: Reals, lengths: tuple[float, float, float, float]
+) -> Reals:
     """Matérn correlation of smoothness 5/2: curvature is continuous, no more."""
     scaled = np.sqrt(5.0) * cdist(logs / np.array(lengths), others / np.array(lengths))
     return np.asarray((1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled))
@@ -224,7 +292,9 @@ def _axes(logs: Reals, trusted: MeasuredRange) -> tuple[Reals, ...]:
         values = make_nodes(logs[:, column], most=_MAX_VALUES)
         values = make_nodes(np.append(values, ends), most=_MAX_VALUES + 2)
         parts = [
-            np.linspace(low, high, int(np.ceil((high - low) / _WIDEST_CELL)), endpoint=False)
+            np.linspace(
+                low, high, int(np.ceil((high - low) / _WIDEST_CELL)), endpoint=False
+            )
             for low, high in pairwise(values)
         ]
         axes.append(np.concatenate([*parts, values[-1:]]))

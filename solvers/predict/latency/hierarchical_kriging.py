@@ -86,16 +86,31 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 
     63 networks × 600 samples take some seconds, 63 × 60 less than one.
     """
-    parts = {group: sorted_samples(samples.take(rows)) for group, rows in samples.at.groups().items()}
+    parts = {
+        group: sorted_samples(samples.take(rows))
+        for group, rows in samples.at.groups().items()
+    }
     clocks = {group: highest_clock_mhz(part.at) for group, part in parts.items()}
-    logs = {group: log_conditions(part.at, highest_clock_mhz=clocks[group]) for group, part in parts.items()}
-    logs = {group: rows for group, rows in logs.items() if len(np.unique(rows, axis=0)) >= _MIN_CONDITIONS}
+    logs = {
+        group: log_conditions(part.at, highest_clock_mhz=clocks[group])
+        for group, part in parts.items()
+    }
+    logs = {
+        group: rows
+        for group, rows in logs.items()
+        if len(np.unique(rows, axis=0)) >= _MIN_CONDITIONS
+    }
     if not logs:
-        raise TooFewSamples(f"no network was measured under {_MIN_CONDITIONS} conditions on a GPU type; measure one so")
+        raise TooFewSamples(
+            f"no network was measured under {_MIN_CONDITIONS} conditions on a GPU type; measure one so"
+        )
     measured = measured_range(np.concatenate(list(logs.values())))
     nodes = make_surface_nodes(np.concatenate(list(logs.values())))
     groups = [
-        _Measured(readings=make_readings(nodes, rows), log_latency=np.log(parts[group].latency_ms))
+        _Measured(
+            readings=make_readings(nodes, rows),
+            log_latency=np.log(parts[group].latency_ms),
+        )
         for group, rows in logs.items()
     ]
     population, noise, found = _learn_population(nodes, groups)
@@ -116,15 +131,24 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     )
     measured = MeasuredRange(*arrays["measured_range"])
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
-    inside, run_growth = clip_to_measured(logs, measured, columns=(BATCH, SM_PERCENT, CLOCK_MHZ))
-    inside, launch_growth = clip_to_measured(inside, measured, columns=(TIME_QUOTA_PERCENT,))
+    inside, run_growth = clip_to_measured(
+        logs, measured, columns=(BATCH, SM_PERCENT, CLOCK_MHZ)
+    )
+    inside, launch_growth = clip_to_measured(
+        inside, measured, columns=(TIME_QUOTA_PERCENT,)
+    )
     surfaces = grown_log_latency(
-        make_readings(nodes, inside), arrays["surfaces"].T, run=np.log(run_growth), launch=np.log(launch_growth)
+        make_readings(nodes, inside),
+        arrays["surfaces"].T,
+        run=np.log(run_growth),
+        launch=np.log(launch_growth),
     )
     return np.asarray(np.exp(surfaces @ arrays["weights"]))
 
 
-def _learn_population(nodes: Nodes, groups: list[_Measured]) -> tuple[Gaussian, float, list[Posterior]]:
+def _learn_population(
+    nodes: Nodes, groups: list[_Measured]
+) -> tuple[Gaussian, float, list[Posterior]]:
     """What is common to all groups, the noise, and every group's surfaces given both."""
     supposed = suppose(nodes)
     population, noise = supposed, _FIRST_NOISE
@@ -132,26 +156,53 @@ def _learn_population(nodes: Nodes, groups: list[_Measured]) -> tuple[Gaussian, 
     for group in groups:
         start = touch_from_below(nodes, group.readings, group.log_latency, supposed)
         own = supposed._replace(mean=start)
-        found.append(find_posterior(group.readings, group.log_latency, own, start=start, noise=noise, is_near=False))
+        found.append(
+            find_posterior(
+                group.readings,
+                group.log_latency,
+                own,
+                start=start,
+                noise=noise,
+                is_near=False,
+            )
+        )
     for _ in range(_ROUNDS):
         population, noise = _describe(found, groups, supposed)
         found = [
-            find_posterior(group.readings, group.log_latency, population, start=before.mode, noise=noise, is_near=True)
+            find_posterior(
+                group.readings,
+                group.log_latency,
+                population,
+                start=before.mode,
+                noise=noise,
+                is_near=True,
+            )
             for group, before in zip(groups, found, strict=True)
         ]
     return population, noise, found
 
 
-def _describe(found: list[Posterior], groups: list[_Measured], supposed: Gaussian) -> tuple[Gaussian, float]:
+def _describe(
+    found: list[Posterior], groups: list[_Measured], supposed: Gaussian
+) -> tuple[Gaussian, float]:
     """The M-step."""
     modes = np.array([posterior.mode for posterior in found])
     mean = modes.mean(axis=0)
     deviations = modes - mean
-    spread = deviations.T @ deviations + sum(posterior.covariance for posterior in found)
-    covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / (len(found) + _SUPPOSED_WEIGHT)
-    squared = sum(posterior.squared_noise for posterior in found) + _NOISE_WEIGHT * _FIRST_NOISE**2
+    spread = deviations.T @ deviations + sum(
+        posterior.covariance for posterior in found
+    )
+    covariance = (spread + _SUPPOSED_WEIGHT * supposed.covariance) / (
+        len(found) + _SUPPOSED_WEIGHT
+    )
+    squared = (
+        sum(posterior.squared_noise for posterior in found)
+        + _NOISE_WEIGHT * _FIRST_NOISE**2
+    )
     count = sum(len(group.log_latency) for group in groups) + _NOISE_WEIGHT
-    return make_gaussian(mean, covariance), max(float(np.sqrt(squared / count)), _MIN_NOISE)
+    return make_gaussian(mean, covariance), max(
+        float(np.sqrt(squared / count)), _MIN_NOISE
+    )
 
 
 def _with_sums(
@@ -159,16 +210,25 @@ def _with_sums(
 ) -> list[tuple[Reals, Reals]]:
     """Per group (C,) weights and (C, D) surfaces: its own, or of few samples the sum's."""
     is_rich = [len(group.log_latency) > _FEW for group in groups]
-    centres = [posterior.mode for posterior, rich in zip(found, is_rich, strict=True) if rich]
+    centres = [
+        posterior.mode for posterior, rich in zip(found, is_rich, strict=True) if rich
+    ]
     return [
         (np.ones(1), posterior.mode[None, :])
         if rich or not centres
-        else _sum_of_gaussians(group, np.array([*centres, population.mean]), population.covariance, _MISFIT * noise)
+        else _sum_of_gaussians(
+            group,
+            np.array([*centres, population.mean]),
+            population.covariance,
+            _MISFIT * noise,
+        )
         for group, posterior, rich in zip(groups, found, is_rich, strict=True)
     ]
 
 
-def _sum_of_gaussians(group: _Measured, centres: Reals, covariance: Reals, noise: float) -> tuple[Reals, Reals]:
+def _sum_of_gaussians(
+    group: _Measured, centres: Reals, covariance: Reals, noise: float
+) -> tuple[Reals, Reals]:
     """(C,) weights and (C, D) surfaces of the best few posteriors.
 
     The prior is one narrow Gaussian around each of the centres (G, D), the last of them, the population's mean, with
@@ -176,17 +236,28 @@ def _sum_of_gaussians(group: _Measured, centres: Reals, covariance: Reals, noise
     """
     scales = np.append(np.full(len(centres) - 1, _WIDTH**2), 1.0)
     readings, measured = group.readings, group.log_latency
-    run_gain, launch_gain = readings.run @ covariance, readings.launch @ covariance  # (N, D)
-    run_run, run_launch = (readings.run @ run_gain.T).T, (readings.launch @ run_gain.T).T
+    run_gain, launch_gain = (
+        readings.run @ covariance,
+        readings.launch @ covariance,
+    )  # (N, D)
+    run_run, run_launch = (
+        (readings.run @ run_gain.T).T,
+        (readings.launch @ run_gain.T).T,
+    )
     launch_launch = (readings.launch @ launch_gain.T).T
     surfaces, weight = centres, np.ones((len(centres), len(measured)))
     for _ in range(_SUM_STEPS):
         share = run_weight(readings, surfaces.T).T  # (G, N)
         rest = 1.0 - share
         cross = share[:, :, None] * run_launch * rest[:, None, :]
-        spread = share[:, :, None] * run_run * share[:, None, :] + rest[:, :, None] * launch_launch * rest[:, None, :]
+        spread = (
+            share[:, :, None] * run_run * share[:, None, :]
+            + rest[:, :, None] * launch_launch * rest[:, None, :]
+        )
         spread = scales[:, None, None] * (spread + cross + cross.transpose(0, 2, 1))
-        spread[:, np.arange(len(measured)), np.arange(len(measured))] += noise**2 / weight
+        spread[:, np.arange(len(measured)), np.arange(len(measured))] += (
+            noise**2 / weight
+        )
         moved = (surfaces - centres).T
         slope = share * (readings.run @ moved).T + rest * (readings.launch @ moved).T
         surprise = measured - log_latency(readings, surfaces.T).T + slope
@@ -194,14 +265,20 @@ def _sum_of_gaussians(group: _Measured, centres: Reals, covariance: Reals, noise
         step = (share * solved) @ run_gain + (rest * solved) @ launch_gain
         surfaces = centres + scales[:, None] * step
         weight = weigh((measured - log_latency(readings, surfaces.T).T) / noise)
-    evidence = -0.5 * np.sum(surprise * solved, axis=1) - 0.5 * np.linalg.slogdet(spread)[1]
+    evidence = (
+        -0.5 * np.sum(surprise * solved, axis=1) - 0.5 * np.linalg.slogdet(spread)[1]
+    )
     best = np.argsort(-evidence, kind="stable")[:_KEPT]
     weights = np.exp(evidence[best] - evidence[best[0]])
     return weights / weights.sum(), surfaces[best]
 
 
 def _coefficients(
-    nodes: Nodes, measured: MeasuredRange, highest_clock_mhz: float, weights: Reals, surfaces: Reals
+    nodes: Nodes,
+    measured: MeasuredRange,
+    highest_clock_mhz: float,
+    weights: Reals,
+    surfaces: Reals,
 ) -> Coefficients:
     return Coefficients(
         arrays={

@@ -24,7 +24,12 @@ from scipy.linalg import block_diag, cho_factor, cho_solve
 from scipy.sparse import csr_array
 
 from solvers.predict.data.samples import Reals
-from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, TIME_QUOTA_PERCENT
+from solvers.predict.latency.conditions import (
+    BATCH,
+    CLOCK_MHZ,
+    SM_PERCENT,
+    TIME_QUOTA_PERCENT,
+)
 from solvers.predict.regression.mesh import Corners, find_corners, make_nodes
 from solvers.predict.regression.posterior_mode import weigh
 
@@ -32,16 +37,23 @@ _SHARPNESS = 8.0  # p: 9 % above either where both are equal, 0.5 % where one is
 _MAX_BATCHES, _MAX_SHARES, _MAX_QUOTAS = 16, 20, 10
 """Nodes; D is at most 537, and a step costs D³/3 operations: 50 million."""
 _STEPS = 12
-_FIRST_SHARPNESS, _SHARPENING = 2.0, 1.5  # A blunt maximum first: both surfaces then feel every sample.
+_FIRST_SHARPNESS, _SHARPENING = (
+    2.0,
+    1.5,
+)  # A blunt maximum first: both surfaces then feel every sample.
 _PLAIN_STEPS = 3  # Without reweighting: before, a sample off the first guess would pass for an outlier.
-_LATE_STEP = 0.8  # Of a full step; damps the flipping of a sample between the two surfaces.
+_LATE_STEP = (
+    0.8  # Of a full step; damps the flipping of a sample between the two surfaces.
+)
 _SETTLED = 3e-3  # Largest change of a logarithm after which the steps end.
 _LEVEL_QUANTILE = 0.02  # Neither surface lies above the latency: the first guess touches it from below.
 
 # Standard deviations of logarithms, and lengths in logarithms (of shares: in percent), supposed before any sample. They
 # were set once, to what the deviations of image networks from each other on a V100 looked like; half or twice any of
 # them moves the error on held-out rows by less than a tenth of itself, as the population's own covariance takes over.
-_LEVEL = 2.0  # Of either surface: a network takes from 1/50 to 50 times as long as another.
+_LEVEL = (
+    2.0  # Of either surface: a network takes from 1/50 to 50 times as long as another.
+)
 _RUN_BATCH_EXPONENT, _BATCH_EXPONENT_SPREAD = 0.85, 0.1
 _SHARE_EXPONENT_SPREAD = 0.1  # Around -1.
 _LARGE_SHARE_SPREAD = 0.2  # Per 100 %: networks use the last SMs unequally well.
@@ -107,10 +119,16 @@ def make_surface_nodes(logs: Reals) -> Nodes:
 def make_readings(nodes: Nodes, logs: Reals) -> SurfaceReadings:
     """How queries with these (N, 4) logarithms read z."""
     run = find_corners((nodes.batch, nodes.sm_percent), logs[:, [BATCH, SM_PERCENT]])
-    launch = find_corners((nodes.sm_percent, nodes.time_quota_percent), logs[:, [SM_PERCENT, TIME_QUOTA_PERCENT]])
+    launch = find_corners(
+        (nodes.sm_percent, nodes.time_quota_percent),
+        logs[:, [SM_PERCENT, TIME_QUOTA_PERCENT]],
+    )
     per_batch = find_corners((nodes.batch,), logs[:, [BATCH]])
     first_per_batch = nodes.run_count + nodes.launch_count
-    clock = Corners(np.full((len(logs), 1), first_per_batch + len(nodes.batch)), -logs[:, [CLOCK_MHZ]])
+    clock = Corners(
+        np.full((len(logs), 1), first_per_batch + len(nodes.batch)),
+        -logs[:, [CLOCK_MHZ]],
+    )
     size = first_per_batch + len(nodes.batch) + 1
     return SurfaceReadings(
         run=_sparse([run, clock], [0, 0], size),
@@ -118,33 +136,59 @@ def make_readings(nodes: Nodes, logs: Reals) -> SurfaceReadings:
     )
 
 
-def log_latency(readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
+def log_latency(
+    readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS
+) -> Reals:
     """(N,) logarithms from z (D,), or (N, C) from the columns of z (D, C)."""
     return _longer(readings.run @ z, readings.launch @ z, sharpness)
 
 
-def grown_log_latency(readings: SurfaceReadings, z: Reals, *, run: Reals, launch: Reals) -> Reals:
+def grown_log_latency(
+    readings: SurfaceReadings, z: Reals, *, run: Reals, launch: Reals
+) -> Reals:
     """(N, C) logarithms as of `log_latency`, where either part has grown by these (N,) logarithms."""
-    return _longer(readings.run @ z + run[:, None], readings.launch @ z + launch[:, None], _SHARPNESS)
+    return _longer(
+        readings.run @ z + run[:, None],
+        readings.launch @ z + launch[:, None],
+        _SHARPNESS,
+    )
 
 
-def run_weight(readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS) -> Reals:
+def run_weight(
+    readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS
+) -> Reals:
     """How much of a change of the run surface shows in the latency, 0 to 1; the launch surface has the rest."""
     run = readings.run @ z
-    return np.asarray(np.exp(sharpness * (run - _longer(run, readings.launch @ z, sharpness))))
+    return np.asarray(
+        np.exp(sharpness * (run - _longer(run, readings.launch @ z, sharpness)))
+    )
 
 
 def suppose(nodes: Nodes) -> Gaussian:
     """What holds of every network before any sample: run ∝ batch^0.85 / share, launch ∝ 1 / quota."""
-    batch, share = (axis.ravel() for axis in np.meshgrid(nodes.batch, nodes.sm_percent, indexing="ij"))
+    batch, share = (
+        axis.ravel()
+        for axis in np.meshgrid(nodes.batch, nodes.sm_percent, indexing="ij")
+    )
     launch_mean = np.tile(-nodes.time_quota_percent, len(nodes.sm_percent))
     mean = np.concatenate(
-        [_RUN_BATCH_EXPONENT * batch - share, launch_mean, np.zeros(len(nodes.batch)), [_CLOCK_EXPONENT]]
+        [
+            _RUN_BATCH_EXPONENT * batch - share,
+            launch_mean,
+            np.zeros(len(nodes.batch)),
+            [_CLOCK_EXPONENT],
+        ]
     )
-    per_batch = _LAUNCH_PER_BATCH**2 * _matern(_distances(nodes.batch) / _PER_BATCH_LENGTH)
+    per_batch = _LAUNCH_PER_BATCH**2 * _matern(
+        _distances(nodes.batch) / _PER_BATCH_LENGTH
+    )
     clock = np.array([[_CLOCK_EXPONENT_SPREAD**2]])
-    covariance = block_diag(_run_covariance(batch, share), _launch_covariance(nodes), per_batch, clock)
-    return make_gaussian(mean, covariance + 1e-7 * np.eye(len(mean)))  # Keeps the inverse of equal rows finite.
+    covariance = block_diag(
+        _run_covariance(batch, share), _launch_covariance(nodes), per_batch, clock
+    )
+    return make_gaussian(
+        mean, covariance + 1e-7 * np.eye(len(mean))
+    )  # Keeps the inverse of equal rows finite.
 
 
 def make_gaussian(mean: Reals, covariance: Reals) -> Gaussian:
@@ -152,17 +196,28 @@ def make_gaussian(mean: Reals, covariance: Reals) -> Gaussian:
     return Gaussian(mean, covariance, np.asarray(np.linalg.inv(covariance)))
 
 
-def touch_from_below(nodes: Nodes, readings: SurfaceReadings, measured: Reals, prior: Gaussian) -> Reals:
+def touch_from_below(
+    nodes: Nodes, readings: SurfaceReadings, measured: Reals, prior: Gaussian
+) -> Reals:
     """A first guess of z: either surface of the prior mean, moved until it touches the (N,) measured logarithms."""
     z = prior.mean.copy()
-    run, launch = slice(0, nodes.run_count), slice(nodes.run_count, nodes.run_count + nodes.launch_count)
+    run, launch = (
+        slice(0, nodes.run_count),
+        slice(nodes.run_count, nodes.run_count + nodes.launch_count),
+    )
     z[run] += np.quantile(measured - readings.run @ prior.mean, _LEVEL_QUANTILE)
     z[launch] += np.quantile(measured - readings.launch @ prior.mean, _LEVEL_QUANTILE)
     return z
 
 
 def find_posterior(
-    readings: SurfaceReadings, measured: Reals, prior: Gaussian, *, start: Reals, noise: float, is_near: bool
+    readings: SurfaceReadings,
+    measured: Reals,
+    prior: Gaussian,
+    *,
+    start: Reals,
+    noise: float,
+    is_near: bool,
 ) -> Posterior:
     """The most probable z for (N,) measured logarithms of that noise; Laplace's covariance around it.
 
@@ -170,12 +225,18 @@ def find_posterior(
     """
     z = start
     for step in range(_STEPS):
-        sharpness = _SHARPNESS if is_near else min(_SHARPNESS, _FIRST_SHARPNESS + _SHARPENING * step)
+        sharpness = (
+            _SHARPNESS
+            if is_near
+            else min(_SHARPNESS, _FIRST_SHARPNESS + _SHARPENING * step)
+        )
         run, launch = readings.run @ z, readings.launch @ z
         longer = _longer(run, launch, sharpness)
         residual = measured - longer
         is_weighing = is_near or step >= _PLAIN_STEPS
-        weight = (weigh(residual / noise) if is_weighing else np.ones(len(measured))) / noise**2
+        weight = (
+            weigh(residual / noise) if is_weighing else np.ones(len(measured))
+        ) / noise**2
         slope = _slope(readings, np.exp(sharpness * (run - longer)))
         back = slope.T
         gain = back @ (weight[:, None] * slope.toarray())
@@ -188,13 +249,18 @@ def find_posterior(
             break
     covariance = cho_solve(factor, np.eye(len(z)), check_finite=False)
     residual = measured - log_latency(readings, z)
-    squared = float(np.sum(weigh(residual / noise) * residual**2) + noise**2 * np.sum(covariance * gain))
+    squared = float(
+        np.sum(weigh(residual / noise) * residual**2)
+        + noise**2 * np.sum(covariance * gain)
+    )
     return Posterior(z, covariance, squared)
 
 
 def _run_covariance(batch: Reals, share: Reals) -> Reals:
     percent = np.exp(share) / 100.0
-    bend = _matern(_distances(batch) / _BEND_BATCH_LENGTH) * _matern(_distances(share) / _BEND_SHARE_LENGTH)
+    bend = _matern(_distances(batch) / _BEND_BATCH_LENGTH) * _matern(
+        _distances(share) / _BEND_SHARE_LENGTH
+    )
     return (
         _LEVEL**2
         + _BATCH_EXPONENT_SPREAD**2 * _outer(batch - batch.mean())
@@ -210,15 +276,24 @@ def _launch_covariance(nodes: Nodes) -> Reals:
     between_quotas = _distances(nodes.time_quota_percent) / _QUOTA_LENGTH
     between_shares = _distances(np.exp(nodes.sm_percent)) / _JUMP_SHARE_LENGTH
     run_to_run = _JUMP**2 * np.exp(-between_shares) + _RUN_TO_RUN**2 * np.eye(shares)
-    every_share = np.kron(np.ones((shares, shares)), _LEVEL**2 + _QUOTA_BEND**2 * _matern(between_quotas))
-    return np.asarray(every_share + np.kron(run_to_run, np.exp(-between_quotas)) + _GRAIN**2 * np.eye(shares * quotas))
+    every_share = np.kron(
+        np.ones((shares, shares)), _LEVEL**2 + _QUOTA_BEND**2 * _matern(between_quotas)
+    )
+    return np.asarray(
+        every_share
+        + np.kron(run_to_run, np.exp(-between_quotas))
+        + _GRAIN**2 * np.eye(shares * quotas)
+    )
 
 
 def _slope(readings: SurfaceReadings, share: Reals) -> csr_array:
     """(N, D) how the longer of both changes with z, where this share (N,) of a change of the run surface shows."""
     rows = len(share)
     parts = [
-        Corners(surface.indices.astype(np.intp).reshape(rows, -1), surface.data.reshape(rows, -1) * weight[:, None])
+        Corners(
+            surface.indices.astype(np.intp).reshape(rows, -1),
+            surface.data.reshape(rows, -1) * weight[:, None],
+        )
         for surface, weight in ((readings.run, share), (readings.launch, 1.0 - share))
     ]
     return _sparse(parts, [0, 0], readings.run.shape[1])
@@ -231,10 +306,14 @@ def _longer(run: Reals, launch: Reals, sharpness: float) -> Reals:
 def _sparse(parts: Iterable[Corners], offsets: Iterable[int], size: int) -> csr_array:
     """The (N, size) matrix with these weights at these positions, each part's moved by its offset."""
     pairs = list(zip(parts, offsets, strict=True))
-    positions = np.concatenate([part.positions + offset for part, offset in pairs], axis=1)
+    positions = np.concatenate(
+        [part.positions + offset for part, offset in pairs], axis=1
+    )
     weights = np.concatenate([part.weights for part, _ in pairs], axis=1)
     starts = np.arange(len(positions) + 1) * positions.shape[1]
-    return csr_array((weights.ravel(), positions.ravel(), starts), shape=(len(positions), size))
+    return csr_array(
+        (weights.ravel(), positions.ravel(), starts), shape=(len(positions), size)
+    )
 
 
 def _distances(values: Reals) -> Reals:

@@ -49,7 +49,9 @@ _OUTLIER = 0.05
 """Relative error from which on an error counts by its size: twice the noise of repeated measurements."""
 _RIDGE = 1e-3
 """Weight of a coefficient in its own unit against relative errors: it decides only what the samples leave open."""
-_MAX_EXPONENT = 1.5  # Twice the means about halve a time at most; the rest is room for noise.
+_MAX_EXPONENT = (
+    1.5  # Twice the means about halve a time at most; the rest is room for noise.
+)
 _FIRST_CLOCK_EXPONENT = 0.7
 _HOST_START = 0.9  # Of the least measured latency at a quota.
 _MIN_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
@@ -57,7 +59,15 @@ _MIN_MS = 1e-9  # Keeps logarithms finite where a part is 0.
 _MAX_STEPS = 60
 _SETTLED = 1e-5  # Relative change of the loss, or of the parameters, after which the steps end.
 
-_WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST, _OFFSET, _CLOCK_EXPONENT, _QUOTA_EXPONENT = range(7)
+(
+    _WORK,
+    _WORK_PER_REQUEST,
+    _FIXED,
+    _FIXED_PER_REQUEST,
+    _OFFSET,
+    _CLOCK_EXPONENT,
+    _QUOTA_EXPONENT,
+) = range(7)
 _LINEAR = [_WORK, _WORK_PER_REQUEST, _FIXED, _FIXED_PER_REQUEST]
 _HOST = 7
 """Positions in the parameters; from the last on, the host's floor: at the highest quota, then what each lower adds."""
@@ -88,7 +98,9 @@ def fit(samples: Samples) -> Coefficients:
     log_quotas = log_quotas[even_choice(len(log_quotas), most=_MAX_QUOTAS)]
     return Coefficients(
         arrays={
-            "parameters": _solve(terms, ordered.latency_ms, log_quotas, is_varied=varies(measured)),
+            "parameters": _solve(
+                terms, ordered.latency_ms, log_quotas, is_varied=varies(measured)
+            ),
             "log_quotas": log_quotas,
             "measured_range": np.stack(measured),
             "highest_clock_mhz": np.array(clock_mhz),
@@ -102,17 +114,26 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
     # In batch and share the formula itself holds beyond what was measured.
     measured = MeasuredRange(*arrays["measured_range"])
-    inside, factor = clip_to_measured(logs, measured, columns=(CLOCK_MHZ, TIME_QUOTA_PERCENT))
-    return _latency_ms(arrays["parameters"], _make_terms(inside), arrays["log_quotas"]) * factor
+    inside, factor = clip_to_measured(
+        logs, measured, columns=(CLOCK_MHZ, TIME_QUOTA_PERCENT)
+    )
+    return (
+        _latency_ms(arrays["parameters"], _make_terms(inside), arrays["log_quotas"])
+        * factor
+    )
 
 
 def _refuse_too_few(logs: Reals, measured: MeasuredRange) -> None:
     count = len(np.unique(logs, axis=0))
     if count < _MIN_CONDITIONS:
-        raise TooFewSamples(f"linear-fractional needs {_MIN_CONDITIONS} distinct conditions, not {count}")
+        raise TooFewSamples(
+            f"linear-fractional needs {_MIN_CONDITIONS} distinct conditions, not {count}"
+        )
     for column, name in ((BATCH, "batch"), (SM_PERCENT, "SM share")):
         if not varies(measured)[column]:
-            raise TooFewSamples(f"linear-fractional needs samples at more than one {name}")
+            raise TooFewSamples(
+                f"linear-fractional needs samples at more than one {name}"
+            )
 
 
 def _make_terms(logs: Reals) -> _Terms:
@@ -131,7 +152,9 @@ def _latency_ms(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     host_ms = np.cumsum(parameters[_HOST:])[::-1]
     log_host = np.interp(terms.log_quota, log_quotas, np.log(host_ms + _MIN_MS))
     log_gpu = np.log(gpu_ms + _MIN_MS)
-    latency_ms: Reals = np.exp(np.logaddexp(_SHARPNESS * log_gpu, _SHARPNESS * log_host) / _SHARPNESS)
+    latency_ms: Reals = np.exp(
+        np.logaddexp(_SHARPNESS * log_gpu, _SHARPNESS * log_host) / _SHARPNESS
+    )
     return latency_ms
 
 
@@ -148,7 +171,13 @@ def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     gpu_share = gpu_weight**_SHARPNESS
     slopes[:, :_HOST] *= (gpu_share / (gpu_ms + _MIN_MS))[:, None]
     host_ms = np.cumsum(parameters[_HOST:])[::-1]
-    between = np.stack([np.interp(terms.log_quota, log_quotas, knot) for knot in np.eye(len(log_quotas))], axis=1)
+    between = np.stack(
+        [
+            np.interp(terms.log_quota, log_quotas, knot)
+            for knot in np.eye(len(log_quotas))
+        ],
+        axis=1,
+    )
     # What one knot adds counts at its own quota and all lower ones.
     by_knot = np.cumsum(between / (host_ms + _MIN_MS), axis=1)[:, ::-1]
     slopes[:, _HOST:] = (1.0 - gpu_share)[:, None] * by_knot
@@ -159,19 +188,26 @@ def _basis(shape: Reals, terms: _Terms) -> Reals:
     """(N, 4): what the coefficients of the affine terms are multiplied with, for (offset, clock and quota exponent)."""
     offset, clock_exponent, quota_exponent = shape
     per_share = np.exp(-clock_exponent * terms.log_clock) / (terms.sm_percent + offset)
-    columns = np.stack([per_share, per_share * terms.batch, np.ones_like(terms.batch), terms.batch], axis=1)
+    columns = np.stack(
+        [per_share, per_share * terms.batch, np.ones_like(terms.batch), terms.batch],
+        axis=1,
+    )
     basis: Reals = columns * np.exp(-quota_exponent * terms.log_quota)[:, None]
     return basis
 
 
-def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Flags) -> Reals:
+def _solve(
+    terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Flags
+) -> Reals:
     """The parameters; each is searched in a unit of its own, in which it is about 1."""
     start = _start(terms, latency_ms, log_quotas)
     units = _units(terms, latency_ms, len(start))
     most = np.full(len(start), np.inf)
     most[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = _MAX_EXPONENT
     is_free = np.ones(len(start), dtype=bool)
-    is_free[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = is_varied[[CLOCK_MHZ, TIME_QUOTA_PERCENT]]
+    is_free[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = is_varied[
+        [CLOCK_MHZ, TIME_QUOTA_PERCENT]
+    ]
 
     def parameters(searched: Reals) -> Reals:
         full = np.zeros(len(start))
@@ -179,12 +215,16 @@ def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Fl
         return full
 
     def residuals(searched: Reals) -> Reals:
-        errors = np.log(_latency_ms(parameters(searched), terms, log_quotas) / latency_ms)
+        errors = np.log(
+            _latency_ms(parameters(searched), terms, log_quotas) / latency_ms
+        )
         return np.append(errors, _RIDGE * searched)
 
     def slopes(searched: Reals) -> Reals:
         by_parameter = _log_slopes(parameters(searched), terms, log_quotas) * units
-        return np.concatenate([by_parameter[:, is_free], _RIDGE * np.eye(len(searched))])
+        return np.concatenate(
+            [by_parameter[:, is_free], _RIDGE * np.eye(len(searched))]
+        )
 
     solution = least_squares(
         residuals,
@@ -202,7 +242,10 @@ def _solve(terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Fl
 
 def _units(terms: _Terms, latency_ms: Reals, count: int) -> Reals:
     """(P,) what the parameters are measured in: medians of the samples."""
-    latency, share, batch = (float(np.median(values)) for values in (latency_ms, terms.sm_percent, terms.batch))
+    latency, share, batch = (
+        float(np.median(values))
+        for values in (latency_ms, terms.sm_percent, terms.batch)
+    )
     units = np.full(count, latency)
     units[_LINEAR] = latency * np.array([share, share / batch, 1.0, 1.0 / batch])
     units[_OFFSET] = share
@@ -219,7 +262,9 @@ def _start(terms: _Terms, latency_ms: Reals, log_quotas: Reals) -> Reals:
 
     offset = min(_OFFSETS, key=lambda candidate: solve(candidate)[1])
     nearest = np.argmin(np.abs(terms.log_quota[:, None] - log_quotas), axis=1)
-    min_ms = np.array([latency_ms[nearest == knot].min() for knot in range(len(log_quotas))])
+    min_ms = np.array(
+        [latency_ms[nearest == knot].min() for knot in range(len(log_quotas))]
+    )
     host_ms = _HOST_START * np.maximum.accumulate(min_ms[::-1])
     shape = (offset, _FIRST_CLOCK_EXPONENT, 0.0)
     return np.concatenate([solve(offset)[0], shape, np.diff(host_ms, prepend=0.0)])

@@ -34,14 +34,22 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.regression.mesh import interpolate, limit_nodes, make_nodes, mesh_points, refine
+from solvers.predict.regression.mesh import (
+    interpolate,
+    limit_nodes,
+    make_nodes,
+    mesh_points,
+    refine,
+)
 
 _NEIGHBOURS = (2, 3, 4, 6, 9, 13, 20)
 """Candidates for k."""
 _METRICS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Candidates for the weight of a condition's distance; the batch's is 1."""
 _ROUNDS = 2  # Of choosing one after the other; a third changes nothing that leave-one-out can tell.
-_RIDGE = 0.1  # The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
+_RIDGE = (
+    0.1  # The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
+)
 _MAX_JUDGED = 150  # Samples that leave-one-out asks; more do not change the choice and cost their square.
 _MAX_NODES = 2000  # Of the table: 20 kB of JSON.
 _ENOUGH_NODES = 1000  # Up to so many, gaps between measured values are divided.
@@ -81,7 +89,10 @@ def fit(samples: Samples) -> Coefficients:
     return Coefficients(
         arrays={
             **nest(trend, _TREND),
-            **nest(Coefficients(arrays=dict(zip(columns.astype(str), axes, strict=True))), _AXES),
+            **nest(
+                Coefficients(arrays=dict(zip(columns.astype(str), axes, strict=True))),
+                _AXES,
+            ),
             "metric": metric,
             "neighbours": np.array(float(neighbours)),
             "log_correction": table.reshape([len(axis) for axis in axes]),
@@ -92,24 +103,34 @@ def fit(samples: Samples) -> Coefficients:
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) latencies in ms."""
     trend, axes = nested(coefficients, _TREND), nested(coefficients, _AXES).arrays
-    logs = log_conditions(queries, highest_clock_mhz=float(trend.arrays["highest_clock_mhz"]))
+    logs = log_conditions(
+        queries, highest_clock_mhz=float(trend.arrays["highest_clock_mhz"])
+    )
     columns = sorted(map(int, axes))
     along = tuple(axes[str(column)] for column in columns)
-    correction = interpolate(along, coefficients.arrays["log_correction"], logs[:, columns])
+    correction = interpolate(
+        along, coefficients.arrays["log_correction"], logs[:, columns]
+    )
     return linear_fractional.predict(trend, queries) * np.exp(correction)
 
 
 def _axes(points: Points, metric: Reals) -> tuple[Reals, ...]:
     """Per condition the nodes of the table: measured values, and more where points are far apart by the metric."""
     measured = tuple(make_nodes(values, most=_MAX_VALUES) for values in points.logs.T)
-    return refine(limit_nodes(measured, most=_MAX_NODES), scales=metric, most=_ENOUGH_NODES)
+    return refine(
+        limit_nodes(measured, most=_MAX_NODES), scales=metric, most=_ENOUGH_NODES
+    )
 
 
 def _tabulate(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
     """(M,) corrections at (M, D) conditions, within those seen."""
     parts = np.array_split(at, -(-len(at) * len(points.count) // _MAX_WEIGHTS))
-    corrections = np.concatenate([regress(points, part, metric, neighbours)[0] for part in parts])
-    bounded: Reals = np.clip(corrections, points.residual.min(), points.residual.max()).round(_DIGITS)
+    corrections = np.concatenate(
+        [regress(points, part, metric, neighbours)[0] for part in parts]
+    )
+    bounded: Reals = np.clip(
+        corrections, points.residual.min(), points.residual.max()
+    ).round(_DIGITS)
     return bounded
 
 
@@ -117,12 +138,18 @@ def _merge(logs: Reals, residual: Reals) -> Points:
     """Repetitions of a condition as one point."""
     distinct, point_of_row = np.unique(logs, axis=0, return_inverse=True)
     count = np.bincount(point_of_row).astype(np.float64)
-    return Points(logs=distinct, residual=np.bincount(point_of_row, weights=residual) / count, count=count)
+    return Points(
+        logs=distinct,
+        residual=np.bincount(point_of_row, weights=residual) / count,
+        count=count,
+    )
 
 
 def _choose(points: Points, *, is_batch: Flags) -> tuple[Reals, int]:
     """The metric (D,) and k with the least leave-one-out error, by turns from 1 and the middle k."""
-    judged = np.unique(np.linspace(0, len(points.count) - 1, _MAX_JUDGED).astype(np.intp))
+    judged = np.unique(
+        np.linspace(0, len(points.count) - 1, _MAX_JUDGED).astype(np.intp)
+    )
 
     @cache
     def error(metric: tuple[float, ...], neighbours: int) -> float:
@@ -132,13 +159,17 @@ def _choose(points: Points, *, is_batch: Flags) -> tuple[Reals, int]:
     neighbours = _NEIGHBOURS[len(_NEIGHBOURS) // 2]
     for _ in range(_ROUNDS):
         for column in np.flatnonzero(~is_batch):
-            candidates = [(*metric[:column], value, *metric[column + 1 :]) for value in _METRICS]
+            candidates = [
+                (*metric[:column], value, *metric[column + 1 :]) for value in _METRICS
+            ]
             metric = min(candidates, key=lambda tried: error(tried, neighbours))
         neighbours = min(_NEIGHBOURS, key=lambda tried: error(metric, tried))
     return np.array(metric), neighbours
 
 
-def _left_out_error(points: Points, judged: Indices, metric: Reals, neighbours: int) -> float:
+def _left_out_error(
+    points: Points, judged: Indices, metric: Reals, neighbours: int
+) -> float:
     """Mean |ln measured / predicted| of the judged points, each predicted without itself."""
     predicted, own_weight = regress(points, points.logs[judged], metric, neighbours)
     own_weight *= points.count[judged]  # At its own place a point's kernel weight is 1.
@@ -146,7 +177,9 @@ def _left_out_error(points: Points, judged: Indices, metric: Reals, neighbours: 
     return float(np.average(np.abs(left_out), weights=points.count[judged]))
 
 
-def regress(points: Points, at: Reals, metric: Reals, neighbours: int) -> tuple[Reals, Reals]:
+def regress(
+    points: Points, at: Reals, metric: Reals, neighbours: int
+) -> tuple[Reals, Reals]:
     """(Q,) local regression at `at` (Q, D), and (Q,) the weight that a sample right there would have in it."""
     weight = _weights(points, at, metric, neighbours)
     centre = points.logs.mean(axis=0)
@@ -162,10 +195,15 @@ def regress(points: Points, at: Reals, metric: Reals, neighbours: int) -> tuple[
 def _weights(points: Points, at: Reals, metric: Reals, neighbours: int) -> Reals:
     """(Q, K): w_i of the module's docstring."""
     known, asked = points.logs * metric, at * metric
-    squared = (asked**2).sum(axis=1)[:, None] + (known**2).sum(axis=1) - 2.0 * asked @ known.T
+    squared = (
+        (asked**2).sum(axis=1)[:, None] + (known**2).sum(axis=1) - 2.0 * asked @ known.T
+    )
     order = min(neighbours, squared.shape[1] - 1)
     by_distance = np.partition(squared, [0, order], axis=1)
-    nearest, bandwidth = by_distance[:, :1], np.maximum(by_distance[:, order : order + 1], _SMALLEST)
+    nearest, bandwidth = (
+        by_distance[:, :1],
+        np.maximum(by_distance[:, order : order + 1], _SMALLEST),
+    )
     weight: Reals = points.count * np.exp(-2.0 * (squared - nearest) / bandwidth)
     return weight
 

@@ -35,9 +35,18 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
-from solvers.predict.regression.two_segments import MIN_SHARES, TwoSegments, fit_two_segments
+from solvers.predict.regression.two_segments import (
+    MIN_SHARES,
+    TwoSegments,
+    fit_two_segments,
+)
 
-_NAMES = ("breakpoint_percent", "latency_ms_at_breakpoint", "slope_before", "slope_after")
+_NAMES = (
+    "breakpoint_percent",
+    "latency_ms_at_breakpoint",
+    "slope_before",
+    "slope_after",
+)
 """Fields of TwoSegments, and the coefficient arrays (B,) over the batches."""
 _FILLED_WEIGHT = 0.5
 """Of a filled-in latency; a measured one weighs 1."""
@@ -74,7 +83,9 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     logs = log_conditions(queries, highest_clock_mhz=float(arrays["highest_clock_mhz"]))
     inside, factor = clip_to_measured(logs, MeasuredRange(*arrays["measured_range"]))
     batch, share = np.exp(inside[:, [BATCH, SM_PERCENT]]).T
-    breakpoint_percent, level, before, after = (np.interp(batch, arrays["batch"], arrays[name]) for name in _NAMES)
+    breakpoint_percent, level, before, after = (
+        np.interp(batch, arrays["batch"], arrays[name]) for name in _NAMES
+    )
     beyond = share - breakpoint_percent
     on_lines = level + np.where(beyond <= 0.0, before, after) * beyond
     latency_ms: Reals = np.maximum(on_lines, arrays["least_latency_ms"]) * factor
@@ -89,21 +100,40 @@ def curve(coefficients: Coefficients, batch: float) -> TwoSegments:
 def _refuse_other_conditions(measured: MeasuredRange) -> None:
     for column, name in ((CLOCK_MHZ, "clocks"), (TIME_QUOTA_PERCENT, "time quotas")):
         if varies(measured)[column]:
-            raise TooFewSamples(f"piecewise-linear curves hold for one setting; the samples have several {name}")
+            raise TooFewSamples(
+                f"piecewise-linear curves hold for one setting; the samples have several {name}"
+            )
 
 
 def _fit_batches(samples: Samples, *, min_ms: float) -> Mapping[str, Reals]:
     """A curve at every measured batch, as the coefficient arrays."""
     batches = np.unique(samples.at.batch)
-    parts = {float(batch): samples.take(np.flatnonzero(samples.at.batch == batch)) for batch in batches}
-    sparse = {batch for batch, part in parts.items() if len(np.unique(part.at.sm_percent)) < MIN_SHARES}
+    parts = {
+        float(batch): samples.take(np.flatnonzero(samples.at.batch == batch))
+        for batch in batches
+    }
+    sparse = {
+        batch
+        for batch, part in parts.items()
+        if len(np.unique(part.at.sm_percent)) < MIN_SHARES
+    }
     if len(sparse) == len(parts):
-        raise TooFewSamples(f"no batch is measured at {MIN_SHARES} distinct SM shares, which two segments need")
+        raise TooFewSamples(
+            f"no batch is measured at {MIN_SHARES} distinct SM shares, which two segments need"
+        )
     over_batches = _latency_over_batches(samples)
-    full = _table({batch: _fit_batch(part, over_batches) for batch, part in parts.items() if batch not in sparse})
+    full = _table(
+        {
+            batch: _fit_batch(part, over_batches)
+            for batch, part in parts.items()
+            if batch not in sparse
+        }
+    )
     return _table(
         {
-            batch: _scale(_curve_at(full, batch), part, min_ms=min_ms) if batch in sparse else _curve_at(full, batch)
+            batch: _scale(_curve_at(full, batch), part, min_ms=min_ms)
+            if batch in sparse
+            else _curve_at(full, batch)
             for batch, part in parts.items()
         }
     )
@@ -117,7 +147,9 @@ def _latency_over_batches(samples: Samples) -> _LatencyOverBatches:
         rows = at.sm_percent == share
         batches, batch_of_row = np.unique(at.batch[rows], return_inverse=True)
         if len(batches) > 1:
-            mean = np.bincount(batch_of_row, weights=log_ms[rows]) / np.bincount(batch_of_row)
+            mean = np.bincount(batch_of_row, weights=log_ms[rows]) / np.bincount(
+                batch_of_row
+            )
             found[float(share)] = (np.log(batches), mean)
     return found
 
@@ -126,17 +158,25 @@ def _fit_batch(samples: Samples, over_batches: _LatencyOverBatches) -> TwoSegmen
     """The curve of one batch; `over_batches` fills in the shares that it misses."""
     log_batch = float(np.log(samples.at.batch[0]))
     missing = sorted(over_batches.keys() - set(samples.at.sm_percent.tolist()))
-    filled = np.exp([_along_nearest(log_batch, *over_batches[share]) for share in missing])
+    filled = np.exp(
+        [_along_nearest(log_batch, *over_batches[share]) for share in missing]
+    )
     latency_ms = np.append(samples.latency_ms, filled)
     weight = np.repeat([1.0, _FILLED_WEIGHT], [len(samples), len(filled)])
-    return fit_two_segments(np.append(samples.at.sm_percent, missing), latency_ms, weight=weight / latency_ms)
+    return fit_two_segments(
+        np.append(samples.at.sm_percent, missing),
+        latency_ms,
+        weight=weight / latency_ms,
+    )
 
 
 def _along_nearest(x: float, known_x: Reals, known_y: Reals) -> float:
     """ln latency at ln batch `x`, along the line of two known points next to it; (K >= 2,) each, ascending."""
     right = int(np.clip(np.searchsorted(known_x, x), 1, len(known_x) - 1))
     base = right if x > known_x[right] else right - 1
-    slope = (known_y[right] - known_y[right - 1]) / (known_x[right] - known_x[right - 1])
+    slope = (known_y[right] - known_y[right - 1]) / (
+        known_x[right] - known_x[right - 1]
+    )
     # k requests take no less than one and no more than k times as long; noise may say otherwise.
     return float(known_y[base] + np.clip(slope, 0.0, 1.0) * (x - known_x[base]))
 
@@ -155,9 +195,17 @@ def _scale(neighbours: TwoSegments, samples: Samples, *, min_ms: float) -> TwoSe
 
 def _table(curves: Mapping[float, TwoSegments]) -> Mapping[str, Reals]:
     """Curves by ascending batch as the coefficient arrays."""
-    columns = {name: np.array([getattr(curve, name) for curve in curves.values()]) for name in _NAMES}
+    columns = {
+        name: np.array([getattr(curve, name) for curve in curves.values()])
+        for name in _NAMES
+    }
     return {"batch": np.array(list(curves)), **columns}
 
 
 def _curve_at(table: Mapping[str, Reals], batch: float) -> TwoSegments:
-    return TwoSegments(**{name: float(np.interp(batch, table["batch"], table[name])) for name in _NAMES})
+    return TwoSegments(
+        **{
+            name: float(np.interp(batch, table["batch"], table[name]))
+            for name in _NAMES
+        }
+    )

@@ -53,7 +53,9 @@ def fit(samples: Samples) -> Coefficients:
     log_batch = np.log(timed.at.batch)
     known = {
         "mean_log_batch": np.array(log_batch.mean()),
-        "trusted_log_batch": np.array([log_batch.min() - _TRUSTED, log_batch.max() + _TRUSTED]),
+        "trusted_log_batch": np.array(
+            [log_batch.min() - _TRUSTED, log_batch.max() + _TRUSTED]
+        ),
         "least_limit_w": np.array(limits.min()),
         "highest_limit_w": np.array(limits.max()),
     }
@@ -64,10 +66,21 @@ def fit(samples: Samples) -> Coefficients:
         return (_log_latency(coefficients, timed.at) - log_latency) / LATENCY_SIGMA
 
     mean, sigma = np.array(
-        (*_LOG_TIME, *_LOG_DEMAND_OF_HIGHEST_LIMIT, *_BUSY_LOGIT, _IDLE_OF_LEAST_LIMIT_LOGIT, _LOG_CLOCK_EXPONENT)
+        (
+            *_LOG_TIME,
+            *_LOG_DEMAND_OF_HIGHEST_LIMIT,
+            *_BUSY_LOGIT,
+            _IDLE_OF_LEAST_LIMIT_LOGIT,
+            _LOG_CLOCK_EXPONENT,
+        )
     ).T
     mean[0] = log_latency.mean()
-    return Coefficients(arrays={"parameters": posterior_mode(residuals, Priors(mean=mean, sigma=sigma)), **known})
+    return Coefficients(
+        arrays={
+            "parameters": posterior_mode(residuals, Priors(mean=mean, sigma=sigma)),
+            **known,
+        }
+    )
 
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
@@ -86,9 +99,17 @@ def _log_latency(coefficients: Coefficients, queries: Queries) -> Reals:
     demand = arrays["highest_limit_w"] * np.exp(powers[:, :2] @ parameters[4:6])
     busy = _share(powers[:, :2] @ parameters[6:8])
     idle = arrays["least_limit_w"] * _share(parameters[8])
-    limit = np.where(np.isnan(queries.power_limit_w), arrays["highest_limit_w"], queries.power_limit_w)
-    allowed = np.maximum(limit - idle, _MIN_DYNAMIC_W) / np.maximum(demand - idle, _MIN_DYNAMIC_W)
-    log_slowdown = -np.log(soft_minimum(1.0, allowed, sharpness=SHARPNESS)) * np.exp(-parameters[9])
+    limit = np.where(
+        np.isnan(queries.power_limit_w),
+        arrays["highest_limit_w"],
+        queries.power_limit_w,
+    )
+    allowed = np.maximum(limit - idle, _MIN_DYNAMIC_W) / np.maximum(
+        demand - idle, _MIN_DYNAMIC_W
+    )
+    log_slowdown = -np.log(soft_minimum(1.0, allowed, sharpness=SHARPNESS)) * np.exp(
+        -parameters[9]
+    )
     slowdown = np.exp(np.minimum(log_slowdown, _MAX_LOG_SLOWDOWN))
     log_latency: Reals = log_time + np.log(1.0 - busy + busy * slowdown)
     return log_latency

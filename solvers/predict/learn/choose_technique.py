@@ -37,20 +37,32 @@ def choose(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> tuple[Fi
     """
     standing = _standing(candidates)
     return tuple(
-        _choose_one(sorted(candidates[group], key=lambda entry: standing.index(entry.fit.technique)))
+        _choose_one(
+            sorted(
+                candidates[group], key=lambda entry: standing.index(entry.fit.technique)
+            )
+        )
         for group in sorted(candidates)
     )
 
 
 def _standing(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> list[str]:
     """Techniques by their error over all samples, best first."""
-    names = list(dict.fromkeys(entry.fit.technique for entries in candidates.values() for entry in entries))
+    names = list(
+        dict.fromkeys(
+            entry.fit.technique for entries in candidates.values() for entry in entries
+        )
+    )
     total = dict.fromkeys(names, 0.0)
     for entries in candidates.values():
         of_group = {entry.fit.technique: entry for entry in entries}
         size = max(len(entry.errors) for entry in entries)
         for name in names:
-            error = of_group[name].fit.quality.cross_validated_error if name in of_group else FAILED
+            error = (
+                of_group[name].fit.quality.cross_validated_error
+                if name in of_group
+                else FAILED
+            )
             total[name] += size * min(error, FAILED)
     return sorted(names, key=total.__getitem__)
 
@@ -58,10 +70,16 @@ def _standing(candidates: Mapping[Group, Sequence[TechniqueCandidate]]) -> list[
 def _choose_one(entries: Sequence[TechniqueCandidate]) -> Fit:
     """The first of the entries, best standing first, that no other beats clearly."""
     best = min(entries, key=lambda entry: entry.fit.quality.cross_validated_error)
-    chosen = next(entry for entry in entries if entry is best or _is_as_good(entry.errors, best.errors))
+    chosen = next(
+        entry
+        for entry in entries
+        if entry is best or _is_as_good(entry.errors, best.errors)
+    )
     others = [entry.fit for entry in entries if entry is not chosen]
     ranked = sorted(others, key=lambda fit: fit.quality.cross_validated_error)
-    rejected = tuple((fit.technique, fit.quality.cross_validated_error) for fit in ranked)
+    rejected = tuple(
+        (fit.technique, fit.quality.cross_validated_error) for fit in ranked
+    )
     return replace(chosen.fit, rejected=rejected)
 
 
@@ -70,4 +88,7 @@ def _is_as_good(errors: Reals, best: Reals) -> bool:
     if len(errors) < 2 or not (np.isfinite(errors).all() and np.isfinite(best).all()):
         return False
     difference = errors - best
-    return bool(difference.mean() <= STANDARD_ERRORS * difference.std(ddof=1) / np.sqrt(len(difference)))
+    return bool(
+        difference.mean()
+        <= STANDARD_ERRORS * difference.std(ddof=1) / np.sqrt(len(difference))
+    )

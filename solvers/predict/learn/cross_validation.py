@@ -23,30 +23,43 @@ EMPIRICAL_FROM = 30
 """Held-out rows from which the quantiles of the ratios are read off; below, they follow Student's distribution."""
 
 
-def hold_out_family(family: Family, samples: Samples, *, seed: int, judged: Indices | None = None) -> Reals:
+def hold_out_family(
+    family: Family, samples: Samples, *, seed: int, judged: Indices | None = None
+) -> Reals:
     """(L, N) predictions of a family's learners, learned at once, each by a fit that did not see its row.
 
     NaN where the others were too few. A pooled technique learns all groups in every fold, another one each group by
     itself. Only the `judged` rows are held out (None = all); the others serve every fit.
     """
     is_pooled = family[-1].is_pooled
-    is_judged = np.isin(np.arange(len(samples)), judged) if judged is not None else np.ones(len(samples), dtype=bool)
-    parts = [np.arange(len(samples))] if is_pooled else list(samples.at.groups().values())
+    is_judged = (
+        np.isin(np.arange(len(samples)), judged)
+        if judged is not None
+        else np.ones(len(samples), dtype=bool)
+    )
+    parts = (
+        [np.arange(len(samples))] if is_pooled else list(samples.at.groups().values())
+    )
     predictions = np.full((len(family), len(samples)), np.nan)
     for rows in parts:
         part, judged_rows = samples.take(rows), np.flatnonzero(is_judged[rows])
         folds = np.full(len(rows), -1, dtype=np.intp)
-        folds[judged_rows] = make_folds(part.at.take(judged_rows), seed=seed, singly=not is_pooled)
+        folds[judged_rows] = make_folds(
+            part.at.take(judged_rows), seed=seed, singly=not is_pooled
+        )
         for fold in range(int(folds.max(initial=-1)) + 1):
             learned = learn_family(family, part.take(np.flatnonzero(folds != fold)))
             held = np.flatnonzero(folds == fold)
             predictions[:, rows[held]] = [
-                predict_groups(learner, own, part.at.take(held)) for learner, own in zip(family, learned, strict=True)
+                predict_groups(learner, own, part.at.take(held))
+                for learner, own in zip(family, learned, strict=True)
             ]
     return predictions
 
 
-def predict_groups(learner: TechniqueEntry, learned: Mapping[Group, Coefficients], queries: Queries) -> Reals:
+def predict_groups(
+    learner: TechniqueEntry, learned: Mapping[Group, Coefficients], queries: Queries
+) -> Reals:
     """(N,) predictions for queries of any groups; NaN where a group was not learned."""
     predictions = np.full(len(queries), np.nan)
     for group, rows in queries.groups().items():
@@ -66,13 +79,17 @@ def make_folds(queries: Queries, *, seed: int, singly: bool = False) -> Folds:
         condition = _conditions(queries.take(rows))
         distinct = int(condition.max()) + 1
         count = distinct if singly and distinct <= LEAVE_ONE_OUT_UP_TO else FOLDS
-        folds[rows] = (np.random.default_rng(seed).permutation(distinct) % count)[condition]
+        folds[rows] = (np.random.default_rng(seed).permutation(distinct) % count)[
+            condition
+        ]
     return folds
 
 
 def _conditions(queries: Queries) -> Indices:
     """(N,) number of each row's condition, counted in sorted order."""
-    _, neighbours = np.unique(np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True)
+    _, neighbours = np.unique(
+        np.array([repr(entry) for entry in queries.neighbours]), return_inverse=True
+    )
     numbers = (
         queries.batch,
         queries.sm_percent,
@@ -81,7 +98,9 @@ def _conditions(queries: Queries) -> Indices:
         queries.power_limit_w,
         neighbours.astype(np.float64),
     )
-    _, condition = np.unique(np.nan_to_num(np.column_stack(numbers), nan=-1.0), axis=0, return_inverse=True)
+    _, condition = np.unique(
+        np.nan_to_num(np.column_stack(numbers), nan=-1.0), axis=0, return_inverse=True
+    )
     numbered: Indices = condition.reshape(-1).astype(np.intp)
     return numbered
 
@@ -92,17 +111,27 @@ def judge(measured: Reals, fitted: Reals, held_out: Reals) -> Quality:
     is_validated = bool(len(errors)) and bool(np.isfinite(errors).all())
     log_ratios = np.log(measured / held_out)[np.isfinite(held_out)]
     return Quality(
-        training_error=float(np.mean(np.abs(fitted - measured) / measured)) if len(measured) else float("inf"),
+        training_error=float(np.mean(np.abs(fitted - measured) / measured))
+        if len(measured)
+        else float("inf"),
         cross_validated_error=float(np.mean(errors)) if is_validated else float("inf"),
-        cross_validated_error_p90=float(np.quantile(errors, 0.9)) if is_validated else float("inf"),
+        cross_validated_error_p90=float(np.quantile(errors, 0.9))
+        if is_validated
+        else float("inf"),
         sample_count=len(measured),
-        ratio_quantiles=tuple(np.exp(np.clip(log_ratio_quantiles(log_ratios), -MAX_LOG_RATIO, MAX_LOG_RATIO)).tolist()),
+        ratio_quantiles=tuple(
+            np.exp(
+                np.clip(log_ratio_quantiles(log_ratios), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+            ).tolist()
+        ),
     )
 
 
 def held_out_errors(measured: Reals, held_out: Reals) -> Reals:
     """(N,) relative errors; infinite where nothing was predicted."""
-    return np.where(np.isfinite(held_out), np.abs(held_out - measured) / measured, np.inf)
+    return np.where(
+        np.isfinite(held_out), np.abs(held_out - measured) / measured, np.inf
+    )
 
 
 def log_ratio_quantiles(log_ratios: Reals) -> Reals:

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.predict.data.fit import Coefficients, Fit, Quantity, TooFewSamples, interference_group
+from solvers.predict.data.fit import (
+    Coefficients,
+    Fit,
+    Quantity,
+    TooFewSamples,
+    interference_group,
+)
 from solvers.predict.data.interference_factor import neighbour_counts
 from solvers.predict.data.samples import Indices, LayerCounts, Reals, Samples
 from solvers.predict.data.techniques import INTERFERENCE, STRANGERS, find_interference
@@ -29,16 +35,24 @@ class Colocated:
 
     def take(self, rows: Indices) -> "Colocated":
         """The rows at these positions."""
-        return Colocated(samples=self.samples.take(rows), alone_ms=self.alone_ms[rows], layers=self.layers)
+        return Colocated(
+            samples=self.samples.take(rows),
+            alone_ms=self.alone_ms[rows],
+            layers=self.layers,
+        )
 
 
-def fit_interference(colocated: Colocated, *, seed: int, source: str) -> tuple[Fit, ...]:
+def fit_interference(
+    colocated: Colocated, *, seed: int, source: str
+) -> tuple[Fit, ...]:
     """The chosen fits for known and for unknown neighbours; none where no row has neighbours and a known alone latency.
 
     The error is that of the latency next to the neighbours, from the solo fit times the factor. Unknown neighbours
     are judged by leaving all samples next to one network out at a time.
     """
-    known = np.flatnonzero((neighbour_counts(colocated.samples.at) > 0) & np.isfinite(colocated.alone_ms))
+    known = np.flatnonzero(
+        (neighbour_counts(colocated.samples.at) > 0) & np.isfinite(colocated.alone_ms)
+    )
     if not len(known):
         return ()
     at_random = _splits_at_random(colocated.samples, known, seed=seed)
@@ -69,28 +83,44 @@ def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
     except TooFewSamples:
         return samples.take(np.zeros(0, dtype=np.intp))
     is_alone = neighbour_counts(samples.at) == 0
-    every_row = alone_samples(samples, pressure, coefficients, min_alone=len(samples) + 1)
+    every_row = alone_samples(
+        samples, pressure, coefficients, min_alone=len(samples) + 1
+    )
     return every_row.take(np.flatnonzero(is_alone | is_unknown))
 
 
 def _splits_at_random(samples: Samples, known: Indices, *, seed: int) -> list[Split]:
     folds = np.full(len(samples), -1, dtype=np.intp)
     folds[known] = make_folds(samples.at.take(known), seed=seed, singly=True)
-    return [(np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)) for fold in range(int(folds.max()) + 1)]
+    return [
+        (np.flatnonzero(folds == fold), np.flatnonzero(folds != fold))
+        for fold in range(int(folds.max()) + 1)
+    ]
 
 
 def _splits_by_neighbour(samples: Samples, known: Indices) -> list[Split]:
     """For each network, the rows next to it against all others."""
-    neighbour_sets = [{neighbour.network for neighbour in neighbours} for neighbours in samples.at.neighbours]
+    neighbour_sets = [
+        {neighbour.network for neighbour in neighbours}
+        for neighbours in samples.at.neighbours
+    ]
     splits = []
     for network in sorted(set().union(*neighbour_sets)):
-        beside = np.array([network in neighbours for neighbours in neighbour_sets], dtype=bool)
-        splits.append((np.intersect1d(np.flatnonzero(beside), known), np.flatnonzero(~beside)))
+        beside = np.array(
+            [network in neighbours for neighbours in neighbour_sets], dtype=bool
+        )
+        splits.append(
+            (np.intersect1d(np.flatnonzero(beside), known), np.flatnonzero(~beside))
+        )
     return splits
 
 
 def _candidates(
-    quantity: Quantity, names: tuple[str, ...], colocated: Colocated, known: Indices, splits: list[Split]
+    quantity: Quantity,
+    names: tuple[str, ...],
+    colocated: Colocated,
+    known: Indices,
+    splits: list[Split],
 ) -> Iterator[TechniqueCandidate]:
     measured = colocated.samples.latency_ms[known]
     for name in names:
@@ -104,9 +134,15 @@ def _candidates(
             group=interference_group(colocated.samples.at.gpu_type[0]),
             technique=name,
             coefficients=coefficients,
-            quality=judge(measured, _latency_ms(name, coefficients, colocated.take(known)), held_out[known]),
+            quality=judge(
+                measured,
+                _latency_ms(name, coefficients, colocated.take(known)),
+                held_out[known],
+            ),
         )
-        yield TechniqueCandidate(fit=fit, errors=held_out_errors(measured, held_out[known]))
+        yield TechniqueCandidate(
+            fit=fit, errors=held_out_errors(measured, held_out[known])
+        )
 
 
 def _hold_out(name: str, colocated: Colocated, splits: list[Split]) -> Reals:

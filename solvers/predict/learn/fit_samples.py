@@ -10,12 +10,28 @@ from solvers.predict.data.interference_factor import neighbour_counts
 from solvers.predict.data.sample_checks import check_samples
 from solvers.predict.data.sampled_range import sampled_range
 from solvers.predict.data.samples import Group, Indices, LayerCounts, Reals, Samples
-from solvers.predict.data.techniques import LEARNERS, Family, TechniqueEntry, families, find_learner, learn_family
+from solvers.predict.data.techniques import (
+    LEARNERS,
+    Family,
+    TechniqueEntry,
+    families,
+    find_learner,
+    learn_family,
+)
 from solvers.predict.estimate.predict import predict_quantity
 from solvers.predict.interference.layer_counts import NO_LAYERS
 from solvers.predict.learn.choose_technique import TechniqueCandidate, choose
-from solvers.predict.learn.cross_validation import held_out_errors, hold_out_family, judge, predict_groups
-from solvers.predict.learn.fit_interference import Colocated, fit_interference, lend_alone
+from solvers.predict.learn.cross_validation import (
+    held_out_errors,
+    hold_out_family,
+    judge,
+    predict_groups,
+)
+from solvers.predict.learn.fit_interference import (
+    Colocated,
+    fit_interference,
+    lend_alone,
+)
 from solvers.types.errors import InvalidInput
 
 AUTO = "auto"
@@ -38,7 +54,9 @@ def make_fits(
     """
     check_samples(samples)
     samples = samples.take(_order(samples))
-    maker = _Maker(learners=_latency_learners(technique), layers=layers, seed=seed, source=source)
+    maker = _Maker(
+        learners=_latency_learners(technique), layers=layers, seed=seed, source=source
+    )
     alone = samples.take(np.flatnonzero(neighbour_counts(samples.at) == 0))
     fits = [*maker.fit_latency(alone), *maker.fit_others(alone)]
     for rows in _colocated_types(samples):
@@ -49,8 +67,19 @@ def make_fits(
 def _order(samples: Samples) -> Indices:
     """The rows in an order of their own, so that sums come out the same to the last bit."""
     at = samples.at
-    conditions = (at.batch, at.sm_percent, at.clock_mhz, at.time_quota_percent, at.power_limit_w)
-    measured = (samples.latency_ms, samples.power_w, samples.memory_mib, samples.l2_util_percent)
+    conditions = (
+        at.batch,
+        at.sm_percent,
+        at.clock_mhz,
+        at.time_quota_percent,
+        at.power_limit_w,
+    )
+    measured = (
+        samples.latency_ms,
+        samples.power_w,
+        samples.memory_mib,
+        samples.l2_util_percent,
+    )
     rows = np.nan_to_num(np.column_stack((*conditions, *measured)), nan=-1.0).tolist()
     keys = list(zip(at.network, at.gpu_type, at.neighbours, rows, strict=True))
     return np.array(sorted(range(len(samples)), key=keys.__getitem__), dtype=np.intp)
@@ -67,12 +96,16 @@ class _Maker:
 
     def fit_latency(self, alone: Samples, *, known: Fits = NO_FITS) -> tuple[Fit, ...]:
         """Of groups that are not known yet; what is known of others serves techniques that learn all groups at once."""
-        return self._fit("latency_ms", self.learners, alone, alone.latency_ms, known=known)
+        return self._fit(
+            "latency_ms", self.learners, alone, alone.latency_ms, known=known
+        )
 
     def fit_others(self, alone: Samples) -> Iterator[Fit]:
         """Power and memory, where measured."""
         yield from self._fit("power_w", LEARNERS["power_w"], alone, alone.power_w)
-        yield from self._fit("memory_mib", LEARNERS["memory_mib"], alone, alone.memory_mib)
+        yield from self._fit(
+            "memory_mib", LEARNERS["memory_mib"], alone, alone.memory_mib
+        )
 
     def fit_interference(self, samples: Samples, known: Fits) -> Iterator[Fit]:
         """Interference on one GPU type, and the latency alone of networks that were only measured beside neighbours."""
@@ -94,16 +127,30 @@ class _Maker:
     ) -> tuple[Fit, ...]:
         """The chosen fit of one quantity for every group that some technique can learn and is not known, by group."""
         groups = samples.at.groups()
-        new = {group: rows for group, rows in groups.items() if known.find(quantity, group) is None}
+        new = {
+            group: rows
+            for group, rows in groups.items()
+            if known.find(quantity, group) is None
+        }
         own = np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *new.values()]))
         judged = own[np.isfinite(measured[own])]
         candidates: dict[Group, list[TechniqueCandidate]] = {}
         # One that was asked for by name is tried all the same.
-        tried = tuple(learner for learner in learners if len(groups) >= learner.min_groups) or learners
+        tried = (
+            tuple(learner for learner in learners if len(groups) >= learner.min_groups)
+            or learners
+        )
         for family in families(tried) if len(judged) else ():
             rows = np.arange(len(samples)) if family[-1].is_pooled else own
             part, judged_there = samples.take(rows), np.searchsorted(rows, judged)
-            for candidate in _candidates(quantity, family, part, measured[rows], judged=judged_there, seed=self.seed):
+            for candidate in _candidates(
+                quantity,
+                family,
+                part,
+                measured[rows],
+                judged=judged_there,
+                seed=self.seed,
+            ):
                 if candidate.fit.group in new:
                     candidates.setdefault(candidate.fit.group, []).append(candidate)
         return tuple(replace(fit, source=self.source) for fit in choose(candidates))
@@ -111,7 +158,10 @@ class _Maker:
 
 def _colocated_types(samples: Samples) -> Iterator[Indices]:
     """The rows of every GPU type on which something was measured beside neighbours."""
-    gpu_type, has_neighbours = np.array(samples.at.gpu_type), neighbour_counts(samples.at) > 0
+    gpu_type, has_neighbours = (
+        np.array(samples.at.gpu_type),
+        neighbour_counts(samples.at) > 0,
+    )
     for name in sorted(set(gpu_type[has_neighbours].tolist())):
         yield np.flatnonzero(gpu_type == name)
 
@@ -122,13 +172,24 @@ def _alone_ms(fits: Fits, samples: Samples) -> Reals:
 
 
 def _candidates(
-    quantity: Quantity, family: Family, samples: Samples, measured: Reals, *, judged: Indices, seed: int
+    quantity: Quantity,
+    family: Family,
+    samples: Samples,
+    measured: Reals,
+    *,
+    judged: Indices,
+    seed: int,
 ) -> Iterator[TechniqueCandidate]:
     """A family's fits of every group that it can learn, judged on those rows."""
     learned_at_once = learn_family(family, samples)
     held_out_at_once = hold_out_family(family, samples, seed=seed, judged=judged)
-    seen = {group: np.intersect1d(rows, judged) for group, rows in samples.at.groups().items()}
-    for learner, learned, held_out in zip(family, learned_at_once, held_out_at_once, strict=True):
+    seen = {
+        group: np.intersect1d(rows, judged)
+        for group, rows in samples.at.groups().items()
+    }
+    for learner, learned, held_out in zip(
+        family, learned_at_once, held_out_at_once, strict=True
+    ):
         fitted = predict_groups(learner, learned, samples.at)
         for group, rows in seen.items():
             if group not in learned:
@@ -141,7 +202,9 @@ def _candidates(
                 quality=judge(measured[rows], fitted[rows], held_out[rows]),
                 sampled=sampled_range(samples.at.take(rows)),
             )
-            yield TechniqueCandidate(fit=fit, errors=held_out_errors(measured[rows], held_out[rows]))
+            yield TechniqueCandidate(
+                fit=fit, errors=held_out_errors(measured[rows], held_out[rows])
+            )
 
 
 def _latency_learners(technique: str) -> tuple[TechniqueEntry, ...]:
@@ -151,4 +214,6 @@ def _latency_learners(technique: str) -> tuple[TechniqueEntry, ...]:
         return (find_learner("latency_ms", technique),)
     except KeyError:
         known = ", ".join((AUTO, *(learner.name for learner in LEARNERS["latency_ms"])))
-        raise InvalidInput("technique", f"no technique is called {technique!r}; there are {known}") from None
+        raise InvalidInput(
+            "technique", f"no technique is called {technique!r}; there are {known}"
+        ) from None

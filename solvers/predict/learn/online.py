@@ -114,11 +114,17 @@ class FitState:
 def new_health(latency_sigma: Reals, seen_until_s: float) -> FitState:
     """Nothing was seen yet. `latency_sigma`: (N,) of all rows of the network on the GPU type."""
     common = COMMON_SHARE * float(np.mean(_doubted(latency_sigma) ** 2))
-    return FitState(belief=FilterState(mean=(0.0,), covariance=((common,),)), seen_until_s=seen_until_s)
+    return FitState(
+        belief=FilterState(mean=(0.0,), covariance=((common,),)),
+        seen_until_s=seen_until_s,
+    )
 
 
 def learn(
-    health: FitState, readings: Sequence[ExecutionReading], sigma_of: Mapping[RowKey, float], until_s: float
+    health: FitState,
+    readings: Sequence[ExecutionReading],
+    sigma_of: Mapping[RowKey, float],
+    until_s: float,
 ) -> FitState:
     """The health after one more period that ended at `until_s`; unchanged where that period, or a later one, was seen.
 
@@ -140,19 +146,32 @@ def learn(
     )
 
 
-def row_beliefs(health: FitState, keys: Sequence[RowKey], latency_sigma: Reals) -> tuple[Reals, Reals, Reals]:
+def row_beliefs(
+    health: FitState, keys: Sequence[RowKey], latency_sigma: Reals
+) -> tuple[Reals, Reals, Reals]:
     """Mean, standard deviation now and at first of ln(true / stated): (N,) each, for rows with these stated sigmas."""
-    belief, place = health.belief, {row: index for index, row in enumerate(health.belief.rows, start=1)}
+    belief, place = (
+        health.belief,
+        {row: index for index, row in enumerate(health.belief.rows, start=1)},
+    )
     covariance = np.array(belief.covariance)
     served = np.array([place.get(key, 0) for key in keys], dtype=np.intp)
     is_served = served > 0
-    mean = np.array(belief.mean)[0] + np.where(is_served, np.array(belief.mean)[served], 0.0)
+    mean = np.array(belief.mean)[0] + np.where(
+        is_served, np.array(belief.mean)[served], 0.0
+    )
     first = _doubted(latency_sigma)
-    own = np.where(is_served, covariance[served, served] + 2.0 * covariance[0, served], (1 - COMMON_SHARE) * first**2)
+    own = np.where(
+        is_served,
+        covariance[served, served] + 2.0 * covariance[0, served],
+        (1 - COMMON_SHARE) * first**2,
+    )
     return mean, np.sqrt(np.maximum(covariance[0, 0] + own, 0.0)), first
 
 
-def log_factors(health: FitState, keys: Sequence[RowKey], latency_sigma: Reals, z: float) -> Reals:
+def log_factors(
+    health: FitState, keys: Sequence[RowKey], latency_sigma: Reals, z: float
+) -> Reals:
     """(N,) ln of what the stated times are multiplied by for planning, at the quantile of normal deviate z ≥ 0.
 
     Without evidence z · sigma: rows that are stated as exact stay as they are. Slower than stated is believed at once;
@@ -171,7 +190,9 @@ def log_factors(health: FitState, keys: Sequence[RowKey], latency_sigma: Reals, 
 class _Filter:
     """The state while one period is worked in."""
 
-    def __init__(self, health: FitState, sigma_of: Mapping[RowKey, float], prior: float) -> None:
+    def __init__(
+        self, health: FitState, sigma_of: Mapping[RowKey, float], prior: float
+    ) -> None:
         self.rows = list(health.belief.rows)
         self.mean = np.array(health.belief.mean)
         self.covariance = np.array(health.belief.covariance)
@@ -188,7 +209,9 @@ class _Filter:
             self.covariance[index, index] = max(variance, min(variance + step, limit))
         self.covariance[0, 0] = max(self.covariance[0, 0], self._least_common)
 
-    def update(self, row: RowKey, log_ratio: float, variance: float) -> tuple[float, float]:
+    def update(
+        self, row: RowKey, log_ratio: float, variance: float
+    ) -> tuple[float, float]:
         """Take in one row's reading; returns the surprise, unclipped, and what would have been its band."""
         index = self._place(row)
         h = np.zeros(len(self.mean))
@@ -204,7 +227,11 @@ class _Filter:
     def belief(self) -> FilterState:
         """The state as data."""
         covariance = (self.covariance + self.covariance.T) / 2.0
-        return FilterState(rows=tuple(self.rows), mean=tuple(self.mean.tolist()), covariance=_rows_of(covariance))
+        return FilterState(
+            rows=tuple(self.rows),
+            mean=tuple(self.mean.tolist()),
+            covariance=_rows_of(covariance),
+        )
 
     def _place(self, row: RowKey) -> int:
         """Index of a row in the state; the least known one makes room for a row too many."""
@@ -214,7 +241,9 @@ class _Filter:
             min_known = 1 + int(np.argmax(np.diag(self.covariance)[1:]))
             del self.rows[min_known - 1]
             self.mean = np.delete(self.mean, min_known)
-            self.covariance = np.delete(np.delete(self.covariance, min_known, 0), min_known, 1)
+            self.covariance = np.delete(
+                np.delete(self.covariance, min_known, 0), min_known, 1
+            )
         self.rows.append(row)
         self.mean = np.append(self.mean, 0.0)
         self.covariance = np.pad(self.covariance, (0, 1))
@@ -225,14 +254,18 @@ class _Filter:
         return (1.0 - COMMON_SHARE) * max(self._sigma_of.get(row, 0.0), MIN_SIGMA) ** 2
 
 
-def _judge(health: FitState, surprises: Sequence[float], bands: Sequence[float], until_s: float) -> FitState:
+def _judge(
+    health: FitState, surprises: Sequence[float], bands: Sequence[float], until_s: float
+) -> FitState:
     """The health with error, streak and alarm after a period with these surprises, by row.
 
     The band is that of the belief before anything was out of it: afterwards the belief allows more.
     """
     error = float(np.mean(np.abs(surprises)))
     band = health.band if health.is_shaken else float(np.mean(bands))
-    streak = (max(health.streak, 0) + 1) if error > band else (min(health.streak, 0) - 1)
+    streak = (
+        (max(health.streak, 0) + 1) if error > band else (min(health.streak, 0) - 1)
+    )
     alarm_since_s = health.alarm_since_s
     if alarm_since_s is None and streak >= ALARM_PERIODS:
         alarm_since_s = until_s
@@ -252,7 +285,10 @@ def _judge(health: FitState, surprises: Sequence[float], bands: Sequence[float],
 
 def _combine(readings: Sequence[ExecutionReading]) -> dict[RowKey, tuple[float, float]]:
     """(log ratio, variance) by row: the mean of its replicas' readings, clipped around their median."""
-    by_replica = {each.replica: each for each in sorted(readings, key=lambda each: (each.replica, each.log_ratio))}
+    by_replica = {
+        each.replica: each
+        for each in sorted(readings, key=lambda each: (each.replica, each.log_ratio))
+    }
     by_row: dict[RowKey, list[ExecutionReading]] = defaultdict(list)
     for each in by_replica.values():
         if abs(each.log_ratio) <= MAX_LOG_RATIO:
@@ -261,7 +297,9 @@ def _combine(readings: Sequence[ExecutionReading]) -> dict[RowKey, tuple[float, 
 
 
 def _robust_mean(entries: Sequence[ExecutionReading]) -> tuple[float, float]:
-    weighed = sorted((each.log_ratio, 1.0 / each.variance, each.variance) for each in entries)
+    weighed = sorted(
+        (each.log_ratio, 1.0 / each.variance, each.variance) for each in entries
+    )
     total = sum(weight for _, weight, _ in weighed)
     middle = _weighted_median([(value, weight) for value, weight, _ in weighed], total)
     clipped = 0.0

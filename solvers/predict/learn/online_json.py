@@ -3,7 +3,13 @@
 from solvers.predict.learn.online import FilterState, FitState, RowKey
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Json
-from solvers.types.strict_json import MAX_NUMBER, Fields, read_items, read_number, read_whole
+from solvers.types.strict_json import (
+    MAX_NUMBER,
+    Fields,
+    read_items,
+    read_number,
+    read_whole,
+)
 
 
 def health_to_document(health: FitState) -> dict[str, Json]:
@@ -37,20 +43,29 @@ def health_from_document(document: object) -> FitState:
         shortfall=fields.number("shortfall"),
         band=fields.number("band", above=0.0),
         streak=int(fields.number("streak", at_least=-MAX_NUMBER)),
-        alarm_since_s=fields.number("alarm_since_s") if fields.has("alarm_since_s") else None,
+        alarm_since_s=fields.number("alarm_since_s")
+        if fields.has("alarm_since_s")
+        else None,
         readings=fields.whole("readings"),
     )
     fields.done()
     size = len(health.belief.rows) + 1
-    if [len(health.belief.mean), *map(len, health.belief.covariance)] != [size] * (size + 1):
-        raise InvalidInput("health", f"mean and covariance must be of size {size}: one more than there are rows")
+    if [len(health.belief.mean), *map(len, health.belief.covariance)] != [size] * (
+        size + 1
+    ):
+        raise InvalidInput(
+            "health",
+            f"mean and covariance must be of size {size}: one more than there are rows",
+        )
     return health
 
 
 def _row(value: object, path: str) -> RowKey:
     items = [item for item, _ in read_items(value, path)]
     if len(items) != len(RowKey._fields):
-        raise InvalidInput(path, f"must be {', '.join(RowKey._fields)}, not {len(items)} items")
+        raise InvalidInput(
+            path, f"must be {', '.join(RowKey._fields)}, not {len(items)} items"
+        )
     sm_percent, batch, clock_mhz = items
     return RowKey(
         sm_percent=read_number(sm_percent, path, above=0.0),

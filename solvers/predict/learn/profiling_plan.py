@@ -9,7 +9,13 @@ processes", JMLR 9, 2008, for why greedy is good enough).
 import numpy as np
 
 from solvers.predict.data.samples import Queries, Reals
-from solvers.predict.latency.conditions import BATCH, CLOCK_MHZ, SM_PERCENT, highest_clock_mhz, log_conditions
+from solvers.predict.latency.conditions import (
+    BATCH,
+    CLOCK_MHZ,
+    SM_PERCENT,
+    highest_clock_mhz,
+    log_conditions,
+)
 from solvers.types.errors import InvalidInput
 
 MAX_POINTS = 16
@@ -28,7 +34,9 @@ _LENGTHS = (1.4, 0.7, 0.3)
 the share (where the knee lies), and about a third of the clock's range."""
 
 
-def make_profiling_plan(grid: Queries, *, done: Queries, count: int = MAX_POINTS) -> Queries:
+def make_profiling_plan(
+    grid: Queries, *, done: Queries, count: int = MAX_POINTS
+) -> Queries:
     """At most `count` rows of the grid, the most informative first, given the conditions that were measured already.
 
     Grid and `done` are of one network on one GPU type, alone. A row of the grid is proposed at most once; fewer rows
@@ -38,7 +46,9 @@ def make_profiling_plan(grid: Queries, *, done: Queries, count: int = MAX_POINTS
     if not 0 <= count <= MAX_POINTS:
         raise InvalidInput("count", f"must be 0 to {MAX_POINTS}, not {count}")
     if len(grid) > MAX_GRID:
-        raise InvalidInput("grid", f"has {len(grid)} conditions; thin it to at most {MAX_GRID}")
+        raise InvalidInput(
+            "grid", f"has {len(grid)} conditions; thin it to at most {MAX_GRID}"
+        )
     # Sorted, so that ties (the grid is often symmetric) do not depend on the caller's order.
     highest = max(highest_clock_mhz(grid), highest_clock_mhz(done))
     grid = grid.take(np.lexsort(_features(grid, highest).T))
@@ -67,7 +77,9 @@ def _prior(one: Reals, other: Reals) -> Reals:
     """(N, M) covariance of ln latency: a trend in the logarithms plus a smooth deviation from it."""
     distance = ((one[:, None, :] - other[None, :, :]) ** 2).sum(axis=2)
     trend = 1.0 + (one * np.array(_LENGTHS)) @ (other * np.array(_LENGTHS)).T
-    covariance: Reals = _TREND_DEVIATION**2 * trend + _DEVIATION**2 * np.exp(-distance / 2.0)
+    covariance: Reals = _TREND_DEVIATION**2 * trend + _DEVIATION**2 * np.exp(
+        -distance / 2.0
+    )
     return covariance
 
 

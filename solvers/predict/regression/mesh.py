@@ -11,7 +11,10 @@ import numpy as np
 from solvers.predict.data.samples import Indices, Reals
 
 _SAME = 1e-9  # Logarithms nearer than this are one node.
-_NARROWING, _NARROWINGS = 0.85, 30  # Widths that are tried: down to a hundredth of the widest gap.
+_NARROWING, _NARROWINGS = (
+    0.85,
+    30,
+)  # Widths that are tried: down to a hundredth of the widest gap.
 
 
 class Corners(NamedTuple):
@@ -53,13 +56,17 @@ def refine(axes: tuple[Reals, ...], *, scales: Reals, most: int) -> tuple[Reals,
         parts = [np.maximum(np.ceil(gap / width), 1.0) for gap in gaps]
         if np.prod([1.0 + part.sum() for part in parts]) > most:
             break
-        refined = tuple(_divide(axis, part) for axis, part in zip(axes, parts, strict=True))
+        refined = tuple(
+            _divide(axis, part) for axis, part in zip(axes, parts, strict=True)
+        )
     return refined
 
 
 def mesh_points(axes: tuple[Reals, ...]) -> Reals:
     """(M, d) every node of the table, in the order of its flattened values."""
-    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    return np.stack(
+        [axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1
+    )
 
 
 def find_corners(axes: tuple[Reals, ...], points: Reals) -> Corners:
@@ -87,13 +94,17 @@ def _divide(nodes: Reals, parts: Reals) -> Reals:
 def _corners(axes: tuple[Reals, ...], points: Reals) -> list[tuple[Indices, Reals]]:
     """(N,) positions in the flattened table and weights of every corner in turn; the last axis changes fastest."""
     count = len(points)
-    corners: list[tuple[Indices, Reals]] = [(np.zeros(count, dtype=np.intp), np.ones(count))]
+    corners: list[tuple[Indices, Reals]] = [
+        (np.zeros(count, dtype=np.intp), np.ones(count))
+    ]
     for nodes, values in zip(axes, points.T, strict=True):
         lower, fraction = _bracket(nodes, values)
         upper, rest = np.minimum(lower + 1, len(nodes) - 1), 1.0 - fraction
         ends = ((lower, rest), (upper, fraction))
         corners = [
-            (positions * len(nodes) + end, weights * share) for positions, weights in corners for end, share in ends
+            (positions * len(nodes) + end, weights * share)
+            for positions, weights in corners
+            for end, share in ends
         ]
     return corners
 

@@ -42,16 +42,21 @@ def posterior_mode(
     """
 
     def deviations(parameters: Reals) -> Reals:
-        return np.concatenate((_tamed(residuals(parameters)), (parameters - priors.mean) / priors.sigma))
+        return np.concatenate(
+            (_tamed(residuals(parameters)), (parameters - priors.mean) / priors.sigma)
+        )
 
     def deviation_slopes(parameters: Reals) -> Reals:
         assert slopes is not None
         tamed = _tamed_slopes(residuals(parameters))[:, np.newaxis] * slopes(parameters)
         return np.vstack((tamed, np.diag(1.0 / priors.sigma)))
 
-    jacobian: Callable[[Reals], Reals] | Literal["2-point"] = "2-point" if slopes is None else deviation_slopes
+    jacobian: Callable[[Reals], Reals] | Literal["2-point"] = (
+        "2-point" if slopes is None else deviation_slopes
+    )
     searches = [
-        optimize.least_squares(deviations, start, jac=jacobian, max_nfev=MAX_STEPS) for start in (priors.mean, *starts)
+        optimize.least_squares(deviations, start, jac=jacobian, max_nfev=MAX_STEPS)
+        for start in (priors.mean, *starts)
     ]
     best: Reals = min(searches, key=lambda search: float(search.cost)).x
     return best
@@ -59,7 +64,9 @@ def posterior_mode(
 
 def _tamed(residuals: Reals) -> Reals:
     """Residuals whose squares are the pseudo-Huber loss; nearly unchanged while small."""
-    squares = 2.0 * OUTLIER_FROM**2 * (np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2) - 1.0)
+    squares = (
+        2.0 * OUTLIER_FROM**2 * (np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2) - 1.0)
+    )
     tamed: Reals = np.copysign(np.sqrt(squares), residuals)
     return tamed
 

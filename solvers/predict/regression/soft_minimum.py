@@ -6,7 +6,9 @@ import numpy.typing as npt
 from solvers.predict.data.samples import Reals
 
 
-def soft_minimum(left: npt.ArrayLike, right: npt.ArrayLike, *, sharpness: float) -> Reals:
+def soft_minimum(
+    left: npt.ArrayLike, right: npt.ArrayLike, *, sharpness: float
+) -> Reals:
     """(left^−n + right^−n)^(−1/n) with n = sharpness > 0, by element; both > 0, infinite = no ceiling.
 
     Never above the lower of the two, never falling in either, and 2^(−1/n) of them where they are equal.

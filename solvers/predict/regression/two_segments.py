@@ -24,8 +24,12 @@ Reals = npt.NDArray[np.float64]
 
 MIN_SHARES = 3
 """Distinct shares that determine the two lines: with three, the breakpoint is the one in the middle."""
-_BREAKPOINTS = 49  # Of the first, even grid: every second percent when shares run from 5 to 100.
-_BREAKPOINT_TOLERANCE = 1e-3  # In SM percent; the finest MPS step is a hundred times that.
+_BREAKPOINTS = (
+    49  # Of the first, even grid: every second percent when shares run from 5 to 100.
+)
+_BREAKPOINT_TOLERANCE = (
+    1e-3  # In SM percent; the finest MPS step is a hundred times that.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,31 +44,44 @@ class TwoSegments:
     def latency_ms(self, sm_percent: npt.ArrayLike) -> Reals:
         """The curve at these shares, of their shape; outside the samples' shares the lines go on."""
         beyond = np.asarray(sm_percent, dtype=np.float64) - self.breakpoint_percent
-        return self.latency_ms_at_breakpoint + np.where(beyond <= 0.0, self.slope_before, self.slope_after) * beyond
+        return (
+            self.latency_ms_at_breakpoint
+            + np.where(beyond <= 0.0, self.slope_before, self.slope_after) * beyond
+        )
 
 
-def fit_two_segments(sm_percent: Reals, latency_ms: Reals, *, weight: Reals) -> TwoSegments:
+def fit_two_segments(
+    sm_percent: Reals, latency_ms: Reals, *, weight: Reals
+) -> TwoSegments:
     """The curve with the least Σ (weight · error)²; all three arrays are (N,), in any order.
 
     Raises TooFewSamples when fewer than three distinct shares are measured.
     """
     shares = np.unique(sm_percent)
     if len(shares) < MIN_SHARES:
-        raise TooFewSamples(f"two segments need {MIN_SHARES} distinct SM shares, not {len(shares)}")
+        raise TooFewSamples(
+            f"two segments need {MIN_SHARES} distinct SM shares, not {len(shares)}"
+        )
 
     # Per share (N, 3) the functions that the module's docstring names; only the last depends on the breakpoint.
     basis = np.stack([weight, weight * (shares[-1] - sm_percent), weight], axis=1)
     weighted_ms = latency_ms * weight
 
     def solve(breakpoint_percent: float) -> tuple[Reals, float]:
-        np.multiply(weight, np.maximum(breakpoint_percent - sm_percent, 0.0), out=basis[:, 2])
+        np.multiply(
+            weight, np.maximum(breakpoint_percent - sm_percent, 0.0), out=basis[:, 2]
+        )
         return nnls(basis, weighted_ms)
 
-    breakpoint_percent = _minimum(lambda share: solve(share)[1], low=float(shares[1]), high=float(shares[-2]))
+    breakpoint_percent = _minimum(
+        lambda share: solve(share)[1], low=float(shares[1]), high=float(shares[-2])
+    )
     level, fall, extra_fall = solve(breakpoint_percent)[0]
     return TwoSegments(
         breakpoint_percent=breakpoint_percent,
-        latency_ms_at_breakpoint=float(level + fall * (shares[-1] - breakpoint_percent)),
+        latency_ms_at_breakpoint=float(
+            level + fall * (shares[-1] - breakpoint_percent)
+        ),
         slope_before=float(-fall - extra_fall),
         slope_after=float(-fall),
     )
@@ -78,5 +95,12 @@ def _minimum(misfit: Callable[[float], float], *, low: float, high: float) -> fl
     best = float(grid[int(np.argmin([misfit(float(share)) for share in grid]))])
     step = (high - low) / (_BREAKPOINTS - 1)
     around = (max(low, best - step), min(high, best + step))
-    found = float(minimize_scalar(misfit, bounds=around, method="bounded", options={"xatol": _BREAKPOINT_TOLERANCE}).x)
+    found = float(
+        minimize_scalar(
+            misfit,
+            bounds=around,
+            method="bounded",
+            options={"xatol": _BREAKPOINT_TOLERANCE},
+        ).x
+    )
     return found if misfit(found) < misfit(best) else best

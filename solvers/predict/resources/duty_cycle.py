@@ -39,7 +39,9 @@ _MIN_SPREAD = 0.5
 
 def fit(samples: Samples) -> Coefficients:
     """Coefficients from the samples of one group that have watts and a power limit, at two limits or more."""
-    known = np.flatnonzero(np.isfinite(samples.power_w) & np.isfinite(samples.at.power_limit_w))
+    known = np.flatnonzero(
+        np.isfinite(samples.power_w) & np.isfinite(samples.at.power_limit_w)
+    )
     measured = samples.take(known)
     limits = len(set(measured.at.power_limit_w.tolist()))
     if len(known) < MIN_SAMPLES or limits < 2:
@@ -52,26 +54,46 @@ def fit(samples: Samples) -> Coefficients:
     highest = measured.at.power_limit_w.max()
 
     def residuals(parameters: Reals) -> Reals:
-        return np.log(_watts(parameters, scaling, highest, measured.at) / measured.power_w) / POWER_SIGMA
+        return (
+            np.log(_watts(parameters, scaling, highest, measured.at) / measured.power_w)
+            / POWER_SIGMA
+        )
 
     parameters = posterior_mode(residuals, _priors(measured.power_w))
-    return Coefficients(arrays={"parameters": parameters, "log_batch_scaling": scaling, "highest_limit_w": highest})
+    return Coefficients(
+        arrays={
+            "parameters": parameters,
+            "log_batch_scaling": scaling,
+            "highest_limit_w": highest,
+        }
+    )
 
 
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) average watts of the GPU, idle watts included."""
     arrays = coefficients.arrays
-    return _watts(arrays["parameters"], arrays["log_batch_scaling"], arrays["highest_limit_w"], queries)
+    return _watts(
+        arrays["parameters"],
+        arrays["log_batch_scaling"],
+        arrays["highest_limit_w"],
+        queries,
+    )
 
 
-def _watts(parameters: Reals, scaling: Reals, highest_limit_w: Reals, queries: Queries) -> Reals:
+def _watts(
+    parameters: Reals, scaling: Reals, highest_limit_w: Reals, queries: Queries
+) -> Reals:
     """(N,) watts; parameters (9,) = 3 of ln D, 3 of logit u, ln a, ln n, ln idle."""
     keeping, sharpness, idle = np.exp(parameters[6:])
     scaled = (np.log(queries.batch) - scaling[0]) / scaling[1]
     powers = np.column_stack((np.ones(len(queries)), scaled, scaled**2))
     busy = 1.0 / (1.0 + np.exp(-(powers @ parameters[3:6])))
-    limit = np.where(np.isnan(queries.power_limit_w), highest_limit_w, queries.power_limit_w)
-    busy_watts = soft_minimum(np.exp(powers @ parameters[:3]), keeping * limit, sharpness=float(sharpness))
+    limit = np.where(
+        np.isnan(queries.power_limit_w), highest_limit_w, queries.power_limit_w
+    )
+    busy_watts = soft_minimum(
+        np.exp(powers @ parameters[:3]), keeping * limit, sharpness=float(sharpness)
+    )
     watts: Reals = idle + busy * np.maximum(0.0, busy_watts - idle)
     return watts
 
@@ -80,7 +102,17 @@ def _priors(power_w: Reals) -> Priors:
     means = (
         *(np.log(power_w.max()), 0.0, 0.0),
         *(_BUSY_LOGIT, 0.0, 0.0),
-        *(np.log(_KEEPING[0]), np.log(_SHARPNESS[0]), np.log(_IDLE_OF_LEAST[0] * power_w.min())),
+        *(
+            np.log(_KEEPING[0]),
+            np.log(_SHARPNESS[0]),
+            np.log(_IDLE_OF_LEAST[0] * power_w.min()),
+        ),
     )
-    sigmas = (*_SIGMA_DEMAND, *_SIGMA_BUSY_LOGIT, _KEEPING[1], _SHARPNESS[1], _IDLE_OF_LEAST[1])
+    sigmas = (
+        *_SIGMA_DEMAND,
+        *_SIGMA_BUSY_LOGIT,
+        _KEEPING[1],
+        _SHARPNESS[1],
+        _IDLE_OF_LEAST[1],
+    )
     return Priors(mean=np.array(means), sigma=np.array(sigmas))

@@ -42,7 +42,9 @@ def fit(samples: Samples) -> Coefficients:
         "per_request_mib": np.array(per_request),
         "batch": batches,
         "highest_mib": highest,
-        "relative_margin": np.array(_relative_margin(memory, fixed + per_request * batch)),
+        "relative_margin": np.array(
+            _relative_margin(memory, fixed + per_request * batch)
+        ),
     }
     return Coefficients(arrays=arrays)
 
@@ -60,7 +62,9 @@ def predict_upper(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) MiB that a replica exceeds in about one case of twenty; at a measured batch, the most that it took."""
     expected = predict(coefficients, queries)
     is_measured = np.isin(queries.batch, coefficients.arrays["batch"])
-    return np.where(is_measured, expected, expected * (1.0 + coefficients.arrays["relative_margin"]))
+    return np.where(
+        is_measured, expected, expected * (1.0 + coefficients.arrays["relative_margin"])
+    )
 
 
 def _line(batch: Reals, memory: Reals) -> tuple[float, float]:
@@ -68,7 +72,12 @@ def _line(batch: Reals, memory: Reals) -> tuple[float, float]:
     first, second = np.triu_indices(len(batch), k=1)
     apart = batch[first] != batch[second]
     first, second = first[apart], second[apart]
-    slope = max(0.0, float(np.median((memory[second] - memory[first]) / (batch[second] - batch[first]))))
+    slope = max(
+        0.0,
+        float(
+            np.median((memory[second] - memory[first]) / (batch[second] - batch[first]))
+        ),
+    )
     fixed = float(np.median(memory - slope * batch))
     if fixed < 0.0:
         return 0.0, float(np.median(memory / batch))

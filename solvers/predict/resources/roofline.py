@@ -71,7 +71,14 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
     Rows with neighbours are not looked at. Raises TooFewSamples where no GPU type has enough watts.
     """
     alone = samples.take(
-        np.array([row for row, neighbours in enumerate(samples.at.neighbours) if not neighbours], np.intp)
+        np.array(
+            [
+                row
+                for row, neighbours in enumerate(samples.at.neighbours)
+                if not neighbours
+            ],
+            np.intp,
+        )
     )
     learned: dict[Group, Coefficients] = {}
     for gpu_type in sorted(set(alone.at.gpu_type)):
@@ -89,20 +96,28 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
 def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     """(N,) watts of the GPU, base included; never above the row's power limit."""
     arrays = coefficients.arrays
-    board = _Board(log=arrays["board_log"], reference_mhz=float(arrays["reference_mhz"]))
+    board = _Board(
+        log=arrays["board_log"], reference_mhz=float(arrays["reference_mhz"])
+    )
     return _watts(board, arrays["network_log"][np.newaxis, :], queries)
 
 
 def _fit_gpu_type(samples: Samples) -> dict[Group, Coefficients]:
     measured = samples.take(_with_watts(samples))
     clocks = samples.at.clock_mhz[np.isfinite(samples.at.clock_mhz)]
-    board, networks = _fit_board(measured, reference_mhz=float(clocks.max()) if len(clocks) else np.nan)
+    board, networks = _fit_board(
+        measured, reference_mhz=float(clocks.max()) if len(clocks) else np.nan
+    )
     learned = {}
     for group, rows in samples.at.groups().items():
         own = samples.take(rows)
         if len(_with_watts(own)) or _share_pairs(own):
             network = _fit_network(own, board, typical=networks.mean(axis=0))
-            arrays = {"board_log": board.log, "network_log": network, "reference_mhz": np.array(board.reference_mhz)}
+            arrays = {
+                "board_log": board.log,
+                "network_log": network,
+                "reference_mhz": np.array(board.reference_mhz),
+            }
             learned[group] = Coefficients(arrays=arrays)
     return learned
 
@@ -117,11 +132,18 @@ def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Real
     scales = (least, greatest, greatest, 1.0, 1.0, 1.0, *(greatest, 1.0) * len(groups))
     of_board = (_BASE_OF_LEAST, _FULL_SHARE_OF_GREATEST, _LIMIT_OF_GREATEST)
     of_shape = (_KNEE_SHARPNESS, _LIMIT_SHARPNESS, _CLOCK_EXPONENT)
-    priors = _log_priors((*of_board, *of_shape, *(_PARALLEL_OF_GREATEST, _BATCH_EXPONENT) * len(groups)), scales)
+    priors = _log_priors(
+        (*of_board, *of_shape, *(_PARALLEL_OF_GREATEST, _BATCH_EXPONENT) * len(groups)),
+        scales,
+    )
 
     def residuals(parameters: Reals) -> Reals:
         board = _Board(log=parameters[:_BOARD], reference_mhz=reference_mhz)
-        watts = _watts(board, parameters[_BOARD:].reshape(-1, _NETWORK)[network_of_row], measured.at)
+        watts = _watts(
+            board,
+            parameters[_BOARD:].reshape(-1, _NETWORK)[network_of_row],
+            measured.at,
+        )
         return np.log(watts / measured.power_w) / POWER_SIGMA
 
     def slopes(parameters: Reals) -> Reals:
@@ -134,10 +156,14 @@ def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Real
     if np.isfinite(limits).all():
         # The board was always limited, so its own limit was not seen: the highest one that was set stands for it.
         best[2] = np.log(limits.max())
-    return _Board(log=best[:_BOARD], reference_mhz=reference_mhz), best[_BOARD:].reshape(-1, _NETWORK)
+    return _Board(log=best[:_BOARD], reference_mhz=reference_mhz), best[
+        _BOARD:
+    ].reshape(-1, _NETWORK)
 
 
-def _board_slopes(residuals: Callable[[Reals], Reals], parameters: Reals, network_of_row: Indices) -> Reals:
+def _board_slopes(
+    residuals: Callable[[Reals], Reals], parameters: Reals, network_of_row: Indices
+) -> Reals:
     """(N, P) derivatives of the residuals, by differences.
 
     A row depends on its own network only, so that one step moves all networks: 9 evaluations however many there are.
@@ -160,14 +186,28 @@ def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:
     """(2,) ln S and ln β of one network, from its watts and from how its latency falls with the SM share."""
     measured = samples.take(_with_watts(samples))
     pairs = _share_pairs(samples)
-    rows = samples.take(np.concatenate(pairs)) if pairs else samples.take(np.empty(0, np.intp))
+    rows = (
+        samples.take(np.concatenate(pairs))
+        if pairs
+        else samples.take(np.empty(0, np.intp))
+    )
     batch_of_row = np.repeat(np.arange(len(pairs)), [len(pair) for pair in pairs])
 
     def residuals(parameters: Reals) -> Reals:
-        watts = np.log(_watts(board, parameters[np.newaxis, :], measured.at) / measured.power_w)
-        energies = np.log(rows.latency_ms * _dynamic_watts(board, parameters[np.newaxis, :], rows.at))
-        means = np.bincount(batch_of_row, weights=energies) / np.bincount(batch_of_row) if pairs else np.empty(0)
-        return np.concatenate((watts / POWER_SIGMA, (energies - means[batch_of_row]) / ENERGY_SIGMA))
+        watts = np.log(
+            _watts(board, parameters[np.newaxis, :], measured.at) / measured.power_w
+        )
+        energies = np.log(
+            rows.latency_ms * _dynamic_watts(board, parameters[np.newaxis, :], rows.at)
+        )
+        means = (
+            np.bincount(batch_of_row, weights=energies) / np.bincount(batch_of_row)
+            if pairs
+            else np.empty(0)
+        )
+        return np.concatenate(
+            (watts / POWER_SIGMA, (energies - means[batch_of_row]) / ENERGY_SIGMA)
+        )
 
     sigma = np.array([_PARALLEL_OF_GREATEST[1], _BATCH_EXPONENT[1]])
     return posterior_mode(residuals, Priors(mean=typical, sigma=sigma))
@@ -177,7 +217,11 @@ def _watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     """(N,) watts; `networks` (N or 1, 2) hold ln S and ln β of each row's network."""
     base, _, own_limit, _, sharpness, _ = np.exp(board.log)
     limit = np.where(np.isnan(queries.power_limit_w), own_limit, queries.power_limit_w)
-    return soft_minimum(base + _dynamic_watts(board, networks, queries), limit, sharpness=float(sharpness))
+    return soft_minimum(
+        base + _dynamic_watts(board, networks, queries),
+        limit,
+        sharpness=float(sharpness),
+    )
 
 
 def _dynamic_watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
@@ -185,13 +229,17 @@ def _dynamic_watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     _, full_share, _, sharpness, _, clock_exponent = np.exp(board.log)
     log_parallel = networks[:, 0] + np.exp(networks[:, 1]) * np.log(queries.batch)
     parallel = np.exp(np.minimum(log_parallel, _MAX_LOG_WATTS))
-    ceiling = soft_minimum(full_share * queries.sm_percent / 100.0, parallel, sharpness=float(sharpness))
+    ceiling = soft_minimum(
+        full_share * queries.sm_percent / 100.0, parallel, sharpness=float(sharpness)
+    )
     clock = queries.clock_mhz / board.reference_mhz
     speed: Reals = np.where(np.isnan(clock), 1.0, clock) ** clock_exponent
     return speed * ceiling
 
 
-def _log_priors(relative: Sequence[tuple[float, float]], scales: Sequence[float]) -> Priors:
+def _log_priors(
+    relative: Sequence[tuple[float, float]], scales: Sequence[float]
+) -> Priors:
     medians, sigmas = np.array(relative).T
     return Priors(mean=np.log(medians * np.array(scales)), sigma=sigmas)
 
@@ -203,14 +251,29 @@ def _with_watts(samples: Samples) -> Indices:
 def _count_conditions(samples: Samples) -> int:
     at = samples.at
     columns = np.column_stack((at.batch, at.sm_percent, at.clock_mhz, at.power_limit_w))
-    return len({(network, *row) for network, row in zip(at.network, np.nan_to_num(columns).tolist(), strict=True)})
+    return len(
+        {
+            (network, *row)
+            for network, row in zip(
+                at.network, np.nan_to_num(columns).tolist(), strict=True
+            )
+        }
+    )
 
 
 def _share_pairs(samples: Samples) -> list[Indices]:
     """Rows with a latency that differ in nothing but the SM share, two shares at least."""
     at = samples.at
-    columns = np.column_stack((at.batch, at.clock_mhz, at.time_quota_percent, at.power_limit_w))
+    columns = np.column_stack(
+        (at.batch, at.clock_mhz, at.time_quota_percent, at.power_limit_w)
+    )
     alike: dict[tuple[float, ...], list[int]] = {}
     for row in np.flatnonzero(np.isfinite(samples.latency_ms)):
-        alike.setdefault(tuple(np.nan_to_num(columns[row]).tolist()), []).append(int(row))
-    return [np.array(rows, np.intp) for rows in alike.values() if len(set(at.sm_percent[rows].tolist())) > 1]
+        alike.setdefault(tuple(np.nan_to_num(columns[row]).tolist()), []).append(
+            int(row)
+        )
+    return [
+        np.array(rows, np.intp)
+        for rows in alike.values()
+        if len(set(at.sm_percent[rows].tolist())) > 1
+    ]

@@ -32,7 +32,9 @@ def test_a_line_tells_its_body() -> None:
     assert checked_body(line[:-1]) == b'{"a": 1}'
 
 
-@pytest.mark.parametrize("damaged", [b"", b"x", b"torn", checked_line(b"body")[:-2], b"0" * 16 + b" body"])
+@pytest.mark.parametrize(
+    "damaged", [b"", b"x", b"torn", checked_line(b"body")[:-2], b"0" * 16 + b" body"]
+)
 def test_a_torn_or_altered_line_is_told(damaged: bytes) -> None:
     with pytest.raises(ValueError, match="checksum"):
         checked_body(damaged)

@@ -5,7 +5,14 @@ from random import Random
 
 import pytest
 
-from agents.base.device import GpuPoll, GpuState, NodeState, Part, ReplicaPoll, RunningReplica
+from agents.base.device import (
+    GpuPoll,
+    GpuState,
+    NodeState,
+    Part,
+    ReplicaPoll,
+    RunningReplica,
+)
 from agents.base.protocol import NodeCommand, ReplicaCommand, ReplicaReading
 from agents.base.successors import as_commanded, base_id, with_successors
 from agents.enforce.actions import perform
@@ -31,7 +38,9 @@ class FixedDevice(PaperDevice):
         self.put(replica.id, has_live_batch=False)
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
-        raise AssertionError(f"{replica_id} takes no other batch than it has, and was asked for {batch}")
+        raise AssertionError(
+            f"{replica_id} takes no other batch than it has, and was asked for {batch}"
+        )
 
 
 def carry_out(device: PaperDevice, wanted: NodeCommand) -> bool:
@@ -64,22 +73,39 @@ def command(batch: int) -> NodeCommand:
 def test_another_batch_is_a_shadow_switch_to_a_successor() -> None:
     device = a_node()
     settle(device, command(8))
-    assert device.log == ["start r1~8", "route {'chat': ['r1~8']}", "drain r1", "stop r1"]
+    assert device.log == [
+        "start r1~8",
+        "route {'chat': ['r1~8']}",
+        "drain r1",
+        "stop r1",
+    ]
     assert [each.batch for each in device.replicas()] == [8]
     assert not carry_out(device, command(8))
 
 
-def test_the_next_batch_goes_back_to_the_known_id_and_the_one_after_to_a_successor_again() -> None:
+def test_the_next_batch_goes_back_to_the_known_id_and_the_one_after_to_a_successor_again() -> (
+    None
+):
     device = a_node()
     for batch in (8, 16, 32):
         settle(device, command(batch))
-    assert [entry for entry in device.log if entry.startswith("start")] == ["start r1~8", "start r1", "start r1~32"]
+    assert [entry for entry in device.log if entry.startswith("start")] == [
+        "start r1~8",
+        "start r1",
+        "start r1~32",
+    ]
 
 
 def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
     device = a_node(memory_mib=1500.0)  # 1000 MiB each
     settle(device, command(8))
-    assert device.log == ["route {'chat': []}", "drain r1", "stop r1", "start r1~8", "route {'chat': ['r1~8']}"]
+    assert device.log == [
+        "route {'chat': []}",
+        "drain r1",
+        "stop r1",
+        "start r1~8",
+        "route {'chat': ['r1~8']}",
+    ]
 
 
 def test_a_wish_that_is_taken_back_midway_ends_where_it_began() -> None:
@@ -98,7 +124,10 @@ def test_a_successor_that_fails_keeps_its_name_and_the_old_one_serves_on() -> No
     for _ in range(3):
         for action in actions(command(8), run(device.state()), held=held):
             run(perform(device, action))
-    assert {each.id: each.state for each in device.replicas()} == {"r1": "ready", "r1~8": "failed"}
+    assert {each.id: each.state for each in device.replicas()} == {
+        "r1": "ready",
+        "r1~8": "failed",
+    }
     settle(device, command(8))
     assert [(each.id, each.state) for each in device.replicas()] == [("r1~8", "ready")]
 
@@ -107,11 +136,16 @@ def test_one_that_fails_after_its_switch_waits_under_its_own_name() -> None:
     device = a_node()
     settle(device, command(8))
     device.put("r1~8", state="failed")
-    assert [gpu.replicas[0].id for gpu in with_successors(command(8), run(device.state())).gpus] == ["r1~8"]
+    assert [
+        gpu.replicas[0].id
+        for gpu in with_successors(command(8), run(device.state())).gpus
+    ] == ["r1~8"]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_batches_in_any_order_arrive_and_the_service_is_never_without_a_ready_replica(seed: int) -> None:
+def test_any_batches_in_any_order_arrive_and_the_service_is_never_without_a_ready_replica(
+    seed: int,
+) -> None:
     random, device = Random(seed), a_node()
     for _ in range(30):
         wanted = command(random.choice([1, 2, 4, 8]))
@@ -130,23 +164,43 @@ def test_any_batches_in_any_order_arrive_and_the_service_is_never_without_a_read
 
 def test_a_live_batch_changes_no_name() -> None:
     running = RunningReplica(
-        id="r1", service="chat", network="n", state="ready", sm_percent=50.0, batch=4, memory_mib=1.0
+        id="r1",
+        service="chat",
+        network="n",
+        state="ready",
+        sm_percent=50.0,
+        batch=4,
+        memory_mib=1.0,
     )
     state = NodeState(gpus=(replace(an_empty_gpu(), replicas=(running,)),))
     wanted = command(8)
     assert with_successors(wanted, state) is wanted
     fixed = replace(running, has_live_batch=False)
-    state = NodeState(gpus=(GpuState(index=0, gpu_type="t", memory_mib=1.0, replicas=(fixed,)),))
+    state = NodeState(
+        gpus=(GpuState(index=0, gpu_type="t", memory_mib=1.0, replicas=(fixed,)),)
+    )
     assert with_successors(wanted, state).gpus[0].replicas[0].id == "r1~8"
 
 
-@pytest.mark.parametrize(("replica_id", "base"), [("r1", "r1"), ("r1~8", "r1"), ("a~b", "a~b"), ("a~1~2", "a~1")])
-def test_the_id_of_the_control_plane_is_found_in_a_successors(replica_id: str, base: str) -> None:
+@pytest.mark.parametrize(
+    ("replica_id", "base"),
+    [("r1", "r1"), ("r1~8", "r1"), ("a~b", "a~b"), ("a~1~2", "a~1")],
+)
+def test_the_id_of_the_control_plane_is_found_in_a_successors(
+    replica_id: str, base: str
+) -> None:
     assert base_id(replica_id) == base
 
 
 def a_reading(replica_id: str, state: str, **changes: object) -> ReplicaReading:
-    facts = {"service": "chat", "gpu_index": 0, "sm_percent": 50.0, "batch": 4, "memory_mib": 1.0, **changes}
+    facts = {
+        "service": "chat",
+        "gpu_index": 0,
+        "sm_percent": 50.0,
+        "batch": 4,
+        "memory_mib": 1.0,
+        **changes,
+    }
     return ReplicaReading(id=replica_id, state=state, **facts)  # type: ignore[arg-type]
 
 
@@ -155,9 +209,18 @@ def test_during_the_switch_one_reading_speaks_for_both() -> None:
     new = a_reading("r1~8", "ready", batch=8, batches=3, requests=24, execution_ms=30.0)
     (told,) = as_commanded((old, new))
     # (1 · 10 + 3 · 30) / 4 = 25 ms
-    assert (told.id, told.state, told.batch, told.batches, told.requests) == ("r1", "ready", 8, 4, 28)
+    assert (told.id, told.state, told.batch, told.batches, told.requests) == (
+        "r1",
+        "ready",
+        8,
+        4,
+        28,
+    )
     assert told.execution_ms == 25.0
-    assert [each.id for each in as_commanded((a_reading("r2", "ready"), new))] == ["r2", "r1"]
+    assert [each.id for each in as_commanded((a_reading("r2", "ready"), new))] == [
+        "r2",
+        "r1",
+    ]
 
 
 def test_a_governor_leaves_such_a_batch_alone() -> None:
@@ -166,7 +229,14 @@ def test_a_governor_leaves_such_a_batch_alone() -> None:
     wanted = a_command(a_gpu(a_replica("r1", batch=4), governor=governor))
     governing = Governing(device)
     # 400 ms per batch, where the SLO is 100 ms: the governor would make batches smaller.
-    late = ReplicaPoll(id="r1", batches=20, requests=80, queued=9, execution_ms=400.0, latency_buckets=((50, 80),))
+    late = ReplicaPoll(
+        id="r1",
+        batches=20,
+        requests=80,
+        queued=9,
+        execution_ms=400.0,
+        latency_buckets=((50, 80),),
+    )
     device.polls[0] = GpuPoll(peak_power_w=200.0, replicas=(late,))
     for now_s in (0.0, 1.0, 2.0, 3.0, 4.0):
         assert run(governing.step(wanted, now_s)) == ()

@@ -11,7 +11,13 @@ from agents.base.protocol import NodeCommand, Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_node,
+)
 
 NEVER_S = 3600.0
 PATIENCE_S = 30.0
@@ -40,10 +46,18 @@ class LongPoll:
         except TimeoutError:
             pass
         command = self._command if self._is_news_to(observation) else None
-        return SyncReply(boot=observation.boot, acknowledged=observation.sequence, server_time_s=0.0, command=command)
+        return SyncReply(
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=0.0,
+            command=command,
+        )
 
     def _is_news_to(self, observation: Observation) -> bool:
-        return self._command is not None and self._command.generation > observation.generation
+        return (
+            self._command is not None
+            and self._command.generation > observation.generation
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +77,16 @@ class Bench:
 async def running(*, enforce_period_s: float) -> AsyncIterator[Bench]:
     """An agent at work whose next observation is far away once the first is sent."""
     device, plane, clock = PaperDevice(an_empty_node()), LongPoll(), ScaledClock()
-    settings = AgentSettings(node="n1", boot="b1", period_s=NEVER_S, enforce_period_s=enforce_period_s)
-    agent = NodeAgent(settings, device, transport=DirectTransport(plane.answer), clock=clock, ledger=Ledger(None))
+    settings = AgentSettings(
+        node="n1", boot="b1", period_s=NEVER_S, enforce_period_s=enforce_period_s
+    )
+    agent = NodeAgent(
+        settings,
+        device,
+        transport=DirectTransport(plane.answer),
+        clock=clock,
+        ledger=Ledger(None),
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(agent.run(stop))
     try:
@@ -72,7 +94,9 @@ async def running(*, enforce_period_s: float) -> AsyncIterator[Bench]:
         await agent.observe()
         yield Bench(device=device, plane=plane, agent=agent)
     finally:
-        plane.publish(a_command(generation=10**8))  # So that nothing waits for it any more.
+        plane.publish(
+            a_command(generation=10**8)
+        )  # So that nothing waits for it any more.
         stop.set()
         await task
 
@@ -83,7 +107,9 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement() -> None:
+def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement() -> (
+    None
+):
     async def scenario() -> None:
         async with running(enforce_period_s=NEVER_S) as bench:
             bench.plane.publish(a_command(a_gpu(a_replica("r1"))))
@@ -95,12 +121,18 @@ def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement()
     asyncio.run(scenario())
 
 
-def test_a_command_that_follows_another_soon_does_not_wait_for_the_next_observation() -> None:
+def test_a_command_that_follows_another_soon_does_not_wait_for_the_next_observation() -> (
+    None
+):
     async def scenario() -> None:
         async with running(enforce_period_s=NEVER_S) as bench:
             for generation in (1, 2, 3):
-                bench.plane.publish(a_command(a_gpu(a_replica("r1")), generation=generation))
-                await until(lambda generation=generation: bench.generation() == generation)  # type: ignore[misc]
+                bench.plane.publish(
+                    a_command(a_gpu(a_replica("r1")), generation=generation)
+                )
+                await until(
+                    lambda generation=generation: bench.generation() == generation
+                )  # type: ignore[misc]
             await until(lambda: len(bench.plane.asked) == 4)
             # One observation, sent again with what is in force: the control plane keeps it once.
             assert bench.plane.asked == [(1, 0), (1, 1), (1, 2), (1, 3)]

@@ -22,7 +22,9 @@ def test_a_network_that_nobody_measured_cannot_start() -> None:
 
 def test_fake_gpus_are_not_governed() -> None:
     device = make_device(make_parser().parse_args(ARGUMENTS), ManualClock())
-    with pytest.raises(NotSupported, match="GPU 0 cannot be governed: fake GPUs draw no power"):
+    with pytest.raises(
+        NotSupported, match="GPU 0 cannot be governed: fake GPUs draw no power"
+    ):
         run(device.poll(0))
 
 
@@ -32,4 +34,7 @@ def test_a_node_that_the_control_plane_would_not_take_is_refused_at_once(
 ) -> None:
     with pytest.raises(SystemExit):
         make_parser().parse_args([*ARGUMENTS, f"--node={name}"])
-    assert "must be lower-case letters, digits and dashes, 63 at most" in capsys.readouterr().err
+    assert (
+        "must be lower-case letters, digits and dashes, 63 at most"
+        in capsys.readouterr().err
+    )

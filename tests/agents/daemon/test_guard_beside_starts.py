@@ -16,7 +16,14 @@ from agents.base.protocol import NodeCommand, ReplicaCommand
 from agents.daemon.loop import NodeAgent
 from agents.gpu.node.device import GpuDevice
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_gpu,
+    an_empty_node,
+)
 from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
 
 CLOCKS_MHZ = (900.0, 1200.0, 1500.0)
@@ -35,11 +42,15 @@ class SlowStarts(PaperDevice):
         await super().start_replica(gpu_index, replica)
 
 
-def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> None:
+def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> (
+    None
+):
     async def scenario() -> None:
         clock, device = ScaledClock(), SlowStarts()
         device.polls[0] = GpuPoll(peak_power_w=400.0)
-        plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0)))
+        plane = PaperControlPlane(
+            clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0))
+        )
         agent = an_agent(device, plane, clock)
         await agent.observe()
         await agent.sync(waits=False)
@@ -50,16 +61,23 @@ def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so()
         assert device.log[-1] == "clock 0 900.0"
         device.may_start.set()
         await enforcing
-        assert [line for line in device.log if line.startswith("clock")] == ["clock 0 1500.0", "clock 0 900.0"]
+        assert [line for line in device.log if line.startswith("clock")] == [
+            "clock 0 1500.0",
+            "clock 0 900.0",
+        ]
         assert "start r1" in device.log
 
     asyncio.run(scenario())
 
 
-def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(tmp_path: Path) -> None:
+def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         knobs, clock = FakeKnobs(), ScaledClock()
-        wanted = Wanted(directory=tmp_path, has_mps=True, knobs=knobs, clocks_mhz=CLOCKS_MHZ)
+        wanted = Wanted(
+            directory=tmp_path, has_mps=True, knobs=knobs, clocks_mhz=CLOCKS_MHZ
+        )
         async with gpu_device(wanted) as device:
             plane = PaperControlPlane(clock, _command(1, "r1", cap_w=300.0))
             agent = an_agent(device, plane, clock)
@@ -103,7 +121,11 @@ async def _two_periods(agent: NodeAgent) -> None:
 
 
 def _command(generation: int, *replicas: str, cap_w: float) -> NodeCommand:
-    gpu = a_gpu(*(a_replica(each, sm_percent=20.0) for each in replicas), clock_mhz=1500.0, cap_w=cap_w)
+    gpu = a_gpu(
+        *(a_replica(each, sm_percent=20.0) for each in replicas),
+        clock_mhz=1500.0,
+        cap_w=cap_w,
+    )
     return a_command(gpu, generation=generation)
 
 
@@ -116,7 +138,11 @@ def _daemon(pipe: Path) -> psutil.Process:
 def _programs(pipe: Path) -> Iterator[psutil.Process]:
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            is_program = any(word.endswith("nvidia-cuda-mps-control") for word in each.cmdline())
-            is_here = is_program and each.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(pipe)
+            is_program = any(
+                word.endswith("nvidia-cuda-mps-control") for word in each.cmdline()
+            )
+            is_here = is_program and each.environ().get(
+                "CUDA_MPS_PIPE_DIRECTORY"
+            ) == str(pipe)
             if is_here and each.ppid() != os.getpid():
                 yield each

@@ -14,18 +14,33 @@ from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
 from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, a_task, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    a_task,
+    an_empty_node,
+)
 from tests.agents.factories import run as finish
 
 
 class Bench:
     """An agent, its device, its control plane and their clock."""
 
-    def __init__(self, *, directory: Path | None = None, command: object = None, boot: str = "boot-1") -> None:
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        command: object = None,
+        boot: str = "boot-1",
+    ) -> None:
         self.clock = ManualClock(1000.0)
         self.plane = PaperControlPlane(self.clock)
         self.device = PaperDevice(an_empty_node())
-        self.agent = an_agent(self.device, self.plane, self.clock, ledger=Ledger(directory), boot=boot)
+        self.agent = an_agent(
+            self.device, self.plane, self.clock, ledger=Ledger(directory), boot=boot
+        )
 
     def step(self, seconds: float = 2.0) -> None:
         self.clock.advance(seconds)
@@ -37,14 +52,24 @@ class Bench:
 
 
 def an_observation(sequence: int) -> Observation:
-    return Observation(node="n1", boot="b", sequence=sequence, window_start_s=0.0, window_s=1.0, generation=0)
+    return Observation(
+        node="n1",
+        boot="b",
+        sequence=sequence,
+        window_start_s=0.0,
+        window_s=1.0,
+        generation=0,
+    )
 
 
 def test_windows_follow_each_other_without_gap_or_overlap() -> None:
     bench = Bench()
     for seconds in (2.0, 3.0, 1.5):
         bench.step(seconds)
-    windows = [(each.sequence, each.window_start_s, each.window_s) for each in bench.plane.received]
+    windows = [
+        (each.sequence, each.window_start_s, each.window_s)
+        for each in bench.plane.received
+    ]
     assert windows == [(1, 1000.0, 2.0), (2, 1002.0, 3.0), (3, 1005.0, 1.5)]
 
 
@@ -60,7 +85,9 @@ def test_a_new_command_is_enforced_at_once_and_acknowledged_step_by_step() -> No
     assert bench.last.acks[-1].status == "applied"
 
 
-def test_a_silent_control_plane_stops_neither_counting_nor_enforcement_and_gets_everything_later_in_order() -> None:
+def test_a_silent_control_plane_stops_neither_counting_nor_enforcement_and_gets_everything_later_in_order() -> (
+    None
+):
     bench = Bench()
     bench.plane.command = a_command(a_gpu(a_replica("r1")))
     bench.step()
@@ -87,7 +114,9 @@ def test_what_was_not_made_durable_is_sent_again_with_the_same_sequence() -> Non
     assert [each.sequence for each in bench.plane.received] == [1, 1, 2]
 
 
-def test_an_observation_that_will_never_be_accepted_is_given_up_and_does_not_block_the_next() -> None:
+def test_an_observation_that_will_never_be_accepted_is_given_up_and_does_not_block_the_next() -> (
+    None
+):
     bench = Bench()
     bench.plane.error = Unacceptable("422: window_s is NaN")
     bench.step()
@@ -113,7 +142,9 @@ def test_an_older_generation_is_refused_once_and_changes_nothing() -> None:
     bench.step()
     bench.step()
     refused = [ack for ack in bench.last.acks if ack.status == "refused"]
-    assert [(ack.generation, "older than 5" in ack.detail) for ack in refused] == [(4, True)]
+    assert [(ack.generation, "older than 5" in ack.detail) for ack in refused] == [
+        (4, True)
+    ]
     assert bench.agent.command == a_command(a_gpu(a_replica("r1")), generation=5)
     bench.step()
     assert [ack.status for ack in bench.last.acks] == ["applying"]
@@ -140,7 +171,9 @@ def test_a_command_that_does_not_fit_the_node_is_refused_in_words() -> None:
     assert bench.device.log == []
 
 
-def test_a_killed_agent_enforces_its_last_command_before_anybody_answers(tmp_path: Path) -> None:
+def test_a_killed_agent_enforces_its_last_command_before_anybody_answers(
+    tmp_path: Path,
+) -> None:
     first = Bench(directory=tmp_path)
     first.plane.command = a_command(a_gpu(a_replica("r1")), generation=3)
     first.step()
@@ -150,7 +183,9 @@ def test_a_killed_agent_enforces_its_last_command_before_anybody_answers(tmp_pat
     assert "start r1" in second.device.log
     second.plane.error = None
     second.step()
-    assert {(each.boot, each.generation) for each in second.plane.received} == {("boot-2", 3)}
+    assert {(each.boot, each.generation) for each in second.plane.received} == {
+        ("boot-2", 3)
+    }
     second.plane.forced = [a_command(generation=2)]
     second.step()
     second.step()
@@ -183,7 +218,10 @@ def test_a_task_that_fails_is_tried_again_later_and_named_meanwhile() -> None:
     for _ in range(4):
         bench.step(1.0)
     assert bench.device.log.count("start task t1") == 1
-    assert (bench.last.acks[-1].status, bench.last.acks[-1].detail) == ("failed", "task t1: it ended by itself")
+    assert (bench.last.acks[-1].status, bench.last.acks[-1].detail) == (
+        "failed",
+        "task t1: it ended by itself",
+    )
     bench.step(5.0)
     assert bench.device.log[-2:] == ["stop task t1", "start task t1"]
     bench.device.make_ready()
@@ -210,19 +248,30 @@ def test_a_failed_task_called_like_a_ready_replica_is_tried_again() -> None:
 
 def test_what_tasks_have_done_is_told() -> None:
     bench = Bench()
-    reading = TaskReading(name="t1", gpu_index=0, state="running", sm_percent=5.0, batch=4, done_iterations=7.5)
+    reading = TaskReading(
+        name="t1",
+        gpu_index=0,
+        state="running",
+        sm_percent=5.0,
+        batch=4,
+        done_iterations=7.5,
+    )
     bench.device.readings = DeviceReadings(tasks=(reading,))
     bench.step()
     assert bench.last.tasks == (reading,)
 
 
-def test_a_replica_that_moved_to_another_node_serves_on_for_the_handover_whatever_commands_follow() -> None:
+def test_a_replica_that_moved_to_another_node_serves_on_for_the_handover_whatever_commands_follow() -> (
+    None
+):
     bench = Bench()
     bench.plane.command = a_command(a_gpu(a_replica("old")))
     bench.step()
     bench.device.make_ready()
     bench.step()
-    for generation in range(2, 6):  # a new command each 2 s; the service's 10 rps are planned elsewhere
+    for generation in range(
+        2, 6
+    ):  # a new command each 2 s; the service's 10 rps are planned elsewhere
         bench.plane.command = a_command(generation=generation, services=("chat",))
         bench.step(2.0)
         assert "drain old" not in bench.device.log
@@ -235,7 +284,10 @@ def test_a_replica_that_moved_to_another_node_serves_on_for_the_handover_whateve
 def test_a_device_that_does_not_answer_ends_nothing_and_is_reported() -> None:
     async def scenario() -> list[str]:
         clock = ScaledClock(speed=100.0)
-        plane, device = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1")))), PaperDevice(an_empty_node())
+        plane, device = (
+            PaperControlPlane(clock, a_command(a_gpu(a_replica("r1")))),
+            PaperDevice(an_empty_node()),
+        )
         device.error = NoDriver("the driver is gone")
         agent, stop = an_agent(device, plane, clock), asyncio.Event()
         loops = asyncio.create_task(agent.run(stop))
@@ -259,9 +311,16 @@ def test_an_idle_replica_makes_room_for_its_successor_within_one_enforcement() -
     bench.device.make_ready()
     bench.step()
     bench.device.log.clear()
-    bench.plane.command = a_command(a_gpu(a_replica("new", memory_mib=3000.0)), generation=2)
+    bench.plane.command = a_command(
+        a_gpu(a_replica("new", memory_mib=3000.0)), generation=2
+    )
     bench.step()
-    assert bench.device.log == ["route {'chat': []}", "drain old", "stop old", "start new"]
+    assert bench.device.log == [
+        "route {'chat': []}",
+        "drain old",
+        "stop old",
+        "start new",
+    ]
 
 
 def test_a_failing_switch_drains_nothing() -> None:
@@ -286,7 +345,10 @@ def test_a_clock_that_is_off_is_reported() -> None:
     bench.plane.clock = ManualClock(1300.0)
     bench.step()
     bench.step()
-    assert any("298.0 s behind the control plane's" in problem for problem in bench.last.problems)
+    assert any(
+        "298.0 s behind the control plane's" in problem
+        for problem in bench.last.problems
+    )
 
 
 def test_a_suspended_machine_reports_its_last_hour() -> None:
@@ -307,7 +369,14 @@ def test_the_outbox_keeps_the_newest_and_counts_what_it_lost() -> None:
 
 
 def test_delays_double_up_to_the_longest_and_jitter_never_lengthens_them() -> None:
-    assert [delay_s(n, first_s=1.0, longest_s=30.0) for n in (1, 2, 3, 5, 6, 1000)] == [1.0, 2.0, 4.0, 16.0, 30.0, 30.0]
+    assert [delay_s(n, first_s=1.0, longest_s=30.0) for n in (1, 2, 3, 5, 6, 1000)] == [
+        1.0,
+        2.0,
+        4.0,
+        16.0,
+        30.0,
+        30.0,
+    ]
     drawn = [jittered(10.0, Random(seed)) for seed in range(200)]
     assert 5.0 <= min(drawn) < 5.5 < 9.5 < max(drawn) <= 10.0
 
@@ -328,7 +397,12 @@ def test_a_recovered_replica_starts_with_a_clean_record() -> None:
 def test_a_scaled_clock_needs_a_speed_above_zero_and_agrees_across_processes() -> None:
     with pytest.raises(ValueError, match="above 0"):
         ScaledClock(speed=0.0)
-    fast, twin = ScaledClock(speed=100.0, anchor_s=0.0), ScaledClock(speed=100.0, anchor_s=0.0)
-    assert fast.now_s() == pytest.approx(twin.now_s(), abs=100.0)  # a second of wall time between the two at most
+    fast, twin = (
+        ScaledClock(speed=100.0, anchor_s=0.0),
+        ScaledClock(speed=100.0, anchor_s=0.0),
+    )
+    assert fast.now_s() == pytest.approx(
+        twin.now_s(), abs=100.0
+    )  # a second of wall time between the two at most
     with pytest.raises(ValueError, match="never falls"):
         ManualClock().advance(-1.0)

@@ -21,7 +21,13 @@ from agents.base.protocol import (
 )
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.sync.outbox import Outbox
-from agents.sync.transport import ControlPlaneSilent, DirectTransport, NotAuthorised, TransportError, Unacceptable
+from agents.sync.transport import (
+    ControlPlaneSilent,
+    DirectTransport,
+    NotAuthorised,
+    TransportError,
+    Unacceptable,
+)
 from tests.ports import own_ports
 
 PORT = own_ports()
@@ -36,7 +42,15 @@ GPU = GpuReading(
     clock_mhz=1590.0,
     busy_percent=75.0,
 )
-CHAT = ReplicaReading(id="r-1", service="chat", gpu_index=0, state="ready", sm_percent=40.0, batch=8, memory_mib=900.0)
+CHAT = ReplicaReading(
+    id="r-1",
+    service="chat",
+    gpu_index=0,
+    state="ready",
+    sm_percent=40.0,
+    batch=8,
+    memory_mib=900.0,
+)
 SEEN = Observation(
     node="n1",
     boot="b",
@@ -93,7 +107,9 @@ def watched() -> tuple[AgentMetrics, Outbox]:
     return metrics, outbox
 
 
-def values(metrics: AgentMetrics, outbox: Outbox, command: NodeCommand | None = None) -> dict[str, float]:
+def values(
+    metrics: AgentMetrics, outbox: Outbox, command: NodeCommand | None = None
+) -> dict[str, float]:
     """What a scrape shows: series, as they are written, with their values."""
     lines = metrics.page(outbox, command).text().decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -111,13 +127,17 @@ def test_the_newest_window_is_shown_in_base_units() -> None:
     assert shown[f"plimsoll_agent_gpu_busy_ratio{on_t4}"] == 0.75
     assert shown[f"plimsoll_agent_gpu_power_limit_watts{on_t4}"] == 60.0
     assert shown[f"plimsoll_agent_gpu_sm_granted_ratio{on_t4}"] == 0.4
-    assert f"plimsoll_agent_gpu_clock_limit_hertz{on_t4}" not in shown, "0: the clock is not locked"
+    assert f"plimsoll_agent_gpu_clock_limit_hertz{on_t4}" not in shown, (
+        "0: the clock is not locked"
+    )
     assert shown['plimsoll_agent_replicas{service="chat",state="ready"}'] == 1
     assert shown['plimsoll_agent_acknowledgement{status="applied"}'] == 1
     assert shown["plimsoll_agent_problems"] == 1
     use = '{gpu="0",kind="replica",name="r-1",service="chat"}'
     assert shown[f"plimsoll_agent_use_power_watts{use}"] == 40.0
-    assert f"plimsoll_agent_use_memory_bytes{use}" not in shown, "the driver did not tell"
+    assert f"plimsoll_agent_use_memory_bytes{use}" not in shown, (
+        "the driver did not tell"
+    )
     over = '{gpu="0",kind="replica",name="r-1",quantity="sm_use",service="chat"}'
     assert shown[f"plimsoll_agent_use_over{over}"] == 1
 
@@ -127,8 +147,12 @@ def test_what_is_gone_has_no_series_and_energy_adds_up() -> None:
     outbox.add(SEEN)
     outbox.add(structs.replace(SEEN, sequence=2, gpus=(GPU,), replicas=(), uses=()))
     shown = values(metrics, outbox)
-    assert shown['plimsoll_agent_gpu_energy_joules_total{gpu="0",gpu_type="T4"}'] == 240.0
-    assert not any('gpu="1"' in series or 'service="chat"' in series for series in shown)
+    assert (
+        shown['plimsoll_agent_gpu_energy_joules_total{gpu="0",gpu_type="T4"}'] == 240.0
+    )
+    assert not any(
+        'gpu="1"' in series or 'service="chat"' in series for series in shown
+    )
 
 
 def test_windows_that_wait_and_that_are_lost_are_counted() -> None:
@@ -150,7 +174,9 @@ def test_windows_that_wait_and_that_are_lost_are_counted() -> None:
         (Unacceptable("no"), "refused"),
     ],
 )
-def test_exchanges_are_counted_by_what_came_of_them(error: TransportError | None, result: str) -> None:
+def test_exchanges_are_counted_by_what_came_of_them(
+    error: TransportError | None, result: str
+) -> None:
     async def handle(seen: Observation, wait_s: float) -> SyncReply:
         if error is not None:
             raise error
@@ -165,9 +191,9 @@ def test_exchanges_are_counted_by_what_came_of_them(error: TransportError | None
         with pytest.raises(type(error)):
             asyncio.run(exchange)
     shown = values(metrics, outbox)
-    assert {series for series, value in shown.items() if "syncs_total" in series and value} == {
-        f'plimsoll_agent_syncs_total{{result="{result}"}}'
-    }
+    assert {
+        series for series, value in shown.items() if "syncs_total" in series and value
+    } == {f'plimsoll_agent_syncs_total{{result="{result}"}}'}
     assert ("plimsoll_agent_last_answer_timestamp_seconds" in shown) == (error is None)
 
 
@@ -182,7 +208,9 @@ def test_exchanges_are_counted_by_what_came_of_them(error: TransportError | None
         ("fd00::7", 9410, "https://plimsoll.example", "[fd00::7]:9410"),
     ],
 )
-def test_an_address_is_told_only_where_it_leads_to_this_node(host: str, port: int, url: str, address: str) -> None:
+def test_an_address_is_told_only_where_it_leads_to_this_node(
+    host: str, port: int, url: str, address: str
+) -> None:
     assert advertised(host, port, url) == address
 
 

@@ -47,9 +47,18 @@ class Unit:
     def start(self) -> None:
         words = "--url http://127.0.0.1:9 --token t --node n1 --device fake --gpu-type V100-32GB --launch-s 0.2"
         state = ("--state-dir", str(self.directory / "state"))
-        command = (sys.executable, "-c", _AS_SYSTEMD, str(self.port.fileno()), *words.split(), *state)
+        command = (
+            sys.executable,
+            "-c",
+            _AS_SYSTEMD,
+            str(self.port.fileno()),
+            *words.split(),
+            *state,
+        )
         with (self.directory / "log").open("ab") as log:
-            self.agent = subprocess.Popen(command, pass_fds=(self.port.fileno(),), stderr=log)
+            self.agent = subprocess.Popen(
+                command, pass_fds=(self.port.fileno(),), stderr=log
+            )
 
     def stop(self) -> None:
         self.agent.send_signal(signal.SIGTERM)
@@ -81,18 +90,27 @@ async def ask(session: aiohttp.ClientSession, url: str) -> str:
         return f"{type(error).__name__} {error}"
 
 
-async def load(url: str, outcomes: Counter[str], stop: asyncio.Event, *, keeps: bool) -> None:
+async def load(
+    url: str, outcomes: Counter[str], stop: asyncio.Event, *, keeps: bool
+) -> None:
     """Requests one after the other, each by a new connection unless it keeps its own."""
     connector = aiohttp.TCPConnector(force_close=not keeps)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(total=LIMIT_S)
+    ) as session:
         while not stop.is_set():
             outcomes[await ask(session, url)] += 1
 
 
-def test_a_restart_under_load_refuses_no_connection_and_loses_no_request(tmp_path: Path) -> None:
+def test_a_restart_under_load_refuses_no_connection_and_loses_no_request(
+    tmp_path: Path,
+) -> None:
     async def scenario(unit: Unit) -> Counter[str]:
         outcomes, stop = Counter[str](), asyncio.Event()
-        clients = [asyncio.create_task(load(unit.url, outcomes, stop, keeps=turn % 2 == 0)) for turn in range(8)]
+        clients = [
+            asyncio.create_task(load(unit.url, outcomes, stop, keeps=turn % 2 == 0))
+            for turn in range(8)
+        ]
         for _ in range(2):
             await served(outcomes, 100)
             await asyncio.to_thread(unit.stop)
@@ -121,10 +139,14 @@ def listened() -> set[int]:
     return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
 
 
-def test_any_free_port_is_one_port_which_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_any_free_port_is_one_port_which_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario() -> None:
         before = listened()
-        async with front(FakeDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0):
+        async with front(
+            FakeDevice((), execution_s=never, iteration_s=never, clock=ScaledClock()), 0
+        ):
             (port,) = listened() - before
             assert f"requests are taken on port {port}" in caplog.text
             url = f"http://127.0.0.1:{port}/v2/health/live"
@@ -144,9 +166,16 @@ def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
         open_port(taken.getsockname()[1])
 
 
-def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_left(tmp_path: Path) -> None:
+def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_left(
+    tmp_path: Path,
+) -> None:
     assert handed_over_socket({}) is None
-    environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "PATH": "/bin"}
+    environment = {
+        "LISTEN_PID": "1",
+        "LISTEN_FDS": "1",
+        "LISTEN_FDNAMES": "x",
+        "PATH": "/bin",
+    }
     assert handed_over_socket(environment) is None
     assert environment == {"PATH": "/bin"}
     with pytest.raises(BadSocket, match="2 sockets over"):
@@ -174,5 +203,7 @@ try:
 except BadSocket as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert words in done.stdout

@@ -8,22 +8,47 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import LaunchFailed
-from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route, TaskCommand
+from agents.base.protocol import (
+    GpuCommand,
+    NodeCommand,
+    ReplicaCommand,
+    Route,
+    TaskCommand,
+)
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.gpu.node.device import GpuDevice
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, a_task
 from tests.agents.gpu.node.test_gpu_device import Commands
-from tests.agents.gpu_nodes import CLOCK, GPU_TYPE, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import (
+    CLOCK,
+    GPU_TYPE,
+    Wanted,
+    gpu_device,
+    play,
+    states,
+    until,
+)
 
 pytestmark = pytest.mark.integration
 
 LONG = 1_000_000
 
 
-def a_command(generation: int, replicas: tuple[ReplicaCommand, ...], *tasks: TaskCommand) -> NodeCommand:
-    gpu = GpuCommand(index=0, gpu_type=GPU_TYPE, clock_mhz=1200.0, power_cap_w=250.0, replicas=replicas, tasks=tasks)
-    routes = (Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),)
+def a_command(
+    generation: int, replicas: tuple[ReplicaCommand, ...], *tasks: TaskCommand
+) -> NodeCommand:
+    gpu = GpuCommand(
+        index=0,
+        gpu_type=GPU_TYPE,
+        clock_mhz=1200.0,
+        power_cap_w=250.0,
+        replicas=replicas,
+        tasks=tasks,
+    )
+    routes = (
+        Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),
+    )
     return NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes)
 
 
@@ -31,7 +56,9 @@ def a_command(generation: int, replicas: tuple[ReplicaCommand, ...], *tasks: Tas
 async def agent(device: GpuDevice, control: Commands) -> AsyncIterator[None]:
     stop = asyncio.Event()
     settings = AgentSettings(node="n1", boot="b1", period_s=0.1, enforce_period_s=0.05)
-    made = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
+    made = NodeAgent(
+        settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+    )
     running = asyncio.create_task(made.run(stop))
     try:
         yield
@@ -41,7 +68,11 @@ async def agent(device: GpuDevice, control: Commands) -> AsyncIterator[None]:
 
 
 async def task_states(device: GpuDevice) -> dict[str, str]:
-    return {each.name: each.state for gpu in (await device.state()).gpus for each in gpu.tasks}
+    return {
+        each.name: each.state
+        for gpu in (await device.state()).gpus
+        for each in gpu.tasks
+    }
 
 
 async def are(device: GpuDevice, **wanted: str) -> bool:
@@ -52,13 +83,20 @@ async def are(device: GpuDevice, **wanted: str) -> bool:
 
 
 @pytest.mark.parametrize("has_mps", [False, True])
-def test_a_task_makes_room_for_a_replica_and_comes_back(tmp_path: Path, has_mps: bool) -> None:
+def test_a_task_makes_room_for_a_replica_and_comes_back(
+    tmp_path: Path, has_mps: bool
+) -> None:
     # 16384 MiB: task 9000 and replica 5000 fit, a second replica of 5000 only without the task.
     async def scenario() -> None:
         control = Commands()
-        first, second = (a_replica(name, memory_mib=5000.0, sm_percent=30.0) for name in ("r1", "r2"))
+        first, second = (
+            a_replica(name, memory_mib=5000.0, sm_percent=30.0) for name in ("r1", "r2")
+        )
         task = a_task(memory_mib=9000.0, iterations=LONG)
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device, agent(device, control):
+        async with (
+            gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device,
+            agent(device, control),
+        ):
             control.command = a_command(1, (first,), task)
             await until(lambda: are(device, r1="ready", t1="running"))
             away = a_task(memory_mib=9000.0, iterations=LONG, is_resident=False)
@@ -72,22 +110,35 @@ def test_a_task_makes_room_for_a_replica_and_comes_back(tmp_path: Path, has_mps:
     play(scenario)
 
 
-def test_a_task_of_another_share_is_started_when_the_one_before_has_gone(tmp_path: Path) -> None:
+def test_a_task_of_another_share_is_started_when_the_one_before_has_gone(
+    tmp_path: Path,
+) -> None:
     # Nothing fails on the way: the next one has neither name nor memory before that.
     async def scenario() -> None:
         control = Commands()
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device, agent(device, control):
-            control.command = a_command(1, (), a_task(memory_mib=9000.0, iterations=LONG))
+        async with (
+            gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device,
+            agent(device, control),
+        ):
+            control.command = a_command(
+                1, (), a_task(memory_mib=9000.0, iterations=LONG)
+            )
             await until(lambda: are(device, t1="running"))
-            control.command = a_command(2, (), a_task(memory_mib=9000.0, iterations=LONG, sm_percent=60.0))
+            control.command = a_command(
+                2, (), a_task(memory_mib=9000.0, iterations=LONG, sm_percent=60.0)
+            )
 
             async def has_changed() -> bool:
                 (gpu, _) = (await device.state()).gpus
                 assert await are(device, **await task_states(device))
-                return [(each.state, each.sm_percent) for each in gpu.tasks] == [("running", 60.0)]
+                return [(each.state, each.sm_percent) for each in gpu.tasks] == [
+                    ("running", 60.0)
+                ]
 
             await until(has_changed)
-            assert not any(ack.status == "failed" for told in control.seen for ack in told.acks)
+            assert not any(
+                ack.status == "failed" for told in control.seen for ack in told.acks
+            )
 
     play(scenario)
 
@@ -97,7 +148,9 @@ def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
         async with gpu_device(Wanted(directory=tmp_path)) as device:
             woken: list[str] = []
             parts = device._parts  # what a task is at the moment of the call
-            device.tell_changes(lambda: woken.extend(each.state for each in parts.tasks.running(0)))
+            device.tell_changes(
+                lambda: woken.extend(each.state for each in parts.tasks.running(0))
+            )
             await device.start_task(0, a_task(iterations=1))
             await until(lambda: are(device, t1="finished"))
             assert woken[-1] == "finished"
@@ -108,8 +161,13 @@ def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
 def test_finished_and_unwanted_tasks_are_told_and_leave(tmp_path: Path) -> None:
     async def scenario() -> None:
         control = Commands()
-        async with gpu_device(Wanted(directory=tmp_path)) as device, agent(device, control):
-            control.command = a_command(1, (), a_task("short", iterations=20), a_task("long", iterations=LONG))
+        async with (
+            gpu_device(Wanted(directory=tmp_path)) as device,
+            agent(device, control),
+        ):
+            control.command = a_command(
+                1, (), a_task("short", iterations=20), a_task("long", iterations=LONG)
+            )
             await until(lambda: are(device, short="finished", long="running"))
 
             async def is_told() -> bool:

@@ -18,7 +18,13 @@ from agents.doctor.facts import ask_control_plane, read_mps
 from agents.doctor.types import GpuFacts
 from agents.gpu.knobs.journal import KnobJournal
 from agents.processes.records import Record, Records
-from tests.agents.doctor_nodes import FAKES, TEMPLATES, DoctorNode, break_everything, doctor_node
+from tests.agents.doctor_nodes import (
+    FAKES,
+    TEMPLATES,
+    DoctorNode,
+    break_everything,
+    doctor_node,
+)
 from tests.agents.fakes.nvml.fixtures import library
 
 __all__ = ("library",)
@@ -142,11 +148,16 @@ def test_a_broken_node(node: DoctorNode) -> None:
     assert exit_code(node.examine()) == 1
 
 
-def test_tables_fit_into_80_columns_and_reasons_stand_under_reasons(node: DoctorNode) -> None:
+def test_tables_fit_into_80_columns_and_reasons_stand_under_reasons(
+    node: DoctorNode,
+) -> None:
     for golden in (HEALTHY, BROKEN):
         lines = golden.splitlines()
         assert max(map(len, lines)) <= 80
-        assert all(line[:4] in ("pass", "warn", "fail", "skip") or line.startswith("      ") for line in lines[:-1])
+        assert all(
+            line[:4] in ("pass", "warn", "fail", "skip") or line.startswith("      ")
+            for line in lines[:-1]
+        )
 
 
 def test_json_says_the_same(node: DoctorNode) -> None:
@@ -155,12 +166,16 @@ def test_json_says_the_same(node: DoctorNode) -> None:
     told = json.loads(as_json(findings))
     assert told["exit_code"] == 1
     assert told["summary"] == BROKEN.splitlines()[-1]
-    assert [(each["check"], each["level"]) for each in told["findings"]] == [(f.check, f.level) for f in findings]
+    assert [(each["check"], each["level"]) for each in told["findings"]] == [
+        (f.check, f.level) for f in findings
+    ]
     assert set(told["findings"][0]) == {"check", "level", "words", "remedy"}
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
 
 
 def test_nothing_is_changed(node: DoctorNode) -> None:
@@ -173,13 +188,18 @@ def test_nothing_is_changed(node: DoctorNode) -> None:
     assert node.fake.state.writes == 0
 
 
-def test_it_may_run_beside_an_agent_whose_knobs_and_workers_are_in_order(node: DoctorNode) -> None:
+def test_it_may_run_beside_an_agent_whose_knobs_and_workers_are_in_order(
+    node: DoctorNode,
+) -> None:
     node.leave_turned()
     node.leave_worker("chat-1", is_running=True)
     records = Records(node.state_dir / "workers", Record)
     try:
         assert node.find("agent", "pass").words == "an agent works with this directory"
-        assert node.find("knobs", "pass").words == "turned by the agent: clock_mhz of GPU-0"
+        assert (
+            node.find("knobs", "pass").words
+            == "turned by the agent: clock_mhz of GPU-0"
+        )
         assert node.find("workers", "pass").words == "1 replica running, 0 ended"
     finally:
         records.close()
@@ -210,18 +230,31 @@ def test_rights_are_tried_where_that_is_asked_for(node: DoctorNode) -> None:
     assert node.fake.state.writes == 2
     assert [node.fake.gpu(at).power_limit for at in range(2)] == [700_000, 700_000]
     node.fake.state.may_write = 0
-    found = [each.words for each in node.examine() if (each.check, each.level) == ("GPU 0", "warn")]
-    assert [words.partition(":")[0] for words in found] == ["cannot lock the clock", "cannot limit power"]
+    found = [
+        each.words
+        for each in node.examine()
+        if (each.check, each.level) == ("GPU 0", "warn")
+    ]
+    assert [words.partition(":")[0] for words in found] == [
+        "cannot lock the clock",
+        "cannot limit power",
+    ]
 
 
 @pytest.mark.parametrize("has_agent", [True, False], ids=["an agent", "left knobs"])
-def test_rights_are_not_tried_where_that_could_undo_or_keep_a_setting(node: DoctorNode, has_agent: bool) -> None:
+def test_rights_are_not_tried_where_that_could_undo_or_keep_a_setting(
+    node: DoctorNode, has_agent: bool
+) -> None:
     node.ask(tries_writes=True)
     if not has_agent:
         node.leave_turned()
     journal = KnobJournal(node.state_dir) if has_agent else None
     try:
-        why = "an agent is at work" if has_agent else "the journal names knobs that are still turned"
+        why = (
+            "an agent is at work"
+            if has_agent
+            else "the journal names knobs that are still turned"
+        )
         assert node.find("GPU 0", "skip").words.endswith(f"not tried, {why}")
         assert node.fake.state.writes == 0
     finally:
@@ -234,9 +267,15 @@ def test_a_right_that_replicas_inherit_is_said(node: DoctorNode) -> None:
     assert "every replica inherits" in node.find("user", "warn").words
 
 
-def test_without_mps_limits_do_not_hold_and_turns_must_be_asked_for(node: DoctorNode) -> None:
-    node.be(environment={**node.here.environment, "PATH": f"{node.root}/bin:/usr/bin:/bin"})
-    assert "nvidia-cuda-mps-control is not in PATH" in node.find("GPU 1 MPS", "fail").words
+def test_without_mps_limits_do_not_hold_and_turns_must_be_asked_for(
+    node: DoctorNode,
+) -> None:
+    node.be(
+        environment={**node.here.environment, "PATH": f"{node.root}/bin:/usr/bin:/bin"}
+    )
+    assert (
+        "nvidia-cuda-mps-control is not in PATH" in node.find("GPU 1 MPS", "fail").words
+    )
     node.ask(uses_mps=False)
     levels = node.levels()
     assert (levels["MPS"], "GPU 1 MPS" in levels) == (["warn"], False)
@@ -254,7 +293,9 @@ def test_a_daemon_that_runs_is_seen(node: DoctorNode) -> None:
         assert node.find("GPU 0 MPS", "pass").words.endswith("its daemon runs")
         assert node.find("GPU 1 MPS", "pass").words.endswith("no daemon yet")
     finally:
-        subprocess.run([control], input=b"quit\n", env=environment, check=True, timeout=PATIENCE_S)
+        subprocess.run(
+            [control], input=b"quit\n", env=environment, check=True, timeout=PATIENCE_S
+        )
 
 
 def test_ports_that_others_have_are_counted(node: DoctorNode) -> None:
@@ -266,10 +307,15 @@ def test_ports_that_others_have_are_counted(node: DoctorNode) -> None:
         node.be(first_port=worker.getsockname()[1], port_count=1)
         node.ask(router_port=front.getsockname()[1])
         assert node.find("worker ports", "fail").words.startswith("0 of the 1 from ")
-        assert node.find("router port", "fail").words == f"{node.asked.router_port} is taken"
+        assert (
+            node.find("router port", "fail").words
+            == f"{node.asked.router_port} is taken"
+        )
         records = Records(node.state_dir / "workers", Record)
         try:
-            assert "by the agent that is there" in node.find("router port", "pass").words
+            assert (
+                "by the agent that is there" in node.find("router port", "pass").words
+            )
         finally:
             records.close()
     assert node.levels()["router port"] == ["pass"]
@@ -290,7 +336,9 @@ def test_a_state_directory_is_made_later_or_cannot_be(node: DoctorNode) -> None:
     assert "cannot be written" in node.find("state dir", "fail").words
 
 
-def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(node: DoctorNode) -> None:
+def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(
+    node: DoctorNode,
+) -> None:
     node.leave_turned()
     node.state_dir.chmod(0)
     # Root may read everything unless it has given that right away.
@@ -299,11 +347,22 @@ def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(node: Docto
         "from agents.doctor.types import Here; facts = read_state(Path(sys.argv[1]), Here()); "
         "print(facts.is_closed, facts.turned, 'cannot be written' in facts.problem)"
     )
-    drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
+    drop = (
+        ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
+        if os.geteuid() == 0
+        else []
+    )
     if drop and shutil.which(drop[0]) is None:
         pytest.skip("root without setpriv may read everything")
     command = [*drop, sys.executable, "-c", code, str(node.state_dir)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     node.state_dir.chmod(0o700)
     assert ended.stdout == "True () True\n", ended.stderr
 
@@ -328,7 +387,10 @@ def test_a_control_plane_that_is_not_there(node: DoctorNode) -> None:
 
 def test_another_server_is_not_taken_for_the_control_plane(node: DoctorNode) -> None:
     node.plane.status = 404
-    assert node.find("control plane", "fail").remedy == "is this the address of a Plimsoll API?"
+    assert (
+        node.find("control plane", "fail").remedy
+        == "is this the address of a Plimsoll API?"
+    )
     node.ask(token="")
     assert "none was given" in node.find("token", "fail").words
 
@@ -339,15 +401,22 @@ def test_programs_that_hang_are_left_behind(node: DoctorNode) -> None:
     with pytest.raises(Silent, match="nvidia-none cannot be run: No such file"):
         answer_of(["nvidia-none"], os.environ, limit_s=0.2)
     with pytest.raises(Silent, match="sh ended with 3: broken"):
-        answer_of(["sh", "-c", "echo broken >&2; exit 3"], os.environ, limit_s=PATIENCE_S)
+        answer_of(
+            ["sh", "-c", "echo broken >&2; exit 3"], os.environ, limit_s=PATIENCE_S
+        )
 
 
 def test_a_driver_that_hangs_is_a_failure_within_its_time(node: DoctorNode) -> None:
     node.be(driver_limit_s=0.001)
-    assert node.find("driver", "fail").words == "asking the driver failed: no answer in 0.001 s"
+    assert (
+        node.find("driver", "fail").words
+        == "asking the driver failed: no answer in 0.001 s"
+    )
 
 
-def test_mps_and_a_control_plane_that_hang_are_failures_within_their_time(node: DoctorNode) -> None:
+def test_mps_and_a_control_plane_that_hang_are_failures_within_their_time(
+    node: DoctorNode,
+) -> None:
     control = node.root / "bin" / "nvidia-cuda-mps-control"
     control.write_text("#!/bin/sh\nexec sleep 1000\n")
     control.chmod(0o755)
@@ -370,12 +439,20 @@ def test_a_disk_that_hangs_is_a_failure_of_that_check_alone(node: DoctorNode) ->
         release.set()
 
 
-def run(node: DoctorNode, *arguments: str, program: tuple[str, ...] = ("-m", "agents.main")) -> tuple[int, str]:
+def run(
+    node: DoctorNode, *arguments: str, program: tuple[str, ...] = ("-m", "agents.main")
+) -> tuple[int, str]:
     """Exit code and output of the command in a process of its own."""
     command = [sys.executable, *program, *arguments]
     environment = {**node.here.environment, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
-        command, env=environment, cwd=node.root, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command,
+        env=environment,
+        cwd=node.root,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.returncode, ended.stdout
@@ -383,9 +460,27 @@ def run(node: DoctorNode, *arguments: str, program: tuple[str, ...] = ("-m", "ag
 
 def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
     (node.root / "token").write_text("plim_right\n")
-    given = ["doctor", "--state-dir", "state", "--templates", "templates.toml", "--mps-dir", "mps", "--node", "n1"]
+    given = [
+        "doctor",
+        "--state-dir",
+        "state",
+        "--templates",
+        "templates.toml",
+        "--mps-dir",
+        "mps",
+        "--node",
+        "n1",
+    ]
     code, said = run(
-        node, *given, "--url", node.plane.url, "--token-file", "token", "--gpu-type", "H100-80GB", "--json"
+        node,
+        *given,
+        "--url",
+        node.plane.url,
+        "--token-file",
+        "token",
+        "--gpu-type",
+        "H100-80GB",
+        "--json",
     )
     told = json.loads(said)
     found = {each["words"] for each in told["findings"] if each["level"] == "pass"}
@@ -399,9 +494,17 @@ def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [("--nonsense",), ("--try-writes",), ("--url", "ftp://x"), ("--token-file", "none"), ("--sharing", "fairly")],
+    [
+        ("--nonsense",),
+        ("--try-writes",),
+        ("--url", "ftp://x"),
+        ("--token-file", "none"),
+        ("--sharing", "fairly"),
+    ],
 )
-def test_wrong_arguments_are_exit_code_2(node: DoctorNode, wrong: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_exit_code_2(
+    node: DoctorNode, wrong: tuple[str, ...]
+) -> None:
     assert run(node, "doctor", *wrong) == (2, "")
 
 

@@ -51,36 +51,68 @@ def test_modes(compute: str, persistence: str, uses_mps: bool, level: Level) -> 
 
 
 def test_modes_that_nobody_tells_are_no_failure() -> None:
-    found = checks.check_modes(GPU, ModeFacts(problem="nvidia-smi cannot be run: No such file"), uses_mps=True)
+    found = checks.check_modes(
+        GPU, ModeFacts(problem="nvidia-smi cannot be run: No such file"), uses_mps=True
+    )
     assert (found.level, "nvidia-smi cannot be run" in found.words) == ("skip", True)
 
 
 @pytest.mark.parametrize(
     ("why", "way_out"),
     [
-        ("could not limit power on GPU 0: it needs CAP_SYS_ADMIN", "Clocks and power limits"),
-        ("could not count energy of GPU 0: the installed driver is too old for it", "newer driver"),
+        (
+            "could not limit power on GPU 0: it needs CAP_SYS_ADMIN",
+            "Clocks and power limits",
+        ),
+        (
+            "could not count energy of GPU 0: the installed driver is too old for it",
+            "newer driver",
+        ),
         ("could not measure GPU 0: this GPU does not have it", "nothing to do"),
-        ("could not lock GPU 0: the operating system blocks the device", "give this process or container"),
+        (
+            "could not lock GPU 0: the operating system blocks the device",
+            "give this process or container",
+        ),
     ],
 )
 def test_what_a_gpu_lacks_is_said_with_cost_and_way_out(why: str, way_out: str) -> None:
-    gpu = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=1.0, lacks=(("limit power", why),))
+    gpu = GpuFacts(
+        index=0,
+        uuid="GPU-0",
+        name="H100",
+        memory_mib=1.0,
+        lacks=(("limit power", why),),
+    )
     _, lack = checks.check_gpu(gpu, DriverFacts(), gpu_type="", has_right=True)
     reason = why.partition(": ")[2]
-    assert (lack.level, lack.words) == ("warn", f"cannot limit power: {reason}; a power cap is not kept on this GPU")
+    assert (lack.level, lack.words) == (
+        "warn",
+        f"cannot limit power: {reason}; a power cap is not kept on this GPU",
+    )
     assert way_out in lack.remedy
 
 
 def test_an_ability_of_a_later_version_needs_no_cost() -> None:
-    gpu = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=1.0, lacks=(("fly", "it has no wings"),))
+    gpu = GpuFacts(
+        index=0,
+        uuid="GPU-0",
+        name="H100",
+        memory_mib=1.0,
+        lacks=(("fly", "it has no wings"),),
+    )
     _, lack = checks.check_gpu(gpu, DriverFacts(), gpu_type="", has_right=True)
     assert lack.words == "cannot fly: it has no wings; the planner plans without it"
 
 
 def test_a_gpu_that_can_do_everything_says_so() -> None:
-    found = [each.words for each in checks.check_gpu(GPU, DriverFacts(), gpu_type="", has_right=True)]
-    assert found == ["H100, 81920 MiB, GPU-0", "can do all 9 things that are asked of it"]
+    found = [
+        each.words
+        for each in checks.check_gpu(GPU, DriverFacts(), gpu_type="", has_right=True)
+    ]
+    assert found == [
+        "H100, 81920 MiB, GPU-0",
+        "can do all 9 things that are asked of it",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +124,9 @@ def test_a_gpu_that_can_do_everything_says_so() -> None:
         ("it hangs", "see to it"),
     ],
 )
-def test_without_mps_there_is_a_way_to_it_and_one_around(why_not: str, remedy: str) -> None:
+def test_without_mps_there_is_a_way_to_it_and_one_around(
+    why_not: str, remedy: str
+) -> None:
     found = checks.check_mps(GPU, MpsFacts(pipe=NODE_DIRECTORY, why_not=why_not))
     assert found.level == "fail"
     assert remedy in found.remedy
@@ -100,7 +134,9 @@ def test_without_mps_there_is_a_way_to_it_and_one_around(why_not: str, remedy: s
 
 
 def state(**facts: object) -> StateFacts:
-    return StateFacts(path=NODE_DIRECTORY, **{"free_mib": 5000.0, "owner_uid": 990, **facts})  # type: ignore[arg-type]
+    return StateFacts(
+        path=NODE_DIRECTORY, **{"free_mib": 5000.0, "owner_uid": 990, **facts}
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -119,17 +155,36 @@ def test_the_state_directory(facts: StateFacts, level: Level) -> None:
 
 
 def test_a_closed_state_directory_is_not_taken_for_an_empty_one() -> None:
-    found = list(checks.check_state(state(problem="/x cannot be written", is_closed=True), PROCESS))
-    assert [(each.check, each.level) for each in found] == [("state dir", "fail"), ("agent", "skip")]
+    found = list(
+        checks.check_state(
+            state(problem="/x cannot be written", is_closed=True), PROCESS
+        )
+    )
+    assert [(each.check, each.level) for each in found] == [
+        ("state dir", "fail"),
+        ("agent", "skip"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("skew_s", "level"),
-    [(None, "skip"), (0.0, "pass"), (-2.0, "pass"), (2.5, "warn"), (-60.0, "warn"), (61.0, "fail"), (-61.0, "fail")],
+    [
+        (None, "skip"),
+        (0.0, "pass"),
+        (-2.0, "pass"),
+        (2.5, "warn"),
+        (-60.0, "warn"),
+        (61.0, "fail"),
+        (-61.0, "fail"),
+    ],
 )
 def test_clocks(skew_s: float | None, level: Level) -> None:
     facts = ControlPlaneFacts(ready_status=200, skew_s=skew_s, sync_status=422)
-    (clock,) = [each for each in checks.check_control_plane(facts, ASKED) if each.check == "clock"]
+    (clock,) = [
+        each
+        for each in checks.check_control_plane(facts, ASKED)
+        if each.check == "clock"
+    ]
     assert clock.level == level
 
 
@@ -145,16 +200,29 @@ def test_clocks(skew_s: float | None, level: Level) -> None:
 )
 def test_tokens(status: int, level: Level, words: str) -> None:
     facts = ControlPlaneFacts(ready_status=200, skew_s=0.0, sync_status=status)
-    (token,) = [each for each in checks.check_control_plane(facts, ASKED) if each.check == "token"]
+    (token,) = [
+        each
+        for each in checks.check_control_plane(facts, ASKED)
+        if each.check == "token"
+    ]
     assert (token.level, words in token.words) == (level, True)
 
 
 @pytest.mark.parametrize(
     ("node", "is_one"),
-    [("n1", True), ("a" * 63, True), ("a" * 64, False), ("N1", False), ("n1.lan", False), ("", False)],
+    [
+        ("n1", True),
+        ("a" * 63, True),
+        ("a" * 64, False),
+        ("N1", False),
+        ("n1.lan", False),
+        ("", False),
+    ],
 )
 def test_names_of_nodes(node: str, is_one: bool) -> None:
-    found = checks.check_control_plane(ControlPlaneFacts(problem="away"), Asked(url="http://plane", node=node))
+    found = checks.check_control_plane(
+        ControlPlaneFacts(problem="away"), Asked(url="http://plane", node=node)
+    )
     assert ("node name" not in {each.check for each in found}) == is_one
 
 
@@ -166,12 +234,34 @@ def test_names_of_nodes(node: str, is_one: bool) -> None:
         (checks.check_shared_memory(SharedMemoryFacts(free_mib=1024.0)), "pass"),
         (checks.check_shared_memory(SharedMemoryFacts(free_mib=64.0)), "warn"),
         (checks.check_systemd(SystemdFacts(is_booted=True)), "warn"),
-        (checks.check_systemd(SystemdFacts(is_booted=True, unit=NODE_DIRECTORY)), "warn"),
-        (checks.check_systemd(SystemdFacts(is_booted=True, unit=NODE_DIRECTORY, restores=True)), "pass"),
+        (
+            checks.check_systemd(SystemdFacts(is_booted=True, unit=NODE_DIRECTORY)),
+            "warn",
+        ),
+        (
+            checks.check_systemd(
+                SystemdFacts(is_booted=True, unit=NODE_DIRECTORY, restores=True)
+            ),
+            "pass",
+        ),
         (next(checks.check_process(PROCESS, Here(python="3.10.12"))), "fail"),
         (next(checks.check_process(PROCESS, Here(python="3.13.0rc1"))), "pass"),
-        (next(checks.check_ports(PortFacts(free=63, first=21000, count=2000), is_agent_there=False)), "warn"),
-        (next(checks.check_ports(PortFacts(free=64, first=21000, count=2000), is_agent_there=False)), "pass"),
+        (
+            next(
+                checks.check_ports(
+                    PortFacts(free=63, first=21000, count=2000), is_agent_there=False
+                )
+            ),
+            "warn",
+        ),
+        (
+            next(
+                checks.check_ports(
+                    PortFacts(free=64, first=21000, count=2000), is_agent_there=False
+                )
+            ),
+            "pass",
+        ),
     ],
 )
 def test_limits_of_the_rest(finding: NodeFinding, level: Level) -> None:
@@ -182,7 +272,14 @@ def test_limits_of_the_rest(finding: NodeFinding, level: Level) -> None:
 def test_long_words_are_broken_and_options_are_not() -> None:
     words = f"{'x' * 100} and then an option at the end of a line, --state-dir"
     table = render(
-        [NodeFinding(check="x", level="warn", words=words, remedy=f"plimsoll-agent {'y ' * 40}--state-dir z")]
+        [
+            NodeFinding(
+                check="x",
+                level="warn",
+                words=words,
+                remedy=f"plimsoll-agent {'y ' * 40}--state-dir z",
+            )
+        ]
     )
     assert max(map(len, table.splitlines())) <= 80
     assert table.count("--state-dir") == 2

@@ -19,7 +19,16 @@ from agents.enforce.actions import (
     perform,
 )
 from agents.enforce.diff import actions, is_settled
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, commands, run
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_gpu,
+    an_empty_node,
+    commands,
+    run,
+)
 
 
 def carry_out(device: PaperDevice, wanted: NodeCommand) -> tuple[Action, ...]:
@@ -44,8 +53,13 @@ def settle(device: PaperDevice, wanted: NodeCommand) -> None:
     raise AssertionError("the node never settles")
 
 
-def settled(wanted: NodeCommand, *, memory_mib: float = 4000.0, max_replicas: int = 48) -> PaperDevice:
-    gpus = [an_empty_gpu(index, memory_mib=memory_mib, max_replicas=max_replicas) for index in (0, 1)]
+def settled(
+    wanted: NodeCommand, *, memory_mib: float = 4000.0, max_replicas: int = 48
+) -> PaperDevice:
+    gpus = [
+        an_empty_gpu(index, memory_mib=memory_mib, max_replicas=max_replicas)
+        for index in (0, 1)
+    ]
     device = PaperDevice(an_empty_node(*gpus))
     settle(device, wanted)
     device.log.clear()
@@ -56,30 +70,55 @@ def test_a_new_replica_is_started_and_routed_only_when_ready() -> None:
     device = PaperDevice(an_empty_node())
     wanted = a_command(a_gpu(a_replica("r1", rate_rps=7.0)))
     carry_out(device, wanted)
-    assert device.log == ["clock 0 1500.0", "power 0 300.0", "route {'chat': []}", "start r1"]
+    assert device.log == [
+        "clock 0 1500.0",
+        "power 0 300.0",
+        "route {'chat': []}",
+        "start r1",
+    ]
     assert carry_out(device, wanted) == ()
     device.make_ready()
     assert carry_out(device, wanted) == (
-        SwitchRoutes(routes=(ServiceRoute(service="chat", slo_ms=100.0, shares=(("r1", 7.0),)),)),
+        SwitchRoutes(
+            routes=(ServiceRoute(service="chat", slo_ms=100.0, shares=(("r1", 7.0),)),)
+        ),
     )
 
 
 def test_a_new_sm_percent_is_a_shadow_switch_where_memory_allows() -> None:
     device = settled(a_command(a_gpu(a_replica("old", sm_percent=30.0))))
     settle(device, a_command(a_gpu(a_replica("new", sm_percent=60.0)), generation=2))
-    assert device.log == ["start new", "route {'chat': ['new']}", "drain old", "stop old"]
+    assert device.log == [
+        "start new",
+        "route {'chat': ['new']}",
+        "drain old",
+        "stop old",
+    ]
 
 
 def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
     device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
     settle(device, a_command(a_gpu(a_replica("new", memory_mib=3000.0)), generation=2))
-    assert device.log == ["route {'chat': []}", "drain old", "stop old", "start new", "route {'chat': ['new']}"]
+    assert device.log == [
+        "route {'chat': []}",
+        "drain old",
+        "stop old",
+        "start new",
+        "route {'chat': ['new']}",
+    ]
 
 
-def test_replicas_whose_sum_exceeds_the_memory_by_its_last_digit_only_are_all_started() -> None:
-    wanted = a_command(a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)))  # 0.30000000000000004
+def test_replicas_whose_sum_exceeds_the_memory_by_its_last_digit_only_are_all_started() -> (
+    None
+):
+    wanted = a_command(
+        a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2))
+    )  # 0.30000000000000004
     todo = actions(wanted, NodeState(gpus=(an_empty_gpu(memory_mib=0.3),)))
-    assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == ["a", "b"]
+    assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == [
+        "a",
+        "b",
+    ]
 
 
 def test_without_a_replica_slot_for_both_the_old_one_is_drained_first() -> None:
@@ -88,7 +127,9 @@ def test_without_a_replica_slot_for_both_the_old_one_is_drained_first() -> None:
     assert device.log.index("stop old") < device.log.index("start new")
 
 
-def test_only_as_many_old_replicas_as_needed_are_drained_early_and_of_the_same_service_first() -> None:
+def test_only_as_many_old_replicas_as_needed_are_drained_early_and_of_the_same_service_first() -> (
+    None
+):
     before = a_command(
         a_gpu(
             a_replica("a-old", service="a", memory_mib=1500.0),
@@ -105,8 +146,13 @@ def test_only_as_many_old_replicas_as_needed_are_drained_early_and_of_the_same_s
     )
     todo = carry_out(device, after)
     # 1000 MiB are free: a-new fits, b-new is 1900 short of it; b-old (1500) alone is not enough, so a-old goes too.
-    assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == ["a-new"]
-    assert {each.replica_id for each in todo if isinstance(each, Drain)} == {"a-old", "b-old"}
+    assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == [
+        "a-new"
+    ]
+    assert {each.replica_id for each in todo if isinstance(each, Drain)} == {
+        "a-old",
+        "b-old",
+    }
 
 
 def test_requests_in_flight_delay_the_stop_until_the_deadline() -> None:
@@ -119,9 +165,13 @@ def test_requests_in_flight_delay_the_stop_until_the_deadline() -> None:
     assert carry_out(device, wanted) == (Stop(replica_id="old"),)
 
 
-def test_an_old_replica_serves_until_every_new_one_of_its_service_on_the_node_is_ready() -> None:
+def test_an_old_replica_serves_until_every_new_one_of_its_service_on_the_node_is_ready() -> (
+    None
+):
     device = settled(a_command(a_gpu(a_replica("old", rate_rps=9.0))))
-    wanted = a_command(a_gpu(a_replica("n1")), a_gpu(a_replica("n2"), index=1), generation=2)
+    wanted = a_command(
+        a_gpu(a_replica("n1")), a_gpu(a_replica("n2"), index=1), generation=2
+    )
     carry_out(device, wanted)
     device.put("n1", state="ready")
     carry_out(device, wanted)
@@ -141,16 +191,19 @@ def test_a_batch_changes_at_once_and_without_a_restart() -> None:
 
 def test_a_clock_rises_at_once_and_falls_only_after_the_old_replicas_are_gone() -> None:
     device = settled(a_command(a_gpu(a_replica("old"), clock_mhz=1000.0)))
-    assert carry_out(device, a_command(a_gpu(a_replica("old"), clock_mhz=1400.0), generation=2)) == (
-        LockClock(gpu_index=0, clock_mhz=1400.0),
-    )
+    assert carry_out(
+        device, a_command(a_gpu(a_replica("old"), clock_mhz=1400.0), generation=2)
+    ) == (LockClock(gpu_index=0, clock_mhz=1400.0),)
     device.log.clear()
     settle(device, a_command(a_gpu(a_replica("new"), clock_mhz=1200.0), generation=3))
     assert device.log.index("clock 0 1200.0") > device.log.index("drain old")
 
 
 def test_knobs_that_a_gpu_does_not_have_are_not_turned_and_not_waited_for() -> None:
-    node = an_empty_node(replace(an_empty_gpu(0), has_clock_lock=False, has_power_limit=False), an_empty_gpu(1))
+    node = an_empty_node(
+        replace(an_empty_gpu(0), has_clock_lock=False, has_power_limit=False),
+        an_empty_gpu(1),
+    )
     device = PaperDevice(node)
     wanted = a_command(a_gpu(a_replica("r1")))
     settle(device, wanted)
@@ -160,13 +213,27 @@ def test_knobs_that_a_gpu_does_not_have_are_not_turned_and_not_waited_for() -> N
 
 def test_a_power_limit_rises_before_the_clock_and_falls_after_it() -> None:
     device = settled(a_command(a_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0)))
-    up = carry_out(device, a_command(a_gpu(a_replica("r1"), clock_mhz=1400.0, cap_w=250.0), generation=2))
-    assert up == (LimitPower(gpu_index=0, limit_w=250.0), LockClock(gpu_index=0, clock_mhz=1400.0))
-    down = carry_out(device, a_command(a_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0), generation=3))
-    assert down == (LockClock(gpu_index=0, clock_mhz=1000.0), LimitPower(gpu_index=0, limit_w=200.0))
+    up = carry_out(
+        device,
+        a_command(a_gpu(a_replica("r1"), clock_mhz=1400.0, cap_w=250.0), generation=2),
+    )
+    assert up == (
+        LimitPower(gpu_index=0, limit_w=250.0),
+        LockClock(gpu_index=0, clock_mhz=1400.0),
+    )
+    down = carry_out(
+        device,
+        a_command(a_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0), generation=3),
+    )
+    assert down == (
+        LockClock(gpu_index=0, clock_mhz=1000.0),
+        LimitPower(gpu_index=0, limit_w=200.0),
+    )
 
 
-def test_a_gpu_that_the_command_does_not_name_is_emptied_and_returns_to_its_defaults() -> None:
+def test_a_gpu_that_the_command_does_not_name_is_emptied_and_returns_to_its_defaults() -> (
+    None
+):
     device = settled(a_command(a_gpu(a_replica("r1"))))
     settle(device, a_command(generation=2))
     state = run(device.state()).gpus[0]
@@ -180,7 +247,9 @@ def test_a_failed_replica_is_replaced_unless_it_is_held_back() -> None:
     wanted = a_command(a_gpu(a_replica("r1")))
     kinds = [type(each) for each in actions(wanted, state)]
     assert kinds == [Stop, SwitchRoutes, StartReplica]
-    assert [type(each) for each in actions(wanted, state, held={("replica", "r1")})] == [SwitchRoutes]
+    assert [
+        type(each) for each in actions(wanted, state, held={("replica", "r1")})
+    ] == [SwitchRoutes]
 
 
 def test_nothing_is_started_or_set_on_a_lost_gpu() -> None:
@@ -190,14 +259,20 @@ def test_nothing_is_started_or_set_on_a_lost_gpu() -> None:
     assert not is_settled(wanted, node)
 
 
-def test_a_service_without_a_replica_keeps_an_empty_route_so_that_its_requests_are_counted() -> None:
+def test_a_service_without_a_replica_keeps_an_empty_route_so_that_its_requests_are_counted() -> (
+    None
+):
     device = settled(a_command(services=("idle",)))
     assert run(device.state()).routes == (ServiceRoute(service="idle", slo_ms=100.0),)
 
 
-def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_other_nodes() -> None:
+def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_other_nodes() -> (
+    None
+):
     device = settled(a_command(a_gpu(a_replica("old", rate_rps=10.0))))
-    moved = a_command(generation=2, services=("chat",))  # its route says 10 rps, none of them here
+    moved = a_command(
+        generation=2, services=("chat",)
+    )  # its route says 10 rps, none of them here
     state = run(device.state())
     assert Drain(replica_id="old") not in actions(moved, state, handover={"old"})
     assert Drain(replica_id="old") in actions(moved, state)
@@ -205,33 +280,52 @@ def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_
 
 def test_a_handover_does_not_keep_what_is_replaced_on_the_same_node() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
-    wanted = a_command(a_gpu(a_replica("new", rate_rps=10.0)), generation=2)  # the whole planned rate is here
+    wanted = a_command(
+        a_gpu(a_replica("new", rate_rps=10.0)), generation=2
+    )  # the whole planned rate is here
     carry_out(device, wanted)
     device.make_ready()
-    assert Drain(replica_id="old") in actions(wanted, run(device.state()), handover={"old"})
+    assert Drain(replica_id="old") in actions(
+        wanted, run(device.state()), handover={"old"}
+    )
 
 
 @given(before=commands(1), after=commands(2), rounds=st.integers(0, 4))
 def test_every_transition_arrives_without_ever_overcommitting_memory(
     before: NodeCommand, after: NodeCommand, rounds: int
 ) -> None:
-    device = PaperDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))  # raises where memory would not suffice
-    for _ in range(rounds):  # the second command may come in the middle of the first transition
+    device = PaperDevice(
+        an_empty_node(an_empty_gpu(0), an_empty_gpu(1))
+    )  # raises where memory would not suffice
+    for _ in range(
+        rounds
+    ):  # the second command may come in the middle of the first transition
         carry_out(device, before)
         device.make_ready()
     settle(device, after)
     assert actions(after, run(device.state())) == ()
-    running = {(each.id, each.service, each.sm_percent, each.batch) for each in device.replicas()}
-    assert running == {(r.id, r.service, r.sm_percent, r.batch) for gpu in after.gpus for r in gpu.replicas}
+    running = {
+        (each.id, each.service, each.sm_percent, each.batch)
+        for each in device.replicas()
+    }
+    assert running == {
+        (r.id, r.service, r.sm_percent, r.batch)
+        for gpu in after.gpus
+        for r in gpu.replicas
+    }
 
 
 @given(before=commands(1), after=commands(2))
-def test_routes_only_ever_name_ready_replicas(before: NodeCommand, after: NodeCommand) -> None:
+def test_routes_only_ever_name_ready_replicas(
+    before: NodeCommand, after: NodeCommand
+) -> None:
     device = PaperDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))
     settle(device, before)
     for _ in range(8):
         carry_out(device, after)
         state = run(device.state())
         ready = {each.id for each in device.replicas() if each.state == "ready"}
-        assert {replica_id for route in state.routes for replica_id, _ in route.shares} <= ready
+        assert {
+            replica_id for route in state.routes for replica_id, _ in route.shares
+        } <= ready
         device.make_ready()

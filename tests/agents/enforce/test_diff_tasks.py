@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from agents.base.device import GpuState, NodeState
 from agents.base.protocol import NodeCommand, TaskCommand, TaskState
-from agents.enforce.actions import Action, Drain, StartReplica, StartTask, StopTask, SwapIn, SwapOut
+from agents.enforce.actions import (
+    Action,
+    Drain,
+    StartReplica,
+    StartTask,
+    StopTask,
+    SwapIn,
+    SwapOut,
+)
 from agents.enforce.diff import actions, is_settled
 from tests.agents.enforce.test_diff import carry_out, settle, settled
 from tests.agents.factories import (
@@ -38,10 +46,16 @@ def anew(task: TaskCommand) -> tuple[Action, ...]:
 
 
 def of_tasks(todo: Sequence[Action]) -> tuple[Action, ...]:
-    return tuple(each for each in todo if isinstance(each, StartTask | StopTask | SwapOut | SwapIn))
+    return tuple(
+        each
+        for each in todo
+        if isinstance(each, StartTask | StopTask | SwapOut | SwapIn)
+    )
 
 
-def test_a_task_starts_only_when_every_wanted_replica_is_there_and_every_old_one_gone() -> None:
+def test_a_task_starts_only_when_every_wanted_replica_is_there_and_every_old_one_gone() -> (
+    None
+):
     device = settled(a_command(a_gpu(a_replica("old"))))
     wanted = a_command(a_gpu(a_replica("new"), tasks=(a_task("t1"),)), generation=2)
     settle(device, wanted)
@@ -93,7 +107,12 @@ def test_a_task_waits_while_a_wanted_replica_is_held_back() -> None:
 def test_each_state_of_a_task_against_what_is_wanted(
     state: TaskState, wanted: TaskCommand | None, todo: tuple[Action, ...]
 ) -> None:
-    gpu = replace(an_empty_gpu(), clock_mhz=1500.0, power_limit_w=300.0, tasks=(a_running_task(a_task(), state),))
+    gpu = replace(
+        an_empty_gpu(),
+        clock_mhz=1500.0,
+        power_limit_w=300.0,
+        tasks=(a_running_task(a_task(), state),),
+    )
     command = a_wanted(*((wanted,) if wanted else ()))
     assert actions(command, NodeState(gpus=(gpu,))) == todo
 
@@ -119,26 +138,45 @@ def test_a_task_that_finished_on_one_gpu_is_not_started_on_another() -> None:
 def test_a_task_moves_to_another_gpu_by_a_stop_and_a_start() -> None:
     device = settled(a_wanted(a_task(), generation=1))
     settle(device, a_command(a_gpu(tasks=(a_task(done=70.0),), index=1), generation=2))
-    assert [each for each in device.log if "task" in each] == ["stop task t1", "start task t1"]
+    assert [each for each in device.log if "task" in each] == [
+        "stop task t1",
+        "start task t1",
+    ]
 
 
-def test_a_replica_that_lacks_memory_sends_the_last_tasks_to_the_host_and_only_as_many_as_needed() -> None:
-    tasks = tuple(a_task(f"t{number}", memory_mib=700.0, sm_percent=5.0) for number in (1, 2, 3))
+def test_a_replica_that_lacks_memory_sends_the_last_tasks_to_the_host_and_only_as_many_as_needed() -> (
+    None
+):
+    tasks = tuple(
+        a_task(f"t{number}", memory_mib=700.0, sm_percent=5.0) for number in (1, 2, 3)
+    )
     device = settled(a_command(a_gpu(a_replica("old"), tasks=tasks)))
     state = run(device.state())
     # 4000 - 1000 - 3 * 700 = 900 MiB are free: 1500 need one task's place, 1700 need two, of which t2 goes anyway.
-    one = a_command(a_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks), generation=2)
+    one = a_command(
+        a_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks), generation=2
+    )
     assert of_tasks(actions(one, state)) == (SwapOut(task="t3"),)
     away = (tasks[0], msgspec.structs.replace(tasks[1], is_resident=False), tasks[2])
-    two = a_command(a_gpu(a_replica("new", memory_mib=1700.0), tasks=away), generation=2)
+    two = a_command(
+        a_gpu(a_replica("new", memory_mib=1700.0), tasks=away), generation=2
+    )
     assert of_tasks(actions(two, state)) == (SwapOut(task="t2"), SwapOut(task="t3"))
 
 
 def test_a_task_leaves_for_a_shadow_switch_and_comes_back_after_it() -> None:
-    tasks = (a_task("t1", memory_mib=800.0), a_task("t2", memory_mib=700.0, sm_percent=10.0))
+    tasks = (
+        a_task("t1", memory_mib=800.0),
+        a_task("t2", memory_mib=700.0, sm_percent=10.0),
+    )
     device = settled(a_command(a_gpu(a_replica("old", memory_mib=1500.0), tasks=tasks)))
     # 1000 MiB are free beside old and the tasks, the new one needs 1500: t2 makes room, old serves on.
-    settle(device, a_command(a_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks), generation=2))
+    settle(
+        device,
+        a_command(
+            a_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks), generation=2
+        ),
+    )
     assert device.log == [
         "swap out t2",
         "start new",
@@ -150,13 +188,19 @@ def test_a_task_leaves_for_a_shadow_switch_and_comes_back_after_it() -> None:
 
 
 def test_a_task_that_is_still_starting_is_stopped_instead() -> None:
-    wanted = a_command(a_gpu(a_replica("r1", memory_mib=3500.0), tasks=(a_task("t1", memory_mib=500.0),)))
+    wanted = a_command(
+        a_gpu(
+            a_replica("r1", memory_mib=3500.0), tasks=(a_task("t1", memory_mib=500.0),)
+        )
+    )
     other = a_running_task(a_task("t1", memory_mib=500.0), "starting")
     replica = a_replica("old", memory_mib=100.0, service="b")
     device = PaperDevice(an_empty_node())
     settle(device, a_command(a_gpu(replica)))
     state = run(device.state())
-    state = NodeState(gpus=(replace(state.gpus[0], tasks=(other,)),), routes=state.routes)
+    state = NodeState(
+        gpus=(replace(state.gpus[0], tasks=(other,)),), routes=state.routes
+    )
     # 3400 MiB are free; the old replica's 100 MiB would do too, but a replica comes before a task.
     todo = actions(wanted, state, handover={"old"})
     assert of_tasks(todo) == (StopTask(task="t1"),)
@@ -164,48 +208,83 @@ def test_a_task_that_is_still_starting_is_stopped_instead() -> None:
 
 
 def test_what_drains_or_is_being_swapped_counts_before_another_task_leaves() -> None:
-    tasks = (a_task("t1", memory_mib=1000.0), a_task("t2", memory_mib=1000.0, sm_percent=10.0))
+    tasks = (
+        a_task("t1", memory_mib=1000.0),
+        a_task("t2", memory_mib=1000.0, sm_percent=10.0),
+    )
     wanted = a_command(a_gpu(a_replica("new", memory_mib=2000.0), tasks=tasks))
     swapping = (a_running_task(tasks[0]), a_running_task(tasks[1], "swapping"))
     gpu = replace(an_empty_gpu(memory_mib=4000.0), tasks=swapping)
     # 2000 MiB are free: new fits.
-    assert [type(each) for each in actions(wanted, NodeState(gpus=(gpu,))) if isinstance(each, StartReplica)] == [
-        StartReplica
-    ]
+    assert [
+        type(each)
+        for each in actions(wanted, NodeState(gpus=(gpu,)))
+        if isinstance(each, StartReplica)
+    ] == [StartReplica]
     # 1000 MiB are free, 1000 more come with t2.
-    assert of_tasks(actions(wanted, NodeState(gpus=(replace(gpu, memory_mib=3000.0),)))) == ()
+    assert (
+        of_tasks(actions(wanted, NodeState(gpus=(replace(gpu, memory_mib=3000.0),))))
+        == ()
+    )
     # 500 MiB are free; t2's 1000 are not enough.
-    assert of_tasks(actions(wanted, NodeState(gpus=(replace(gpu, memory_mib=2500.0),)))) == (SwapOut(task="t1"),)
+    assert of_tasks(
+        actions(wanted, NodeState(gpus=(replace(gpu, memory_mib=2500.0),)))
+    ) == (SwapOut(task="t1"),)
 
 
-def test_a_task_starts_where_there_is_room_and_waits_where_another_one_is_still_to_leave() -> None:
-    away, tasks = a_task("t1", memory_mib=2000.0, is_resident=False), (a_task("t2"), a_task("t3", memory_mib=1500.0))
+def test_a_task_starts_where_there_is_room_and_waits_where_another_one_is_still_to_leave() -> (
+    None
+):
+    away, tasks = (
+        a_task("t1", memory_mib=2000.0, is_resident=False),
+        (a_task("t2"), a_task("t3", memory_mib=1500.0)),
+    )
     wanted = a_wanted(away, *tasks)
-    device = PaperDevice(NodeState(gpus=(replace(an_empty_gpu(), tasks=(a_running_task(away),)),)))
+    device = PaperDevice(
+        NodeState(gpus=(replace(an_empty_gpu(), tasks=(a_running_task(away),)),))
+    )
     # 2000 MiB are free beside t1: t2 takes 1000 of them, t3 needs 1500.
-    assert of_tasks(carry_out(device, wanted)) == (SwapOut(task="t1"), StartTask(gpu_index=0, task=tasks[0]))
+    assert of_tasks(carry_out(device, wanted)) == (
+        SwapOut(task="t1"),
+        StartTask(gpu_index=0, task=tasks[0]),
+    )
     assert carry_out(device, wanted) == ()
     device.make_ready()
     assert carry_out(device, wanted) == (StartTask(gpu_index=0, task=tasks[1]),)
 
 
 def test_a_task_that_did_not_start_is_not_started_again_while_it_is_held_back() -> None:
-    assert of_tasks(actions(a_wanted(a_task()), an_empty_node(), held={("task", "t1")})) == ()
+    assert (
+        of_tasks(actions(a_wanted(a_task()), an_empty_node(), held={("task", "t1")}))
+        == ()
+    )
 
 
-def test_no_task_leaves_for_a_replica_that_has_its_place_as_soon_as_another_has_drained() -> None:
+def test_no_task_leaves_for_a_replica_that_has_its_place_as_soon_as_another_has_drained() -> (
+    None
+):
     task = a_task("t1", memory_mib=500.0)
-    device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,))))
-    wanted = a_command(a_gpu(a_replica("new", memory_mib=3000.0), tasks=(task,)), generation=2)
+    device = settled(
+        a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))
+    )
+    wanted = a_command(
+        a_gpu(a_replica("new", memory_mib=3000.0), tasks=(task,)), generation=2
+    )
     device.put("old", state="draining", in_flight=1)
     assert of_tasks(actions(wanted, run(device.state()))) == ()
 
 
 def test_old_replicas_are_drained_early_only_for_what_the_tasks_do_not_give() -> None:
     task = a_task("t1", memory_mib=500.0)
-    device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,))))
-    little = a_command(a_gpu(a_replica("new", memory_mib=1000.0), tasks=(task,)), generation=2)  # 500 MiB are free
-    much = a_command(a_gpu(a_replica("new", memory_mib=3500.0), tasks=(task,)), generation=2)
+    device = settled(
+        a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))
+    )
+    little = a_command(
+        a_gpu(a_replica("new", memory_mib=1000.0), tasks=(task,)), generation=2
+    )  # 500 MiB are free
+    much = a_command(
+        a_gpu(a_replica("new", memory_mib=3500.0), tasks=(task,)), generation=2
+    )
     state = run(device.state())
     assert Drain(replica_id="old") not in actions(little, state)
     todo = actions(much, state)
@@ -222,27 +301,48 @@ def test_nothing_of_a_task_is_started_on_a_lost_gpu() -> None:
 
 
 def used_mib(gpu: GpuState) -> float:
-    replicas_mib = sum(each.memory_mib for each in gpu.replicas if each.state != "failed")
-    return replicas_mib + sum(each.memory_mib for each in gpu.tasks if each.holds_memory)
+    replicas_mib = sum(
+        each.memory_mib for each in gpu.replicas if each.state != "failed"
+    )
+    return replicas_mib + sum(
+        each.memory_mib for each in gpu.tasks if each.holds_memory
+    )
 
 
 @settings(deadline=None)  # on a busy machine the first example may take long
-@given(before=commands_with_tasks(1), after=commands_with_tasks(2), rounds=st.integers(0, 5))
+@given(
+    before=commands_with_tasks(1),
+    after=commands_with_tasks(2),
+    rounds=st.integers(0, 5),
+)
 def test_every_transition_with_tasks_arrives_without_ever_overcommitting_memory(
     before: NodeCommand, after: NodeCommand, rounds: int
 ) -> None:
-    device = PaperDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))  # raises where memory would not suffice
+    device = PaperDevice(
+        an_empty_node(an_empty_gpu(0), an_empty_gpu(1))
+    )  # raises where memory would not suffice
     for _ in range(rounds):
         carry_out(device, before)
         device.make_ready()
     settle(device, after)
-    running = {(each.name, each.sm_percent) for each in device.tasks() if each.state == "running"}
-    assert running == {(each.name, each.sm_percent) for gpu in after.gpus for each in gpu.tasks if each.is_resident}
+    running = {
+        (each.name, each.sm_percent)
+        for each in device.tasks()
+        if each.state == "running"
+    }
+    assert running == {
+        (each.name, each.sm_percent)
+        for gpu in after.gpus
+        for each in gpu.tasks
+        if each.is_resident
+    }
     assert all(each.state in ("running", "swapped") for each in device.tasks())
 
 
 @given(state=task_states(), wanted=commands_with_tasks(1))
-def test_tasks_in_any_state_arrive_as_wanted(state: NodeState, wanted: NodeCommand) -> None:
+def test_tasks_in_any_state_arrive_as_wanted(
+    state: NodeState, wanted: NodeCommand
+) -> None:
     device = PaperDevice(state)
     settle(device, wanted)
     assert actions(wanted, run(device.state())) == ()
@@ -253,7 +353,9 @@ def test_tasks_in_any_state_arrive_as_wanted(state: NodeState, wanted: NodeComma
 
 
 @given(before=commands_with_tasks(1), after=commands_with_tasks(2))
-def test_a_replica_always_comes_before_a_task(before: NodeCommand, after: NodeCommand) -> None:
+def test_a_replica_always_comes_before_a_task(
+    before: NodeCommand, after: NodeCommand
+) -> None:
     device = PaperDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))
     settle(device, before)
     for _ in range(8):
@@ -264,25 +366,53 @@ def test_a_replica_always_comes_before_a_task(before: NodeCommand, after: NodeCo
             gpu = state.gpus[command.index]
             is_quiet = {each.id for each in gpu.replicas} == wanted
             names = {task.name for task in command.tasks}
-            begun = [each for each in of_tasks(todo) if isinstance(each, StartTask | SwapIn)]
-            mine = [each for each in begun if (each.task.name if isinstance(each, StartTask) else each.task) in names]
+            begun = [
+                each for each in of_tasks(todo) if isinstance(each, StartTask | SwapIn)
+            ]
+            mine = [
+                each
+                for each in begun
+                if (each.task.name if isinstance(each, StartTask) else each.task)
+                in names
+            ]
             assert is_quiet or not mine
             # Where a replica still waits for memory no task sits on it that could have left.
             now = run(device.state()).gpus[command.index]
-            waits = [each for each in command.replicas if each.id not in {replica.id for replica in now.replicas}]
-            free_mib = now.memory_mib - used_mib(now) + sum(t.memory_mib for t in now.tasks if t.state == "swapping")
-            drained_mib = sum(each.memory_mib for each in now.replicas if each.state == "draining")
+            waits = [
+                each
+                for each in command.replicas
+                if each.id not in {replica.id for replica in now.replicas}
+            ]
+            free_mib = (
+                now.memory_mib
+                - used_mib(now)
+                + sum(t.memory_mib for t in now.tasks if t.state == "swapping")
+            )
+            drained_mib = sum(
+                each.memory_mib for each in now.replicas if each.state == "draining"
+            )
             if sum(each.memory_mib for each in waits) > free_mib + drained_mib:
-                assert all(task.state not in ("starting", "running") for task in now.tasks)
+                assert all(
+                    task.state not in ("starting", "running") for task in now.tasks
+                )
         device.make_ready()
 
 
 def test_nothing_takes_the_memory_of_a_stopped_task_before_it_is_gone() -> None:
     # 16384 MiB, of which the task that is not wanted any more holds 16000: the replica has no room until it is gone,
     # and no other task leaves for it, since 16000 are as good as free.
-    going, other = a_running_task(a_task("t1", memory_mib=16000.0)), a_running_task(a_task("t2", memory_mib=300.0))
-    node = NodeState(gpus=(replace(an_empty_gpu(), memory_mib=16384.0, tasks=(going, other)),))
-    wanted = a_command(a_gpu(a_replica("r1", memory_mib=5000.0), tasks=(a_task("t2", memory_mib=300.0),)))
+    going, other = (
+        a_running_task(a_task("t1", memory_mib=16000.0)),
+        a_running_task(a_task("t2", memory_mib=300.0)),
+    )
+    node = NodeState(
+        gpus=(replace(an_empty_gpu(), memory_mib=16384.0, tasks=(going, other)),)
+    )
+    wanted = a_command(
+        a_gpu(
+            a_replica("r1", memory_mib=5000.0), tasks=(a_task("t2", memory_mib=300.0),)
+        )
+    )
     todo = actions(wanted, node)
     assert of_tasks(todo) == (StopTask(task="t1"),)
     assert not any(isinstance(each, StartReplica) for each in todo)

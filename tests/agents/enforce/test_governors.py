@@ -8,12 +8,26 @@ import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import GpuPoll, NoDriver, ReplicaPoll
-from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, bucket_end_ms, bucket_of
+from agents.base.protocol import (
+    GpuCommand,
+    NodeCommand,
+    ReplicaCommand,
+    bucket_end_ms,
+    bucket_of,
+)
 from agents.enforce.governors import percentile_ms
 from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import PaperDevice, a_command, a_governor, a_gpu, a_replica, an_empty_gpu, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_governor,
+    a_gpu,
+    a_replica,
+    an_empty_gpu,
+    an_empty_node,
+)
 from tests.agents.factories import run as finish
 
 
@@ -24,7 +38,9 @@ class Bench:
         self.clock = ManualClock(1000.0)
         self.plane = PaperControlPlane(self.clock, command)
         self.device = PaperDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))
-        self.agent = an_agent(self.device, self.plane, self.clock, ledger=Ledger(directory))
+        self.agent = an_agent(
+            self.device, self.plane, self.clock, ledger=Ledger(directory)
+        )
 
     def settle(self) -> None:
         """Let the replicas start and the routes switch."""
@@ -32,7 +48,9 @@ class Bench:
         self.device.make_ready()
         self.pass_s(1)
 
-    def pass_s(self, seconds: int, *, power_w: float | None = None, execution_ms: float = 20.0) -> None:
+    def pass_s(
+        self, seconds: int, *, power_w: float | None = None, execution_ms: float = 20.0
+    ) -> None:
         """Each second every GPU shows that power, its replicas work, and the agent does all that it has to."""
         for _ in range(seconds):
             self.clock.advance(1.0)
@@ -44,10 +62,18 @@ class Bench:
     def show(self, power_w: float, execution_ms: float = 20.0) -> None:
         for gpu in finish(self.device.state()).gpus:
             worked = tuple(
-                ReplicaPoll(id=each.id, batches=10, requests=40, queued=1, execution_ms=execution_ms)
+                ReplicaPoll(
+                    id=each.id,
+                    batches=10,
+                    requests=40,
+                    queued=1,
+                    execution_ms=execution_ms,
+                )
                 for each in gpu.replicas
             )
-            self.device.polls[gpu.index] = GpuPoll(peak_power_w=power_w, replicas=worked)
+            self.device.polls[gpu.index] = GpuPoll(
+                peak_power_w=power_w, replicas=worked
+            )
 
     def clock_mhz(self, index: int = 0) -> float | None:
         return finish(self.device.state()).gpus[index].clock_mhz
@@ -63,8 +89,12 @@ class Bench:
         return self.plane.received[-1].acks[-1].status
 
 
-def governed(*replicas: ReplicaCommand, name: str = "dfs", index: int = 0, **changes: object) -> GpuCommand:
-    return a_gpu(*(replicas or (a_replica(),)), index=index, governor=a_governor(name, **changes))
+def governed(
+    *replicas: ReplicaCommand, name: str = "dfs", index: int = 0, **changes: object
+) -> GpuCommand:
+    return a_gpu(
+        *(replicas or (a_replica(),)), index=index, governor=a_governor(name, **changes)
+    )
 
 
 def test_a_governor_turns_the_clock_and_the_command_counts_as_applied() -> None:
@@ -79,10 +109,14 @@ def test_a_governor_turns_the_clock_and_the_command_counts_as_applied() -> None:
     assert bench.status == "applied"
 
 
-def test_enforcement_leaves_the_batch_to_the_governor_and_the_largest_is_the_plans() -> None:
+def test_enforcement_leaves_the_batch_to_the_governor_and_the_largest_is_the_plans() -> (
+    None
+):
     bench = Bench(a_command(governed(a_replica(batch=20), name="clipper_latency")))
     bench.settle()
-    bench.pass_s(3, power_w=100.0, execution_ms=101.0)  # above the SLO of 100 ms: 20 → 18 → 16
+    bench.pass_s(
+        3, power_w=100.0, execution_ms=101.0
+    )  # above the SLO of 100 ms: 20 → 18 → 16
     assert bench.batches() == {"r1": 16}
     bench.pass_s(3, power_w=100.0, execution_ms=50.0)
     assert bench.batches() == {"r1": 19}
@@ -101,13 +135,19 @@ def test_a_governor_goes_on_when_the_control_plane_is_gone() -> None:
 def test_every_gpu_has_its_own_governor_and_pace() -> None:
     bench = Bench(
         a_command(
-            governed(), governed(a_replica("r2"), index=1, name="clipper_power", period_s=2.0), services=("chat",)
+            governed(),
+            governed(a_replica("r2"), index=1, name="clipper_power", period_s=2.0),
+            services=("chat",),
         )
     )
     bench.settle()
     bench.pass_s(6, power_w=305.0)
     # GPU 0 begins with second 1 and steps in seconds 2 to 6; GPU 1 begins with 2 and steps in 4 and 6: 4 → 3 → 2.
-    assert (bench.clock_mhz(0), bench.clock_mhz(1), bench.batches()) == (1425.0, 1500.0, {"r1": 4, "r2": 2})
+    assert (bench.clock_mhz(0), bench.clock_mhz(1), bench.batches()) == (
+        1425.0,
+        1500.0,
+        {"r1": 4, "r2": 2},
+    )
 
 
 def test_the_board_holds_the_cap_until_a_governor_acts_and_is_its_net_then() -> None:
@@ -125,12 +165,21 @@ def test_a_gpu_that_cannot_be_measured_runs_as_planned_and_says_so() -> None:
     bench = Bench(a_command(governed()))
     bench.settle()
     bench.pass_s(3)
-    assert (bench.clock_mhz(), bench.limit_w(), bench.status) == (1500.0, 300.0, "applied")
-    assert "governor dfs of GPU 0 cannot act: nothing is measured here" in bench.plane.received[-1].problems
+    assert (bench.clock_mhz(), bench.limit_w(), bench.status) == (
+        1500.0,
+        300.0,
+        "applied",
+    )
+    assert (
+        "governor dfs of GPU 0 cannot act: nothing is measured here"
+        in bench.plane.received[-1].problems
+    )
 
 
 def test_a_gpu_that_fails_stops_no_other_gpus_governor() -> None:
-    bench = Bench(a_command(governed(), governed(a_replica("r2"), index=1), services=("chat",)))
+    bench = Bench(
+        a_command(governed(), governed(a_replica("r2"), index=1), services=("chat",))
+    )
     bench.settle()
     bench.pass_s(1, power_w=305.0)
     del bench.device.polls[0]
@@ -187,29 +236,46 @@ def test_a_period_in_which_something_else_turned_the_knobs_does_not_count() -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"name": "magic"}, "GPU 0: no governor is called magic; there are batch_dvfs, clipper_latency"),
+        (
+            {"name": "magic"},
+            "GPU 0: no governor is called magic; there are batch_dvfs, clipper_latency",
+        ),
         ({"clocks_mhz": (900.0, 1500.0, 1200.0)}, "clocks do not ascend"),
-        ({"clocks_mhz": (900.0, 1200.0)}, "1500 MHz is outside its governor's, 900 to 1200"),
+        (
+            {"clocks_mhz": (900.0, 1200.0)},
+            "1500 MHz is outside its governor's, 900 to 1200",
+        ),
         ({"power_limit_w": 299.0}, "under a board limit of 299 W"),
     ],
 )
-def test_a_command_whose_governor_cannot_be_is_refused(changes: dict[str, object], reason: str) -> None:
+def test_a_command_whose_governor_cannot_be_is_refused(
+    changes: dict[str, object], reason: str
+) -> None:
     bench = Bench(a_command(a_gpu(a_replica(), governor=a_governor(**changes))))  # type: ignore[arg-type]
     bench.pass_s(2)
-    (refused,) = (ack for ack in bench.plane.received[-1].acks if ack.status == "refused")
+    (refused,) = (
+        ack for ack in bench.plane.received[-1].acks if ack.status == "refused"
+    )
     assert reason in refused.detail
     assert bench.device.log == []
 
 
-def test_a_governor_on_disk_that_this_agent_does_not_know_leaves_the_gpu_as_planned(tmp_path: Path) -> None:
-    Ledger(tmp_path).accept(a_command(a_gpu(a_replica(), governor=a_governor("of_tomorrow"))))
+def test_a_governor_on_disk_that_this_agent_does_not_know_leaves_the_gpu_as_planned(
+    tmp_path: Path,
+) -> None:
+    Ledger(tmp_path).accept(
+        a_command(a_gpu(a_replica(), governor=a_governor("of_tomorrow")))
+    )
     bench = Bench(a_command(), directory=tmp_path)
     bench.plane.error = ControlPlaneSilent("nobody there")
     bench.pass_s(3, power_w=400.0)
     bench.plane.error = None
     bench.pass_s(1, power_w=400.0)
     assert (bench.clock_mhz(), bench.limit_w()) == (1500.0, 300.0)
-    assert "GPU 0 is not governed: no governor is called of_tomorrow" in bench.plane.received[1].problems
+    assert (
+        "GPU 0 is not governed: no governor is called of_tomorrow"
+        in bench.plane.received[1].problems
+    )
 
 
 def test_the_agents_own_loop_governs() -> None:
@@ -217,7 +283,10 @@ def test_the_agents_own_loop_governs() -> None:
         clock = ScaledClock(speed=100.0)
         device = PaperDevice(an_empty_node())
         device.polls[0] = GpuPoll(peak_power_w=400.0)
-        agent, stop = an_agent(device, PaperControlPlane(clock, a_command(governed())), clock), asyncio.Event()
+        agent, stop = (
+            an_agent(device, PaperControlPlane(clock, a_command(governed())), clock),
+            asyncio.Event(),
+        )
         loops = asyncio.create_task(agent.run(stop))
         async with asyncio.timeout(10.0):
             while finish(device.state()).gpus[0].clock_mhz != 900.0:
@@ -230,19 +299,27 @@ def test_the_agents_own_loop_governs() -> None:
     assert asyncio.run(scenario()) == 900.0
 
 
-def test_a_command_without_governor_looks_as_it_always_did_and_one_with_survives_the_wire() -> None:
+def test_a_command_without_governor_looks_as_it_always_did_and_one_with_survives_the_wire() -> (
+    None
+):
     plain, with_one = a_command(a_gpu(a_replica())), a_command(governed())
     assert b"governor" not in msgspec.json.encode(plain)
-    assert msgspec.json.decode(msgspec.json.encode(with_one), type=NodeCommand) == with_one
+    assert (
+        msgspec.json.decode(msgspec.json.encode(with_one), type=NodeCommand) == with_one
+    )
 
 
 def test_a_percentile_lies_between_the_ends_of_its_bucket() -> None:
     bucket = bucket_of(90.0)
     begin_ms, end_ms = bucket_end_ms(bucket - 1), bucket_end_ms(bucket)
     assert percentile_ms((), 0.98) == 0.0
-    assert percentile_ms(((bucket, 10),), 0.5) == pytest.approx((begin_ms + end_ms) / 2.0)
+    assert percentile_ms(((bucket, 10),), 0.5) == pytest.approx(
+        (begin_ms + end_ms) / 2.0
+    )
     # 8 of 10 lie in the bucket before: the 9th of 10 is half way through the two of this one.
-    assert percentile_ms(((bucket - 1, 8), (bucket, 2)), 0.9) == pytest.approx((begin_ms + end_ms) / 2.0)
+    assert percentile_ms(((bucket - 1, 8), (bucket, 2)), 0.9) == pytest.approx(
+        (begin_ms + end_ms) / 2.0
+    )
     assert percentile_ms(((0, 4),), 1.0) == bucket_end_ms(0)
 
 
@@ -259,15 +336,21 @@ def test_one_with_a_start_of_its_own_begins_there_once_it_can_measure() -> None:
     assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 8})
 
 
-def test_it_goes_on_from_where_it_is_when_the_same_replicas_get_other_limits_and_begins_anew_with_others() -> None:
+def test_it_goes_on_from_where_it_is_when_the_same_replicas_get_other_limits_and_begins_anew_with_others() -> (
+    None
+):
     bench = Bench(a_command(governed(a_replica(batch=8), name="power_latency")))
     bench.settle()
     bench.pass_s(3, power_w=100.0)
     assert bench.batches() == {"r1": 8}
-    bench.plane.command = a_command(governed(a_replica(batch=6), name="power_latency"), generation=2)
+    bench.plane.command = a_command(
+        governed(a_replica(batch=6), name="power_latency"), generation=2
+    )
     bench.pass_s(2, power_w=295.0)
     assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 6})
-    bench.plane.command = a_command(governed(a_replica("r2", batch=8), name="power_latency"), generation=3)
+    bench.plane.command = a_command(
+        governed(a_replica("r2", batch=8), name="power_latency"), generation=3
+    )
     bench.pass_s(2, power_w=295.0)
     bench.device.make_ready()
     bench.pass_s(2, power_w=295.0)
@@ -275,7 +358,9 @@ def test_it_goes_on_from_where_it_is_when_the_same_replicas_get_other_limits_and
     assert bench.batches()["r2"] == 1
 
 
-def test_after_three_failing_periods_the_node_asks_for_another_partition_and_no_longer_when_it_is_well() -> None:
+def test_after_three_failing_periods_the_node_asks_for_another_partition_and_no_longer_when_it_is_well() -> (
+    None
+):
     bench = Bench(a_command(governed(a_replica(batch=1), name="power_latency")))
     bench.settle()
     bench.pass_s(3, power_w=400.0)  # the first second is no period

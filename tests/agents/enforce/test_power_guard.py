@@ -11,9 +11,21 @@ from agents.base.device import DeviceError, GpuLost, GpuPoll, GpuState, NodeStat
 from agents.base.protocol import GovernorCommand, NodeCommand
 from agents.enforce.actions import Action
 from agents.enforce.diff import actions
-from agents.enforce.power_guard import CALM_PERIODS, TOLERANCE, PowerGuard, faster, slower
+from agents.enforce.power_guard import (
+    CALM_PERIODS,
+    TOLERANCE,
+    PowerGuard,
+    faster,
+    slower,
+)
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_node,
+)
 from tests.agents.factories import run as finish
 
 CLOCKS_MHZ = tuple(510.0 + 15.0 * step for step in range(67))
@@ -45,7 +57,10 @@ class Plant(PaperDevice):
         return self._state.gpus[0]
 
     def power_w(self, clock_mhz: float) -> float:
-        return float(self.idle_w + self.load * self.full_w * (clock_mhz / 1500.0) ** self.exponent)
+        return float(
+            self.idle_w
+            + self.load * self.full_w * (clock_mhz / 1500.0) ** self.exponent
+        )
 
     async def poll(self, gpu_index: int) -> GpuPoll:
         assert gpu_index == 0
@@ -56,7 +71,9 @@ class Plant(PaperDevice):
         return GpuPoll(peak_power_w=self.power_w(clock_mhz))
 
 
-def steps(guard: PowerGuard, count: int, command: NodeCommand = COMMAND) -> tuple[str, ...]:
+def steps(
+    guard: PowerGuard, count: int, command: NodeCommand = COMMAND
+) -> tuple[str, ...]:
     problems: tuple[str, ...] = ()
     for _ in range(count):
         problems = finish(guard.step(command))
@@ -64,7 +81,11 @@ def steps(guard: PowerGuard, count: int, command: NodeCommand = COMMAND) -> tupl
 
 
 def knob_actions(command: NodeCommand, state: NodeState) -> list[Action]:
-    return [each for each in actions(command, state) if type(each).__name__ in ("LockClock", "LimitPower")]
+    return [
+        each
+        for each in actions(command, state)
+        if type(each).__name__ in ("LockClock", "LimitPower")
+    ]
 
 
 def test_over_the_cap_the_clock_is_lower_within_one_period() -> None:
@@ -74,7 +95,10 @@ def test_over_the_cap_the_clock_is_lower_within_one_period() -> None:
     (words,) = steps(guard, 1)
     # 1500 · 300 / 360 = 1250 MHz; the next clock at or below it is 1245.
     assert plant.gpu.clock_mhz == 1245.0
-    assert words == "GPU 0 drew 360 W, over its power cap of 300: held at 1245 MHz instead of 1500"
+    assert (
+        words
+        == "GPU 0 drew 360 W, over its power cap of 300: held at 1245 MHz instead of 1500"
+    )
 
 
 def test_enforcement_does_not_turn_the_clock_back() -> None:
@@ -118,7 +142,9 @@ def test_without_a_clock_lock_the_boards_limit_is_set_to_the_cap() -> None:
     plant.knows(has_clock_lock=False, power_limit_w=None)
     guard = PowerGuard(plant)
     (words,) = steps(guard, 2)
-    assert plant.gpu.power_limit_w == 300.0 and "board's limit was set to the cap" in words
+    assert (
+        plant.gpu.power_limit_w == 300.0 and "board's limit was set to the cap" in words
+    )
     (words,) = steps(guard, 1)
     assert "the board does not keep it" in words
 
@@ -141,17 +167,23 @@ def test_a_new_clock_or_cap_begins_anew_and_other_replicas_do_not() -> None:
     plant = Plant(full_w=310.0)
     guard = PowerGuard(plant)
     steps(guard, 2)
-    others = a_command(a_gpu(a_replica("r2"), clock_mhz=1500.0, cap_w=300.0), generation=2)
+    others = a_command(
+        a_gpu(a_replica("r2"), clock_mhz=1500.0, cap_w=300.0), generation=2
+    )
     steps(guard, 1, others)
     assert guard.in_force(others).gpus[0].clock_mhz == 1245.0
-    slow = a_command(a_gpu(a_replica("r2"), clock_mhz=1005.0, cap_w=300.0), generation=3)
+    slow = a_command(
+        a_gpu(a_replica("r2"), clock_mhz=1005.0, cap_w=300.0), generation=3
+    )
     steps(guard, 1, slow)
     assert guard.in_force(slow) is slow
 
 
 def test_an_empty_gpu_is_left_alone() -> None:
     plant = Plant(full_w=400.0)
-    assert steps(PowerGuard(plant), 5, a_command(a_gpu())) == () and plant.seen_mhz == []
+    assert (
+        steps(PowerGuard(plant), 5, a_command(a_gpu())) == () and plant.seen_mhz == []
+    )
 
 
 def test_a_gpu_that_cannot_be_measured_is_said_and_the_next_look_may_find_it() -> None:
@@ -185,22 +217,30 @@ def test_on_a_steady_plant_it_comes_to_rest_and_never_goes_below_the_lowest_cloc
     assert len(plant.log) == turns
     assert min(plant.seen_mhz) >= min(510.0, commanded_mhz)
     lowest_w = plant.power_w(510.0)
-    assert plant.power_w(plant.gpu.clock_mhz or 0.0) <= 300.0 * TOLERANCE or lowest_w > 300.0 * TOLERANCE
+    assert (
+        plant.power_w(plant.gpu.clock_mhz or 0.0) <= 300.0 * TOLERANCE
+        or lowest_w > 300.0 * TOLERANCE
+    )
     # Once it has gone up it never comes down again: what would fit does fit.
     seen = plant.seen_mhz
-    first_up = next((at for at in range(1, len(seen)) if seen[at] > seen[at - 1]), len(seen))
+    first_up = next(
+        (at for at in range(1, len(seen)) if seen[at] > seen[at - 1]), len(seen)
+    )
     assert all(seen[at] >= seen[at - 1] for at in range(max(first_up, 1), len(seen)))
 
 
 @given(clock_mhz=st.sampled_from(CLOCKS_MHZ), share=st.floats(0.05, 0.99))
-def test_slower_is_one_of_the_clocks_and_below_unless_it_is_the_lowest(clock_mhz: float, share: float) -> None:
+def test_slower_is_one_of_the_clocks_and_below_unless_it_is_the_lowest(
+    clock_mhz: float, share: float
+) -> None:
     found = slower(CLOCKS_MHZ, clock_mhz, share=share)
     assert found in CLOCKS_MHZ and (found < clock_mhz or clock_mhz == CLOCKS_MHZ[0])
     assert found <= clock_mhz * share or found == CLOCKS_MHZ[0]
 
 
 @pytest.mark.parametrize(
-    ("clock_mhz", "max_mhz", "found_mhz"), [(510.0, 1500.0, 525.0), (1005.0, 1010.0, 1010.0), (1500.0, 1500.0, 1500.0)]
+    ("clock_mhz", "max_mhz", "found_mhz"),
+    [(510.0, 1500.0, 525.0), (1005.0, 1010.0, 1010.0), (1500.0, 1500.0, 1500.0)],
 )
 def test_faster_is_the_next_clock_and_never_above_the_commanded(
     clock_mhz: float, max_mhz: float, found_mhz: float
@@ -228,14 +268,21 @@ def test_an_agent_guards_tells_and_keeps_enforcing_the_rest() -> None:
     second()
     second()
     assert plant.gpu.clock_mhz == 1245.0 and len(plant.log) == log
-    assert any("held at 1245 MHz instead of 1500" in each for each in plane.received[-1].problems)
+    assert any(
+        "held at 1245 MHz instead of 1500" in each
+        for each in plane.received[-1].problems
+    )
     assert plane.received[-1].acks[-1].status == "applied"
 
 
 def test_where_the_governor_stands_still_the_guard_acts() -> None:
     plant = Plant(full_w=310.0)
-    governor = GovernorCommand(name="power_latency", clocks_mhz=CLOCKS_MHZ, power_limit_w=330.0)
-    command = a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0, governor=governor))
+    governor = GovernorCommand(
+        name="power_latency", clocks_mhz=CLOCKS_MHZ, power_limit_w=330.0
+    )
+    command = a_command(
+        a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0, governor=governor)
+    )
     clock = ManualClock(1000.0)
     agent = an_agent(plant, PaperControlPlane(clock, command), clock)
     for _ in range(3):

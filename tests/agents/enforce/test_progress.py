@@ -19,13 +19,20 @@ TASK = TaskCommand(
     done_iterations=5.0,
 )
 START = StartTask(gpu_index=0, task=TASK)
-GPU = GpuCommand(index=0, gpu_type="fast", clock_mhz=1000.0, power_cap_w=1.0, tasks=(TASK,))
+GPU = GpuCommand(
+    index=0, gpu_type="fast", clock_mhz=1000.0, power_cap_w=1.0, tasks=(TASK,)
+)
 COMMAND = NodeCommand(node="n1", generation=1, gpus=(GPU,))
 
 
 def a_reading(done_iterations: float) -> TaskReading:
     return TaskReading(
-        name="nightly", gpu_index=0, state="running", sm_percent=20.0, batch=64, done_iterations=done_iterations
+        name="nightly",
+        gpu_index=0,
+        state="running",
+        sm_percent=20.0,
+        batch=64,
+        done_iterations=done_iterations,
     )
 
 
@@ -73,7 +80,9 @@ def test_a_restarted_agent_goes_on_from_what_was_last_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"nightly": "far"}', b"\xff"])
-def test_a_damaged_file_costs_progress_and_nothing_else(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_costs_progress_and_nothing_else(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / FILE).write_bytes(content)
     progress = Progress(tmp_path)
     assert begins_at(progress) == 5.0
@@ -81,7 +90,9 @@ def test_a_damaged_file_costs_progress_and_nothing_else(tmp_path: Path, content:
     assert begins_at(Progress(tmp_path)) == 40.0
 
 
-def test_a_directory_that_cannot_be_written_does_not_stop_the_agent(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_does_not_stop_the_agent(
+    tmp_path: Path,
+) -> None:
     progress = Progress(tmp_path / "gone")
     progress.note((a_reading(40.0),), COMMAND)
     assert begins_at(progress) == 40.0

@@ -24,8 +24,17 @@ def a_device(clock: ManualClock) -> FakeDevice:
             raise LaunchFailed("nobody measured unknown")
         return 0.1 * 1500.0 / (gpu.clock_mhz or 1500.0)
 
-    gpus = tuple(GpuState(index=index, gpu_type=GPU_TYPE, memory_mib=MEMORY_MIB) for index in (0, 1))
-    return FakeDevice(gpus, execution_s=lambda *_: 0.001, iteration_s=iteration_s, clock=clock, launch_s=2.0)
+    gpus = tuple(
+        GpuState(index=index, gpu_type=GPU_TYPE, memory_mib=MEMORY_MIB)
+        for index in (0, 1)
+    )
+    return FakeDevice(
+        gpus,
+        execution_s=lambda *_: 0.001,
+        iteration_s=iteration_s,
+        clock=clock,
+        launch_s=2.0,
+    )
 
 
 def the_task(device: FakeDevice, gpu: int = 0) -> RunningTask:
@@ -46,11 +55,19 @@ def test_a_task_starts_runs_and_finishes() -> None:
     clock.advance(3.0)
     seen = the_reading(device)
     # Ready after 2 s, it ran for one: 10 iterations of 100 ms.
-    assert (seen.state, seen.gpu_index, seen.done_iterations) == ("running", 1, pytest.approx(50.0))
+    assert (seen.state, seen.gpu_index, seen.done_iterations) == (
+        "running",
+        1,
+        pytest.approx(50.0),
+    )
     assert seen.iteration_ms == pytest.approx(100.0)
     clock.advance(100.0)
     seen = the_reading(device)
-    assert (seen.state, seen.done_iterations, seen.iteration_ms) == ("finished", 100.0, pytest.approx(100.0))
+    assert (seen.state, seen.done_iterations, seen.iteration_ms) == (
+        "finished",
+        100.0,
+        pytest.approx(100.0),
+    )
     assert not the_task(device, 1).holds_memory
     run(device.stop_task("t1"))
     assert run(device.state()).gpus[1].tasks == ()
@@ -65,7 +82,10 @@ def test_its_pace_follows_the_clock_of_its_gpu() -> None:
     run(device.lock_clock_mhz(0, 750.0))
     clock.advance(4.0)
     seen = the_reading(device)
-    assert (seen.done_iterations, seen.iteration_ms) == (pytest.approx(20.0), pytest.approx(200.0))
+    assert (seen.done_iterations, seen.iteration_ms) == (
+        pytest.approx(20.0),
+        pytest.approx(200.0),
+    )
 
 
 def test_a_swapped_task_stands_still_without_memory_and_goes_on_where_it_was() -> None:
@@ -130,9 +150,20 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_the_agent_s_fake_knows_how_long_training_takes() -> None:
     clock = ManualClock()
-    arguments = ["--url", "http://localhost", "--device", "fake", "--gpu-type", GPU_TYPE, "--launch-s", "0.001"]
+    arguments = [
+        "--url",
+        "http://localhost",
+        "--device",
+        "fake",
+        "--gpu-type",
+        GPU_TYPE,
+        "--launch-s",
+        "0.001",
+    ]
     device = make_device(make_parser().parse_args(arguments), clock)
-    training = msgspec.structs.replace(a_task(network="resnet18-training", batch=64, sm_percent=100.0), kind="training")
+    training = msgspec.structs.replace(
+        a_task(network="resnet18-training", batch=64, sm_percent=100.0), kind="training"
+    )
     run(device.start_task(0, training))
     clock.advance(10.0)
     (whole,) = run(device.read()).tasks
@@ -142,4 +173,8 @@ def test_the_agent_s_fake_knows_how_long_training_takes() -> None:
     (fifth,) = run(device.read()).tasks
     assert 0.0 < fifth.done_iterations < whole.done_iterations
     with pytest.raises(LaunchFailed, match="batches 1 to"):
-        run(device.start_task(0, a_task("t2", network="resnet18-training", batch=60_000)))
+        run(
+            device.start_task(
+                0, a_task("t2", network="resnet18-training", batch=60_000)
+            )
+        )

@@ -24,7 +24,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))
 
 from tests.agents.fakes.mps_client import break_gpu  # noqa: E402  found by the line above
-from tests.agents.fakes.nvml.fake_gpus import NO_LIMIT_KEPT, STATE_VARIABLE, FakeGpus, build_library  # noqa: E402
+from tests.agents.fakes.nvml.fake_gpus import (  # noqa: E402
+    NO_LIMIT_KEPT,
+    STATE_VARIABLE,
+    FakeGpus,
+    build_library,
+)
 
 FILE = "fake-gpus"
 TEMPLATES = """\
@@ -71,14 +76,27 @@ def run(options: argparse.Namespace) -> None:
     templates.write_text(TEMPLATES.format(python=sys.executable, here=HERE))
     templates.chmod(0o600)
     program, *arguments = options.command
-    more = ("--device", "gpu", "--state-dir", str(state_dir), "--templates", str(templates))
-    os.execvpe(program, [program, *arguments, *more], _environment(gpus, options.library))
+    more = (
+        "--device",
+        "gpu",
+        "--state-dir",
+        str(state_dir),
+        "--templates",
+        str(templates),
+    )
+    os.execvpe(
+        program, [program, *arguments, *more], _environment(gpus, options.library)
+    )
 
 
 def _environment(gpus: FakeGpus, library: Path) -> Mapping[str, str]:
     """In which the fake driver and the fake MPS are found before real ones."""
     path = os.pathsep.join((str(HERE), os.environ.get("PATH", os.defpath)))
-    return {**gpus.environment(library.absolute()), STATE_VARIABLE: str(gpus.path), "PATH": path}
+    return {
+        **gpus.environment(library.absolute()),
+        STATE_VARIABLE: str(gpus.path),
+        "PATH": path,
+    }
 
 
 def lose(gpus: FakeGpus, options: argparse.Namespace) -> None:
@@ -132,66 +150,124 @@ def heal(gpus: FakeGpus, _: argparse.Namespace) -> None:
 def show(gpus: FakeGpus, _: argparse.Namespace) -> None:
     """One line per GPU."""
     rights = "may be written" if gpus.state.may_write else "may not be written"
-    sys.stdout.write(f"driver {gpus.state.driver_version.decode()}, clocks and limits {rights}\n")
+    sys.stdout.write(
+        f"driver {gpus.state.driver_version.decode()}, clocks and limits {rights}\n"
+    )
     for index in range(gpus.state.gpu_count):
         gpu = gpus.gpu(index)
         clock = f"locked at {gpu.lock_high} MHz" if gpu.lock_high else "not locked"
-        limit = f"{gpu.power_limit / 1000:g} W" + (", not kept" if gpu.without & NO_LIMIT_KEPT else "")
+        limit = f"{gpu.power_limit / 1000:g} W" + (
+            ", not kept" if gpu.without & NO_LIMIT_KEPT else ""
+        )
         words = f"{'LOST' if gpu.lost else 'there'}, clock {clock}, power limit {limit}, load {gpu.load_percent} %"
         sys.stdout.write(f"GPU {index} {gpu.uuid.decode()}: {words}\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="fake_node.py", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="fake_node.py", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.set_defaults(state_dir=Path())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="compile the fake driver")
     build.add_argument("directory", type=Path)
     build.set_defaults(do=lambda options: build_library(options.directory))
     start = commands.add_parser("run", help="become an agent on fake GPUs")
-    start.add_argument("--library", type=Path, required=True, help="folder that `build` compiled the fake driver into")
-    start.add_argument("--gpus", type=int, choices=range(1, 17), default=2, metavar="COUNT", help="(default: 2)")
-    start.add_argument("command", nargs="+", help="the agent's; device, state directory and templates are added")
+    start.add_argument(
+        "--library",
+        type=Path,
+        required=True,
+        help="folder that `build` compiled the fake driver into",
+    )
+    start.add_argument(
+        "--gpus",
+        type=int,
+        choices=range(1, 17),
+        default=2,
+        metavar="COUNT",
+        help="(default: 2)",
+    )
+    start.add_argument(
+        "command",
+        nargs="+",
+        help="the agent's; device, state directory and templates are added",
+    )
     start.set_defaults(do=run)
-    _add_faults(commands.add_parser("fault", help="let something fail").add_subparsers(required=True, metavar="FAULT"))
-    for name, do, words in (("heal", heal, "end every fault"), ("show", show, "what the driver holds now")):
+    _add_faults(
+        commands.add_parser("fault", help="let something fail").add_subparsers(
+            required=True, metavar="FAULT"
+        )
+    )
+    for name, do, words in (
+        ("heal", heal, "end every fault"),
+        ("show", show, "what the driver holds now"),
+    ):
         commands.add_parser(name, help=words).set_defaults(do=_on_gpus(do))
-    for each in (start, *(commands.choices[name] for name in ("heal", "show", "fault"))):
-        each.add_argument("--state-dir", type=Path, default=Path(), help="of the node (default: here)")
+    for each in (
+        start,
+        *(commands.choices[name] for name in ("heal", "show", "fault")),
+    ):
+        each.add_argument(
+            "--state-dir", type=Path, default=Path(), help="of the node (default: here)"
+        )
     return parser
 
 
 def _add_faults(faults: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     for name, do, words in (
         ("lost", lose, "the GPU falls off the bus"),
-        ("xid", xid, "a critical error, which condemns the GPU until the agent starts again"),
-        ("over-cap", draw_too_much, "the board is fully loaded and keeps no power limit"),
+        (
+            "xid",
+            xid,
+            "a critical error, which condemns the GPU until the agent starts again",
+        ),
+        (
+            "over-cap",
+            draw_too_much,
+            "the board is fully loaded and keeps no power limit",
+        ),
         ("mps", break_mps, "a fatal fault of one of the GPU's MPS clients"),
     ):
         fault = faults.add_parser(name, help=words)
         fault.add_argument("gpu", type=int, help="index of the GPU")
         fault.set_defaults(do=_on_gpus(do))
         if name == "xid":
-            fault.add_argument("code", type=int, nargs="?", default=FALLEN_OFF, help="(default: %(default)s)")
-    faults.add_parser("no-permission", help="clocks and power limits may not be written").set_defaults(
-        do=_on_gpus(refuse)
+            fault.add_argument(
+                "code",
+                type=int,
+                nargs="?",
+                default=FALLEN_OFF,
+                help="(default: %(default)s)",
+            )
+    faults.add_parser(
+        "no-permission", help="clocks and power limits may not be written"
+    ).set_defaults(do=_on_gpus(refuse))
+    faults.add_parser("reload", help="the driver is loaded again").set_defaults(
+        do=_on_gpus(reload)
     )
-    faults.add_parser("reload", help="the driver is loaded again").set_defaults(do=_on_gpus(reload))
     call = faults.add_parser("call", help="a function of NVML answers with an error")
     call.add_argument("function", help="e.g. nvmlDeviceGetPowerUsage")
-    call.add_argument("code", type=int, help="e.g. 3 NOT_SUPPORTED, 4 NO_PERMISSION, 999 UNKNOWN")
+    call.add_argument(
+        "code", type=int, help="e.g. 3 NOT_SUPPORTED, 4 NO_PERMISSION, 999 UNKNOWN"
+    )
     call.add_argument("--times", type=int, default=-1, help="(default: until `heal`)")
     call.set_defaults(do=_on_gpus(fail))
 
 
-def _on_gpus(do: Callable[[FakeGpus, argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+def _on_gpus(
+    do: Callable[[FakeGpus, argparse.Namespace], None],
+) -> Callable[[argparse.Namespace], None]:
     def act(options: argparse.Namespace) -> None:
         gpus = FakeGpus.found(options.state_dir / FILE)
         if gpus is None:
-            sys.exit(f"no fake GPUs in {options.state_dir.absolute()}; `run` makes them")
+            sys.exit(
+                f"no fake GPUs in {options.state_dir.absolute()}; `run` makes them"
+            )
         if getattr(options, "gpu", 0) not in range(gpus.state.gpu_count):
-            sys.exit(f"no GPU {options.gpu}; this node has 0 to {gpus.state.gpu_count - 1}")
+            sys.exit(
+                f"no GPU {options.gpu}; this node has 0 to {gpus.state.gpu_count - 1}"
+            )
         do(gpus, options)
 
     return act

@@ -21,20 +21,42 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ready-after-s", type=float, default=0.0)
-    parser.add_argument("--exit-after-s", type=float, help="end by itself, with --exit-code")
+    parser.add_argument(
+        "--exit-after-s", type=float, help="end by itself, with --exit-code"
+    )
     parser.add_argument("--exit-code", type=int, default=0)
-    parser.add_argument("--die-by", type=int, help="with --exit-after-s: by this signal")
+    parser.add_argument(
+        "--die-by", type=int, help="with --exit-after-s: by this signal"
+    )
     parser.add_argument("--hang", action="store_true", help="ignore SIGTERM")
-    parser.add_argument("--child", action="store_true", help="start a child that ignores SIGTERM")
-    parser.add_argument("--own-session", action="store_true", help="the child has a session of its own")
-    parser.add_argument("--chatter-bytes", type=int, default=0, help="written to stdout at the start")
+    parser.add_argument(
+        "--child", action="store_true", help="start a child that ignores SIGTERM"
+    )
+    parser.add_argument(
+        "--own-session", action="store_true", help="the child has a session of its own"
+    )
+    parser.add_argument(
+        "--chatter-bytes", type=int, default=0, help="written to stdout at the start"
+    )
     parser.add_argument("--say", default="", help="written to stderr at the start")
     parser.add_argument("--sm-count", type=int, default=66)
     parser.add_argument("--no-listen", action="store_true", help="never listen")
-    parser.add_argument("--mute-after", type=int, help="take connections and answer none after so many answers")
-    parser.add_argument("--slow-s", type=float, default=0.0, help="before each answer but the first")
-    parser.add_argument("--refuse-after", type=int, help="answer everything by 503 after so many answers")
-    parser.add_argument("--refuse", default="", help="answer requests with this path by 500")
+    parser.add_argument(
+        "--mute-after",
+        type=int,
+        help="take connections and answer none after so many answers",
+    )
+    parser.add_argument(
+        "--slow-s", type=float, default=0.0, help="before each answer but the first"
+    )
+    parser.add_argument(
+        "--refuse-after",
+        type=int,
+        help="answer everything by 503 after so many answers",
+    )
+    parser.add_argument(
+        "--refuse", default="", help="answer requests with this path by 500"
+    )
     return parser
 
 
@@ -59,7 +81,10 @@ class Server:
                 continue
             with contextlib.suppress(TimeoutError, ConnectionError):
                 connection, _ = listener.accept()
-                if self.options.mute_after is not None and self.answers >= self.options.mute_after:
+                if (
+                    self.options.mute_after is not None
+                    and self.answers >= self.options.mute_after
+                ):
                     self.held = [*self.held[-50:], connection]
                     continue
                 with connection:
@@ -73,7 +98,9 @@ class Server:
         after_s = self.options.exit_after_s
         if after_s is not None and time.monotonic() - STARTED_S >= after_s:
             if self.options.die_by:
-                signal.signal(self.options.die_by, signal.SIG_DFL) if self.options.die_by != signal.SIGKILL else None
+                signal.signal(
+                    self.options.die_by, signal.SIG_DFL
+                ) if self.options.die_by != signal.SIGKILL else None
                 os.kill(os.getpid(), self.options.die_by)
             sys.stdout.flush()
             os._exit(self.options.exit_code)
@@ -84,13 +111,21 @@ class Server:
             data += self._receive(connection)
         head, _, body = data.partition(b"\r\n\r\n")
         lines = head.decode().split("\r\n")
-        lengths = [int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length:")]
+        lengths = [
+            int(line.split(":")[1])
+            for line in lines
+            if line.lower().startswith("content-length:")
+        ]
         while lengths and len(body) < lengths[0]:
             body += self._receive(connection)
         method, path, _ = lines[0].split(" ")
         status, answer = self._handle(method, path, body.decode())
         text = json.dumps(answer).encode()
-        return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(text)) + text
+        return (
+            b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+            % (status, len(text))
+            + text
+        )
 
     def _receive(self, connection: socket.socket) -> bytes:
         """Raises ConnectionError when the other side, perhaps killed, says no more."""
@@ -99,10 +134,15 @@ class Server:
             raise ConnectionAbortedError
         return part
 
-    def _handle(self, method: str, path: str, body: str) -> tuple[int, dict[str, object]]:
+    def _handle(
+        self, method: str, path: str, body: str
+    ) -> tuple[int, dict[str, object]]:
         if method != "GET":
             self.seen.append(f"{method} {path} {body}".strip())
-        if self.options.refuse_after is not None and self.answers >= self.options.refuse_after:
+        if (
+            self.options.refuse_after is not None
+            and self.answers >= self.options.refuse_after
+        ):
             return 503, {}
         if self.options.refuse and path == self.options.refuse:
             return 500, {"detail": "refused"}
@@ -110,9 +150,16 @@ class Server:
             is_ready = time.monotonic() - STARTED_S >= self.options.ready_after_s
             return (200 if is_ready else 503), {}
         environment = {
-            name: value for name, value in os.environ.items() if name.startswith(("CUDA", "FAKE", "PLIMSOLL"))
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("CUDA", "FAKE", "PLIMSOLL"))
         }
-        return 200, {"sm_count": self.options.sm_count, "seen": self.seen, "environment": environment, "requests": 7}
+        return 200, {
+            "sm_count": self.options.sm_count,
+            "seen": self.seen,
+            "environment": environment,
+            "requests": 7,
+        }
 
 
 def main() -> None:
@@ -122,7 +169,10 @@ def main() -> None:
     if options.child:
         code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
         # The child must not hold our listening socket or log open in a way that matters: it is started first.
-        subprocess.Popen([sys.executable, "-I", "-S", "-c", code], start_new_session=options.own_session)
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code],
+            start_new_session=options.own_session,
+        )
     if options.say:
         sys.stderr.write(options.say + "\n")
     for _ in range(options.chatter_bytes // 100):

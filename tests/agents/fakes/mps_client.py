@@ -36,18 +36,26 @@ class MpsClient:
 
     def error(self, wait_s: float = 0.0) -> int:
         """The sticky error, 0 while there is none."""
-        if self.connection and not self._error and select.select([self.connection], [], [], wait_s)[0]:
+        if (
+            self.connection
+            and not self._error
+            and select.select([self.connection], [], [], wait_s)[0]
+        ):
             packet = self.connection.recv(65536)
             self._error = int(json.loads(packet)["error"]) if packet else 805
         return self._error
 
 
-def join(total_sms: int, *, step_sms: int = 2, environment: Mapping[str, str] = os.environ) -> MpsClient:
+def join(
+    total_sms: int, *, step_sms: int = 2, environment: Mapping[str, str] = os.environ
+) -> MpsClient:
     """Join the server of this environment. Waits while it starts or serves another user. Raises MpsError."""
     limit = environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.connect(environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps") + "/control")
+        connection.connect(
+            environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps") + "/control"
+        )
     except OSError:
         connection.close()
         return MpsClient(total_sms, limit, None)

@@ -45,7 +45,11 @@ def _start_server(daemon: "Daemon", arguments: Lines, uid: int) -> Lines:
     wanted = int(arguments[1])
     if uid not in (0, wanted):
         words = f"Insufficient privileges for UID {uid}"
-        return [f"{words}. Only the root user may start server for another user." if daemon.release >= 550 else words]
+        return [
+            f"{words}. Only the root user may start server for another user."
+            if daemon.release >= 550
+            else words
+        ]
     daemon.start_server(wanted)
     return []
 
@@ -71,7 +75,11 @@ def _server_status(daemon: "Daemon", arguments: Lines) -> Lines:
 
 def _client_list(daemon: "Daemon", arguments: Lines) -> Lines:
     server = _find(daemon, arguments)
-    return [server] if isinstance(server, str) else [str(client.pid) for client in server.clients]
+    return (
+        [server]
+        if isinstance(server, str)
+        else [str(client.pid) for client in server.clients]
+    )
 
 
 def _device_client_list(daemon: "Daemon", arguments: Lines) -> Lines:
@@ -88,7 +96,10 @@ def _ps(daemon: "Daemon", arguments: Lines) -> Lines:
     server = daemon.server.pid
     return [
         header,
-        *(f"{each.pid:<8}{1:<6}{server:<8}{device:<14}{4026531836:<12}python" for each in daemon.server.clients),
+        *(
+            f"{each.pid:<8}{1:<6}{server:<8}{device:<14}{4026531836:<12}python"
+            for each in daemon.server.clients
+        ),
     ]
 
 
@@ -111,13 +122,19 @@ def _set_percent(daemon: "Daemon", arguments: Lines) -> Lines:
     server = _find(daemon, arguments)
     if isinstance(server, str):
         return [server]
-    server.percent = percentage(arguments[1] if len(arguments) > 1 else "") or server.percent
+    server.percent = (
+        percentage(arguments[1] if len(arguments) > 1 else "") or server.percent
+    )
     return [f"{server.percent:.1f}"]
 
 
 def _limit_text(text: str) -> str | None:
     """`2G` stays, a number without unit is MiB: `1024` reads back as `1G`."""
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in ("G", "M") else (text, "M")
+    number, unit = (
+        (text[:-1], text[-1].upper())
+        if text[-1:].upper() in ("G", "M")
+        else (text, "M")
+    )
     if not number.isdigit():
         return None
     mib = int(number) * (1024 if unit == "G" else 1)

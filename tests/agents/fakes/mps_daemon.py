@@ -77,7 +77,12 @@ class Daemon:
         self.pipe, self.log_path = pipe, log
         self.release = int(os.environ.get("FAKE_MPS_RELEASE", "550"))
         self.uid = int(os.environ.get("FAKE_MPS_UID", os.getuid()))
-        self.percent = mps_commands.percentage(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")) or 100.0
+        self.percent = (
+            mps_commands.percentage(
+                os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")
+            )
+            or 100.0
+        )
         priority = os.environ.get("CUDA_MPS_CLIENT_PRIORITY", "0")
         self.priority = int(priority) if priority in ("0", "1") else 0
         self.limits: dict[str, str] = {}
@@ -89,7 +94,10 @@ class Daemon:
     def log(self, text: str) -> None:
         """Write a line as the real one does."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with contextlib.suppress(OSError), Path(self.log_path, "control.log").open("a") as file:
+        with (
+            contextlib.suppress(OSError),
+            Path(self.log_path, "control.log").open("a") as file,
+        ):
             file.write(f"[{stamp}.000 Control {os.getpid():5d}] {text}\n")
 
     def start_server(self, uid: int) -> None:
@@ -104,10 +112,16 @@ class Daemon:
             self.has_failed = True
             return
         # It ends with this process, however that ends: its standard input does.
-        process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self.log(f"Starting new server {process.pid} for user {uid}")
-        self.server = Server(uid=uid, process=process, percent=self.percent, limits=dict(self.limits))
-        threading.Thread(target=self._initialize, args=(self.server,), daemon=True).start()
+        self.server = Server(
+            uid=uid, process=process, percent=self.percent, limits=dict(self.limits)
+        )
+        threading.Thread(
+            target=self._initialize, args=(self.server,), daemon=True
+        ).start()
 
     def _initialize(self, server: Server) -> None:
         """Make the server ACTIVE when it says that it is up; takes `changed` itself."""
@@ -118,7 +132,9 @@ class Daemon:
                 server.state = "ACTIVE"
                 self.log(f"NEW SERVER {server.pid}: Ready")
             elif server is self.server:
-                self.log(f"Server {server.pid} exited with status {server.process.wait()}")
+                self.log(
+                    f"Server {server.pid} exited with status {server.process.wait()}"
+                )
                 self.server, self.has_failed = None, True
             self.changed.notify_all()
 
@@ -235,7 +251,9 @@ def _quit(daemon: Daemon, connection: socket.socket, options: list[str]) -> None
     """Wait for the clients, by -t for so long only; then answer and end this process."""
     wait_s = float(options[1]) if options[:1] == ["-t"] and len(options) > 1 else None
     with daemon.changed:
-        daemon.changed.wait_for(lambda: daemon.server is None or not daemon.server.clients, wait_s)
+        daemon.changed.wait_for(
+            lambda: daemon.server is None or not daemon.server.clients, wait_s
+        )
         time.sleep(float(os.environ.get("FAKE_MPS_QUIT_S", "0")))
         daemon.end_server()
         for name in ("nvidia-cuda-mps-control.pid", "log"):
@@ -255,12 +273,24 @@ def _client(daemon: Daemon, connection: socket.socket, wish: dict[str, Any]) -> 
         if server is None:
             return
         if server.state == "FAULT" or len(server.clients) >= MAX_CLIENTS:
-            tell(connection, {"error": NOT_READY if server.state == "FAULT" else TOO_MANY})
+            tell(
+                connection,
+                {"error": NOT_READY if server.state == "FAULT" else TOO_MANY},
+            )
             return
-        limit = min(server.percent, mps_commands.percentage(str(wish["percent"])) or 100.0)
-        client = Client(pid=int(wish["pid"]), uid=int(wish["uid"]), connection=connection, percent=limit)
+        limit = min(
+            server.percent, mps_commands.percentage(str(wish["percent"])) or 100.0
+        )
+        client = Client(
+            pid=int(wish["pid"]),
+            uid=int(wish["uid"]),
+            connection=connection,
+            percent=limit,
+        )
         server.clients.append(client)
-        daemon.log(f"NEW CLIENT {client.pid} from user {client.uid}: Server already exists")
+        daemon.log(
+            f"NEW CLIENT {client.pid} from user {client.uid}: Server already exists"
+        )
         tell(connection, {"percent": limit})
     with contextlib.suppress(OSError):
         connection.recv(1)
@@ -268,7 +298,9 @@ def _client(daemon: Daemon, connection: socket.socket, wish: dict[str, Any]) -> 
         daemon.leave(client)
 
 
-def _server_for(daemon: Daemon, wish: dict[str, Any], connection: socket.socket) -> Server | None:
+def _server_for(
+    daemon: Daemon, wish: dict[str, Any], connection: socket.socket
+) -> Server | None:
     """The user's server, once it is neither starting nor another user's; None when it fails or nobody waits."""
     uid, starts, is_pending = int(wish["uid"]), 0, False
     while True:
@@ -286,7 +318,9 @@ def _server_for(daemon: Daemon, wish: dict[str, Any], connection: socket.socket)
             return server
         if not is_pending:
             is_pending = True
-            daemon.log(f"NEW CLIENT {wish['pid']} from user {uid}: Server is not ready, push client to pending list")
+            daemon.log(
+                f"NEW CLIENT {wish['pid']} from user {uid}: Server is not ready, push client to pending list"
+            )
         daemon.changed.wait(0.05)
         with contextlib.suppress(BlockingIOError):
             if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):

@@ -15,7 +15,13 @@ from typing import ParamSpec
 import aiohttp
 
 from agents.processes.launch import Launch
-from agents.processes.templates import BatchChange, DrainMethod, Template, Templates, WarmUp
+from agents.processes.templates import (
+    BatchChange,
+    DrainMethod,
+    Template,
+    Templates,
+    WarmUp,
+)
 from agents.replicas.replica import Hooks, Proof, ReplicaView
 from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
@@ -40,7 +46,9 @@ class Node:
     batch_change: BatchChange = "live"
     drain: DrainMethod = "router"
     warm_up: WarmUp | None = None
-    environment: dict[str, str] = field(default_factory=lambda: {**os.environ, "PLIMSOLL_TOKEN": "secret"})
+    environment: dict[str, str] = field(
+        default_factory=lambda: {**os.environ, "PLIMSOLL_TOKEN": "secret"}
+    )
     objection: str = ""
     lets_go: bool = True
     now_s: float = 0.0
@@ -50,7 +58,15 @@ class Node:
     def template(self) -> Template:
         return Template(
             name="fake",
-            command=(sys.executable, "-I", "-S", str(WORKER), "--port", "{port}", *self.arguments),
+            command=(
+                sys.executable,
+                "-I",
+                "-S",
+                str(WORKER),
+                "--port",
+                "{port}",
+                *self.arguments,
+            ),
             environment={"FAKE_SHARE": "{sm_percent}"},
             start_limit_s=self.start_limit_s,
             drain_limit_s=self.grace_s,
@@ -70,7 +86,9 @@ class Node:
 
     def make(self) -> Workers:
         return Workers(
-            WorkersSettings(directory=self.directory, first_port=FIRST_PORT, port_count=PORTS),
+            WorkersSettings(
+                directory=self.directory, first_port=FIRST_PORT, port_count=PORTS
+            ),
             templates=Templates(by_name={"fake": self.template()}, default="fake"),
             hooks=Hooks(terminate=self.terminate, prove=self.prove),
             environment=self.environment,
@@ -102,7 +120,9 @@ def the(workers: Workers, replica_id: str = "r1") -> ReplicaView:
     return next(each for each in workers.replicas() if each.id == replica_id)
 
 
-async def started(workers: Workers, state: str = "ready", **changes: object) -> ReplicaView:
+async def started(
+    workers: Workers, state: str = "ready", **changes: object
+) -> ReplicaView:
     await workers.start(a_launch("r1", **changes))
     await until(lambda: the(workers).state in (state, "failed"))
     assert the(workers).state == state, the(workers).message
@@ -114,12 +134,17 @@ async def gone(workers: Workers, replica_id: str = "r1") -> None:
 
 
 async def status(view: ReplicaView) -> dict[str, object]:
-    async with aiohttp.ClientSession() as session, session.get(f"{view.url}/status") as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{view.url}/status") as answer,
+    ):
         read: dict[str, object] = json.loads(await answer.read())
         return read
 
 
-def in_loop(test: Callable[Given, Coroutine[None, None, None]]) -> Callable[Given, None]:
+def in_loop(
+    test: Callable[Given, Coroutine[None, None, None]],
+) -> Callable[Given, None]:
     """The test in an event loop of its own."""
 
     @functools.wraps(test)

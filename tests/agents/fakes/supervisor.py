@@ -34,7 +34,9 @@ def make_templates() -> Templates:
 
 async def supervise(directory: Path, seed: int, first_port: int) -> None:
     choice = random.Random(seed)
-    settings = WorkersSettings(directory=directory, first_port=first_port, port_count=50)
+    settings = WorkersSettings(
+        directory=directory, first_port=first_port, port_count=50
+    )
     workers = Workers(settings, templates=make_templates())
     await workers.open()
     until_s = time.monotonic() + LIFE_S
@@ -48,7 +50,9 @@ async def supervise(directory: Path, seed: int, first_port: int) -> None:
                 await workers.set_batch(replica_id, choice.randint(1, 64))
             elif choice.random() < 0.5:
                 await workers.stop(replica_id)
-        except DeviceError as error:  # a crash loop, perhaps; nobody looks at it but a person
+        except (
+            DeviceError
+        ) as error:  # a crash loop, perhaps; nobody looks at it but a person
             sys.stderr.write(f"{error}\n")
         await asyncio.sleep(choice.uniform(0.0, 0.03))
 
@@ -71,7 +75,9 @@ def tell(text: str) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever is killed needs nobody to wait for it
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # whoever is killed needs nobody to wait for it
     tell("there")
     for line in sys.stdin:
         directory, seed, first_port = line.split()

@@ -57,7 +57,9 @@ class Place:
     def is_real(self) -> bool:
         return self.program.path != str(FAKE)
 
-    def call(self, *options: str, given: str = "", uid: int | None = None, **environment: str) -> Said:
+    def call(
+        self, *options: str, given: str = "", uid: int | None = None, **environment: str
+    ) -> Said:
         """Run the program; `uid`: as that user, really (needs root) or fake."""
         by_whom = {} if uid is None or self.is_real else {"FAKE_MPS_UID": str(uid)}
         done = subprocess.run(
@@ -93,7 +95,9 @@ PROGRAMS = [
     pytest.param(Program(str(FAKE), 550), id="fake-550"),
     pytest.param(Program(str(FAKE), 535), id="fake-535"),
     pytest.param(
-        Program(REAL or "", 0), id="real", marks=pytest.mark.skipif(REAL is None, reason="no NVIDIA MPS installed")
+        Program(REAL or "", 0),
+        id="real",
+        marks=pytest.mark.skipif(REAL is None, reason="no NVIDIA MPS installed"),
     ),
 ]
 
@@ -107,7 +111,9 @@ def make_place(program: Program) -> Iterator[Place]:
         place.say("quit -t 1")
 
 
-place = pytest.fixture(params=PROGRAMS)(lambda request: (yield from make_place(request.param)))
+place = pytest.fixture(params=PROGRAMS)(
+    lambda request: (yield from make_place(request.param))
+)
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
@@ -118,7 +124,10 @@ def running(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield place
 
 
-SET, GET = "set_default_active_thread_percentage", "get_default_active_thread_percentage"
+SET, GET = (
+    "set_default_active_thread_percentage",
+    "get_default_active_thread_percentage",
+)
 GONE = "Server 99999 not found\n"
 # (commands, what the last one prints). All of them leave 0 as exit status.
 TABLE = [
@@ -144,8 +153,20 @@ TABLE = [
     (["ps"], "Server not found\n"),
     (["terminate_client 1 2"], "Server 1 not found\nServer 1 not found!\n1\n"),
     (["set_default_device_pinned_mem_limit 0 2G"], ""),
-    (["set_default_device_pinned_mem_limit 0 2G", "get_default_device_pinned_mem_limit 0"], "2G\n"),
-    (["set_default_device_pinned_mem_limit 0 1024", "get_default_device_pinned_mem_limit 0"], "1G\n"),
+    (
+        [
+            "set_default_device_pinned_mem_limit 0 2G",
+            "get_default_device_pinned_mem_limit 0",
+        ],
+        "2G\n",
+    ),
+    (
+        [
+            "set_default_device_pinned_mem_limit 0 1024",
+            "get_default_device_pinned_mem_limit 0",
+        ],
+        "1G\n",
+    ),
     (["get_default_device_pinned_mem_limit 3"], ""),
     (["set_default_client_priority 1"], ""),
     (["set_default_client_priority 1", "get_default_client_priority"], "1\n"),
@@ -159,8 +180,14 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("commands", "says"), TABLE, ids=lambda value: value[-1] if isinstance(value, list) else "")
-def test_a_command_answers_by_text_and_exits_0(running: Place, commands: list[str], says: str) -> None:
+@pytest.mark.parametrize(
+    ("commands", "says"),
+    TABLE,
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_command_answers_by_text_and_exits_0(
+    running: Place, commands: list[str], says: str
+) -> None:
     answers = [running.say(command) for command in commands]
     assert answers[-1] == Said(says, "", 0)
 
@@ -169,35 +196,53 @@ def test_the_state_of_a_server_is_told_since_release_550(running: Place) -> None
     unknown = 'Unknown command "get_server_status"\n'
     is_old = running.find_release() == 535
     assert running.say("get_server_status 99999").out == (unknown if is_old else GONE)
-    assert running.say("get_server_status").out == (unknown if is_old else "A server PID is required\n")
+    assert running.say("get_server_status").out == (
+        unknown if is_old else "A server PID is required\n"
+    )
 
 
-def test_another_user_may_ask_and_neither_quit_nor_start_servers_for_others(running: Place) -> None:
+def test_another_user_may_ask_and_neither_quit_nor_start_servers_for_others(
+    running: Place,
+) -> None:
     if running.is_real and os.getuid() != 0:
         pytest.skip("only root can ask as another user")
     assert running.call(given=f"{GET}\n", uid=NOBODY).exit == 0
     refused = running.call(given="start_server -uid 0\n", uid=NOBODY)
     assert refused.out.startswith(f"Insufficient privileges for UID {NOBODY}")
-    assert running.call(given="quit\n", uid=NOBODY) == Said("Not enough privilege to execute quit command\n", "", 0)
+    assert running.call(given="quit\n", uid=NOBODY) == Said(
+        "Not enough privilege to execute quit command\n", "", 0
+    )
 
 
-def test_another_user_changes_settings_in_release_535_and_no_longer_in_550(running: Place) -> None:
+def test_another_user_changes_settings_in_release_535_and_no_longer_in_550(
+    running: Place,
+) -> None:
     if running.is_real and os.getuid() != 0:
         pytest.skip("only root can ask as another user")
     running.say(f"{SET} 100")
     answer = running.call(given=f"{SET} 20\n", uid=NOBODY).out
     is_old = running.find_release() == 535
-    assert answer == "20.0\n" if is_old else answer.startswith(f"Insufficient privileges for UID {NOBODY}. Control")
+    assert (
+        answer == "20.0\n"
+        if is_old
+        else answer.startswith(f"Insufficient privileges for UID {NOBODY}. Control")
+    )
     assert running.say(GET).out == ("20.0\n" if is_old else "100.0\n")
 
 
 def test_without_a_daemon_every_command_fails_on_standard_error(place: Place) -> None:
-    assert place.say("get_server_list") == Said("", "Cannot find MPS control daemon process\n", 1)
+    assert place.say("get_server_list") == Said(
+        "", "Cannot find MPS control daemon process\n", 1
+    )
 
 
-@pytest.mark.parametrize("options", ["-d -S", "-d -M", "-d -p 3", "-d -multiuser-server", "-v"])
+@pytest.mark.parametrize(
+    "options", ["-d -S", "-d -M", "-d -p 3", "-d -multiuser-server", "-v"]
+)
 def test_unknown_options_make_it_a_client(place: Place, options: str) -> None:
-    assert place.call(*options.split()) == Said("", "Cannot find MPS control daemon process\n", 1)
+    assert place.call(*options.split()) == Said(
+        "", "Cannot find MPS control daemon process\n", 1
+    )
     assert not (place.pipe / "control").exists()
 
 
@@ -208,10 +253,16 @@ def test_help_needs_no_daemon(place: Place) -> None:
 
 def test_the_daemon_makes_its_files_and_is_one_per_directory(place: Place) -> None:
     assert place.call("-d") == Said("", "", 0)
-    made = {path.name for path in place.pipe.iterdir()} - {"nvidia-cuda-mps-control.pid"}
+    made = {path.name for path in place.pipe.iterdir()} - {
+        "nvidia-cuda-mps-control.pid"
+    }
     assert made == {"control", "control_lock", "control_privileged", "log"}
-    assert (place.pipe / "nvidia-cuda-mps-control.pid").exists() == (place.find_release() == 550)
-    assert place.call("-d") == Said("An instance of this daemon is already running\n", "", 1)
+    assert (place.pipe / "nvidia-cuda-mps-control.pid").exists() == (
+        place.find_release() == 550
+    )
+    assert place.call("-d") == Said(
+        "An instance of this daemon is already running\n", "", 1
+    )
 
 
 def test_quit_leaves_sockets_and_lock(place: Place) -> None:
@@ -219,10 +270,16 @@ def test_quit_leaves_sockets_and_lock(place: Place) -> None:
     assert place.say("quit") == Said("", "", 0)
     wait_for(lambda: place.has_logged("Exit with status 0"))
     wait_for(lambda: place.say(GET).exit == 1)
-    assert {path.name for path in place.pipe.iterdir()} == {"control", "control_lock", "control_privileged"}
+    assert {path.name for path in place.pipe.iterdir()} == {
+        "control",
+        "control_lock",
+        "control_privileged",
+    }
 
 
-def test_quit_after_a_server_had_failed_is_silent_and_its_exit_status_is_a_race(place: Place) -> None:
+def test_quit_after_a_server_had_failed_is_silent_and_its_exit_status_is_a_race(
+    place: Place,
+) -> None:
     if place.is_real and HAS_DRIVER:
         pytest.skip("servers start on this machine")
     place.call("-d")
@@ -242,15 +299,27 @@ def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -
     if place.find_release() == 535:
         pytest.skip("this release tells its process id nowhere")
     place.say(f"{SET} 20")
-    os.kill(int((place.pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
-    wait_for(lambda: place.say(GET) == Said("", "Cannot find MPS control daemon process\n", 1))
+    os.kill(
+        int((place.pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL
+    )
+    wait_for(
+        lambda: (
+            place.say(GET) == Said("", "Cannot find MPS control daemon process\n", 1)
+        )
+    )
     assert (place.pipe / "nvidia-cuda-mps-control.pid").exists()
     wait_for(lambda: place.call("-d").exit == 0)
-    assert place.say(GET).out == "100.0\n"  # What was set at run time went with the process.
+    assert (
+        place.say(GET).out == "100.0\n"
+    )  # What was set at run time went with the process.
 
 
-@pytest.mark.parametrize(("given", "in_force"), [("25.3", "25.3\n"), ("0", "100.0\n"), ("abc", "100.0\n")])
-def test_the_first_percentage_is_the_environments(place: Place, given: str, in_force: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "in_force"), [("25.3", "25.3\n"), ("0", "100.0\n"), ("abc", "100.0\n")]
+)
+def test_the_first_percentage_is_the_environments(
+    place: Place, given: str, in_force: str
+) -> None:
     assert place.call("-d", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=given).exit == 0
     assert place.say(GET).out == in_force
 
@@ -268,7 +337,9 @@ def test_a_pipe_directory_of_88_characters_fails_without_a_word(place: Place) ->
     assert place.call(given="quit\n", CUDA_MPS_PIPE_DIRECTORY=fits).exit == 0
 
 
-def test_a_missing_parent_of_the_pipe_directory_is_told_on_standard_output(place: Place) -> None:
+def test_a_missing_parent_of_the_pipe_directory_is_told_on_standard_output(
+    place: Place,
+) -> None:
     missing = f"{place.pipe.parent}/no/pipe"
     says = f"Cannot access CUDA_MPS_PIPE_DIRECTORY={missing}\n"
     assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=missing) == Said(says, "", 1)

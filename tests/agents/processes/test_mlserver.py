@@ -30,7 +30,9 @@ from tests.ports import PORTS
 VENV = os.environ.get("PLIMSOLL_MLSERVER", "")
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not VENV, reason="PLIMSOLL_MLSERVER names no virtual environment with mlserver"),
+    pytest.mark.skipif(
+        not VENV, reason="PLIMSOLL_MLSERVER names no virtual environment with mlserver"
+    ),
 ]
 
 TEMPLATES = """
@@ -70,7 +72,9 @@ async def a_node(directory: Path) -> AsyncIterator[Workers]:
     file.write_text(TEMPLATES.replace("VENV", VENV))
     file.chmod(0o600)
     workers = Workers(
-        WorkersSettings(directory=directory / "workers", first_port=FIRST_PORT, port_count=PORTS),
+        WorkersSettings(
+            directory=directory / "workers", first_port=FIRST_PORT, port_count=PORTS
+        ),
         templates=load_templates(file),
     )
     await workers.open()
@@ -82,7 +86,9 @@ async def a_node(directory: Path) -> AsyncIterator[Workers]:
 
 async def rows(session: aiohttp.ClientSession, url: str) -> float:
     """How many rows were computed together with this one."""
-    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
+    body = {
+        "inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]
+    }
     async with session.post(f"{url}/v2/models/chat/infer", json=body) as answer:
         assert answer.status == 200, await answer.text()
         read: list[float] = (await answer.json())["outputs"][0]["data"]
@@ -99,10 +105,16 @@ async def is_ready(workers: Workers) -> None:
 
 
 @in_loop
-async def test_mlserver_starts_serves_takes_another_batch_counts_drains_and_ends(tmp_path: Path) -> None:
+async def test_mlserver_starts_serves_takes_another_batch_counts_drains_and_ends(
+    tmp_path: Path,
+) -> None:
     router = Router()
     app: web.Application = router.make_app()
-    async with a_node(tmp_path) as workers, served(app) as url, aiohttp.ClientSession() as session:
+    async with (
+        a_node(tmp_path) as workers,
+        served(app) as url,
+        aiohttp.ClientSession() as session,
+    ):
         await workers.start(Launch(replica=a_replica("r1", batch=4), gpu_index=0))
         await is_ready(workers)
         router.switch((ROUTE,), {"r1": the(workers).url})
@@ -124,4 +136,7 @@ async def test_mlserver_starts_serves_takes_another_batch_counts_drains_and_ends
         family = [leader, *leader.children(recursive=True)]
         await workers.stop("r1")
         await gone(workers)
-        assert not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family)
+        assert not any(
+            each.is_running() and each.status() != psutil.STATUS_ZOMBIE
+            for each in family
+        )

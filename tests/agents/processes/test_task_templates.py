@@ -55,20 +55,39 @@ def test_the_built_in_command_is_one_that_our_trainer_takes() -> None:
     filled = built_in_task().fill(some_parameters(20000))
     assert filled.command[:3] == (sys.executable, "-m", "agents.trainer.trainer")
     options = make_parser().parse_args(filled.command[3:])
-    assert (options.task, options.kind, options.network, options.batch) == ("nightly", "training", "bert-training", 32)
+    assert (options.task, options.kind, options.network, options.batch) == (
+        "nightly",
+        "training",
+        "bert-training",
+        32,
+    )
     # Iterations that are done are whole: of 250.9 another process goes on from 250.
-    assert (options.iterations, options.done_iterations, options.port) == (1000, 250.0, 20000)
-    assert (options.checkpoint, filled.progress_file) == (Path("/run/nightly/kept"), "/run/nightly/kept")
+    assert (options.iterations, options.done_iterations, options.port) == (
+        1000,
+        250.0,
+        20000,
+    )
+    assert (options.checkpoint, filled.progress_file) == (
+        Path("/run/nightly/kept"),
+        "/run/nightly/kept",
+    )
 
 
-def test_a_network_comes_before_a_kind_and_a_kind_before_the_default(tmp_path: Path) -> None:
+def test_a_network_comes_before_a_kind_and_a_kind_before_the_default(
+    tmp_path: Path,
+) -> None:
     templates = load_templates(a_file(tmp_path, TASKS))
     assert templates.find_task("bert-training", "offline").name == "bert"
     assert templates.find_task("resnet50", "offline").name == "batch"
     assert templates.find_task("resnet50", "training").name == BUILT_IN_TASK
-    with pytest.raises(LaunchFailed, match=r"training of network gpt-training has no template .* add it to \[tasks\]"):
+    with pytest.raises(
+        LaunchFailed,
+        match=r"training of network gpt-training has no template .* add it to \[tasks\]",
+    ):
         templates.find_task("gpt-training", "training")
-    with pytest.raises(LaunchFailed, match="template 'bert' is for tasks; no replica can run by it"):
+    with pytest.raises(
+        LaunchFailed, match="template 'bert' is for tasks; no replica can run by it"
+    ):
         templates.find("resnet50", "bert")
 
 
@@ -78,23 +97,53 @@ def test_a_task_needs_a_port_only_for_its_hook(tmp_path: Path) -> None:
     filled = templates["batch"].fill(some_parameters())
     assert filled.command == ("batch", "--from=250", "--to", "1000")
     assert (filled.progress_file, filled.served_as) == ("/run/nightly/done", "")
-    assert templates["bert"].fill(some_parameters(20000)).command[2:] == ("nightly", "--hook", "20000")
+    assert templates["bert"].fill(some_parameters(20000)).command[2:] == (
+        "nightly",
+        "--hook",
+        "20000",
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f'[templates.t]\n{COMMAND}\nwarm_up = {{path = "/w", body = ""}}', r"\['warm_up'\] mean nothing for a task"),
-        (f'[templates.t]\n{COMMAND}\nbatch_change = "live"', r"\['batch_change'\] mean nothing for a task"),
-        (f'[templates.t]\n{COMMAND}\nprogress_file = "kept"', r"begins with / or \{directory\}/"),
-        ('[templates.t]\nserver = "task"\ncommand = ["work", "{service}"]', r"unknown placeholder \['service'\]"),
-        ('[templates.t]\ncommand = ["serve", "{port}", "{task}"]', r"unknown placeholder \['task'\]"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nprogress_file = "/kept"', "progress_file is a task's"),
-        (f'[networks]\nresnet50 = "t"\n[templates.t]\n{COMMAND}', r"\[tasks\] names templates with server task"),
+        (
+            f'[templates.t]\n{COMMAND}\nwarm_up = {{path = "/w", body = ""}}',
+            r"\['warm_up'\] mean nothing for a task",
+        ),
+        (
+            f'[templates.t]\n{COMMAND}\nbatch_change = "live"',
+            r"\['batch_change'\] mean nothing for a task",
+        ),
+        (
+            f'[templates.t]\n{COMMAND}\nprogress_file = "kept"',
+            r"begins with / or \{directory\}/",
+        ),
+        (
+            '[templates.t]\nserver = "task"\ncommand = ["work", "{service}"]',
+            r"unknown placeholder \['service'\]",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}", "{task}"]',
+            r"unknown placeholder \['task'\]",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nprogress_file = "/kept"',
+            "progress_file is a task's",
+        ),
+        (
+            f'[networks]\nresnet50 = "t"\n[templates.t]\n{COMMAND}',
+            r"\[tasks\] names templates with server task",
+        ),
         ('[tasks]\noffline = "worker"', r"\[tasks\] names templates with server task"),
-        ('[tasks]\noffline = "t"', "there is no template 't'; there are trainer, worker"),
+        (
+            '[tasks]\noffline = "t"',
+            "there is no template 't'; there are trainer, worker",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_template_of_tasks_is_said(tmp_path: Path, text: str, words: str) -> None:
+def test_what_is_wrong_with_a_template_of_tasks_is_said(
+    tmp_path: Path, text: str, words: str
+) -> None:
     with pytest.raises(BadTemplate, match=words):
         load_templates(a_file(tmp_path, text))

@@ -32,7 +32,9 @@ def living(node: TaskNode) -> int:
 
 @pytest.mark.parametrize("then", ["starting", "running"])
 @in_loop
-async def test_a_task_goes_on_without_an_agent_and_is_adopted(node: TaskNode, then: str) -> None:
+async def test_a_task_goes_on_without_an_agent_and_is_adopted(
+    node: TaskNode, then: str
+) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
         process = pid(tasks)
@@ -42,7 +44,9 @@ async def test_a_task_goes_on_without_an_agent_and_is_adopted(node: TaskNode, th
         assert state(tasks) == then
         await come(tasks, "running")
         assert (pid(tasks), living(node)) == (process, 1)
-        assert len(node.proofs) == 1, "its share is proven once: a process keeps it for its life"
+        assert len(node.proofs) == 1, (
+            "its share is proven once: a process keeps it for its life"
+        )
         await kept(tasks, reading(tasks).done_iterations + 1.0)
     assert living(node) == 0
 
@@ -66,7 +70,9 @@ async def test_a_swapped_task_stays_swapped_over_a_restart(node: TaskNode) -> No
 
 @pytest.mark.parametrize(("way", "there"), [("out", "swapped"), ("in", "running")])
 @in_loop
-async def test_a_swap_that_was_begun_is_carried_on(node: TaskNode, way: str, there: str) -> None:
+async def test_a_swap_that_was_begun_is_carried_on(
+    node: TaskNode, way: str, there: str
+) -> None:
     node.step_ms = 300.0  # The agent is gone before the step's end.
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
@@ -83,7 +89,9 @@ async def test_a_swap_that_was_begun_is_carried_on(node: TaskNode, way: str, the
 
 
 @in_loop
-async def test_a_stop_that_was_begun_leaves_one_process_that_is_stopped_again(node: TaskNode) -> None:
+async def test_a_stop_that_was_begun_leaves_one_process_that_is_stopped_again(
+    node: TaskNode,
+) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
         await come(tasks, "running")
@@ -96,13 +104,19 @@ async def test_a_stop_that_was_begun_leaves_one_process_that_is_stopped_again(no
 
 
 @in_loop
-async def test_a_finished_task_is_still_told_as_finished_and_not_run_again(node: TaskNode) -> None:
+async def test_a_finished_task_is_still_told_as_finished_and_not_run_again(
+    node: TaskNode,
+) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=5)))
         await come(tasks, "finished")
     async with node.tasks() as tasks:
         found = reading(tasks)
-        assert (found.state, found.done_iterations, living(node)) == ("finished", 5.0, 0)
+        assert (found.state, found.done_iterations, living(node)) == (
+            "finished",
+            5.0,
+            0,
+        )
 
 
 @in_loop
@@ -118,7 +132,9 @@ async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> No
 
 
 @in_loop
-async def test_an_adopted_task_finishes_though_nobody_sees_its_exit_code(node: TaskNode) -> None:
+async def test_an_adopted_task_finishes_though_nobody_sees_its_exit_code(
+    node: TaskNode,
+) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch(a_task(iterations=100)))
         await come(tasks, "running")
@@ -127,7 +143,9 @@ async def test_an_adopted_task_finishes_though_nobody_sees_its_exit_code(node: T
 
 
 @in_loop
-async def test_a_task_that_was_killed_meanwhile_is_failed_and_goes_on_from_its_checkpoint(node: TaskNode) -> None:
+async def test_a_task_that_was_killed_meanwhile_is_failed_and_goes_on_from_its_checkpoint(
+    node: TaskNode,
+) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
         await kept(tasks, 4.0)

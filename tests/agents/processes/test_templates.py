@@ -8,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base.device import DeviceError, LaunchFailed
-from agents.processes.template_file import MAX_FILE, BadTemplate, built_in, load_templates
-from agents.processes.templates import BUILT_IN, BUILT_IN_TASK, NAME, Parameters, Template, WarmUp
+from agents.processes.template_file import (
+    MAX_FILE,
+    BadTemplate,
+    built_in,
+    load_templates,
+)
+from agents.processes.templates import (
+    BUILT_IN,
+    BUILT_IN_TASK,
+    NAME,
+    Parameters,
+    Template,
+    WarmUp,
+)
 
 VLLM = """
 default = "worker"
@@ -58,14 +70,26 @@ def test_without_a_file_every_network_has_our_own_worker() -> None:
     assert template == built_in()
     filled = template.fill(some_parameters())
     words = "--service chat --port 21000 --batch 8 --memory-mib 10240 --drain-s 10"
-    assert filled.command == (sys.executable, "-m", "agents.serving", "--engine", "timed", *words.split())
+    assert filled.command == (
+        sys.executable,
+        "-m",
+        "agents.serving",
+        "--engine",
+        "timed",
+        *words.split(),
+    )
 
 
 def test_the_built_in_command_is_one_that_our_worker_takes() -> None:
     from agents.serving.arguments import make_parser
 
     options = make_parser().parse_args(built_in().fill(some_parameters()).command[3:])
-    assert (options.service, options.port, options.batch, options.engine) == ("chat", 21000, 8, "timed")
+    assert (options.service, options.port, options.batch, options.engine) == (
+        "chat",
+        21000,
+        8,
+        "timed",
+    )
 
 
 def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:
@@ -73,7 +97,11 @@ def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:
     assert set(templates.by_name) == {BUILT_IN, BUILT_IN_TASK, "vllm"}
     assert templates.find("resnet50").name == BUILT_IN
     template = templates.find("llama-3.1-8b")
-    assert (template.server, template.batch_change, template.start_limit_s) == ("vllm", "restart", 600.0)
+    assert (template.server, template.batch_change, template.start_limit_s) == (
+        "vllm",
+        "restart",
+        600.0,
+    )
     filled = template.fill(some_parameters())
     # 10240.9 of 81920 MiB are 0.12501…, of which four digits are kept.
     assert filled.command == (
@@ -89,19 +117,30 @@ def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:
 
 
 def test_the_built_in_template_can_be_replaced(tmp_path: Path) -> None:
-    templates = load_templates(a_file(tmp_path, '[templates.worker]\ncommand = ["mine", "{port}"]'))
+    templates = load_templates(
+        a_file(tmp_path, '[templates.worker]\ncommand = ["mine", "{port}"]')
+    )
     assert templates.find("resnet50").command == ("mine", "{port}")
 
 
-def test_the_control_plane_may_ask_for_a_template_but_only_for_one_that_is_there(tmp_path: Path) -> None:
+def test_the_control_plane_may_ask_for_a_template_but_only_for_one_that_is_there(
+    tmp_path: Path,
+) -> None:
     templates = load_templates(a_file(tmp_path, VLLM))
     assert templates.find("resnet50", "vllm").name == "vllm"
-    with pytest.raises(LaunchFailed, match=r"'sh' is not allowed on this node; it has trainer, vllm, worker"):
+    with pytest.raises(
+        LaunchFailed,
+        match=r"'sh' is not allowed on this node; it has trainer, vllm, worker",
+    ):
         templates.find("resnet50", "sh")
 
 
-def test_without_a_default_networks_that_are_not_named_are_refused(tmp_path: Path) -> None:
-    templates = load_templates(a_file(tmp_path, VLLM.replace('default = "worker"', 'default = ""')))
+def test_without_a_default_networks_that_are_not_named_are_refused(
+    tmp_path: Path,
+) -> None:
+    templates = load_templates(
+        a_file(tmp_path, VLLM.replace('default = "worker"', 'default = ""'))
+    )
     assert templates.find("llama-3.1-8b").name == "vllm"
     with pytest.raises(LaunchFailed, match="resnet50 has no runtime template"):
         templates.find("resnet50")
@@ -116,29 +155,73 @@ def test_without_a_default_networks_that_are_not_named_are_refused(tmp_path: Pat
         ("[templates.t]", "missing required field `command`"),
         ('[templates.t]\ncommand = "serve {port}"', "Expected `array`"),
         ("[templates.t]\ncommand = []", "must begin with the program"),
-        ('[templates.t]\ncommand = ["{network}", "{port}"]', "must begin with the program"),
+        (
+            '[templates.t]\ncommand = ["{network}", "{port}"]',
+            "must begin with the program",
+        ),
         ('[templates.t]\ncommand = ["serve"]', r"\{port\} must stand"),
-        ('[templates.t]\ncommand = ["serve", "{port}", "{prot}"]', r"unknown placeholder \['prot'\]"),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}", "{prot}"]',
+            r"unknown placeholder \['prot'\]",
+        ),
         ('[templates.t]\ncommand = ["serve", "{port}", "a\\u0000b"]', "NUL"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nshell = true', r"unknown \['shell'\]"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nserver = "ray"', "Invalid enum value"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nserver = "vllm"\nbatch_change = "live"', "must be restart"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nserver = "vllm"\ndrain = "server"', "must be router"),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nshell = true',
+            r"unknown \['shell'\]",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nserver = "ray"',
+            "Invalid enum value",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nserver = "vllm"\nbatch_change = "live"',
+            "must be restart",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nserver = "vllm"\ndrain = "server"',
+            "must be router",
+        ),
         ('[templates.t]\ncommand = ["serve", "{port}"]\nstart_limit_s = 0', "above 0"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\ndrain_limit_s = inf', "at most 3600"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nreadiness_path = "ready"', "begin with /"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nwarm_up = {path = "/w", body = "", requests = 0}', "1 to 1000"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nfiles = {"../x" = ""}', "own directory"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {"A B" = ""}', "it is no name"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {CUDA_VISIBLE_DEVICES = "0"}', "agent's own"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {CUDA_MPS_PIPE_DIRECTORY = "/"}', "agent's own"),
-        ('[templates.t]\ncommand = ["serve", "{port}"]\npass_environment = ["PLIMSOLL_TOKEN"]', "agent's own"),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\ndrain_limit_s = inf',
+            "at most 3600",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nreadiness_path = "ready"',
+            "begin with /",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nwarm_up = {path = "/w", body = "", requests = 0}',
+            "1 to 1000",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nfiles = {"../x" = ""}',
+            "own directory",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {"A B" = ""}',
+            "it is no name",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {CUDA_VISIBLE_DEVICES = "0"}',
+            "agent's own",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\nenvironment = {CUDA_MPS_PIPE_DIRECTORY = "/"}',
+            "agent's own",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\npass_environment = ["PLIMSOLL_TOKEN"]',
+            "agent's own",
+        ),
         ('[templates."a b"]\ncommand = ["serve", "{port}"]', "name must match"),
         ('[networks]\nresnet50 = "t"', "no template 't'"),
         ('default = "t"', "no template 't'"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+def test_what_is_wrong_with_a_file_is_said_with_its_place(
+    tmp_path: Path, text: str, words: str
+) -> None:
     path = a_file(tmp_path, text)
     with pytest.raises(BadTemplate, match=words) as refused:
         load_templates(path)
@@ -200,14 +283,20 @@ def test_names_that_could_be_anything_else_are_refused(field: str, text: str) ->
         ({"ports": (70000,)}, "needs 1 ports"),
     ],
 )
-def test_numbers_out_of_range_are_refused_whether_used_or_not(changes: dict[str, object], words: str) -> None:
+def test_numbers_out_of_range_are_refused_whether_used_or_not(
+    changes: dict[str, object], words: str
+) -> None:
     with pytest.raises(LaunchFailed, match=words):
         a_template().fill(some_parameters(**changes))
 
 
 def test_a_fraction_of_a_memory_that_nobody_knows_is_refused() -> None:
     template = a_template("{memory_fraction}")
-    for changes in ({"gpu_memory_mib": 0.0}, {"memory_mib": 0.0}, {"memory_mib": 90000.0}):
+    for changes in (
+        {"gpu_memory_mib": 0.0},
+        {"memory_mib": 0.0},
+        {"memory_mib": 90000.0},
+    ):
         with pytest.raises(LaunchFailed, match="memory_fraction"):
             template.fill(some_parameters(**changes))
 
@@ -222,7 +311,11 @@ def test_a_parameter_is_one_word_or_nothing(text: str) -> None:
         assert not NAME.fullmatch(text)
         return
     assert filled.command == ("serve", "21000", "--network", f"pre-{text}-post")
-    assert not text.startswith("-") and "/" not in text and not set(text) & set(" \t\n\0;|&$`<>\"'\\{}")
+    assert (
+        not text.startswith("-")
+        and "/" not in text
+        and not set(text) & set(" \t\n\0;|&$`<>\"'\\{}")
+    )
 
 
 def test_values_are_not_looked_through_again_and_other_braces_stay() -> None:
@@ -234,12 +327,19 @@ def test_values_are_not_looked_through_again_and_other_braces_stay() -> None:
 def test_numbers_are_written_as_programs_read_them() -> None:
     template = a_template("{sm_percent}", "{memory_mib}")
     assert template.fill(some_parameters()).command[2:] == ("37.5", "10240")
-    assert template.fill(some_parameters(sm_percent=100.0, memory_mib=1e9)).command[2:] == ("100", "1000000000")
-    assert template.fill(some_parameters(sm_percent=100.0 / 3.0)).command[2] == "33.3333333333"
+    assert template.fill(some_parameters(sm_percent=100.0, memory_mib=1e9)).command[
+        2:
+    ] == ("100", "1000000000")
+    assert (
+        template.fill(some_parameters(sm_percent=100.0 / 3.0)).command[2]
+        == "33.3333333333"
+    )
 
 
 def test_a_template_says_how_many_ports_it_needs() -> None:
-    template = a_template("{metrics_port}", files={"settings.json": '{"grpc": {grpc_port}}'})
+    template = a_template(
+        "{metrics_port}", files={"settings.json": '{"grpc": {grpc_port}}'}
+    )
     assert template.ports == ("port", "grpc_port", "metrics_port")
     filled = template.fill(some_parameters(ports=(1, 2, 3)))
     assert filled.command == ("serve", "1", "3")
@@ -248,7 +348,9 @@ def test_a_template_says_how_many_ports_it_needs() -> None:
 
 def test_everything_that_may_hold_placeholders_is_filled() -> None:
     template = a_template(
-        served_as="{network}", readiness_path="/r/{service}", warm_up=WarmUp(path="/w/{service}", body="{batch}")
+        served_as="{network}",
+        readiness_path="/r/{service}",
+        warm_up=WarmUp(path="/w/{service}", body="{batch}"),
     )
     filled = template.fill(some_parameters())
     assert (filled.served_as, filled.readiness_path) == ("llama-3.1-8b", "/r/chat")
@@ -257,17 +359,33 @@ def test_everything_that_may_hold_placeholders_is_filled() -> None:
 
 def test_the_digest_tells_commands_apart_and_nothing_else() -> None:
     assert a_template().digest == a_template(start_limit_s=7.0).digest
-    others = (a_template("x"), a_template(environment={"A": "1"}), a_template(files={"a": "1"}))
+    others = (
+        a_template("x"),
+        a_template(environment={"A": "1"}),
+        a_template(files={"a": "1"}),
+    )
     assert len({each.digest for each in (a_template(), *others)}) == 4
 
 
 def test_the_documented_file_is_read(tmp_path: Path) -> None:
     """docs/runtimes.md shows a whole file; what it shows must be what is taken."""
-    text = (Path(__file__).parents[3] / "docs" / "runtimes.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "runtimes.md").read_text(
+        encoding="utf-8"
+    )
     example = text.split("```toml\n")[1].split("```")[0]
     templates = load_templates(a_file(tmp_path, example))
-    assert set(templates.by_name) == {"worker", "trainer", "resnet", "triton", "vllm", "mlserver"}
+    assert set(templates.by_name) == {
+        "worker",
+        "trainer",
+        "resnet",
+        "triton",
+        "vllm",
+        "mlserver",
+    }
     for name in templates.by_name:
         template = templates.by_name[name]
         ports = tuple(range(21000, 21000 + len(template.ports)))
-        assert template.fill(some_parameters(ports=ports)).command[0] == template.command[0]
+        assert (
+            template.fill(some_parameters(ports=ports)).command[0]
+            == template.command[0]
+        )

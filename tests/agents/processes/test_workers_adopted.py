@@ -12,10 +12,25 @@ import pytest
 from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
 from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
-from agents.processes.process import Spawn, WorkerProcess, boot_id, exit_in_words, is_alive
+from agents.processes.process import (
+    Spawn,
+    WorkerProcess,
+    boot_id,
+    exit_in_words,
+    is_alive,
+)
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
-from tests.agents.fakes.replicas import FIRST_PORT, Node, a_launch, gone, in_loop, started, the, until
+from tests.agents.fakes.replicas import (
+    FIRST_PORT,
+    Node,
+    a_launch,
+    gone,
+    in_loop,
+    started,
+    the,
+    until,
+)
 from tests.ports import own_ports
 
 pytestmark = pytest.mark.integration
@@ -51,7 +66,9 @@ async def test_workers_go_on_without_an_agent_and_are_adopted(node: Node) -> Non
         view = await started(workers)
     assert psutil.pid_exists(view.pid)
     async with node.workers() as workers:
-        assert (the(workers).state, the(workers).is_adopted) == ("starting", True), "readiness is asked again"
+        assert (the(workers).state, the(workers).is_adopted) == ("starting", True), (
+            "readiness is asked again"
+        )
         await until(lambda: the(workers).state == "ready")
         adopted = the(workers)
         assert (adopted.pid, adopted.url, adopted.sm_count) == (view.pid, view.url, 66)
@@ -87,7 +104,9 @@ async def test_an_adopted_worker_that_dies_is_failed(node: Node) -> None:
 
 
 @in_loop
-async def test_a_worker_that_ended_meanwhile_is_told_as_failed_and_what_it_left_is_ended(node: Node) -> None:
+async def test_a_worker_that_ended_meanwhile_is_told_as_failed_and_what_it_left_is_ended(
+    node: Node,
+) -> None:
     node.arguments = ("--child", "--say", "last words")
     async with node.workers(keep=True) as workers:
         view = await started(workers)
@@ -95,7 +114,10 @@ async def test_a_worker_that_ended_meanwhile_is_told_as_failed_and_what_it_left_
     end_child(view.pid)
     async with node.workers() as workers:
         assert the(workers).state == "failed"
-        assert the(workers).message == "it ended while no agent watched it; its log ends: last words"
+        assert (
+            the(workers).message
+            == "it ended while no agent watched it; its log ends: last words"
+        )
         assert not is_running(child.pid)
         await workers.stop("r1")
         assert workers.replicas() == ()
@@ -104,7 +126,10 @@ async def test_a_worker_that_ended_meanwhile_is_told_as_failed_and_what_it_left_
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"boot": "00000000-0000-0000-0000-000000000000"}, "was restarted"), ({"start_ticks": 1}, "ended while")],
+    [
+        ({"boot": "00000000-0000-0000-0000-000000000000"}, "was restarted"),
+        ({"start_ticks": 1}, "ended while"),
+    ],
 )
 @in_loop
 async def test_a_process_that_only_has_the_number_is_not_adopted(
@@ -124,7 +149,11 @@ async def test_a_stranger_that_got_the_number_is_left_alone(node: Node) -> None:
     async with node.workers(keep=True) as workers:
         view = await started(workers)
     end_child(view.pid)
-    stranger = psutil.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=-1, start_new_session=True)
+    stranger = psutil.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        stdin=-1,
+        start_new_session=True,
+    )
     with stranger:
         change_record(node, pid=stranger.pid)
         async with node.workers() as workers:
@@ -163,7 +192,9 @@ async def test_a_second_agent_is_refused(node: Node) -> None:
 
 
 @in_loop
-async def test_an_adopted_replica_of_a_changed_template_is_told_as_outdated(node: Node) -> None:
+async def test_an_adopted_replica_of_a_changed_template_is_told_as_outdated(
+    node: Node,
+) -> None:
     async with node.workers(keep=True) as workers:
         assert not (await started(workers)).is_outdated
     node.arguments = ("--sm-count", "33")
@@ -174,18 +205,24 @@ async def test_an_adopted_replica_of_a_changed_template_is_told_as_outdated(node
 
 
 @in_loop
-async def test_a_program_that_is_not_there_is_refused_before_anything_starts(node: Node) -> None:
+async def test_a_program_that_is_not_there_is_refused_before_anything_starts(
+    node: Node,
+) -> None:
     async with node.workers() as workers:
         missing = Template(name="missing", command=("no-such-program", "{port}"))
         workers._templates.by_name["missing"] = missing
-        with pytest.raises(LaunchFailed, match="runs no-such-program, which is not on this node"):
+        with pytest.raises(
+            LaunchFailed, match="runs no-such-program, which is not on this node"
+        ):
             await workers.start(a_launch(template="missing"))
         assert workers.replicas() == ()
     assert list((node.directory / "records").iterdir()) == []
 
 
 @in_loop
-async def test_a_worker_does_not_run_when_its_record_cannot_be_written(tmp_path: Path) -> None:
+async def test_a_worker_does_not_run_when_its_record_cannot_be_written(
+    tmp_path: Path,
+) -> None:
     """The child waits at the gate; without a record the gate closes."""
     ran = tmp_path / "ran"
     spawn = Spawn(
@@ -211,12 +248,22 @@ async def test_an_identity_holds_for_one_process_only(node: Node) -> None:
         identity = Identity(**json.loads(record_file(node).read_bytes())["identity"])
         assert identity.boot == boot_id()
         assert is_alive(identity)
-        assert not is_alive(Identity(pid=identity.pid, start_ticks=identity.start_ticks + 1, boot=identity.boot))
-        assert not is_alive(Identity(pid=identity.pid, start_ticks=identity.start_ticks, boot="before"))
+        assert not is_alive(
+            Identity(
+                pid=identity.pid,
+                start_ticks=identity.start_ticks + 1,
+                boot=identity.boot,
+            )
+        )
+        assert not is_alive(
+            Identity(pid=identity.pid, start_ticks=identity.start_ticks, boot="before")
+        )
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return (
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    )
 
 
 def a_record(replica_id: str, mark: str) -> Record:
@@ -273,7 +320,9 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
     records.close()
 
 
-def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept_anyway(tmp_path: Path) -> None:
+def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept_anyway(
+    tmp_path: Path,
+) -> None:
     records, seen = Records(tmp_path, Record, max_old_bytes=100_000), list[str]()
 
     def finish(name: str, size_bytes: int) -> set[str]:
@@ -285,7 +334,10 @@ def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept
         return {each for each in seen if records.folder(each).exists()}
 
     assert finish("t1", 40_000) == {"t1"}
-    assert finish("t2", 40_000) == {"t1", "t2"}  # 80,000 and at most 4,096 for each of four folders
+    assert finish("t2", 40_000) == {
+        "t1",
+        "t2",
+    }  # 80,000 and at most 4,096 for each of four folders
     assert finish("t3", 40_000) == {"t2", "t3"}
     assert finish("t4", 500_000) == {"t4"}
     assert finish("t5", 1_000) == {"t5"}
@@ -330,7 +382,10 @@ def test_ports_are_taken_in_turn_and_run_out() -> None:
         (0, "it ended with exit code 0: it stopped by itself though it should serve"),
         (77, "it ended with exit code 77"),
         (127, "it ended with exit code 127: the program was not found"),
-        (-6, "it was ended by signal 6 (SIGABRT): it gave up itself, often on a failed check or a CUDA error"),
+        (
+            -6,
+            "it was ended by signal 6 (SIGABRT): it gave up itself, often on a failed check or a CUDA error",
+        ),
         (-63, "it was ended by signal 63 (unknown)"),
     ],
 )

@@ -53,21 +53,36 @@ def supervisors() -> Iterator["subprocess.Popen[str]"]:
 
 
 def templates() -> Templates:
-    command = (sys.executable, "-I", "-S", str(FAKES / "http_worker.py"), "--port", "{port}")
-    template = Template(name="fake", command=command, start_limit_s=30.0, drain_limit_s=5.0)
+    command = (
+        sys.executable,
+        "-I",
+        "-S",
+        str(FAKES / "http_worker.py"),
+        "--port",
+        "{port}",
+    )
+    template = Template(
+        name="fake", command=command, start_limit_s=30.0, drain_limit_s=5.0
+    )
     return Templates(by_name={"fake": template}, default="fake")
 
 
-def supervise_and_kill(process: "subprocess.Popen[str]", directory: Path, *, seed: int, after_s: float) -> None:
+def supervise_and_kill(
+    process: "subprocess.Popen[str]", directory: Path, *, seed: int, after_s: float
+) -> None:
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(f"{directory} {seed} {first_port(seed % FAR)}\n")
     process.stdin.flush()
     pid = int(process.stdout.readline())
     handle = os.pidfd_open(pid)
     try:
-        time.sleep(after_s)  # the moment that the seed chose; nothing is expected to have happened by then
+        time.sleep(
+            after_s
+        )  # the moment that the seed chose; nothing is expected to have happened by then
         signal.pidfd_send_signal(handle, signal.SIGKILL)
-        assert select.select([handle], [], [], LIMIT_S)[0], f"supervisor {pid} outlives SIGKILL"
+        assert select.select([handle], [], [], LIMIT_S)[0], (
+            f"supervisor {pid} outlives SIGKILL"
+        )
     finally:
         os.close(handle)
 
@@ -92,7 +107,9 @@ async def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 async def take_over(directory: Path, seed: int) -> int:
     """How many replicas the next agent adopted; checks that these are all there is, each once."""
-    settings = WorkersSettings(directory=directory, first_port=first_port(seed), port_count=PORTS)
+    settings = WorkersSettings(
+        directory=directory, first_port=first_port(seed), port_count=PORTS
+    )
     workers = Workers(settings, templates=templates())
     await workers.open()
     mark = (directory / "mark").read_text()
@@ -102,17 +119,25 @@ async def take_over(directory: Path, seed: int) -> int:
         assert workers.problems == (), f"seed {seed}"
         assert len({each.id for each in there}) == len(there) <= 3, f"seed {seed}"
         # A child whose agent died before its record was complete leaves by itself, so it may need a moment.
-        await eventually(lambda: carriers(mark) <= len(adopted), f"seed {seed}: orphans beside {adopted}")
+        await eventually(
+            lambda: carriers(mark) <= len(adopted),
+            f"seed {seed}: orphans beside {adopted}",
+        )
         for each in adopted:
             with pytest.raises(LaunchFailed, match="there already"):
                 await workers.start(Launch(replica=a_replica(each.id), gpu_index=0))
         alive = {each.id for each in workers.replicas() if each.state != "failed"}
         await eventually(
-            lambda: all(each.state in ("ready", "failed") for each in workers.replicas()), f"seed {seed}: {alive}"
+            lambda: all(
+                each.state in ("ready", "failed") for each in workers.replicas()
+            ),
+            f"seed {seed}: {alive}",
         )
     finally:
         await workers.close(keep=False)
-    assert carriers(mark) == 0, f"seed {seed}: something outlives the end of all replicas"
+    assert carriers(mark) == 0, (
+        f"seed {seed}: something outlives the end of all replicas"
+    )
     assert list((directory / "records").iterdir()) == [], f"seed {seed}"
     return len(adopted)
 
@@ -126,9 +151,20 @@ def test_killed_agents_leave_no_orphan_and_no_double(
         directory, moment = tmp_path / str(seed), random.Random(seed)
         directory.mkdir()
         for kill in range(KILLS):
-            supervise_and_kill(supervisors, directory, seed=seed + FAR * kill, after_s=moment.uniform(0.0, 0.15))
-        adopted += asyncio.run(take_over(directory, seed)) if (directory / "mark").exists() else 0
-    assert adopted > 0, "no agent of this group was killed while it had a replica: the test shows nothing"
+            supervise_and_kill(
+                supervisors,
+                directory,
+                seed=seed + FAR * kill,
+                after_s=moment.uniform(0.0, 0.15),
+            )
+        adopted += (
+            asyncio.run(take_over(directory, seed))
+            if (directory / "mark").exists()
+            else 0
+        )
+    assert adopted > 0, (
+        "no agent of this group was killed while it had a replica: the test shows nothing"
+    )
 
 
 def test_the_mark_is_in_the_environment_of_whom_we_look_for() -> None:
@@ -161,7 +197,9 @@ def test_the_session_of_a_number_that_was_given_again_is_not_ours() -> None:
         stdin=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        ours = Identity(pid=process.pid, start_ticks=start_ticks(process.pid), boot=boot_id())
+        ours = Identity(
+            pid=process.pid, start_ticks=start_ticks(process.pid), boot=boot_id()
+        )
         assert members("nobody", ours) == (process.pid,)
         assert members("nobody", replace(ours, start_ticks=ours.start_ticks + 1)) == ()
 

@@ -71,11 +71,15 @@ class FakeEngine:
         while (self.directory / "hang").exists():
             time.sleep(0.05)
         others = len(list(self.directory.glob("*.up"))) - 1
-        self.clock.at_s = self.clock.now_s() + (2 + self.rows) / 10.0 / self.percent * (1.0 + 0.5 * others)
+        self.clock.at_s = self.clock.now_s() + (2 + self.rows) / 10.0 / self.percent * (
+            1.0 + 0.5 * others
+        )
         return inputs
 
     def facts(self) -> DeviceFacts:
-        return DeviceFacts(device="fake:0", sm_count=self.sms, memory_mib=100.0 + self.rows)
+        return DeviceFacts(
+            device="fake:0", sm_count=self.sms, memory_mib=100.0 + self.rows
+        )
 
     def offload(self) -> None:
         self.rows = 0

@@ -52,7 +52,9 @@ class FakeGpu:
         )
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
-        return tuple(GpuProcess(pid=pid, memory_mib=None, is_mps=False) for pid in self.foreign)
+        return tuple(
+            GpuProcess(pid=pid, memory_mib=None, is_mps=False) for pid in self.foreign
+        )
 
     def power_limit_w(self, gpu: GpuIdentity) -> float:
         return 300.0
@@ -60,7 +62,9 @@ class FakeGpu:
     def limit_power_w(self, gpu: GpuIdentity, limit_w: float | None) -> None:
         raise AssertionError("a profile never limits power")
 
-    def lock_clock_mhz(self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float) -> None:
+    def lock_clock_mhz(
+        self, gpu: GpuIdentity, *, low_mhz: float, high_mhz: float
+    ) -> None:
         self.locked.append(high_mhz)
         self.clock_mhz = high_mhz
 
@@ -96,7 +100,13 @@ def templates(directory: Path) -> Templates:
     directory.mkdir(exist_ok=True)
     template = Template(
         name="own",
-        command=(sys.executable, str(HERE / "fake_bench.py"), "-m", "agents.serving", *OPTIONS.split()),
+        command=(
+            sys.executable,
+            str(HERE / "fake_bench.py"),
+            "-m",
+            "agents.serving",
+            *OPTIONS.split(),
+        ),
         environment={"FAKE_DIRECTORY": str(directory)},
         start_limit_s=60.0,
     )
@@ -122,7 +132,9 @@ class Node:
         """Where files make benches misbehave."""
         return self.directory / "signs"
 
-    async def profile(self, cells: Sequence[MeasurementCell], heard: Heard, *, resumes: bool = False) -> ProfileReport:
+    async def profile(
+        self, cells: Sequence[MeasurementCell], heard: Heard, *, resumes: bool = False
+    ) -> ProfileReport:
         """One run, with its journal in the directory."""
         settings = ProfileSettings(
             cells=tuple(cells),
@@ -132,10 +144,14 @@ class Node:
             seed=1,
             budget_s=self.budget_s,
             knobs_dir=self.knobs_dir,
-            environment=environment() if self.has_mps else {**environment(), "PATH": str(Path(sys.executable).parent)},
+            environment=environment()
+            if self.has_mps
+            else {**environment(), "PATH": str(Path(sys.executable).parent)},
         )
         async with open_profile(settings, self.gpu, knobs=self.gpu) as opened:
-            journal = Journal(self.directory / "journal", opened.header(), resumes=resumes)
+            journal = Journal(
+                self.directory / "journal", opened.header(), resumes=resumes
+            )
             try:
                 return await opened.profiler(journal, heard).run(settings.cells)
             finally:

@@ -5,7 +5,15 @@ import random
 import pytest
 
 from agents.base.device import OutOfRange
-from agents.profiling.cells import MeasurementCell, Member, at_most, crews, grid, make_cell, pairs
+from agents.profiling.cells import (
+    MeasurementCell,
+    Member,
+    at_most,
+    crews,
+    grid,
+    make_cell,
+    pairs,
+)
 
 
 def a_member(network: str = "a", batch: int = 1, sm_percent: float = 50.0) -> Member:
@@ -20,7 +28,9 @@ def test_a_grid_has_every_network_at_every_share_batch_and_clock() -> None:
     assert {cell.clock_mhz for cell in grid(["a"], [10.0], [1])} == {None}
 
 
-def test_pairs_are_of_all_networks_with_themselves_too_and_none_is_there_twice() -> None:
+def test_pairs_are_of_all_networks_with_themselves_too_and_none_is_there_twice() -> (
+    None
+):
     # (a, a), (a, b), (b, b); 25:75 and 75:25 of a beside itself are the same cell.
     cells = pairs(["a", "b"], [(25.0, 75.0), (75.0, 25.0)], [1])
     assert len(cells) == 1 + 2 + 1
@@ -30,14 +40,21 @@ def test_pairs_are_of_all_networks_with_themselves_too_and_none_is_there_twice()
 def test_members_are_in_order_whatever_their_order_was() -> None:
     one, other = a_member("b"), a_member("a", 4)
     assert make_cell([one, other]) == make_cell([other, one])
-    assert str(make_cell([one, other], 900.0)) == "a batch 4 at 50 % beside b batch 1 at 50 %, 900 MHz"
+    assert (
+        str(make_cell([one, other], 900.0))
+        == "a batch 4 at 50 % beside b batch 1 at 50 %, 900 MHz"
+    )
 
 
 @pytest.mark.parametrize(
     ("members", "clock_mhz", "words"),
     [
         ([], None, "0 networks side by side"),
-        ([a_member()] * 9, None, "9 networks side by side cannot be measured; 1 to 8 can"),
+        (
+            [a_member()] * 9,
+            None,
+            "9 networks side by side cannot be measured; 1 to 8 can",
+        ),
         ([a_member(batch=0)], None, "batch 0 of a must be 1 to 4096"),
         ([a_member(batch=4097)], None, "batch 4097"),
         ([a_member(sm_percent=0.0)], None, "share 0 of a must be above 0"),
@@ -45,7 +62,9 @@ def test_members_are_in_order_whatever_their_order_was() -> None:
         ([a_member()], -5.0, "clock -5 MHz is none"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(members: list[Member], clock_mhz: float | None, words: str) -> None:
+def test_what_cannot_be_measured_is_refused(
+    members: list[Member], clock_mhz: float | None, words: str
+) -> None:
     with pytest.raises(OutOfRange, match=words):
         make_cell(members, clock_mhz)
 
@@ -59,8 +78,13 @@ def test_cells_of_the_same_processes_follow_each_other() -> None:
     cells = grid(["a", "b"], [10.0, 50.0], [1, 2, 4])
     plan = crews(cells, seed=3)
     assert len(plan) == 4
-    assert all({tuple(each.seat for each in cell.members) for cell in group} == {crew} for crew, group in plan)
-    assert sorted(map(str, (cell for _, group in plan for cell in group))) == sorted(map(str, cells))
+    assert all(
+        {tuple(each.seat for each in cell.members) for cell in group} == {crew}
+        for crew, group in plan
+    )
+    assert sorted(map(str, (cell for _, group in plan for cell in group))) == sorted(
+        map(str, cells)
+    )
 
 
 def test_the_order_is_the_seeds_and_not_the_inputs() -> None:

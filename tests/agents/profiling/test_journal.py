@@ -33,7 +33,13 @@ def a_measurement(batch: int = 1) -> Measurement:
         memory_mib=None,
         sm_count=66,
     )
-    return Measurement(cell=make_cell([member]), timings=(timing,), power_w=100.0, clock_mhz=1380.0, windows=3)
+    return Measurement(
+        cell=make_cell([member]),
+        timings=(timing,),
+        power_w=100.0,
+        clock_mhz=1380.0,
+        windows=3,
+    )
 
 
 def opened(path: Path, header: Header = HEADER, *, resumes: bool = True) -> Journal:
@@ -60,7 +66,9 @@ def test_what_was_written_is_read_again_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 10, 40])
-def test_a_line_that_a_crash_tore_is_dropped_and_the_next_one_is_whole(tmp_path: Path, lost: int) -> None:
+def test_a_line_that_a_crash_tore_is_dropped_and_the_next_one_is_whole(
+    tmp_path: Path, lost: int
+) -> None:
     path = tmp_path / "j"
     filled(path, 1, 2)
     os.truncate(path, path.stat().st_size - lost)
@@ -78,15 +86,21 @@ def test_a_line_that_a_crash_tore_is_dropped_and_the_next_one_is_whole(tmp_path:
 def test_an_altered_line_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "j"
     filled(path, 1, 2)
-    path.write_bytes(path.read_bytes().replace(b'"latency_ms":3.25', b'"latency_ms":1.25', 1))
+    path.write_bytes(
+        path.read_bytes().replace(b'"latency_ms":3.25', b'"latency_ms":1.25', 1)
+    )
     journal = opened(path)
     assert (journal.measurements, journal.dropped) == ((a_measurement(2),), 1)
 
 
-def test_one_that_is_there_is_not_written_over_without_being_resumed(tmp_path: Path) -> None:
+def test_one_that_is_there_is_not_written_over_without_being_resumed(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "j"
     filled(path, 1)
-    with pytest.raises(DeviceError, match="holds 1 measured cells already; --resume goes on"):
+    with pytest.raises(
+        DeviceError, match="holds 1 measured cells already; --resume goes on"
+    ):
         opened(path, resumes=False)
     assert len(opened(path).measurements) == 1
 
@@ -94,12 +108,17 @@ def test_one_that_is_there_is_not_written_over_without_being_resumed(tmp_path: P
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (replace(HEADER, gpu_uuid="GPU-1"), "gpu_uuid is 'GPU-0' there and 'GPU-1' now"),
+        (
+            replace(HEADER, gpu_uuid="GPU-1"),
+            "gpu_uuid is 'GPU-0' there and 'GPU-1' now",
+        ),
         (replace(HEADER, templates=(("a", "4567"),)), "templates is"),
         (replace(HEADER, window_s=1.0), "window_s is 2.0 there and 1.0 now"),
     ],
 )
-def test_that_of_another_profile_is_refused_with_what_differs(tmp_path: Path, other: Header, words: str) -> None:
+def test_that_of_another_profile_is_refused_with_what_differs(
+    tmp_path: Path, other: Header, words: str
+) -> None:
     path = tmp_path / "j"
     filled(path, 1)
     with pytest.raises(DeviceError, match=words):

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.integration
 
 def test_a_grid_has_the_known_times(tmp_path: Path) -> None:
     node, heard = Node(directory=tmp_path), Heard()
-    report = play(lambda: node.profile(grid(["resnet50"], [25.0, 50.0, 100.0], [1, 4]), heard))
+    report = play(
+        lambda: node.profile(grid(["resnet50"], [25.0, 50.0, 100.0], [1, 4]), heard)
+    )
     assert (report.measured, report.failed, report.left) == (6, (), 0)
     found = {
         (timing.member.sm_percent, timing.member.batch): timing
@@ -23,7 +25,9 @@ def test_a_grid_has_the_known_times(tmp_path: Path) -> None:
     }
     for (share, batch), timing in found.items():
         # (2 + batch) · 100 / share ms, see fake_bench.
-        assert timing.latency_ms == pytest.approx((2 + batch) * 100.0 / share, rel=0.01), (share, batch)
+        assert timing.latency_ms == pytest.approx(
+            (2 + batch) * 100.0 / share, rel=0.01
+        ), (share, batch)
         # Steps of two SMs: 33 of 132 SMs are 32.
         assert timing.sm_count == {25.0: 32, 50.0: 66, 100.0: 132}[share]
 
@@ -37,7 +41,9 @@ def test_what_does_not_fit_is_told_and_the_rest_is_measured(tmp_path: Path) -> N
     assert "EngineFailed: 65 rows do not fit into memory" in why
 
 
-def test_a_process_that_dies_costs_its_cell_and_the_others_get_a_new_one(tmp_path: Path) -> None:
+def test_a_process_that_dies_costs_its_cell_and_the_others_get_a_new_one(
+    tmp_path: Path,
+) -> None:
     node, heard = Node(directory=tmp_path), Heard()
     node.signs.mkdir()
     (node.signs / "lost").touch()
@@ -46,7 +52,9 @@ def test_a_process_that_dies_costs_its_cell_and_the_others_get_a_new_one(tmp_pat
     ((cell, why),) = report.failed
     assert cell.members[0].batch == 7
     assert "the process of r is lost: it ended with exit code 3" in why
-    again = play(lambda: node.profile(grid(["r"], [50.0], [1, 2, 7, 8]), heard, resumes=True))
+    again = play(
+        lambda: node.profile(grid(["r"], [50.0], [1, 2, 7, 8]), heard, resumes=True)
+    )
     assert (again.measured, again.failed) == (1, ())
 
 
@@ -59,14 +67,19 @@ def test_a_share_that_is_not_in_force_is_never_measured(tmp_path: Path) -> None:
     assert report.measured == 1
     ((cell, why),) = report.failed
     assert cell.members[0].sm_percent == 50.0
-    assert "is not in force, so nothing was measured: it sees all 132 SMs at 50 %" in why
+    assert (
+        "is not in force, so nothing was measured: it sees all 132 SMs at 50 %" in why
+    )
 
 
 def test_a_network_that_does_not_come_up_is_said_at_once(tmp_path: Path) -> None:
     node = Node(directory=tmp_path)
     node.signs.mkdir()
     (node.signs / "broken").touch()
-    with pytest.raises(LaunchFailed, match=r"bench of r does not come up: r: EngineFailed: the network is broken"):
+    with pytest.raises(
+        LaunchFailed,
+        match=r"bench of r does not come up: r: EngineFailed: the network is broken",
+    ):
         play(lambda: node.profile(grid(["r"], [50.0], [1]), Heard()))
 
 
@@ -81,14 +94,19 @@ def test_resumed_it_measures_only_what_is_missing(tmp_path: Path) -> None:
     node, heard = Node(directory=tmp_path), Heard()
     play(lambda: node.profile(grid(["r"], [100.0], [1, 2]), heard))
     again = Heard()
-    report = play(lambda: node.profile(grid(["r"], [100.0], [1, 2, 4]), again, resumes=True))
+    report = play(
+        lambda: node.profile(grid(["r"], [100.0], [1, 2, 4]), again, resumes=True)
+    )
     assert (report.measured, again.cells, again.done) == (1, 3, 2)
     assert [each.cell.members[0].batch for each in again.measurements] == [4]
 
 
 def test_without_mps_only_the_whole_gpu_can_be_measured(tmp_path: Path) -> None:
     node = Node(directory=tmp_path, has_mps=False)
-    with pytest.raises(NotSupported, match=r"need MPS, which cannot be used here: nvidia-cuda-mps-control is not in"):
+    with pytest.raises(
+        NotSupported,
+        match=r"need MPS, which cannot be used here: nvidia-cuda-mps-control is not in",
+    ):
         play(lambda: node.profile(grid(["r"], [50.0], [1]), Heard()))
     with pytest.raises(NotSupported, match="--shares 100 without --pairs needs none"):
         play(lambda: node.profile(pairs(["r"], [(50.0, 50.0)], [1]), Heard()))
@@ -102,9 +120,13 @@ def test_a_clock_is_never_locked_unless_the_profile_may(tmp_path: Path) -> None:
     assert node.gpu.locked == []
 
 
-def test_a_clock_is_locked_for_its_cells_and_unlocked_at_the_end(tmp_path: Path) -> None:
+def test_a_clock_is_locked_for_its_cells_and_unlocked_at_the_end(
+    tmp_path: Path,
+) -> None:
     node, heard = Node(directory=tmp_path, knobs_dir=tmp_path / "knobs"), Heard()
-    report = play(lambda: node.profile(grid(["r"], [100.0], [1, 2], [900.0, 1200.0]), heard))
+    report = play(
+        lambda: node.profile(grid(["r"], [100.0], [1, 2], [900.0, 1200.0]), heard)
+    )
     assert report.measured == 4
     assert {each.cell.clock_mhz for each in heard.measurements} == {900.0, 1200.0}
     assert all(each.clock_mhz == each.cell.clock_mhz for each in heard.measurements)
@@ -115,6 +137,17 @@ def test_a_clock_is_locked_for_its_cells_and_unlocked_at_the_end(tmp_path: Path)
 def test_only_our_own_worker_becomes_a_bench_whatever_stands_before_it() -> None:
     with pytest.raises(LaunchFailed, match="is not our worker"):
         bench_command(("tritonserver", "--http-port", "8000"))
-    assert bench_command(("taskset", "-c", "3", "/v/bin/plimsoll", "worker", "--port", "1")) == (
-        *("taskset", "-c", "3", "/v/bin/python", "-m", "agents.profiling", "--port", "1"),
+    assert bench_command(
+        ("taskset", "-c", "3", "/v/bin/plimsoll", "worker", "--port", "1")
+    ) == (
+        *(
+            "taskset",
+            "-c",
+            "3",
+            "/v/bin/python",
+            "-m",
+            "agents.profiling",
+            "--port",
+            "1",
+        ),
     )

@@ -8,7 +8,13 @@ from typing import TypeVar, cast
 import pytest
 
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
-from agents.profiling.cells import BenchFailed, MeasurementCell, Member, NotSteady, make_cell
+from agents.profiling.cells import (
+    BenchFailed,
+    MeasurementCell,
+    Member,
+    NotSteady,
+    make_cell,
+)
 from agents.profiling.journal import Measurement
 from agents.profiling.messages import LoadBatch, Loaded, Order, Ready, RunWindow, Timed
 from agents.profiling.watch import GpuWatch
@@ -41,9 +47,14 @@ class ScriptedBench:
         if isinstance(order, LoadBatch):
             if self.fails:
                 raise BenchFailed(self.fails)
-            return cast(Kind, Loaded(batch_ms=self.batch_ms, memory_mib=self.memory_mib))
+            return cast(
+                Kind, Loaded(batch_ms=self.batch_ms, memory_mib=self.memory_mib)
+            )
         number = sum(isinstance(each, RunWindow) for each in self.asked) - 1
-        return cast(Kind, Timed(latencies_ms=tuple(self.windows[min(number, len(self.windows) - 1)])))
+        return cast(
+            Kind,
+            Timed(latencies_ms=tuple(self.windows[min(number, len(self.windows) - 1)])),
+        )
 
 
 @dataclass
@@ -60,10 +71,14 @@ class ScriptedGpu(FakeGpu):
         return GpuSample(
             memory_used_mib=self.used_mib,
             power_w=self.power_w,
-            energy_j=self.energies_j[min(number, len(self.energies_j) - 1)] if self.energies_j else None,
+            energy_j=self.energies_j[min(number, len(self.energies_j) - 1)]
+            if self.energies_j
+            else None,
             clock_mhz=self.clock_mhz,
             busy_percent=50.0,
-            event_reasons=self.reasons_by_sample[min(number, len(self.reasons_by_sample) - 1)],
+            event_reasons=self.reasons_by_sample[
+                min(number, len(self.reasons_by_sample) - 1)
+            ],
         )
 
     def processes(self, gpu: GpuIdentity) -> tuple[GpuProcess, ...]:
@@ -71,7 +86,10 @@ class ScriptedGpu(FakeGpu):
 
 
 def a_cell(*batches: int, clock_mhz: float | None = None) -> MeasurementCell:
-    return make_cell([Member(network="a", batch=batch, sm_percent=50.0) for batch in batches], clock_mhz)
+    return make_cell(
+        [Member(network="a", batch=batch, sm_percent=50.0) for batch in batches],
+        clock_mhz,
+    )
 
 
 def measured(
@@ -94,8 +112,17 @@ def test_three_windows_that_agree_are_one_measurement() -> None:
     assert found.windows == 3
     assert timing.spread == pytest.approx(0.2 / 10.1)
     assert timing.latency_ms == pytest.approx(91.1 / 9)
-    assert (timing.latency_ms_p50, timing.latency_ms_p99, timing.batches) == (10.1, 11.4, 9)
-    assert (timing.memory_mib, timing.sm_count, found.power_w, found.clock_mhz) == (120.0, 66, 100.0, 1380.0)
+    assert (timing.latency_ms_p50, timing.latency_ms_p99, timing.batches) == (
+        10.1,
+        11.4,
+        9,
+    )
+    assert (timing.memory_mib, timing.sm_count, found.power_w, found.clock_mhz) == (
+        120.0,
+        66,
+        100.0,
+        1380.0,
+    )
 
 
 def test_a_p99_leaves_out_one_batch_of_a_hundred() -> None:
@@ -115,7 +142,9 @@ def test_a_noisy_cell_is_repeated_until_the_last_three_agree() -> None:
 def test_a_cell_that_never_agrees_is_given_up_and_says_how_far_apart_it_was() -> None:
     bench = ScriptedBench([[10.0], [12.0], [10.0], [12.0], [10.0], [12.0]])
     # The last three: 12, 10, 12; (12 − 10) / 12 = 16.7 %.
-    with pytest.raises(NotSteady, match=r"the last 3 of 6 windows lie 16\.7% apart, more than 3\.0%"):
+    with pytest.raises(
+        NotSteady, match=r"the last 3 of 6 windows lie 16\.7% apart, more than 3\.0%"
+    ):
         measured(bench)
 
 
@@ -125,39 +154,69 @@ def test_in_a_pair_both_must_agree() -> None:
     # 10, 14, 10, 10, 10: the third window in a row that agrees is the fifth.
     assert found.windows == 5
     assert [each.latency_ms for each in found.timings] == [5.0, 10.0]
-    windows = [[each for each in bench.asked if isinstance(each, RunWindow)] for bench in (steady, noisy)]
+    windows = [
+        [each for each in bench.asked if isinstance(each, RunWindow)]
+        for bench in (steady, noisy)
+    ]
     assert windows[0] == windows[1], "the same seconds"
 
 
-@pytest.mark.parametrize("reason", ["power limit", "heat (hardware)", "hardware slowdown"])
-def test_a_window_in_which_the_clock_was_held_back_does_not_count_and_is_told(reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason", ["power limit", "heat (hardware)", "hardware slowdown"]
+)
+def test_a_window_in_which_the_clock_was_held_back_does_not_count_and_is_told(
+    reason: str,
+) -> None:
     gpu = ScriptedGpu(reasons_by_sample=((reason,), ()))
     found = measured(ScriptedBench([[99.0], [10.0]]), gpu=gpu)
     assert found.windows == 4
-    assert found.timings[0].latency_ms == 10.0, "the 99 ms of the first window are not in it"
+    assert found.timings[0].latency_ms == 10.0, (
+        "the 99 ms of the first window are not in it"
+    )
     assert found.rejected == (f"clock held back by {reason}",)
 
 
 def test_reasons_that_are_no_limits_reject_nothing() -> None:
-    assert measured(ScriptedBench([[10.0]]), gpu=ScriptedGpu(reasons_by_sample=(("idle",),))).windows == 3
+    assert (
+        measured(
+            ScriptedBench([[10.0]]), gpu=ScriptedGpu(reasons_by_sample=(("idle",),))
+        ).windows
+        == 3
+    )
 
 
 def test_beside_a_foreign_process_nothing_is_measured() -> None:
     gpu = FakeGpu(foreign=(FOREIGN,))
-    with pytest.raises(NotSteady, match=f"0 of 6 windows counted, 3 are needed: 6 × foreign process {FOREIGN}"):
+    with pytest.raises(
+        NotSteady,
+        match=f"0 of 6 windows counted, 3 are needed: 6 × foreign process {FOREIGN}",
+    ):
         measured(ScriptedBench([[10.0]]), gpu=gpu)
 
 
 def test_our_own_process_is_none_and_its_memory_is_the_drivers() -> None:
-    gpu = ScriptedGpu(by_process=(GpuProcess(pid=OURS, memory_mib=777.0, is_mps=True),), used_mib=5000.0)
+    gpu = ScriptedGpu(
+        by_process=(GpuProcess(pid=OURS, memory_mib=777.0, is_mps=True),),
+        used_mib=5000.0,
+    )
     assert measured(ScriptedBench([[10.0]]), gpu=gpu).timings[0].memory_mib == 777.0
 
 
-def test_memory_is_what_the_gpu_took_on_where_the_driver_does_not_tell_of_processes() -> None:
+def test_memory_is_what_the_gpu_took_on_where_the_driver_does_not_tell_of_processes() -> (
+    None
+):
     # 1500 now, 900 before: 600 MiB with its context; beside another nobody knows whose they are.
     gpu = ScriptedGpu(used_mib=1500.0)
-    assert measured(ScriptedBench([[10.0]]), gpu=gpu, base_mib=900.0).timings[0].memory_mib == 600.0
-    pair = measured(ScriptedBench([[10.0]]), ScriptedBench([[10.0]], memory_mib=None), gpu=gpu, base_mib=900.0)
+    assert (
+        measured(ScriptedBench([[10.0]]), gpu=gpu, base_mib=900.0).timings[0].memory_mib
+        == 600.0
+    )
+    pair = measured(
+        ScriptedBench([[10.0]]),
+        ScriptedBench([[10.0]], memory_mib=None),
+        gpu=gpu,
+        base_mib=900.0,
+    )
     assert [each.memory_mib for each in pair.timings] == [120.0, None]
 
 
@@ -176,7 +235,9 @@ def test_a_clock_that_is_not_the_locked_one_is_told() -> None:
 
 
 def test_a_window_without_a_whole_batch_does_not_count() -> None:
-    assert measured(ScriptedBench([[], [10.0]])).rejected == ("no whole batch within 0.02 s",)
+    assert measured(ScriptedBench([[], [10.0]])).rejected == (
+        "no whole batch within 0.02 s",
+    )
 
 
 def test_slow_batches_get_longer_windows() -> None:

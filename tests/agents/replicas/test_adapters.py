@@ -81,7 +81,12 @@ class Fake:
 
     def make_app(self) -> web.Application:
         app = web.Application()
-        for path in ("/health", "/v2/health/ready", "/v2/models/chat/ready", "/own/path"):
+        for path in (
+            "/health",
+            "/v2/health/ready",
+            "/v2/models/chat/ready",
+            "/own/path",
+        ):
             app.router.add_get(path, self._note(self.ready))
         app.router.add_get("/status", self._note(self.status))
         app.router.add_get("/metrics", self._note(self.metrics_page))
@@ -113,7 +118,14 @@ class Fake:
 
     async def status(self, _: web.Request) -> web.Response:
         return web.json_response(
-            {"sm_count": 66, "requests": 40, "batches": 10, "execution_s": 1.5, "waiting": 3, "batch": self.batch}
+            {
+                "sm_count": 66,
+                "requests": 40,
+                "batches": 10,
+                "execution_s": 1.5,
+                "waiting": 3,
+                "batch": self.batch,
+            }
         )
 
     async def set_batch(self, request: web.Request) -> web.Response:
@@ -128,14 +140,23 @@ class Fake:
     async def load(self, request: web.Request) -> web.Response:
         """Triton with a configuration in the body, MLServer with one on disk."""
         if self.control != "explicit":
-            return web.json_response({"error": "explicit model load / unload is not allowed if polling"}, status=503)
+            return web.json_response(
+                {"error": "explicit model load / unload is not allowed if polling"},
+                status=503,
+            )
         body = await request.json()
         if "parameters" in body:
             self.config = json.loads(body["parameters"]["config"])
             dynamic = self.config.get("dynamic_batching", {})
             assert isinstance(dynamic, dict)
-            if any(size > self.config["max_batch_size"] for size in dynamic.get("preferred_batch_size", [])):
-                return web.json_response({"error": "preferred batch size must be <= max batch size"}, status=400)
+            if any(
+                size > self.config["max_batch_size"]
+                for size in dynamic.get("preferred_batch_size", [])
+            ):
+                return web.json_response(
+                    {"error": "preferred batch size must be <= max batch size"},
+                    status=400,
+                )
         else:
             settings = json.loads((self.directory / "model-settings.json").read_text())
             self.batch = settings["max_batch_size"]
@@ -178,7 +199,9 @@ async def served(
     ],
 )
 @in_loop
-async def test_each_server_is_asked_for_readiness_where_it_tells(server: Server, path: str) -> None:
+async def test_each_server_is_asked_for_readiness_where_it_tells(
+    server: Server, path: str
+) -> None:
     fake = Fake()
     async with served(fake, server) as (adapter, endpoint):
         assert await adapter.is_ready(endpoint)
@@ -213,7 +236,11 @@ async def test_a_server_that_is_not_there_is_not_ready(server: Server) -> None:
     [
         ("worker", "", ReplicaCounts(requests=40, batches=10, busy_s=1.5, queued=3)),
         # Failures 2 + 1; 1,500,000 µs = 1.5 s; the other network's 1000 requests are not counted.
-        ("triton", TRITON_METRICS, ReplicaCounts(requests=40, failures=3, batches=10, busy_s=1.5, queued=3)),
+        (
+            "triton",
+            TRITON_METRICS,
+            ReplicaCounts(requests=40, failures=3, batches=10, busy_s=1.5, queued=3),
+        ),
         ("vllm", VLLM_METRICS, ReplicaCounts(requests=11, queued=5)),
         ("mlserver", MLSERVER_METRICS, ReplicaCounts(requests=12, failures=1)),
         ("triton", "", ReplicaCounts()),
@@ -257,12 +284,17 @@ async def test_our_worker_changes_its_batch_while_it_runs() -> None:
 
 
 @in_loop
-async def test_triton_loads_with_the_changed_configuration_and_nothing_else_changed() -> None:
+async def test_triton_loads_with_the_changed_configuration_and_nothing_else_changed() -> (
+    None
+):
     before = {
         "name": "chat",
         "platform": "tensorrt_plan",
         "max_batch_size": 16,
-        "dynamic_batching": {"preferred_batch_size": [4, 8, 16], "max_queue_delay_microseconds": 100},
+        "dynamic_batching": {
+            "preferred_batch_size": [4, 8, 16],
+            "max_queue_delay_microseconds": 100,
+        },
         "instance_group": [{"count": 1, "kind": "KIND_GPU"}],
     }
     fake = Fake(config=dict(before))
@@ -270,8 +302,14 @@ async def test_triton_loads_with_the_changed_configuration_and_nothing_else_chan
         assert await adapter.apply_batch(endpoint, 8) == "reloading"
         # Of the preferred sizes 16 does not fit into 8; Triton would refuse it.
         dynamic = {"preferred_batch_size": [4, 8], "max_queue_delay_microseconds": 100}
-        assert fake.config == {**before, "max_batch_size": 8, "dynamic_batching": dynamic}
-        assert await adapter.apply_batch(endpoint, 8) == "applied_live", "it has it already"
+        assert fake.config == {
+            **before,
+            "max_batch_size": 8,
+            "dynamic_batching": dynamic,
+        }
+        assert await adapter.apply_batch(endpoint, 8) == "applied_live", (
+            "it has it already"
+        )
     assert fake.asked.count("POST /v2/repository/models/chat/load") == 1
 
 
@@ -279,13 +317,17 @@ async def test_triton_loads_with_the_changed_configuration_and_nothing_else_chan
 async def test_triton_without_explicit_mode_says_so() -> None:
     fake = Fake(config={"max_batch_size": 16}, control="poll")
     async with served(fake, "triton") as (adapter, endpoint):
-        with pytest.raises(ServerUnanswered, match=r"answers 503: .*not allowed if polling"):
+        with pytest.raises(
+            ServerUnanswered, match=r"answers 503: .*not allowed if polling"
+        ):
             await adapter.apply_batch(endpoint, 8)
 
 
 @pytest.mark.parametrize("config", [{"max_batch_size": 0}, {}])
 @in_loop
-async def test_a_triton_network_without_batches_takes_none(config: dict[str, object]) -> None:
+async def test_a_triton_network_without_batches_takes_none(
+    config: dict[str, object],
+) -> None:
     async with served(Fake(config=config), "triton") as (adapter, endpoint):
         with pytest.raises(ServerUnanswered, match="made without batches"):
             await adapter.apply_batch(endpoint, 8)
@@ -310,7 +352,12 @@ async def test_vllm_needs_a_restart_and_is_not_bothered() -> None:
 
 @in_loop
 async def test_mlserver_reads_its_changed_settings(tmp_path: Path) -> None:
-    settings = {"name": "chat", "implementation": "x.Y", "max_batch_size": 4, "max_batch_time": 0.005}
+    settings = {
+        "name": "chat",
+        "implementation": "x.Y",
+        "max_batch_size": 4,
+        "max_batch_time": 0.005,
+    }
     path = tmp_path / "model-settings.json"
     path.write_text(json.dumps(settings))
     fake = Fake(directory=tmp_path)
@@ -325,10 +372,17 @@ async def test_mlserver_reads_its_changed_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [(None, "must write model-settings.json"), ("[", "is not JSON"), ("[]", "is no JSON object")]
+    ("text", "words"),
+    [
+        (None, "must write model-settings.json"),
+        ("[", "is not JSON"),
+        ("[]", "is no JSON object"),
+    ],
 )
 @in_loop
-async def test_mlserver_without_readable_settings_says_so(tmp_path: Path, text: str | None, words: str) -> None:
+async def test_mlserver_without_readable_settings_says_so(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
     if text is not None:
         (tmp_path / "model-settings.json").write_text(text)
     async with served(Fake(), "mlserver", directory=tmp_path) as (adapter, endpoint):
@@ -339,8 +393,13 @@ async def test_mlserver_without_readable_settings_says_so(tmp_path: Path, text: 
 @in_loop
 async def test_warm_up_sends_its_requests_one_after_the_other() -> None:
     fake = Fake()
-    async with served(fake, "worker") as (_, endpoint), aiohttp.ClientSession() as session:
-        await warm_up(session, endpoint.url, WarmUp(path="/warm", body="{}", requests=3))
+    async with (
+        served(fake, "worker") as (_, endpoint),
+        aiohttp.ClientSession() as session,
+    ):
+        await warm_up(
+            session, endpoint.url, WarmUp(path="/warm", body="{}", requests=3)
+        )
         assert fake.asked == ["POST /warm"] * 3
         with pytest.raises(ServerUnanswered, match="answers 404"):
             await warm_up(session, endpoint.url, WarmUp(path="/cold", body="{}"))
@@ -371,7 +430,8 @@ async def test_redirects_lead_nowhere() -> None:
 async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -> None:
     """The real program by the built-in template, with the timed engine."""
     workers = Workers(
-        WorkersSettings(directory=tmp_path, first_port=FIRST_PORT, port_count=PORTS), templates=load_templates(None)
+        WorkersSettings(directory=tmp_path, first_port=FIRST_PORT, port_count=PORTS),
+        templates=load_templates(None),
     )
     await workers.open()
     try:
@@ -380,7 +440,9 @@ async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -
         assert the(workers).state == "ready", the(workers).message
         assert the(workers).sm_count is None, "there is no GPU"
         assert await workers.set_batch("r1", 16) == "applied_live"
-        assert await workers.metrics("r1") == ReplicaCounts(requests=0, batches=0, busy_s=0.0, queued=0)
+        assert await workers.metrics("r1") == ReplicaCounts(
+            requests=0, batches=0, busy_s=0.0, queued=0
+        )
         async with aiohttp.ClientSession() as session:
             endpoint = Endpoint(url=the(workers).url, served_as="chat")
             adapter = make_adapters(session)["worker"]

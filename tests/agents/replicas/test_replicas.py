@@ -44,7 +44,9 @@ def lives(process: psutil.Process) -> bool:
 async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> None:
     async with node.workers() as workers:
         told: list[dict[str, str]] = []
-        workers.on_change = lambda: told.append({each.id: each.state for each in workers.replicas()})
+        workers.on_change = lambda: told.append(
+            {each.id: each.state for each in workers.replicas()}
+        )
         await workers.start(a_launch())
         await until(lambda: the(workers).state == "ready")
         os.kill(the(workers).pid, signal.SIGKILL)
@@ -55,13 +57,20 @@ async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> 
 
 
 @in_loop
-async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(node: Node) -> None:
+async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(
+    node: Node,
+) -> None:
     async with node.workers() as workers:
         await workers.start(a_launch())
         assert the(workers).state == "starting"
         await until(lambda: the(workers).state == "ready")
         view = the(workers)
-        assert (view.service, view.gpu_index, view.batch, view.sm_count) == ("chat", 1, 4, 66)
+        assert (view.service, view.gpu_index, view.batch, view.sm_count) == (
+            "chat",
+            1,
+            4,
+            66,
+        )
         assert os.getsid(view.pid) == view.pid, "it has a session of its own"
         await workers.drain("r1")
         assert the(workers).state == "draining"
@@ -73,9 +82,14 @@ async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(node: Nod
 
 
 @in_loop
-async def test_the_environment_holds_the_share_and_not_the_agents_secrets(node: Node) -> None:
+async def test_the_environment_holds_the_share_and_not_the_agents_secrets(
+    node: Node,
+) -> None:
     async with node.workers() as workers:
-        mps = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/0"}
+        mps = {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+            "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/0",
+        }
         view = await started(workers, environment=mps)
         environment = psutil.Process(view.pid).environ()
     assert environment.items() >= mps.items()
@@ -95,8 +109,13 @@ async def test_readiness_is_waited_for(node: Node) -> None:
 
 
 @in_loop
-async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(node: Node) -> None:
-    node.arguments, node.start_limit_s = ("--ready-after-s", "600", "--say", "loading weights"), 0.5
+async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(
+    node: Node,
+) -> None:
+    node.arguments, node.start_limit_s = (
+        ("--ready-after-s", "600", "--say", "loading weights"),
+        0.5,
+    )
     async with node.workers() as workers:
         await workers.start(a_launch())
         pid = the(workers).pid
@@ -109,11 +128,23 @@ async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(node: Node)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--exit-after-s", "0", "--exit-code", "3", "--say", "no such network"), ("exit code 3", "no such network")),
-        (("--exit-after-s", "0", "--exit-code", "1"), ("exit code 1: a failure of its own", "its log is empty")),
-        (("--exit-after-s", "0", "--die-by", "9"), ("signal 9 (SIGKILL)", "memory ran out")),
+        (
+            ("--exit-after-s", "0", "--exit-code", "3", "--say", "no such network"),
+            ("exit code 3", "no such network"),
+        ),
+        (
+            ("--exit-after-s", "0", "--exit-code", "1"),
+            ("exit code 1: a failure of its own", "its log is empty"),
+        ),
+        (
+            ("--exit-after-s", "0", "--die-by", "9"),
+            ("signal 9 (SIGKILL)", "memory ran out"),
+        ),
         (("--exit-after-s", "0", "--die-by", "11"), ("signal 11 (SIGSEGV)",)),
-        (("--such-an-argument",), ("exit code 2: its arguments are wrong", "unrecognized arguments")),
+        (
+            ("--such-an-argument",),
+            ("exit code 2: its arguments are wrong", "unrecognized arguments"),
+        ),
     ],
 )
 @in_loop
@@ -129,7 +160,9 @@ async def test_how_a_worker_ended_is_told_with_the_end_of_its_log(
 
 
 @in_loop
-async def test_a_ready_replica_that_dies_is_failed_and_its_children_are_ended_too(node: Node) -> None:
+async def test_a_ready_replica_that_dies_is_failed_and_its_children_are_ended_too(
+    node: Node,
+) -> None:
     node.arguments = ("--child",)
     async with node.workers() as workers:
         view = await started(workers)
@@ -137,13 +170,17 @@ async def test_a_ready_replica_that_dies_is_failed_and_its_children_are_ended_to
         os.kill(view.pid, signal.SIGKILL)  # as the kernel would, when memory runs out
         await until(lambda: the(workers).state == "failed")
         assert not lives(child)
-        assert node.terminated == [(1, (child.pid,))], "MPS was asked before the child was killed"
+        assert node.terminated == [(1, (child.pid,))], (
+            "MPS was asked before the child was killed"
+        )
         await workers.stop("r1")
         assert workers.replicas() == ()
 
 
 @in_loop
-async def test_a_child_with_a_session_of_its_own_is_found_by_its_mark(node: Node) -> None:
+async def test_a_child_with_a_session_of_its_own_is_found_by_its_mark(
+    node: Node,
+) -> None:
     node.arguments = ("--child", "--own-session")
     async with node.workers() as workers:
         view = await started(workers)
@@ -168,7 +205,9 @@ async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(node: Node) -> 
 
 
 @in_loop
-async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(node: Node) -> None:
+async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(
+    node: Node,
+) -> None:
     node.arguments, node.grace_s, node.lets_go = ("--hang",), 0.1, False
     async with node.workers() as workers:
         view = await started(workers)
@@ -178,7 +217,9 @@ async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(node: No
 
 
 @in_loop
-async def test_a_worker_that_ends_on_sigterm_is_never_terminated_at_the_gpu(node: Node) -> None:
+async def test_a_worker_that_ends_on_sigterm_is_never_terminated_at_the_gpu(
+    node: Node,
+) -> None:
     async with node.workers() as workers:
         await started(workers)
         await workers.stop("r1")
@@ -196,13 +237,17 @@ async def test_a_starting_replica_can_be_stopped(node: Node) -> None:
 
 
 @in_loop
-async def test_a_port_that_another_process_answers_does_not_make_a_replica_ready(node: Node) -> None:
+async def test_a_port_that_another_process_answers_does_not_make_a_replica_ready(
+    node: Node,
+) -> None:
     """The worker never listens; a stranger does, on the very port, and says that it is ready."""
     node.arguments, node.start_limit_s = ("--no-listen",), 30.0
     async with node.workers() as workers:
         await workers.start(a_launch())
         port = int(the(workers).url.rpartition(":")[2])
-        stranger = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", str(WORKER), "--port", str(port))
+        stranger = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", str(WORKER), "--port", str(port)
+        )
         try:
             await until(lambda: "another process" in the(workers).message)
             assert the(workers).state == "starting"
@@ -224,17 +269,26 @@ async def test_a_port_in_use_is_not_chosen(node: Node) -> None:
 
 @in_loop
 async def test_warm_up_and_proof_come_before_traffic(node: Node) -> None:
-    node.warm_up = WarmUp(path="/v2/models/{service}/infer", body='{"b": {batch}}', requests=2)
+    node.warm_up = WarmUp(
+        path="/v2/models/{service}/infer", body='{"b": {batch}}', requests=2
+    )
     async with node.workers() as workers:
         view = await started(workers)
         # a_replica has batch 4 and service chat.
-        assert (await status(view))["seen"] == ['POST /v2/models/chat/infer {"b": 4}'] * 2
-    assert node.proofs == [Proof(id="r1", gpu_index=1, sm_percent=50.0, sm_count=66, pids=(view.pid,))]
+        assert (await status(view))["seen"] == [
+            'POST /v2/models/chat/infer {"b": 4}'
+        ] * 2
+    assert node.proofs == [
+        Proof(id="r1", gpu_index=1, sm_percent=50.0, sm_count=66, pids=(view.pid,))
+    ]
 
 
 @in_loop
 async def test_a_failed_warm_up_fails_the_replica(node: Node) -> None:
-    node.arguments, node.warm_up = ("--refuse", "/warm"), WarmUp(path="/warm", body="{}")
+    node.arguments, node.warm_up = (
+        ("--refuse", "/warm"),
+        WarmUp(path="/warm", body="{}"),
+    )
     async with node.workers() as workers:
         await started(workers, state="failed")
         assert "answers 500" in the(workers).message
@@ -256,7 +310,9 @@ async def test_a_batch_changes_live_and_the_record_knows(node: Node) -> None:
         assert await workers.set_batch("r1", 16) == "applied_live"
         assert (await status(view))["seen"] == ['PUT /batch {"batch": 16}']
         assert await workers.set_batch("r1", 16) == "applied_live"
-        assert len((await status(view))["seen"]) == 1, "what is in force is not asked for again"  # type: ignore[arg-type]
+        assert len((await status(view))["seen"]) == 1, (
+            "what is in force is not asked for again"
+        )  # type: ignore[arg-type]
     async with node.workers() as workers:
         assert the(workers).batch == 16
 
@@ -281,7 +337,9 @@ async def test_a_template_may_ask_for_a_restart_instead(node: Node) -> None:
 
 
 @in_loop
-async def test_a_reload_takes_the_replica_out_until_it_is_ready_again(node: Node) -> None:
+async def test_a_reload_takes_the_replica_out_until_it_is_ready_again(
+    node: Node,
+) -> None:
     node.batch_change = "reload"
     async with node.workers() as workers:
         view = await started(workers)
@@ -302,15 +360,28 @@ async def test_a_reload_that_fails_fails_the_replica(node: Node) -> None:
 
 
 @in_loop
-async def test_the_log_of_an_earlier_process_is_not_taken_for_this_ones(node: Node) -> None:
-    node.arguments = ("--exit-after-s", "0", "--exit-code", "1", "--say", "the first one")
+async def test_the_log_of_an_earlier_process_is_not_taken_for_this_ones(
+    node: Node,
+) -> None:
+    node.arguments = (
+        "--exit-after-s",
+        "0",
+        "--exit-code",
+        "1",
+        "--say",
+        "the first one",
+    )
     async with node.workers() as workers:
         await started(workers, state="failed")
         await workers.stop("r1")
     node.arguments = ("--exit-after-s", "0", "--exit-code", "1")
     async with node.workers() as workers:
-        assert (await started(workers, state="failed")).message.endswith("its log is empty")
-    assert "the first one" in next((node.directory / "logs").glob("*.log.1")).read_text()
+        assert (await started(workers, state="failed")).message.endswith(
+            "its log is empty"
+        )
+    assert (
+        "the first one" in next((node.directory / "logs").glob("*.log.1")).read_text()
+    )
 
 
 @in_loop
@@ -349,7 +420,9 @@ async def test_a_failed_replica_can_be_stopped_and_started_anew(node: Node) -> N
 
 
 @in_loop
-async def test_a_replica_that_becomes_ready_and_dies_again_and_again_must_wait(node: Node) -> None:
+async def test_a_replica_that_becomes_ready_and_dies_again_and_again_must_wait(
+    node: Node,
+) -> None:
     async with node.workers() as workers:
         for _ in range(Crashes.LOOP):
             view = await started(workers)
@@ -357,7 +430,9 @@ async def test_a_replica_that_becomes_ready_and_dies_again_and_again_must_wait(n
             await until(lambda: the(workers).state == "failed")
             message = the(workers).message
             await workers.stop("r1")
-        assert message.startswith("crash loop: 3 failures in 10 minutes, not before 10 s")
+        assert message.startswith(
+            "crash loop: 3 failures in 10 minutes, not before 10 s"
+        )
         with pytest.raises(LaunchFailed, match="crash loop and waits another 10 s"):
             await workers.start(a_launch())
         node.now_s += 10.0

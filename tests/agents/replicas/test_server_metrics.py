@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from agents.replicas.server_metrics import Histogram, NotAPage, read_gpus, read_page, read_server, told
+from agents.replicas.server_metrics import (
+    Histogram,
+    NotAPage,
+    read_gpus,
+    read_page,
+    read_server,
+    told,
+)
 
 VLLM_NEW = """\
 # TYPE vllm:num_requests_running gauge
@@ -126,7 +133,12 @@ def test_dcgm_by_its_old_names_in_our_units() -> None:
         "sm_active_ratio": 0.4,
         "clock_mhz": 1980,
     }
-    assert told(second) == {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}, "NaN is not known"
+    assert told(second) == {
+        "index": "1",
+        "uuid": "GPU-b",
+        "host": "n1",
+        "power_w": 75,
+    }, "NaN is not known"
 
 
 def test_dcgm_by_its_new_names_and_labels() -> None:
@@ -150,12 +162,25 @@ def test_what_is_no_page_is_said_to_be_none(text: str) -> None:
 
 def test_a_histogram_counts_from_an_earlier_reading_and_anew_after_a_restart() -> None:
     ends = (10.0, 20.0, math.inf)
-    before, after = Histogram(ends_ms=ends, counts=(1, 2, 3)), Histogram(ends_ms=ends, counts=(5, 2, 4))
+    before, after = (
+        Histogram(ends_ms=ends, counts=(1, 2, 3)),
+        Histogram(ends_ms=ends, counts=(5, 2, 4)),
+    )
     assert after.since(before).counts == (4, 0, 1)
-    assert before.since(after) == before, "fewer than before: the server was started anew"
+    assert before.since(after) == before, (
+        "fewer than before: the server was started anew"
+    )
     assert after.since(None) == after
 
 
-@pytest.mark.parametrize(("limit_ms", "within"), [(10.0, 4.0), (15.0, 7.0), (20.0, 10.0), (5.0, 2.0), (1000.0, 10.0)])
-def test_requests_within_a_limit_are_spread_evenly_over_their_bucket(limit_ms: float, within: float) -> None:
-    assert Histogram(ends_ms=(10.0, 20.0, math.inf), counts=(4, 6, 5)).within(limit_ms) == within
+@pytest.mark.parametrize(
+    ("limit_ms", "within"),
+    [(10.0, 4.0), (15.0, 7.0), (20.0, 10.0), (5.0, 2.0), (1000.0, 10.0)],
+)
+def test_requests_within_a_limit_are_spread_evenly_over_their_bucket(
+    limit_ms: float, within: float
+) -> None:
+    assert (
+        Histogram(ends_ms=(10.0, 20.0, math.inf), counts=(4, 6, 5)).within(limit_ms)
+        == within
+    )

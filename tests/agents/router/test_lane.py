@@ -14,7 +14,9 @@ def a_route(*shares: tuple[str, float], slo_ms: float = 100.0) -> ServiceRoute:
     return ServiceRoute(service="chat", slo_ms=slo_ms, shares=shares)
 
 
-def a_lane(*shares: tuple[str, float], queue_limit: int = 4, replica_limit: int = 1000) -> Lane:
+def a_lane(
+    *shares: tuple[str, float], queue_limit: int = 4, replica_limit: int = 1000
+) -> Lane:
     return Lane(a_route(*shares), queue_limit=queue_limit, replica_limit=replica_limit)
 
 
@@ -36,7 +38,9 @@ def test_requests_are_shared_exactly_by_weight_and_smoothly() -> None:
         lane = a_lane(("a", 3.0), ("b", 1.0))
         chosen = [await lane.acquire() for _ in range(400)]
         assert Counter(chosen) == {"a": 300, "b": 100}
-        assert all(Counter(chosen[i : i + 4]) == {"a": 3, "b": 1} for i in range(0, 400, 4))
+        assert all(
+            Counter(chosen[i : i + 4]) == {"a": 3, "b": 1} for i in range(0, 400, 4)
+        )
 
     in_loop(scenario)
 
@@ -51,10 +55,15 @@ def test_weights_of_zero_share_evenly_only_among_themselves() -> None:
     in_loop(scenario)
 
 
-def test_without_a_replica_requests_wait_in_order_until_one_comes_and_no_more_than_allowed() -> None:
+def test_without_a_replica_requests_wait_in_order_until_one_comes_and_no_more_than_allowed() -> (
+    None
+):
     async def scenario() -> None:
         lane = a_lane(queue_limit=2)
-        first, second = asyncio.create_task(lane.acquire()), asyncio.create_task(lane.acquire())
+        first, second = (
+            asyncio.create_task(lane.acquire()),
+            asyncio.create_task(lane.acquire()),
+        )
         await settled()
         with pytest.raises(Overloaded, match="2 requests of service chat wait"):
             await lane.acquire()
@@ -94,9 +103,14 @@ def test_a_switch_moves_new_requests_and_leaves_those_under_way() -> None:
 def test_a_request_that_gives_up_loses_neither_its_place_nor_anybody_elses() -> None:
     async def scenario() -> None:
         lane = a_lane(replica_limit=1)
-        impatient, patient = asyncio.create_task(lane.acquire()), asyncio.create_task(lane.acquire())
+        impatient, patient = (
+            asyncio.create_task(lane.acquire()),
+            asyncio.create_task(lane.acquire()),
+        )
         await settled()
-        lane.switch(a_route(("a", 1.0)))  # the turn of the first has come, but it gives up before it runs
+        lane.switch(
+            a_route(("a", 1.0))
+        )  # the turn of the first has come, but it gives up before it runs
         impatient.cancel()
         assert await patient == "a"
         assert lane.in_flight("a") == 1
@@ -140,7 +154,13 @@ def test_readings_count_each_request_once() -> None:
         lane.arrive()
         await lane.acquire()
         reading = lane.read()
-        assert (reading.arrivals, reading.served, reading.in_slo, reading.rejected, reading.queued) == (5, 3, 2, 1, 1)
+        assert (
+            reading.arrivals,
+            reading.served,
+            reading.in_slo,
+            reading.rejected,
+            reading.queued,
+        ) == (5, 3, 2, 1, 1)
         assert sum(count for _, count in reading.latency_buckets) == 3
         assert lane.read().arrivals == 0
 
@@ -152,7 +172,12 @@ def test_a_replica_that_fails_gets_nothing_until_it_is_readmitted() -> None:
         lane = a_lane(("a", 1.0), ("b", 1.0))
         assert lane.fail("a", is_unreachable=True)
         assert Counter([await lane.acquire() for _ in range(10)]) == {"b": 10}
-        assert (sorted(lane.out), lane.members, lane.has_other("b"), lane.has_other("a")) == (["a"], 2, False, True)
+        assert (
+            sorted(lane.out),
+            lane.members,
+            lane.has_other("b"),
+            lane.has_other("a"),
+        ) == (["a"], 2, False, True)
         lane.readmit("a")
         assert Counter([await lane.acquire() for _ in range(10)]) == {"a": 5, "b": 5}
 

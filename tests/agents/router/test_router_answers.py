@@ -32,24 +32,43 @@ def read(*pieces: bytes, ends: bool = False) -> Read:
     if ends:
         parser.close()
     assert parser.is_done and parser.head is not None
-    return Read(parser.head.status, body, parser.head.headers, parser.head.is_last, parser.has_rest)
+    return Read(
+        parser.head.status,
+        body,
+        parser.head.headers,
+        parser.head.is_last,
+        parser.has_rest,
+    )
 
 
 WHOLE = {
     "with a length": (PLAIN, Read(200, b"hello", [("X-A", "b")])),
     "in chunks": (CHUNKED, Read(200, b"hello")),
-    "in chunks with a trailer": (CHUNKED[:-2] + b"X-Sum: 1\r\nX-B: 2\r\n\r\n", Read(200, b"hello")),
-    "with a length of 0": (b"HTTP/1.1 500 Oh no\r\ncontent-length: 0\r\n\r\n", Read(500, b"")),
-    "without a body by its status": (b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n", Read(204, b"", [("X", "y")])),
+    "in chunks with a trailer": (
+        CHUNKED[:-2] + b"X-Sum: 1\r\nX-B: 2\r\n\r\n",
+        Read(200, b"hello"),
+    ),
+    "with a length of 0": (
+        b"HTTP/1.1 500 Oh no\r\ncontent-length: 0\r\n\r\n",
+        Read(500, b""),
+    ),
+    "without a body by its status": (
+        b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n",
+        Read(204, b"", [("X", "y")]),
+    ),
     "after interim answers": (
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + PLAIN,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+        + PLAIN,
         Read(200, b"hello", [("X-A", "b")]),
     ),
     "that closes": (
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx",
         Read(200, b"x", is_last=True),
     ),
-    "of HTTP/1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", Read(200, b"x", is_last=True)),
+    "of HTTP/1.0": (
+        b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",
+        Read(200, b"x", is_last=True),
+    ),
     "of HTTP/1.0 that stays": (
         b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\nx",
         Read(200, b"x"),
@@ -63,7 +82,10 @@ WHOLE = {
         b"Content-Length: 0\r\n\r\n",
         Read(200, b"", [("Set-Cookie", "a"), ("Set-Cookie", "b")]),
     ),
-    "without a reason": (b"HTTP/1.1 200\r\nContent-Length: 2, 2\r\n\r\nok", Read(200, b"ok")),
+    "without a reason": (
+        b"HTTP/1.1 200\r\nContent-Length: 2, 2\r\n\r\nok",
+        Read(200, b"ok"),
+    ),
 }
 
 
@@ -76,8 +98,14 @@ def test_an_answer_is_read_alike_wherever_its_bytes_are_cut(name: str) -> None:
         assert read(raw[:cut], raw[cut:]) == expected
 
 
-@given(st.binary(max_size=300), st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(1, 40))
-def test_any_body_comes_through_any_chunks_and_any_cuts(body: bytes, sizes: list[int], cut: int) -> None:
+@given(
+    st.binary(max_size=300),
+    st.lists(st.integers(1, 60), min_size=1, max_size=20),
+    st.integers(1, 40),
+)
+def test_any_body_comes_through_any_chunks_and_any_cuts(
+    body: bytes, sizes: list[int], cut: int
+) -> None:
     raw, rest = b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n", body
     for size in sizes * 300:
         if not rest:
@@ -101,7 +129,9 @@ def test_bytes_after_the_end_are_told() -> None:
 def test_a_connection_that_ends_early_is_no_answer(cut: int) -> None:
     parser = AnswerParser()
     parser.feed(PLAIN[:cut])
-    with pytest.raises(BadAnswer, match="before an answer" if not cut else "in the middle"):
+    with pytest.raises(
+        BadAnswer, match="before an answer" if not cut else "in the middle"
+    ):
         parser.close()
 
 
@@ -117,7 +147,9 @@ BAD = {
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     "negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
     "length in words": b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n",
-    "length beyond measure": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "length beyond measure": b"HTTP/1.1 200 OK\r\nContent-Length: "
+    + b"9" * 30
+    + b"\r\n\r\n",
     "unknown encoding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
     "switch of protocols": b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\n\r\n",
     "endless head": b"HTTP/1.1 200 OK\r\nA: " + b"x" * HEAD_LIMIT,

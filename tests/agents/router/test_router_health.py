@@ -15,7 +15,9 @@ def strike(health: ReplicaHealth, replica_id: str, times: int = STRIKES) -> list
     return [health.fail(replica_id, is_unreachable=False) for _ in range(times)]
 
 
-def test_failures_in_a_row_send_a_replica_out_and_an_answer_between_them_starts_anew() -> None:
+def test_failures_in_a_row_send_a_replica_out_and_an_answer_between_them_starts_anew() -> (
+    None
+):
     health = a_health("a", "b")
     assert strike(health, "a", 2) == [False, False]
     health.succeed("a")
@@ -53,7 +55,9 @@ def test_a_table_keeps_what_is_known_and_forgets_who_has_left() -> None:
     assert not health.fail("b", is_unreachable=True)  # no member any more
 
 
-def test_whoever_is_in_again_goes_out_at_the_next_failure_until_it_answers_well() -> None:
+def test_whoever_is_in_again_goes_out_at_the_next_failure_until_it_answers_well() -> (
+    None
+):
     health = a_health("a", "b")
     strike(health, "a")
     health.readmit("a")
@@ -64,7 +68,10 @@ def test_whoever_is_in_again_goes_out_at_the_next_failure_until_it_answers_well(
     assert not health.fail("a", is_unreachable=False)
 
 
-@pytest.mark.parametrize(("falls", "wait_s"), [(1, PROBE_S), (2, 2 * PROBE_S), (4, 8 * PROBE_S), (50, MAX_PROBE_S)])
+@pytest.mark.parametrize(
+    ("falls", "wait_s"),
+    [(1, PROBE_S), (2, 2 * PROBE_S), (4, 8 * PROBE_S), (50, MAX_PROBE_S)],
+)
 def test_probes_come_later_each_time(falls: int, wait_s: float) -> None:
     health = a_health("a", "b")
     for _ in range(falls):

@@ -13,7 +13,14 @@ from aiohttp import web
 
 from agents.router.health import STRIKES
 from agents.router.router import MAX_BODY, Router
-from tests.agents.router_harness import a_route, raw_worker, read_request, served, tick_until, within_limit
+from tests.agents.router_harness import (
+    a_route,
+    raw_worker,
+    read_request,
+    served,
+    tick_until,
+    within_limit,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -54,12 +61,18 @@ class Front:
         self.addresses: dict[str, str] = {}
 
     def switch(self, *replicas: str) -> None:
-        self.router.switch((a_route(*((each, 1.0) for each in replicas)),), self.addresses)
+        self.router.switch(
+            (a_route(*((each, 1.0) for each in replicas)),), self.addresses
+        )
 
     async def post(
-        self, body: bytes | io.BytesIO | AsyncIterator[bytes] = b"{}", headers: Mapping[str, str] | None = None
+        self,
+        body: bytes | io.BytesIO | AsyncIterator[bytes] = b"{}",
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
-        async with self.client.post(f"{self.url}/v2/models/chat/infer", data=body, headers=headers) as response:
+        async with self.client.post(
+            f"{self.url}/v2/models/chat/infer", data=body, headers=headers
+        ) as response:
             return response.status, await response.text()
 
     async def rejected(self) -> dict[str, float]:
@@ -67,13 +80,21 @@ class Front:
         async with self.client.get(f"{self.url}/metrics") as response:
             assert response.content_type == "text/plain"
             lines = (await response.text()).splitlines()
-        found = [line for line in lines if line.startswith("plimsoll_router_rejected_total{")]
-        return {line.split('reason="')[1].split('"')[0]: float(line.split()[1]) for line in found}
+        found = [
+            line for line in lines if line.startswith("plimsoll_router_rejected_total{")
+        ]
+        return {
+            line.split('reason="')[1].split('"')[0]: float(line.split()[1])
+            for line in found
+        }
 
 
 @asynccontextmanager
 async def a_front(router: Router, *, cancels: bool = False) -> AsyncIterator[Front]:
-    async with served(router.make_app(), cancels=cancels) as url, aiohttp.ClientSession() as client:
+    async with (
+        served(router.make_app(), cancels=cancels) as url,
+        aiohttp.ClientSession() as client,
+    ):
         front = Front(router, url, client)
         async with served(front.a.make_app()) as a, served(front.b.make_app()) as b:
             front.addresses = {"a": a, "b": b}
@@ -81,7 +102,10 @@ async def a_front(router: Router, *, cancels: bool = False) -> AsyncIterator[Fro
 
 
 def on_front(
-    scenario: Callable[[Front], Awaitable[None]], router: Router | None = None, *, cancels: bool = False
+    scenario: Callable[[Front], Awaitable[None]],
+    router: Router | None = None,
+    *,
+    cancels: bool = False,
 ) -> None:
     async def run() -> None:
         async with a_front(router or Router(), cancels=cancels) as front:
@@ -148,7 +172,9 @@ def test_a_switch_ends_the_probing_of_a_replica_that_leaves() -> None:
     on_front(scenario)
 
 
-def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_probed_itself() -> None:
+def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_probed_itself() -> (
+    None
+):
     async def scenario(front: Front) -> None:
         for turn in range(2):
             front.switch("a", "b")
@@ -157,7 +183,9 @@ def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_prob
                 await front.post()
             if not turn:
                 front.router.switch((), {})
-                while front.router.read():  # the second reading forgets a service that has left
+                while (
+                    front.router.read()
+                ):  # the second reading forgets a service that has left
                     pass
         front.a.status, front.a.is_ready = 200, True
         await tick_until(lambda: not front.router.out)
@@ -166,7 +194,9 @@ def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_prob
 
 
 @pytest.mark.parametrize("deadline", ["0", "-5", "0.4"])
-def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(deadline: str) -> None:
+def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(
+    deadline: str,
+) -> None:
     async def scenario(front: Front) -> None:
         front.switch("a")
         status, text = await front.post(headers={"Plimsoll-Deadline-Ms": deadline})
@@ -193,7 +223,9 @@ def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
 
     async def scenario(front: Front) -> None:
         front.switch()
-        waiting = asyncio.create_task(front.post(headers={"Plimsoll-Deadline-Ms": "20000"}))
+        waiting = asyncio.create_task(
+            front.post(headers={"Plimsoll-Deadline-Ms": "20000"})
+        )
         await tick_until(lambda: front.router.read()[0].queued == 1)
         now_s[0] += 12.5
         front.switch("a")
@@ -215,12 +247,16 @@ def test_a_deadline_passes_in_the_queue() -> None:
     on_front(scenario)
 
 
-def test_a_deadline_that_passes_while_the_replica_works_is_not_the_replicas_failure() -> None:
+def test_a_deadline_that_passes_while_the_replica_works_is_not_the_replicas_failure() -> (
+    None
+):
     async def scenario(front: Front) -> None:
         front.switch("a", "b")
         front.a.hold = front.b.hold = asyncio.Event()
         headers = {"Plimsoll-Deadline-Ms": "50"}
-        answers = await asyncio.gather(*(front.post(headers=headers) for _ in range(4 * STRIKES)))
+        answers = await asyncio.gather(
+            *(front.post(headers=headers) for _ in range(4 * STRIKES))
+        )
         assert {status for status, _ in answers} == {504}
         assert front.router.out == ()
         assert front.router.in_flight("a") == front.router.in_flight("b") == 0
@@ -253,7 +289,9 @@ def test_a_client_that_leaves_the_queue_costs_no_replica_anything() -> None:
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        for _ in range(5):  # while it answers these, the router sees the end of that connection
+        for _ in range(
+            5
+        ):  # while it answers these, the router sees the end of that connection
             await front.rejected()
         front.switch("a")
         await tick_until(lambda: front.router.in_flight("a") == 0)
@@ -263,9 +301,13 @@ def test_a_client_that_leaves_the_queue_costs_no_replica_anything() -> None:
     on_front(scenario)
 
 
-def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connection() -> None:
+def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connection() -> (
+    None
+):
     async def scenario(front: Front) -> None:
-        async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def endless(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             await read_request(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             while True:
@@ -276,7 +318,9 @@ def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connec
         async with raw_worker(endless) as worker:
             front.addresses["x"] = worker.url
             front.switch("x")
-            async with front.client.post(f"{front.url}/v2/models/chat/infer", data=b"{}") as response:
+            async with front.client.post(
+                f"{front.url}/v2/models/chat/infer", data=b"{}"
+            ) as response:
                 assert (await response.content.readexactly(8)) == b"abcdabcd"
             await tick_until(lambda: worker.ended == 1)
             await tick_until(lambda: front.router.in_flight("x") == 0)
@@ -335,9 +379,13 @@ def test_a_stream_of_events_reaches_the_client_as_it_comes() -> None:
     async def scenario(front: Front) -> None:
         go_on = asyncio.Event()
 
-        async def tokens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def tokens(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             await read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
             writer.write(b"9\r\ndata: a\n\n\r\n")
             await go_on.wait()
             writer.write(b"9\r\ndata: b\n\n\r\n0\r\n\r\n")
@@ -346,7 +394,9 @@ def test_a_stream_of_events_reaches_the_client_as_it_comes() -> None:
         async with raw_worker(tokens) as worker:
             front.addresses["x"] = worker.url
             front.switch("x")
-            async with front.client.post(f"{front.url}/v2/models/chat/infer", data=b"{}") as response:
+            async with front.client.post(
+                f"{front.url}/v2/models/chat/infer", data=b"{}"
+            ) as response:
                 assert response.content_type == "text/event-stream"
                 assert await response.content.readexactly(9) == b"data: a\n\n"
                 go_on.set()
@@ -366,7 +416,10 @@ def test_large_chunked_and_compressed_bodies_arrive_whole() -> None:
         assert await front.post(parts()) == (200, "a:3000000")
         assert await front.post(io.BytesIO(b"y" * 20_000_000)) == (200, "a:20000000")
         packed = gzip.compress(b"z" * 5000)
-        assert await front.post(packed, headers={"Content-Encoding": "gzip"}) == (200, "a:5000")
+        assert await front.post(packed, headers={"Content-Encoding": "gzip"}) == (
+            200,
+            "a:5000",
+        )
         assert "Content-Encoding" not in front.a.requests[-1]
         assert (await front.post(io.BytesIO(b"x" * (MAX_BODY + 1))))[0] == 413
 
@@ -375,7 +428,9 @@ def test_large_chunked_and_compressed_bodies_arrive_whole() -> None:
 
 def test_status_and_headers_of_the_worker_are_the_answers() -> None:
     async def scenario(front: Front) -> None:
-        async def own(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def own(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             head, _ = await read_request(reader)
             assert b"\r\nX-Mine: 1\r\n" in head
             writer.write(
@@ -391,7 +446,10 @@ def test_status_and_headers_of_the_worker_are_the_answers() -> None:
             async with front.client.post(url, data=b"", headers=headers) as response:
                 assert (response.status, await response.text()) == (429, "ok")
                 assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
-                assert (response.headers["Content-Type"], response.headers["Server"]) == ("x/y", "own")
+                assert (
+                    response.headers["Content-Type"],
+                    response.headers["Server"],
+                ) == ("x/y", "own")
 
     on_front(scenario)
 
@@ -421,7 +479,9 @@ def test_metrics_show_every_service_of_the_table_and_none_from_requests() -> Non
         front.switch("a")
         await front.post()
         for name in ("x", "y"):
-            async with front.client.post(f"{front.url}/v2/models/{name}/infer", data=b"") as response:
+            async with front.client.post(
+                f"{front.url}/v2/models/{name}/infer", data=b""
+            ) as response:
                 assert response.status == 404
         async with front.client.get(f"{front.url}/metrics") as response:
             text = await response.text()
@@ -440,7 +500,12 @@ def test_totals_go_on_through_readings_and_switches() -> None:
             assert front.router.read()[0].served == 1
             front.switch("b")
         total = front.router.total("chat")
-        assert (total.arrivals, total.served, total.buckets.total(), total.gaps.total()) == (3, 3, 3, 2)
+        assert (
+            total.arrivals,
+            total.served,
+            total.buckets.total(),
+            total.gaps.total(),
+        ) == (3, 3, 3, 2)
         assert front.router.total("nobody").arrivals == 0
 
     on_front(scenario)

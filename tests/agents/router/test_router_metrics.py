@@ -23,8 +23,13 @@ def a_lane(service: str, time: Time | None = None) -> Lane:
 def samples(*lanes: Lane, unknown: int = 0) -> dict[tuple[str, ...], float]:
     """(name without its prefix, label values …) → value."""
     return {
-        (sample.name.removeprefix("plimsoll_router_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(exposition(shown(lanes), unknown=unknown))
+        (
+            sample.name.removeprefix("plimsoll_router_"),
+            *sample.labels.values(),
+        ): sample.value
+        for family in text_string_to_metric_families(
+            exposition(shown(lanes), unknown=unknown)
+        )
         for sample in family.samples
     }
 
@@ -42,18 +47,47 @@ def test_counts_gauges_and_histograms_are_the_lanes() -> None:
     asyncio.run(lane.acquire())
     lane.fail("b", is_unreachable=True)
     found = samples(lane, unknown=7)
-    assert (found["arrivals_total", "chat"], found["served_total", "chat"], found["in_slo_total", "chat"]) == (4, 3, 2)
-    assert (found["rejected_total", "chat", "expired"], found["rejected_total", "chat", "full"]) == (1, 0)
+    assert (
+        found["arrivals_total", "chat"],
+        found["served_total", "chat"],
+        found["in_slo_total", "chat"],
+    ) == (4, 3, 2)
+    assert (
+        found["rejected_total", "chat", "expired"],
+        found["rejected_total", "chat", "full"],
+    ) == (1, 0)
     assert (found["waiting", "chat"], found["running", "chat"]) == (0, 1)
     assert (found["replicas", "chat"], found["replicas_out", "chat"]) == (2, 1)
     assert found[("unknown_service_total",)] == 7
-    latency = {key[2]: value for key, value in found.items() if key[0] == "latency_ms_bucket"}
+    latency = {
+        key[2]: value for key, value in found.items() if key[0] == "latency_ms_bucket"
+    }
     # 0.2 ms is in the first bucket, 30 ms below 0.25 · 2^7 = 32 ms, 150 ms below 0.25 · 2^10 = 256 ms.
-    assert (latency["0.25"], latency["16"], latency["32"], latency["128"], latency["256"]) == (1, 1, 2, 2, 3)
-    assert (latency["+Inf"], found["latency_ms_count", "chat"], found["latency_ms_sum", "chat"]) == (3, 3, 180.2)
+    assert (
+        latency["0.25"],
+        latency["16"],
+        latency["32"],
+        latency["128"],
+        latency["256"],
+    ) == (1, 1, 2, 2, 3)
+    assert (
+        latency["+Inf"],
+        found["latency_ms_count", "chat"],
+        found["latency_ms_sum", "chat"],
+    ) == (3, 3, 180.2)
     # Four arrivals have three gaps: 500, 500 and 1 ms.
-    gaps = {key[2]: value for key, value in found.items() if key[0] == "arrival_gap_ms_bucket"}
-    assert (gaps["0.5"], gaps["1"], gaps["256"], gaps["512"], gaps["+Inf"]) == (0, 1, 1, 3, 3)
+    gaps = {
+        key[2]: value
+        for key, value in found.items()
+        if key[0] == "arrival_gap_ms_bucket"
+    }
+    assert (gaps["0.5"], gaps["1"], gaps["256"], gaps["512"], gaps["+Inf"]) == (
+        0,
+        1,
+        1,
+        3,
+        3,
+    )
     assert found["arrival_gap_ms_sum", "chat"] == 1001.0
 
 

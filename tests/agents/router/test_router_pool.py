@@ -13,7 +13,13 @@ from agents.router.pool import (
     WorkerAnswer,
     WorkerAnswerLost,
 )
-from tests.agents.router_harness import Handler, raw_worker, read_request, tick_until, within_limit
+from tests.agents.router_harness import (
+    Handler,
+    raw_worker,
+    read_request,
+    tick_until,
+    within_limit,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +27,9 @@ MAX_READ = 256 * 1024
 """What asyncio takes from a socket at once."""
 
 
-async def ask(pool: ConnectionPool, body: bytes = b"", *, timeout_s: float = 20.0) -> WorkerAnswer:
+async def ask(
+    pool: ConnectionPool, body: bytes = b"", *, timeout_s: float = 20.0
+) -> WorkerAnswer:
     head = b"POST /x HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n" % len(body)
     return await pool.ask(head, body, timeout_s=timeout_s)
 
@@ -30,7 +38,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     """Answers every request with its body."""
     while True:
         _, body = await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
 
 
 async def whole(answer: WorkerAnswer) -> bytes:
@@ -46,7 +56,9 @@ async def whole(answer: WorkerAnswer) -> bytes:
 def answering(raw: bytes, *, ends: bool = False) -> Handler:
     """Answers every request with the same bytes; `ends`: and ends the connection."""
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while True:
             await read_request(reader)
             writer.write(raw)
@@ -88,10 +100,19 @@ def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
 
 
 NOT_AGAIN = {
-    "the worker says so": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", False),
-    "the worker ends it": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", True),
+    "the worker says so": (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        False,
+    ),
+    "the worker ends it": (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        True,
+    ),
     "its end is the body's": (b"HTTP/1.1 200 OK\r\n\r\nok", True),
-    "bytes follow": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", False),
+    "bytes follow": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n",
+        False,
+    ),
 }
 
 
@@ -113,7 +134,9 @@ def test_a_connection_that_the_worker_ends_while_it_is_idle_is_forgotten() -> No
     async def scenario() -> None:
         end = asyncio.Event()
 
-        async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def once(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             await read_request(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             await end.wait()
@@ -147,7 +170,9 @@ def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     async def scenario() -> None:
         more = asyncio.Event()
 
-        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def babble(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             await read_request(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             await more.wait()
@@ -179,7 +204,10 @@ def test_a_port_that_nobody_listens_on_is_not_connected() -> None:
 NO_ANSWER = {
     "nothing": (b"", "before an answer"),
     "half a head": (b"HTTP/1.1 200 OK\r\nCont", "in the middle"),
-    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "in the middle"),
+    "half a body": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+        "in the middle",
+    ),
     "no http": (b"SSH-2.0-x\r\n\r\n", "no status line"),
 }
 
@@ -201,7 +229,9 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         pass
 
 
-def test_an_answer_that_does_not_come_in_time_is_late_and_the_worker_learns_that_nobody_waits() -> None:
+def test_an_answer_that_does_not_come_in_time_is_late_and_the_worker_learns_that_nobody_waits() -> (
+    None
+):
     async def scenario() -> None:
         async with raw_worker(silent) as worker:
             with pytest.raises(LateAnswer):
@@ -251,7 +281,9 @@ def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them() -> No
     within_limit(scenario)
 
 
-@pytest.mark.parametrize(("size", "is_whole"), [(WHOLE_LIMIT, True), (WHOLE_LIMIT + 1, False)])
+@pytest.mark.parametrize(
+    ("size", "is_whole"), [(WHOLE_LIMIT, True), (WHOLE_LIMIT + 1, False)]
+)
 def test_an_answer_up_to_a_limit_comes_whole(size: int, is_whole: bool) -> None:
     async def scenario() -> None:
         async with raw_worker(echo) as worker:
@@ -294,7 +326,9 @@ def test_a_long_answer_that_stops_is_late() -> None:
 def test_an_answer_before_the_request_was_sent_counts_and_the_connection_ends() -> None:
     answered: list[WorkerAnswer] = []
 
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuse(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
         await tick_until(lambda: bool(answered))
@@ -309,25 +343,45 @@ def test_an_answer_before_the_request_was_sent_counts_and_the_connection_ends() 
     within_limit(scenario)
 
 
-@pytest.mark.parametrize(("status", "is_ready"), [(b"200 OK", True), (b"503 Not yet", False), (b"404 None", False)])
+@pytest.mark.parametrize(
+    ("status", "is_ready"),
+    [(b"200 OK", True), (b"503 Not yet", False), (b"404 None", False)],
+)
 def test_readiness_is_a_2xx_to_a_get(status: bytes, is_ready: bool) -> None:
     async def scenario() -> None:
         asked = []
 
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def handle(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             asked.append((await read_request(reader))[0].split(b"\r\n")[0])
             writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
             await writer.drain()
 
         async with raw_worker(handle) as worker:
-            assert await ConnectionPool(worker.url + "/base/").is_ready(b"/ready", timeout_s=10.0) == is_ready
+            assert (
+                await ConnectionPool(worker.url + "/base/").is_ready(
+                    b"/ready", timeout_s=10.0
+                )
+                == is_ready
+            )
         assert asked == [b"GET /base/ready HTTP/1.1"]
         assert not await ConnectionPool(worker.url).is_ready(b"/ready", timeout_s=10.0)
 
     within_limit(scenario)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "https://127.0.0.1:80", "http://", "http://h:1/?q=1", "unix:/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:80",
+        "https://127.0.0.1:80",
+        "http://",
+        "http://h:1/?q=1",
+        "unix:/x",
+    ],
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:8001"):
         ConnectionPool(url)

@@ -22,7 +22,9 @@ HEADERS = (
 
 
 def test_what_belongs_to_the_first_connection_stays_there() -> None:
-    head = make_head(b"/v2/x?a=b", host=b"w:1", headers=HEADERS, body_bytes=7, deadline_ms=120)
+    head = make_head(
+        b"/v2/x?a=b", host=b"w:1", headers=HEADERS, body_bytes=7, deadline_ms=120
+    )
     assert head.split(b"\r\n") == [
         b"POST /v2/x?a=b HTTP/1.1",
         b"Host: w:1",
@@ -37,17 +39,23 @@ def test_what_belongs_to_the_first_connection_stays_there() -> None:
 
 
 def test_an_encoding_that_the_server_does_not_undo_is_told() -> None:
-    head = make_head(b"/", host=b"w", headers=((b"Content-Encoding", b"x-own"),), body_bytes=0)
+    head = make_head(
+        b"/", host=b"w", headers=((b"Content-Encoding", b"x-own"),), body_bytes=0
+    )
     assert b"\r\nContent-Encoding: x-own\r\n" in head
     assert b"Deadline" not in head
 
 
-@pytest.mark.parametrize(("text", "deadline_ms"), [("250", 250.0), ("0.5", 0.5), ("0", 0.0), ("-3", -3.0)])
+@pytest.mark.parametrize(
+    ("text", "deadline_ms"), [("250", 250.0), ("0.5", 0.5), ("0", 0.0), ("-3", -3.0)]
+)
 def test_a_deadline_is_a_number(text: str, deadline_ms: float) -> None:
     assert parse_deadline_ms(text) == deadline_ms
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1e9", "nan", "inf", "1 000", "--1", "1.2.3", "9" * 21, "½"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "1e9", "nan", "inf", "1 000", "--1", "1.2.3", "9" * 21, "½"]
+)
 def test_what_is_no_plain_number_is_no_deadline(text: str) -> None:
     with pytest.raises(ValueError, match="like 250"):
         parse_deadline_ms(text)

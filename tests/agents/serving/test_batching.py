@@ -9,7 +9,17 @@ from agents.serving.engines.engine import EngineThread, Signature
 from agents.serving.engines.errors import DeadlinePassed, EngineFailed
 from agents.serving.engines.tensors import TensorType
 from agents.serving.metrics import WorkerMetrics
-from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, Reply, all_of, fp32, run, serving, until
+from tests.agents.harness import (
+    FOR_EVER_MS,
+    Client,
+    GatedEngine,
+    Reply,
+    all_of,
+    fp32,
+    run,
+    serving,
+    until,
+)
 
 
 async def busy(client: Client, engine: GatedEngine) -> "asyncio.Task[Reply]":
@@ -41,7 +51,9 @@ def test_the_first_request_does_not_wait_and_those_behind_it_share_batches() -> 
             await first
         # One alone, then six in batches of at most four.
         assert engine.batches == [1, 4, 2]
-        assert [reply.numbers for reply in replies] == [[float(number)] for number in range(6)]
+        assert [reply.numbers for reply in replies] == [
+            [float(number)] for number in range(6)
+        ]
         assert sorted(reply.batch for reply in replies) == [2, 2, 4, 4, 4, 4]
 
     run(check())
@@ -61,7 +73,12 @@ def test_rows_count_not_requests_and_order_is_kept() -> None:
             await first
         # 2 + 1 rows, since 3 more do not fit; then 3 + 1.
         assert engine.batches == [1, 3, 4]
-        assert [reply.numbers for reply in replies] == [[10.0, 11.0], [20.0], [30.0, 31.0, 32.0], [40.0]]
+        assert [reply.numbers for reply in replies] == [
+            [10.0, 11.0],
+            [20.0],
+            [30.0, 31.0, 32.0],
+            [40.0],
+        ]
 
     run(check())
 
@@ -143,12 +160,18 @@ def test_a_request_that_is_larger_than_the_batch_became_runs_alone() -> None:
 def test_requests_of_other_kinds_do_not_share_a_batch() -> None:
     async def check() -> None:
         engine = GatedEngine()
-        wide = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [7, 8]}]}
+        wide = {
+            "inputs": [
+                {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [7, 8]}
+            ]
+        }
         async with serving(engine, batch=4) as client:
             first = await busy(client, engine)
             sent = [client.send(1.0)]
             await queued(client, 1)
-            sent.append(asyncio.create_task(client.call("POST", "/v2/models/chat/infer", wide)))
+            sent.append(
+                asyncio.create_task(client.call("POST", "/v2/models/chat/infer", wide))
+            )
             await queued(client, 2)
             engine.open()
             replies = await all_of(sent)
@@ -180,17 +203,24 @@ def test_a_full_queue_turns_away_and_says_when_to_come_again() -> None:
     run(check())
 
 
-def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_never_run() -> None:
+def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_never_run() -> (
+    None
+):
     async def check() -> None:
         engine = GatedEngine()
         async with serving(engine) as client:
             first = await busy(client, engine)
-            late = await client.infer(1.0, deadline_ms=5)  # Answered although the engine is still busy.
+            late = await client.infer(
+                1.0, deadline_ms=5
+            )  # Answered although the engine is still busy.
             engine.open()
             await first
             done = await client.infer(2.0, deadline_ms=50_000)
             series = await client.series()
-        assert (late.status, late.headers["Content-Type"]) == (504, "application/problem+json")
+        assert (late.status, late.headers["Content-Type"]) == (
+            504,
+            "application/problem+json",
+        )
         assert done.numbers == [2.0]
         assert engine.batches == [1, 1]
         assert series["plimsoll_worker_drops_total", (("reason", "deadline"),)] == 1.0
@@ -199,17 +229,27 @@ def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_
     run(check())
 
 
-def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_forms() -> None:
+def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_forms() -> (
+    None
+):
     async def check() -> None:
         engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
         thread = EngineThread()
-        batcher = Batcher(engine, thread, limits=BatchLimits(batch=1), queue_limit=4, watch=WorkerMetrics())
+        batcher = Batcher(
+            engine,
+            thread,
+            limits=BatchLimits(batch=1),
+            queue_limit=4,
+            watch=WorkerMetrics(),
+        )
         running = asyncio.create_task(batcher.run())
         await asyncio.sleep(0)  # It waits for requests now.
         came_s = loop.time()
         request = Waiting(inputs=(fp32(1.0),), came_s=came_s, deadline_s=came_s + 0.01)
         answer = asyncio.create_task(batcher.answer(request))
-        await asyncio.sleep(0)  # It is queued now, and the batch is the next thing to form.
+        await asyncio.sleep(
+            0
+        )  # It is queued now, and the batch is the next thing to form.
         while loop.time() <= request.deadline_s:
             pass  # Somebody's large body is decoded.
         with pytest.raises(DeadlinePassed):
@@ -247,7 +287,9 @@ def test_a_client_that_left_is_not_run() -> None:
             await first
 
             async def is_dropped() -> bool:
-                return (await client.series())["plimsoll_worker_drops_total", (("reason", "abandoned"),)] == 1.0
+                return (await client.series())[
+                    "plimsoll_worker_drops_total", (("reason", "abandoned"),)
+                ] == 1.0
 
             await until(is_dropped)
             engine.open()
@@ -276,7 +318,9 @@ def test_a_batch_that_fails_fails_its_requests_and_no_others() -> None:
 
 def test_whatever_a_network_raises_is_an_answer() -> None:
     async def check() -> None:
-        engine = GatedEngine(is_open=True, failure=ZeroDivisionError("division by zero"))
+        engine = GatedEngine(
+            is_open=True, failure=ZeroDivisionError("division by zero")
+        )
         async with serving(engine) as client:
             failed = await client.infer(1.0)
         assert (failed.status, failed.json["detail"]) == (
@@ -309,7 +353,9 @@ def test_what_the_network_cannot_take_is_refused_before_it_is_queued() -> None:
             400,
             "input x FP32 [rows] is not what the network takes: x FP32 [rows, 2]",
         )
-        assert described.json["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+        assert described.json["inputs"] == [
+            {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
+        ]
         assert engine.batches == []
 
     run(check())

@@ -10,7 +10,16 @@ import pytest
 from agents.serving.engines.engine import Signature
 from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.tensors import TensorType
-from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, run, serving, until
+from tests.agents.harness import (
+    FOR_EVER_MS,
+    Client,
+    GatedEngine,
+    all_of,
+    body,
+    run,
+    serving,
+    until,
+)
 
 
 async def state(client: Client) -> object:
@@ -31,7 +40,10 @@ def test_readiness_says_what_proves_the_limit() -> None:
         async with serving(engine, batch=4, environment=environment) as client:
             found = (await client.call("GET", "/v2/health/ready")).json
             by_name = await client.call("GET", "/v2/models/chat/ready")
-        assert {name: found[name] for name in ("sm_count", "sm_percent", "batch", "device", "memory_mib")} == {
+        assert {
+            name: found[name]
+            for name in ("sm_count", "sm_percent", "batch", "device", "memory_mib")
+        } == {
             "sm_count": 66,
             "sm_percent": 50.0,
             "batch": 4,
@@ -49,8 +61,15 @@ def test_the_protocols_metadata() -> None:
         async with serving(GatedEngine()) as client:
             server = (await client.call("GET", "/v2")).json
             network = (await client.call("GET", "/v2/models/chat")).json
-        assert (server["name"], server["extensions"]) == ("plimsoll-worker", ["binary_tensor_data"])
-        assert (network["name"], network["platform"], network["inputs"]) == ("chat", "gated", [])
+        assert (server["name"], server["extensions"]) == (
+            "plimsoll-worker",
+            ["binary_tensor_data"],
+        )
+        assert (network["name"], network["platform"], network["inputs"]) == (
+            "chat",
+            "gated",
+            [],
+        )
 
     run(check())
 
@@ -60,9 +79,27 @@ def test_the_protocols_metadata() -> None:
     [
         ("POST", "/v2/models/chat/infer", b"{", 400, "not a v2 inference request"),
         ("POST", "/v2/models/chat/infer", b'{"inputs": []}', 400, "$.inputs"),
-        ("POST", "/v2/models/chat/infer", b"\xff\xfe", 400, "not a v2 inference request"),
-        ("POST", "/v2/models/other/infer", b"{}", 404, "this worker serves chat, not other"),
-        ("GET", "/v2/models/other/ready", b"", 404, "this worker serves chat, not other"),
+        (
+            "POST",
+            "/v2/models/chat/infer",
+            b"\xff\xfe",
+            400,
+            "not a v2 inference request",
+        ),
+        (
+            "POST",
+            "/v2/models/other/infer",
+            b"{}",
+            404,
+            "this worker serves chat, not other",
+        ),
+        (
+            "GET",
+            "/v2/models/other/ready",
+            b"",
+            404,
+            "this worker serves chat, not other",
+        ),
         ("GET", "/nothing", b"", 404, "GET /nothing"),
         ("POST", "/batch", b"", 405, "POST /batch"),
         ("PUT", "/batch", b'{"batch": 0}', 400, "$.batch"),
@@ -74,7 +111,9 @@ def test_the_protocols_metadata() -> None:
         ("DELETE", "/drain", b"", 200, "ready"),
     ],
 )
-def test_refusals_are_problems_that_say_why(method: str, path: str, sent: bytes, status: int, words: str) -> None:
+def test_refusals_are_problems_that_say_why(
+    method: str, path: str, sent: bytes, status: int, words: str
+) -> None:
     async def check() -> None:
         async with serving(GatedEngine(is_open=True)) as client:
             reply = await client.call(method, path, data=sent)
@@ -83,8 +122,13 @@ def test_refusals_are_problems_that_say_why(method: str, path: str, sent: bytes,
                 assert reply.json["state"] == words
             else:
                 assert reply.headers["Content-Type"] == "application/problem+json"
-                assert (reply.json["status"], words in str(reply.json["detail"])) == (status, True), reply.json
-            assert (await client.infer(1.0)).status == 200  # Whatever it was, the next request is served.
+                assert (reply.json["status"], words in str(reply.json["detail"])) == (
+                    status,
+                    True,
+                ), reply.json
+            assert (
+                await client.infer(1.0)
+            ).status == 200  # Whatever it was, the next request is served.
 
     run(check())
 
@@ -94,8 +138,13 @@ def test_a_deadline_that_is_no_number_is_refused(text: str) -> None:
     async def check() -> None:
         async with serving(GatedEngine(is_open=True)) as client:
             headers = {"Plimsoll-Deadline-Ms": text}
-            reply = await client.call("POST", "/v2/models/chat/infer", body(1.0), headers=headers)
-        assert (reply.status, "Plimsoll-Deadline-Ms" in str(reply.json["detail"])) == (400, True)
+            reply = await client.call(
+                "POST", "/v2/models/chat/infer", body(1.0), headers=headers
+            )
+        assert (reply.status, "Plimsoll-Deadline-Ms" in str(reply.json["detail"])) == (
+            400,
+            True,
+        )
 
     run(check())
 
@@ -104,7 +153,10 @@ def test_more_rows_than_any_batch_may_have_are_refused() -> None:
     async def check() -> None:
         async with serving(GatedEngine(is_open=True)) as client:
             reply = await client.infer(*range(17))
-        assert (reply.status, reply.json["detail"]) == (400, "the request has 17 rows; a batch here has 16 at most")
+        assert (reply.status, reply.json["detail"]) == (
+            400,
+            "the request has 17 rows; a batch here has 16 at most",
+        )
 
     run(check())
 
@@ -113,7 +165,9 @@ def test_a_body_that_is_too_large_is_a_problem_too() -> None:
     async def check() -> None:
         async with serving(GatedEngine(is_open=True)) as client:
             sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
-            async with client.session.post(f"{client.url}/v2/models/chat/infer", data=sent) as answer:
+            async with client.session.post(
+                f"{client.url}/v2/models/chat/infer", data=sent
+            ) as answer:
                 found = (answer.status, answer.headers["Content-Type"])
         assert found == (413, "application/problem+json")
 
@@ -122,11 +176,23 @@ def test_a_body_that_is_too_large_is_a_problem_too() -> None:
 
 def test_inputs_reach_the_engine_in_the_networks_order() -> None:
     async def check() -> None:
-        kinds = tuple(TensorType(name=name, datatype="UINT8", row_shape=()) for name in "ba")
-        sent = {"inputs": [{"name": name, "shape": [1], "datatype": "UINT8", "data": [1]} for name in "ab"]}
-        async with serving(GatedEngine(is_open=True, signature=Signature(inputs=kinds))) as client:
+        kinds = tuple(
+            TensorType(name=name, datatype="UINT8", row_shape=()) for name in "ba"
+        )
+        sent = {
+            "inputs": [
+                {"name": name, "shape": [1], "datatype": "UINT8", "data": [1]}
+                for name in "ab"
+            ]
+        }
+        async with serving(
+            GatedEngine(is_open=True, signature=Signature(inputs=kinds))
+        ) as client:
             reply = await client.call("POST", "/v2/models/chat/infer", sent)
-        assert [each.name for each in reply.decoded.outputs] == ["b", "a"]  # The engine gives back what it gets.
+        assert [each.name for each in reply.decoded.outputs] == [
+            "b",
+            "a",
+        ]  # The engine gives back what it gets.
 
     run(check())
 
@@ -135,14 +201,19 @@ def test_bodies_of_open_requests_are_bounded_together() -> None:
     async def check() -> None:
         engine = GatedEngine()
         sent = msgspec.json.encode(body(1.0))
-        async with serving(engine, largest_held=2 * len(sent) - 1) as client:  # Room for one of them.
+        async with serving(
+            engine, largest_held=2 * len(sent) - 1
+        ) as client:  # Room for one of them.
             first = client.send(1.0)
             await until(lambda: engine.batches == [1])
             refused = await client.infer(1.0)
             engine.open()
             done = await first
             again = await client.infer(1.0)
-        assert (refused.status, "open requests hold 0.0 MiB" in str(refused.json["detail"])) == (503, True)
+        assert (
+            refused.status,
+            "open requests hold 0.0 MiB" in str(refused.json["detail"]),
+        ) == (503, True)
         assert (done.status, again.status) == (200, 200)
 
     run(check())
@@ -155,11 +226,16 @@ def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
             sent = [client.send(float(number)) for number in range(5)]
 
             async def are_taken() -> bool:
-                return await client.count("waiting") + await client.count("running") == 5
+                return (
+                    await client.count("waiting") + await client.count("running") == 5
+                )
 
             await until(are_taken)
             drained = await client.call("PUT", "/drain")
-            refused, unready = await client.infer(9.0), await client.call("GET", "/v2/health/ready")
+            refused, unready = (
+                await client.infer(9.0),
+                await client.call("GET", "/v2/health/ready"),
+            )
             live = await client.call("GET", "/v2/health/live")
             engine.open()
             replies = await all_of(sent)
@@ -168,7 +244,12 @@ def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
             engine_again = await client.call("PUT", "/batch", {"delay_ms": 0})
             again = await client.infer(7.0)
         assert (drained.status, drained.json["state"]) == (202, "draining")
-        assert (refused.status, refused.headers["Retry-After"], unready.status, live.status) == (503, "1", 503, 200)
+        assert (
+            refused.status,
+            refused.headers["Retry-After"],
+            unready.status,
+            live.status,
+        ) == (503, "1", 503, 200)
         assert [reply.status for reply in replies] == [200] * 5
         assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for a sixth.
         assert (engine_again.status, again.numbers) == (200, [7.0])
@@ -183,7 +264,9 @@ def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -> None
             sent = [client.send(1.0), client.send(2.0)]
 
             async def are_taken() -> bool:
-                return await client.count("waiting") + await client.count("running") == 2
+                return (
+                    await client.count("waiting") + await client.count("running") == 2
+                )
 
             await until(are_taken)
             offloading = asyncio.create_task(client.call("PUT", "/offload"))
@@ -192,7 +275,10 @@ def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -> None
             engine.open()
             offloaded = await offloading
             replies = await all_of(sent)
-            refused, draining = await client.infer(3.0), await client.call("PUT", "/drain")
+            refused, draining = (
+                await client.infer(3.0),
+                await client.call("PUT", "/drain"),
+            )
             resumed = await client.call("PUT", "/resume")
             again = await client.infer(4.0)
         assert [reply.status for reply in replies] == [200, 200]
@@ -209,7 +295,10 @@ def test_an_offload_that_fails_makes_the_worker_dead() -> None:
         engine = GatedEngine(is_open=True, failure=EngineFailed("no host memory"))
         async with serving(engine) as client:
             failed = await client.call("PUT", "/offload")
-            live, refused = await client.call("GET", "/v2/health/live"), await client.infer(1.0)
+            live, refused = (
+                await client.call("GET", "/v2/health/live"),
+                await client.infer(1.0),
+            )
         assert (failed.status, failed.json["detail"]) == (500, "no host memory")
         assert (live.status, refused.status) == (503, 503)
 
@@ -218,18 +307,25 @@ def test_an_offload_that_fails_makes_the_worker_dead() -> None:
 
 def test_a_lost_engine_answers_all_and_fails() -> None:
     async def check() -> None:
-        engine = GatedEngine(failure=EngineLost("CUDA error: unspecified launch failure"))
+        engine = GatedEngine(
+            failure=EngineLost("CUDA error: unspecified launch failure")
+        )
         async with serving(engine, batch=1) as client:
             running, waiting = client.send(1.0), client.send(2.0)
 
             async def are_taken() -> bool:
-                return await client.count("waiting") + await client.count("running") == 2
+                return (
+                    await client.count("waiting") + await client.count("running") == 2
+                )
 
             await until(are_taken)
             engine.release()
             replies = sorted(reply.status for reply in await all_of([running, waiting]))
             await became(client, "failed")
-        assert replies == [500, 503]  # The one that waited was not run and may go elsewhere.
+        assert replies == [
+            500,
+            503,
+        ]  # The one that waited was not run and may go elsewhere.
         assert engine.batches == [1]
 
     run(check())
@@ -254,13 +350,23 @@ def test_binary_inputs_and_outputs() -> None:
                 }
             )
             headers = {"Inference-Header-Content-Length": str(len(head))}
-            reply = await client.call("POST", "/v2/models/chat/infer", data=head + data, headers=headers)
+            reply = await client.call(
+                "POST", "/v2/models/chat/infer", data=head + data, headers=headers
+            )
         end = int(reply.headers["Inference-Header-Content-Length"])
         answer = msgspec.json.decode(reply.raw[:end], type=dict[str, object])
-        assert (reply.headers["Content-Type"], reply.raw[end:]) == ("application/octet-stream", data)
+        assert (reply.headers["Content-Type"], reply.raw[end:]) == (
+            "application/octet-stream",
+            data,
+        )
         assert answer["id"] == "7"
         assert answer["outputs"] == [
-            {"name": "x", "shape": [2, 2], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+            {
+                "name": "x",
+                "shape": [2, 2],
+                "datatype": "FP32",
+                "parameters": {"binary_data_size": 16},
+            }
         ]
 
     run(check())
@@ -272,7 +378,9 @@ def test_metrics_are_there_from_the_start_and_bounded_whatever_is_sent() -> None
             before = await client.series()
             for number in range(3):
                 await client.infer(float(number))
-                await client.call("POST", f"/v2/models/unknown-{number}/infer", body(1.0))
+                await client.call(
+                    "POST", f"/v2/models/unknown-{number}/infer", body(1.0)
+                )
                 await client.call("POST", "/v2/models/chat/infer", data=b"{")
             after = await client.series()
         assert before.keys() == after.keys()

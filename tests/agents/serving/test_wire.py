@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.serving.engines.errors import BadRequest
-from agents.serving.engines.tensors import TYPE_CODES, Tensor, byte_count, join, pack_numbers, split, unpack_numbers
+from agents.serving.engines.tensors import (
+    TYPE_CODES,
+    Tensor,
+    byte_count,
+    join,
+    pack_numbers,
+    split,
+    unpack_numbers,
+)
 from agents.serving.wire import InferRequest, decode_request, encode_answer
 
 RANGES = {
@@ -39,28 +47,49 @@ def tensors(draw: st.DrawFn) -> tuple[Tensor, list[float]]:
     shape = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=4)))
     count = math.prod(shape)
     numbers = draw(st.lists(numbers_of(datatype), min_size=count, max_size=count))
-    return Tensor(name="x", datatype=datatype, shape=shape, data=pack_numbers(datatype, numbers)), numbers
+    return Tensor(
+        name="x", datatype=datatype, shape=shape, data=pack_numbers(datatype, numbers)
+    ), numbers
 
 
 def nested(numbers: list[float], shape: tuple[int, ...]) -> object:
     if len(shape) == 1:
         return numbers
     step = len(numbers) // shape[0]
-    return [nested(numbers[at : at + step], shape[1:]) for at in range(0, len(numbers), step)]
+    return [
+        nested(numbers[at : at + step], shape[1:])
+        for at in range(0, len(numbers), step)
+    ]
 
 
-def request(data: object, *, shape: tuple[int, ...] = (2,), datatype: str = "FP32", **more: object) -> bytes:
+def request(
+    data: object,
+    *,
+    shape: tuple[int, ...] = (2,),
+    datatype: str = "FP32",
+    **more: object,
+) -> bytes:
     each = {"name": "x", "shape": shape, "datatype": datatype, "data": data}
     return msgspec.json.encode({"inputs": [each], **more})
 
 
 @given(tensors())
-def test_flat_nested_and_binary_data_are_the_same_tensor(drawn: tuple[Tensor, list[float]]) -> None:
+def test_flat_nested_and_binary_data_are_the_same_tensor(
+    drawn: tuple[Tensor, list[float]],
+) -> None:
     tensor, numbers = drawn
-    flat = decode_request(request(numbers, shape=tensor.shape, datatype=tensor.datatype))
-    deep = decode_request(request(nested(numbers, tensor.shape), shape=tensor.shape, datatype=tensor.datatype))
+    flat = decode_request(
+        request(numbers, shape=tensor.shape, datatype=tensor.datatype)
+    )
+    deep = decode_request(
+        request(
+            nested(numbers, tensor.shape), shape=tensor.shape, datatype=tensor.datatype
+        )
+    )
     asked = {"name": "x", "shape": tensor.shape, "datatype": tensor.datatype}
-    head = msgspec.json.encode({"inputs": [{**asked, "parameters": {"binary_data_size": len(tensor.data)}}]})
+    head = msgspec.json.encode(
+        {"inputs": [{**asked, "parameters": {"binary_data_size": len(tensor.data)}}]}
+    )
     binary = decode_request(head + tensor.data, str(len(head)))
     assert flat.inputs == deep.inputs == binary.inputs == (tensor,)
 
@@ -68,13 +97,21 @@ def test_flat_nested_and_binary_data_are_the_same_tensor(drawn: tuple[Tensor, li
 @given(tensors())
 def test_an_answer_says_the_numbers_exactly(drawn: tuple[Tensor, list[float]]) -> None:
     tensor, numbers = drawn
-    text, json_length = encode_answer("chat", InferRequest(inputs=(tensor,)), (tensor,), {})
+    text, json_length = encode_answer(
+        "chat", InferRequest(inputs=(tensor,)), (tensor,), {}
+    )
     (output,) = msgspec.json.decode(text)["outputs"]
-    assert (output["data"], output["shape"], json_length) == (numbers, list(tensor.shape), None)
+    assert (output["data"], output["shape"], json_length) == (
+        numbers,
+        list(tensor.shape),
+        None,
+    )
 
 
 @given(tensors(), st.data())
-def test_what_is_joined_can_be_split_again(drawn: tuple[Tensor, list[float]], data: st.DataObject) -> None:
+def test_what_is_joined_can_be_split_again(
+    drawn: tuple[Tensor, list[float]], data: st.DataObject
+) -> None:
     tensor, numbers = drawn
     copies = data.draw(st.integers(1, 4))
     joined = join([(tensor,)] * copies)
@@ -115,7 +152,12 @@ def test_integers_beyond_doubles_stay_exact() -> None:
         (request([], shape=(0,)), "$.inputs[0].shape"),
         (request([1], shape=()), "$.inputs[0].shape"),
         (request([1], shape=(2**31, 2**31)), "input x has 4 bytes"),
-        (msgspec.json.encode({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32"}]}), "the data is not FP32"),
+        (
+            msgspec.json.encode(
+                {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32"}]}
+            ),
+            "the data is not FP32",
+        ),
         (msgspec.json.encode({"id": "1"}), "missing required field `inputs`"),
         (b'{"inputs":[' + b"[" * 5000, "not a v2 inference request"),
     ],
@@ -135,7 +177,10 @@ def two_inputs(first: str, second: str, *, rows: int = 1) -> bytes:
 
 
 def test_inputs_have_names_of_their_own_and_as_many_rows() -> None:
-    assert [each.name for each in decode_request(two_inputs("a", "b")).inputs] == ["a", "b"]
+    assert [each.name for each in decode_request(two_inputs("a", "b")).inputs] == [
+        "a",
+        "b",
+    ]
     with pytest.raises(BadRequest, match="names of their own, these are a, a"):
         decode_request(two_inputs("a", "a"))
     with pytest.raises(BadRequest, match=r"alike in all inputs, it is \[1, 2\]"):
@@ -156,8 +201,15 @@ def test_inputs_have_names_of_their_own_and_as_many_rows() -> None:
         ("8", b"12345678", None, "binary_data_size '8'"),
     ],
 )
-def test_bad_binary_requests_say_what_is_wrong(size: object, data: bytes, length: str | None, words: str) -> None:
-    each = {"name": "x", "shape": [2], "datatype": "FP32", "parameters": {"binary_data_size": size}}
+def test_bad_binary_requests_say_what_is_wrong(
+    size: object, data: bytes, length: str | None, words: str
+) -> None:
+    each = {
+        "name": "x",
+        "shape": [2],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": size},
+    }
     head = msgspec.json.encode({"inputs": [each]})
     with pytest.raises(BadRequest) as error:
         decode_request(head + data, length or str(len(head)))
@@ -166,15 +218,25 @@ def test_bad_binary_requests_say_what_is_wrong(size: object, data: bytes, length
 
 def test_outputs_are_chosen_by_name_and_binary_one_by_one() -> None:
     asked = decode_request(
-        request([1, 2], outputs=[{"name": "b", "parameters": {"binary_data": True}}, {"name": "c"}], id="9")
+        request(
+            [1, 2],
+            outputs=[{"name": "b", "parameters": {"binary_data": True}}, {"name": "c"}],
+            id="9",
+        )
     )
-    outputs = tuple(Tensor(name=name, datatype="UINT8", shape=(2,), data=b"\x05\x06") for name in "abc")
+    outputs = tuple(
+        Tensor(name=name, datatype="UINT8", shape=(2,), data=b"\x05\x06")
+        for name in "abc"
+    )
     text, json_length = encode_answer("chat", asked, outputs, {"batch": 2})
     assert json_length is not None
     answer = msgspec.json.decode(text[:json_length])
     assert text[json_length:] == b"\x05\x06"
     assert (answer["id"], answer["parameters"]) == ("9", {"batch": 2})
-    assert [(each["name"], each.get("data")) for each in answer["outputs"]] == [("b", None), ("c", [5, 6])]
+    assert [(each["name"], each.get("data")) for each in answer["outputs"]] == [
+        ("b", None),
+        ("c", [5, 6]),
+    ]
 
 
 def test_an_output_that_is_not_there_is_the_clients_mistake() -> None:
@@ -185,5 +247,7 @@ def test_an_output_that_is_not_there_is_the_clients_mistake() -> None:
 
 def test_sizes_are_those_of_the_protocol() -> None:
     # BOOL and UINT8 have 1 byte, FP16 2, FP32 4, INT64 8; a shape of 2 x 3 has 6 of them.
-    found = [byte_count(each, (2, 3)) for each in ("BOOL", "UINT8", "FP16", "FP32", "INT64")]
+    found = [
+        byte_count(each, (2, 3)) for each in ("BOOL", "UINT8", "FP16", "FP32", "INT64")
+    ]
     assert found == [6, 6, 12, 24, 48]

@@ -11,7 +11,13 @@ from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.tally import ServiceTally
 
 
-def a_target(*, batch: int = 1, execution_s: float = 0.1, weight: float = 1.0, capacity: int = 100) -> Target:
+def a_target(
+    *,
+    batch: int = 1,
+    execution_s: float = 0.1,
+    weight: float = 1.0,
+    capacity: int = 100,
+) -> Target:
     pace = ExecutionPace(
         batch=batch,
         batch_s=np.full(batch + 1, execution_s),
@@ -24,9 +30,16 @@ def a_target(*, batch: int = 1, execution_s: float = 0.1, weight: float = 1.0, c
 
 
 def play(
-    clients: Sequence[float], targets: Sequence[Target], *, end_s: float, cuts: Sequence[float] = (), seed: int = 1
+    clients: Sequence[float],
+    targets: Sequence[Target],
+    *,
+    end_s: float,
+    cuts: Sequence[float] = (),
+    seed: int = 1,
 ) -> np.ndarray:
-    crowd = Clients(ClientLoad(clients=np.array(clients, float)), np.random.default_rng(seed))
+    crowd = Clients(
+        ClientLoad(clients=np.array(clients, float)), np.random.default_rng(seed)
+    )
     sent = np.zeros(len(targets) + 1, np.int64)
     edges = [0.0, *sorted(each for each in cuts if 0.0 < each < end_s), end_s]
     for start_s, until_s in itertools.pairwise(edges):
@@ -37,7 +50,10 @@ def play(
 def test_one_client_and_one_replica_take_turns() -> None:
     target = a_target(execution_s=0.1)
     sent = play([1] * 10, [target], end_s=10.0)
-    assert sent.tolist() == [100, 0] or sent.tolist() == [101, 0]  # 0.1 ten times is not quite 1
+    assert sent.tolist() == [100, 0] or sent.tolist() == [
+        101,
+        0,
+    ]  # 0.1 ten times is not quite 1
     assert target.tally.served == pytest.approx(100, abs=1)
     assert target.tally.latency_ms(0.5) == pytest.approx(100.0, rel=0.011)
 
@@ -60,23 +76,34 @@ def test_a_batch_answers_its_clients_together_and_they_come_together_again() -> 
 def test_more_clients_send_more_and_fewer_less() -> None:
     target = a_target(batch=16, execution_s=0.1)
     counts = [2] * 20 + [8] * 20 + [1] * 20 + [0] * 20
-    crowd = Clients(ClientLoad(clients=np.array(counts, float)), np.random.default_rng(1))
+    crowd = Clients(
+        ClientLoad(clients=np.array(counts, float)), np.random.default_rng(1)
+    )
     served = []
     for start_s in (0.0, 20.0, 40.0, 60.0):
         before = target.tally.served
         crowd.step(start_s, start_s + 20.0, [target])
         served.append((target.tally.served - before) / 20.0)
-    assert served == [pytest.approx(20.0, rel=0.05), pytest.approx(80.0, rel=0.05), pytest.approx(10.0, rel=0.1), 0.05]
+    assert served == [
+        pytest.approx(20.0, rel=0.05),
+        pytest.approx(80.0, rel=0.05),
+        pytest.approx(10.0, rel=0.1),
+        0.05,
+    ]
 
 
 def test_requests_go_to_replicas_by_weight_and_none_to_one_that_drains() -> None:
-    targets = [a_target(batch=8, execution_s=0.01, weight=weight) for weight in (3.0, 1.0, 0.0)]
+    targets = [
+        a_target(batch=8, execution_s=0.01, weight=weight) for weight in (3.0, 1.0, 0.0)
+    ]
     sent = play([4] * 100, targets, end_s=100.0)
     assert sent[0] / sent[1] == pytest.approx(3.0, rel=0.05)
     assert sent[2] == 0
 
 
-def test_without_a_replica_each_attempt_is_refused_and_comes_again_after_a_second() -> None:
+def test_without_a_replica_each_attempt_is_refused_and_comes_again_after_a_second() -> (
+    None
+):
     assert play([3] * 5, [], end_s=5.0).tolist() == [15]
     draining = a_target(weight=0.0)
     assert play([3] * 5, [draining], end_s=5.0).tolist() == [0, 15]
@@ -98,17 +125,28 @@ def test_who_lost_a_request_sends_a_new_one() -> None:
     assert target.queue.in_flight == 4
 
 
-@pytest.mark.parametrize("cuts", [[0.5], [0.1, 0.2, 3.3, 3.7, 19.99], list(np.arange(0.05, 20.0, 0.05))])
-def test_no_cut_of_the_time_changes_anything_and_littles_law_holds(cuts: list[float]) -> None:
+@pytest.mark.parametrize(
+    "cuts", [[0.5], [0.1, 0.2, 3.3, 3.7, 19.99], list(np.arange(0.05, 20.0, 0.05))]
+)
+def test_no_cut_of_the_time_changes_anything_and_littles_law_holds(
+    cuts: list[float],
+) -> None:
     outcomes = []
     for edges in ([], cuts):
-        targets = [a_target(batch=3, execution_s=0.07 + 0.01 * place, capacity=6) for place in range(3)]
+        targets = [
+            a_target(batch=3, execution_s=0.07 + 0.01 * place, capacity=6)
+            for place in range(3)
+        ]
         sent = play([20] * 10 + [9] * 10, targets, end_s=20.0, cuts=edges)
         for requests, target in zip(sent, targets, strict=False):
             tally = target.tally
             assert requests == tally.served + tally.rejected + target.queue.in_flight
-            assert tally.present_s == pytest.approx(tally.sojourn_s + target.queue.age_s(20.0))
-        outcomes.append([(*target.tally.counts, target.tally.latency_ms(0.9)) for target in targets])
+            assert tally.present_s == pytest.approx(
+                tally.sojourn_s + target.queue.age_s(20.0)
+            )
+        outcomes.append(
+            [(*target.tally.counts, target.tally.latency_ms(0.9)) for target in targets]
+        )
     assert outcomes[0] == outcomes[1]
 
 

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import DeviceReadings, GpuLost, LaunchFailed, OutOfRange, UnknownPart
+from agents.base.device import (
+    DeviceReadings,
+    GpuLost,
+    LaunchFailed,
+    OutOfRange,
+    UnknownPart,
+)
 from agents.base.protocol import NodeCommand, bucket_of
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
@@ -66,7 +72,9 @@ def wanted(
     return a_command(a_gpu(replica, clock_mhz=clock_mhz), generation=generation)
 
 
-def test_a_replica_becomes_ready_after_the_launch_delay_and_serves_what_waited() -> None:
+def test_a_replica_becomes_ready_after_the_launch_delay_and_serves_what_waited() -> (
+    None
+):
     cluster, clock = a_cluster(a_node(launch_s=5.0), rates_rps={"chat": 10.0})
     device = SimulatedDevice(cluster, "n1")
     run(reconcile(device, wanted()))
@@ -77,7 +85,13 @@ def test_a_replica_becomes_ready_after_the_launch_delay_and_serves_what_waited()
     clock.advance(5.0)
     (chat,) = run(device.read()).services
     # 100 requests in 10 s with an SLO of 100 ms; the 50 of the first 5 s are too late when the replica becomes ready.
-    assert (chat.arrivals, chat.rejected, chat.served, chat.in_slo, chat.queued) == (100, 50, 50, 50, 0)
+    assert (chat.arrivals, chat.rejected, chat.served, chat.in_slo, chat.queued) == (
+        100,
+        50,
+        50,
+        50,
+        0,
+    )
 
 
 def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
@@ -93,7 +107,9 @@ def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
     assert sum(each.arrivals for each in mine) == total.arrivals
     assert sum(each.served for each in mine) == total.served
     assert is_balanced(cluster)
-    assert sum(count for each in mine for _, count in each.latency_buckets) == sum(total.latency_buckets)
+    assert sum(count for each in mine for _, count in each.latency_buckets) == sum(
+        total.latency_buckets
+    )
 
 
 def test_power_follows_the_load() -> None:
@@ -129,7 +145,9 @@ def test_a_lower_clock_and_a_straggler_make_every_batch_longer() -> None:
 def test_a_power_limit_throttles_the_clock_until_full_load_fits() -> None:
     cluster, clock = a_cluster()
     device = SimulatedDevice(cluster, "n1")
-    settle(device, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=130.0)), clock)
+    settle(
+        device, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=130.0)), clock
+    )
     (gpu,) = run(device.read()).gpus
     assert gpu.clock_mhz == 1200.0  # 50 W + 100 W · 1200 / 1500 = 130 W
 
@@ -138,7 +156,13 @@ def test_neighbours_slow_each_other_from_the_moment_they_are_ready() -> None:
     cluster, clock = a_cluster(rates_rps={"chat": 10.0})
     device = SimulatedDevice(cluster, "n1")
     settle(device, wanted(), clock)
-    settle(device, a_command(a_gpu(a_replica("r1", batch=8), a_replica("r2", service="b")), generation=2), clock)
+    settle(
+        device,
+        a_command(
+            a_gpu(a_replica("r1", batch=8), a_replica("r2", service="b")), generation=2
+        ),
+        clock,
+    )
     run(device.read())
     clock.advance(5.0)
     assert run(device.read()).replicas[0].execution_ms == pytest.approx(20.0)
@@ -151,7 +175,11 @@ def test_requests_of_a_service_without_a_replica_are_counted_once_by_the_first_n
     first, second = SimulatedDevice(cluster, "n1"), SimulatedDevice(cluster, "n2")
     clock.advance(8.0)
     (chat,) = run(first.read()).services
-    assert (chat.arrivals, chat.queued, chat.rejected) == (800, HOLD_CAPACITY, 800 - HOLD_CAPACITY)
+    assert (chat.arrivals, chat.queued, chat.rejected) == (
+        800,
+        HOLD_CAPACITY,
+        800 - HOLD_CAPACITY,
+    )
     assert run(second.read()).services == ()
     assert is_balanced(cluster)
 
@@ -160,16 +188,24 @@ def test_requests_are_shared_by_weight_over_nodes() -> None:
     cluster, clock = a_cluster(a_node("n1"), a_node("n2"), rates_rps={"chat": 400.0})
     one, two = SimulatedDevice(cluster, "n1"), SimulatedDevice(cluster, "n2")
     settle(one, a_command(a_gpu(a_replica("a", batch=8, rate_rps=300.0))), clock)
-    settle(two, a_command(a_gpu(a_replica("b", batch=8, rate_rps=100.0)), node="n2"), clock)
+    settle(
+        two, a_command(a_gpu(a_replica("b", batch=8, rate_rps=100.0)), node="n2"), clock
+    )
     run(one.read()), run(two.read())
     clock.advance(25.0)
     mine, yours = run(one.read()).services[0], run(two.read()).services[0]
     assert mine.arrivals + yours.arrivals == 10_000
-    assert mine.arrivals == pytest.approx(7500, abs=200)  # 4.6 standard deviations of a binomial
+    assert mine.arrivals == pytest.approx(
+        7500, abs=200
+    )  # 4.6 standard deviations of a binomial
 
 
-def test_an_overloaded_replica_goes_on_serving_what_it_can_and_rejects_the_rest() -> None:
-    cluster, clock = a_cluster(rates_rps={"chat": 2000.0})  # 800 rps is all that 8 requests per 10 ms give
+def test_an_overloaded_replica_goes_on_serving_what_it_can_and_rejects_the_rest() -> (
+    None
+):
+    cluster, clock = a_cluster(
+        rates_rps={"chat": 2000.0}
+    )  # 800 rps is all that 8 requests per 10 ms give
     device = SimulatedDevice(cluster, "n1")
     settle(device, wanted(), clock)
     clock.advance(1.0)  # what waited for the launch goes first
@@ -182,8 +218,13 @@ def test_an_overloaded_replica_goes_on_serving_what_it_can_and_rejects_the_rest(
     assert is_balanced(cluster)
 
 
-def test_a_lost_gpu_fails_its_replicas_loses_their_requests_and_takes_no_new_ones() -> None:
-    cluster, clock = a_cluster(rates_rps={"chat": 1000.0}, faults=(Fault(kind="gpu_lost", node="n1", start_s=30.0),))
+def test_a_lost_gpu_fails_its_replicas_loses_their_requests_and_takes_no_new_ones() -> (
+    None
+):
+    cluster, clock = a_cluster(
+        rates_rps={"chat": 1000.0},
+        faults=(Fault(kind="gpu_lost", node="n1", start_s=30.0),),
+    )
     device = SimulatedDevice(cluster, "n1")
     settle(device, wanted(), clock)
     clock.advance(40.0)
@@ -197,8 +238,12 @@ def test_a_lost_gpu_fails_its_replicas_loses_their_requests_and_takes_no_new_one
     assert is_balanced(cluster)
 
 
-def test_a_failing_launch_ends_in_a_failed_replica_and_succeeds_when_the_fault_is_over() -> None:
-    cluster, clock = a_cluster(faults=(Fault(kind="launch_failure", node="n1", start_s=0.0, end_s=8.0),))
+def test_a_failing_launch_ends_in_a_failed_replica_and_succeeds_when_the_fault_is_over() -> (
+    None
+):
+    cluster, clock = a_cluster(
+        faults=(Fault(kind="launch_failure", node="n1", start_s=0.0, end_s=8.0),)
+    )
     device = SimulatedDevice(cluster, "n1")
     run(reconcile(device, wanted()))
     clock.advance(6.0)
@@ -208,7 +253,9 @@ def test_a_failing_launch_ends_in_a_failed_replica_and_succeeds_when_the_fault_i
 
 @pytest.mark.parametrize("kind", ["silent", "node_lost"])
 def test_a_silent_node_is_silent_only_while_the_fault_lasts(kind: FaultKind) -> None:
-    cluster, clock = a_cluster(faults=(Fault(kind=kind, node="n1", start_s=10.0, end_s=20.0),))
+    cluster, clock = a_cluster(
+        faults=(Fault(kind=kind, node="n1", start_s=10.0, end_s=20.0),)
+    )
     seen = []
     for _ in range(3):
         clock.advance(9.0)
@@ -219,12 +266,16 @@ def test_a_silent_node_is_silent_only_while_the_fault_lasts(kind: FaultKind) -> 
 
 def test_stale_telemetry_arrives_late_and_only_that_of_the_node() -> None:
     cluster, clock = a_cluster(
-        a_node("n1"), a_node("n2"), faults=(Fault(kind="stale", node="n1", start_s=0.0, end_s=50.0, delay_s=20.0),)
+        a_node("n1"),
+        a_node("n2"),
+        faults=(Fault(kind="stale", node="n1", start_s=0.0, end_s=50.0, delay_s=20.0),),
     )
     told_at_s = clock.now_s()
     lost = []
     for _ in range(4):
-        lost.append((cluster.is_lost("n1", told_at_s), cluster.is_lost("n2", told_at_s)))
+        lost.append(
+            (cluster.is_lost("n1", told_at_s), cluster.is_lost("n2", told_at_s))
+        )
         clock.advance(10.0)
         cluster.advance()
     assert lost == [(True, False), (True, False), (False, False), (False, False)]
@@ -235,7 +286,9 @@ def test_stale_telemetry_arrives_late_and_only_that_of_the_node() -> None:
 
 def test_a_lost_node_loses_all_its_gpus_and_comes_back_empty() -> None:
     fault = Fault(kind="node_lost", node="n1", start_s=30.0, end_s=60.0)
-    cluster, clock = a_cluster(a_node(gpus=2), rates_rps={"chat": 100.0}, faults=(fault,))
+    cluster, clock = a_cluster(
+        a_node(gpus=2), rates_rps={"chat": 100.0}, faults=(fault,)
+    )
     device = SimulatedDevice(cluster, "n1")
     settle(device, wanted(), clock)
     clock.advance(35.0)
@@ -248,7 +301,11 @@ def test_a_lost_node_loses_all_its_gpus_and_comes_back_empty() -> None:
 
 
 def test_clients_who_wait_for_answers_are_served_by_the_replicas_of_all_nodes() -> None:
-    cluster, clock = a_cluster(a_node("n1"), a_node("n2"), clients={"chat": ClientLoad(clients=np.full(200, 4.0))})
+    cluster, clock = a_cluster(
+        a_node("n1"),
+        a_node("n2"),
+        clients={"chat": ClientLoad(clients=np.full(200, 4.0))},
+    )
     devices = [SimulatedDevice(cluster, name) for name in ("n1", "n2")]
     for device, replica_id in zip(devices, ("r1", "r2"), strict=True):
         settle(device, wanted(replica_id), clock)
@@ -286,15 +343,24 @@ def test_closing_a_device_ends_everything_and_restores_its_defaults() -> None:
     settle(device, wanted(), clock)
     run(device.close())
     state = run(device.state())
-    assert (state.routes, state.gpus[0].replicas, state.gpus[0].clock_mhz) == ((), (), None)
+    assert (state.routes, state.gpus[0].replicas, state.gpus[0].clock_mhz) == (
+        (),
+        (),
+        None,
+    )
     assert is_balanced(cluster)
 
 
 @settings(max_examples=25)
-@given(looks=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=12), batch=st.integers(1, 8))
+@given(
+    looks=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=12),
+    batch=st.integers(1, 8),
+)
 def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> None:
     def totals(steps: list[float]) -> object:
-        cluster, clock = a_cluster(rates_rps={"chat": 700.0}, world=PlainWorld(deviation=0.1))
+        cluster, clock = a_cluster(
+            rates_rps={"chat": 700.0}, world=PlainWorld(deviation=0.1)
+        )
         device = SimulatedDevice(cluster, "n1")
         settle(device, wanted(batch=batch), clock)
         for step in steps:
@@ -308,12 +374,21 @@ def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> N
 
 
 @settings(max_examples=40)
-@given(first=commands(1), second=commands(2), pause_s=st.floats(0.0, 12.0), lost_s=st.floats(1.0, 20.0))
+@given(
+    first=commands(1),
+    second=commands(2),
+    pause_s=st.floats(0.0, 12.0),
+    lost_s=st.floats(1.0, 20.0),
+)
 def test_any_two_commands_and_a_lost_gpu_end_as_wanted_with_every_request_accounted_for(
     first: NodeCommand, second: NodeCommand, pause_s: float, lost_s: float
 ) -> None:
-    fault = Fault(kind="gpu_lost", node="n1", gpu_index=1, start_s=lost_s, end_s=lost_s + 10.0)
-    cluster, clock = a_cluster(a_node(gpus=2), rates_rps={"a": 300.0, "b": 40.0}, faults=(fault,))
+    fault = Fault(
+        kind="gpu_lost", node="n1", gpu_index=1, start_s=lost_s, end_s=lost_s + 10.0
+    )
+    cluster, clock = a_cluster(
+        a_node(gpus=2), rates_rps={"a": 300.0, "b": 40.0}, faults=(fault,)
+    )
     device = SimulatedDevice(cluster, "n1")
     run(reconcile_healthy(device, first))
     clock.advance(pause_s)
@@ -328,7 +403,9 @@ def test_any_two_commands_and_a_lost_gpu_end_as_wanted_with_every_request_accoun
 def test_the_measured_world_serves_a_poisson_load_within_its_slo() -> None:
     clock = ManualClock()
     node = make_node("n1", "V100-32GB", gpus=1, memory_mib=32768.0)
-    load = ArrivalProcess(shape=LoadShape(mean_rps=50.0), duration_s=300, seed=7, stream=0)
+    load = ArrivalProcess(
+        shape=LoadShape(mean_rps=50.0), duration_s=300, seed=7, stream=0
+    )
     scenario = ClusterScript(loads={"chat": load}, seed=7)
     cluster = SimulatedCluster((node,), scenario, world=load_truth(), clock=clock)
     device = SimulatedDevice(cluster, "n1")
@@ -336,7 +413,9 @@ def test_the_measured_world_serves_a_poisson_load_within_its_slo() -> None:
     clock.advance(250.0)
     (chat,) = run(device.read()).services
     assert chat.served > 10_000
-    assert chat.in_slo / (chat.served + chat.rejected) > 0.95  # all but those of the launch's 5 s
+    assert (
+        chat.in_slo / (chat.served + chat.rejected) > 0.95
+    )  # all but those of the launch's 5 s
     assert max(bucket for bucket, _ in chat.latency_buckets) <= bucket_of(120.0)
 
 
@@ -354,7 +433,9 @@ def test_a_door_without_weights_shares_evenly() -> None:
 
 def test_a_cluster_is_deterministic() -> None:
     def one_run() -> object:
-        cluster, clock = a_cluster(rates_rps={"chat": 500.0}, world=PlainWorld(deviation=0.2))
+        cluster, clock = a_cluster(
+            rates_rps={"chat": 500.0}, world=PlainWorld(deviation=0.2)
+        )
         settle(SimulatedDevice(cluster, "n1"), wanted(), clock)
         clock.advance(30.0)
         return cluster.totals()
@@ -364,4 +445,7 @@ def test_a_cluster_is_deterministic() -> None:
 
 def test_devices_work_in_an_event_loop_too() -> None:
     cluster, _ = a_cluster()
-    assert asyncio.run(SimulatedDevice(cluster, "n1").state()).gpus[0].gpu_type == "V100-32GB"
+    assert (
+        asyncio.run(SimulatedDevice(cluster, "n1").state()).gpus[0].gpu_type
+        == "V100-32GB"
+    )

@@ -29,12 +29,22 @@ def a_pace(
     sizes = np.arange(batch + 1, dtype=np.float64)
     times = execution_s + per_item_s * sizes
     return ExecutionPace(
-        batch=batch, batch_s=times, batch_w=10.0 * sizes, slo_s=slo_s, sheds_late=sheds_late, timeout_s=timeout_s
+        batch=batch,
+        batch_s=times,
+        batch_w=10.0 * sizes,
+        slo_s=slo_s,
+        sheds_late=sheds_late,
+        timeout_s=timeout_s,
     )
 
 
 def run(
-    arrivals: Floats, pace: ExecutionPace, cuts: list[float], *, capacity: int = 10_000, noise: Floats = NO_NOISE
+    arrivals: Floats,
+    pace: ExecutionPace,
+    cuts: list[float],
+    *,
+    capacity: int = 10_000,
+    noise: Floats = NO_NOISE,
 ) -> "Run":
     """A queue that is advanced from cut to cut, every request reaching it at once."""
     result = Run(ReplicaQueue(capacity=capacity, noise=noise), ServiceTally())
@@ -58,7 +68,11 @@ def latencies_by_definition(arrivals: list[float], pace: ExecutionPace) -> list[
     while waiting:
         full = waiting[pace.batch - 1] if len(waiting) >= pace.batch else math.inf
         now = max(now, min(full, waiting[0] + pace.timeout_s))
-        batch = [waiting.popleft() for _ in range(pace.batch) if waiting and waiting[0] <= now]
+        batch = [
+            waiting.popleft()
+            for _ in range(pace.batch)
+            if waiting and waiting[0] <= now
+        ]
         now += pace.batch_s[len(batch)]
         latencies += [now - arrived for arrived in batch]
     return latencies
@@ -71,7 +85,12 @@ def test_a_hand_made_queue_gives_the_latencies_worked_out_by_hand() -> None:
     assert [i for i, count in enumerate(ran.tally.buckets) if count] == sorted(
         bucket_of(each) for each in (1000.0, 1600.0, 1800.0, 2400.0)
     )
-    assert (ran.queue.batches, ran.queue.requests, ran.queue.execution_s, ran.queue.busy_s) == (3, 4, 3.0, 3.0)
+    assert (
+        ran.queue.batches,
+        ran.queue.requests,
+        ran.queue.execution_s,
+        ran.queue.busy_s,
+    ) == (3, 4, 3.0, 3.0)
     assert ran.queue.energy_j == pytest.approx(10.0 + 20.0 + 10.0)
 
 
@@ -88,9 +107,15 @@ def test_a_full_queue_rejects() -> None:
     assert ran.queue.in_flight == 0
 
 
-def test_a_request_that_cannot_make_the_slo_is_rejected_on_arrival_and_only_such_a_one() -> None:
+def test_a_request_that_cannot_make_the_slo_is_rejected_on_arrival_and_only_such_a_one() -> (
+    None
+):
     # Batch 2, 1 s, SLO 2.5 s. 0.0 runs until 1.0; 0.1 and 0.2 until 2.0; 0.3 and 0.4 would until 3.0: too late.
-    ran = run(np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.6]), a_pace(2, slo_s=2.5, sheds_late=True), [10.0])
+    ran = run(
+        np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.6]),
+        a_pace(2, slo_s=2.5, sheds_late=True),
+        [10.0],
+    )
     assert (ran.tally.rejected, ran.tally.served, ran.tally.in_slo) == (2, 4, 4)
 
 
@@ -103,14 +128,20 @@ def test_shedding_keeps_an_overloaded_replica_serving_at_its_capacity() -> None:
 
 
 @pytest.mark.parametrize("overload", [1.1, 2.0, 4.0])
-def test_an_overloaded_replica_whose_fuller_batches_take_longer_goes_on_serving_in_time(overload: float) -> None:
+def test_an_overloaded_replica_whose_fuller_batches_take_longer_goes_on_serving_in_time(
+    overload: float,
+) -> None:
     # Batches of n take 5 + 4 n ms: 232 a second in batches of 16; SLO 500 ms, seven batches.
     pace = a_pace(16, execution_s=0.005, per_item_s=0.004, slo_s=0.5, sheds_late=True)
     capacity_rps = 16 / 0.069
-    arrivals = np.cumsum(np.random.default_rng(1).exponential(1.0 / (overload * capacity_rps), 40_000))
+    arrivals = np.cumsum(
+        np.random.default_rng(1).exponential(1.0 / (overload * capacity_rps), 40_000)
+    )
     tally = run(arrivals, pace, [float(arrivals[-1]) + 10.0]).tally
     assert tally.in_slo >= 0.95 * tally.served
-    assert tally.in_slo >= 0.95 * capacity_rps * float(arrivals[-1]) * min(1.0, overload)
+    assert tally.in_slo >= 0.95 * capacity_rps * float(arrivals[-1]) * min(
+        1.0, overload
+    )
 
 
 def test_shedding_never_costs_a_request_that_would_have_been_in_time() -> None:
@@ -122,11 +153,18 @@ def test_shedding_never_costs_a_request_that_would_have_been_in_time() -> None:
     assert shed.rejected > 0
 
 
-def test_requests_that_waited_elsewhere_start_when_they_reach_the_queue_and_count_from_their_arrival() -> None:
+def test_requests_that_waited_elsewhere_start_when_they_reach_the_queue_and_count_from_their_arrival() -> (
+    None
+):
     queue, tally = ReplicaQueue(capacity=8, noise=NO_NOISE), ServiceTally()
     queue.advance((0.0, 5.0), (np.empty(0), np.empty(0)), a_pace(4), tally)
-    queue.advance((5.0, 7.0), (np.array([5.0, 5.0]), np.array([1.0, 4.5])), a_pace(4), tally)
-    assert [i for i, count in enumerate(tally.buckets) if count] == [bucket_of(1500.0), bucket_of(5000.0)]
+    queue.advance(
+        (5.0, 7.0), (np.array([5.0, 5.0]), np.array([1.0, 4.5])), a_pace(4), tally
+    )
+    assert [i for i, count in enumerate(tally.buckets) if count] == [
+        bucket_of(1500.0),
+        bucket_of(5000.0),
+    ]
 
 
 @given(latency_ms=st.floats(0.0, 1e6))
@@ -134,7 +172,10 @@ def test_the_compiled_bucket_is_the_contracts(latency_ms: float) -> None:
     bucket = math.ceil(fine_bucket_of_s(latency_ms / 1000.0) / PARTS)
     assert abs(bucket - bucket_of(latency_ms)) <= 1  # one rounding apart at an edge
     if bucket != bucket_of(latency_ms):
-        assert min(abs(latency_ms / bucket_end_ms(i) - 1.0) for i in range(BUCKET_COUNT)) < 1e-9
+        assert (
+            min(abs(latency_ms / bucket_end_ms(i) - 1.0) for i in range(BUCKET_COUNT))
+            < 1e-9
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,30 +204,46 @@ def test_requests_are_conserved_and_no_cut_of_the_time_changes_anything(
 
 
 GAPS = st.lists(st.floats(0.0, 2.0), min_size=1, max_size=60)
-LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).map(sorted)
+LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).map(
+    sorted
+)
 
 
 @settings(max_examples=100, deadline=None)
 @given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS)
-def test_requests_leave_in_the_order_in_which_they_came(gaps: list[float], batch: int, looks: list[float]) -> None:
+def test_requests_leave_in_the_order_in_which_they_came(
+    gaps: list[float], batch: int, looks: list[float]
+) -> None:
     arrivals = np.cumsum(gaps)
-    queue, pace = ReplicaQueue(capacity=100, noise=NO_NOISE), a_pace(batch, execution_s=0.7, per_item_s=0.1)
+    queue, pace = (
+        ReplicaQueue(capacity=100, noise=NO_NOISE),
+        a_pace(batch, execution_s=0.7, per_item_s=0.1),
+    )
     for start_s, end_s in pairwise([0.0, *looks]):
         here = arrivals[(arrivals >= start_s) & (arrivals < end_s)]
         queue.advance((start_s, end_s), (here, here), pace, ServiceTally())
         reached = arrivals[arrivals < end_s]
         youngest = reached[len(reached) - queue.in_flight :]
         # No others of them are together so young.
-        assert queue.age_s(end_s) == pytest.approx(float(np.sum(end_s - youngest)), abs=1e-9)
+        assert queue.age_s(end_s) == pytest.approx(
+            float(np.sum(end_s - youngest)), abs=1e-9
+        )
 
 
 @settings(max_examples=100, deadline=None)
-@given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS, timeout_s=st.sampled_from([0.0, 1.5]))
+@given(
+    gaps=GAPS,
+    batch=st.integers(1, 9),
+    looks=LOOKS,
+    timeout_s=st.sampled_from([0.0, 1.5]),
+)
 def test_no_request_finishes_before_it_could(
     gaps: list[float], batch: int, looks: list[float], timeout_s: float
 ) -> None:
     arrivals, noise = np.cumsum(gaps), draw_noise(np.random.default_rng(4), 0.2)
-    pace = a_pace(batch, execution_s=0.7, per_item_s=0.1, sheds_late=True, timeout_s=timeout_s)
+    pace = a_pace(
+        batch, execution_s=0.7, per_item_s=0.1, sheds_late=True, timeout_s=timeout_s
+    )
     # An arrival and the shortest batch; a batch takes 0.1 s more for each request that is in it.
     alone_s = float(noise[: len(gaps)].min()) * 0.8
     for end_s in looks:
@@ -198,9 +255,12 @@ def test_no_request_finishes_before_it_could(
 
 
 @pytest.mark.parametrize(
-    ("batch", "utilisation", "slo_s"), [(1, 0.5, 2.0), (4, 0.8, 2.5), (16, 0.7, 2.0), (64, 0.9, 3.0)]
+    ("batch", "utilisation", "slo_s"),
+    [(1, 0.5, 2.0), (4, 0.8, 2.5), (16, 0.7, 2.0), (64, 0.9, 3.0)],
 )
-def test_every_latency_is_that_of_the_definition(batch: int, utilisation: float, slo_s: float) -> None:
+def test_every_latency_is_that_of_the_definition(
+    batch: int, utilisation: float, slo_s: float
+) -> None:
     random = np.random.default_rng(batch)
     arrivals = np.cumsum(random.exponential(1.0 / (utilisation * batch), 20_000))
     pace = a_pace(batch, slo_s=slo_s, per_item_s=0.001)
@@ -208,13 +268,22 @@ def test_every_latency_is_that_of_the_definition(batch: int, utilisation: float,
     latencies = latencies_by_definition(list(arrivals), pace)
     assert ran.tally.served == len(latencies)
     assert ran.tally.in_slo == sum(each <= slo_s for each in latencies)
-    assert (ran.tally.fine == np.bincount([fine_bucket_of_s(each) for each in latencies], minlength=FINE_COUNT)).all()
+    assert (
+        ran.tally.fine
+        == np.bincount(
+            [fine_bucket_of_s(each) for each in latencies], minlength=FINE_COUNT
+        )
+    ).all()
 
 
 @pytest.mark.parametrize("timeout_s", [0.3, 1.0, 5.0])
 @pytest.mark.parametrize("utilisation", [0.1, 0.5, 0.9])
-def test_with_a_timeout_every_latency_is_that_of_the_definition(timeout_s: float, utilisation: float) -> None:
-    arrivals = np.cumsum(np.random.default_rng(7).exponential(1.0 / (utilisation * 4), 5_000))
+def test_with_a_timeout_every_latency_is_that_of_the_definition(
+    timeout_s: float, utilisation: float
+) -> None:
+    arrivals = np.cumsum(
+        np.random.default_rng(7).exponential(1.0 / (utilisation * 4), 5_000)
+    )
     pace = a_pace(4, per_item_s=0.01, timeout_s=timeout_s)
     latencies = latencies_by_definition(list(arrivals), pace)
     for cuts in ([1e9], [*np.arange(0.7, arrivals[-1], 0.7), 1e9]):
@@ -227,7 +296,10 @@ def test_with_a_timeout_every_latency_is_that_of_the_definition(timeout_s: float
 
 def test_a_timeout_fills_batches_and_costs_latency() -> None:
     arrivals = np.arange(0.0, 1000.0, 0.5)
-    eager, patient = (run(arrivals, a_pace(8, timeout_s=timeout_s), [2000.0]) for timeout_s in (0.0, 3.0))
+    eager, patient = (
+        run(arrivals, a_pace(8, timeout_s=timeout_s), [2000.0])
+        for timeout_s in (0.0, 3.0)
+    )
     assert patient.queue.batches < 0.5 * eager.queue.batches
     assert patient.tally.sojourn_s > eager.tally.sojourn_s
 
@@ -241,7 +313,9 @@ def test_littles_law_holds_exactly(cut_s: float) -> None:
     pace = a_pace(4, slo_s=3.0, per_item_s=0.05, sheds_late=True, timeout_s=0.2)
     ran = run(arrivals, pace, [float(cut) for cut in cuts], capacity=20)
     assert ran.tally.rejected > 0 < ran.queue.in_flight
-    assert ran.tally.present_s == pytest.approx(ran.tally.sojourn_s + ran.queue.age_s(2000.0), rel=1e-9)
+    assert ran.tally.present_s == pytest.approx(
+        ran.tally.sojourn_s + ran.queue.age_s(2000.0), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,27 +334,43 @@ def test_littles_law_holds_exactly(cut_s: float) -> None:
         (64, 0.5),
     ],
 )
-def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(batch: int, utilisation: float) -> None:
+def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(
+    batch: int, utilisation: float
+) -> None:
     """At the percentile's latency the exact law (solvers.laws.bulk_queue) lets that share through, to 2 %."""
-    requests = 5_000_000 if utilisation > 0.8 else 1_000_000  # long queues forget slowly
-    arrivals = np.cumsum(np.random.default_rng(batch).exponential(1.0 / (utilisation * batch), requests))
+    requests = (
+        5_000_000 if utilisation > 0.8 else 1_000_000
+    )  # long queues forget slowly
+    arrivals = np.cumsum(
+        np.random.default_rng(batch).exponential(1.0 / (utilisation * batch), requests)
+    )
     ran = run(arrivals, a_pace(batch), [float(arrivals[-1]) + 100.0])
     for percentile in (0.5, 0.95, 0.98, 0.99):
         latency_s = (ran.tally.latency_ms(percentile) or 0.0) / 1000.0
-        short, long = miss_probability(batch, utilisation=utilisation, slo_ratio=[0.98 * latency_s, 1.02 * latency_s])
+        short, long = miss_probability(
+            batch,
+            utilisation=utilisation,
+            slo_ratio=[0.98 * latency_s, 1.02 * latency_s],
+        )
         assert long <= 1.0 - percentile + 1e-9 <= short + 2e-9
 
 
 @pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
-def test_a_single_server_waits_as_the_formula_of_pollaczek_and_khinchine_says(utilisation: float) -> None:
+def test_a_single_server_waits_as_the_formula_of_pollaczek_and_khinchine_says(
+    utilisation: float,
+) -> None:
     # M/D/1 with execution time 1: mean wait = u / (2 (1 - u)). Crommelin: P(no wait) = 1 - u.
     random = np.random.default_rng(11)
     arrivals = np.cumsum(random.exponential(1.0 / utilisation, 400_000))
     pace = a_pace(1, slo_s=1.0 + 1e-9)
     ran = run(arrivals, pace, [float(arrivals[-1]) + 1000.0])
-    assert ran.tally.in_slo / ran.tally.served == pytest.approx(1.0 - utilisation, abs=0.006)
+    assert ran.tally.in_slo / ran.tally.served == pytest.approx(
+        1.0 - utilisation, abs=0.006
+    )
     mean_s = ran.tally.sojourn_s / ran.tally.served
-    assert mean_s == pytest.approx(1.0 + utilisation / (2.0 * (1.0 - utilisation)), rel=0.02)
+    assert mean_s == pytest.approx(
+        1.0 + utilisation / (2.0 * (1.0 - utilisation)), rel=0.02
+    )
 
 
 def test_noise_has_mean_one_and_the_given_deviation() -> None:
@@ -290,7 +380,9 @@ def test_noise_has_mean_one_and_the_given_deviation() -> None:
     assert (draw_noise(np.random.default_rng(5), 0.0) == 1.0).all()
 
 
-def test_the_miss_probability_at_utilisation_0_7_and_batch_16_is_the_contracts_2_percent() -> None:
+def test_the_miss_probability_at_utilisation_0_7_and_batch_16_is_the_contracts_2_percent() -> (
+    None
+):
     # The capacity law's corner: batch 16, 98 %, SLO 2 executions gives utilisation 0.718.
     random = np.random.default_rng(16)
     arrivals = np.cumsum(random.exponential(1.0 / (0.718 * 16), 400_000))

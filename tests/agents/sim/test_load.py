@@ -8,9 +8,13 @@ import pytest
 from agents.sim.load import ArrivalProcess, LoadShape, Spike, burst_factors
 
 
-def make_load(*, duration_s: int = 600, seed: int = 1, stream: int = 0, **shape: object) -> ArrivalProcess:
+def make_load(
+    *, duration_s: int = 600, seed: int = 1, stream: int = 0, **shape: object
+) -> ArrivalProcess:
     fields: dict[str, object] = {"mean_rps": 50.0, **shape}
-    return ArrivalProcess(shape=LoadShape(**fields), duration_s=duration_s, seed=seed, stream=stream)  # type: ignore[arg-type]
+    return ArrivalProcess(
+        shape=LoadShape(**fields), duration_s=duration_s, seed=seed, stream=stream
+    )  # type: ignore[arg-type]
 
 
 def test_any_cut_into_windows_gives_the_same_arrivals() -> None:
@@ -53,7 +57,9 @@ def test_counts_per_second_are_poisson_around_the_rate() -> None:
 
 
 def test_the_day_curve_swings_by_its_amplitude() -> None:
-    load = make_load(duration_s=1000, mean_rps=100.0, day_amplitude=0.5, day_period_s=1000)
+    load = make_load(
+        duration_s=1000, mean_rps=100.0, day_amplitude=0.5, day_period_s=1000
+    )
     assert load.rates_rps.max() == pytest.approx(150.0, rel=1e-3)
     assert load.rates_rps.min() == pytest.approx(50.0, rel=1e-3)
     assert load.rates_rps.mean() == pytest.approx(100.0, rel=1e-6)
@@ -61,7 +67,9 @@ def test_the_day_curve_swings_by_its_amplitude() -> None:
 
 
 def test_a_spike_multiplies_the_rate_between_its_ramps() -> None:
-    load = make_load(mean_rps=10.0, spikes=(Spike(start_s=200, length_s=100, ramp_s=20),))
+    load = make_load(
+        mean_rps=10.0, spikes=(Spike(start_s=200, length_s=100, ramp_s=20),)
+    )
     assert load.arrival_rate_rps(100) == pytest.approx(10.0)
     assert load.arrival_rate_rps(250) == pytest.approx(40.0)
     # Halfway up the ramp (the second's middle is 190.5): 10 * (1 + 3 * 10.5 / 20).

@@ -9,13 +9,23 @@ from agents.sim.load_balancer import find_places
 
 @settings(deadline=None)  # compiles
 @given(
-    weights=st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.0, 1e6]) | st.floats(0.0, 1.0), min_size=1, max_size=40),
+    weights=st.lists(
+        st.sampled_from([0.0, 0.1, 1.0, 7.0, 1e6]) | st.floats(0.0, 1.0),
+        min_size=1,
+        max_size=40,
+    ),
     shares=st.lists(st.floats(0.0, 1.0, exclude_max=True), max_size=50),
 )
-def test_each_share_finds_the_place_that_a_binary_search_finds(weights: list[float], shares: list[float]) -> None:
+def test_each_share_finds_the_place_that_a_binary_search_finds(
+    weights: list[float], shares: list[float]
+) -> None:
     heights = np.array(weights if sum(weights) > 0.0 else [1.0] * len(weights))
     cumulative = np.cumsum(heights)
     # Shares at the very edges of the places too, where rounding decides.
-    drawn = np.array([*shares, *np.minimum(cumulative / cumulative[-1], np.nextafter(1.0, 0.0))])
+    drawn = np.array(
+        [*shares, *np.minimum(cumulative / cumulative[-1], np.nextafter(1.0, 0.0))]
+    )
     searched = np.searchsorted(cumulative, drawn * cumulative[-1], side="right")
-    assert (find_places(drawn, cumulative) == np.minimum(searched, len(weights) - 1)).all()
+    assert (
+        find_places(drawn, cumulative) == np.minimum(searched, len(weights) - 1)
+    ).all()

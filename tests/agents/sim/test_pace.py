@@ -41,20 +41,35 @@ class CountingWorld:
 
 
 def look(maker: PaceMaker, clock_mhz: float, *, is_task: bool) -> None:
-    board = GpuUnderLoad(gpu_type="T4", clock_mhz=clock_mhz, lowest_mhz=300.0, power_limit_w=200.0)
+    board = GpuUnderLoad(
+        gpu_type="T4", clock_mhz=clock_mhz, lowest_mhz=300.0, power_limit_w=200.0
+    )
     tenants: dict[Part, SimulatedPart] = {
-        ("task", "a"): SimulatedPart(network="resnet50", sm_percent=50.0, batch=1, is_task=is_task),
+        ("task", "a"): SimulatedPart(
+            network="resnet50", sm_percent=50.0, batch=1, is_task=is_task
+        ),
     }
     assert maker.clock_mhz(board, tuple(tenants.values())) == clock_mhz
-    paces = maker.task_paces(board, tenants, clock_mhz) if is_task else maker.paces(board, tenants, clock_mhz)
+    paces = (
+        maker.task_paces(board, tenants, clock_mhz)
+        if is_task
+        else maker.paces(board, tenants, clock_mhz)
+    )
     assert list(paces) == list(tenants)
 
 
 @pytest.mark.parametrize("is_task", [False, True])
-def test_what_was_looked_up_once_is_remembered_until_there_is_too_much_of_it(is_task: bool) -> None:
+def test_what_was_looked_up_once_is_remembered_until_there_is_too_much_of_it(
+    is_task: bool,
+) -> None:
     world = CountingWorld()
     maker = PaceMaker(world)
-    for clock_mhz in (1000.0, 1000.0, *(2000.0 + step for step in range(MOST - 1)), 1000.0):
+    for clock_mhz in (
+        1000.0,
+        1000.0,
+        *(2000.0 + step for step in range(MOST - 1)),
+        1000.0,
+    ):
         look(maker, clock_mhz, is_task=is_task)
     assert world.times[1000.0] == 1
     once = world.watts[1000.0]  # a replica's: at its own batch, and at every batch

@@ -15,10 +15,18 @@ from tests.agents.sim.worlds import a_cluster, a_node
 # every 10 ms, so that a lone replica is always busy with batches of one.
 
 
-def a_device(*, faults: tuple[Fault, ...] = (), replicas: int = 1) -> tuple[SimulatedDevice, ManualClock]:
+def a_device(
+    *, faults: tuple[Fault, ...] = (), replicas: int = 1
+) -> tuple[SimulatedDevice, ManualClock]:
     cluster, clock = a_cluster(a_node(gpus=2), faults=faults)
     device = SimulatedDevice(cluster, "n1")
-    gpu = a_gpu(*(a_replica(f"r{number}", sm_percent=50.0) for number in range(1, replicas + 1)), cap_w=1000.0)
+    gpu = a_gpu(
+        *(
+            a_replica(f"r{number}", sm_percent=50.0)
+            for number in range(1, replicas + 1)
+        ),
+        cap_w=1000.0,
+    )
     settle(device, a_command(gpu), clock)
     clock.advance(10.0)  # what waited for the launch has been served
     return device, clock
@@ -40,13 +48,22 @@ def test_a_poll_says_what_happened_since_the_one_before() -> None:
     seen = poll_after(device, clock, 2.0)
     assert seen.peak_power_w == pytest.approx(150.0)
     assert only(seen).execution_ms == pytest.approx(10.0)
-    assert only(seen).batches == only(seen).requests == sum(count for _, count in only(seen).latency_buckets)
+    assert (
+        only(seen).batches
+        == only(seen).requests
+        == sum(count for _, count in only(seen).latency_buckets)
+    )
     assert only(seen).requests == pytest.approx(200, abs=1)
     # A request waits for the batch that runs, which ends when the next request comes.
-    assert {bucket for bucket, _ in only(seen).latency_buckets} <= {bucket_of(10.0), bucket_of(20.0)}
+    assert {bucket for bucket, _ in only(seen).latency_buckets} <= {
+        bucket_of(10.0),
+        bucket_of(20.0),
+    }
 
 
-def test_a_reading_between_two_polls_takes_nothing_from_the_second_and_a_poll_nothing_from_the_reading() -> None:
+def test_a_reading_between_two_polls_takes_nothing_from_the_second_and_a_poll_nothing_from_the_reading() -> (
+    None
+):
     device, clock = a_device()
     twin, twin_clock = a_device()
     for each in (device, twin):
@@ -85,7 +102,9 @@ def test_a_replica_that_begins_again_under_its_old_name_is_a_new_one() -> None:
 
 
 def test_a_lost_gpu_cannot_be_polled() -> None:
-    device, clock = a_device(faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=30.0),))
+    device, clock = a_device(
+        faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=30.0),)
+    )
     clock.advance(30.0)
     with pytest.raises(GpuLost):
         run(device.poll(0))

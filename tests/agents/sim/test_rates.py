@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from agents.sim.load import ArrivalProcess, LoadShape, Modulation
 from agents.sim.rates import ArrivalRates, Shape, TraceShape, stepped
 
-PIECES = ArrivalRates(edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]), rates_rps=np.array([4.0, 8.0, 0.0, 2.0]))
+PIECES = ArrivalRates(
+    edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]),
+    rates_rps=np.array([4.0, 8.0, 0.0, 2.0]),
+)
 TWO_LEVELS = Modulation(levels_rps=(20.0, 180.0), mean_stays_s=(3.0, 1.0))
 SHAPES: dict[str, Shape] = {
     "curve": LoadShape(mean_rps=40.0, day_amplitude=0.5, day_period_s=100.0),
@@ -21,12 +24,23 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def make_load(shape: Shape, *, duration_s: int = 120, seed: int = 1, stream: int = 0) -> ArrivalProcess:
+def make_load(
+    shape: Shape, *, duration_s: int = 120, seed: int = 1, stream: int = 0
+) -> ArrivalProcess:
     return ArrivalProcess(shape=shape, duration_s=duration_s, seed=seed, stream=stream)
 
 
 def test_a_rate_holds_from_its_edge_to_the_next() -> None:
-    assert [PIECES.at(t_s) for t_s in (-0.1, 0.0, 0.49, 0.5, 2.0, 2.25, 4.99, 5.0)] == [0, 4, 4, 8, 0, 2, 2, 0]
+    assert [PIECES.at(t_s) for t_s in (-0.1, 0.0, 0.49, 0.5, 2.0, 2.25, 4.99, 5.0)] == [
+        0,
+        4,
+        4,
+        8,
+        0,
+        2,
+        2,
+        0,
+    ]
 
 
 def test_means_by_second_weigh_the_pieces_by_their_length() -> None:
@@ -37,7 +51,10 @@ def test_means_by_second_weigh_the_pieces_by_their_length() -> None:
 
 def test_pieces_are_cut_at_the_window() -> None:
     edges_s, rates_rps = PIECES.pieces(1.0, 3.0)
-    assert (edges_s.tolist(), rates_rps.tolist()) == ([1.0, 2.0, 2.25, 3.0], [8.0, 0.0, 2.0])
+    assert (edges_s.tolist(), rates_rps.tolist()) == (
+        [1.0, 2.0, 2.25, 3.0],
+        [8.0, 0.0, 2.0],
+    )
     edges_s, rates_rps = PIECES.pieces(2.25, 9.0)
     assert (edges_s.tolist(), rates_rps.tolist()) == ([2.25, 5.0], [2.0])
     assert PIECES.pieces(5.0, 9.0)[1].tolist() == []
@@ -55,7 +72,9 @@ def test_pieces_are_cut_at_the_window() -> None:
         ([0.0, 1.0], [np.nan], "finite"),
     ],
 )
-def test_what_cannot_be_rates_is_refused(edges_s: list[float], rates_rps: list[float], problem: str) -> None:
+def test_what_cannot_be_rates_is_refused(
+    edges_s: list[float], rates_rps: list[float], problem: str
+) -> None:
     with pytest.raises(ValueError, match=problem):
         ArrivalRates(edges_s=np.array(edges_s), rates_rps=np.array(rates_rps))
 
@@ -69,9 +88,14 @@ def test_rates_do_not_change_with_the_array_that_they_were_made_of() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @given(cuts=st.lists(st.floats(0.0, 120.0), max_size=6))
-def test_any_cut_of_time_gives_the_same_arrivals(shape: Shape, cuts: list[float]) -> None:
+def test_any_cut_of_time_gives_the_same_arrivals(
+    shape: Shape, cuts: list[float]
+) -> None:
     load = make_load(shape)
-    pieces = [load.arrivals(start, end) for start, end in pairwise([0.0, *sorted(cuts), 120.0])]
+    pieces = [
+        load.arrivals(start, end)
+        for start, end in pairwise([0.0, *sorted(cuts), 120.0])
+    ]
     assert np.array_equal(np.concatenate(pieces), load.arrivals(0.0, 120.0))
 
 
@@ -94,7 +118,9 @@ def test_inside_each_second_of_a_trace_arrivals_are_poisson_and_even() -> None:
     times = load.arrivals(0.0, 4000.0)
     counts = np.histogram(times, bins=np.arange(4001.0))[0].reshape(-1, 2)
     # 2000 seconds of each kind: standard errors of mean and variance are sqrt(λ/2000) and about λ sqrt(2/2000).
-    assert counts.mean(axis=0) == pytest.approx([10.0, 40.0], abs=5 * np.sqrt(40.0 / 2000))
+    assert counts.mean(axis=0) == pytest.approx(
+        [10.0, 40.0], abs=5 * np.sqrt(40.0 / 2000)
+    )
     assert counts.var(axis=0) == pytest.approx([10.0, 40.0], rel=5 * np.sqrt(2 / 2000))
     assert np.mean(times % 1.0) == pytest.approx(0.5, abs=5 / np.sqrt(12 * len(times)))
 
@@ -128,7 +154,9 @@ def test_a_markov_chain_keeps_its_mean_its_shares_and_its_stays() -> None:
 
 def test_the_counts_of_a_markov_chain_are_as_bursty_as_theory_says() -> None:
     load = make_load(TWO_LEVELS, duration_s=60_000)
-    counts = np.histogram(load.arrivals(0.0, 60_000.0), bins=np.arange(0.0, 60_001.0, 60.0))[0]
+    counts = np.histogram(
+        load.arrivals(0.0, 60_000.0), bins=np.arange(0.0, 60_001.0, 60.0)
+    )[0]
     # r = (1/3, 1): 1 + 2 (1/3)(160²) / ((4/3)² (20 + 180/3)) = 1 + 17066.7 / 142.2 = 121; 60 s are 80 time constants,
     # so that 1 − 1/80 of it is there. A variance of 1000 windows is known to sqrt(2/1000) = 4.5 %.
     assert counts.var() / counts.mean() == pytest.approx(121.0, rel=0.2)
@@ -137,15 +165,23 @@ def test_the_counts_of_a_markov_chain_are_as_bursty_as_theory_says() -> None:
 def test_three_states_follow_each_other_at_random() -> None:
     shape = Modulation(levels_rps=(1.0, 2.0, 3.0), mean_stays_s=(1.0, 1.0, 1.0))
     path = make_load(shape, duration_s=9000).rates.rates_rps
-    jumps = {(before, after): 0 for before in (1.0, 2.0, 3.0) for after in (1.0, 2.0, 3.0)}
+    jumps = {
+        (before, after): 0 for before in (1.0, 2.0, 3.0) for after in (1.0, 2.0, 3.0)
+    }
     for jump in pairwise(path.tolist()):
         jumps[jump] += 1
     assert all(jumps[level, level] == 0 for level in (1.0, 2.0, 3.0))
-    assert min(count for (before, after), count in jumps.items() if before != after) > 1300  # of 1500
+    assert (
+        min(count for (before, after), count in jumps.items() if before != after) > 1300
+    )  # of 1500
 
 
 def test_streams_and_seeds_change_the_path() -> None:
-    paths = [make_load(TWO_LEVELS, seed=seed, stream=stream).rates.edges_s for seed in (1, 2) for stream in (0, 1)]
+    paths = [
+        make_load(TWO_LEVELS, seed=seed, stream=stream).rates.edges_s
+        for seed in (1, 2)
+        for stream in (0, 1)
+    ]
     assert len({path[1] for path in paths}) == 4
 
 

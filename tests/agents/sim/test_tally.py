@@ -19,7 +19,9 @@ def a_tally(latencies_s: list[float]) -> ServiceTally:
 def test_the_contracts_buckets_are_sums_of_fine_ones() -> None:
     latencies_s = [0.0, 1e-4, 3e-4, 0.011, 0.0123, 0.5, 1.7, 1e9]
     tally = a_tally(latencies_s)
-    expected = np.bincount([bucket_of(1000.0 * each) for each in latencies_s], minlength=BUCKET_COUNT)
+    expected = np.bincount(
+        [bucket_of(1000.0 * each) for each in latencies_s], minlength=BUCKET_COUNT
+    )
     assert (tally.buckets == expected).all()
     assert len(tally.fine) == FINE_COUNT
 
@@ -28,7 +30,9 @@ def test_the_contracts_buckets_are_sums_of_fine_ones() -> None:
 def test_a_percentile_is_known_to_a_percent(percentile: float) -> None:
     latencies_s = sorted(np.random.default_rng(3).lognormal(-3.0, 0.7, 20_000))
     exact_ms = 1000.0 * latencies_s[round(percentile * len(latencies_s)) - 1]
-    assert a_tally(latencies_s).latency_ms(percentile) == pytest.approx(exact_ms, rel=0.011)
+    assert a_tally(latencies_s).latency_ms(percentile) == pytest.approx(
+        exact_ms, rel=0.011
+    )
 
 
 def test_without_finished_requests_there_is_no_percentile() -> None:

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import DeviceError, DeviceReadings, GpuLost, LaunchFailed, OutOfRange, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    DeviceReadings,
+    GpuLost,
+    LaunchFailed,
+    OutOfRange,
+    UnknownPart,
+)
 from agents.base.protocol import NodeCommand, TaskCommand, TaskReading
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
@@ -16,7 +23,14 @@ from agents.sim.spec import Fault, make_node
 from agents.sim.tasks import SWAP_MIB_PER_S
 from agents.sim.truth.truth import load_truth
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import a_command, a_gpu, a_replica, a_task, commands_with_tasks, run
+from tests.agents.factories import (
+    a_command,
+    a_gpu,
+    a_replica,
+    a_task,
+    commands_with_tasks,
+    run,
+)
 from tests.agents.sim.test_cluster import is_balanced, reconcile, settle
 from tests.agents.sim.worlds import PlainWorld, a_cluster, a_node
 
@@ -34,14 +48,19 @@ def a_device(
     """A device whose GPU 0 begins to start the task at second 0."""
     world = PlainWorld(deviation=deviation)
     cluster, clock = a_cluster(
-        a_node(gpus=2, launch_s=launch_s), faults=faults, rates_rps={"chat": rate_rps}, world=world
+        a_node(gpus=2, launch_s=launch_s),
+        faults=faults,
+        rates_rps={"chat": rate_rps},
+        world=world,
     )
     device = SimulatedDevice(cluster, "n1")
     run(device.start_task(0, task or a_task(iterations=10**6)))
     return device, clock
 
 
-def read_after(device: SimulatedDevice, clock: ManualClock, seconds: float) -> DeviceReadings:
+def read_after(
+    device: SimulatedDevice, clock: ManualClock, seconds: float
+) -> DeviceReadings:
     clock.advance(seconds)
     return run(device.read())
 
@@ -59,10 +78,16 @@ def state_of(device: SimulatedDevice) -> str:
 def test_a_task_runs_after_the_launch_and_iterates_as_fast_as_the_world_says() -> None:
     device, clock = a_device(a_task(iterations=10**6, done=100.0), launch_s=5.0)
     launching = only(read_after(device, clock, 4.9))
-    assert (launching.state, launching.done_iterations, launching.iteration_ms) == ("starting", 100.0, 0.0)
+    assert (launching.state, launching.done_iterations, launching.iteration_ms) == (
+        "starting",
+        100.0,
+        0.0,
+    )
     running = only(read_after(device, clock, 5.1))
     assert running.state == "running"
-    assert running.done_iterations == pytest.approx(600.0)  # 100 before, and 5 s of 10 ms each
+    assert running.done_iterations == pytest.approx(
+        600.0
+    )  # 100 before, and 5 s of 10 ms each
     assert running.iteration_ms == pytest.approx(10.0)
 
 
@@ -87,7 +112,9 @@ def test_energy_of_a_stopped_task_is_not_lost() -> None:
 
 def test_a_task_and_a_replica_slow_each_other_while_both_run() -> None:
     device, clock = a_device(launch_s=0.0)
-    command = a_command(a_gpu(a_replica("r1", batch=8), tasks=(a_task(iterations=10**6),), cap_w=1000.0))
+    command = a_command(
+        a_gpu(a_replica("r1", batch=8), tasks=(a_task(iterations=10**6),), cap_w=1000.0)
+    )
     settle(device, command, clock)
     run(device.read())
     beside = read_after(device, clock, 10.0)
@@ -95,7 +122,9 @@ def test_a_task_and_a_replica_slow_each_other_while_both_run() -> None:
     assert only(beside).iteration_ms == pytest.approx(20.0)
     run(device.stop_task("t1"))
     run(device.read())
-    assert read_after(device, clock, 10.0).replicas[0].execution_ms == pytest.approx(10.0)
+    assert read_after(device, clock, 10.0).replicas[0].execution_ms == pytest.approx(
+        10.0
+    )
 
 
 def test_a_gpu_gets_faster_at_the_very_moment_at_which_a_task_ends() -> None:
@@ -104,7 +133,11 @@ def test_a_gpu_gets_faster_at_the_very_moment_at_which_a_task_ends() -> None:
     run(device.start_task(0, a_task("t2", iterations=10**6)))
     # 20 ms each while both run: t1 ends after 3 s, t2 has done 150 then and 700 more in 7 s of 10 ms.
     first, second = read_after(device, clock, 10.0).tasks
-    assert (first.state, first.done_iterations, first.iteration_ms) == ("finished", 150.0, pytest.approx(20.0))
+    assert (first.state, first.done_iterations, first.iteration_ms) == (
+        "finished",
+        150.0,
+        pytest.approx(20.0),
+    )
     assert second.done_iterations == pytest.approx(850.0)
     again = read_after(device, clock, 10.0).tasks[0]
     assert (again.done_iterations, again.iteration_ms) == (150.0, 0.0)
@@ -133,20 +166,34 @@ def test_a_start_after_all_was_done_does_not_turn_the_time_back() -> None:
     assert chat.arrivals == 10_000
 
 
-def test_a_task_makes_no_progress_in_the_hosts_memory_and_goes_on_where_it_was() -> None:
+def test_a_task_makes_no_progress_in_the_hosts_memory_and_goes_on_where_it_was() -> (
+    None
+):
     task = a_task(memory_mib=SWAP_MIB_PER_S / 4, iterations=10**6)  # moved in 250 ms
     device, clock = a_device(task, launch_s=0.0)
     clock.advance(2.0)
     run(device.swap_out("t1"))
     clock.advance(0.24)
     moving = run(device.read())
-    assert (only(moving).state, moving.gpus[0].memory_used_mib) == ("swapping", task.memory_mib)
+    assert (only(moving).state, moving.gpus[0].memory_used_mib) == (
+        "swapping",
+        task.memory_mib,
+    )
     away = read_after(device, clock, 5.0)
-    assert (only(away).state, only(away).done_iterations) == ("swapped", pytest.approx(200.0))
-    assert (away.gpus[0].memory_used_mib, away.gpus[0].energy_j) == (0.0, pytest.approx(5.0 * 50))
+    assert (only(away).state, only(away).done_iterations) == (
+        "swapped",
+        pytest.approx(200.0),
+    )
+    assert (away.gpus[0].memory_used_mib, away.gpus[0].energy_j) == (
+        0.0,
+        pytest.approx(5.0 * 50),
+    )
     run(device.swap_in("t1"))
     back = read_after(device, clock, 1.25)
-    assert (only(back).state, only(back).done_iterations) == ("running", pytest.approx(300.0))
+    assert (only(back).state, only(back).done_iterations) == (
+        "running",
+        pytest.approx(300.0),
+    )
 
 
 def test_whoever_waits_for_a_swapped_task_is_told_when_it_has_left() -> None:
@@ -172,7 +219,9 @@ def test_a_swap_that_is_under_way_or_done_is_not_begun_again() -> None:
 
 def test_a_lost_gpu_fails_its_tasks_but_not_what_has_finished() -> None:
     fault = Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=4.0, end_s=6.0)
-    device, clock = a_device(a_task("done", iterations=100), launch_s=0.0, faults=(fault,))
+    device, clock = a_device(
+        a_task("done", iterations=100), launch_s=0.0, faults=(fault,)
+    )
     run(device.start_task(0, a_task("t2", iterations=10**6)))
     run(device.start_task(1, a_task("t3", iterations=10**6)))
     done, lost, other = read_after(device, clock, 5.0).tasks
@@ -184,18 +233,24 @@ def test_a_lost_gpu_fails_its_tasks_but_not_what_has_finished() -> None:
     run(device.stop_task("t2"))
     clock.advance(2.0)
     run(device.start_task(0, a_task("t2", done=250.0, iterations=10**6)))
-    assert read_after(device, clock, 1.0).tasks[1].done_iterations == pytest.approx(350.0)
+    assert read_after(device, clock, 1.0).tasks[1].done_iterations == pytest.approx(
+        350.0
+    )
 
 
 def test_a_failing_launch_ends_in_a_failed_task() -> None:
-    device, clock = a_device(faults=(Fault(kind="launch_failure", node="n1", start_s=0.0),))
+    device, clock = a_device(
+        faults=(Fault(kind="launch_failure", node="n1", start_s=0.0),)
+    )
     assert only(read_after(device, clock, 6.0)).state == "failed"
 
 
 def test_a_straggler_and_a_lower_clock_slow_a_task() -> None:
     fault = Fault(kind="straggler", node="n1", start_s=10.0, factor=3.0)
     device, clock = a_device(launch_s=0.0, faults=(fault,))
-    assert only(read_after(device, clock, 20.0)).done_iterations == pytest.approx(1000 + 1000 / 3)
+    assert only(read_after(device, clock, 20.0)).done_iterations == pytest.approx(
+        1000 + 1000 / 3
+    )
     run(device.lock_clock_mhz(0, 750.0))
     assert only(read_after(device, clock, 6.0)).iteration_ms == pytest.approx(60.0)
 
@@ -245,7 +300,9 @@ def test_a_task_and_a_replica_of_one_name_run_side_by_side() -> None:
     done = only(read_after(device, clock, 1.0)).done_iterations
     assert done == pytest.approx(50.0)  # 20 ms each, with a neighbour of their own name
     run(device.stop_replica("x"))
-    assert only(read_after(device, clock, 1.0)).done_iterations - done == pytest.approx(100.0)
+    assert only(read_after(device, clock, 1.0)).done_iterations - done == pytest.approx(
+        100.0
+    )
 
 
 def test_closing_a_device_ends_its_tasks() -> None:
@@ -256,7 +313,9 @@ def test_closing_a_device_ends_its_tasks() -> None:
 
 def test_replicas_draw_the_same_noise_with_a_task_elsewhere_as_without() -> None:
     def totals(*, with_task: bool) -> object:
-        cluster, clock = a_cluster(a_node(gpus=2), rates_rps={"chat": 700.0}, world=PlainWorld(deviation=0.2))
+        cluster, clock = a_cluster(
+            a_node(gpus=2), rates_rps={"chat": 700.0}, world=PlainWorld(deviation=0.2)
+        )
         device = SimulatedDevice(cluster, "n1")
         if with_task:
             run(device.start_task(1, a_task()))
@@ -273,7 +332,9 @@ def test_replicas_draw_the_same_noise_with_a_task_elsewhere_as_without() -> None
 @given(looks=st.lists(st.floats(0.01, 12.0), max_size=12))
 def test_looking_more_often_changes_no_task(looks: list[float]) -> None:
     def finished(steps: list[float]) -> tuple[float, ...]:
-        device, clock = a_device(a_task("t1", iterations=2500), launch_s=1.3, deviation=0.3)
+        device, clock = a_device(
+            a_task("t1", iterations=2500), launch_s=1.3, deviation=0.3
+        )
         run(device.start_task(0, a_task("t2", iterations=10**6)))
         for step in steps:
             clock.advance(step)
@@ -291,10 +352,19 @@ def test_energy_and_progress_of_windows_add_up(looks: list[float]) -> None:
     readings = [read_after(device, clock, step) for step in looks]
     readings.append(read_after(device, clock, 1150.0 - clock.now_s()))
     iterations = [0.0, *(only(each).done_iterations for each in readings)]
-    windows = zip(iterations, iterations[1:], (only(each).iteration_ms for each in readings), strict=False)
-    ran_s = sum((end - begin) * iteration_ms / 1000.0 for begin, end, iteration_ms in windows)
+    windows = zip(
+        iterations,
+        iterations[1:],
+        (only(each).iteration_ms for each in readings),
+        strict=False,
+    )
+    ran_s = sum(
+        (end - begin) * iteration_ms / 1000.0 for begin, end, iteration_ms in windows
+    )
     assert iterations[-1] == 2500.0
-    assert sum(each.gpus[0].energy_j for each in readings) == pytest.approx(150 * 50 + ran_s * 100)
+    assert sum(each.gpus[0].energy_j for each in readings) == pytest.approx(
+        150 * 50 + ran_s * 100
+    )
 
 
 def test_noise_stays_within_a_stretch_from_the_first_second_on() -> None:
@@ -324,12 +394,18 @@ def test_noise_changes_from_stretch_to_stretch_and_keeps_the_mean() -> None:
 def test_any_two_commands_with_tasks_and_a_lost_gpu_end_as_wanted(
     first: NodeCommand, second: NodeCommand, pause_s: float, lost_s: float
 ) -> None:
-    fault = Fault(kind="gpu_lost", node="n1", gpu_index=1, start_s=lost_s, end_s=lost_s + 10.0)
-    cluster, clock = a_cluster(a_node(gpus=2), rates_rps={"a": 300.0, "b": 40.0}, faults=(fault,))
+    fault = Fault(
+        kind="gpu_lost", node="n1", gpu_index=1, start_s=lost_s, end_s=lost_s + 10.0
+    )
+    cluster, clock = a_cluster(
+        a_node(gpus=2), rates_rps={"a": 300.0, "b": 40.0}, faults=(fault,)
+    )
     device = SimulatedDevice(cluster, "n1")
     for command, looks in ((first, 2), (second, 30)):
         for _ in range(looks):
-            with contextlib.suppress(DeviceError):  # the GPU may be lost between looking and acting
+            with contextlib.suppress(
+                DeviceError
+            ):  # the GPU may be lost between looking and acting
                 run(reconcile(device, command))
             clock.advance(pause_s / 2 if command is first else 1.0)
             assert is_balanced(cluster)
@@ -349,15 +425,24 @@ def test_a_shadow_switch_borrows_a_tasks_memory_and_loses_no_request() -> None:
 
     def want(replica_id: str, generation: int) -> None:
         replica = a_replica(replica_id, batch=8, memory_mib=2000.0)
-        plane.command = a_command(a_gpu(replica, tasks=(task,), cap_w=1000.0), generation=generation)
+        plane.command = a_command(
+            a_gpu(replica, tasks=(task,), cap_w=1000.0), generation=generation
+        )
 
     want("old", 1)
     pass_time(20)
     before, (total,) = plane.received[-1].tasks[0], cluster.totals()
     want("new", 2)
     pass_time(20)
-    seen = [observation.tasks[0] for observation in plane.received[20:] if observation.tasks]
-    assert [state for state, _ in groupby(each.state for each in seen)] == ["running", "swapped", "swapping", "running"]
+    seen = [
+        observation.tasks[0] for observation in plane.received[20:] if observation.tasks
+    ]
+    assert [state for state, _ in groupby(each.state for each in seen)] == [
+        "running",
+        "swapped",
+        "swapping",
+        "running",
+    ]
     assert seen[-1].done_iterations > before.done_iterations
     (after,) = cluster.totals()
     assert after.rejected == total.rejected
@@ -367,10 +452,14 @@ def test_a_shadow_switch_borrows_a_tasks_memory_and_loses_no_request() -> None:
 def test_the_measured_world_runs_a_job_beside_a_service() -> None:
     clock, world = ManualClock(), load_truth()
     node = make_node("n1", "V100-32GB", gpus=1, memory_mib=32768.0)
-    cluster = SimulatedCluster((node,), ClusterScript(loads={}, seed=7), world=world, clock=clock)
+    cluster = SimulatedCluster(
+        (node,), ClusterScript(loads={}, seed=7), world=world, clock=clock
+    )
     device = SimulatedDevice(cluster, "n1")
     task = a_task(batch=8, sm_percent=40.0, memory_mib=3000.0, iterations=10**6)
-    command = a_command(a_gpu(a_replica("r1", batch=8), tasks=(task,), clock_mhz=1380.0))
+    command = a_command(
+        a_gpu(a_replica("r1", batch=8), tasks=(task,), clock_mhz=1380.0)
+    )
     settle(device, command, clock)
     run(device.read())
     beside = only(read_after(device, clock, 60.0)).iteration_ms

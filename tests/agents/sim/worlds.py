@@ -52,7 +52,9 @@ class EvenLoad:
         return np.arange(first, last) / self.rate_rps
 
 
-def a_node(name: str = "n1", *, gpus: int = 1, launch_s: float = 5.0) -> SimulatedNodeSpec:
+def a_node(
+    name: str = "n1", *, gpus: int = 1, launch_s: float = 5.0
+) -> SimulatedNodeSpec:
     gpu = GpuSpec(gpu_type="V100-32GB", memory_mib=4000.0, max_clock_mhz=MAX_CLOCK_MHZ)
     return SimulatedNodeSpec(name=name, gpus=(gpu,) * gpus, launch_s=launch_s)
 
@@ -69,4 +71,6 @@ def a_cluster(
     rates = rates_rps if rates_rps is not None else {} if clients else {"chat": 100.0}
     loads = {service: EvenLoad(rate_rps=rate) for service, rate in rates.items()}
     scenario = ClusterScript(loads=loads, clients=clients or {}, seed=1, faults=faults)
-    return SimulatedCluster(nodes or (a_node(),), scenario, world=world or PlainWorld(), clock=clock), clock
+    return SimulatedCluster(
+        nodes or (a_node(),), scenario, world=world or PlainWorld(), clock=clock
+    ), clock

@@ -13,7 +13,13 @@ from agents.sync.lease import FILE, Lease, Uptime, without_knobs
 from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_node
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_node,
+)
 from tests.agents.factories import run as finish
 
 A_MINUTE = LeaseTerms(duration_s=60.0, on_end="restore")
@@ -42,7 +48,9 @@ class Node:
         self.plane = PaperControlPlane(self.clock, a_command(a_gpu(a_replica("r1"))))
         self.plane.lease = LeaseTerms(duration_s=60.0, on_end=on_end)
         self.device = PaperDevice(an_empty_node())
-        self.agent = an_agent(self.device, self.plane, self.clock, ledger=Ledger(directory))
+        self.agent = an_agent(
+            self.device, self.plane, self.clock, ledger=Ledger(directory)
+        )
         self.step()
         self.step()
         self.device.make_ready()
@@ -67,7 +75,10 @@ def test_restore_puts_the_knobs_back_and_the_replicas_serve_on() -> None:
     assert node.knobs() == turned
     node.step(2.0)
     assert node.knobs() == (None, None)
-    (gpu, *_), routes = finish(node.device.state()).gpus, finish(node.device.state()).routes
+    (gpu, *_), routes = (
+        finish(node.device.state()).gpus,
+        finish(node.device.state()).routes,
+    )
     assert [each.state for each in gpu.replicas] == ["ready"]
     assert [shares for route in routes for shares, _ in route.shares] == ["r1"]
     node.plane.error = None
@@ -75,7 +86,11 @@ def test_restore_puts_the_knobs_back_and_the_replicas_serve_on() -> None:
     node.step()
     assert node.knobs() == turned
     told = [words for each in node.plane.received for words in each.problems]
-    assert any("silent for the lease of 60 s: clocks and power limits are at their defaults" in each for each in told)
+    assert any(
+        "silent for the lease of 60 s: clocks and power limits are at their defaults"
+        in each
+        for each in told
+    )
     assert any("silent for 6" in each and "is back" in each for each in told)
     node.step()
     assert not any("silent" in words for words in node.plane.received[-1].problems)
@@ -101,7 +116,9 @@ def test_without_a_lease_a_command_holds_for_ever() -> None:
     turned = node.knobs()
     node.plane.error = ControlPlaneSilent("gone")
     node.step(1e6)
-    assert node.knobs() == turned and not any("lease" in each for each in node.plane.received[-1].problems)
+    assert node.knobs() == turned and not any(
+        "lease" in each for each in node.plane.received[-1].problems
+    )
 
 
 def test_a_restarted_agent_counts_on_by_the_machines_uptime(tmp_path: Path) -> None:
@@ -112,7 +129,9 @@ def test_a_restarted_agent_counts_on_by_the_machines_uptime(tmp_path: Path) -> N
     # The wall clock was set a year ahead between the two agents: nobody asks it.
     after = a_lease(tmp_path, machine, 1000.0 + 31e6)
     # 60 s, and 6 s more for renewals that were not written, less the 40 that have passed.
-    assert not after.has_ended(1000.0 + 31e6 + 25.9) and after.has_ended(1000.0 + 31e6 + 26.1)
+    assert not after.has_ended(1000.0 + 31e6 + 25.9) and after.has_ended(
+        1000.0 + 31e6 + 26.1
+    )
 
 
 def test_a_restart_long_after_the_end_finds_it_ended_at_once(tmp_path: Path) -> None:
@@ -132,7 +151,9 @@ def test_after_a_start_of_the_machine_what_was_left_is_left(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"0123456789abcdef {}\n"])
-def test_a_damaged_file_is_said_and_ends_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_said_and_ends_nothing(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / FILE).write_bytes(content)
     lease = a_lease(tmp_path, Machine(), 1000.0)
     assert not lease.has_ended(1e9) and "damaged" in lease.problem
@@ -159,11 +180,15 @@ def test_a_full_disk_is_said_and_the_lease_goes_on_in_memory(tmp_path: Path) -> 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    steps=st.lists(st.tuples(st.floats(0.1, 30.0), st.booleans()), min_size=1, max_size=40),
+    steps=st.lists(
+        st.tuples(st.floats(0.1, 30.0), st.booleans()), min_size=1, max_size=40
+    ),
     restart_at=st.integers(0, 39),
 )
 def test_a_restart_never_ends_a_lease_early_nor_more_than_a_tenth_late(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[float, bool]], restart_at: int
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[float, bool]],
+    restart_at: int,
 ) -> None:
     directory, machine, now_s = tmp_path_factory.mktemp("lease"), Machine(), 1000.0
     lease, renewed_s = a_lease(directory, machine, now_s), now_s
@@ -185,10 +210,14 @@ def test_a_restart_never_ends_a_lease_early_nor_more_than_a_tenth_late(
 
 
 def test_what_is_left_of_a_command_has_no_knobs_and_no_governor() -> None:
-    governor = GovernorCommand(name="morak", clocks_mhz=(510.0, 1380.0), power_limit_w=275.0)
+    governor = GovernorCommand(
+        name="morak", clocks_mhz=(510.0, 1380.0), power_limit_w=275.0
+    )
     command = a_command(a_gpu(a_replica("r1"), governor=governor))
     left = without_knobs(command)
-    assert [(gpu.clock_mhz, gpu.power_cap_w, gpu.governor) for gpu in left.gpus] == [(0.0, 0.0, None)]
+    assert [(gpu.clock_mhz, gpu.power_cap_w, gpu.governor) for gpu in left.gpus] == [
+        (0.0, 0.0, None)
+    ]
     assert (left.gpus[0].replicas, left.routes, left.generation) == (
         command.gpus[0].replicas,
         command.routes,

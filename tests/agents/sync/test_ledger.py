@@ -23,7 +23,9 @@ def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     assert ledger.generation == 5
 
 
-def test_the_same_command_again_changes_nothing_and_a_forged_twin_is_refused(tmp_path: Path) -> None:
+def test_the_same_command_again_changes_nothing_and_a_forged_twin_is_refused(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path)
     ledger.accept(a_command(generation=5))
     ledger.accept(a_command(generation=5))
@@ -31,7 +33,9 @@ def test_the_same_command_again_changes_nothing_and_a_forged_twin_is_refused(tmp
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 40, b"not a checksum\n{}"])
-def test_a_damaged_file_falls_back_to_the_command_before(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_falls_back_to_the_command_before(
+    tmp_path: Path, damage: bytes
+) -> None:
     ledger = Ledger(tmp_path)
     ledger.accept(a_command(generation=1))
     ledger.accept(a_command(generation=2))
@@ -42,7 +46,9 @@ def test_a_damaged_file_falls_back_to_the_command_before(tmp_path: Path, damage:
 
 
 @pytest.mark.parametrize("kept_bytes", range(0, 200, 7))
-def test_no_torn_write_is_ever_read_as_a_command(tmp_path: Path, kept_bytes: int) -> None:
+def test_no_torn_write_is_ever_read_as_a_command(
+    tmp_path: Path, kept_bytes: int
+) -> None:
     Ledger(tmp_path).accept(a_command(a_gpu(a_replica()), generation=3))
     content = (tmp_path / CURRENT).read_bytes()
     assert len(content) > kept_bytes
@@ -68,7 +74,9 @@ def test_a_ledger_without_a_directory_keeps_the_order_in_memory() -> None:
     assert ledger.objection(a_command(generation=1))
 
 
-def test_a_directory_that_cannot_be_written_leaves_the_old_command_in_force(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_leaves_the_old_command_in_force(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "state")
     ledger.accept(a_command(generation=1))
     (tmp_path / "state" / f"{CURRENT}.new").mkdir()

@@ -22,7 +22,9 @@ class Node:
         for pid, state in zip(PIDS, states, strict=False):
             (folder / str(pid)).write_text(state)
         path = f"{FAKES}:{os.environ['PATH']}"
-        self.checkpoint = CudaCheckpoint({**os.environ, "PATH": path, "FAKE_CUDA_DIR": str(folder)})
+        self.checkpoint = CudaCheckpoint(
+            {**os.environ, "PATH": path, "FAKE_CUDA_DIR": str(folder)}
+        )
 
     def refuse(self, action: str) -> None:
         (self._folder / "refuse").write_text(action)
@@ -32,20 +34,39 @@ class Node:
 
 
 @pytest.mark.parametrize(
-    "left", [("running", "running"), ("locked", "running"), ("locked", "locked"), ("checkpointed", "locked")]
+    "left",
+    [
+        ("running", "running"),
+        ("locked", "running"),
+        ("locked", "locked"),
+        ("checkpointed", "locked"),
+    ],
 )
 @in_loop
-async def test_an_offload_goes_on_from_where_a_killed_one_stopped(tmp_path: Path, left: tuple[str, str]) -> None:
+async def test_an_offload_goes_on_from_where_a_killed_one_stopped(
+    tmp_path: Path, left: tuple[str, str]
+) -> None:
     node = Node(tmp_path, *left)
-    assert not await node.checkpoint.is_away(PIDS), "memory of one of them is still on the GPU"
+    assert not await node.checkpoint.is_away(PIDS), (
+        "memory of one of them is still on the GPU"
+    )
     await node.checkpoint.offload(PIDS)
     assert node.states() == ["checkpointed", "checkpointed"]
     assert await node.checkpoint.is_away(PIDS)
 
 
-@pytest.mark.parametrize("left", [("checkpointed", "checkpointed"), ("locked", "checkpointed"), ("running", "locked")])
+@pytest.mark.parametrize(
+    "left",
+    [
+        ("checkpointed", "checkpointed"),
+        ("locked", "checkpointed"),
+        ("running", "locked"),
+    ],
+)
 @in_loop
-async def test_a_resume_goes_on_from_where_a_killed_one_stopped(tmp_path: Path, left: tuple[str, str]) -> None:
+async def test_a_resume_goes_on_from_where_a_killed_one_stopped(
+    tmp_path: Path, left: tuple[str, str]
+) -> None:
     node = Node(tmp_path, *left)
     await node.checkpoint.resume(PIDS)
     assert node.states() == ["running", "running"]
@@ -63,18 +84,26 @@ async def test_where_locking_is_refused_nothing_stays_locked(tmp_path: Path) -> 
 
 
 @in_loop
-async def test_a_process_that_is_half_away_and_cannot_be_locked_is_no_more_as_it_was(tmp_path: Path) -> None:
+async def test_a_process_that_is_half_away_and_cannot_be_locked_is_no_more_as_it_was(
+    tmp_path: Path,
+) -> None:
     node = Node(tmp_path, "checkpointed", "running")
     node.refuse("lock")
-    with pytest.raises(DeviceError, match="some of the processes are away already") as raised:
+    with pytest.raises(
+        DeviceError, match="some of the processes are away already"
+    ) as raised:
         await node.checkpoint.offload(PIDS)
-    assert not isinstance(raised.value, NotSupported), "it must not be taken for one that runs on"
+    assert not isinstance(raised.value, NotSupported), (
+        "it must not be taken for one that runs on"
+    )
 
 
 @in_loop
 async def test_what_is_not_found_running_after_a_resume_is_said(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    with pytest.raises(DeviceError, match=r"running in none of the processes \(11, 12, 13\)"):
+    with pytest.raises(
+        DeviceError, match=r"running in none of the processes \(11, 12, 13\)"
+    ):
         await node.checkpoint.resume(PIDS)
 
 

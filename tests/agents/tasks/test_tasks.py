@@ -28,7 +28,10 @@ def plain(tmp_path: Path) -> TaskNode:
 
 
 def is_running(process_id: int) -> bool:
-    return psutil.pid_exists(process_id) and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+    return (
+        psutil.pid_exists(process_id)
+        and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+    )
 
 
 @in_loop
@@ -54,7 +57,11 @@ async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
         assert state(tasks) == "starting"
         await come(tasks, "running")
         (running,) = tasks.running(0)
-        assert (running.sm_percent, running.memory_mib, running.holds_memory) == (30.0, 1000.0, True)
+        assert (running.sm_percent, running.memory_mib, running.holds_memory) == (
+            30.0,
+            1000.0,
+            True,
+        )
         assert tasks.running(1) == ()
         ms: list[float] = []
         while state(tasks) != "finished":
@@ -64,13 +71,19 @@ async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
         assert ms
         assert min(ms) >= 10.0
         last = reading(tasks)
-        assert (last.state, last.done_iterations, tasks.problems) == ("finished", 60.0, ())
+        assert (last.state, last.done_iterations, tasks.problems) == (
+            "finished",
+            60.0,
+            (),
+        )
         assert tasks.holders() == (), "its process id may be another's by now"
         with pytest.raises(LaunchFailed, match="t1 is there already"):
             await tasks.start(launch())
         await tasks.stop("t1")
         assert tasks.read() == ()
-    assert list((node.directory / "tasks" / "work").iterdir()) == [], "one that is done needs its checkpoint no more"
+    assert list((node.directory / "tasks" / "work").iterdir()) == [], (
+        "one that is done needs its checkpoint no more"
+    )
 
 
 @in_loop
@@ -87,7 +100,9 @@ async def test_progress_is_what_a_restart_goes_on_from(node: TaskNode) -> None:
 
 
 @in_loop
-async def test_work_without_a_checkpoint_here_begins_where_it_is_told(node: TaskNode) -> None:
+async def test_work_without_a_checkpoint_here_begins_where_it_is_told(
+    node: TaskNode,
+) -> None:
     node.words = ("--done-iterations", "{done_iterations}")
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=1_000_000, done=500.7)))
@@ -96,7 +111,9 @@ async def test_work_without_a_checkpoint_here_begins_where_it_is_told(node: Task
 
 
 @in_loop
-async def test_a_task_that_fails_says_how_and_waits_in_a_crash_loop(plain: TaskNode) -> None:
+async def test_a_task_that_fails_says_how_and_waits_in_a_crash_loop(
+    plain: TaskNode,
+) -> None:
     plain.words = ("fail",)
     async with plain.tasks() as tasks:
         for _ in range(3):
@@ -106,13 +123,17 @@ async def test_a_task_that_fails_says_how_and_waits_in_a_crash_loop(plain: TaskN
             assert "it ended with exit code 3; its log ends: no more wool" in problem
             await tasks.stop("t1")
         assert problem.startswith("task t1: crash loop: 3 failures in 10 minutes")
-        with pytest.raises(LaunchFailed, match="t1 is in a crash loop and waits another"):
+        with pytest.raises(
+            LaunchFailed, match="t1 is in a crash loop and waits another"
+        ):
             await tasks.start(launch())
         assert tasks.read() == ()
 
 
 @in_loop
-async def test_a_program_that_ends_well_before_its_last_iteration_has_failed(plain: TaskNode) -> None:
+async def test_a_program_that_ends_well_before_its_last_iteration_has_failed(
+    plain: TaskNode,
+) -> None:
     async with plain.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=10)))
         await come(tasks, "finished")
@@ -136,12 +157,19 @@ async def test_a_task_whose_share_is_not_proven_does_not_run_on(node: TaskNode) 
         await until(lambda: state(tasks) == "failed")
         assert "it sees all 132 SMs; its log ends" in tasks.problems[0]
         (proof,) = node.proofs
-        assert (proof.id, proof.gpu_index, proof.sm_percent, proof.sm_count) == ("t1", 0, 30.0, 132)
+        assert (proof.id, proof.gpu_index, proof.sm_percent, proof.sm_count) == (
+            "t1",
+            0,
+            30.0,
+            132,
+        )
         assert not is_running(pid(tasks))
 
 
 @in_loop
-async def test_a_program_that_does_not_tell_its_sms_has_time_to_come_to_its_gpu(plain: TaskNode) -> None:
+async def test_a_program_that_does_not_tell_its_sms_has_time_to_come_to_its_gpu(
+    plain: TaskNode,
+) -> None:
     plain.objections = ["no client of MPS", "no client of MPS"]
     async with plain.tasks() as tasks:
         await tasks.start(launch())
@@ -164,7 +192,9 @@ async def test_what_was_never_allowed_is_refused(node: TaskNode) -> None:
 
 
 @in_loop
-async def test_memory_goes_to_the_host_and_comes_back_by_the_hook(node: TaskNode) -> None:
+async def test_memory_goes_to_the_host_and_comes_back_by_the_hook(
+    node: TaskNode,
+) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch())
         await kept(tasks, 1.0)
@@ -173,7 +203,9 @@ async def test_memory_goes_to_the_host_and_comes_back_by_the_hook(node: TaskNode
         await come(tasks, "swapped")
         assert tasks.holders()[0].memory_mib == 0.0
         away = pid(tasks)
-        await until(lambda: reading(tasks).iteration_ms == 0.0)  # The step that ended has been read.
+        await until(
+            lambda: reading(tasks).iteration_ms == 0.0
+        )  # The step that ended has been read.
         done = reading(tasks).done_iterations
         assert reading(tasks).done_iterations == done
         await tasks.swap_in("t1")
@@ -198,16 +230,22 @@ async def test_a_swapped_task_is_ended_with_what_it_has_done(node: TaskNode) -> 
 
 
 @in_loop
-async def test_without_hook_and_checkpoint_a_task_is_stopped_and_comes_back_where_it_was(plain: TaskNode) -> None:
+async def test_without_hook_and_checkpoint_a_task_is_stopped_and_comes_back_where_it_was(
+    plain: TaskNode,
+) -> None:
     plain.why_no_checkpoint = "GPU 0 is shared by MPS"
     async with plain.tasks() as tasks:
         await tasks.start(launch())
         await kept(tasks, 3.0)
         await tasks.swap_out("t1")
-        assert state(tasks) == "swapping", "it holds its memory until its processes are gone"
+        assert state(tasks) == "swapping", (
+            "it holds its memory until its processes are gone"
+        )
         await until(lambda: state(tasks) == "absent")
         words = "tasks of template plain are stopped where others are swapped: they have no swap hook, and GPU 0 is"
-        assert [each.startswith(words) for each in tasks.problems] == [True], "said once"
+        assert [each.startswith(words) for each in tasks.problems] == [True], (
+            "said once"
+        )
         await tasks.start(launch())
         assert reading(tasks).done_iterations >= 3.0
         await come(tasks, "running")
@@ -236,13 +274,20 @@ async def test_without_a_hook_cuda_checkpoint_moves_the_memory(plain: TaskNode) 
         await tasks.swap_in("t1")
         await come(tasks, "running")
         assert file.read_text() == "running"
-        assert (plain.cuda / "calls").read_text().split() == ["lock", "checkpoint", "restore", "unlock"]
+        assert (plain.cuda / "calls").read_text().split() == [
+            "lock",
+            "checkpoint",
+            "restore",
+            "unlock",
+        ]
         assert tasks.problems == ()
 
 
 @pytest.mark.parametrize("action", ["lock", "checkpoint", "nothing"])
 @in_loop
-async def test_where_cuda_checkpoint_does_not_work_the_room_is_made_all_the_same(plain: TaskNode, action: str) -> None:
+async def test_where_cuda_checkpoint_does_not_work_the_room_is_made_all_the_same(
+    plain: TaskNode, action: str
+) -> None:
     async with plain.tasks() as tasks:
         await tasks.start(launch())
         await come(tasks, "running")
@@ -262,7 +307,9 @@ async def test_where_cuda_checkpoint_does_not_work_the_room_is_made_all_the_same
 
 
 @in_loop
-async def test_processes_that_do_not_leave_are_let_go_by_mps_before_they_are_killed(node: TaskNode) -> None:
+async def test_processes_that_do_not_leave_are_let_go_by_mps_before_they_are_killed(
+    node: TaskNode,
+) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch())
         await come(tasks, "running")

@@ -39,7 +39,10 @@ class Disk:
     """Where records are written, which can be taken away; root may write wherever there is a place."""
 
     def __init__(self, node: TaskNode) -> None:
-        self._place, self._aside = node.directory / "tasks" / "records", node.directory / "aside"
+        self._place, self._aside = (
+            node.directory / "tasks" / "records",
+            node.directory / "aside",
+        )
 
     def fail(self) -> None:
         self._place.rename(self._aside)
@@ -49,7 +52,9 @@ class Disk:
 
 
 @in_loop
-async def test_a_swap_that_cannot_be_put_on_record_is_refused_and_can_be_asked_for_again(node: TaskNode) -> None:
+async def test_a_swap_that_cannot_be_put_on_record_is_refused_and_can_be_asked_for_again(
+    node: TaskNode,
+) -> None:
     disk = Disk(node)
     async with node.tasks() as tasks:
         await tasks.start(launch())
@@ -57,7 +62,9 @@ async def test_a_swap_that_cannot_be_put_on_record_is_refused_and_can_be_asked_f
         disk.fail()
         with pytest.raises(DeviceError, match="the record of t1 cannot be written"):
             await tasks.swap_out("t1")
-        assert state(tasks) == "running", "a later agent would take it for one that runs"
+        assert state(tasks) == "running", (
+            "a later agent would take it for one that runs"
+        )
         disk.mend()
         await tasks.swap_out("t1")
         await come(tasks, "swapped")
@@ -69,7 +76,9 @@ async def test_a_swap_that_cannot_be_put_on_record_is_refused_and_can_be_asked_f
 
 
 @in_loop
-async def test_what_has_happened_already_is_told_though_it_cannot_be_put_on_record(node: TaskNode) -> None:
+async def test_what_has_happened_already_is_told_though_it_cannot_be_put_on_record(
+    node: TaskNode,
+) -> None:
     disk = Disk(node)
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=60)))
@@ -82,16 +91,22 @@ async def test_what_has_happened_already_is_told_though_it_cannot_be_put_on_reco
 
 
 @in_loop
-async def test_one_that_ends_as_it_is_to_be_swapped_has_finished(plain: TaskNode) -> None:
+async def test_one_that_ends_as_it_is_to_be_swapped_has_finished(
+    plain: TaskNode,
+) -> None:
     async with plain.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=20)))
         await come(tasks, "running")
         process = psutil.Process(pid(tasks))
-        with contextlib.suppress(psutil.NoSuchProcess):  # Collected already, by the watch of it.
+        with contextlib.suppress(
+            psutil.NoSuchProcess
+        ):  # Collected already, by the watch of it.
             while process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110  another process tells nobody its end
                 await asyncio.sleep(0.001)
         for _ in range(25):
-            await asyncio.sleep(0)  # Its end has been noted, and what it has left behind is looked for.
+            await asyncio.sleep(
+                0
+            )  # Its end has been noted, and what it has left behind is looked for.
         await tasks.swap_out("t1")
         await come(tasks, "finished")
         await asyncio.sleep(0.3)  # For a stop that nobody asked for.
@@ -99,7 +114,9 @@ async def test_one_that_ends_as_it_is_to_be_swapped_has_finished(plain: TaskNode
 
 
 @in_loop
-async def test_a_stop_at_the_agents_end_leaves_nobody_who_watches(plain: TaskNode) -> None:
+async def test_a_stop_at_the_agents_end_leaves_nobody_who_watches(
+    plain: TaskNode,
+) -> None:
     async with plain.tasks(keep=True) as tasks:
         await tasks.start(launch())
         await come(tasks, "running")
@@ -130,7 +147,9 @@ class Slow(TaskNode):
 
 
 @in_loop
-async def test_a_task_that_goes_while_the_others_are_left_is_in_nobodys_way(tmp_path: Path) -> None:
+async def test_a_task_that_goes_while_the_others_are_left_is_in_nobodys_way(
+    tmp_path: Path,
+) -> None:
     node = Slow(directory=tmp_path)
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())

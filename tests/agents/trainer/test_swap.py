@@ -31,12 +31,18 @@ class Trainer:
         return happened
 
     def hooks(self, *, timeout_s: float = PATIENCE_S) -> SwapHooks:
-        return SwapHooks(offload=self.note("offload"), resume=self.note("resume"), timeout_s=timeout_s)
+        return SwapHooks(
+            offload=self.note("offload"),
+            resume=self.note("resume"),
+            timeout_s=timeout_s,
+        )
 
 
 def call(url: str, method: str = "GET") -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, method=method), timeout=PATIENCE_S
+        ) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -60,7 +66,9 @@ def wait_for(hooks: SwapHooks, state: str) -> None:
     raise AssertionError(f"never {state}")
 
 
-def test_the_memory_goes_and_comes_at_a_steps_boundary_in_the_loops_own_thread() -> None:
+def test_the_memory_goes_and_comes_at_a_steps_boundary_in_the_loops_own_thread() -> (
+    None
+):
     trainer = Trainer()
     with trainer.hooks() as hooks:
         hooks.step_boundary()
@@ -83,10 +91,18 @@ def test_the_memory_goes_and_comes_at_a_steps_boundary_in_the_loops_own_thread()
     assert trainer.threads == {threading.get_ident()}
     assert [code for code, _ in offloaded] == [200]
     said = msgspec.json.decode(body, type=SwapStatus)
-    assert (status, said.state, said.steps, said.done_iterations, said.kept_iterations) == (200, "running", 2, 2, 0)
+    assert (
+        status,
+        said.state,
+        said.steps,
+        said.done_iterations,
+        said.kept_iterations,
+    ) == (200, "running", 2, 2, 0)
 
 
-def test_a_loop_that_comes_to_no_boundary_is_said_to_and_may_be_asked_no_longer() -> None:
+def test_a_loop_that_comes_to_no_boundary_is_said_to_and_may_be_asked_no_longer() -> (
+    None
+):
     trainer = Trainer()
     with trainer.hooks(timeout_s=0.05) as hooks:
         code, body = call(f"{hooks.url}/offload", "PUT")
@@ -114,7 +130,10 @@ def test_an_offload_that_has_begun_is_not_taken_back() -> None:
         thread.join()
         resumed = call(f"{hooks.url}/resume", "PUT")
         loop.join()
-    assert (too_early[0], b"offloading; it must be offloaded" in too_early[1]) == (409, True)
+    assert (too_early[0], b"offloading; it must be offloaded" in too_early[1]) == (
+        409,
+        True,
+    )
     assert (answers[0][0], resumed[0]) == (200, 200)
 
 

@@ -18,22 +18,42 @@ PATIENCE_S = 120.0
 
 
 def trainer(*words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "agents.trainer.trainer", "--task", "t1", "--network", "line-training", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "agents.trainer.trainer",
+        "--task",
+        "t1",
+        "--network",
+        "line-training",
+        *words,
+    ]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
-def test_sigterm_keeps_a_checkpoint_from_which_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_sigterm_keeps_a_checkpoint_from_which_the_next_one_goes_on(
+    tmp_path: Path,
+) -> None:
     kept = tmp_path / "kept"
-    first = trainer("--iterations", "1000000", "--times-ms", "1:1", "--checkpoint", str(kept))
+    first = trainer(
+        "--iterations", "1000000", "--times-ms", "1:1", "--checkpoint", str(kept)
+    )
     assert first.stdout is not None
     assert json.loads(first.stdout.readline())["pid"] == first.pid
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=PATIENCE_S)
     done = json.loads(kept.read_bytes())["done_iterations"]
     assert first.returncode == 143
-    second = trainer("--iterations", str(done + 3), "--times-ms", "1:1", "--checkpoint", str(kept))
+    second = trainer(
+        "--iterations", str(done + 3), "--times-ms", "1:1", "--checkpoint", str(kept)
+    )
     _, said = second.communicate(timeout=PATIENCE_S)
-    assert (second.returncode, f"goes on from iteration {done} of {done + 3}" in said) == (0, True), said
+    assert (
+        second.returncode,
+        f"goes on from iteration {done} of {done + 3}" in said,
+    ) == (0, True), said
     assert json.loads(kept.read_bytes())["done_iterations"] == done + 3
 
 
@@ -43,7 +63,9 @@ def test_sigterm_keeps_what_was_done_also_where_the_memory_is_to_go_or_gone(
 ) -> None:
     kept = tmp_path / "kept"
     # Nothing is kept but at the end: the first checkpoint would come after 30 s.
-    running = trainer("--iterations", "1000000", "--times-ms", "1:1000", "--checkpoint", str(kept))
+    running = trainer(
+        "--iterations", "1000000", "--times-ms", "1:1000", "--checkpoint", str(kept)
+    )
     assert running.stdout is not None
     url = json.loads(running.stdout.readline())["url"]
     with ThreadPoolExecutor(1) as aside:
@@ -51,7 +73,9 @@ def test_sigterm_keeps_what_was_done_also_where_the_memory_is_to_go_or_gone(
         until(lambda: status(url)["state"] in states)
         running.send_signal(signal.SIGTERM)
         running.communicate(timeout=PATIENCE_S)
-        assert offload.result() in (200, 409, None), "moved, refused, or cut off by its end"
+        assert offload.result() in (200, 409, None), (
+            "moved, refused, or cut off by its end"
+        )
     assert running.returncode == 143
     assert json.loads(kept.read_bytes())["done_iterations"] >= 1
 
@@ -91,10 +115,26 @@ def test_a_damaged_checkpoint_is_named_and_not_written_over(tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["training", "offline"])
 def test_pytorch_goes_on_from_what_it_kept(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("torch")
-    words = ("--engine", "torch", "--factory-module", MODULE, "--input", "x:FP32:3", "--device", "cpu", "--kind", kind)
+    words = (
+        "--engine",
+        "torch",
+        "--factory-module",
+        MODULE,
+        "--input",
+        "x:FP32:3",
+        "--device",
+        "cpu",
+        "--kind",
+        kind,
+    )
     kept = tmp_path / "kept"
     for iterations, start in ((4, 0), (9, 4)):
-        ended = trainer("--iterations", str(iterations), "--checkpoint", str(kept), *words)
+        ended = trainer(
+            "--iterations", str(iterations), "--checkpoint", str(kept), *words
+        )
         _, said = ended.communicate(timeout=PATIENCE_S)
-        assert (ended.returncode, f"goes on from iteration {start} of {iterations}" in said) == (0, True), said
+        assert (
+            ended.returncode,
+            f"goes on from iteration {start} of {iterations}" in said,
+        ) == (0, True), said
     assert (tmp_path / "kept.pt").exists() == (kind == "training")

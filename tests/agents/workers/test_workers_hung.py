@@ -16,22 +16,35 @@ SOON_S = 0.6
 
 
 @in_loop
-async def test_one_that_takes_connections_and_answers_none_is_ended_and_can_be_started_again(tmp_path: Path) -> None:
+async def test_one_that_takes_connections_and_answers_none_is_ended_and_can_be_started_again(
+    tmp_path: Path,
+) -> None:
     # Two answers are those that its start takes: ready, and its SMs.
-    node = Node(directory=tmp_path / "workers", arguments=("--mute-after", "2"), hung_after_s=SOON_S)
+    node = Node(
+        directory=tmp_path / "workers",
+        arguments=("--mute-after", "2"),
+        hung_after_s=SOON_S,
+    )
     async with node.workers() as workers:
         view = await started(workers)
         await until(lambda: the(workers).state == "failed")
-        assert "it hung: its server answered none of 6 questions in 0.6 s" in the(workers).message
+        assert (
+            "it hung: its server answered none of 6 questions in 0.6 s"
+            in the(workers).message
+        )
         assert not psutil.pid_exists(view.pid)
-        assert node.terminated == []  # SIGTERM was enough, so that nobody had to let go of it
+        assert (
+            node.terminated == []
+        )  # SIGTERM was enough, so that nobody had to let go of it
         await workers.stop("r1")
         await workers.start(a_launch("r1"))
         await until(lambda: the(workers).state == "ready")
 
 
 @in_loop
-async def test_one_that_is_stopped_by_a_signal_is_let_go_by_mps_before_it_is_killed(tmp_path: Path) -> None:
+async def test_one_that_is_stopped_by_a_signal_is_let_go_by_mps_before_it_is_killed(
+    tmp_path: Path,
+) -> None:
     node = Node(directory=tmp_path / "workers", grace_s=0.2, hung_after_s=SOON_S)
     async with node.workers() as workers:
         view = await started(workers)
@@ -45,7 +58,9 @@ async def test_one_that_is_stopped_by_a_signal_is_let_go_by_mps_before_it_is_kil
 @in_loop
 async def test_a_busy_one_that_answers_late_is_left_alone(tmp_path: Path) -> None:
     # Each answer takes 0.15 of the 0.3 s that a question has.
-    node = Node(directory=tmp_path / "workers", arguments=("--slow-s", "0.15"), hung_after_s=1.8)
+    node = Node(
+        directory=tmp_path / "workers", arguments=("--slow-s", "0.15"), hung_after_s=1.8
+    )
     async with node.workers() as workers:
         view = await started(workers)
         asked = psutil.Process(view.pid)
@@ -58,7 +73,11 @@ async def test_a_busy_one_that_answers_late_is_left_alone(tmp_path: Path) -> Non
 
 @in_loop
 async def test_one_that_says_no_is_not_hung(tmp_path: Path) -> None:
-    node = Node(directory=tmp_path / "workers", arguments=("--refuse-after", "2"), hung_after_s=SOON_S)
+    node = Node(
+        directory=tmp_path / "workers",
+        arguments=("--refuse-after", "2"),
+        hung_after_s=SOON_S,
+    )
     async with node.workers() as workers:
         view = await started(workers)
         asked = psutil.Process(view.pid)

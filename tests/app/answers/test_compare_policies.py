@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from app.answers.compare_policies import PolicyPlan, compare_policies, judged, present_problem, worst_slack
+from app.answers.compare_policies import (
+    PolicyPlan,
+    compare_policies,
+    judged,
+    present_problem,
+    worst_slack,
+)
 from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, SolverUnavailable
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -22,13 +28,19 @@ NOTHING = Observed(at_s=0.0)
 
 
 def a_plan(gpus: int, rate_rps: float, *unserved: Unserved) -> Plan:
-    replica = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps)
+    replica = ReplicaPlan(
+        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps
+    )
     gpu = GpuPlan(gpu_type="gpu", count=gpus, clock_mhz=1000.0, replicas=(replica,))
     return Plan(policy="test", gpus=(gpu,), unserved=unserved)
 
 
 def an_answer(plan: Plan) -> PlanAnswer:
-    return PlanAnswer(plan=plan, report=PlanReport(status="greedy", cost_usd_per_hour=7.0, seconds=0.25), memory=None)
+    return PlanAnswer(
+        plan=plan,
+        report=PlanReport(status="greedy", cost_usd_per_hour=7.0, seconds=0.25),
+        memory=None,
+    )
 
 
 @dataclass
@@ -57,25 +69,45 @@ def clock(*moments_s: float) -> Callable[[], float]:
 
 
 def compared(
-    solver: Planning | InlineSolver, names: Sequence[str], *, problem: Problem = PROBLEM, seconds: float = 9.0
+    solver: Planning | InlineSolver,
+    names: Sequence[str],
+    *,
+    problem: Problem = PROBLEM,
+    seconds: float = 9.0,
 ) -> tuple[PolicyPlan, ...]:
-    return asyncio.run(compare_policies(solver, problem, NOTHING, names, Budget(seconds=seconds)))
+    return asyncio.run(
+        compare_policies(solver, problem, NOTHING, names, Budget(seconds=seconds))
+    )
 
 
 def test_a_plan_s_line_has_its_cost_gpus_replicas_and_room() -> None:
     found = judged(PROBLEM, "mine", an_answer(a_plan(3, 50.0)))
     assert (found.policy, found.status, found.seconds) == ("mine", "greedy", 0.25)
     # Three GPUs at $1, priced anew: what the policy states does not count.
-    assert (found.cost_usd_per_hour, found.gpus, dict(found.gpus_by_type), found.replicas) == (3.0, 3, {"gpu": 3}, 3)
+    assert (
+        found.cost_usd_per_hour,
+        found.gpus,
+        dict(found.gpus_by_type),
+        found.replicas,
+    ) == (3.0, 3, {"gpu": 3}, 3)
     # 50 of 100 rps: half of it is free.
-    assert (found.worst_slack_percent, found.worst_service) == (pytest.approx(50.0), "chat")
-    assert (found.violations, found.first_violation, found.unserved_percent) == (0, "", 0.0)
+    assert (found.worst_slack_percent, found.worst_service) == (
+        pytest.approx(50.0),
+        "chat",
+    )
+    assert (found.violations, found.first_violation, found.unserved_percent) == (
+        0,
+        "",
+        0.0,
+    )
 
 
 def test_what_stays_unserved_is_in_percent_of_what_is_wanted() -> None:
     short = a_plan(1, 90.0, Unserved(service="chat", rate_rps=60.0, reason="stock"))
     # 60 of 150 rps.
-    assert judged(PROBLEM, "mine", an_answer(short)).unserved_percent == pytest.approx(40.0)
+    assert judged(PROBLEM, "mine", an_answer(short)).unserved_percent == pytest.approx(
+        40.0
+    )
 
 
 def test_starts_are_counted_from_what_runs_and_from_nothing_without_it() -> None:
@@ -94,7 +126,9 @@ def test_a_plan_that_breaks_a_promise_is_shown_with_what_it_breaks() -> None:
 
 
 def test_a_plan_that_names_what_is_not_there_keeps_its_own_figures() -> None:
-    plan = replace(a_plan(1, 150.0), gpus=(replace(a_plan(1, 150.0).gpus[0], gpu_type="other"),))
+    plan = replace(
+        a_plan(1, 150.0), gpus=(replace(a_plan(1, 150.0).gpus[0], gpu_type="other"),)
+    )
     found = judged(PROBLEM, "mine", an_answer(plan))
     assert (found.cost_usd_per_hour, found.worst_slack_percent) == (7.0, None)
     assert found.violations > 0
@@ -103,8 +137,14 @@ def test_a_plan_that_names_what_is_not_there_keeps_its_own_figures() -> None:
 def test_the_worst_room_is_of_the_fullest_replica() -> None:
     full = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=95.0)
     half = replace(full, arrival_rate_rps=55.0)
-    gpus = tuple(GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(one,)) for one in (half, full))
-    assert worst_slack(PROBLEM, Plan(policy="test", gpus=gpus)) == (pytest.approx(5.0), "chat")
+    gpus = tuple(
+        GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(one,))
+        for one in (half, full)
+    )
+    assert worst_slack(PROBLEM, Plan(policy="test", gpus=gpus)) == (
+        pytest.approx(5.0),
+        "chat",
+    )
     assert worst_slack(PROBLEM, Plan(policy="test")) == (None, "")
 
 
@@ -120,7 +160,12 @@ def test_a_policy_that_fails_has_a_line_and_the_others_go_on() -> None:
 def test_plans_share_the_time_and_what_one_leaves_goes_to_the_next() -> None:
     solver = Planning({"one": a_plan(2, 75.0), "two": a_plan(2, 75.0)})
     coroutine = compare_policies(
-        solver, PROBLEM, NOTHING, ("one", "two"), Budget(seconds=10.0, seed=3), now_s=clock(0.0, 0.0, 2.0)
+        solver,
+        PROBLEM,
+        NOTHING,
+        ("one", "two"),
+        Budget(seconds=10.0, seed=3),
+        now_s=clock(0.0, 0.0, 2.0),
     )
     asyncio.run(coroutine)
     # 10 s for two; the first took 2 of its 5, so that the second has 8.

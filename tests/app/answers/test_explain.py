@@ -13,34 +13,59 @@ from solvers.types.state import Demand
 from tests.app.fleets import POINTS, SETTINGS, a_service
 from tests.app.snapshots import a_state
 
-DEMANDS = (Demand(service="chat", arrival_rate_rps=60.0), Demand(service="search", arrival_rate_rps=0.0))
-REPORT = PlanReport(status="optimal", cost_usd_per_hour=2.0, gap_percent=0.0, seconds=0.02, method="by hand")
+DEMANDS = (
+    Demand(service="chat", arrival_rate_rps=60.0),
+    Demand(service="search", arrival_rate_rps=0.0),
+)
+REPORT = PlanReport(
+    status="optimal",
+    cost_usd_per_hour=2.0,
+    gap_percent=0.0,
+    seconds=0.02,
+    method="by hand",
+)
 
 
 def _problem(**scaling: int) -> Problem:
     services = (a_service(**scaling), a_service("search"))
-    points = replace(POINTS, sensitivity=0.5, rows=tuple(row._replace(pressure=0.4) for row in POINTS.rows))
-    return make_problem(a_state(services=services), [points], DEMANDS, SETTINGS, target=None)
+    points = replace(
+        POINTS,
+        sensitivity=0.5,
+        rows=tuple(row._replace(pressure=0.4) for row in POINTS.rows),
+    )
+    return make_problem(
+        a_state(services=services), [points], DEMANDS, SETTINGS, target=None
+    )
 
 
 def _replica(service: str, rate_rps: float) -> ReplicaPlan:
-    return ReplicaPlan(service=service, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps)
+    return ReplicaPlan(
+        service=service, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps
+    )
 
 
-PAIR = GpuPlan(gpu_type="fast", clock_mhz=1000.0, replicas=(_replica("chat", 40.0), _replica("search", 0.0)))
+PAIR = GpuPlan(
+    gpu_type="fast",
+    clock_mhz=1000.0,
+    replicas=(_replica("chat", 40.0), _replica("search", 0.0)),
+)
 ALONE = GpuPlan(gpu_type="fast", clock_mhz=1000.0, replicas=(_replica("chat", 20.0),))
 PLAN = Plan(policy="test", gpus=(PAIR, ALONE))
 
 
 def _chat(plan: Plan, problem: Problem | None) -> ServiceExplanation:
-    told = explain(plan, REPORT, problem=problem, demands=DEMANDS, violations=(), reason="")
+    told = explain(
+        plan, REPORT, problem=problem, demands=DEMANDS, violations=(), reason=""
+    )
     return next(entry for entry in told.services if entry.service == "chat")
 
 
 def test_neighbours_lengthen_the_execution_by_their_pressure() -> None:
     # 10 ms of run term, sensitivity 0.5, one neighbour of pressure 0.4: 10 · (1 + 0.5 · 0.4) = 12 ms.
     beside, alone = _chat(PLAN, _problem()).replicas
-    assert beside.execution_ms == pytest.approx(12.0) and beside.neighbours == ("search",)
+    assert beside.execution_ms == pytest.approx(12.0) and beside.neighbours == (
+        "search",
+    )
     assert alone.execution_ms == pytest.approx(10.0) and alone.neighbours == ()
     assert alone.capacity_rps is not None and beside.capacity_rps is not None
     assert alone.capacity_rps > beside.capacity_rps > 20.0
@@ -50,14 +75,20 @@ def test_the_fullest_replica_decides() -> None:
     chat = _chat(PLAN, _problem())
     assert (chat.demand_rps, chat.planned_rps) == (60.0, 60.0)
     share = 40.0 / (chat.replicas[0].capacity_rps or 0.0)
-    assert chat.limit == f"capacity: its fullest replicas take {100.0 * share:.1f} % of what the SLO allows"
+    assert (
+        chat.limit
+        == f"capacity: its fullest replicas take {100.0 * share:.1f} % of what the SLO allows"
+    )
 
 
 @pytest.mark.parametrize(
     ("scaling", "limit"),
     [
         ({"max_replicas": 2}, "max_replicas 2"),
-        ({"min_replicas": 2}, "as few replicas as may run: min_replicas + buffer_replicas = 2"),
+        (
+            {"min_replicas": 2},
+            "as few replicas as may run: min_replicas + buffer_replicas = 2",
+        ),
     ],
 )
 def test_limits_of_the_service_are_named(scaling: dict[str, int], limit: str) -> None:
@@ -65,8 +96,12 @@ def test_limits_of_the_service_are_named(scaling: dict[str, int], limit: str) ->
 
 
 def test_what_is_left_out_comes_first() -> None:
-    short = replace(PLAN, unserved=(Unserved(service="chat", rate_rps=5.0, reason="stock"),))
-    assert _chat(short, _problem()).limit == "stock: 5.0 requests per second stay unserved"
+    short = replace(
+        PLAN, unserved=(Unserved(service="chat", rate_rps=5.0, reason="stock"),)
+    )
+    assert (
+        _chat(short, _problem()).limit == "stock: 5.0 requests per second stay unserved"
+    )
 
 
 def test_a_plan_without_its_problem_has_no_capacities() -> None:
@@ -77,13 +112,20 @@ def test_a_plan_without_its_problem_has_no_capacities() -> None:
 
 def test_a_refused_plan_with_a_row_that_does_not_exist_can_be_explained() -> None:
     odd = replace(ALONE, replicas=(replace(ALONE.replicas[0], sm_percent=33.0),))
-    assert _chat(Plan(policy="test", gpus=(odd,)), _problem()).replicas[0].capacity_rps is None
+    assert (
+        _chat(Plan(policy="test", gpus=(odd,)), _problem()).replicas[0].capacity_rps
+        is None
+    )
 
 
 def test_changes_are_against_the_plan_in_force() -> None:
     problem = replace(_problem(), current=Plan(policy="test", gpus=(ALONE,)))
-    told = explain(PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason="")
-    assert [(change.service, change.before, change.after) for change in told.changes] == [
+    told = explain(
+        PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason=""
+    )
+    assert [
+        (change.service, change.before, change.after) for change in told.changes
+    ] == [
         ("chat", 1, 2),
         ("search", 0, 1),
     ]
@@ -91,7 +133,9 @@ def test_changes_are_against_the_plan_in_force() -> None:
 
 def test_the_summary_is_the_reason_or_else_the_figures() -> None:
     def said(reason: str) -> str:
-        return explain(PLAN, REPORT, problem=None, demands=(), violations=(), reason=reason).summary
+        return explain(
+            PLAN, REPORT, problem=None, demands=(), violations=(), reason=reason
+        ).summary
 
     assert said("nothing would change") == "optimal: nothing would change"
     assert said("") == (
@@ -113,10 +157,22 @@ PRICES = Prices(
 
 
 def test_prices_of_the_report_are_told_with_what_the_gpus_earn() -> None:
-    told = explain(PLAN, replace(REPORT, prices=PRICES), problem=_problem(), demands=DEMANDS, violations=(), reason="")
+    told = explain(
+        PLAN,
+        replace(REPORT, prices=PRICES),
+        problem=_problem(),
+        demands=DEMANDS,
+        violations=(),
+        reason="",
+    )
     chat = next(entry for entry in told.services if entry.service == "chat")
     assert (chat.worth_per_rps, chat.price_per_rps) == (0.02, 0.01)
-    assert next(entry for entry in told.services if entry.service == "search").worth_per_rps is None
+    assert (
+        next(
+            entry for entry in told.services if entry.service == "search"
+        ).worth_per_rps
+        is None
+    )
     pair = next(gpu for gpu in told.gpus if len(gpu.replicas) == 2)
     # It earns the price of a request times what it can carry, up to the whole rate of 60.
     carried = min(60.0, chat.replicas[0].capacity_rps or 0.0)
@@ -128,9 +184,18 @@ def test_prices_of_the_report_are_told_with_what_the_gpus_earn() -> None:
 def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
     def worth(plan: Plan) -> float | None:
         told = explain(
-            plan, replace(REPORT, prices=PRICES), problem=_problem(), demands=DEMANDS, violations=(), reason=""
+            plan,
+            replace(REPORT, prices=PRICES),
+            problem=_problem(),
+            demands=DEMANDS,
+            violations=(),
+            reason="",
         )
-        return next(entry.worth_of_one_more for entry in told.gpu_types if entry.gpu_type == "fast")
+        return next(
+            entry.worth_of_one_more
+            for entry in told.gpu_types
+            if entry.gpu_type == "fast"
+        )
 
     count = _problem().gpu_type("fast").count or 0
     assert worth(replace(PLAN, gpus=(replace(ALONE, count=count),))) == 0.3
@@ -138,7 +203,9 @@ def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
 
 
 def test_nothing_is_priced_without_prices() -> None:
-    told = explain(PLAN, REPORT, problem=_problem(), demands=DEMANDS, violations=(), reason="")
+    told = explain(
+        PLAN, REPORT, problem=_problem(), demands=DEMANDS, violations=(), reason=""
+    )
     assert (told.price_unit, told.gpus, told.reliefs) == (None, (), ())
     assert all(entry.worth_of_one_more is None for entry in told.gpu_types)
 
@@ -146,16 +213,36 @@ def test_nothing_is_priced_without_prices() -> None:
 def test_moves_count_what_starts_and_stops_and_what_that_costs() -> None:
     running = Plan(policy="test", gpus=(ALONE, ALONE))
     problem = replace(_problem(), current=running, migration_cost_usd_per_hour=0.5)
-    moves = explain(PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason="").moves
+    moves = explain(
+        PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason=""
+    ).moves
     # One more search; of chat there are two before and after.
-    assert (moves.replicas_started, moves.replicas_stopped, moves.migration_cost_usd_per_hour) == (1, 0, 0.5)
+    assert (
+        moves.replicas_started,
+        moves.replicas_stopped,
+        moves.migration_cost_usd_per_hour,
+    ) == (1, 0, 0.5)
 
 
 def test_the_loss_of_a_gpu_is_told_by_what_it_runs() -> None:
     problem = _problem()
-    services = tuple(replace(service, arrival_rate_rps=120.0) for service in problem.services if service.name == "chat")
+    services = tuple(
+        replace(service, arrival_rate_rps=120.0)
+        for service in problem.services
+        if service.name == "chat"
+    )
     busy = replace(problem, services=(*services, problem.service("search")))
-    losses = explain(PLAN, REPORT, problem=busy, demands=DEMANDS, violations=(), reason="").losses
-    assert losses is not None and (losses.gpus, losses.harmful_gpus, losses.nodes) == (2, 2, 0)
-    assert "the fast at 1000 MHz with chat, search" in [loss.words for loss in losses.worst]
-    assert {entry.service for loss in losses.worst for entry in loss.shortfalls} == {"chat"}
+    losses = explain(
+        PLAN, REPORT, problem=busy, demands=DEMANDS, violations=(), reason=""
+    ).losses
+    assert losses is not None and (losses.gpus, losses.harmful_gpus, losses.nodes) == (
+        2,
+        2,
+        0,
+    )
+    assert "the fast at 1000 MHz with chat, search" in [
+        loss.words for loss in losses.worst
+    ]
+    assert {entry.service for loss in losses.worst for entry in loss.shortfalls} == {
+        "chat"
+    }

@@ -24,14 +24,23 @@ def test_the_least_slo_is_the_execution_time_of_the_fastest_point_alone() -> Non
     # The whole GPU runs a batch of one in 5 ms; at ratio 1 a request that meets an idle server is in time.
     least = min_slo(CHAT, [FAST, SLOW], [POINTS, SLOW_POINTS])
     assert least is not None
-    assert (least.latency_ms, least.gpu_type, least.sm_percent, least.batch) == (5.0, "fast", 100.0, 1)
+    assert (least.latency_ms, least.gpu_type, least.sm_percent, least.batch) == (
+        5.0,
+        "fast",
+        100.0,
+        1,
+    )
 
 
 @pytest.mark.parametrize("percentile", [0.5, 0.98, 0.999])
 @pytest.mark.parametrize("batch", [1, 4, 64])
-def test_at_the_least_slo_the_law_lets_something_through_and_below_it_nothing(percentile: float, batch: int) -> None:
+def test_at_the_least_slo_the_law_lets_something_through_and_below_it_nothing(
+    percentile: float, batch: int
+) -> None:
     points = replace(POINTS, rows=(POINTS.rows[0]._replace(batch=batch),))
-    least = min_slo(replace(CHAT, slo=Slo(latency_ms=1.0, percentile=percentile)), [FAST], [points])
+    least = min_slo(
+        replace(CHAT, slo=Slo(latency_ms=1.0, percentile=percentile)), [FAST], [points]
+    )
     assert least is not None
     ratio = least.latency_ms / points.rows[0].solo_ms
     assert max_utilisation(batch, percentile=percentile, slo_ratio=ratio) > 0.0
@@ -39,10 +48,21 @@ def test_at_the_least_slo_the_law_lets_something_through_and_below_it_nothing(pe
 
 
 def test_an_excluded_type_does_not_help() -> None:
-    tight = replace(CHAT, slo=Slo(latency_ms=19.0, percentile=0.98), excluded_gpu_types=("fast",))
+    tight = replace(
+        CHAT, slo=Slo(latency_ms=19.0, percentile=0.98), excluded_gpu_types=("fast",)
+    )
     reason = infeasibility(tight, [FAST, SLOW], [POINTS, SLOW_POINTS])
-    assert reason is not None and "the least SLO possible is 20 ms (slow, 100 % of its SMs, batch 4)" in reason
-    assert infeasibility(replace(tight, excluded_gpu_types=()), [FAST, SLOW], [POINTS, SLOW_POINTS]) is None
+    assert (
+        reason is not None
+        and "the least SLO possible is 20 ms (slow, 100 % of its SMs, batch 4)"
+        in reason
+    )
+    assert (
+        infeasibility(
+            replace(tight, excluded_gpu_types=()), [FAST, SLOW], [POINTS, SLOW_POINTS]
+        )
+        is None
+    )
 
 
 def test_the_least_slo_itself_is_feasible_also_when_it_was_rounded() -> None:
@@ -64,16 +84,27 @@ def test_points_that_do_not_fit_the_gpu_do_not_count(row: dict[str, float]) -> N
 
 def test_the_reason_speaks_of_the_fleet_s_types_where_the_service_may_use_one() -> None:
     hasty = replace(CHAT, slo=Slo(latency_ms=1.0, percentile=0.98))
-    reason = infeasibility(hasty, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"}) or ""
+    reason = (
+        infeasibility(hasty, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
+        or ""
+    )
     assert "is impossible on slow; the least SLO possible is 20 ms (slow" in reason
     elsewhere = replace(hasty, excluded_gpu_types=("slow",))
-    assert "on fast; " in (infeasibility(elsewhere, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"}) or "")
+    assert "on fast; " in (
+        infeasibility(elsewhere, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
+        or ""
+    )
 
 
 def test_an_slo_that_only_a_type_outside_the_fleet_can_keep_is_not_impossible() -> None:
     tight = replace(CHAT, slo=Slo(latency_ms=19.0, percentile=0.98))
-    assert infeasibility(tight, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"}) is None
+    assert (
+        infeasibility(tight, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
+        is None
+    )
 
 
 def test_nothing_allowed_is_its_own_reason() -> None:
-    assert "no GPU type is left" in (infeasibility(replace(CHAT, allowed_gpu_types=()), [FAST], [POINTS]) or "")
+    assert "no GPU type is left" in (
+        infeasibility(replace(CHAT, allowed_gpu_types=()), [FAST], [POINTS]) or ""
+    )

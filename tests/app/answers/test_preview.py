@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.preview import Preview, PreviewChanges, Questions, ScenarioQuestion, preview
+from app.answers.preview import (
+    Preview,
+    PreviewChanges,
+    Questions,
+    ScenarioQuestion,
+    preview,
+)
 from app.answers.scenario import WhatIfScenario
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Mode
@@ -14,7 +20,8 @@ from tests.app.fleets import Answering, a_service
 from tests.app.snapshots import a_snapshot, a_state, windows_of
 
 SNAPSHOT = a_snapshot(
-    state=a_state(services=(a_service("chat", min_replicas=1),)), windows=windows_of("chat", [40, 40, 40])
+    state=a_state(services=(a_service("chat", min_replicas=1),)),
+    windows=windows_of("chat", [40, 40, 40]),
 )
 
 
@@ -27,27 +34,42 @@ def run(solver: Answering, wanted: Questions | None) -> Preview:
 
 
 def names(solver: Answering) -> Sequence[Sequence[str]]:
-    return [[service.name for service in request.problem.services] for request in solver.asked]
+    return [
+        [service.name for service in request.problem.services]
+        for request in solver.asked
+    ]
 
 
 def test_today_is_planned_once_and_is_the_decision() -> None:
     solver = Answering()
-    found = run(solver, questions(ScenarioQuestion(scenario=WhatIfScenario(demand_factor={"chat": 0.5}))))
+    found = run(
+        solver,
+        questions(
+            ScenarioQuestion(scenario=WhatIfScenario(demand_factor={"chat": 0.5}))
+        ),
+    )
     assert len(solver.asked) == 2
     assert found.decision.plan == found.answers[0].plan
-    assert [one.question for one in found.answers] == ["as it is", "demand of chat × 0.5"]
+    assert [one.question for one in found.answers] == [
+        "as it is",
+        "demand of chat × 0.5",
+    ]
 
 
 def test_without_questions_the_policy_has_a_tick_s_time() -> None:
     solver = Answering()
     found = run(solver, None)
-    assert [request.budget.seconds for request in solver.asked] == [SNAPSHOT.settings.solve_seconds]
+    assert [request.budget.seconds for request in solver.asked] == [
+        SNAPSHOT.settings.solve_seconds
+    ]
     assert found.answers == ()
 
 
 def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> None:
     solver = Answering()
-    question = ScenarioQuestion(scenario=WhatIfScenario(demand_rps={"new": 3.0}), services=(a_service("new"),))
+    question = ScenarioQuestion(
+        scenario=WhatIfScenario(demand_rps={"new": 3.0}), services=(a_service("new"),)
+    )
     found = run(solver, questions(question))
     assert names(solver) == [["chat"], ["chat", "new"]]
     assert found.answers[1].question == "demand of new 3 rps, with new"
@@ -59,7 +81,12 @@ def test_a_service_that_is_off_is_not_planned() -> None:
     solver = Answering()
     found = run(
         solver,
-        questions(ScenarioQuestion(scenario=WhatIfScenario(), services=(replace(a_service("new"), mode=Mode.OFF),))),
+        questions(
+            ScenarioQuestion(
+                scenario=WhatIfScenario(),
+                services=(replace(a_service("new"), mode=Mode.OFF),),
+            )
+        ),
     )
     assert names(solver) == [["chat"], ["chat"]]
     assert found.answers[1].question == "nothing different"
@@ -71,7 +98,8 @@ def test_a_question_that_makes_no_sense_costs_no_plan() -> None:
         run(
             solver,
             questions(
-                ScenarioQuestion(scenario=WhatIfScenario()), ScenarioQuestion(scenario=WhatIfScenario(gpus={"slow": 1}))
+                ScenarioQuestion(scenario=WhatIfScenario()),
+                ScenarioQuestion(scenario=WhatIfScenario(gpus={"slow": 1})),
             ),
         )
     assert (raised.value.field, solver.asked) == ("scenarios[1].gpus", [])

@@ -12,7 +12,14 @@ from solvers.predict.learn.online import FitState, new_health
 from solvers.types.plan import Unserved
 from solvers.types.state import Slo
 from tests.app.fleets import a_service
-from tests.app.snapshots import NOW, a_bound_plan, a_replica, a_snapshot, a_state, windows_of
+from tests.app.snapshots import (
+    NOW,
+    a_bound_plan,
+    a_replica,
+    a_snapshot,
+    a_state,
+    windows_of,
+)
 
 HEARD = windows_of("chat", [40] * 5)
 TARGET = a_bound_plan([a_replica("r1")], [a_replica("r2")], generation=3)
@@ -32,7 +39,10 @@ def _conditions(snapshot: Snapshot) -> dict[str, Condition]:
 
 
 def _with_agents(snapshot: Snapshot, **generations: int) -> Snapshot:
-    statuses = [AgentStatus(node=node, last_seen=NOW, generation=number) for node, number in generations.items()]
+    statuses = [
+        AgentStatus(node=node, last_seen=NOW, generation=number)
+        for node, number in generations.items()
+    ]
     return replace(snapshot, statuses=tuple(statuses))
 
 
@@ -42,15 +52,22 @@ def _said(snapshot: Snapshot, kind: str) -> tuple[str, str]:
 
 
 def _with_learned(snapshot: Snapshot, health: FitState) -> Snapshot:
-    return replace(snapshot, corrections=(Correction(group=Group("net", "fast"), health=health, at=NOW),))
+    return replace(
+        snapshot,
+        corrections=(Correction(group=Group("net", "fast"), health=health, at=NOW),),
+    )
 
 
 SERVED = replace(new_health(np.zeros(2), 0.0), readings=5)
 
 
 def test_a_served_service_has_nothing_but_true() -> None:
-    snapshot = _with_agents(_with_learned(a_snapshot(windows=HEARD, target=TARGET), SERVED), n1=3, n2=3)
-    assert {condition.status for condition in _conditions(snapshot).values()} == {"True"}
+    snapshot = _with_agents(
+        _with_learned(a_snapshot(windows=HEARD, target=TARGET), SERVED), n1=3, n2=3
+    )
+    assert {condition.status for condition in _conditions(snapshot).values()} == {
+        "True"
+    }
     status = service_statuses(snapshot, ["chat", "nobody"])["chat"]
     assert status.replicas == (("fast", 2),)
     assert status.planned_rate_rps == 40.0
@@ -77,15 +94,26 @@ def test_without_a_plan_little_is_known() -> None:
         (windows_of("chat", [0]), ("True", "MetricsFound")),
     ],
 )
-def test_missing_stale_and_quiet_telemetry_differ(windows: object, said: tuple[str, str]) -> None:
+def test_missing_stale_and_quiet_telemetry_differ(
+    windows: object, said: tuple[str, str]
+) -> None:
     assert _said(a_snapshot(windows=windows), "TelemetryAvailable") == said  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"), [("stock", "NoGpuLeft"), ("replicas", "ReplicaLimitReached"), ("power", "PowerCapReached")]
+    ("reason", "said"),
+    [
+        ("stock", "NoGpuLeft"),
+        ("replicas", "ReplicaLimitReached"),
+        ("power", "PowerCapReached"),
+    ],
 )
-def test_what_a_plan_leaves_out_names_the_rule_that_binds(reason: str, said: str) -> None:
-    short = replace(TARGET, unserved=(Unserved(service="chat", rate_rps=7.0, reason=reason),))  # type: ignore[arg-type]
+def test_what_a_plan_leaves_out_names_the_rule_that_binds(
+    reason: str, said: str
+) -> None:
+    short = replace(
+        TARGET, unserved=(Unserved(service="chat", rate_rps=7.0, reason=reason),)
+    )  # type: ignore[arg-type]
     snapshot = _with_agents(a_snapshot(windows=HEARD, target=short), n1=3, n2=3)
     assert _said(snapshot, "Feasible") == ("False", said)
     assert _said(snapshot, "Ready") == ("False", said)
@@ -93,8 +121,13 @@ def test_what_a_plan_leaves_out_names_the_rule_that_binds(reason: str, said: str
 
 
 def test_what_others_lack_does_not_matter() -> None:
-    short = replace(TARGET, unserved=(Unserved(service="search", rate_rps=7.0, reason="stock"),))
-    assert _said(a_snapshot(windows=HEARD, target=short), "Feasible") == ("True", "DemandServed")
+    short = replace(
+        TARGET, unserved=(Unserved(service="search", rate_rps=7.0, reason="stock"),)
+    )
+    assert _said(a_snapshot(windows=HEARD, target=short), "Feasible") == (
+        "True",
+        "DemandServed",
+    )
 
 
 def test_an_slo_that_no_point_keeps_is_told_even_without_a_plan() -> None:
@@ -108,18 +141,34 @@ def test_nodes_that_are_behind_are_named_and_others_do_not_count() -> None:
     snapshot = _with_agents(a_snapshot(windows=HEARD, target=only_n2), n1=1, n2=2)
     assert _said(snapshot, "Applied") == ("False", "RollingOut")
     assert _conditions(snapshot)["Applied"].message.endswith("not yet on n2")
-    assert _said(_with_agents(snapshot, n1=1, n2=3), "Applied") == ("True", "NodesFollow")
+    assert _said(_with_agents(snapshot, n1=1, n2=3), "Applied") == (
+        "True",
+        "NodesFollow",
+    )
 
 
 @pytest.mark.parametrize(
     ("in_slo", "said"),
-    [(40, ("True", "AttainmentKept")), (39, ("False", "AttainmentMissed")), (None, ("Unknown", "NoTraffic"))],
+    [
+        (40, ("True", "AttainmentKept")),
+        (39, ("False", "AttainmentMissed")),
+        (None, ("Unknown", "NoTraffic")),
+    ],
 )
-def test_the_slo_is_judged_by_the_last_minute(in_slo: int | None, said: tuple[str, str]) -> None:
-    windows = windows_of("chat", [0]) if in_slo is None else windows_of("chat", [40], in_slo=in_slo)
+def test_the_slo_is_judged_by_the_last_minute(
+    in_slo: int | None, said: tuple[str, str]
+) -> None:
+    windows = (
+        windows_of("chat", [0])
+        if in_slo is None
+        else windows_of("chat", [40], in_slo=in_slo)
+    )
     assert _said(a_snapshot(windows=windows), "SLOMet") == said
 
 
 def test_a_service_scaled_to_zero_is_ready() -> None:
     idle = a_bound_plan([a_replica("r1", service="search")], generation=3)
-    assert _said(a_snapshot(windows=windows_of("chat", [0]), target=idle), "Ready") == ("True", "ScaledToZero")
+    assert _said(a_snapshot(windows=windows_of("chat", [0]), target=idle), "Ready") == (
+        "True",
+        "ScaledToZero",
+    )

@@ -19,15 +19,21 @@ PROBLEM = a_problem(a_service(rate_rps=150.0), types=(a_type(count=4),))
 
 
 def a_plan(gpus: int, rate_rps: float, *unserved: Unserved) -> Plan:
-    replica = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps)
+    replica = ReplicaPlan(
+        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps
+    )
     gpu = GpuPlan(gpu_type="gpu", count=gpus, clock_mhz=1000.0, replicas=(replica,))
     return Plan(policy="test", gpus=(gpu,), unserved=unserved)
 
 
-def planned(scenario: WhatIfScenario, plan: Plan, *, bound: float | None = None) -> Planned:
+def planned(
+    scenario: WhatIfScenario, plan: Plan, *, bound: float | None = None
+) -> Planned:
     problem = changed(PROBLEM, scenario)
     cost = cost_usd_per_hour(problem, plan)
-    report = PlanReport(status="feasible", cost_usd_per_hour=cost, lower_bound_usd_per_hour=bound)
+    report = PlanReport(
+        status="feasible", cost_usd_per_hour=cost, lower_bound_usd_per_hour=bound
+    )
     return Planned(scenario=scenario, problem=problem, plan=plan, report=report)
 
 
@@ -39,11 +45,15 @@ def test_today_comes_first_then_what_serves_all_by_cost_then_what_does_not() -> 
     today = planned(TODAY, a_plan(2, 75.0))
     more = planned(WhatIfScenario(demand_factor={"chat": 2.0}), a_plan(3, 100.0))
     short = planned(
-        WhatIfScenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
+        WhatIfScenario(gpus={"gpu": -3}),
+        a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock")),
     )
     cheap = planned(WhatIfScenario(price_usd_per_hour={"gpu": 0.5}), a_plan(2, 75.0))
     found = answers(today, [short, more, cheap])
-    assert [(one.question, one.cost_usd_per_hour, one.difference_usd_per_hour) for one in found] == [
+    assert [
+        (one.question, one.cost_usd_per_hour, one.difference_usd_per_hour)
+        for one in found
+    ] == [
         ("as it is", 2.0, 0.0),
         ("gpu at $0.5/h", 1.0, -1.0),
         ("demand of chat × 2", 3.0, 1.0),
@@ -53,19 +63,44 @@ def test_today_comes_first_then_what_serves_all_by_cost_then_what_does_not() -> 
     assert found[-1].gpus == {"gpu": 1}
 
 
-def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> None:
+def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> (
+    None
+):
     def half(service: str) -> ReplicaPlan:
-        return ReplicaPlan(service=service, sm_percent=50.0, batch=1, arrival_rate_rps=10.0)
+        return ReplicaPlan(
+            service=service, sm_percent=50.0, batch=1, arrival_rate_rps=10.0
+        )
 
     # Three GPUs with two halves of chat, one with a half of chat and one of photo: 7 × 50 % and 1 × 50 %.
     gpus = (
-        GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(half("chat"), half("chat"))),
-        GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(half("photo"), half("chat"))),
+        GpuPlan(
+            gpu_type="gpu",
+            count=3,
+            clock_mhz=1000.0,
+            replicas=(half("chat"), half("chat")),
+        ),
+        GpuPlan(
+            gpu_type="gpu", clock_mhz=1000.0, replicas=(half("photo"), half("chat"))
+        ),
     )
-    problem = a_problem(a_service(rate_rps=70.0), a_service("photo", rate_rps=10.0), types=(a_type(count=4),))
+    problem = a_problem(
+        a_service(rate_rps=70.0),
+        a_service("photo", rate_rps=10.0),
+        types=(a_type(count=4),),
+    )
     report = PlanReport(status="feasible", cost_usd_per_hour=4.0)
-    (today,) = answers(Planned(scenario=TODAY, problem=problem, plan=Plan(policy="t", gpus=gpus), report=report), [])
-    assert [(one.service, one.gpu_type, one.replicas, one.sm_percent) for one in today.mix] == [
+    (today,) = answers(
+        Planned(
+            scenario=TODAY,
+            problem=problem,
+            plan=Plan(policy="t", gpus=gpus),
+            report=report,
+        ),
+        [],
+    )
+    assert [
+        (one.service, one.gpu_type, one.replicas, one.sm_percent) for one in today.mix
+    ] == [
         ("chat", "gpu", 7, 350.0),
         ("photo", "gpu", 1, 50.0),
     ]
@@ -75,7 +110,11 @@ def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:
     today = planned(TODAY, a_plan(2, 75.0), bound=1.5)
     poor = planned(WhatIfScenario(gpus={"gpu": 1}), a_plan(3, 50.0), bound=1.5)
     found = by_question(answers(today, [poor]))["+1 gpu"]
-    assert (found.cost_usd_per_hour, found.difference_usd_per_hour, found.planned_for) == (2.0, 0.0, "as it is")
+    assert (
+        found.cost_usd_per_hour,
+        found.difference_usd_per_hour,
+        found.planned_for,
+    ) == (2.0, 0.0, "as it is")
     assert found.gap_percent == pytest.approx(100.0 * 0.5 / 1.5)
 
 
@@ -91,11 +130,14 @@ def test_no_plan_is_borrowed_that_breaks_a_rule_or_serves_too_little() -> None:
     # Two GPUs for today's rate are not allowed where one is left, nor enough for twice the rate.
     today = planned(TODAY, a_plan(2, 75.0))
     fewer = planned(
-        WhatIfScenario(gpus={"gpu": -3}), a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock"))
+        WhatIfScenario(gpus={"gpu": -3}),
+        a_plan(1, 100.0, Unserved(service="chat", rate_rps=50.0, reason="stock")),
     )
     more = planned(WhatIfScenario(demand_factor={"chat": 2.0}), a_plan(4, 75.0))
     found = by_question(answers(today, [fewer, more]))
-    assert {name: one.planned_for for name, one in found.items()} == {name: name for name in found}
+    assert {name: one.planned_for for name, one in found.items()} == {
+        name: name for name in found
+    }
 
 
 def test_the_plans_share_the_time_and_hand_on_what_they_do_not_need() -> None:
@@ -106,24 +148,44 @@ def test_the_plans_share_the_time_and_hand_on_what_they_do_not_need() -> None:
         now[0] += 1.0
         return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
 
-    asked = [(scenario, changed(PROBLEM, scenario)) for scenario in (WhatIfScenario(gpus={"gpu": 1}), WhatIfScenario())]
-    asyncio.run(ask(make_plan, PROBLEM, asked, suggest=False, seconds=12.0, now_s=lambda: now[0]))
+    asked = [
+        (scenario, changed(PROBLEM, scenario))
+        for scenario in (WhatIfScenario(gpus={"gpu": 1}), WhatIfScenario())
+    ]
+    asyncio.run(
+        ask(
+            make_plan, PROBLEM, asked, suggest=False, seconds=12.0, now_s=lambda: now[0]
+        )
+    )
     # 12 s for three; of the 11 that are left then for two; the last one gets the rest.
     assert shares == [4.0, 5.5, 10.0]
 
 
-def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves_are_free() -> None:
+def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves_are_free() -> (
+    None
+):
     seen: list[Problem] = []
 
     async def make_plan(problem: Problem, _seconds: float) -> tuple[Plan, PlanReport]:
         seen.append(problem)
         return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
 
-    found = asyncio.run(ask(make_plan, PROBLEM, [], suggest=True, seconds=1.0, is_free_to_move=True))
+    found = asyncio.run(
+        ask(make_plan, PROBLEM, [], suggest=True, seconds=1.0, is_free_to_move=True)
+    )
     asked = {words(one.scenario) for one in found}
-    assert {"+1 gpu", "-1 gpu", "all demand × 1.2", "SLO of chat +10 % (110 ms)"} <= asked
-    assert seen[0].current is None and all(problem.current == a_plan(2, 75.0) for problem in seen[1:])
+    assert {
+        "+1 gpu",
+        "-1 gpu",
+        "all demand × 1.2",
+        "SLO of chat +10 % (110 ms)",
+    } <= asked
+    assert seen[0].current is None and all(
+        problem.current == a_plan(2, 75.0) for problem in seen[1:]
+    )
     seen.clear()
     dear = replace(PROBLEM, migration_cost_usd_per_hour=0.1)
-    asyncio.run(ask(make_plan, dear, [], suggest=True, seconds=1.0, is_free_to_move=True))
+    asyncio.run(
+        ask(make_plan, dear, [], suggest=True, seconds=1.0, is_free_to_move=True)
+    )
     assert all(problem.current is None for problem in seen)

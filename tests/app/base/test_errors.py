@@ -20,7 +20,9 @@ KNOWN = ("resnet101", "resnet18-training", "resnet50", "T4", "V100-32GB")
         ("quite different", None),
     ],
 )
-def test_what_begins_with_it_is_guessed_before_what_looks_like_it(name: str, meant: str | None) -> None:
+def test_what_begins_with_it_is_guessed_before_what_looks_like_it(
+    name: str, meant: str | None
+) -> None:
     assert nearest(name, KNOWN) == meant
 
 

@@ -8,7 +8,9 @@ import structlog
 from app.base.logs import nothing_logged
 
 
-def test_meanwhile_nobody_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_meanwhile_nobody_logs(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     own = logging.getLogger("with_a_level")
     own.setLevel(logging.DEBUG)
     with nothing_logged():

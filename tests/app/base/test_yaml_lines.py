@@ -16,7 +16,14 @@ def told(text: str) -> tuple[list[object], list[tuple[int, str]]]:
 
 @pytest.mark.parametrize(
     "value",
-    ["!!bool maybe", "!!int ''", "!!float ''", "!!timestamp soon", "1:" + "59:" * 200 + "00.5", "2026-13-40"],
+    [
+        "!!bool maybe",
+        "!!int ''",
+        "!!float ''",
+        "!!timestamp soon",
+        "1:" + "59:" * 200 + "00.5",
+        "2026-13-40",
+    ],
 )
 def test_a_value_that_is_not_what_its_tag_says_is_told(value: str) -> None:
     values, ((line, problem),) = told(f"\nname: {value}\n")
@@ -24,17 +31,28 @@ def test_a_value_that_is_not_what_its_tag_says_is_told(value: str) -> None:
     assert problem.startswith("not YAML: ")
 
 
-@pytest.mark.parametrize("number", ["9" * (MAX_DIGITS + 1), "0x" + "f" * MAX_DIGITS, "1:" * MAX_DIGITS + "30"])
+@pytest.mark.parametrize(
+    "number",
+    ["9" * (MAX_DIGITS + 1), "0x" + "f" * MAX_DIGITS, "1:" * MAX_DIGITS + "30"],
+)
 def test_a_number_that_cannot_be_written_down_is_told(number: str) -> None:
-    assert told(f"a: 1\nb: {number}") == ([], [(2, f"not YAML: a number of {len(number):,} digits")])
+    assert told(f"a: 1\nb: {number}") == (
+        [],
+        [(2, f"not YAML: a number of {len(number):,} digits")],
+    )
 
 
 def test_large_numbers_and_long_words_are_read() -> None:
-    assert told(f"a: {'9' * 100}\nb: {'x' * 5000}") == ([{"a": int("9" * 100), "b": "x" * 5000}], [])
+    assert told(f"a: {'9' * 100}\nb: {'x' * 5000}") == (
+        [{"a": int("9" * 100), "b": "x" * 5000}],
+        [],
+    )
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 250, 1000])
-def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(depth: int) -> None:
+def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(
+    depth: int,
+) -> None:
     values, ((line, problem),) = told("[" * depth + "]" * depth)
     assert (values, line) == ([], 1)
     assert "nested too deeply" in problem

@@ -57,9 +57,20 @@ def test_gpu_types_are_physically_sane() -> None:
 
 
 def test_a_selection_keeps_the_catalogues_order() -> None:
-    assert [kind.name for kind in load_gpu_types(["V100-32GB", "T4"])] == ["T4", "V100-32GB"]
-    pairs = [(entry.network, entry.gpu_type) for entry in load_profiles(["resnet50", "alexnet"], ["L4", "T4"])]
-    assert pairs == [("alexnet", "T4"), ("alexnet", "L4"), ("resnet50", "T4"), ("resnet50", "L4")]
+    assert [kind.name for kind in load_gpu_types(["V100-32GB", "T4"])] == [
+        "T4",
+        "V100-32GB",
+    ]
+    pairs = [
+        (entry.network, entry.gpu_type)
+        for entry in load_profiles(["resnet50", "alexnet"], ["L4", "T4"])
+    ]
+    assert pairs == [
+        ("alexnet", "T4"),
+        ("alexnet", "L4"),
+        ("resnet50", "T4"),
+        ("resnet50", "L4"),
+    ]
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:
@@ -71,14 +82,23 @@ def test_unknown_names_are_refused_with_what_there_is() -> None:
         load_provenance("yolo")
 
 
-def test_layers_are_counted_of_every_network_of_the_catalogue_that_torchvision_has() -> None:
+def test_layers_are_counted_of_every_network_of_the_catalogue_that_torchvision_has() -> (
+    None
+):
     layers = load_layers()
     assert len(layers) == 80
     assert {*DEMO_NETWORKS} < layers.keys()
     resnet50 = layers["resnet50"]
     # He et al., "Deep Residual Learning", table 1, and the batch norm behind every convolution.
-    assert (resnet50.counts["convolution"], resnet50.counts["linear"], resnet50.counts["normalisation"]) == (53, 1, 53)
-    assert (resnet50.parameters_millions, resnet50.gmacs) == (pytest.approx(25.56), pytest.approx(4.1, rel=0.02))
+    assert (
+        resnet50.counts["convolution"],
+        resnet50.counts["linear"],
+        resnet50.counts["normalisation"],
+    ) == (53, 1, 53)
+    assert (resnet50.parameters_millions, resnet50.gmacs) == (
+        pytest.approx(25.56),
+        pytest.approx(4.1, rel=0.02),
+    )
     for network, entry in layers.items():
         assert entry.network == network
         assert set(entry.counts) == set(resnet50.counts)
@@ -92,14 +112,18 @@ def test_every_network_has_a_complete_grid_on_every_gpu_type() -> None:
     for entry in entries:
         batches = {row.batch for row in entry.rows}
         if entry.network in list_networks("inference"):
-            assert batches == ({1, 2, 4, 8, 16, 32} if entry.network.endswith("-trt") else {1, 2, 4, 8})
+            assert batches == (
+                {1, 2, 4, 8, 16, 32} if entry.network.endswith("-trt") else {1, 2, 4, 8}
+            )
         wanted = {
             (share, batch, clock)
             for share in range(10, 101, 10)
             for batch in batches
             for clock in types[entry.gpu_type].clocks_mhz
         }
-        assert {(row.sm_percent, row.batch, row.clock_mhz) for row in entry.rows} == wanted
+        assert {
+            (row.sm_percent, row.batch, row.clock_mhz) for row in entry.rows
+        } == wanted
         assert len(entry.rows) == len(wanted)
 
 
@@ -118,10 +142,15 @@ def test_a_replica_alone_fits_its_gpus_memory_and_power() -> None:
     for entry in load_profiles():
         gpu_type = types[entry.gpu_type]
         # Two figures of four digits are added, so up to a tenth of a watt of rounding.
-        assert max(row.power_w for row in entry.rows) <= gpu_type.power_cap_w - gpu_type.idle_w + 0.1
+        assert (
+            max(row.power_w for row in entry.rows)
+            <= gpu_type.power_cap_w - gpu_type.idle_w + 0.1
+        )
         # Of training the largest batch may be too much for a small board: ResNet-50's 128 for the RTX 2080 Ti.
         needed = [row.memory_mib for row in entry.rows]
-        assert (min if entry.network in list_networks("training") else max)(needed) <= gpu_type.memory_mib
+        assert (min if entry.network in list_networks("training") else max)(
+            needed
+        ) <= gpu_type.memory_mib
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -132,12 +161,24 @@ def _line(entry: OperatingPoints, axis: str) -> list[list[OperatingPoint]]:
     """Rows that differ in `axis` only, ascending along it."""
     groups: dict[tuple[float, ...], list[OperatingPoint]] = defaultdict(list)
     for row in entry.rows:
-        groups[tuple(getattr(row, name) for name in {"sm_percent", "batch", "clock_mhz"} - {axis})].append(row)
-    return [sorted(rows, key=lambda row: float(getattr(row, axis))) for rows in groups.values()]
+        groups[
+            tuple(
+                getattr(row, name)
+                for name in {"sm_percent", "batch", "clock_mhz"} - {axis}
+            )
+        ].append(row)
+    return [
+        sorted(rows, key=lambda row: float(getattr(row, axis)))
+        for rows in groups.values()
+    ]
 
 
-@pytest.mark.parametrize(("axis", "falls"), [("sm_percent", True), ("clock_mhz", True), ("batch", False)])
-def test_latency_never_rises_with_share_or_clock_nor_falls_with_batch(axis: str, falls: bool) -> None:
+@pytest.mark.parametrize(
+    ("axis", "falls"), [("sm_percent", True), ("clock_mhz", True), ("batch", False)]
+)
+def test_latency_never_rises_with_share_or_clock_nor_falls_with_batch(
+    axis: str, falls: bool
+) -> None:
     for entry in load_profiles():
         for rows in _line(entry, axis):
             times = [row.solo_ms for row in rows]
@@ -165,8 +206,14 @@ def test_every_row_says_how_it_is_known() -> None:
     for network in list_networks("inference"):
         seen = load_provenance(network)
         for gpu_type, row, provenance in seen:
-            assert provenance in allowed.get(gpu_type, {"scaled"}), (network, gpu_type, row)
-        measured = {row.clock_mhz for _, row, provenance in seen if provenance == "measured"}
+            assert provenance in allowed.get(gpu_type, {"scaled"}), (
+                network,
+                gpu_type,
+                row,
+            )
+        measured = {
+            row.clock_mhz for _, row, provenance in seen if provenance == "measured"
+        }
         assert measured == {1530.0}
 
 
@@ -190,7 +237,10 @@ def test_the_sources_name_every_data_set_with_its_licence() -> None:
 
 
 def test_the_shipped_data_stays_small() -> None:
-    files = [*CATALOGUE.rglob("*.csv"), *(ROOT / "agents" / "sim" / "data").glob("*.csv")]
+    files = [
+        *CATALOGUE.rglob("*.csv"),
+        *(ROOT / "agents" / "sim" / "data").glob("*.csv"),
+    ]
     assert sum(file.stat().st_size for file in files) < 3_000_000
 
 
@@ -227,12 +277,22 @@ def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> Non
         ("make_plant", ("--out", made["plant"])),
     ):
         arguments = ["--shared", SHARED / "data", *folders]
-        subprocess.run([sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)], cwd=ROOT, check=True)
+        subprocess.run(
+            [sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)],
+            cwd=ROOT,
+            check=True,
+        )
     # Three are written by hand, layers.csv needs torch (bench/count_layers.py), kernel_classes.csv has its own test.
     names = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
-    by_others = {"truth": set(), "plant": set(), "believed": {Path(f"{name}.csv") for name in names}}
+    by_others = {
+        "truth": set(),
+        "plant": set(),
+        "believed": {Path(f"{name}.csv") for name in names},
+    }
     for kind, folder in made.items():
         files = {file.relative_to(folder) for file in folder.rglob("*.csv")}
-        assert {file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")} - files == by_others[kind]
+        assert {
+            file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")
+        } - files == by_others[kind]
         for file in files:
             assert filecmp.cmp(folder / file, shipped[kind] / file, shallow=False), file

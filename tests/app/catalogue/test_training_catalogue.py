@@ -8,19 +8,41 @@ import numpy as np
 import pytest
 
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
-from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles, load_provenance, not_for_services
+from app.catalogue.catalogue import (
+    list_networks,
+    load_gpu_types,
+    load_profiles,
+    load_provenance,
+    not_for_services,
+)
 from app.cli.common.manifest_files import ManifestErrors
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.planned_world import PlannedWorld
-from bench.catalogue.training_belief import Growth, fit_growth, fit_sensitivity, fit_step
-from bench.catalogue.training_shape import StepShape, step_shapes, uneven_slowdowns, uneven_steps
+from bench.catalogue.training_belief import (
+    Growth,
+    fit_growth,
+    fit_sensitivity,
+    fit_step,
+)
+from bench.catalogue.training_shape import (
+    StepShape,
+    step_shapes,
+    uneven_slowdowns,
+    uneven_steps,
+)
 from solvers.laws.colocation import Neighbours, execution_ms
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.app.runs import SERVICE, a_document
 
 TRAINING = list_networks("training")
 TYPES = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
-MEAN_ERROR = {"V100-16GB": 0.05, "V100-32GB": 0.05, "RTX-2080-Ti": 0.07, "A100-40GB": 0.09, "T4": 0.13}
+MEAN_ERROR = {
+    "V100-16GB": 0.05,
+    "V100-32GB": 0.05,
+    "RTX-2080-Ti": 0.07,
+    "A100-40GB": 0.09,
+    "T4": 0.13,
+}
 """Greatest mean relative error of any network's steps; types that nobody trained on are worse known."""
 ELSEWHERE = 0.40
 
@@ -30,7 +52,9 @@ def truth() -> Truth:
     return load_truth()
 
 
-def placed(entry: OperatingPoints, row: OperatingPoint, *neighbours: SimulatedNeighbour) -> RunningPart:
+def placed(
+    entry: OperatingPoints, row: OperatingPoint, *neighbours: SimulatedNeighbour
+) -> RunningPart:
     return RunningPart(
         network=entry.network,
         gpu_type=entry.gpu_type,
@@ -41,15 +65,24 @@ def placed(entry: OperatingPoints, row: OperatingPoint, *neighbours: SimulatedNe
     )
 
 
-def top_rows(network: str, gpu_type: str, sm_percent: float) -> tuple[OperatingPoints, list[OperatingPoint]]:
+def top_rows(
+    network: str, gpu_type: str, sm_percent: float
+) -> tuple[OperatingPoints, list[OperatingPoint]]:
     (entry,) = load_profiles([network], [gpu_type])
     clock_mhz = TYPES[gpu_type].clocks_mhz[-1]
-    return entry, [row for row in entry.rows if (row.sm_percent, row.clock_mhz) == (sm_percent, clock_mhz)]
+    return entry, [
+        row
+        for row in entry.rows
+        if (row.sm_percent, row.clock_mhz) == (sm_percent, clock_mhz)
+    ]
 
 
 def test_networks_are_of_one_kind_each() -> None:
     assert set(list_networks()) == {*list_networks("inference"), *TRAINING}
-    assert tuple(name for name in list_networks() if name.endswith("-training")) == TRAINING
+    assert (
+        tuple(name for name in list_networks() if name.endswith("-training"))
+        == TRAINING
+    )
 
 
 def test_the_truth_knows_the_training_networks_of_the_catalogue(truth: Truth) -> None:
@@ -63,10 +96,19 @@ def test_the_truth_knows_the_training_networks_of_the_catalogue(truth: Truth) ->
 
 
 @pytest.mark.parametrize("gpu_type", TYPES)
-def test_believed_steps_are_near_the_truth_and_seldom_on_it(truth: Truth, gpu_type: str) -> None:
+def test_believed_steps_are_near_the_truth_and_seldom_on_it(
+    truth: Truth, gpu_type: str
+) -> None:
     for entry in load_profiles(TRAINING, [gpu_type]):
-        errors = np.array([row.solo_ms / truth.execution_ms(placed(entry, row), row.batch) - 1.0 for row in entry.rows])
-        assert np.mean(np.abs(errors)) < MEAN_ERROR.get(gpu_type, ELSEWHERE), entry.network
+        errors = np.array(
+            [
+                row.solo_ms / truth.execution_ms(placed(entry, row), row.batch) - 1.0
+                for row in entry.rows
+            ]
+        )
+        assert np.mean(np.abs(errors)) < MEAN_ERROR.get(gpu_type, ELSEWHERE), (
+            entry.network
+        )
         assert np.mean(np.abs(errors) < 1e-3) <= 0.2, entry.network
         assert np.ptp(errors) > 0.04, entry.network
 
@@ -82,10 +124,21 @@ def test_inference_seldom_suffers_more_from_training_than_the_planner_believes(
             entry, rows = top_rows(service, gpu_type.name, 100.0 - task_percent)
             for row in rows:
                 neighbours = Neighbours(count=1, pressure=task.pressure)
-                believed = execution_ms(row, neighbours, sensitivity=entry.sensitivity, gpu_type=gpu_type) / row.solo_ms
+                believed = (
+                    execution_ms(
+                        row,
+                        neighbours,
+                        sensitivity=entry.sensitivity,
+                        gpu_type=gpu_type,
+                    )
+                    / row.solo_ms
+                )
                 neighbour = SimulatedNeighbour(network, task.sm_percent, task.batch)
                 alone_ms = truth.execution_ms(placed(entry, row), row.batch)
-                over += truth.execution_ms(placed(entry, row, neighbour), row.batch) > 1.05 * believed * alone_ms
+                over += (
+                    truth.execution_ms(placed(entry, row, neighbour), row.batch)
+                    > 1.05 * believed * alone_ms
+                )
                 compared += 1
     assert compared > 500
     assert over == 0
@@ -94,17 +147,25 @@ def test_inference_seldom_suffers_more_from_training_than_the_planner_believes(
 def test_believed_watts_are_near_the_true_ones(truth: Truth) -> None:
     for entry in load_profiles(TRAINING, ["V100-16GB", "A100-40GB"]):
         for row in entry.rows:
-            assert row.power_w == pytest.approx(truth.busy_w(placed(entry, row), row.batch), rel=0.3)
+            assert row.power_w == pytest.approx(
+                truth.busy_w(placed(entry, row), row.batch), rel=0.3
+            )
 
 
 def test_every_point_of_training_is_estimated() -> None:
     for network in TRAINING:
-        assert {provenance for _, _, provenance in load_provenance(network)} == {"estimated"}
+        assert {provenance for _, _, provenance in load_provenance(network)} == {
+            "estimated"
+        }
 
 
-def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_instead(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "scenario.yaml"
-    file.write_text(json.dumps(a_document(services=[{**SERVICE, "network": "bert-training"}])))
+    file.write_text(
+        json.dumps(a_document(services=[{**SERVICE, "network": "bert-training"}]))
+    )
     with pytest.raises(ManifestErrors) as refused:
         read_scenario(file)
     assert not_for_services("bert-training") in str(refused.value)
@@ -113,11 +174,20 @@ def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_in
 
 def test_a_planned_world_takes_training_at_its_word() -> None:
     gpu_type = TYPES["V100-32GB"]
-    entries = {each.network: each for each in load_profiles(["bert-training", "resnet50"], [gpu_type.name])}
+    entries = {
+        each.network: each
+        for each in load_profiles(["bert-training", "resnet50"], [gpu_type.name])
+    }
     world = PlannedWorld([gpu_type], entries.values())
-    task = next(row for row in entries["bert-training"].rows if (row.sm_percent, row.batch) == (40.0, 16))
+    task = next(
+        row
+        for row in entries["bert-training"].rows
+        if (row.sm_percent, row.batch) == (40.0, 16)
+    )
     service = next(
-        row for row in entries["resnet50"].rows if (row.sm_percent, row.batch, row.clock_mhz) == (60, 8, task.clock_mhz)
+        row
+        for row in entries["resnet50"].rows
+        if (row.sm_percent, row.batch, row.clock_mhz) == (60, 8, task.clock_mhz)
     )
     alone = placed(entries["bert-training"], task)
     assert world.batch_ms(alone)[16] == pytest.approx(task.solo_ms)
@@ -127,7 +197,11 @@ def test_a_planned_world_takes_training_at_its_word() -> None:
         neighbours=(SimulatedNeighbour("bert-training", task.sm_percent, task.batch),),
     )
     # Two on the GPU: launches grow by 3 each, the run by sensitivity times the task's pressure.
-    slowed_ms = service.transfer_ms + 7.0 * service.launch_ms + service.run_ms * (1.0 + 0.398 * task.pressure)
+    slowed_ms = (
+        service.transfer_ms
+        + 7.0 * service.launch_ms
+        + service.run_ms * (1.0 + 0.398 * task.pressure)
+    )
     assert world.batch_ms(beside)[8] == pytest.approx(slowed_ms)
 
 
@@ -155,11 +229,15 @@ def test_sensitivity_is_the_growth_per_unit_of_pressure() -> None:
     assert fit_sensitivity(inference, []) == pytest.approx(0.5)
     # Training that presses with 1 and 2 and slows by 0.5 and 1 says the same.
     growth = Growth(at_full=0.398 * 5.0, exponent=1.0)
-    assert fit_sensitivity(inference, [({20.0: 1.5, 40.0: 2.0}, growth)]) == pytest.approx(0.5)
+    assert fit_sensitivity(
+        inference, [({20.0: 1.5, 40.0: 2.0}, growth)]
+    ) == pytest.approx(0.5)
     assert fit_sensitivity({20.0: 1.0, 40.0: 1.0}, []) == 0.01
 
 
-def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_one() -> None:
+def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_one() -> (
+    None
+):
     # 40 + 2.5 * batch milliseconds: the host takes 40, an item at least 3.125 (64 of them take 200). With batch 8,
     # 25 ms of work: at their knee both round to (40 ** 4 + 25 ** 4) ** 0.25 = 41.4, so the floor is 60 * 40 / 41.4.
     whole_ms = {8: 60.0, 16: 80.0, 64: 200.0}

@@ -41,32 +41,57 @@ class FakeApi:
 
     def sent(self, method: str) -> list[Json]:
         """The bodies of all requests of a method."""
-        return [json.loads(request.content) for request in self.requests if request.method == method]
+        return [
+            json.loads(request.content)
+            for request in self.requests
+            if request.method == method
+        ]
 
     def header(self, method: str, name: str) -> list[str | None]:
         """One header of all requests of a method."""
-        return [request.headers.get(name) for request in self.requests if request.method == method]
+        return [
+            request.headers.get(name)
+            for request in self.requests
+            if request.method == method
+        ]
 
     def _put(self, path: str, request: httpx2.Request) -> httpx2.Response:
         before, body = self.objects.get(path), json.loads(request.content)
         wanted = request.headers.get("If-Match")
-        if (before is None) != (wanted is None) or (before is not None and wanted != etag(before)):
-            return httpx2.Response(412, json=problem_document(412, "the object has another ETag; read it again"))
+        if (before is None) != (wanted is None) or (
+            before is not None and wanted != etag(before)
+        ):
+            return httpx2.Response(
+                412,
+                json=problem_document(
+                    412, "the object has another ETag; read it again"
+                ),
+            )
         self.objects[path] = body
-        return httpx2.Response(201 if before is None else 200, json={**body, "status": None})
+        return httpx2.Response(
+            201 if before is None else 200, json={**body, "status": None}
+        )
 
     def _one(self, path: str, request: httpx2.Request) -> httpx2.Response:
         if request.method == "DELETE":
             del self.objects[path]
             return httpx2.Response(204)
-        return httpx2.Response(200, json=self.objects[path], headers={"ETag": etag(self.objects[path])})
+        return httpx2.Response(
+            200, json=self.objects[path], headers={"ETag": etag(self.objects[path])}
+        )
 
     def _list(self, path: str, request: httpx2.Request) -> httpx2.Response:
-        items = [entry for key, entry in self.objects.items() if key.startswith(f"{path}/")]
+        items = [
+            entry for key, entry in self.objects.items() if key.startswith(f"{path}/")
+        ]
         start = int(request.url.params.get("cursor", "0"))
         end = start + min(self.page_size, int(request.url.params["limit"]))
         return httpx2.Response(
-            200, json={"items": items[start:end], "next_cursor": str(end) if end < len(items) else None}
+            200,
+            json={
+                "items": items[start:end],
+                "next_cursor": str(end) if end < len(items) else None,
+            },
         )
 
 
@@ -76,10 +101,21 @@ def etag(document: Json) -> str:
     return f'"{hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:16]}"'
 
 
-def problem_document(status: int, detail: str, *, pointers: dict[str, str] | None = None) -> Json:
+def problem_document(
+    status: int, detail: str, *, pointers: dict[str, str] | None = None
+) -> Json:
     """An RFC 9457 problem."""
-    errors = [{"pointer": pointer, "detail": words} for pointer, words in (pointers or {}).items()]
-    return {"status": status, "detail": detail, "code": "any", "request_id": "req-1", "errors": errors}
+    errors = [
+        {"pointer": pointer, "detail": words}
+        for pointer, words in (pointers or {}).items()
+    ]
+    return {
+        "status": status,
+        "detail": detail,
+        "code": "any",
+        "request_id": "req-1",
+        "errors": errors,
+    }
 
 
 def service(name: str = "chat", **status: object) -> Json:
@@ -87,7 +123,13 @@ def service(name: str = "chat", **status: object) -> Json:
     return {
         "apiVersion": "plimsoll/v1",
         "kind": "Service",
-        "metadata": {"name": name, "project": "default", "labels": {}, "annotations": {}, "generation": 1},
+        "metadata": {
+            "name": name,
+            "project": "default",
+            "labels": {},
+            "annotations": {},
+            "generation": 1,
+        },
         "spec": {
             "network": "bert",
             "slo": {"latency_ms": 50.0, "percentile": 0.98},
@@ -113,7 +155,14 @@ def service(name: str = "chat", **status: object) -> Json:
                 "attainment": 0.995,
                 "age_s": 1.0,
             },
-            "conditions": [{"type": "Ready", "status": "True", "reason": "Serving", "message": "3 replicas serve it"}],
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "Serving",
+                    "message": "3 replicas serve it",
+                }
+            ],
             **status,
         },
     }

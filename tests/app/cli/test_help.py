@@ -10,7 +10,19 @@ from app.cli.commands import ENTRIES, PASSED_ON, SECTIONS, Commands, Entry
 from tests.app.runner import cli
 from tools.documents import cli as document
 
-HEAVY = ("ortools", "cvxpy", "pulp", "sqlalchemy", "fastapi", "pydantic", "httpx2", "yaml", "numpy", "rich", "psycopg")
+HEAVY = (
+    "ortools",
+    "cvxpy",
+    "pulp",
+    "sqlalchemy",
+    "fastapi",
+    "pydantic",
+    "httpx2",
+    "yaml",
+    "numpy",
+    "rich",
+    "psycopg",
+)
 
 
 def heavy_after(*arguments: str) -> str:
@@ -21,7 +33,13 @@ def heavy_after(*arguments: str) -> str:
         f"assert run({list(arguments)!r}) == 0\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ended.returncode == 0
     return ended.stderr.strip()
 
@@ -50,7 +68,12 @@ def complete(words: str) -> tuple[list[str], str]:
         "_PLIMSOLL_COMPLETE": "complete_bash",
     }
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
     )
     # Typer itself reads parameters with pydantic where that is installed.
     return ended.stdout.split(), ended.stderr.replace("pydantic", "").strip()
@@ -75,7 +98,9 @@ def test_the_table_says_what_the_command_says(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [entry for entry in ENTRIES if entry.name not in PASSED_ON], ids=lambda entry: entry.name
+    "entry",
+    [entry for entry in ENTRIES if entry.name not in PASSED_ON],
+    ids=lambda entry: entry.name,
 )
 def test_every_command_has_help_within_80_columns(entry: Entry) -> None:
     shown = cli(entry.name, "--help")
@@ -85,7 +110,10 @@ def test_every_command_has_help_within_80_columns(entry: Entry) -> None:
 
 def test_a_command_whose_file_is_missing_is_not_offered() -> None:
     commands = Commands(
-        (Entry("ghost", "ghost:ghost", "Not there."), Entry("version", "operation.version:version", "There."))
+        (
+            Entry("ghost", "ghost:ghost", "Not there."),
+            Entry("version", "operation.version:version", "There."),
+        )
     )
     assert list(commands) == ["version"]
 
@@ -102,7 +130,9 @@ def test_a_command_whose_file_is_missing_is_not_offered() -> None:
         (["plan", "x", "--seed", "-1"], "--seed"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], words: str) -> None:
+def test_wrong_usage_ends_with_2_and_says_what_is_wrong(
+    arguments: list[str], words: str
+) -> None:
     result = cli(*arguments)
     assert result.code == 2
     assert words in result.err

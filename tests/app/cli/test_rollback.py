@@ -36,5 +36,9 @@ def test_where_nothing_was_in_force_before_it_says_so() -> None:
 
 def test_why_it_is_refused_is_shown() -> None:
     words = "plan 4 cannot run on the fleet of now: no service is called 'search'"
-    result = cli("rollback", "4", api=FakeApi(problems={"POST plans/4/restore": problem_document(409, words)}))
+    result = cli(
+        "rollback",
+        "4",
+        api=FakeApi(problems={"POST plans/4/restore": problem_document(409, words)}),
+    )
     assert (result.code, words in result.err) == (1, True)

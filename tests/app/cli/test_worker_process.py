@@ -11,7 +11,17 @@ import aiohttp
 import pytest
 
 from app.cli.commands import ENTRIES, load
-from tests.agents.harness import PATIENCE_S, Client, Reply, all_of, client_of, ready, run, until, worker
+from tests.agents.harness import (
+    PATIENCE_S,
+    Client,
+    Reply,
+    all_of,
+    client_of,
+    ready,
+    run,
+    until,
+    worker,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +40,10 @@ async def taken(client: Client, count: int) -> None:
 
     async def is_so() -> bool:
         status = (await client.call("GET", "/status")).json
-        return sum(int(str(status[name])) for name in ("requests", "waiting", "running")) == count
+        return (
+            sum(int(str(status[name])) for name in ("requests", "waiting", "running"))
+            == count
+        )
 
     await until(is_so)
 
@@ -48,13 +61,19 @@ def test_batches_form_and_every_request_gets_its_own_answer() -> None:
             await ready(client)
             replies = await all_of([client.send(float(number)) for number in range(64)])
             series = await client.series()
-        assert [reply.numbers for reply in replies] == [[float(number)] for number in range(64)]
+        assert [reply.numbers for reply in replies] == [
+            [float(number)] for number in range(64)
+        ]
         batches = by_batch(replies)
         # What the answers say of their batches is what really ran together, and it was never above eight.
-        assert all({reply.batch for reply in each} == {len(each)} for each in batches.values())
+        assert all(
+            {reply.batch for reply in each} == {len(each)} for each in batches.values()
+        )
         assert max(map(len, batches.values())) <= 8
         assert len(batches) < 64
-        assert series["plimsoll_worker_batches_total", (("outcome", "ok"),)] == len(batches)
+        assert series["plimsoll_worker_batches_total", (("outcome", "ok"),)] == len(
+            batches
+        )
         assert series["plimsoll_worker_batch_size_rows_sum", ()] == 64.0
         assert series["plimsoll_worker_latency_seconds_count", ()] == 64.0
 
@@ -68,11 +87,17 @@ def test_a_live_change_holds_from_the_next_batch_on() -> None:
             await ready(client)
             sent = [client.send(float(number)) for number in range(40)]
             await taken(client, 40)
-            changed = (await client.call("PUT", "/batch", {"batch": 2, "delay_ms": 1})).json
+            changed = (
+                await client.call("PUT", "/batch", {"batch": 2, "delay_ms": 1})
+            ).json
             replies = await all_of(sent)
             found = (await client.call("GET", "/batch")).json
         begun = int(str(changed["batches_begun"]))
-        after = {number: len(each) for number, each in by_batch(replies).items() if number > begun}
+        after = {
+            number: len(each)
+            for number, each in by_batch(replies).items()
+            if number > begun
+        }
         # One batch of eight at most ran on; none that began after the answer has more than two.
         assert after
         assert max(after.values()) == 2
@@ -92,7 +117,9 @@ def test_a_full_queue_is_answered_at_once_and_counted() -> None:
                 return await client.count("running") == 1
 
             await until(runs)
-            replies = await all_of([first, *(client.send(float(number)) for number in range(1, 30))])
+            replies = await all_of(
+                [first, *(client.send(float(number)) for number in range(1, 30))]
+            )
             series = await client.series()
         refused = [reply for reply in replies if reply.status == 503]
         done = [reply for reply in replies if reply.status == 200]
@@ -100,8 +127,12 @@ def test_a_full_queue_is_answered_at_once_and_counted() -> None:
         assert len(done) >= 3  # One that runs and two that wait.
         assert refused
         assert {reply.headers["Retry-After"] for reply in refused} == {"1"}
-        assert series["plimsoll_worker_drops_total", (("reason", "queue_full"),)] == len(refused)
-        assert series["plimsoll_worker_requests_total", (("outcome", "ok"),)] == len(done)
+        assert series[
+            "plimsoll_worker_drops_total", (("reason", "queue_full"),)
+        ] == len(refused)
+        assert series["plimsoll_worker_requests_total", (("outcome", "ok"),)] == len(
+            done
+        )
 
     with worker("--times-ms", "1:300", "--batch", "1", "--queue", "2") as started:
         run(check(started.url))
@@ -145,7 +176,9 @@ def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
             replies = await all_of(sent)
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         assert [reply.status for reply in replies] == [200] * 20
-        assert [reply.numbers for reply in replies] == [[float(number)] for number in range(20)]
+        assert [reply.numbers for reply in replies] == [
+            [float(number)] for number in range(20)
+        ]
 
     with worker("--times-ms", "1:400", "--batch", "4") as started:
         run(check(started.url, started.pid))
@@ -163,7 +196,9 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
             if how == "a second signal":
 
                 async def is_draining() -> bool:
-                    return (await client.call("GET", "/status")).json["state"] == "draining"
+                    return (await client.call("GET", "/status")).json[
+                        "state"
+                    ] == "draining"
 
                 await until(is_draining)
                 os.kill(pid, signal.SIGTERM)
@@ -181,7 +216,10 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
 def test_it_is_live_before_it_is_ready_and_takes_nothing_until_then() -> None:
     async def check(url: str) -> None:
         async with client_of(url) as client:
-            live, unready = await client.call("GET", "/v2/health/live"), await client.call("GET", "/v2/health/ready")
+            live, unready = (
+                await client.call("GET", "/v2/health/live"),
+                await client.call("GET", "/v2/health/ready"),
+            )
             refused = await client.infer(1.0)
         assert (live.status, unready.status, refused.status) == (200, 503, 503)
         assert unready.json["detail"] == "the worker of chat is loading"
@@ -205,7 +243,10 @@ def test_a_fake_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> None:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }
     with worker("--fake-sms", "132", environment=environment) as started:
-        assert run(sms(started.url)) == (132, 25.0)  # No daemon: CUDA says nothing and grants all.
+        assert run(sms(started.url)) == (
+            132,
+            25.0,
+        )  # No daemon: CUDA says nothing and grants all.
     (tmp_path / "control").touch()
     with worker("--fake-sms", "132", environment=environment) as started:
         assert run(sms(started.url)) == (32, 25.0)  # 132 * 0.25 = 33, in steps of two.
@@ -226,9 +267,18 @@ def test_offload_and_resume_over_http() -> None:
         run(check(started.url))
 
 
-def exit_of(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+def exit_of(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> tuple[int, str]:
     command = [sys.executable, "-m", "agents.serving", "--service", "chat", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False)
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     return ended.returncode, ended.stderr
 
 
@@ -239,18 +289,27 @@ def exit_of(*arguments: str, environment: dict[str, str] | None = None) -> tuple
         (("--times-csv", "absent.csv"), "absent.csv cannot be read"),
         (("--engine", "onnx", "--network", "net.onnx"), "--network-dir"),
         (("--engine", "torch", "--network", "net.pt"), "give --input"),
-        (("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"), "no input like x:FP32:3,224,224"),
+        (
+            ("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"),
+            "no input like x:FP32:3,224,224",
+        ),
         (("--host", "256.0.0.1"), "the worker of chat cannot run"),
     ],
 )
-def test_what_cannot_run_ends_with_1_and_says_why(arguments: tuple[str, ...], words: str) -> None:
+def test_what_cannot_run_ends_with_1_and_says_why(
+    arguments: tuple[str, ...], words: str
+) -> None:
     code, said = exit_of(*arguments)
     assert (code, words in said, "Traceback" in said) == (1, True, False), said
 
 
 def test_a_share_that_is_none_ends_with_1() -> None:
-    code, said = exit_of(environment={**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"})
-    assert (code, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'" in said) == (1, True), said
+    code, said = exit_of(
+        environment={**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"}
+    )
+    assert (code, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'" in said) == (1, True), (
+        said
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,8 +342,13 @@ def test_the_command_is_the_same_program() -> None:
         "--batch",
         "0",
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (ended.returncode, "plimsoll worker: error: argument --batch" in ended.stderr) == (2, True), ended.stderr
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (
+        ended.returncode,
+        "plimsoll worker: error: argument --batch" in ended.stderr,
+    ) == (2, True), ended.stderr
 
 
 def test_a_killed_worker_loses_its_requests_visibly() -> None:

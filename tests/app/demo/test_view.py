@@ -73,13 +73,21 @@ def test_a_change_under_way_shows_both_counts() -> None:
 
 
 def test_a_gpu_that_carries_nothing_is_off() -> None:
-    idle = view.GpuLine(name="t4-1/0", gpu_type="T4", shares=(), power_w=17.0, power_cap_w=70.0)
-    assert any("t4-1/0" in line and "off" in line for line in drawn(view.render(frame(gpus=[idle]))))
+    idle = view.GpuLine(
+        name="t4-1/0", gpu_type="T4", shares=(), power_w=17.0, power_cap_w=70.0
+    )
+    assert any(
+        "t4-1/0" in line and "off" in line
+        for line in drawn(view.render(frame(gpus=[idle])))
+    )
 
 
 def test_a_service_without_traffic_shows_no_figures() -> None:
     line = service_line("resnet50", latency_ms=None, attainment=None)
-    assert sum("–" in each for each in drawn(view.render(frame(services=[line], gpus=[])))) == 1
+    assert (
+        sum("–" in each for each in drawn(view.render(frame(services=[line], gpus=[]))))
+        == 1
+    )
 
 
 def summary(**values: object) -> report.Summary:
@@ -110,19 +118,25 @@ def summary(**values: object) -> report.Summary:
     return report.Summary(**{**standard, **values})  # type: ignore[arg-type]
 
 
-ANSWERS = [ReportTable(columns=("project", "usd"), rows=(("vision", Decimal("1.0")), ("(idle)", None)))] * len(
-    report.QUERIES
-)
+ANSWERS = [
+    ReportTable(
+        columns=("project", "usd"), rows=(("vision", Decimal("1.0")), ("(idle)", None))
+    )
+] * len(report.QUERIES)
 
 
 def test_the_closing_report_answers_its_own_questions() -> None:
     lines = drawn(report.render(summary(), ANSWERS), width=120)
-    assert sum(line.split() == ["vision", "1.0"] for line in lines) == len(report.QUERIES)
+    assert sum(line.split() == ["vision", "1.0"] for line in lines) == len(
+        report.QUERIES
+    )
 
 
 def test_the_closing_report_fits_80_columns_but_for_its_queries() -> None:
     lines = drawn(report.render(summary(), ANSWERS), width=120)
-    before_sql = lines[: next(index for index, line in enumerate(lines) if "asked in SQL" in line)]
+    before_sql = lines[
+        : next(index for index, line in enumerate(lines) if "asked in SQL" in line)
+    ]
     assert max(map(len, before_sql)) <= 80
 
 
@@ -138,6 +152,9 @@ def test_the_closing_report_tells_long_ticks_apart() -> None:
     assert "2 also looked for something cheaper: 780 ms (p50), 800 ms (p99)" in text
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.0, 20.0), (0.5, 20.0), (0.98, 20.0), (0.99, 90.0), (1.0, 100.0)])
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, 20.0), (0.5, 20.0), (0.98, 20.0), (0.99, 90.0), (1.0, 100.0)],
+)
 def test_percentiles_are_values_that_occurred(share: float, expected: float) -> None:
     assert report.percentile([20.0] * 98 + [90.0, 100.0], share) == expected

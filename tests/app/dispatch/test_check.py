@@ -12,25 +12,41 @@ from tests.app.fleets import a_node, a_service
 from tests.app.job_places import TYPE, Place, a_job, bound_gpu, points
 
 
-def refused_rows(network: str, *percents: float, power_w: float = 190.0) -> OperatingPoints:
+def refused_rows(
+    network: str, *percents: float, power_w: float = 190.0
+) -> OperatingPoints:
     """On the half that a replica leaves: 50 W idle, 60 of the replica and 190 are more than the cap of 250."""
-    rows = (OperatingPoint(percent, 4, 1000.0, 0.0, 0.0, 10.0, 2000.0, power_w, 0.0) for percent in percents)
-    return OperatingPoints(network=network, gpu_type="fast", sensitivity=0.0, rows=tuple(rows))
+    rows = (
+        OperatingPoint(percent, 4, 1000.0, 0.0, 0.0, 10.0, 2000.0, power_w, 0.0)
+        for percent in percents
+    )
+    return OperatingPoints(
+        network=network, gpu_type="fast", sensitivity=0.0, rows=tuple(rows)
+    )
 
 
 def beside_replicas(*nodes: str) -> Place:
     """Half of every GPU is a replica's."""
     place = Place(*nodes)
     place.store.put_services([a_service()])
-    place.push(*(replace(bound_gpu(has_replica=True), id=GpuId(f"{n}/gpu-0"), node=NodeId(n)) for n in nodes))
+    place.push(
+        *(
+            replace(bound_gpu(has_replica=True), id=GpuId(f"{n}/gpu-0"), node=NodeId(n))
+            for n in nodes
+        )
+    )
     return place
 
 
 def told(place: Place) -> list[str]:
-    return [event.subject for event in place.store.events if event.kind == "TaskRefused"]
+    return [
+        event.subject for event in place.store.events if event.kind == "TaskRefused"
+    ]
 
 
-def test_a_job_that_the_checker_refuses_everywhere_blocks_nobody_and_is_told_once() -> None:
+def test_a_job_that_the_checker_refuses_everywhere_blocks_nobody_and_is_told_once() -> (
+    None
+):
     place = beside_replicas("n1", "n2")
     place.store.put_points([refused_rows("hot", 25.0)])
     place.submit(a_job("poison", network="hot"))
@@ -49,7 +65,9 @@ def test_a_job_that_the_checker_refuses_everywhere_blocks_nobody_and_is_told_onc
 def test_more_refused_jobs_than_a_round_looks_at_block_nobody() -> None:
     place = beside_replicas("n1")
     place.store.put_points([refused_rows("hot", 25.0)])
-    place.submit(*(a_job(f"poison{at:03d}", network="hot") for at in range(MAX_WAITING)))
+    place.submit(
+        *(a_job(f"poison{at:03d}", network="hot") for at in range(MAX_WAITING))
+    )
     place.round()
     place.submit(a_job("small"))
     place.heard("n1")
@@ -60,7 +78,10 @@ def test_more_refused_jobs_than_a_round_looks_at_block_nobody() -> None:
 def test_a_job_is_refused_at_one_setting_and_runs_at_another() -> None:
     place = beside_replicas("n1")
     # 50 % would be the faster one; 25 % draws 40 W: 50 + 60 + 40 < 250.
-    rows = (*refused_rows("warm", 50.0).rows, *refused_rows("warm", 25.0, power_w=40.0).rows)
+    rows = (
+        *refused_rows("warm", 50.0).rows,
+        *refused_rows("warm", 25.0, power_w=40.0).rows,
+    )
     slower = (rows[0], rows[1]._replace(run_ms=100.0))
     place.store.put_points([replace(refused_rows("warm"), rows=slower)])
     place.submit(a_job("a", network="warm"))
@@ -94,9 +115,16 @@ def test_of_jobs_that_are_refused_only_together_one_starts() -> None:
     assert set(place.tasks) == {"b"}
 
 
-def test_who_waits_for_too_long_gets_the_gpu_that_is_refused_only_beside_other_jobs() -> None:
+def test_who_waits_for_too_long_gets_the_gpu_that_is_refused_only_beside_other_jobs() -> (
+    None
+):
     place = beside_replicas("n1")
-    place.store.put_points([refused_rows("warm", 25.0, power_w=100.0), refused_rows("mild", 5.0, power_w=60.0)])
+    place.store.put_points(
+        [
+            refused_rows("warm", 25.0, power_w=100.0),
+            refused_rows("mild", 5.0, power_w=60.0),
+        ]
+    )
     place.submit(a_job("long", network="mild", iterations=10**6))
     assert place.round()
     place.submit(a_job("a", network="warm"))
@@ -118,7 +146,9 @@ def test_who_waits_for_too_long_gets_the_gpu_that_is_refused_only_beside_other_j
 
 def test_jobs_without_settings_take_nobodys_place_in_a_round() -> None:
     place = Place()
-    place.submit(*(a_job(f"odd{at:03d}", network="unknown") for at in range(MAX_WAITING)))
+    place.submit(
+        *(a_job(f"odd{at:03d}", network="unknown") for at in range(MAX_WAITING))
+    )
     place.clock.advance(1.0)
     place.submit(a_job("a"))
     assert place.round()
@@ -133,7 +163,9 @@ def test_a_job_that_waits_is_tuned_anew_when_a_gpu_type_joins() -> None:
     place.submit(a_job("a", network="big"))
     assert not place.round()
     node, gpus = a_node("n2")
-    place.store.put_node(node, [replace(gpus[0], gpu_type="slow")], at=place.clock.now())
+    place.store.put_node(
+        node, [replace(gpus[0], gpu_type="slow")], at=place.clock.now()
+    )
     place.push()
     assert place.round()
     assert place.tasks["a"][0] == "n2/gpu-0"
@@ -141,13 +173,17 @@ def test_a_job_that_waits_is_tuned_anew_when_a_gpu_type_joins() -> None:
 
 def test_a_job_that_waits_is_tuned_anew_when_its_team_wants_something_else() -> None:
     place = beside_replicas("n1")
-    place.store.put_node(Node(id=NodeId("n1"), cordoned=True), a_node("n1")[1], at=place.clock.now())
+    place.store.put_node(
+        Node(id=NodeId("n1"), cordoned=True), a_node("n1")[1], at=place.clock.now()
+    )
     place.push(*place.target.gpus)  # type: ignore[union-attr]
     place.submit(a_job("a", weight=0.0))
     assert not place.round()
     before = place.dispatcher.memory.settings["a"].settings
     record = place.store.tasks.records["a"]
-    place.store.tasks.records["a"] = replace(record, task=replace(record.task, weight=1.0))
+    place.store.tasks.records["a"] = replace(
+        record, task=replace(record.task, weight=1.0)
+    )
     assert not place.round()
     now = place.dispatcher.memory.settings["a"].settings
     # Speed alone counts now, which is the whole GPU at batches of eight; before, what a whole GPU does with such jobs.
@@ -160,10 +196,24 @@ def test_a_job_that_waits_is_tuned_anew_when_its_team_wants_something_else() -> 
 
 def test_a_job_runs_beside_training_that_was_never_profiled() -> None:
     place = Place()
-    place.dispatcher.layers = (LayerCounts(network="photo", counts={"linear": 3}, parameters_millions=1.0),)
-    ours = a_job("ours", kind="training", network="ours", layers=(("linear", 3),), memory_mib=3000.0)
+    place.dispatcher.layers = (
+        LayerCounts(network="photo", counts={"linear": 3}, parameters_millions=1.0),
+    )
+    ours = a_job(
+        "ours",
+        kind="training",
+        network="ours",
+        layers=(("linear", 3),),
+        memory_mib=3000.0,
+    )
     running = BoundTask(
-        name="ours", kind="training", network="ours", batch=4, sm_percent=25.0, memory_mib=3000.0, iterations=100
+        name="ours",
+        kind="training",
+        network="ours",
+        batch=4,
+        sm_percent=25.0,
+        memory_mib=3000.0,
+        iterations=100,
     )
     place.submit(ours, a_job("a"))
     place.push(bound_gpu(running))

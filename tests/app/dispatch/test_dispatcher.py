@@ -22,7 +22,13 @@ def test_a_job_gets_a_gpu_a_share_a_batch_and_a_network_by_a_new_target() -> Non
     assert place.round()
     gpu, task = place.tasks["a"]
     # Alone it is tuned to the whole GPU and batches of eight: 400 / 8 = 50 iterations.
-    assert (gpu, task.network, task.sm_percent, task.batch, task.iterations) == ("n1/gpu-0", "photo", 100.0, 8, 50)
+    assert (gpu, task.network, task.sm_percent, task.batch, task.iterations) == (
+        "n1/gpu-0",
+        "photo",
+        100.0,
+        8,
+        50,
+    )
     assert place.target is not None
     assert (place.target.generation, place.target.parent) == (2, 1)
     command = asyncio.run(place.store.command_for("n1", 1))
@@ -59,7 +65,9 @@ def test_a_batch_is_held_for_the_window() -> None:
 def test_a_lost_push_loses_no_job() -> None:
     place = Place()
     place.submit(a_job("a"))
-    place.store.rival = lambda: place.pushed(BoundPlan(generation=2, parent=1, policy="oltunes"))
+    place.store.rival = lambda: place.pushed(
+        BoundPlan(generation=2, parent=1, policy="oltunes")
+    )
     assert not place.round()
     assert place.tasks == {}
     assert place.dispatcher.next_s == 0.0
@@ -76,7 +84,9 @@ def test_a_job_that_failed_goes_before_one_that_is_more_urgent() -> None:
     whole = replace(points("photo"), rows=points("photo").rows[4:])
     place.store.put_points([whole])
     place.submit(a_job("a"))
-    place.store.rival = lambda: place.pushed(BoundPlan(generation=2, parent=1, policy="oltunes"))
+    place.store.rival = lambda: place.pushed(
+        BoundPlan(generation=2, parent=1, policy="oltunes")
+    )
     place.round()
     place.submit(a_job("urgent", due_in_s=2.0))
     assert place.round()
@@ -99,14 +109,20 @@ def test_a_batch_that_the_checker_refuses_is_not_deployed() -> None:
     # 250 W: 50 idle, 60 of the replica, and 2.9 W per percent of the job are 50 + 60 + 145 on half of the SMs.
     place = Place("n1", "n2")
     place.store.put_services([a_service()])
-    hot = tuple(row._replace(power_w=2.9 * row.sm_percent) for row in points("photo").rows if row.sm_percent == 50.0)
+    hot = tuple(
+        row._replace(power_w=2.9 * row.sm_percent)
+        for row in points("photo").rows
+        if row.sm_percent == 50.0
+    )
     place.store.put_points([replace(points("photo"), rows=hot)])
     place.push(bound_gpu(has_replica=True))
     place.submit(a_job("a"))
     assert place.round()
     assert place.tasks["a"][0] == "n2/gpu-0"
     place.push(bound_gpu(has_replica=True))
-    place.store.put_node(Node(id=NodeId("n2"), cordoned=True), a_node("n2")[1], at=place.clock.now())
+    place.store.put_node(
+        Node(id=NodeId("n2"), cordoned=True), a_node("n2")[1], at=place.clock.now()
+    )
     place.submit(a_job("b"))
     assert not place.round()
 
@@ -116,7 +132,9 @@ def test_nothing_starts_where_a_gpu_may_not_be_used(what: str) -> None:
     place = Place("n1", "n2")
     node, (gpu,) = a_node("n2")
     place.store.put_node(
-        replace(node, cordoned=what == "cordoned"), [replace(gpu, healthy=what != "unhealthy")], at=place.clock.now()
+        replace(node, cordoned=what == "cordoned"),
+        [replace(gpu, healthy=what != "unhealthy")],
+        at=place.clock.now(),
     )
     if what == "silent":
         place.fall_silent("n2", heard="n1")
@@ -141,7 +159,10 @@ def test_a_job_on_a_silent_node_goes_on_elsewhere_from_its_last_report() -> None
 
 
 def test_the_accurate_variant_is_taken_and_none_below_the_floor() -> None:
-    variants = (Variant(network="photo", accuracy=0.8), Variant(network="light", accuracy=0.7))
+    variants = (
+        Variant(network="photo", accuracy=0.8),
+        Variant(network="light", accuracy=0.7),
+    )
     idle = Place()
     idle.submit(a_job("a", variants=variants, accuracy_floor=0.75))
     idle.round()
@@ -168,10 +189,14 @@ def test_a_job_that_no_gpu_can_run_waits_and_harms_nobody() -> None:
         PolicySettings(policy="joint"),
         replace(SETTINGS, mode=Mode.APPROVE),
         replace(SETTINGS, paused=True),
-        PolicySettings(groups=(PolicyGroup(name="g", policy="oltunes", mode=Mode.ADVISE),)),
+        PolicySettings(
+            groups=(PolicyGroup(name="g", policy="oltunes", mode=Mode.ADVISE),)
+        ),
     ],
 )
-def test_nothing_is_dispatched_under_other_policies_or_before_a_person_spoke(settings: PolicySettings) -> None:
+def test_nothing_is_dispatched_under_other_policies_or_before_a_person_spoke(
+    settings: PolicySettings,
+) -> None:
     place = Place(settings=settings)
     place.submit(a_job("a"))
     assert not place.round()
@@ -185,7 +210,9 @@ def test_whose_jobs_are_dispatched() -> None:
     assert not is_dispatched(a_job("a", project="day"), mixed)
     assert not is_dispatched(a_job("a", project="night", kind="training"), mixed)
     assert is_dispatched(a_job("a"), SETTINGS)
-    labelled = PolicySettings(groups=(PolicyGroup(name="g", policy="oltunes", labels=(("team", "x"),)),))
+    labelled = PolicySettings(
+        groups=(PolicyGroup(name="g", policy="oltunes", labels=(("team", "x"),)),)
+    )
     assert not is_dispatched(a_job("a"), labelled)
 
 
@@ -199,7 +226,11 @@ def test_the_tick_leaves_jobs_to_the_dispatcher_and_keeps_those_that_run() -> No
     snapshot = asyncio.run(place.store.load_snapshot(place.clock.now()))
     filled = {task.name: task for task in tasks_to_fill(snapshot, snapshot.state.tasks)}
     assert set(filled) == {"a", "training"}
-    assert (filled["a"].batch, filled["a"].iterations, filled["a"].done_iterations) == (8, 50, 10.0)
+    assert (filled["a"].batch, filled["a"].iterations, filled["a"].done_iterations) == (
+        8,
+        50,
+        10.0,
+    )
     before = place.tasks["a"]
     place.heard("n1")
     loop = Loop(store=place.store, solver=Answering(), clock=place.clock)
@@ -212,7 +243,13 @@ def test_training_that_runs_is_no_room_for_jobs() -> None:
     place = Place()
     place.submit(a_job("training", kind="training", network="net", batch=1), a_job("a"))
     training = BoundTask(
-        name="training", kind="training", network="net", batch=1, sm_percent=50.0, memory_mib=4000.0, iterations=100
+        name="training",
+        kind="training",
+        network="net",
+        batch=1,
+        sm_percent=50.0,
+        memory_mib=4000.0,
+        iterations=100,
     )
     place.push(bound_gpu(training))
     assert place.round()

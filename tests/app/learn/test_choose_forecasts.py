@@ -8,7 +8,13 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from app.learn.choose_forecasts import MAX_SERVICES, Case, choose_forecasts, judge, view_forecast
+from app.learn.choose_forecasts import (
+    MAX_SERVICES,
+    Case,
+    choose_forecasts,
+    judge,
+    view_forecast,
+)
 from app.loop.budgets import KEPT
 from app.loop.forecast import make_demands
 from solvers.forecast.choose_technique import Choice
@@ -26,7 +32,11 @@ def a_walk(seconds: int, *, until_s: float = NOW_S, seed: int = 1) -> RequestSer
     """A rate that wanders: the newest windows tell the most."""
     draw = np.random.default_rng(seed)
     means = 500.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=seconds)))
-    return RequestSeries(start_s=until_s - seconds, window_s=1.0, arrivals=draw.poisson(means).astype(float))
+    return RequestSeries(
+        start_s=until_s - seconds,
+        window_s=1.0,
+        arrivals=draw.poisson(means).astype(float),
+    )
 
 
 def a_case(
@@ -71,15 +81,25 @@ def test_each_window_is_judged_once() -> None:
 
 
 def test_a_service_that_nobody_heard_of_keeps_its_choice() -> None:
-    old = Choice(technique="holt", scores=judge(a_case(a_walk(300))).scores, judged_until_s=NOW_S - 900.0)
+    old = Choice(
+        technique="holt",
+        scores=judge(a_case(a_walk(300))).scores,
+        judged_until_s=NOW_S - 900.0,
+    )
     kept = judge(a_case(None, choice=old))
     assert kept == replace(old, judged_until_s=NOW_S, margin=kept.margin)
 
 
 def test_a_seasonal_choice_carries_its_season_made_anew() -> None:
-    days = RequestSeries(start_s=NOW_S - 10 * DAY_S, window_s=COARSE_S, arrivals=np.full(2880, 50.0 * COARSE_S))
+    days = RequestSeries(
+        start_s=NOW_S - 10 * DAY_S,
+        window_s=COARSE_S,
+        arrivals=np.full(2880, 50.0 * COARSE_S),
+    )
     old = Choice(technique="seasonal_daily", judged_until_s=NOW_S - 300.0)
-    steady = RequestSeries(start_s=NOW_S - 400.0, window_s=1.0, arrivals=np.full(400, 50.0))
+    steady = RequestSeries(
+        start_s=NOW_S - 400.0, window_s=1.0, arrivals=np.full(400, 50.0)
+    )
     made = judge(a_case(steady, choice=old, rates=days))
     assert [season.period_s for season in made.seasons] == [DAY_S]
     np.testing.assert_allclose(made.seasons[0].rates_rps, 50.0)
@@ -102,7 +122,10 @@ class AHistory:
 
 
 def test_a_run_judges_a_bounded_number_of_services_and_saves_them() -> None:
-    cases = tuple(replace(a_case(a_walk(100, seed=number)), service=f"s{number}") for number in range(MAX_SERVICES + 5))
+    cases = tuple(
+        replace(a_case(a_walk(100, seed=number)), service=f"s{number}")
+        for number in range(MAX_SERVICES + 5)
+    )
     history = AHistory(cases)
     chosen = asyncio.run(choose_forecasts(history, NOW))
     assert history.asked == [MAX_SERVICES]
@@ -116,7 +139,9 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
     plain = a_snapshot(state=state, windows=windows)
     rates = {}
     for technique in ("burst_aware", "ewma", "last_value", "seasonal_daily"):
-        snapshot = replace(plain, choices={"chat": Choice(technique=technique, seasons=(FLAT,))})
+        snapshot = replace(
+            plain, choices={"chat": Choice(technique=technique, seasons=(FLAT,))}
+        )
         (demand,) = make_demands(snapshot)
         assert demand.method == technique
         rates[technique] = demand.arrival_rate_rps
@@ -128,7 +153,9 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
 def test_the_tick_applies_the_margin() -> None:
     snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
     plain, wide = (
-        make_demands(replace(snapshot, choices={"chat": Choice(margin=margin)}))[0].arrival_rate_rps
+        make_demands(replace(snapshot, choices={"chat": Choice(margin=margin)}))[
+            0
+        ].arrival_rate_rps
         for margin in (1.0, 2.0)
     )
     # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
@@ -146,7 +173,8 @@ def test_a_missing_window_is_no_quiet_one() -> None:
     gap = (*whole[:12], *whole[18:])
     zeros = (*whole[:12], *windows_of("chat", [0] * 18)[:6], *whole[18:])
     rate, with_gap, with_zeros = (
-        make_demands(a_snapshot(windows=windows))[0].arrival_rate_rps for windows in (whole, gap, zeros)
+        make_demands(a_snapshot(windows=windows))[0].arrival_rate_rps
+        for windows in (whole, gap, zeros)
     )
     assert abs(with_gap - rate) < 0.02 * rate
     assert abs(with_zeros - rate) > 0.1 * rate
@@ -155,7 +183,9 @@ def test_a_missing_window_is_no_quiet_one() -> None:
 def test_the_forecast_looks_as_far_ahead_as_the_next_plan() -> None:
     ramp = windows_of("chat", [100 + 10 * number for number in range(30)])
     near, far = (
-        make_demands(a_snapshot(windows=ramp, settings=replace(SETTINGS, period_s=period_s)))[0].arrival_rate_rps
+        make_demands(
+            a_snapshot(windows=ramp, settings=replace(SETTINGS, period_s=period_s))
+        )[0].arrival_rate_rps
         for period_s in (2.0, 20.0)
     )
     # 5 rps more every 2 s: 18 s later it is 45 rps more, with some head-room.
@@ -164,27 +194,50 @@ def test_the_forecast_looks_as_far_ahead_as_the_next_plan() -> None:
 
 def test_the_view_shows_quantiles_scores_and_silence() -> None:
     choice = judge(a_case(a_walk(300)))
-    heard = view_forecast(a_snapshot(windows=windows_of("chat", [200] * 30)), "chat", choice)
-    assert (heard.telemetry, heard.technique, heard.silent_for_s) == ("heard", choice.technique, 0.0)
+    heard = view_forecast(
+        a_snapshot(windows=windows_of("chat", [200] * 30)), "chat", choice
+    )
+    assert (heard.telemetry, heard.technique, heard.silent_for_s) == (
+        "heard",
+        choice.technique,
+        0.0,
+    )
     assert heard.horizon_s == SETTINGS.period_s
     assert list(heard.rates_rps) == sorted(heard.rates_rps)
     assert heard.rates_rps[heard.levels.index(0.5)] == 100.0
     assert heard.scores == choice.scores
-    quiet = view_forecast(a_snapshot(windows=windows_of("chat", [0] * 30)), "chat", Choice())
+    quiet = view_forecast(
+        a_snapshot(windows=windows_of("chat", [0] * 30)), "chat", Choice()
+    )
     assert (quiet.telemetry, set(quiet.rates_rps)) == ("heard", {0.0})
     late = SETTINGS.stale_after_s + 1.0
-    stopped = view_forecast(a_snapshot(windows=windows_of("chat", [200] * 30, last_ended_s=late)), "chat", choice)
-    assert (stopped.telemetry, stopped.rates_rps, stopped.silent_for_s) == ("stopped", (), late)
+    stopped = view_forecast(
+        a_snapshot(windows=windows_of("chat", [200] * 30, last_ended_s=late)),
+        "chat",
+        choice,
+    )
+    assert (stopped.telemetry, stopped.rates_rps, stopped.silent_for_s) == (
+        "stopped",
+        (),
+        late,
+    )
     never = view_forecast(a_snapshot(), "chat", Choice())
     assert (never.telemetry, never.rates_rps, never.silent_for_s) == ("never", (), None)
 
 
-def test_a_demand_says_between_which_rates_its_forecast_lies_and_one_without_a_forecast_does_not() -> None:
+def test_a_demand_says_between_which_rates_its_forecast_lies_and_one_without_a_forecast_does_not() -> (
+    None
+):
     services = (a_service("chat"), a_service("silent"))
     windows = windows_of("chat", [90, 110, 100, 95, 105] * 6)
     snapshot = a_snapshot(state=a_state(services=services), windows=windows)
     heard, silent = make_demands(snapshot)
     shown = view_forecast(snapshot, "chat", Choice())
-    assert heard.interval_rps == (shown.rates_rps[shown.levels.index(0.05)], shown.rates_rps[shown.levels.index(0.95)])
-    assert heard.interval_rps[0] < 50.0 < heard.interval_rps[1]  # 100 requests in windows of two seconds.
+    assert heard.interval_rps == (
+        shown.rates_rps[shown.levels.index(0.05)],
+        shown.rates_rps[shown.levels.index(0.95)],
+    )
+    assert (
+        heard.interval_rps[0] < 50.0 < heard.interval_rps[1]
+    )  # 100 requests in windows of two seconds.
     assert silent.interval_rps is None

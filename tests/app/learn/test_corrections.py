@@ -130,7 +130,10 @@ def test_faster_than_stated_is_believed_slowly_and_never_fully() -> None:
     assert 8.0 < scene.planned_ms[0] < early < 10.0
     falls = {row.planned.at for outcome in scene.outcomes for row in outcome.changed}
     assert all(
-        (later - sooner).total_seconds() >= FALL_AFTER_S for sooner in falls for later in falls if later > sooner
+        (later - sooner).total_seconds() >= FALL_AFTER_S
+        for sooner in falls
+        for later in falls
+        if later > sooner
     )
 
 
@@ -177,7 +180,13 @@ def test_a_gpu_says_nothing_of_the_time_before_its_settings() -> None:
     scene = Scene()
     scene.play(30.0)
     readings = scene.health.now.readings
-    scene.push(a_bound_plan([replace(a_replica("r1"), batch=1, sm_percent=50.0)], generation=2, clock_mhz=999.0))
+    scene.push(
+        a_bound_plan(
+            [replace(a_replica("r1"), batch=1, sm_percent=50.0)],
+            generation=2,
+            clock_mhz=999.0,
+        )
+    )
     scene.play(10.0)
     assert scene.health.now.readings == readings
 
@@ -200,7 +209,9 @@ def test_nothing_is_learned_where_the_operator_does_not_want_it() -> None:
     assert learned.planned_ms == (10.0, 5.0)
 
 
-def test_nothing_is_learned_under_a_governor_whose_clocks_and_batches_are_not_the_plans() -> None:
+def test_nothing_is_learned_under_a_governor_whose_clocks_and_batches_are_not_the_plans() -> (
+    None
+):
     scene = Scene()
     scene.push(replace(a_bound_plan([a_replica("r1")], generation=2), governor="dfs"))
     scene.play(60.0, factor=1.3)
@@ -233,7 +244,10 @@ def test_planned_points_stay_the_same_objects_while_nothing_changes() -> None:
     scene = Scene(latency_sigma=0.1)
     scene.play(60.0)
     planned = PlannedPoints()
-    one, other = (planned.of(asyncio.run(scene.store.load_snapshot(scene.clock.now())))[0] for _ in range(2))
+    one, other = (
+        planned.of(asyncio.run(scene.store.load_snapshot(scene.clock.now())))[0]
+        for _ in range(2)
+    )
     assert one is other
     scene.store.settings = replace(SETTINGS, fit_quantile=0.99)
     wider = planned.of(asyncio.run(scene.store.load_snapshot(scene.clock.now())))[0]
@@ -246,7 +260,9 @@ def test_what_was_learned_is_forgotten_when_plans_stayed_away_for_a_day() -> Non
     slow_ms = scene.planned_ms[0]
     scene.clock.advance(FORGET_AFTER_S)
     asyncio.run(learn_once(scene.learner))
-    assert scene.planned_ms[0] == slow_ms  # it is planned; that nobody reports of it says nothing
+    assert (
+        scene.planned_ms[0] == slow_ms
+    )  # it is planned; that nobody reports of it says nothing
     scene.push(replace(a_bound_plan([]), generation=2, parent=1))
     outcome = asyncio.run(learn_once(replace(scene.learner, read_until_s=0.0)))
     assert [event.kind for event in outcome.events] == ["FitForgotten"]
@@ -262,17 +278,25 @@ def test_of_two_leaders_the_one_that_read_further_is_believed() -> None:
     scene.play(30.0, factor=1.2)
     late = scene.health
     snapshot = asyncio.run(scene.store.load_snapshot(scene.clock.now()))
-    assert asyncio.run(scene.store.save_fit_health((early,), snapshot.state.catalogue_revision))
+    assert asyncio.run(
+        scene.store.save_fit_health((early,), snapshot.state.catalogue_revision)
+    )
     assert scene.health == late
 
 
 def test_a_large_fleet_is_looked_at_in_turn() -> None:
-    gpus = a_bound_plan(*([a_replica(f"r{number}")] for number in range(2 * MAX_GPUS + 1))).gpus
+    gpus = a_bound_plan(
+        *([a_replica(f"r{number}")] for number in range(2 * MAX_GPUS + 1))
+    ).gpus
     for every in (1, 6):  # each round, and those in which samples are made
         rounds = [some_of(gpus, PERIOD_S * every * number) for number in range(30)]
         assert max(map(len, rounds)) <= MAX_GPUS
         turns = Counter(gpu.id for seen in rounds for gpu in seen)
-        assert len(turns) == len(gpus) and min(turns.values()) >= 8 and max(turns.values()) <= 12
+        assert (
+            len(turns) == len(gpus)
+            and min(turns.values()) >= 8
+            and max(turns.values()) <= 12
+        )
     assert some_of(gpus[:7], 0.0) == list(gpus[:7])
 
 

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.learn.readings import BATCH_CV, FILL_SIGMA, NEIGHBOUR_SHARE, StatedTimes, make_readings
+from app.learn.readings import (
+    BATCH_CV,
+    FILL_SIGMA,
+    NEIGHBOUR_SHARE,
+    StatedTimes,
+    make_readings,
+)
 from app.store.store import Execution
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import ExecutionReading, RowKey
@@ -44,7 +50,9 @@ def an_execution(name: str = "r1", **changes: object) -> Execution:
     return replace(seen, **changes)  # type: ignore[arg-type]
 
 
-def readings_of(gpu: BoundGpu, *executions: Execution, points: OperatingPoints = POINTS) -> list[ExecutionReading]:
+def readings_of(
+    gpu: BoundGpu, *executions: Execution, points: OperatingPoints = POINTS
+) -> list[ExecutionReading]:
     stated = StatedTimes({GROUP: points}, {"fast": TYPE})
     return make_readings([gpu], executions, stated).get(GROUP, [])
 
@@ -60,20 +68,33 @@ def test_smaller_batches_are_compared_with_what_lies_between_the_rows() -> None:
     # Batch 4.5 is half way from 1 to 8: 4.5 + 4 + 17.5 = 26 ms.
     (reading,) = readings_of(a_gpu("r1"), an_execution(requests=450, execution_ms=26.0))
     assert reading.log_ratio == pytest.approx(0.0)
-    assert reading.variance == pytest.approx(BATCH_CV**2 / 100 + (FILL_SIGMA * math.log2(8 / 4.5)) ** 2)
+    assert reading.variance == pytest.approx(
+        BATCH_CV**2 / 100 + (FILL_SIGMA * math.log2(8 / 4.5)) ** 2
+    )
 
 
 def test_neighbours_are_reckoned_with_by_the_contracts_law() -> None:
     # Two replicas: 8 + 4 · (1 + 0.5 · 2 + 0.25) + 28 · (1 + 0.5 · 0.2) = 47.8 ms.
-    both = readings_of(a_gpu("r1", "r2"), an_execution(execution_ms=47.8), an_execution("r2", execution_ms=95.6))
-    assert [reading.log_ratio for reading in both] == pytest.approx([0.0, math.log(2.0)])
-    assert both[0].variance == pytest.approx(BATCH_CV**2 / 100 + (NEIGHBOUR_SHARE * math.log(47.8 / 40.0)) ** 2)
+    both = readings_of(
+        a_gpu("r1", "r2"),
+        an_execution(execution_ms=47.8),
+        an_execution("r2", execution_ms=95.6),
+    )
+    assert [reading.log_ratio for reading in both] == pytest.approx(
+        [0.0, math.log(2.0)]
+    )
+    assert both[0].variance == pytest.approx(
+        BATCH_CV**2 / 100 + (NEIGHBOUR_SHARE * math.log(47.8 / 40.0)) ** 2
+    )
 
 
 def test_what_is_faster_next_to_neighbours_is_put_down_to_them_first() -> None:
     # The neighbour adds ln(47.8 / 40) = 0.178, of which a quarter, 0.045, may be too much.
     neighbours = NEIGHBOUR_SHARE * math.log(47.8 / 40.0)
-    seen = an_execution(execution_ms=47.8 * 0.98), an_execution("r2", execution_ms=47.8 * 0.8)
+    seen = (
+        an_execution(execution_ms=47.8 * 0.98),
+        an_execution("r2", execution_ms=47.8 * 0.8),
+    )
     ratios = [reading.log_ratio for reading in readings_of(a_gpu("r1", "r2"), *seen)]
     assert ratios == pytest.approx([0.0, math.log(0.8) + neighbours])
 
@@ -91,9 +112,21 @@ def test_what_is_faster_next_to_neighbours_is_put_down_to_them_first() -> None:
         (an_execution(requests=0),),
         (an_execution(batches=100, requests=900),),
     ],
-    ids=["silent", "unsteady", "batch", "share", "neighbours", "few", "no time", "empty", "more than the batch"],
+    ids=[
+        "silent",
+        "unsteady",
+        "batch",
+        "share",
+        "neighbours",
+        "few",
+        "no time",
+        "empty",
+        "more than the batch",
+    ],
 )
-def test_what_did_not_run_as_planned_says_nothing(executions: tuple[Execution, ...]) -> None:
+def test_what_did_not_run_as_planned_says_nothing(
+    executions: tuple[Execution, ...],
+) -> None:
     assert readings_of(a_gpu("r1"), *executions) == []
 
 

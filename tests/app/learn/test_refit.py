@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest, Unavailable
-from app.catalogue.catalogue import list_networks, load_gpu_types, load_layers, load_profiles
-from app.learn.refit import RefitCandidate, RefitRequest, error_of, run_in_process, run_refit
+from app.catalogue.catalogue import (
+    list_networks,
+    load_gpu_types,
+    load_layers,
+    load_profiles,
+)
+from app.learn.refit import (
+    RefitCandidate,
+    RefitRequest,
+    error_of,
+    run_in_process,
+    run_refit,
+)
 from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_samples
 from solvers.predict.estimate.operating_points import Performance
 from solvers.types.errors import InvalidInput
@@ -37,17 +48,31 @@ def samples(network: str = "net", *, memory: bool = True) -> Samples:
     return make_samples(
         at,
         [true_ms(*each) for each in conditions],
-        memory_mib=[900.0 + 10.0 * batch for batch, _ in conditions] if memory else None,
+        memory_mib=[900.0 + 10.0 * batch for batch, _ in conditions]
+        if memory
+        else None,
     )
 
 
 def request_of(found: Samples, **changes: object) -> RefitRequest:
-    return replace(RefitRequest(network="net", samples=found, gpu_types=(FAST,)), **changes)  # type: ignore[arg-type]
+    return replace(
+        RefitRequest(network="net", samples=found, gpu_types=(FAST,)), **changes
+    )  # type: ignore[arg-type]
 
 
 def a_profile(factor: float) -> OperatingPoints:
     rows = tuple(
-        OperatingPoint(share, int(batch), 1000.0, 0.0, 0.0, factor * true_ms(batch, share), 950.0, 30.0, 0.1)
+        OperatingPoint(
+            share,
+            int(batch),
+            1000.0,
+            0.0,
+            0.0,
+            factor * true_ms(batch, share),
+            950.0,
+            30.0,
+            0.1,
+        )
         for batch in BATCHES
         for share in (50.0, 100.0)
     )
@@ -61,7 +86,10 @@ def test_samples_become_operating_points_with_the_error_of_those_in_force() -> N
     assert candidate.error < 0.02
     rows = candidate.performance.points.rows
     assert {row[:3] for row in rows} == {row[:3] for row in a_profile(1.0).rows}
-    assert all(row.solo_ms == pytest.approx(true_ms(row.batch, row.sm_percent), rel=0.03) for row in rows)
+    assert all(
+        row.solo_ms == pytest.approx(true_ms(row.batch, row.sm_percent), rel=0.03)
+        for row in rows
+    )
     assert {fit.quantity for fit in answer.fits} == {"latency_ms", "memory_mib"}
     assert answer.problems == ()
 
@@ -74,14 +102,19 @@ def test_only_what_concerns_the_network_is_kept() -> None:
             both.at.gpu_type + other.at.gpu_type,
             batch=np.concatenate((both.at.batch, other.at.batch)),
             sm_percent=np.concatenate((both.at.sm_percent, other.at.sm_percent)),
-            neighbours=[*((),) * len(both), *((Neighbour("net", 1.0, 50.0),),) * len(other)],
+            neighbours=[
+                *((),) * len(both),
+                *((Neighbour("net", 1.0, 50.0),),) * len(other),
+            ],
         ),
         np.concatenate((both.latency_ms, 1.3 * other.latency_ms)),
         memory_mib=np.full(len(both) + len(other), 900.0),
     )
     answer = run_refit(request_of(joined))
     assert {fit.group.network for fit in answer.fits} <= {"net", ""}
-    assert [candidate.performance.points.network for candidate in answer.candidates] == ["net"]
+    assert [
+        candidate.performance.points.network for candidate in answer.candidates
+    ] == ["net"]
 
 
 def test_what_cannot_be_made_is_said() -> None:
@@ -98,7 +131,9 @@ def test_errors_are_compared_at_the_same_conditions_only() -> None:
     assert error_of(POINTS, samples().take(np.arange(2)), FAST) is None
 
 
-def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_known() -> None:
+def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_known() -> (
+    None
+):
     found = samples()
     at = replace(found.at, neighbours=((Neighbour("net", 1.0, 50.0),),) * len(found))
     ((gpu_type, why),) = run_refit(request_of(replace(found, at=at))).problems
@@ -120,7 +155,14 @@ def test_samples_at_part_of_the_time_or_of_the_power_say_nothing_of_a_profile() 
     throttled = replace(found.at, time_quota_percent=np.full(len(found), 20.0))
     limited = replace(found.at, power_limit_w=np.full(len(found), 100.0))
     for at in (throttled, limited):
-        assert error_of(a_profile(1.1), replace(found, at=at, latency_ms=5.0 * found.latency_ms), FAST) is None
+        assert (
+            error_of(
+                a_profile(1.1),
+                replace(found, at=at, latency_ms=5.0 * found.latency_ms),
+                FAST,
+            )
+            is None
+        )
 
 
 @pytest.mark.parametrize("bad", [math.nan, -1.0])
@@ -175,15 +217,40 @@ def test_nothing_waits_while_a_long_request_is_handed_over() -> None:
 
 def test_a_candidate_is_plain_data() -> None:
     performance = Performance(points=POINTS, latency_sigma=(0.0, 0.0))
-    candidate = RefitCandidate(performance=performance, technique="t", sample_count=3, error=0.1, present_error=None)
+    candidate = RefitCandidate(
+        performance=performance,
+        technique="t",
+        sample_count=3,
+        error=0.1,
+        present_error=None,
+    )
     assert candidate == replace(candidate)
 
 
-def a_cold_request(network: str, gpu_type: str, *, sampled_on: str | None = None) -> RefitRequest:
+def a_cold_request(
+    network: str, gpu_type: str, *, sampled_on: str | None = None
+) -> RefitRequest:
     """The shipped network as if nobody had profiled it on the GPU type; sampled on another where that is given."""
-    shipped = load_profiles(list_networks("inference"), [gpu_type, *([sampled_on] if sampled_on else [])])
-    own = next((entry for entry in shipped if (entry.network, entry.gpu_type) == (network, sampled_on)), None)
-    rows = [row for row in own.rows if row.clock_mhz == max(each.clock_mhz for each in own.rows)] if own else []
+    shipped = load_profiles(
+        list_networks("inference"), [gpu_type, *([sampled_on] if sampled_on else [])]
+    )
+    own = next(
+        (
+            entry
+            for entry in shipped
+            if (entry.network, entry.gpu_type) == (network, sampled_on)
+        ),
+        None,
+    )
+    rows = (
+        [
+            row
+            for row in own.rows
+            if row.clock_mhz == max(each.clock_mhz for each in own.rows)
+        ]
+        if own
+        else []
+    )
     at = make_queries(
         [network] * len(rows),
         [sampled_on or ""] * len(rows),
@@ -192,7 +259,11 @@ def a_cold_request(network: str, gpu_type: str, *, sampled_on: str | None = None
     )
     return RefitRequest(
         network=network,
-        samples=make_samples(at, [row.solo_ms for row in rows], memory_mib=[row.memory_mib for row in rows]),
+        samples=make_samples(
+            at,
+            [row.solo_ms for row in rows],
+            memory_mib=[row.memory_mib for row in rows],
+        ),
         gpu_types=load_gpu_types(),
         relatives=tuple(entry for entry in shipped if entry.network != network),
         fleet=frozenset({gpu_type}),
@@ -202,7 +273,11 @@ def a_cold_request(network: str, gpu_type: str, *, sampled_on: str | None = None
 
 @pytest.mark.parametrize(
     ("network", "sampled_on", "technique"),
-    [("resnet50", "V100-32GB", "gpu_type_ratio"), ("resnet50", None, "layer_counts"), ("vgg16", None, "layer_counts")],
+    [
+        ("resnet50", "V100-32GB", "gpu_type_ratio"),
+        ("resnet50", None, "layer_counts"),
+        ("vgg16", None, "layer_counts"),
+    ],
 )
 def test_a_network_is_estimated_where_it_was_never_measured(
     network: str, sampled_on: str | None, technique: str
@@ -211,24 +286,39 @@ def test_a_network_is_estimated_where_it_was_never_measured(
     assert answer.problems == ()
     (candidate,) = (entry for entry in answer.candidates if entry.is_estimated)
     points = candidate.performance.points
-    assert (points.network, points.gpu_type, candidate.technique) == (network, "T4", technique)
+    assert (points.network, points.gpu_type, candidate.technique) == (
+        network,
+        "T4",
+        technique,
+    )
     (shipped,) = load_profiles([network], ["T4"])
     known = {row[:3]: row for row in shipped.rows}
     z_scores = [
         abs(math.log(known[row[:3]].solo_ms / row.solo_ms)) / sigma
-        for row, sigma in zip(points.rows, candidate.performance.latency_sigma, strict=True)
+        for row, sigma in zip(
+            points.rows, candidate.performance.latency_sigma, strict=True
+        )
         if row[:3] in known
     ]
     assert len(z_scores) >= 30
     assert sum(z_score <= 2.0 for z_score in z_scores) >= 0.9 * len(z_scores)
     assert min(candidate.performance.latency_sigma) >= 0.05
-    assert all(row.memory_mib >= 0.5 * known[row[:3]].memory_mib for row in points.rows if row[:3] in known)
+    assert all(
+        row.memory_mib >= 0.5 * known[row[:3]].memory_mib
+        for row in points.rows
+        if row[:3] in known
+    )
 
 
 def test_what_is_profiled_or_not_in_the_fleet_is_not_estimated() -> None:
     request = a_cold_request("resnet50", "T4")
     assert run_refit(replace(request, fleet=frozenset())).candidates == ()
-    assert run_refit(replace(request, present=load_profiles(["resnet50"], ["T4"]))).candidates == ()
+    assert (
+        run_refit(
+            replace(request, present=load_profiles(["resnet50"], ["T4"]))
+        ).candidates
+        == ()
+    )
     nameless = run_refit(replace(request, network="mine"))
     ((gpu_type, why),) = nameless.problems
     assert gpu_type == "T4" and "mine" in why

@@ -17,7 +17,9 @@ GPUS = a_bound_plan(
 ).gpus
 
 
-def an_execution(gpu: int, name: str, execution_ms: float = 40.0, **changes: object) -> Execution:
+def an_execution(
+    gpu: int, name: str, execution_ms: float = 40.0, **changes: object
+) -> Execution:
     seen = Execution(
         replica=name,
         gpu=f"n{gpu}/gpu-0",
@@ -32,7 +34,11 @@ def an_execution(gpu: int, name: str, execution_ms: float = 40.0, **changes: obj
     return replace(seen, **changes)  # type: ignore[arg-type]
 
 
-ALONE = [an_execution(2, "c", 40.0), an_execution(3, "d", 90.0), an_execution(4, "e", 42.0)]
+ALONE = [
+    an_execution(2, "c", 40.0),
+    an_execution(3, "d", 90.0),
+    an_execution(4, "e", 42.0),
+]
 # Both busy for nine of the ten seconds.
 TOGETHER = [
     an_execution(1, "a", 50.0, batches=180, requests=1000),
@@ -40,16 +46,32 @@ TOGETHER = [
 ]
 
 
-def samples_of(*executions: Execution, sampled_s: float | None = None) -> list[SampleRow]:
+def samples_of(
+    *executions: Execution, sampled_s: float | None = None
+) -> list[SampleRow]:
     first = served_samples(GPUS, executions, {}, since_s=SINCE_S, until_s=UNTIL_S)
     sampled = {} if sampled_s is None else dict.fromkeys(first, sampled_s)
-    return [*served_samples(GPUS, executions, sampled, since_s=SINCE_S, until_s=UNTIL_S).values()]
+    return [
+        *served_samples(
+            GPUS, executions, sampled, since_s=SINCE_S, until_s=UNTIL_S
+        ).values()
+    ]
 
 
 def test_equal_replicas_give_one_sample_that_a_straggler_does_not_move() -> None:
     (sample,) = samples_of(*ALONE)
-    assert (sample.latency_ms, sample.batch, sample.sm_percent, sample.clock_mhz) == (42.0, 6.0, 50.0, 1000.0)
-    assert (sample.network, sample.gpu_type, sample.source, sample.neighbours) == ("net", "fast", SERVED, ())
+    assert (sample.latency_ms, sample.batch, sample.sm_percent, sample.clock_mhz) == (
+        42.0,
+        6.0,
+        50.0,
+        1000.0,
+    )
+    assert (sample.network, sample.gpu_type, sample.source, sample.neighbours) == (
+        "net",
+        "fast",
+        SERVED,
+        (),
+    )
 
 
 def test_neighbours_are_told_of_and_make_another_condition() -> None:
@@ -63,7 +85,9 @@ def test_neighbours_are_told_of_and_make_another_condition() -> None:
     }
 
 
-def test_next_to_neighbours_that_hardly_run_nothing_is_learned_of_what_neighbours_cost() -> None:
+def test_next_to_neighbours_that_hardly_run_nothing_is_learned_of_what_neighbours_cost() -> (
+    None
+):
     idle = replace(TOGETHER[1], batches=300, requests=300)
     (sample,) = samples_of(TOGETHER[0], idle)
     assert sample.latency_ms == 20.0
@@ -85,5 +109,8 @@ def test_what_did_not_run_as_planned_is_no_sample() -> None:
 def test_the_order_of_executions_changes_nothing() -> None:
     groups = {(Group("net", "fast"), 50.0)}
     orders = (ALONE + TOGETHER, TOGETHER + ALONE[::-1])
-    one, other = (served_samples(GPUS, order, {}, since_s=SINCE_S, until_s=UNTIL_S) for order in orders)
+    one, other = (
+        served_samples(GPUS, order, {}, since_s=SINCE_S, until_s=UNTIL_S)
+        for order in orders
+    )
     assert one == other and groups <= {key[:2] for key in one}

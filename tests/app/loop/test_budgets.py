@@ -37,11 +37,25 @@ def of(name: str, priority: float, project: str = "web") -> Service:
     return replace(a_service(name), priority=priority, project=project)
 
 
-def down(step: int, *, project: str | None = "web", protected: float = 100.0, budget: str = "b") -> Degradation:
-    return Degradation(budget=budget, project=project, step=step, protected_priority=protected)
+def down(
+    step: int,
+    *,
+    project: str | None = "web",
+    protected: float = 100.0,
+    budget: str = "b",
+) -> Degradation:
+    return Degradation(
+        budget=budget, project=project, step=step, protected_priority=protected
+    )
 
 
-SERVICES = (of("batch", 1.0), of("chat", 10.0), of("search", 10.0), of("core", 100.0), of("other", 1.0, "team"))
+SERVICES = (
+    of("batch", 1.0),
+    of("chat", 10.0),
+    of("search", 10.0),
+    of("core", 100.0),
+    of("other", 1.0, "team"),
+)
 
 
 @pytest.mark.parametrize(
@@ -55,16 +69,25 @@ SERVICES = (of("batch", 1.0), of("chat", 10.0), of("search", 10.0), of("core", 1
         (99, {"batch": 0.25, "chat": 0.25, "search": 0.25}),
     ],
 )
-def test_the_least_priority_goes_down_first_and_whole(step: int, shares: dict[str, float]) -> None:
+def test_the_least_priority_goes_down_first_and_whole(
+    step: int, shares: dict[str, float]
+) -> None:
     assert shares_of(SERVICES, [down(step)]) == shares
     assert max_steps(SERVICES, down(step)) == 4
 
 
-def test_the_cluster_s_budget_touches_every_project_and_the_least_share_counts() -> None:
-    assert shares_of(SERVICES, [down(2, project=None), down(1)]) == {"batch": 0.25, "other": 0.25}
+def test_the_cluster_s_budget_touches_every_project_and_the_least_share_counts() -> (
+    None
+):
+    assert shares_of(SERVICES, [down(2, project=None), down(1)]) == {
+        "batch": 0.25,
+        "other": 0.25,
+    }
 
 
-def test_services_that_are_off_and_those_from_the_protected_priority_on_are_no_rungs() -> None:
+def test_services_that_are_off_and_those_from_the_protected_priority_on_are_no_rungs() -> (
+    None
+):
     services = (replace(SERVICES[0], mode=Mode.OFF), *SERVICES[1:])
     assert shares_of(services, [down(1)]) == {"chat": 0.5, "search": 0.5}
     assert max_steps(services, down(1, protected=10.0)) == 0
@@ -73,10 +96,14 @@ def test_services_that_are_off_and_those_from_the_protected_priority_on_are_no_r
 
 def test_a_degraded_demand_is_a_share_without_reserve_and_what_is_kept_stays() -> None:
     # 100 rps of which 20 are for bursts and 8 are headroom: half of the other 80.
-    demand = Demand(service="chat", arrival_rate_rps=100.0, reserve_rps=20.0, headroom_rps=8.0)
+    demand = Demand(
+        service="chat", arrival_rate_rps=100.0, reserve_rps=20.0, headroom_rps=8.0
+    )
     kept = Demand(service="search", arrival_rate_rps=30.0, method=KEPT)
     assert degraded([demand, kept], {"chat": 0.5, "search": 0.5}) == (
-        Demand(service="chat", arrival_rate_rps=40.0, headroom_rps=4.0, method=DEGRADED),
+        Demand(
+            service="chat", arrival_rate_rps=40.0, headroom_rps=4.0, method=DEGRADED
+        ),
         kept,
     )
 
@@ -91,7 +118,12 @@ def test_the_forecast_of_a_degraded_service_does_not_shrink_from_tick_to_tick() 
 
 
 def spending(step: int = 0, **facts: float | bool) -> Spending:
-    base = {"settled_s": SETTLE_S, "is_in_force": True, "is_spent": False, "is_hourly": False}
+    base = {
+        "settled_s": SETTLE_S,
+        "is_in_force": True,
+        "is_spent": False,
+        "is_hourly": False,
+    }
     rates = {"usd_per_hour": 3.0, "pace_usd_per_hour": 2.0}
     return Spending(step=step, **(base | rates | facts))  # type: ignore[arg-type]
 
@@ -99,14 +131,32 @@ def spending(step: int = 0, **facts: float | bool) -> Spending:
 @pytest.mark.parametrize(
     ("now", "after"),
     [
-        (spending(), 0),  # Dearer than its pace, but not spent: that is what a month is for.
+        (
+            spending(),
+            0,
+        ),  # Dearer than its pace, but not spent: that is what a month is for.
         (spending(is_spent=True), 1),
         (spending(1, is_spent=True), 2),
         (spending(1, is_spent=True, settled_s=SETTLE_S - 1), 1),
-        (spending(1, is_spent=True, is_in_force=False), 1),  # What that step came to is not known yet.
-        (spending(2, is_hourly=True, usd_per_hour=1.6, settled_s=RESTORE_S, is_in_force=False), 2),
+        (
+            spending(1, is_spent=True, is_in_force=False),
+            1,
+        ),  # What that step came to is not known yet.
+        (
+            spending(
+                2,
+                is_hourly=True,
+                usd_per_hour=1.6,
+                settled_s=RESTORE_S,
+                is_in_force=False,
+            ),
+            2,
+        ),
         (spending(2, is_in_force=False), 0),  # Its day is over.
-        (spending(1, is_spent=True, usd_per_hour=2.0), 1),  # At its pace: that is enough.
+        (
+            spending(1, is_spent=True, usd_per_hour=2.0),
+            1,
+        ),  # At its pace: that is enough.
         (spending(4, is_spent=True), 4),
         (spending(3), 0),  # A new day, or a raised limit.
         (spending(is_hourly=True), 1),  # 3 USD per hour of 2.
@@ -133,7 +183,9 @@ def test_the_next_step(now: Spending, after: int) -> None:
     ),
     most=st.integers(0, 6),
 )
-def test_it_goes_one_step_at_most_and_never_further_down_at_the_pace(now: Spending, most: int) -> None:
+def test_it_goes_one_step_at_most_and_never_further_down_at_the_pace(
+    now: Spending, most: int
+) -> None:
     after = next_step(now, most)
     assert 0 <= after <= most
     assert after <= now.step + 1
@@ -146,17 +198,32 @@ def test_it_goes_one_step_at_most_and_never_further_down_at_the_pace(now: Spendi
         assert next_step(replace(now, step=after, settled_s=0.0), most) == after
 
 
-@given(step=st.integers(0, 12), protected=st.floats(0.5, 200), priorities=st.lists(st.floats(0.5, 200), max_size=8))
-def test_nobody_loses_more_than_somebody_less_important(step: int, protected: float, priorities: list[float]) -> None:
-    services = [of(f"s{number}", priority) for number, priority in enumerate(priorities)]
+@given(
+    step=st.integers(0, 12),
+    protected=st.floats(0.5, 200),
+    priorities=st.lists(st.floats(0.5, 200), max_size=8),
+)
+def test_nobody_loses_more_than_somebody_less_important(
+    step: int, protected: float, priorities: list[float]
+) -> None:
+    services = [
+        of(f"s{number}", priority) for number, priority in enumerate(priorities)
+    ]
     degradation = down(step, protected=protected)
     shares = shares_of(services, [degradation])
     further = shares_of(services, [replace(degradation, step=step + 1)])
     by_priority = sorted(services, key=lambda service: service.priority)
     got = [shares.get(service.name, 1.0) for service in by_priority]
     assert got == sorted(got)
-    assert all(shares.get(service.name, 1.0) == 1.0 for service in services if service.priority >= protected)
-    assert all(further.get(service.name, 1.0) <= shares.get(service.name, 1.0) for service in services)
+    assert all(
+        shares.get(service.name, 1.0) == 1.0
+        for service in services
+        if service.priority >= protected
+    )
+    assert all(
+        further.get(service.name, 1.0) <= shares.get(service.name, 1.0)
+        for service in services
+    )
 
 
 STATE = BudgetState(
@@ -198,7 +265,9 @@ def test_it_is_told_in_words() -> None:
         "planned of the demand: batch for 25 %"
     )
     back = step_event(STATE, 0, {}, NOW)
-    assert back.kind == "BudgetRestores" and back.reason.endswith("every service is planned for its whole demand")
+    assert back.kind == "BudgetRestores" and back.reason.endswith(
+        "every service is planned for its whole demand"
+    )
     assert words_on_degraded(SERVICES, [down(3), down(0, budget="idle")]) == (
         "budget b is exceeded: planned of the demand: batch for 25 %, chat for 50 %, search for 50 %",
     )
@@ -207,7 +276,14 @@ def test_it_is_told_in_words() -> None:
 def test_an_explanation_says_that_a_budget_decides() -> None:
     report = PlanReport(status="feasible", cost_usd_per_hour=0.0)
     demands = [Demand(service="chat", arrival_rate_rps=40.0, method=DEGRADED)]
-    told = explain(Plan(policy="t"), report, problem=None, demands=demands, violations=(), reason="")
+    told = explain(
+        Plan(policy="t"),
+        report,
+        problem=None,
+        demands=demands,
+        violations=(),
+        reason="",
+    )
     assert told.services[0].limit == (
         "an exceeded budget: a part of its demand is left out; no demand and no least number of replicas"
     )

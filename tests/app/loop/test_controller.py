@@ -101,13 +101,22 @@ class Scene:
             raise ConnectionError("the database is away")
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], *, leads: bool = True, period_s: float = NEVER_S) -> Scene:
+def play(
+    scenario: Callable[[Scene], Awaitable[None]],
+    *,
+    leads: bool = True,
+    period_s: float = NEVER_S,
+) -> Scene:
     """Run a controller beside the scenario; cancel it when the scenario is over."""
 
     async def main() -> Scene:
         fleet = a_fleet()
         clock = StandingClock()
-        scene = Scene(loop=replace(fleet.loop, clock=clock), lead=ALead(given=leads), period_s=period_s)
+        scene = Scene(
+            loop=replace(fleet.loop, clock=clock),
+            lead=ALead(given=leads),
+            period_s=period_s,
+        )
         task = asyncio.create_task(scene.controller.run())
         try:
             await scenario(scene)
@@ -156,7 +165,11 @@ def test_without_the_lead_it_waits_and_with_it_it_maintains_and_ticks() -> None:
         for _ in range(50):
             scene.controller.wake()
             await asyncio.sleep(0)
-        assert (scene.outcomes, scene.maintained, scene.controller.leads) == ([], 0, False)
+        assert (scene.outcomes, scene.maintained, scene.controller.leads) == (
+            [],
+            0,
+            False,
+        )
         scene.lead.given = True
         scene.controller.wake()
         await scene.ticks(1)
@@ -193,7 +206,9 @@ def test_a_solver_that_does_not_start_leaves_the_plan_and_the_ticks_say_why() ->
     play(scenario)
 
 
-def test_a_listener_that_failed_stops_neither_the_ticks_nor_the_release_of_the_lead() -> None:
+def test_a_listener_that_failed_stops_neither_the_ticks_nor_the_release_of_the_lead() -> (
+    None
+):
     async def scenario(scene: Scene) -> None:
         await scene.ticks(1)
         scene.calls.queue.put_nowait("break")

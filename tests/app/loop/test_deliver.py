@@ -10,19 +10,31 @@ from tests.app.fleets import a_service
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
 from tests.solvers.factories import bound_task
 
-PLAN = a_bound_plan([a_replica("b", rate_rps=20.0), a_replica("a", rate_rps=5.0)], [a_replica("c", rate_rps=10.0)])
+PLAN = a_bound_plan(
+    [a_replica("b", rate_rps=20.0), a_replica("a", rate_rps=5.0)],
+    [a_replica("c", rate_rps=10.0)],
+)
 
 
 def test_every_node_gets_its_gpus_under_the_plans_generation() -> None:
     commands = make_commands(PLAN, a_state(silent_for_s=(0.0, 0.0, 0.0)))
-    assert [(command.node, command.generation, len(command.gpus)) for command in commands] == [
+    assert [
+        (command.node, command.generation, len(command.gpus)) for command in commands
+    ] == [
         ("n1", 1, 1),
         ("n2", 1, 1),
         ("n3", 1, 0),
     ]
     (gpu,) = commands[0].gpus
-    assert (gpu.index, gpu.gpu_type, gpu.clock_mhz, gpu.power_cap_w) == (0, "fast", 1000.0, 250.0)
-    assert [(each.id, each.arrival_rate_rps, each.memory_mib) for each in gpu.replicas] == [
+    assert (gpu.index, gpu.gpu_type, gpu.clock_mhz, gpu.power_cap_w) == (
+        0,
+        "fast",
+        1000.0,
+        250.0,
+    )
+    assert [
+        (each.id, each.arrival_rate_rps, each.memory_mib) for each in gpu.replicas
+    ] == [
         ("b", 20.0, 4000.0),
         ("a", 5.0, 4000.0),
     ]
@@ -43,7 +55,10 @@ def test_gpus_of_a_node_come_by_index() -> None:
     first = PLAN.gpus[0]
     gpus = (replace(first, id="n1/gpu-b"), replace(first, id="n1/gpu-a"))
     state = a_state()
-    known = (replace(state.gpus[0], id="n1/gpu-a", index=1), replace(state.gpus[0], id="n1/gpu-b", index=0))
+    known = (
+        replace(state.gpus[0], id="n1/gpu-a", index=1),
+        replace(state.gpus[0], id="n1/gpu-b", index=0),
+    )
     (command, _) = make_commands(replace(PLAN, gpus=gpus), replace(state, gpus=known))
     assert [gpu.index for gpu in command.gpus] == [0, 1]
 
@@ -57,26 +72,43 @@ def test_a_gpu_that_left_the_fleet_is_told_to_nobody() -> None:
 @pytest.mark.parametrize(
     ("name", "power_limit_w"),
     [("batch_dvfs", 1.1 * 250.0), ("clipper_latency", 250.0)],
-    ids=["the governor holds the cap, the board 10 % more", "nobody but the board holds the cap"],
+    ids=[
+        "the governor holds the cap, the board 10 % more",
+        "nobody but the board holds the cap",
+    ],
 )
-def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(name: str, power_limit_w: float) -> None:
+def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(
+    name: str, power_limit_w: float
+) -> None:
     state = a_state()
-    types = tuple(replace(gpu_type, clocks_mhz=(500.0, 1000.0)) for gpu_type in state.gpu_types)
-    commands = make_commands(replace(PLAN, governor=name), replace(state, gpu_types=types))
+    types = tuple(
+        replace(gpu_type, clocks_mhz=(500.0, 1000.0)) for gpu_type in state.gpu_types
+    )
+    commands = make_commands(
+        replace(PLAN, governor=name), replace(state, gpu_types=types)
+    )
     governors = [gpu.governor for command in commands for gpu in command.gpus]
-    expected = GovernorCommand(name=name, clocks_mhz=(500.0, 1000.0), power_limit_w=power_limit_w)
+    expected = GovernorCommand(
+        name=name, clocks_mhz=(500.0, 1000.0), power_limit_w=power_limit_w
+    )
     assert governors == [expected, expected]
 
 
 def test_nobody_governs_unless_the_plan_says_so() -> None:
-    assert {gpu.governor for command in make_commands(PLAN, a_state()) for gpu in command.gpus} == {None}
+    assert {
+        gpu.governor
+        for command in make_commands(PLAN, a_state())
+        for gpu in command.gpus
+    } == {None}
 
 
 def test_a_node_is_told_its_tasks() -> None:
     tasks = (bound_task("a", done_iterations=7.0), bound_task("b", is_resident=False))
     plan = replace(PLAN, gpus=(replace(PLAN.gpus[0], tasks=tasks), *PLAN.gpus[1:]))
     (gpu,) = make_commands(plan, a_state())[0].gpus
-    assert [(each.name, each.done_iterations, each.is_resident) for each in gpu.tasks] == [
+    assert [
+        (each.name, each.done_iterations, each.is_resident) for each in gpu.tasks
+    ] == [
         ("a", 7.0, True),
         ("b", 0.0, False),
     ]

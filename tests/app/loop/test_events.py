@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.loop.events import describe_change, held_event, pushed_event, refused_event, silence_events
+from app.loop.events import (
+    describe_change,
+    held_event,
+    pushed_event,
+    refused_event,
+    silence_events,
+)
 from solvers.types.plan import BoundPlan, BoundTask
 from tests.app.snapshots import NOW, a_bound_plan, a_replica, a_snapshot
 from tests.solvers.factories import bound_task
@@ -32,15 +38,21 @@ def with_task(plan: BoundPlan, task: BoundTask) -> BoundPlan:
             "chat: other SM percent, batch or clock",
         ),
         (
-            a_bound_plan([a_replica("a"), a_replica("c", service="early")], [a_replica("b", service="photo")]),
             a_bound_plan(
-                [a_replica("a", batch=4), a_replica("d", service="late")], [a_replica("b", service="photo", batch=4)]
+                [a_replica("a"), a_replica("c", service="early")],
+                [a_replica("b", service="photo")],
+            ),
+            a_bound_plan(
+                [a_replica("a", batch=4), a_replica("d", service="late")],
+                [a_replica("b", service="photo", batch=4)],
             ),
             "early: -1 on fast; late: +1 on fast; chat, photo: other SM percent, batch or clock",
         ),
         (
             BEFORE,
-            a_bound_plan([a_replica("a", rate_rps=1.0)], [a_replica("b", service="photo")]),
+            a_bound_plan(
+                [a_replica("a", rate_rps=1.0)], [a_replica("b", service="photo")]
+            ),
             "only routing weights change",
         ),
         (BEFORE, replace(BEFORE, governor="dfs"), "governor dfs"),
@@ -54,25 +66,43 @@ def with_task(plan: BoundPlan, task: BoundTask) -> BoundPlan:
         ),
     ],
 )
-def test_a_push_says_what_changes_per_service(before: BoundPlan | None, after: BoundPlan, words: str) -> None:
+def test_a_push_says_what_changes_per_service(
+    before: BoundPlan | None, after: BoundPlan, words: str
+) -> None:
     assert describe_change(before, after) == words
 
 
 def test_a_push_names_the_plan_and_both_generations() -> None:
     after = a_bound_plan([a_replica("a")], generation=2)
     event = pushed_event(a_snapshot(target=BEFORE), after, 7)
-    assert (event.kind, event.subject, event.plan_id, event.at) == ("PlanPushed", "plan/7", 7, NOW)
-    assert (event.before, event.after) == ({"generation": 1}, {"generation": 2, "gpus": 1})
+    assert (event.kind, event.subject, event.plan_id, event.at) == (
+        "PlanPushed",
+        "plan/7",
+        7,
+        NOW,
+    )
+    assert (event.before, event.after) == (
+        {"generation": 1},
+        {"generation": 2, "gpus": 1},
+    )
     assert pushed_event(a_snapshot(), after, 7).before is None
 
 
 def test_nodes_that_fall_silent_and_that_return_get_a_line_each() -> None:
     events = silence_events(NOW, before=("a", "b"), after=("b", "c"))
-    assert [(event.kind, event.subject) for event in events] == [("NodeSilent", "node/c"), ("NodeHeard", "node/a")]
+    assert [(event.kind, event.subject) for event in events] == [
+        ("NodeSilent", "node/c"),
+        ("NodeHeard", "node/a"),
+    ]
     assert silence_events(NOW, before=("a",), after=("a",)) == ()
 
 
 def test_holding_and_refusing_carry_their_reason() -> None:
     held, refused = held_event(NOW, "why"), refused_event(NOW, 3, "because")
     assert (held.kind, held.reason) == ("LoopHeld", "why")
-    assert (refused.kind, refused.subject, refused.plan_id, refused.reason) == ("PlanRefused", "plan/3", 3, "because")
+    assert (refused.kind, refused.subject, refused.plan_id, refused.reason) == (
+        "PlanRefused",
+        "plan/3",
+        3,
+        "because",
+    )

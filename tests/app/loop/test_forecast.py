@@ -19,8 +19,12 @@ def rate_rps(
     upscale_delay_s: float = 0.0,
     downscale_delay_s: float = 20.0,
 ) -> float:
-    service = a_service(upscale_delay_s=upscale_delay_s, downscale_delay_s=downscale_delay_s)
-    (demand,) = make_demands(a_snapshot(state=a_state(services=(service,)), windows=windows, target=target))
+    service = a_service(
+        upscale_delay_s=upscale_delay_s, downscale_delay_s=downscale_delay_s
+    )
+    (demand,) = make_demands(
+        a_snapshot(state=a_state(services=(service,)), windows=windows, target=target)
+    )
     return demand.arrival_rate_rps
 
 
@@ -34,7 +38,9 @@ def test_a_service_that_nobody_heard_of_keeps_its_planned_rate() -> None:
     assert rate_rps((), target=None) == 0.0
 
 
-def test_a_service_whose_telemetry_stopped_keeps_its_planned_rate_and_a_quiet_one_does_not() -> None:
+def test_a_service_whose_telemetry_stopped_keeps_its_planned_rate_and_a_quiet_one_does_not() -> (
+    None
+):
     stopped = windows_of("chat", [0] * 30, last_ended_s=SETTINGS.stale_after_s + 1.0)
     quiet = windows_of("chat", [0] * 30, last_ended_s=SETTINGS.stale_after_s - 1.0)
     assert rate_rps(stopped) == PLANNED_RPS
@@ -72,4 +78,7 @@ def test_a_window_that_is_still_open_is_left_out() -> None:
 
 def test_demands_come_by_name_one_for_every_service() -> None:
     state = a_state(services=(a_service("photo"), a_service("chat")))
-    assert [demand.service for demand in make_demands(a_snapshot(state=state))] == ["chat", "photo"]
+    assert [demand.service for demand in make_demands(a_snapshot(state=state))] == [
+        "chat",
+        "photo",
+    ]

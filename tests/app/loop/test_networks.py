@@ -23,7 +23,9 @@ from tests.app.snapshots import a_bound_plan, a_replica, a_snapshot, a_state
 LITE = replace(
     POINTS,
     network="lite",
-    rows=tuple(row._replace(run_ms=row.run_ms / 2.0, memory_mib=1000.0) for row in POINTS.rows),
+    rows=tuple(
+        row._replace(run_ms=row.run_ms / 2.0, memory_mib=1000.0) for row in POINTS.rows
+    ),
 )
 BOTH: tuple[OperatingPoints, ...] = (POINTS, LITE)
 VARIANTS = (Variant(network="net", accuracy=0.8), Variant(network="lite", accuracy=0.7))
@@ -35,8 +37,14 @@ def chat(*, floor: float = 0.0) -> Service:
     return replace(a_service(), variants=VARIANTS, accuracy_floor=floor)
 
 
-def problem_of(*services: Service, settings: PolicySettings = SETTINGS, target: BoundPlan | None = None) -> Problem:
-    return make_problem(a_state(services=services), BOTH, DEMANDS, settings, target=target)
+def problem_of(
+    *services: Service,
+    settings: PolicySettings = SETTINGS,
+    target: BoundPlan | None = None,
+) -> Problem:
+    return make_problem(
+        a_state(services=services), BOTH, DEMANDS, settings, target=target
+    )
 
 
 def network_in(problem: Problem) -> str:
@@ -50,11 +58,24 @@ def test_joint_gets_the_cheapest_network_above_the_floor() -> None:
 
 
 def test_other_policies_serve_what_the_service_names() -> None:
-    assert network_in(problem_of(chat(), settings=replace(SETTINGS, policy="hetsev"))) == "net"
+    assert (
+        network_in(problem_of(chat(), settings=replace(SETTINGS, policy="hetsev")))
+        == "net"
+    )
     group = PolicyGroup(name="web", policy="hetsev", projects=("default",))
-    assert network_in(problem_of(chat(), settings=replace(SETTINGS, groups=(group,)))) == "net"
+    assert (
+        network_in(problem_of(chat(), settings=replace(SETTINGS, groups=(group,))))
+        == "net"
+    )
     mine = replace(group, policy="joint")
-    assert network_in(problem_of(chat(), settings=replace(SETTINGS, policy="hetsev", groups=(mine,)))) == "lite"
+    assert (
+        network_in(
+            problem_of(
+                chat(), settings=replace(SETTINGS, policy="hetsev", groups=(mine,))
+            )
+        )
+        == "lite"
+    )
 
 
 def test_the_problem_keeps_the_points_of_all_variants() -> None:
@@ -76,13 +97,18 @@ def test_planned_times_are_those_of_all_variants() -> None:
 
 
 def test_what_serves_is_what_carries_most_of_the_rate() -> None:
-    old, new = a_replica("a", rate_rps=5.0), replace(a_replica("b", rate_rps=20.0), network="lite")
+    old, new = (
+        a_replica("a", rate_rps=5.0),
+        replace(a_replica("b", rate_rps=20.0), network="lite"),
+    )
     assert running_networks(a_bound_plan([old], [new])) == {"chat": "lite"}
     assert running_networks(None) == {}
 
 
 def test_what_serves_goes_on_where_little_would_be_saved() -> None:
-    slower = replace(LITE, rows=tuple(row._replace(run_ms=0.95 * row.run_ms) for row in POINTS.rows))
+    slower = replace(
+        LITE, rows=tuple(row._replace(run_ms=0.95 * row.run_ms) for row in POINTS.rows)
+    )
     near = a_bound_plan([a_replica("a", rate_rps=100.0)])
     state = a_state(services=[chat()])
     for target, network in ((near, "net"), (None, "lite")):
@@ -116,19 +142,31 @@ def decided(state: ClusterState, target: BoundPlan | None) -> Decision:
 def test_a_switch_starts_the_new_network_before_it_stops_the_old_one() -> None:
     first = decided(a_state(services=[chat(floor=0.75)]), None)
     assert first.bound is not None
-    assert {replica.network for gpu in first.bound.gpus for replica in gpu.replicas} == {"net"}
+    assert {
+        replica.network for gpu in first.bound.gpus for replica in gpu.replicas
+    } == {"net"}
     second = decided(a_state(services=[chat()]), first.bound)
     assert second.bound is not None
-    replicas = {replica.id: replica.network for gpu in second.bound.gpus for replica in gpu.replicas}
+    replicas = {
+        replica.id: replica.network
+        for gpu in second.bound.gpus
+        for replica in gpu.replicas
+    }
     assert set(replicas.values()) == {"lite"}
-    assert replicas.keys().isdisjoint(replica.id for gpu in first.bound.gpus for replica in gpu.replicas)
+    assert replicas.keys().isdisjoint(
+        replica.id for gpu in first.bound.gpus for replica in gpu.replicas
+    )
     assert {step.mode for step in second.steps} == {"shadow"}
-    assert any(message.startswith("chat: served by lite") for message in second.report.messages)
+    assert any(
+        message.startswith("chat: served by lite") for message in second.report.messages
+    )
 
 
 def a_manifest(**spec: object) -> manifests.ServiceManifest:
     body = {"network": "net", "slo": {"latency_ms": 100.0}, **spec}
-    return manifests.ServiceManifest.model_validate({"kind": "Service", "metadata": {"name": "chat"}, "spec": body})
+    return manifests.ServiceManifest.model_validate(
+        {"kind": "Service", "metadata": {"name": "chat"}, "spec": body}
+    )
 
 
 def test_a_manifest_states_variants_with_its_own_network_among_them() -> None:
@@ -141,8 +179,14 @@ def test_a_manifest_states_variants_with_its_own_network_among_them() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"variants": [{"network": "lite", "accuracy": 0.7}]}, "must have net among them, with its accuracy"),
-        ({"variants": [{"network": "net", "accuracy": 0.7}] * 2}, "have the same network twice"),
+        (
+            {"variants": [{"network": "lite", "accuracy": 0.7}]},
+            "must have net among them, with its accuracy",
+        ),
+        (
+            {"variants": [{"network": "net", "accuracy": 0.7}] * 2},
+            "have the same network twice",
+        ),
         ({"accuracy_floor": 0.5}, "is for variants; without them leave it out"),
         (
             {"variants": [{"network": "net", "accuracy": 0.7}], "accuracy_floor": 0.8},
@@ -150,6 +194,8 @@ def test_a_manifest_states_variants_with_its_own_network_among_them() -> None:
         ),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused(spec: dict[str, object], words: str) -> None:
+def test_a_manifest_that_contradicts_itself_is_refused(
+    spec: dict[str, object], words: str
+) -> None:
     with pytest.raises(ValidationError, match=words):
         a_manifest(**spec)

@@ -21,11 +21,17 @@ def test_a_reading_sums_the_windows_of_the_last_minute() -> None:
     # 40 windows of 2 s: those that ended at most 60 s ago are the newest 31; each has 10 arrivals in 2 s.
     windows = windows_of("chat", [900] * 9 + [10] * 31)
     reading = make_reading(a_service(), windows, NOW)
-    assert (reading.arrival_rate_rps, reading.served_rps, reading.age_s) == (5.0, 5.0, 0.0)
+    assert (reading.arrival_rate_rps, reading.served_rps, reading.age_s) == (
+        5.0,
+        5.0,
+        0.0,
+    )
 
 
 def test_rejected_requests_are_misses() -> None:
-    reading = make_reading(a_service(), windows_of("chat", [10], served=8, in_slo=6, rejected=2), NOW)
+    reading = make_reading(
+        a_service(), windows_of("chat", [10], served=8, in_slo=6, rejected=2), NOW
+    )
     assert reading.attainment == 0.6
     assert reading.served_rps == 4.0
 
@@ -37,34 +43,50 @@ def test_a_window_that_is_still_open_does_not_dilute_the_rate() -> None:
 
 
 def test_a_service_unheard_for_long_keeps_its_last_reading_with_its_age() -> None:
-    reading = make_reading(a_service(), windows_of("chat", [4, 8], last_ended_s=100.0), NOW)
+    reading = make_reading(
+        a_service(), windows_of("chat", [4, 8], last_ended_s=100.0), NOW
+    )
     assert (reading.arrival_rate_rps, reading.age_s) == (4.0, 100.0)
 
 
 def test_a_quiet_service_has_a_reading_and_an_unknown_one_has_none() -> None:
-    observed = observe(a_snapshot(windows=(*windows_of("chat", [0, 0]), *windows_of("gone", [5]))))
-    assert [(each.service, each.arrival_rate_rps, each.attainment, each.latency_ms) for each in observed.readings] == [
-        ("chat", 0.0, None, None)
-    ]
+    observed = observe(
+        a_snapshot(windows=(*windows_of("chat", [0, 0]), *windows_of("gone", [5])))
+    )
+    assert [
+        (each.service, each.arrival_rate_rps, each.attainment, each.latency_ms)
+        for each in observed.readings
+    ] == [("chat", 0.0, None, None)]
     assert observed.at_s == NOW.timestamp()
     assert observe(a_snapshot()).readings == ()
 
 
-@pytest.mark.parametrize(("percentile", "latency_ms"), [(0.5, 10.0), (0.9, 10.0), (0.91, 80.0), (0.999, 80.0)])
-def test_the_latency_is_the_upper_end_of_the_percentiles_bucket(percentile: float, latency_ms: float) -> None:
+@pytest.mark.parametrize(
+    ("percentile", "latency_ms"),
+    [(0.5, 10.0), (0.9, 10.0), (0.91, 80.0), (0.999, 80.0)],
+)
+def test_the_latency_is_the_upper_end_of_the_percentiles_bucket(
+    percentile: float, latency_ms: float
+) -> None:
     fast, slow = bucket_of(10.0), bucket_of(80.0)
     parts = [
         replace(window, latency_buckets=buckets)
         for window, buckets in zip(
-            windows_of("chat", [5, 5]), [((fast, 45), (slow, 5)), ((fast, 45), (slow, 5))], strict=True
+            windows_of("chat", [5, 5]),
+            [((fast, 45), (slow, 5)), ((fast, 45), (slow, 5))],
+            strict=True,
         )
     ]
-    assert latency_percentile_ms(parts, percentile) == bucket_end_ms(bucket_of(latency_ms))
+    assert latency_percentile_ms(parts, percentile) == bucket_end_ms(
+        bucket_of(latency_ms)
+    )
 
 
 def test_one_fresh_node_is_enough_to_go_on() -> None:
     limit_s = SETTINGS.stale_after_s
-    assert hold_reason(a_snapshot(state=a_state(silent_for_s=(limit_s, 9000.0)))) is None
+    assert (
+        hold_reason(a_snapshot(state=a_state(silent_for_s=(limit_s, 9000.0)))) is None
+    )
     stale = hold_reason(a_snapshot(state=a_state(silent_for_s=(limit_s + 1.0, 9000.0))))
     assert stale is not None and "16 s (limit 15 s)" in stale
 
@@ -74,4 +96,7 @@ def test_a_silent_nodes_gpus_count_as_not_healthy() -> None:
     silent = silent_nodes(snapshot)
     assert silent == ("n2",)
     state = without_silent_nodes(snapshot.state, silent)
-    assert [(gpu.id, gpu.healthy) for gpu in state.gpus] == [("n1/gpu-0", True), ("n2/gpu-0", False)]
+    assert [(gpu.id, gpu.healthy) for gpu in state.gpus] == [
+        ("n1/gpu-0", True),
+        ("n2/gpu-0", False),
+    ]

@@ -11,7 +11,15 @@ from solvers.types.outcome import Budget, Stability
 from solvers.types.plan import BoundPlan, Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Demand, Observed
-from tests.app.fleets import POINTS, SETTINGS, Answering, Failing, on_half_gpus, run, with_rates
+from tests.app.fleets import (
+    POINTS,
+    SETTINGS,
+    Answering,
+    Failing,
+    on_half_gpus,
+    run,
+    with_rates,
+)
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
 
 STATE = a_state()
@@ -36,7 +44,14 @@ def decision(
             problem_for(target),
             STATE,
             Observed(at_s=0.0),
-            settings=replace(SETTINGS, policy="any", solve_seconds=3.0, solve_work=2.0, seed=9, governor=governor),
+            settings=replace(
+                SETTINGS,
+                policy="any",
+                solve_seconds=3.0,
+                solve_work=2.0,
+                seed=9,
+                governor=governor,
+            ),
             target=target,
             memory={"old": 1},
             promises_may_break=promises_may_break,
@@ -59,7 +74,12 @@ def test_the_policy_gets_the_operators_settings() -> None:
     request = solver.asked[0]
     assert (request.policy, request.budget, request.memory) == (
         "any",
-        Budget(seconds=3.0, work=2.0, seed=9, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)),
+        Budget(
+            seconds=3.0,
+            work=2.0,
+            seed=9,
+            stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0),
+        ),
         {"old": 1},
     )
 
@@ -80,11 +100,15 @@ def test_physical_violations_are_refused_whoever_asks(may_break: bool) -> None:
     assert made.memory == {"old": 1}
 
 
-def test_broken_promises_are_refused_unless_they_may_break_and_are_recorded_either_way() -> None:
+def test_broken_promises_are_refused_unless_they_may_break_and_are_recorded_either_way() -> (
+    None
+):
     refused = decision(Answering(plan=without_demand))
     allowed = decision(Answering(plan=without_demand), promises_may_break=True)
     assert (refused.state, allowed.state) == ("refused", "proposed")
-    assert {entry.rule for made in (refused, allowed) for entry in made.violations} == {"demand"}
+    assert {entry.rule for made in (refused, allowed) for entry in made.violations} == {
+        "demand"
+    }
 
 
 def test_a_failing_solver_keeps_the_target_and_what_the_policy_remembered() -> None:
@@ -97,9 +121,13 @@ def test_a_failing_solver_keeps_the_target_and_what_the_policy_remembered() -> N
 
 def test_what_is_kept_is_priced_without_what_is_gone() -> None:
     problem = replace(problem_for(RUNNING), services=(), points=())
-    assert keep(problem, RUNNING, reason="", memory=None).report.cost_usd_per_hour == 4.0
+    assert (
+        keep(problem, RUNNING, reason="", memory=None).report.cost_usd_per_hour == 4.0
+    )
     no_types = replace(problem, gpu_types=())
-    assert keep(no_types, RUNNING, reason="", memory=None).report.cost_usd_per_hour == 0.0
+    assert (
+        keep(no_types, RUNNING, reason="", memory=None).report.cost_usd_per_hour == 0.0
+    )
 
 
 def test_the_plan_that_runs_is_kept_under_its_generation() -> None:
@@ -108,39 +136,73 @@ def test_the_plan_that_runs_is_kept_under_its_generation() -> None:
     assert (made.state, made.bound, made.memory) == ("kept", None, {"calls": 1})
 
 
-def test_a_governor_that_is_wanted_now_makes_a_new_target_of_the_same_replicas() -> None:
+def test_a_governor_that_is_wanted_now_makes_a_new_target_of_the_same_replicas() -> (
+    None
+):
     target = decision(Answering()).bound
     assert target is not None
     made = decision(Answering(), target=target, governor="dfs")
-    assert (made.state, made.bound) == ("proposed", replace(target, generation=2, parent=1, governor="dfs"))
+    assert (made.state, made.bound) == (
+        "proposed",
+        replace(target, generation=2, parent=1, governor="dfs"),
+    )
     assert decision(Answering(), target=made.bound, governor="dfs").state == "kept"
 
 
 @pytest.mark.parametrize(
     ("other", "same"),
     [
-        (a_bound_plan([a_replica("a", rate_rps=26.0)], [a_replica("b", rate_rps=26.0)]), True),  # 40 → 52: 12 < 52 / 4
-        (a_bound_plan([a_replica("a", rate_rps=27.0)], [a_replica("b", rate_rps=27.0)]), False),  # 40 → 54: 14 > 54 / 4
-        (a_bound_plan([a_replica("a", rate_rps=20.5)], [a_replica("b", rate_rps=19.5)]), True),
-        (a_bound_plan([a_replica("a", rate_rps=22.0)], [a_replica("b", rate_rps=18.0)]), False),
+        (
+            a_bound_plan(
+                [a_replica("a", rate_rps=26.0)], [a_replica("b", rate_rps=26.0)]
+            ),
+            True,
+        ),  # 40 → 52: 12 < 52 / 4
+        (
+            a_bound_plan(
+                [a_replica("a", rate_rps=27.0)], [a_replica("b", rate_rps=27.0)]
+            ),
+            False,
+        ),  # 40 → 54: 14 > 54 / 4
+        (
+            a_bound_plan(
+                [a_replica("a", rate_rps=20.5)], [a_replica("b", rate_rps=19.5)]
+            ),
+            True,
+        ),
+        (
+            a_bound_plan(
+                [a_replica("a", rate_rps=22.0)], [a_replica("b", rate_rps=18.0)]
+            ),
+            False,
+        ),
         (a_bound_plan([a_replica("a")], [a_replica("b", batch=2)]), False),
         (a_bound_plan([a_replica("a")], [a_replica("b", sm_percent=100.0)]), False),
         (a_bound_plan([a_replica("a")], [a_replica("c")]), False),
         (a_bound_plan([a_replica("a")], [a_replica("b")], clock_mhz=900.0), False),
         (a_bound_plan([a_replica("a"), a_replica("b")]), False),
-        (a_bound_plan([a_replica("a", rate_rps=0.0)], [a_replica("b", rate_rps=0.0)]), False),
+        (
+            a_bound_plan(
+                [a_replica("a", rate_rps=0.0)], [a_replica("b", rate_rps=0.0)]
+            ),
+            False,
+        ),
         (a_bound_plan([a_replica("a")]), False),
         (replace(RUNNING, governor="dfs"), False),
     ],
 )
-def test_plans_are_the_same_when_replicas_settings_weights_and_rates_are(other: BoundPlan, same: bool) -> None:
+def test_plans_are_the_same_when_replicas_settings_weights_and_rates_are(
+    other: BoundPlan, same: bool
+) -> None:
     assert WEIGHT_TOLERANCE == 0.05
     assert same_state(replace(other, generation=2), RUNNING) is same
 
 
 def test_a_shortage_that_begins_or_ends_is_a_change_and_its_size_is_not() -> None:
     def short(rate_rps: float, missing: int = 0) -> BoundPlan:
-        entry = Unserved(service="chat", rate_rps=rate_rps, reason="stock", replicas_missing=missing)
+        entry = Unserved(
+            service="chat", rate_rps=rate_rps, reason="stock", replicas_missing=missing
+        )
         return replace(RUNNING, unserved=(entry,))
 
     assert same_state(short(5.0), short(6.0))

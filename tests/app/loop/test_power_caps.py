@@ -11,7 +11,15 @@ from solvers.check import violations
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import ClusterState, Demand, Observed
-from tests.app.fleets import FAST, POINTS, SETTINGS, Answering, a_service, on_half_gpus, run
+from tests.app.fleets import (
+    FAST,
+    POINTS,
+    SETTINGS,
+    Answering,
+    a_service,
+    on_half_gpus,
+    run,
+)
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
 
 # Each GPU draws 50 W idle, and 60 W for one half; two services on one GPU draw 170 W, three on two GPUs 280 W.
@@ -21,7 +29,13 @@ DEMANDS = tuple(Demand(service=each.name, arrival_rate_rps=20.0) for each in SER
 
 
 def a_problem(budget_w: float | None, *, state: ClusterState = STATE) -> Problem:
-    return make_problem(state, (POINTS,), DEMANDS, replace(SETTINGS, power_budget_w=budget_w), target=None)
+    return make_problem(
+        state,
+        (POINTS,),
+        DEMANDS,
+        replace(SETTINGS, power_budget_w=budget_w),
+        target=None,
+    )
 
 
 def decided(
@@ -31,7 +45,10 @@ def decided(
     node_caps_w: tuple[float | None, float | None] = (None, None),
     target: BoundPlan | None = None,
 ) -> Decision:
-    nodes = tuple(replace(node, power_cap_w=cap_w) for node, cap_w in zip(STATE.nodes, node_caps_w, strict=True))
+    nodes = tuple(
+        replace(node, power_cap_w=cap_w)
+        for node, cap_w in zip(STATE.nodes, node_caps_w, strict=True)
+    )
     state = replace(STATE, nodes=nodes)
     return run(
         decide(
@@ -39,7 +56,9 @@ def decided(
             a_problem(budget_w, state=state),
             state,
             Observed(at_s=0.0),
-            settings=replace(SETTINGS, policy="any", governor=governor, power_budget_w=budget_w),
+            settings=replace(
+                SETTINGS, policy="any", governor=governor, power_budget_w=budget_w
+            ),
             target=target,
             memory=None,
             promises_may_break=True,
@@ -57,11 +76,14 @@ def test_without_limits_caps_are_those_of_the_gpu_types() -> None:
 
 
 @pytest.mark.parametrize("budget_w", [279.0, 100.0, 1.0])
-def test_a_plan_that_draws_more_than_the_budget_is_refused_with_the_remedy(budget_w: float) -> None:
+def test_a_plan_that_draws_more_than_the_budget_is_refused_with_the_remedy(
+    budget_w: float,
+) -> None:
     made = decided(budget_w)
     assert (made.state, made.bound) == ("refused", None)
     words = (
-        f"power at plan: 280 W at full load; power_budget_w is {budget_w:g}: raise it, plan with policy joint, or set"
+        f"power at plan: 280 W at full load; power_budget_w is {budget_w:g}: raise "
+        f"it, plan with policy joint, or set"
     )
     assert words in made.reason
     (found,) = violations(a_problem(budget_w), on_half_gpus(a_problem(budget_w)))
@@ -84,11 +106,16 @@ def test_a_nodes_cap_binds_its_own_gpus_only() -> None:
 def test_a_node_that_would_draw_more_than_its_cap_refuses_the_plan_by_name() -> None:
     made = decided(None, node_caps_w=(None, 100.0))
     assert (made.state, made.bound) == ("refused", None)
-    assert "at least 110 W on node n2; its power_cap_w is 100: raise it, cordon some of its GPUs" in made.reason
+    assert (
+        "at least 110 W on node n2; its power_cap_w is 100: raise it, cordon some of its GPUs"
+        in made.reason
+    )
     assert "or set the policy's governor to power_latency" in made.reason
 
 
-def test_a_plan_with_the_same_caps_is_kept_and_another_budget_makes_a_new_target() -> None:
+def test_a_plan_with_the_same_caps_is_kept_and_another_budget_makes_a_new_target() -> (
+    None
+):
     first = decided(320.0).bound
     assert decided(320.0, target=first).state == "kept"
     made = decided(300.0, target=first)
@@ -97,7 +124,13 @@ def test_a_plan_with_the_same_caps_is_kept_and_another_budget_makes_a_new_target
 
 
 # A second, slower and thriftier clock: 800 MHz, 12 ms instead of 10, 30 W instead of 60.
-TWO_CLOCKS = replace(POINTS, rows=(*POINTS.rows, OperatingPoint(50.0, 1, 800.0, 0.0, 0.0, 12.0, 4000.0, 30.0, 0.0)))
+TWO_CLOCKS = replace(
+    POINTS,
+    rows=(
+        *POINTS.rows,
+        OperatingPoint(50.0, 1, 800.0, 0.0, 0.0, 12.0, 4000.0, 30.0, 0.0),
+    ),
+)
 
 
 def governed(budget_w: float, governor: str = "power_latency") -> BoundPlan | None:
@@ -109,10 +142,16 @@ def governed(budget_w: float, governor: str = "power_latency") -> BoundPlan | No
     return with_caps(problem, replace(bound, governor=governor), state.nodes)
 
 
-def test_under_a_governor_that_holds_power_caps_may_be_below_what_the_plan_draws() -> None:
+def test_under_a_governor_that_holds_power_caps_may_be_below_what_the_plan_draws() -> (
+    None
+):
     # Two halves: 110 W at 800 MHz bring 2 · 10 / 12 = 1.667, 170 W bring 2: 0.00556 per watt. One half: 80 W bring
     # 0.833 and 110 W bring 1: as much per watt. Both need 190 W at least; the first in the order is filled first.
-    for budget_w, expected in ((190.0, (110.0, 80.0)), (220.0, (140.0, 80.0)), (260.0, (170.0, 90.0))):
+    for budget_w, expected in (
+        (190.0, (110.0, 80.0)),
+        (220.0, (140.0, 80.0)),
+        (260.0, (170.0, 90.0)),
+    ):
         plan = governed(budget_w)
         assert plan is not None
         assert tuple(gpu.power_cap_w for gpu in plan.gpus) == expected
@@ -130,7 +169,13 @@ def test_a_governed_plan_is_pushed_under_a_budget_that_it_would_break() -> None:
 
 @pytest.mark.parametrize(
     ("name", "holds"),
-    [("power_latency", True), ("dfs", True), ("clipper_latency", False), (None, False), ("no", False)],
+    [
+        ("power_latency", True),
+        ("dfs", True),
+        ("clipper_latency", False),
+        (None, False),
+        ("no", False),
+    ],
 )
 def test_which_governors_hold_power(name: str | None, holds: bool) -> None:
     assert holds_power(name) is holds

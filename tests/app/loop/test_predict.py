@@ -15,7 +15,12 @@ SLOW = replace(FAST, name="slow")
 
 
 def problem_of(state: ClusterState, **changes: object) -> Problem:
-    arguments = {"points": (POINTS,), "demands": DEMANDS, "settings": SETTINGS, "target": None} | changes
+    arguments = {
+        "points": (POINTS,),
+        "demands": DEMANDS,
+        "settings": SETTINGS,
+        "target": None,
+    } | changes
     return make_problem(state, **arguments)  # type: ignore[arg-type]
 
 
@@ -24,14 +29,22 @@ def test_only_healthy_gpus_without_cordon_count_as_stock() -> None:
     gpus[0] = replace(gpus[0], healthy=False)
     gpus[1] = replace(gpus[1], cordoned=True)
     state = replace(a_state(gpus=gpus), nodes=(node,))
-    assert [(each.name, each.count) for each in problem_of(state).gpu_types] == [("fast", 2)]
+    assert [(each.name, each.count) for each in problem_of(state).gpu_types] == [
+        ("fast", 2)
+    ]
     cordoned = replace(state, nodes=(Node(id=node.id, cordoned=True),))
-    assert [(each.name, each.count) for each in problem_of(cordoned).gpu_types] == [("fast", 0)]
+    assert [(each.name, each.count) for each in problem_of(cordoned).gpu_types] == [
+        ("fast", 0)
+    ]
 
 
 def test_types_without_a_gpu_and_points_that_nobody_can_use_are_left_out() -> None:
     state = replace(a_state(), gpu_types=(SLOW, FAST))
-    points = (POINTS, replace(POINTS, gpu_type="slow"), replace(POINTS, network="other"))
+    points = (
+        POINTS,
+        replace(POINTS, gpu_type="slow"),
+        replace(POINTS, network="other"),
+    )
     problem = problem_of(state, points=points)
     assert [each.name for each in problem.gpu_types] == ["fast"]
     assert problem.points == (POINTS,)
@@ -46,10 +59,15 @@ def test_slices_are_stock_of_their_own_type_beside_whole_gpus() -> None:
         replace(gpu, id=GpuId(f"n1/gpu-{index}"), index=index, gpu_type=sliced.name)
         for gpu, index in zip(rest, (2010, 2050), strict=True)
     ]
-    state = replace(a_state(gpus=[whole, *slices]), nodes=(node,), gpu_types=(FAST, sliced))
+    state = replace(
+        a_state(gpus=[whole, *slices]), nodes=(node,), gpu_types=(FAST, sliced)
+    )
     points = (POINTS, replace(POINTS, gpu_type=sliced.name))
     problem = problem_of(state, points=points)
-    assert [(each.name, each.count) for each in problem.gpu_types] == [("fast", 1), ("fast-MIG-1g.2gb", 2)]
+    assert [(each.name, each.count) for each in problem.gpu_types] == [
+        ("fast", 1),
+        ("fast-MIG-1g.2gb", 2),
+    ]
     assert [each.gpu_type for each in problem.points] == ["fast", "fast-MIG-1g.2gb"]
 
 
@@ -59,9 +77,18 @@ def test_a_fleet_without_services_still_makes_a_problem() -> None:
 
 
 def test_a_services_figures_arrive_and_a_missing_demand_is_zero() -> None:
-    services = (replace(a_service("photo"), priority=3.0), a_service("chat", max_replicas=5))
+    services = (
+        replace(a_service("photo"), priority=3.0),
+        a_service("chat", max_replicas=5),
+    )
     chat, photo = problem_of(a_state(services=services)).services
-    assert (chat.name, chat.arrival_rate_rps, chat.slo_ms, chat.percentile, chat.max_replicas) == (
+    assert (
+        chat.name,
+        chat.arrival_rate_rps,
+        chat.slo_ms,
+        chat.percentile,
+        chat.max_replicas,
+    ) == (
         "chat",
         7.0,
         100.0,
@@ -72,7 +99,9 @@ def test_a_services_figures_arrive_and_a_missing_demand_is_zero() -> None:
 
 
 @pytest.mark.parametrize(("most", "least"), [(None, 3), (4, 3), (2, 2)])
-def test_spare_replicas_add_to_the_least_number_up_to_the_most(most: int | None, least: int) -> None:
+def test_spare_replicas_add_to_the_least_number_up_to_the_most(
+    most: int | None, least: int
+) -> None:
     service = a_service(min_replicas=1, buffer_replicas=2, max_replicas=most)
     assert problem_of(a_state(services=(service,))).services[0].min_replicas == least
 
@@ -88,12 +117,21 @@ def test_spare_replicas_add_to_the_least_number_up_to_the_most(most: int | None,
     ],
 )
 def test_allowed_types_are_those_of_the_fleet_less_the_excluded_ones(
-    allowed: tuple[str, ...] | None, excluded: tuple[str, ...], expected: tuple[str, ...] | None
+    allowed: tuple[str, ...] | None,
+    excluded: tuple[str, ...],
+    expected: tuple[str, ...] | None,
 ) -> None:
-    service = replace(a_service(), allowed_gpu_types=allowed, excluded_gpu_types=excluded)
+    service = replace(
+        a_service(), allowed_gpu_types=allowed, excluded_gpu_types=excluded
+    )
     _, gpus = a_node("n1", gpus=2)
-    state = a_state(services=(service,), gpus=[gpus[0], replace(gpus[1], gpu_type="slow")])
-    assert problem_of(replace(state, gpu_types=(FAST, SLOW))).services[0].allowed_gpu_types == expected
+    state = a_state(
+        services=(service,), gpus=[gpus[0], replace(gpus[1], gpu_type="slow")]
+    )
+    assert (
+        problem_of(replace(state, gpu_types=(FAST, SLOW))).services[0].allowed_gpu_types
+        == expected
+    )
 
 
 def test_what_runs_is_the_target_on_gpus_that_answer() -> None:
@@ -106,13 +144,20 @@ def test_what_runs_is_the_target_on_gpus_that_answer() -> None:
         state = a_state(gpus=(*a_node("n1")[1], *left))
         current = problem_of(state, target=target).current
         assert current is not None
-        assert [replica.sm_percent for gpu in current.gpus for replica in gpu.replicas] == [50.0]
+        assert [
+            replica.sm_percent for gpu in current.gpus for replica in gpu.replicas
+        ] == [50.0]
 
 
 def test_a_cordoned_gpu_counts_while_replicas_of_the_target_run_on_it() -> None:
     state = a_state()
     running = a_bound_plan([a_replica("a")])
-    cordoned = replace(state, gpus=tuple(replace(gpu, cordoned=True) for gpu in state.gpus))
+    cordoned = replace(
+        state, gpus=tuple(replace(gpu, cordoned=True) for gpu in state.gpus)
+    )
     assert running.gpus[0].id == cordoned.gpus[0].id
     assert problem_of(cordoned, target=running).gpu_types[0].count == 1
-    assert problem_of(cordoned, target=running, without_cordoned=True).gpu_types[0].count == 0
+    assert (
+        problem_of(cordoned, target=running, without_cordoned=True).gpu_types[0].count
+        == 0
+    )

@@ -28,7 +28,9 @@ def burst_counts(windows: int, *, every: int = 100, length: int = 10) -> list[in
 
 
 def with_reserve(reserve_rps: float) -> Snapshot:
-    return replace(a_snapshot(windows=STEADY), choices={"chat": Choice(reserve_rps=reserve_rps)})
+    return replace(
+        a_snapshot(windows=STEADY), choices={"chat": Choice(reserve_rps=reserve_rps)}
+    )
 
 
 def test_a_rate_is_lifted_to_the_reserve_and_says_so() -> None:
@@ -36,7 +38,9 @@ def test_a_rate_is_lifted_to_the_reserve_and_says_so() -> None:
     (lifted,) = make_demands(with_reserve(150.0))
     assert (lifted.arrival_rate_rps, lifted.method) == (150.0, RESERVE)
     assert lifted.reserve_rps == pytest.approx(150.0 - plain.arrival_rate_rps)
-    assert without_reserves([lifted])[0].arrival_rate_rps == pytest.approx(plain.arrival_rate_rps)
+    assert without_reserves([lifted])[0].arrival_rate_rps == pytest.approx(
+        plain.arrival_rate_rps
+    )
 
 
 def test_a_rate_above_the_reserve_stays() -> None:
@@ -46,12 +50,18 @@ def test_a_rate_above_the_reserve_stays() -> None:
 # Of every 20 s of burst at 100 rps the first 15 come before what they start. Half of what the SLO forgives, 0.5 % or
 # 25 %, may be beyond the reserve: 100 · (1 − 0.005 · 20 / 15), or 100 · (1 − 0.25 · 20 / 15) = 67.
 @pytest.mark.parametrize(("percentile", "reserve_rps"), [(0.99, 99.3), (0.5, 66.7)])
-def test_the_judgement_says_how_much_to_keep_for_the_slo(percentile: float, reserve_rps: float) -> None:
+def test_the_judgement_says_how_much_to_keep_for_the_slo(
+    percentile: float, reserve_rps: float
+) -> None:
     counts = np.array(burst_counts(1800), dtype=float)
     case = Case(
         service="chat",
         choice=Choice(),
-        windows=RequestSeries(start_s=NOW.timestamp() - WINDOW_S * len(counts), window_s=WINDOW_S, arrivals=counts),
+        windows=RequestSeries(
+            start_s=NOW.timestamp() - WINDOW_S * len(counts),
+            window_s=WINDOW_S,
+            arrivals=counts,
+        ),
         rates=None,
         until_s=NOW.timestamp(),
         horizon_s=5.0,
@@ -68,7 +78,9 @@ def test_no_reserve_takes_room_from_what_is_there() -> None:
     fleet.store.choices["chat"] = Choice(reserve_rps=100.0)
     fleet.pass_time(20.0, rates_rps={"chat": 20.0})
     assert fleet.tick().state == "target"
-    first, second = (request.problem.service("chat").arrival_rate_rps for request in solver.asked)
+    first, second = (
+        request.problem.service("chat").arrival_rate_rps for request in solver.asked
+    )
     assert first == 100.0
     assert 20.0 <= second < 40.0
     (record,) = fleet.store.plans.values()
@@ -92,19 +104,25 @@ def up_to(rate_rps: float, problem: Problem, *, reason: UnservedReason) -> Plan:
         (15.0, "slo", 1),  # Less demand would not help.
     ],
 )
-def test_no_headroom_takes_room_from_what_is_foreseen(rate_rps: float, reason: UnservedReason, plans: int) -> None:
+def test_no_headroom_takes_room_from_what_is_foreseen(
+    rate_rps: float, reason: UnservedReason, plans: int
+) -> None:
     solver = Answering(plan=lambda problem: up_to(rate_rps, problem, reason=reason))
     fleet = a_fleet(solver=solver, headroom=1.25)
     fleet.pass_time(20.0, rates_rps={"chat": 20.0})
     fleet.tick()
-    asked_rps = [request.problem.service("chat").arrival_rate_rps for request in solver.asked]
+    asked_rps = [
+        request.problem.service("chat").arrival_rate_rps for request in solver.asked
+    ]
     assert len(asked_rps) == plans
     assert asked_rps[-1] == pytest.approx(asked_rps[0] / (1.25 if plans == 2 else 1.0))
 
 
 def test_headroom_is_a_part_of_the_demand() -> None:
     snapshot = a_snapshot(windows=STEADY)
-    (demand,) = make_demands(replace(snapshot, settings=replace(snapshot.settings, headroom=1.1)))
+    (demand,) = make_demands(
+        replace(snapshot, settings=replace(snapshot.settings, headroom=1.1))
+    )
     (bare,) = without_headroom([demand])
     assert demand.arrival_rate_rps == pytest.approx(1.1 * bare.arrival_rate_rps)
     assert without_headroom([bare]) == (bare,)
@@ -120,7 +138,9 @@ def test_where_no_database_remembers_the_forecast_itself_does() -> None:
 
 def test_steady_traffic_is_remembered_without_a_reserve() -> None:
     forecast, whole = RememberedForecast(), windows_of("chat", [100] * 1000)
-    assert {forecast(snapshot)[0].method for snapshot in _every(60, whole)} == {"burst_aware"}
+    assert {forecast(snapshot)[0].method for snapshot in _every(60, whole)} == {
+        "burst_aware"
+    }
 
 
 def _every(windows: int, whole: tuple[ServiceWindow, ...]) -> list[Snapshot]:

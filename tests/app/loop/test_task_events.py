@@ -21,10 +21,14 @@ from solvers.types.state import GpuId, Task
 from tests.app.store.test_task_book import TASK, a_book, after, reading, reported
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-PLACED = replace(submitted(TASK, START), place=(GpuId("n1/gpu-0"), 20.0), done_iterations=250.0)
+PLACED = replace(
+    submitted(TASK, START), place=(GpuId("n1/gpu-0"), 20.0), done_iterations=250.0
+)
 
 
-def said(before: TaskState | None, after_state: TaskState, **changes: object) -> tuple[str, str] | None:
+def said(
+    before: TaskState | None, after_state: TaskState, **changes: object
+) -> tuple[str, str] | None:
     """Kind and reason of what a change of state makes the audit say."""
     was = replace(PLACED, state=before)
     line = progress_event(
@@ -63,38 +67,77 @@ def test_every_change_of_state_that_people_want_to_know_of_is_one_line(
 @pytest.mark.parametrize(
     ("ended_s", "words"),
     [
-        (60.0, "1,000 iterations in 60 s, of which it waited 20 s; 40 s before its deadline"),
-        (150.0, "1,000 iterations in 150 s, of which it waited 110 s; 50 s after its deadline"),
+        (
+            60.0,
+            "1,000 iterations in 60 s, of which it waited 20 s; 40 s before its deadline",
+        ),
+        (
+            150.0,
+            "1,000 iterations in 150 s, of which it waited 110 s; 50 s after its deadline",
+        ),
     ],
 )
-def test_the_end_says_how_long_it_took_and_whether_it_was_in_time(ended_s: float, words: str) -> None:
+def test_the_end_says_how_long_it_took_and_whether_it_was_in_time(
+    ended_s: float, words: str
+) -> None:
     ended = {"finished_at": after(ended_s), "ran_s": 40.0}
     assert said("running", "finished", **ended) == ("TaskFinished", words)
-    assert said("running", "finished", **ended, deadline_at=None) == ("TaskFinished", words.partition(";")[0])
+    assert said("running", "finished", **ended, deadline_at=None) == (
+        "TaskFinished",
+        words.partition(";")[0],
+    )
 
 
 def test_who_waits_for_long_is_told_why() -> None:
-    waits = Starved(name="nightly", network="bert", batch=16, waiting_s=1234.0, has_points=True)
-    assert starved_event(waits, START).reason.startswith("it has not run for 1,234 s: services leave no room for it")
+    waits = Starved(
+        name="nightly", network="bert", batch=16, waiting_s=1234.0, has_points=True
+    )
+    assert starved_event(waits, START).reason.startswith(
+        "it has not run for 1,234 s: services leave no room for it"
+    )
     unknown = starved_event(replace(waits, has_points=False), START)
-    assert "bert has no operating points with batch 16 on the GPU types that are here" in unknown.reason
+    assert (
+        "bert has no operating points with batch 16 on the GPU types that are here"
+        in unknown.reason
+    )
     assert (unknown.kind, unknown.subject) == ("TaskStarved", "task/nightly")
 
 
 def test_refusals_are_told_under_the_name_that_the_team_gave() -> None:
-    lines = refused_events([("nightly.2", "sm at n1/gpu-0: 120 of 100"), ("a", "memory at n1/gpu-1: …")], START)
-    assert [(line.subject, line.kind) for line in lines] == [("task/a", "TaskRefused"), ("task/nightly", "TaskRefused")]
-    assert lines[1].reason == "the checker left it out of the plan: sm at n1/gpu-0: 120 of 100"
+    lines = refused_events(
+        [("nightly.2", "sm at n1/gpu-0: 120 of 100"), ("a", "memory at n1/gpu-1: …")],
+        START,
+    )
+    assert [(line.subject, line.kind) for line in lines] == [
+        ("task/a", "TaskRefused"),
+        ("task/nightly", "TaskRefused"),
+    ]
+    assert (
+        lines[1].reason
+        == "the checker left it out of the plan: sm at n1/gpu-0: 120 of 100"
+    )
 
 
 def test_a_record_knows_its_phase_its_pace_and_its_waiting() -> None:
-    running = replace(PLACED, state="running", iteration_ms=20.0, ran_s=5.0, last_ran_at=after(8.0))
-    assert (running.phase, remaining_s(running), waiting_s(running, after(10.0))) == ("running", 15.0, 0.0)
+    running = replace(
+        PLACED, state="running", iteration_ms=20.0, ran_s=5.0, last_ran_at=after(8.0)
+    )
+    assert (running.phase, remaining_s(running), waiting_s(running, after(10.0))) == (
+        "running",
+        15.0,
+        0.0,
+    )
     assert waited_s(running, after(10.0)) == 5.0
     swapped = replace(running, state="swapping")
-    assert (swapped.phase, remaining_s(swapped), waiting_s(swapped, after(10.0))) == ("swapped", None, 2.0)
+    assert (swapped.phase, remaining_s(swapped), waiting_s(swapped, after(10.0))) == (
+        "swapped",
+        None,
+        2.0,
+    )
     assert remaining_s(replace(running, iteration_ms=0.0)) is None
-    assert [replace(PLACED, state=state).phase for state in (None, "starting", "failed")] == [
+    assert [
+        replace(PLACED, state=state).phase for state in (None, "starting", "failed")
+    ] == [
         "queued",
         "starting",
         "failed",
@@ -108,8 +151,15 @@ def test_a_cancelled_task_waits_no_more_and_nothing_is_heard_of_it() -> None:
     book.cancel("nightly", after(13.0))
     book.take(reported(reading("finished", 1000.0)), after(15.0))
     record: TaskRecord = book.records["nightly"]
-    assert (record.phase, record.cancelled_at, record.place) == ("cancelled", after(12.0), None)
-    assert (waiting_s(record, after(90.0)), waited_s(record, after(90.0))) == (0.0, 12.0)
+    assert (record.phase, record.cancelled_at, record.place) == (
+        "cancelled",
+        after(12.0),
+        None,
+    )
+    assert (waiting_s(record, after(90.0)), waited_s(record, after(90.0))) == (
+        0.0,
+        12.0,
+    )
     assert book.unfinished(after(20.0)) == ()
     done = a_book()
     done.take(reported(reading("finished", 1000.0)), after(10.0))
@@ -118,7 +168,9 @@ def test_a_cancelled_task_waits_no_more_and_nothing_is_heard_of_it() -> None:
 
 
 def test_deadlines_count_from_submission() -> None:
-    task = Task(name="x", kind="offline", network="n", batch=1, iterations=1, due_in_s=90.0)
+    task = Task(
+        name="x", kind="offline", network="n", batch=1, iterations=1, due_in_s=90.0
+    )
     assert submitted(task, START).deadline_at == START + timedelta(seconds=90.0)
 
 
@@ -128,10 +180,26 @@ def test_a_task_that_is_refused_in_every_tick_is_told_once() -> None:
         loop = Loop(store=store, solver=InlineSolver(), clock=ManualControlClock(START))
         snapshot = await store.load_snapshot(START)
         sound = Decision(
-            state="kept", plan=Plan(policy="joint"), report=PlanReport(status="kept", cost_usd_per_hour=0.0)
+            state="kept",
+            plan=Plan(policy="joint"),
+            report=PlanReport(status="kept", cost_usd_per_hour=0.0),
         )
-        for refused in ((), (("a", "sm"),), (("a", "sm"), ("b", "power")), (("b", "power"),), (("a", "sm"),)):
-            await tell_refused_tasks(loop, snapshot, replace(sound, refused_tasks=refused))
-        return [(event.subject, event.reason.rpartition(" ")[2]) for event in store.events]
+        for refused in (
+            (),
+            (("a", "sm"),),
+            (("a", "sm"), ("b", "power")),
+            (("b", "power"),),
+            (("a", "sm"),),
+        ):
+            await tell_refused_tasks(
+                loop, snapshot, replace(sound, refused_tasks=refused)
+            )
+        return [
+            (event.subject, event.reason.rpartition(" ")[2]) for event in store.events
+        ]
 
-    assert asyncio.run(scenario()) == [("task/a", "sm"), ("task/b", "power"), ("task/a", "sm")]
+    assert asyncio.run(scenario()) == [
+        ("task/a", "sm"),
+        ("task/b", "power"),
+        ("task/a", "sm"),
+    ]

@@ -17,12 +17,20 @@ PROBLEM = Problem(
     capacity_law=make_capacity_law([0.98], [1, 2, 4, 8]),
     gpu_types=load_gpu_types(TYPES),
     services=tuple(
-        ServiceDemand(name=name, network=name, slo_ms=300.0, percentile=0.98, arrival_rate_rps=10.0)
+        ServiceDemand(
+            name=name,
+            network=name,
+            slo_ms=300.0,
+            percentile=0.98,
+            arrival_rate_rps=10.0,
+        )
         for name in ("resnet50", "vgg16")
     ),
     points=SERVICES,
 )
-SEEN = Task(name="seen", kind="training", network="bert-training", batch=16, iterations=1)
+SEEN = Task(
+    name="seen", kind="training", network="bert-training", batch=16, iterations=1
+)
 UNSEEN = Task(
     name="unseen",
     kind="training",
@@ -40,7 +48,9 @@ def of(points: tuple[OperatingPoints, ...], network: str) -> list[OperatingPoint
 
 def test_what_was_profiled_is_taken_as_it_is() -> None:
     found = points_of_tasks([SEEN], TRAINING, PROBLEM, LAYERS)
-    assert set(found) == {entry for entry in TRAINING if entry.network == "bert-training"}
+    assert set(found) == {
+        entry for entry in TRAINING if entry.network == "bert-training"
+    }
 
 
 def test_where_services_run_the_network_the_problem_knows_it_best() -> None:
@@ -50,15 +60,26 @@ def test_where_services_run_the_network_the_problem_knows_it_best() -> None:
     assert found and all(entry.sensitivity < 9.0 for entry in found)
 
 
-def test_what_was_never_profiled_is_estimated_on_every_gpu_type_at_its_batch_and_memory() -> None:
+def test_what_was_never_profiled_is_estimated_on_every_gpu_type_at_its_batch_and_memory() -> (
+    None
+):
     found = of(points_of_tasks([UNSEEN, SEEN], TRAINING, PROBLEM, LAYERS), "ours")
     assert sorted(entry.gpu_type for entry in found) == sorted(TYPES)
-    assert all(row.batch == 24 and row.memory_mib == 5000.0 for entry in found for row in entry.rows)
+    assert all(
+        row.batch == 24 and row.memory_mib == 5000.0
+        for entry in found
+        for row in entry.rows
+    )
     assert all(row.pressure > 0.0 for entry in found for row in entry.rows)
 
 
 def test_two_batches_of_one_network_have_rows_each() -> None:
-    found = of(points_of_tasks([UNSEEN, replace(UNSEEN, name="b", batch=32)], TRAINING, PROBLEM, LAYERS), "ours")
+    found = of(
+        points_of_tasks(
+            [UNSEEN, replace(UNSEEN, name="b", batch=32)], TRAINING, PROBLEM, LAYERS
+        ),
+        "ours",
+    )
     assert all({row.batch for row in entry.rows} == {24, 32} for entry in found)
 
 
@@ -66,7 +87,15 @@ def test_parameters_among_the_layers_are_no_layer() -> None:
     small, large = (
         of(
             points_of_tasks(
-                [replace(UNSEEN, layers=(*UNSEEN.layers, ("parameters_millions", millions)))], TRAINING, PROBLEM, LAYERS
+                [
+                    replace(
+                        UNSEEN,
+                        layers=(*UNSEEN.layers, ("parameters_millions", millions)),
+                    )
+                ],
+                TRAINING,
+                PROBLEM,
+                LAYERS,
             ),
             "ours",
         )

@@ -11,7 +11,16 @@ from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, anonymous
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import ClusterState, Node, NodeId, ReplicaId, Task
-from tests.solvers.factories import POINTS, PROBLEM, a_gpu, a_plan, a_task, bound_gpu, bound_task, web_points
+from tests.solvers.factories import (
+    POINTS,
+    PROBLEM,
+    a_gpu,
+    a_plan,
+    a_task,
+    bound_gpu,
+    bound_task,
+    web_points,
+)
 
 GPU, OTHER = a_gpu(0), a_gpu(1)
 TARGET = a_plan(bound_gpu(GPU, rate_rps=60.0))
@@ -40,26 +49,59 @@ def decided(bound: BoundPlan | None, state: str = "proposed") -> Decision:
 
 def test_a_new_plan_carries_tasks() -> None:
     new = replace(TARGET, generation=2, parent=1)
-    decision = with_tasks(decided(new), PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=TARGET)
+    decision = with_tasks(
+        decided(new),
+        PROBLEM,
+        a_state(a_task()),
+        fill=fill,
+        points=POINTS,
+        target=TARGET,
+    )
     assert decision.bound is not None
     assert tasks_of(decision.bound) == {(GPU.id, bound_task(sm_percent=50.0))}
     assert (decision.bound.generation, decision.state) == (2, "proposed")
 
 
 def test_a_new_task_alone_makes_a_new_target() -> None:
-    decision = with_tasks(decided(None, "kept"), PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=TARGET)
+    decision = with_tasks(
+        decided(None, "kept"),
+        PROBLEM,
+        a_state(a_task()),
+        fill=fill,
+        points=POINTS,
+        target=TARGET,
+    )
     assert decision.bound is not None
-    assert (decision.state, decision.bound.generation, decision.bound.parent) == ("proposed", 2, 1)
+    assert (decision.state, decision.bound.generation, decision.bound.parent) == (
+        "proposed",
+        2,
+        1,
+    )
     assert anonymous(decision.bound) == anonymous(TARGET)
     again = with_tasks(
-        decided(None, "kept"), PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=decision.bound
+        decided(None, "kept"),
+        PROBLEM,
+        a_state(a_task()),
+        fill=fill,
+        points=POINTS,
+        target=decision.bound,
     )
     assert (again.state, again.bound) == ("kept", None)
 
 
 def test_a_finished_task_leaves() -> None:
-    target = a_plan(bound_gpu(GPU, bound_task(), rate_rps=60.0), bound_gpu(OTHER, bound_task("other")))
-    decision = with_tasks(decided(None, "kept"), PROBLEM, a_state(), fill=fill, points=POINTS, target=target)
+    target = a_plan(
+        bound_gpu(GPU, bound_task(), rate_rps=60.0),
+        bound_gpu(OTHER, bound_task("other")),
+    )
+    decision = with_tasks(
+        decided(None, "kept"),
+        PROBLEM,
+        a_state(),
+        fill=fill,
+        points=POINTS,
+        target=target,
+    )
     assert decision.bound is not None
     assert decision.bound.gpus == TARGET.gpus
 
@@ -67,37 +109,79 @@ def test_a_finished_task_leaves() -> None:
 @pytest.mark.parametrize("state", ["refused", "lost"])
 def test_a_plan_that_is_not_to_be_pushed_gets_no_tasks(state: str) -> None:
     decision = decided(None, state)
-    assert with_tasks(decision, PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=TARGET) is decision
+    assert (
+        with_tasks(
+            decision,
+            PROBLEM,
+            a_state(a_task()),
+            fill=fill,
+            points=POINTS,
+            target=TARGET,
+        )
+        is decision
+    )
 
 
 def test_without_tasks_and_before_the_first_target_nothing_changes() -> None:
-    for decision, target in ((decided(TARGET), None), (decided(None, "kept"), TARGET), (decided(None, "kept"), None)):
-        assert with_tasks(decision, PROBLEM, a_state(), fill=fill, points=POINTS, target=target) is decision
+    for decision, target in (
+        (decided(TARGET), None),
+        (decided(None, "kept"), TARGET),
+        (decided(None, "kept"), None),
+    ):
+        assert (
+            with_tasks(
+                decision, PROBLEM, a_state(), fill=fill, points=POINTS, target=target
+            )
+            is decision
+        )
     kept = decided(None, "kept")
-    assert with_tasks(kept, PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=None) is kept
+    assert (
+        with_tasks(
+            kept, PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=None
+        )
+        is kept
+    )
 
 
 def test_a_kept_plan_of_services_that_are_gone_keeps_its_tasks() -> None:
     decision = decided(None, "kept")
     gone = replace(PROBLEM, services=())
-    assert with_tasks(decision, gone, a_state(a_task()), fill=fill, points=POINTS, target=TARGET) is decision
+    assert (
+        with_tasks(
+            decision, gone, a_state(a_task()), fill=fill, points=POINTS, target=TARGET
+        )
+        is decision
+    )
 
 
 def test_nothing_starts_on_a_cordoned_node() -> None:
     state = a_state(a_task(waiting_s=1e6), is_cordoned=True)
-    decision = with_tasks(decided(TARGET), PROBLEM, state, fill=fill, points=POINTS, target=None)
+    decision = with_tasks(
+        decided(TARGET), PROBLEM, state, fill=fill, points=POINTS, target=None
+    )
     assert tasks_of(decision.bound) == frozenset()
 
 
 def test_of_a_network_without_points_nothing_is_started() -> None:
-    decision = with_tasks(decided(TARGET), PROBLEM, a_state(a_task()), fill=fill, points=(), target=None)
+    decision = with_tasks(
+        decided(TARGET), PROBLEM, a_state(a_task()), fill=fill, points=(), target=None
+    )
     assert tasks_of(decision.bound) == frozenset()
 
 
 def test_a_kept_plan_is_filled_for_the_demand_of_now() -> None:
     # Made for 60 rps it is asked for 74: the replica may take 13.5 ms then, so 30 % of training beside its 10 ms.
-    asked = replace(PROBLEM, services=(replace(PROBLEM.services[0], arrival_rate_rps=74.0),))
-    decision = with_tasks(decided(None, "kept"), asked, a_state(a_task()), fill=fill, points=POINTS, target=TARGET)
+    asked = replace(
+        PROBLEM, services=(replace(PROBLEM.services[0], arrival_rate_rps=74.0),)
+    )
+    decision = with_tasks(
+        decided(None, "kept"),
+        asked,
+        a_state(a_task()),
+        fill=fill,
+        points=POINTS,
+        target=TARGET,
+    )
     assert decision.bound is not None
     assert tasks_of(decision.bound) == {(GPU.id, bound_task(sm_percent=30.0))}
     assert decision.bound.gpus[0].replicas == TARGET.gpus[0].replicas
@@ -108,7 +192,12 @@ def test_what_breaks_a_rule_is_left_out_and_nothing_else() -> None:
     sound = bound_gpu(GPU, bound_task(), rate_rps=60.0)
     new = a_plan(bound_gpu(GPU, rate_rps=60.0), bound_gpu(OTHER, rate_rps=60.0))
     decision = with_tasks(
-        decided(new), PROBLEM, a_state(a_task()), fill=lambda _: (sound, broken), points=POINTS, target=None
+        decided(new),
+        PROBLEM,
+        a_state(a_task()),
+        fill=lambda _: (sound, broken),
+        points=POINTS,
+        target=None,
     )
     assert tasks_of(decision.bound) == {(GPU.id, bound_task())}
     ((name, rule),) = decision.refused_tasks
@@ -118,23 +207,40 @@ def test_what_breaks_a_rule_is_left_out_and_nothing_else() -> None:
 def retuned(sm_percent: float) -> BoundGpu:
     """The target's GPU where the replica has another share, and so no id yet."""
     gpu = bound_gpu(GPU, bound_task(), rate_rps=60.0)
-    return replace(gpu, replicas=(replace(gpu.replicas[0], id=ReplicaId(""), sm_percent=sm_percent),))
+    return replace(
+        gpu,
+        replicas=(replace(gpu.replicas[0], id=ReplicaId(""), sm_percent=sm_percent),),
+    )
 
 
 def test_a_retuned_replica_is_a_new_one_with_the_planned_rate() -> None:
     problem = replace(PROBLEM, points=(narrow_points(),))
     decision = with_tasks(
-        decided(None, "kept"), problem, a_state(a_task()), fill=lambda _: (retuned(40.0),), points=POINTS, target=TARGET
+        decided(None, "kept"),
+        problem,
+        a_state(a_task()),
+        fill=lambda _: (retuned(40.0),),
+        points=POINTS,
+        target=TARGET,
     )
     assert decision.bound is not None
     (replica,) = decision.bound.gpus[0].replicas
-    assert (replica.id, replica.sm_percent, replica.arrival_rate_rps) == ("web-g2-2", 40.0, 60.0)
+    assert (replica.id, replica.sm_percent, replica.arrival_rate_rps) == (
+        "web-g2-2",
+        40.0,
+        60.0,
+    )
     assert (decision.state, decision.bound.generation) == ("proposed", 2)
 
 
 def test_a_replica_that_was_retuned_to_a_share_without_a_row_stays_as_planned() -> None:
     decision = with_tasks(
-        decided(None, "kept"), PROBLEM, a_state(a_task()), fill=lambda _: (retuned(40.0),), points=POINTS, target=TARGET
+        decided(None, "kept"),
+        PROBLEM,
+        a_state(a_task()),
+        fill=lambda _: (retuned(40.0),),
+        points=POINTS,
+        target=TARGET,
     )
     assert (decision.state, decision.bound) == ("kept", None)
 
@@ -142,22 +248,34 @@ def test_a_replica_that_was_retuned_to_a_share_without_a_row_stays_as_planned() 
 def narrow_points() -> OperatingPoints:
     """`web` has rows at 40 and at 50 percent."""
     points = web_points("cheap")
-    return replace(points, rows=(points.rows[0]._replace(sm_percent=40.0), *points.rows))
+    return replace(
+        points, rows=(points.rows[0]._replace(sm_percent=40.0), *points.rows)
+    )
 
 
 def shares_of(plan: BoundPlan, state: ClusterState) -> dict[str, float]:
     """SM percent of the task by GPU."""
-    decision = with_tasks(decided(plan), PROBLEM, state, fill=fill, points=POINTS, target=None)
+    decision = with_tasks(
+        decided(plan), PROBLEM, state, fill=fill, points=POINTS, target=None
+    )
     assert decision.bound is not None
-    return {gpu.id: task.sm_percent for gpu in decision.bound.gpus for task in gpu.tasks}
+    return {
+        gpu.id: task.sm_percent for gpu in decision.bound.gpus for task in gpu.tasks
+    }
 
 
-@pytest.mark.parametrize(("cap_w", "shares"), [(300.0, {GPU.id: 50.0}), (180.0, {GPU.id: 30.0}), (150.0, {})])
-def test_a_task_keeps_to_its_gpus_share_of_the_clusters_watts(cap_w: float, shares: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("cap_w", "shares"), [(300.0, {GPU.id: 50.0}), (180.0, {GPU.id: 30.0}), (150.0, {})]
+)
+def test_a_task_keeps_to_its_gpus_share_of_the_clusters_watts(
+    cap_w: float, shares: dict[str, float]
+) -> None:
     # Idle power and `web` take 150 W; a task draws 1 W per percent.
     capped = a_plan(replace(TARGET.gpus[0], power_cap_w=cap_w))
     state = a_state(a_task())
-    limited = replace(state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes))
+    limited = replace(
+        state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes)
+    )
     assert shares_of(capped, limited) == shares
 
 
@@ -165,5 +283,7 @@ def test_under_a_limit_on_watts_no_gpu_is_opened_for_a_task_alone() -> None:
     # At 99 of its 100 rps `web` bears nobody beside it; in 150 s the task is done only on a GPU of its own.
     full, state = a_plan(bound_gpu(GPU, rate_rps=99.0)), a_state(a_task(due_in_s=150.0))
     assert shares_of(full, state) == {OTHER.id: 100.0}
-    limited = replace(state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes))
+    limited = replace(
+        state, nodes=tuple(replace(node, power_cap_w=1e4) for node in state.nodes)
+    )
     assert shares_of(full, limited) == {}

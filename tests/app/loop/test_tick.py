@@ -39,7 +39,9 @@ def two_replicas(problem: Problem) -> Plan:
 
 def too_many_on_one_gpu(problem: Problem) -> Plan:
     plan = on_half_gpus(problem)
-    return replace(plan, gpus=tuple(replace(gpu, replicas=gpu.replicas * 3) for gpu in plan.gpus))
+    return replace(
+        plan, gpus=tuple(replace(gpu, replicas=gpu.replicas * 3) for gpu in plan.gpus)
+    )
 
 
 def nothing_at_all(problem: Problem) -> Plan:
@@ -50,11 +52,18 @@ def test_a_plan_is_pushed_in_mode_auto_and_every_node_gets_a_command() -> None:
     fleet = a_fleet()
     fleet.pass_time(rates_rps=CHAT)
     outcome = fleet.tick()
-    assert (outcome.state, outcome.generation, outcome.plan_id, outcome.cost_usd_per_hour) == ("target", 1, 1, 2.0)
+    assert (
+        outcome.state,
+        outcome.generation,
+        outcome.plan_id,
+        outcome.cost_usd_per_hour,
+    ) == ("target", 1, 1, 2.0)
     assert states(fleet) == ["target"]
     assert fleet.kinds() == ["PlanPushed"]
     commands = [run(fleet.store.command_for(node, 0)) for node in ("n1", "n2")]
-    assert [command and (command.generation, len(command.gpus)) for command in commands] == [(1, 1), (1, 0)]
+    assert [
+        command and (command.generation, len(command.gpus)) for command in commands
+    ] == [(1, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
@@ -66,7 +75,9 @@ def test_a_plan_is_only_proposed_in_modes_advise_and_approve(mode: Mode) -> None
     assert states(fleet) == ["proposed"]
 
 
-def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver() -> None:
+def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver() -> (
+    None
+):
     solver = Answering()
     fleet = a_fleet(mode=Mode.APPROVE, solver=solver)
     fleet.pass_time(rates_rps=CHAT)
@@ -74,7 +85,11 @@ def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver()
     assert proposed.plan_id is not None
     fleet.store.approve(proposed.plan_id)
     outcome = fleet.tick()
-    assert (outcome.state, outcome.generation, outcome.plan_id) == ("target", 1, proposed.plan_id)
+    assert (outcome.state, outcome.generation, outcome.plan_id) == (
+        "target",
+        1,
+        proposed.plan_id,
+    )
     assert len(solver.asked) == 1
 
 
@@ -85,11 +100,16 @@ def test_the_same_plan_is_not_proposed_twice(mode: Mode) -> None:
     first = fleet.tick()
     fleet.pass_time(rates_rps=CHAT)
     second = fleet.tick()
-    assert (second.state, second.reason) == ("kept", f"plan {first.plan_id} proposed this already")
+    assert (second.state, second.reason) == (
+        "kept",
+        f"plan {first.plan_id} proposed this already",
+    )
     assert states(fleet) == ["proposed", "kept"]
 
 
-def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_its_approval_counts() -> None:
+def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_its_approval_counts() -> (
+    None
+):
     fleet = a_fleet(mode=Mode.APPROVE)
     fleet.pass_time(rates_rps=CHAT)
     fleet.tick()
@@ -102,7 +122,9 @@ def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_i
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
-def test_a_plan_that_changes_a_service_in_a_cautious_mode_is_only_proposed(mode: Mode) -> None:
+def test_a_plan_that_changes_a_service_in_a_cautious_mode_is_only_proposed(
+    mode: Mode,
+) -> None:
     fleet = a_fleet()
     fleet.store.put_services([replace(a_service(), mode=mode)])
     fleet.pass_time(rates_rps=CHAT)
@@ -116,7 +138,9 @@ def test_a_cautious_service_does_not_stop_plans_that_leave_it_alone() -> None:
     fleet = a_fleet()
     fleet.pass_time(rates_rps=CHAT)
     assert fleet.tick().state == "target"
-    fleet.store.put_services([replace(a_service(), mode=Mode.ADVISE), a_service("photo")])
+    fleet.store.put_services(
+        [replace(a_service(), mode=Mode.ADVISE), a_service("photo")]
+    )
     fleet.pass_time(rates_rps=CHAT)
     assert fleet.tick().generation == 2
 
@@ -130,7 +154,9 @@ def test_a_service_in_mode_off_gets_no_replicas() -> None:
     assert [service.name for service in solver.asked[0].problem.services] == ["photo"]
 
 
-def test_an_approved_plan_loses_when_its_gpu_left_and_the_next_tick_decides_anew() -> None:
+def test_an_approved_plan_loses_when_its_gpu_left_and_the_next_tick_decides_anew() -> (
+    None
+):
     fleet = a_fleet(mode=Mode.APPROVE)
     fleet.pass_time(rates_rps=CHAT)
     proposed = fleet.tick()
@@ -145,9 +171,12 @@ def test_an_approved_plan_loses_when_its_gpu_left_and_the_next_tick_decides_anew
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"mode": Mode.OFF}, "mode off"), ({"paused": True}, "plimsoll resume")]
+    ("settings", "words"),
+    [({"mode": Mode.OFF}, "mode off"), ({"paused": True}, "plimsoll resume")],
 )
-def test_the_operator_can_hold_the_loop(settings: dict[str, object], words: str) -> None:
+def test_the_operator_can_hold_the_loop(
+    settings: dict[str, object], words: str
+) -> None:
     fleet = a_fleet(**settings)
     fleet.pass_time(rates_rps=CHAT)
     outcome = fleet.tick()
@@ -217,7 +246,9 @@ def test_what_went_on_at_a_node_that_falls_silent_ends_once() -> None:
 
 
 @pytest.mark.parametrize("looks", [True, False])
-def test_after_an_outage_every_node_has_its_time_to_come_back_before_it_counts_as_lost(looks: bool) -> None:
+def test_after_an_outage_every_node_has_its_time_to_come_back_before_it_counts_as_lost(
+    looks: bool,
+) -> None:
     fleet = a_fleet()
     fleet.pass_time(rates_rps=CHAT)
     fleet.tick()
@@ -272,12 +303,18 @@ def test_without_a_solver_the_target_stays_and_the_record_says_why() -> None:
     outcome = fleet.tick()
     assert (outcome.state, outcome.generation) == ("kept", 1)
     record = fleet.store.plans[2]
-    assert (record.state, record.report.status, record.report.method) == ("kept", "kept", "keep")
+    assert (record.state, record.report.status, record.report.method) == (
+        "kept",
+        "kept",
+        "keep",
+    )
     assert "killed" in record.reason
     assert len(fleet.store.pushed) == 1
 
 
-def test_without_a_solver_the_loop_keeps_on_even_after_a_running_service_was_deleted() -> None:
+def test_without_a_solver_the_loop_keeps_on_even_after_a_running_service_was_deleted() -> (
+    None
+):
     fleet = a_fleet(a_service("chat"), a_service("photo"))
     fleet.pass_time(rates_rps={"chat": 20.0, "photo": 10.0})
     fleet.tick()
@@ -295,17 +332,24 @@ def test_a_plan_that_breaks_a_physical_rule_is_recorded_and_never_pushed() -> No
     assert (outcome.state, outcome.generation) == ("refused", 0)
     record = fleet.store.plans[1]
     assert record.bound is None
-    assert {violation.rule for violation in record.violations} >= {"anti_affinity", "sm"}
+    assert {violation.rule for violation in record.violations} >= {
+        "anti_affinity",
+        "sm",
+    }
     assert fleet.kinds() == ["PlanRefused"]
 
 
 @pytest.mark.parametrize(("may_break", "state"), [(False, "refused"), (True, "target")])
-def test_a_broken_promise_is_let_through_only_where_that_is_allowed(may_break: bool, state: PlanState) -> None:
+def test_a_broken_promise_is_let_through_only_where_that_is_allowed(
+    may_break: bool, state: PlanState
+) -> None:
     fleet = a_fleet(solver=Answering(plan=nothing_at_all))
     fleet.loop.promises_may_break = may_break
     fleet.pass_time(rates_rps=CHAT)
     assert fleet.tick().state == state
-    assert {violation.rule for violation in fleet.store.plans[1].violations} == {"demand"}
+    assert {violation.rule for violation in fleet.store.plans[1].violations} == {
+        "demand"
+    }
 
 
 def test_a_plan_loses_when_the_catalogue_changed_while_it_was_made() -> None:
@@ -342,7 +386,11 @@ def test_a_plan_that_changes_nothing_is_kept_and_not_pushed() -> None:
     fleet.tick()
     fleet.pass_time(10.0, rates_rps={"chat": 22.0})
     outcome = fleet.tick()
-    assert (outcome.state, outcome.reason, outcome.generation) == ("kept", "nothing would change", 1)
+    assert (outcome.state, outcome.reason, outcome.generation) == (
+        "kept",
+        "nothing would change",
+        1,
+    )
     assert fleet.store.plans[2].problem is None
 
 
@@ -351,27 +399,38 @@ def test_a_changed_routing_weight_alone_is_pushed() -> None:
     fleet = a_fleet(solver=solver)
     fleet.pass_time(rates_rps=CHAT)
     fleet.tick()
-    ids = [replica.id for gpu in fleet.store.pushed[-1][1].gpus for replica in gpu.replicas]
+    ids = [
+        replica.id for gpu in fleet.store.pushed[-1][1].gpus for replica in gpu.replicas
+    ]
 
     def uneven(problem: Problem) -> Plan:
         plan = two_replicas(problem)
-        lighter, heavier = (with_rates(replace(plan, gpus=(replace(plan.gpus[0], count=1),)), f) for f in (0.8, 1.2))
+        lighter, heavier = (
+            with_rates(replace(plan, gpus=(replace(plan.gpus[0], count=1),)), f)
+            for f in (0.8, 1.2)
+        )
         return replace(plan, gpus=(*lighter.gpus, *heavier.gpus))
 
     solver.plan = uneven
     assert fleet.tick().state == "target"
-    assert [replica.id for gpu in fleet.store.pushed[-1][1].gpus for replica in gpu.replicas] == ids
+    assert [
+        replica.id for gpu in fleet.store.pushed[-1][1].gpus for replica in gpu.replicas
+    ] == ids
     assert fleet.store.events[-1].reason == "only routing weights change"
 
 
 def test_a_shortage_that_moves_with_the_demand_pushes_nothing() -> None:
     def short(problem: Problem) -> Plan:
         rate_rps = problem.services[0].arrival_rate_rps
-        replica = ReplicaPlan(service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=10.0)
+        replica = ReplicaPlan(
+            service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=10.0
+        )
         return Plan(
             policy="test",
             gpus=(GpuPlan(gpu_type="fast", clock_mhz=1000.0, replicas=(replica,)),),
-            unserved=(Unserved(service="chat", rate_rps=rate_rps - 10.0, reason="stock"),),
+            unserved=(
+                Unserved(service="chat", rate_rps=rate_rps - 10.0, reason="stock"),
+            ),
         )
 
     fleet = a_fleet(solver=Answering(plan=short))
@@ -398,7 +457,12 @@ def test_generations_grow_by_one_and_parents_follow() -> None:
         solver.plan = plan
         fleet.pass_time(rates_rps=CHAT)
         assert fleet.tick().state == "target"
-    assert [(bound.generation, bound.parent) for _, bound in fleet.store.pushed] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert [(bound.generation, bound.parent) for _, bound in fleet.store.pushed] == [
+        (1, 0),
+        (2, 1),
+        (3, 2),
+        (4, 3),
+    ]
     assert states(fleet) == ["superseded"] * 3 + ["target"]
 
 
@@ -409,10 +473,21 @@ def test_what_the_policy_remembers_comes_back_unless_its_plan_was_refused() -> N
     for plan in (on_half_gpus, too_many_on_one_gpu, on_half_gpus):
         solver.plan = plan
         fleet.tick()
-    assert [request.memory for request in solver.asked] == [None, {"calls": 1}, {"calls": 1}]
+    assert [request.memory for request in solver.asked] == [
+        None,
+        {"calls": 1},
+        {"calls": 1},
+    ]
 
 
 def test_the_outcome_tells_the_seconds_of_every_step() -> None:
     fleet = a_fleet()
     fleet.pass_time(rates_rps=CHAT)
-    assert set(fleet.tick().seconds) == {"snapshot", "forecast", "decide", "record", "push", "total"}
+    assert set(fleet.tick().seconds) == {
+        "snapshot",
+        "forecast",
+        "decide",
+        "record",
+        "push",
+        "total",
+    }

@@ -34,5 +34,9 @@ def obey(request: PlanRequest) -> PlanAnswer:
             os._exit(1)
         case "raise":
             raise ValueError("no such luck")
-    report = PlanReport(status="greedy", cost_usd_per_hour=0.0, method=f"pid {os.getpid()}")
-    return PlanAnswer(plan=Plan(policy=request.policy), report=report, memory=request.memory)
+    report = PlanReport(
+        status="greedy", cost_usd_per_hour=0.0, method=f"pid {os.getpid()}"
+    )
+    return PlanAnswer(
+        plan=Plan(policy=request.policy), report=report, memory=request.memory
+    )

@@ -50,7 +50,12 @@ class Machine:
             "--gpu-type",
             "V100-32GB",
         )
-        places = ("--templates", str(self.directory / "templates.toml"), "-o", str(self.samples))
+        places = (
+            "--templates",
+            str(self.directory / "templates.toml"),
+            "-o",
+            str(self.samples),
+        )
         return subprocess.Popen(
             [*command, *places, "--window-s", "0.2", *words],
             stdout=subprocess.PIPE,
@@ -73,8 +78,16 @@ class Machine:
         for path in Path("/proc").iterdir():
             if path.name.isdigit() and path.name != str(os.getpid()):
                 try:
-                    if needle in (path / "environ").read_bytes().split(b"\0") and (path / "cmdline").read_bytes():
-                        found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    if (
+                        needle in (path / "environ").read_bytes().split(b"\0")
+                        and (path / "cmdline").read_bytes()
+                    ):
+                        found.append(
+                            (path / "cmdline")
+                            .read_bytes()
+                            .replace(b"\0", b" ")
+                            .decode()
+                        )
                 except OSError:
                     continue  # It ended meanwhile.
         return found
@@ -85,7 +98,9 @@ def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
     signs, temporary = directory / "signs", directory / "t"
     signs.mkdir()
     temporary.mkdir()
-    text = TEMPLATES.format(python=sys.executable, bench=HERE / "fake_bench.py", signs=signs)
+    text = TEMPLATES.format(
+        python=sys.executable, bench=HERE / "fake_bench.py", signs=signs
+    )
     (directory / "templates.toml").write_text(text, encoding="utf-8")
     own = {
         **environment(),

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.csv_files import PredictionErrors, prediction_rows, read_queries, read_samples, sample_rows
+from app.measurements.csv_files import (
+    PredictionErrors,
+    prediction_rows,
+    read_queries,
+    read_samples,
+    sample_rows,
+)
 from solvers.predict.data.fit import Predictions
 from solvers.predict.data.samples import Group, Neighbour, Samples
 
@@ -51,9 +57,18 @@ def test_every_column_is_read_with_its_meaning(write: Write) -> None:
     assert at.network == ("resnet50", "a,b")
     assert at.batch.tolist() == [8, 1.5]
     assert at.time_quota_percent.tolist() == [50, 100]
-    assert at.neighbours == ((Neighbour("alexnet", 2, 40), Neighbour("vgg19", 4, 20)), ())
+    assert at.neighbours == (
+        (Neighbour("alexnet", 2, 40), Neighbour("vgg19", 4, 20)),
+        (),
+    )
     assert samples.latency_ms.tolist() == [4.5, 9]
-    first = [at.clock_mhz, at.power_limit_w, samples.power_w, samples.memory_mib, samples.l2_util_percent]
+    first = [
+        at.clock_mhz,
+        at.power_limit_w,
+        samples.power_w,
+        samples.memory_mib,
+        samples.l2_util_percent,
+    ]
     assert [values[0] for values in first] == [1380, 250, 181.5, 1704, 12.5]
     assert all(math.isnan(values[1]) for values in first)
 
@@ -67,11 +82,21 @@ def test_every_column_is_read_with_its_meaning(write: Write) -> None:
         f"\n{HEADER}\n\nn,g, 1 ,5e1,2.0\n   \n",
         " network , gpu_type,batch,sm_percent,latency_ms\nn,g,1,50,2\n",
     ],
-    ids=["byte order mark", "CRLF", "quotes, no last newline", "blanks", "blanks in the header"],
+    ids=[
+        "byte order mark",
+        "CRLF",
+        "quotes, no last newline",
+        "blanks",
+        "blanks in the header",
+    ],
 )
 def test_spellings_of_the_same_table_are_equal(write: Write, text: str | bytes) -> None:
     samples = one(write(text))
-    assert (samples.at.network, samples.at.batch.tolist(), samples.at.sm_percent.tolist()) == (("n",), [1], [50])
+    assert (
+        samples.at.network,
+        samples.at.batch.tolist(),
+        samples.at.sm_percent.tolist(),
+    ) == (("n",), [1], [50])
     assert samples.latency_ms.tolist() == [2]
 
 
@@ -81,13 +106,29 @@ def test_spellings_of_the_same_table_are_equal(write: Write, text: str | bytes) 
         ("n,g,1,50,nan", "2: column latency_ms", "must be a number above 0, not 'nan'"),
         ("n,g,1,50,inf", "2: column latency_ms", "must be a number above 0, not 'inf'"),
         ("n,g,1,50,0", "2: column latency_ms", "must be above 0, not 0"),
-        ("n,g,1,50,2\n\nn,g,1,50,-3", "4: column latency_ms", "must be above 0, not -3"),
+        (
+            "n,g,1,50,2\n\nn,g,1,50,-3",
+            "4: column latency_ms",
+            "must be above 0, not -3",
+        ),
         ("n,g,1,50,", "2: column latency_ms", "the cell is empty"),
         ("n,g,1,50,1_0", "2: column latency_ms", "must be a number above 0, not '1_0'"),
         ("n,g,1,50,2e13", "2: column latency_ms", "must be above 0, not 2e13"),
-        ("n,g,0.5,50,2", "2: column batch", "must be at least 1 and at most 65536, not 0.5"),
-        ("n,g,eight,50,2", "2: column batch", "must be a number at least 1 and at most 65536, not 'eight'"),
-        ("n,g,1,100.5,2", "2: column sm_percent", "must be above 0 and at most 100, not 100.5"),
+        (
+            "n,g,0.5,50,2",
+            "2: column batch",
+            "must be at least 1 and at most 65536, not 0.5",
+        ),
+        (
+            "n,g,eight,50,2",
+            "2: column batch",
+            "must be a number at least 1 and at most 65536, not 'eight'",
+        ),
+        (
+            "n,g,1,100.5,2",
+            "2: column sm_percent",
+            "must be above 0 and at most 100, not 100.5",
+        ),
         ("n,g,1,0,2", "2: column sm_percent", "must be above 0 and at most 100, not 0"),
         (",g,1,50,2", "2: column network", "the cell is empty"),
         ("n,g\x07,1,50,2", "2: column gpu_type", "cannot be printed"),
@@ -97,7 +138,9 @@ def test_spellings_of_the_same_table_are_equal(write: Write, text: str | bytes) 
         ('n,"g"x,1,50,2', "2", "not CSV: "),
     ],
 )
-def test_a_bad_row_is_refused_with_file_line_and_column(write: Write, rows: str, place: str, words: str) -> None:
+def test_a_bad_row_is_refused_with_file_line_and_column(
+    write: Write, rows: str, place: str, words: str
+) -> None:
     path = write(f"{HEADER}\n{rows}\n")
     with pytest.raises(InvalidRequest) as raised:
         read_samples([path])
@@ -107,7 +150,9 @@ def test_a_bad_row_is_refused_with_file_line_and_column(write: Write, rows: str,
 
 def test_the_line_is_the_file_s_even_after_a_cell_of_two_lines(write: Write) -> None:
     path = write(f'{HEADER}\nn,g,"1\n",50,2\nn,g,1,50,-1\n')
-    with pytest.raises(InvalidRequest, match=r"runs.csv:4: column latency_ms: must be above 0, not -1"):
+    with pytest.raises(
+        InvalidRequest, match=r"runs.csv:4: column latency_ms: must be above 0, not -1"
+    ):
         read_samples([path])
 
 
@@ -117,18 +162,44 @@ def test_the_line_is_the_file_s_even_after_a_cell_of_two_lines(write: Write) -> 
         ("", "runs.csv: the file is empty"),
         ("\n\n", "runs.csv: the file is empty"),
         (HEADER, "runs.csv: there are no rows below the header"),
-        ("network,gpu_type,batch\nn,g,1", "runs.csv:1: the header lacks the columns sm_percent, latency_ms"),
-        (f"\n{HEADER},colour\n", "runs.csv:2: column colour: unknown column; the columns are network, gpu_type"),
-        (f"{HEADER},powr_w\n", "runs.csv:1: column powr_w: unknown column; did you mean power_w?"),
+        (
+            "network,gpu_type,batch\nn,g,1",
+            "runs.csv:1: the header lacks the columns sm_percent, latency_ms",
+        ),
+        (
+            f"\n{HEADER},colour\n",
+            "runs.csv:2: column colour: unknown column; the columns are network, gpu_type",
+        ),
+        (
+            f"{HEADER},powr_w\n",
+            "runs.csv:1: column powr_w: unknown column; did you mean power_w?",
+        ),
         (f"model,{HEADER}\n", "column model: unknown column; did you mean network?"),
-        (f"{HEADER},batch\n", "runs.csv:1: column batch: the header names this column twice"),
-        (f"{HEADER},time_quota_percent,time_quota_pct\n", "column time_quota_pct: the header has time_quota_percent"),
-        (f"{HEADER}\n".replace(",", ";"), "separated by ';'; only commas separate them"),
-        (f"{HEADER}\nn,g,1,50,2\n".encode("utf-16"), "runs.csv:1: not UTF-8 text: invalid start byte at byte 1"),
-        (f"{HEADER}\n".encode() + b"n\xff,g,1,50,2", "runs.csv:2: not UTF-8 text: invalid start byte at byte 2"),
+        (
+            f"{HEADER},batch\n",
+            "runs.csv:1: column batch: the header names this column twice",
+        ),
+        (
+            f"{HEADER},time_quota_percent,time_quota_pct\n",
+            "column time_quota_pct: the header has time_quota_percent",
+        ),
+        (
+            f"{HEADER}\n".replace(",", ";"),
+            "separated by ';'; only commas separate them",
+        ),
+        (
+            f"{HEADER}\nn,g,1,50,2\n".encode("utf-16"),
+            "runs.csv:1: not UTF-8 text: invalid start byte at byte 1",
+        ),
+        (
+            f"{HEADER}\n".encode() + b"n\xff,g,1,50,2",
+            "runs.csv:2: not UTF-8 text: invalid start byte at byte 2",
+        ),
     ],
 )
-def test_a_file_that_is_no_samples_file_is_refused(write: Write, text: str | bytes, words: str) -> None:
+def test_a_file_that_is_no_samples_file_is_refused(
+    write: Write, text: str | bytes, words: str
+) -> None:
     with pytest.raises(InvalidRequest) as raised:
         one(write(text))
     assert words in str(raised.value)
@@ -146,25 +217,39 @@ def test_a_file_that_is_no_samples_file_is_refused(write: Write, text: str | byt
         ("vgg19:4:nan", "neighbour 'vgg19:4:nan': must be a number above 0"),
     ],
 )
-def test_neighbours_that_cannot_be_are_refused(write: Write, cell: str, words: str) -> None:
+def test_neighbours_that_cannot_be_are_refused(
+    write: Write, cell: str, words: str
+) -> None:
     path = write(f"{HEADER},neighbours\nn,g,1,50,2,\nn,g,1,50,2,{cell}\n")
-    with pytest.raises(InvalidRequest, match=r"runs.csv:3: column neighbours: ") as raised:
+    with pytest.raises(
+        InvalidRequest, match=r"runs.csv:3: column neighbours: "
+    ) as raised:
         read_samples([path])
     assert words in str(raised.value)
 
 
-def test_several_files_are_one_set_and_a_row_of_it_keeps_its_place(tmp_path: Path) -> None:
+def test_several_files_are_one_set_and_a_row_of_it_keeps_its_place(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.csv").write_text(f"{HEADER}\nn,g,1,50,2\nn,g,2,50,3\n")
     (tmp_path / "b.csv").write_text(f"{HEADER},power_w\nm,g,1,50,2,90\n")
     files = read_samples([tmp_path / "a.csv", tmp_path / "b.csv"])
     assert files.samples.at.network == ("n", "n", "m")
     assert np.array_equal(files.samples.power_w, [np.nan, np.nan, 90], equal_nan=True)
-    assert str(files.refusal("bad", row=1, column="batch")) == f"{tmp_path}/a.csv:3: column batch: bad"
-    assert str(files.refusal("bad", row=2, column="batch")) == f"{tmp_path}/b.csv:2: column batch: bad"
+    assert (
+        str(files.refusal("bad", row=1, column="batch"))
+        == f"{tmp_path}/a.csv:3: column batch: bad"
+    )
+    assert (
+        str(files.refusal("bad", row=2, column="batch"))
+        == f"{tmp_path}/b.csv:2: column batch: bad"
+    )
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"cannot read .*none.csv: No such file or directory"):
+    with pytest.raises(
+        InvalidRequest, match=r"cannot read .*none.csv: No such file or directory"
+    ):
         read_samples([tmp_path / "none.csv"])
 
 
@@ -173,28 +258,55 @@ def test_written_samples_read_back_the_same(tmp_path: Path) -> None:
     path = tmp_path / "again.csv"
     path.write_text("".join(",".join(row) + "\n" for row in sample_rows(samples)))
     again = one(path)
-    assert (again.at.network, again.at.neighbours) == (samples.at.network, samples.at.neighbours)
+    assert (again.at.network, again.at.neighbours) == (
+        samples.at.network,
+        samples.at.neighbours,
+    )
     for name in ("latency_ms", "power_w", "memory_mib"):
-        assert np.array_equal(getattr(again, name), getattr(samples, name), equal_nan=True)
+        assert np.array_equal(
+            getattr(again, name), getattr(samples, name), equal_nan=True
+        )
     assert "memory_mib" not in path.read_text()
-    assert list(samples.at.groups()) == [Group("alexnet", "V100"), Group("resnet50", "V100")]
+    assert list(samples.at.groups()) == [
+        Group("alexnet", "V100"),
+        Group("resnet50", "V100"),
+    ]
 
 
 def predictions(*latency_ms: float) -> Predictions:
     values = np.array(latency_ms)
     names = tuple(f"t{index}" for index in range(len(values)))
-    return Predictions(latency_ms=values, latency_ms_low=values * 0.9, latency_ms_high=values * 1.1, technique=names)
-
-
-def test_predictions_follow_the_queries_columns_as_they_were_written(write: Write) -> None:
-    query = read_queries(
-        write("sm_percent,latency_ms,network,time_quota_pct,gpu_type,batch,power_w\n050,10,n,,g,1.0,\n20,,m,50,g,2,7\n")
+    return Predictions(
+        latency_ms=values,
+        latency_ms_low=values * 0.9,
+        latency_ms_high=values * 1.1,
+        technique=names,
     )
-    rows = list(prediction_rows(query, predictions(8, 1 / 3), {"power_w": np.array([np.nan, 99.5])}))
+
+
+def test_predictions_follow_the_queries_columns_as_they_were_written(
+    write: Write,
+) -> None:
+    query = read_queries(
+        write(
+            "sm_percent,latency_ms,network,time_quota_pct,gpu_type,batch,power_w\n050,10,n,,g,1.0,\n20,,m,50,g,2,7\n"
+        )
+    )
+    rows = list(
+        prediction_rows(
+            query, predictions(8, 1 / 3), {"power_w": np.array([np.nan, 99.5])}
+        )
+    )
     assert rows == [
         (
             *("sm_percent", "network", "time_quota_pct", "gpu_type", "batch"),
-            *("latency_ms", "latency_ms_low", "latency_ms_high", "technique", "power_w"),
+            *(
+                "latency_ms",
+                "latency_ms_low",
+                "latency_ms_high",
+                "technique",
+                "power_w",
+            ),
         ),
         ("050", "n", "", "g", "1.0", "8", "7.2", "8.8", "t0", ""),
         ("20", "m", "50", "g", "2", "0.333333333", "0.3", "0.366666667", "t1", "99.5"),
@@ -202,7 +314,9 @@ def test_predictions_follow_the_queries_columns_as_they_were_written(write: Writ
     assert query.queries.time_quota_percent.tolist() == [100, 50]
 
 
-def test_predictions_are_compared_with_the_latencies_that_a_query_file_holds(write: Write) -> None:
+def test_predictions_are_compared_with_the_latencies_that_a_query_file_holds(
+    write: Write,
+) -> None:
     query = read_queries(write(f"{HEADER}\nn,g,1,50,10\nn,g,1,50,\nn,g,1,50,4\n"))
     assert query.compare(predictions(8, 1, 4)) == PredictionErrors(
         size=2, mean=0.1, p90=pytest.approx(0.18), within=0.5

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def here(tmp_path_factory: pytest.TempPathFactory, library: Path, fake: FakeGpus) -> Machine:
+def here(
+    tmp_path_factory: pytest.TempPathFactory, library: Path, fake: FakeGpus
+) -> Machine:
     # Short, since MPS takes 87 characters.
     return machine(tmp_path_factory.mktemp("p"), library, fake)
 
@@ -29,7 +31,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_samples_have_the_known_times_and_can_be_fitted(here: Machine) -> None:
-    code, out, err = here.run("--network", "resnet50", "--shares", "20,50,100", "--batches", "1,4,16")
+    code, out, err = here.run(
+        "--network", "resnet50", "--shares", "20,50,100", "--batches", "1,4,16"
+    )
     assert code == 0, err
     assert f"Wrote {here.samples}" in out
     assert "9 of 9" in err
@@ -38,7 +42,9 @@ def test_the_samples_have_the_known_times_and_can_be_fitted(here: Machine) -> No
     for row in rows:
         batch, share = int(row["batch"]), float(row["sm_percent"])
         # See fake_bench: (2 + batch) · 100 / share ms, and 100 + batch MiB; the fake GPU idles at 100 W.
-        assert float(row["latency_ms"]) == pytest.approx((2 + batch) * 100.0 / share, rel=0.01)
+        assert float(row["latency_ms"]) == pytest.approx(
+            (2 + batch) * 100.0 / share, rel=0.01
+        )
         assert float(row["memory_mib"]) == 100.0 + batch
         assert float(row["power_w"]) == pytest.approx(100.0, rel=0.01)
         assert "clock_mhz" not in row
@@ -56,12 +62,23 @@ def test_details_have_the_percentiles_and_the_proven_sms(here: Machine) -> None:
     # (2 + 2) · 2 = 8 ms; 66 of 132 SMs; three windows that agree.
     assert float(row["latency_ms_p50"]) == pytest.approx(8.0, rel=0.01)
     assert float(row["latency_ms_p99"]) == pytest.approx(8.0, rel=0.05)
-    assert (row["sm_count"], row["windows"], row["p99_is_indicative"]) == ("66", "3", "yes")
+    assert (row["sm_count"], row["windows"], row["p99_is_indicative"]) == (
+        "66",
+        "3",
+        "yes",
+    )
 
 
-def test_pairs_are_measured_in_the_same_seconds_and_name_each_other(here: Machine) -> None:
+def test_pairs_are_measured_in_the_same_seconds_and_name_each_other(
+    here: Machine,
+) -> None:
     code, _, err = here.run(
-        "--network=a", "--network=b", "--shares=100", "--batches=2", "--pairs", "--pair-shares=25:75"
+        "--network=a",
+        "--network=b",
+        "--shares=100",
+        "--batches=2",
+        "--pairs",
+        "--pair-shares=25:75",
     )
     assert code == 0, err
     found = {
@@ -73,15 +90,22 @@ def test_pairs_are_measured_in_the_same_seconds_and_name_each_other(here: Machin
     for one, other in (("a", "a"), ("a", "b"), ("b", "b")):
         expected[one, "25", f"{other}:2:75"] = 24.0
         expected[other, "75", f"{one}:2:25"] = 8.0
-    assert found == {key: pytest.approx(value, rel=0.02) for key, value in expected.items()}
+    assert found == {
+        key: pytest.approx(value, rel=0.02) for key, value in expected.items()
+    }
     # `samples send` and `fit` read such files alike.
     assert len(read_samples([here.samples]).samples) == 8
 
 
-def test_a_plan_of_points_is_measured_without_touching_clocks(here: Machine, fake: FakeGpus) -> None:
+def test_a_plan_of_points_is_measured_without_touching_clocks(
+    here: Machine, fake: FakeGpus
+) -> None:
     plan = here.directory / "points.csv"
     head = "network,gpu_type,batch,sm_percent,clock_mhz"
-    plan.write_text(f"{head}\nr,V100-32GB,2,50,1380\nr,V100-32GB,2,50,900\nr,T4,1,50,900\n", encoding="utf-8")
+    plan.write_text(
+        f"{head}\nr,V100-32GB,2,50,1380\nr,V100-32GB,2,50,900\nr,T4,1,50,900\n",
+        encoding="utf-8",
+    )
     code, _, err = here.run("--plan", str(plan))
     assert code == 0, err
     assert "are of another GPU type than V100-32GB" in err
@@ -91,9 +115,13 @@ def test_a_plan_of_points_is_measured_without_touching_clocks(here: Machine, fak
     assert fake.state.writes == 0
 
 
-def test_clocks_are_locked_only_when_asked_for_and_unlocked_at_the_end(here: Machine, fake: FakeGpus) -> None:
+def test_clocks_are_locked_only_when_asked_for_and_unlocked_at_the_end(
+    here: Machine, fake: FakeGpus
+) -> None:
     fake.gpu(0).load_percent = 100
-    code, _, err = here.run("--network", "r", "--shares", "100", "--batches", "2", "--clocks", "900,1200")
+    code, _, err = here.run(
+        "--network", "r", "--shares", "100", "--batches", "2", "--clocks", "900,1200"
+    )
     assert code == 0, err
     assert sorted(row["clock_mhz"] for row in rows_of(here.samples)) == ["1200", "900"]
     assert (fake.gpu(0).lock_low, fake.gpu(0).lock_high) == (0, 0)
@@ -104,7 +132,16 @@ def test_clocks_are_locked_only_when_asked_for_and_unlocked_at_the_end(here: Mac
 def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
     here: Machine, fake: FakeGpus, number: signal.Signals
 ) -> None:
-    words = ("--network", "r", "--shares", "50,100", "--batches", "1,2,4,8", "--clocks", "900")
+    words = (
+        "--network",
+        "r",
+        "--shares",
+        "50,100",
+        "--batches",
+        "1,2,4,8",
+        "--clocks",
+        "900",
+    )
     fake.gpu(0).load_percent = 100
     process = here.start(*words)
     assert process.stderr is not None
@@ -129,7 +166,9 @@ def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
     assert len(rows_of(here.samples)) == 8
 
 
-def test_a_gpu_that_somebody_uses_is_not_profiled(here: Machine, fake: FakeGpus) -> None:
+def test_a_gpu_that_somebody_uses_is_not_profiled(
+    here: Machine, fake: FakeGpus
+) -> None:
     fake.run_processes(Process(pid=os.getpid(), memory=1 << 20))
     code, _, err = here.run("--network", "r", "--shares", "50", "--batches", "1")
     assert code == 1
@@ -142,7 +181,9 @@ def test_sent_samples_go_the_way_of_samples_send(here: Machine) -> None:
     # Nobody answers at that address: the samples are on disk all the same.
     here.environment["PLIMSOLL_URL"] = "http://127.0.0.1:9"
     here.environment["PLIMSOLL_TOKEN"] = "plim_admin_secret"
-    code, _, err = here.run("--network", "r", "--shares", "100", "--batches", "1", "--send")
+    code, _, err = here.run(
+        "--network", "r", "--shares", "100", "--batches", "1", "--send"
+    )
     assert code == 1
     assert "127.0.0.1:9" in err
     assert len(rows_of(here.samples)) == 1

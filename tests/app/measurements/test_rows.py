@@ -19,7 +19,9 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_notes_are_told_from_the_header_and_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_notes_are_told_from_the_header_and_lines_are_those_of_the_file(
+    tmp_path: Path,
+) -> None:
     rows = opened(write(tmp_path, "# source: a, b\n#\n#a,b\n1, 2 \n\n3,4\n"))
     assert (rows.notes, rows.names) == (("source: a, b", ""), ["#a", "b"])
     assert list(rows.rows) == [(4, ["1", "2"]), (6, ["3", "4"])]
@@ -29,16 +31,26 @@ def test_a_packed_file_reads_like_the_file_itself(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"# note\na,b\n1,2\n"))
     rows = opened(path)
-    assert (rows.notes, rows.names, list(rows.rows)) == (("note",), ["a", "b"], [(3, ["1", "2"])])
+    assert (rows.notes, rows.names, list(rows.rows)) == (
+        ("note",),
+        ["a", "b"],
+        [(3, ["1", "2"])],
+    )
 
 
-PACKED = gzip.compress(b"a,b\n" + b"".join(b"%d,%d\n" % (each, each**3) for each in range(999)))
+PACKED = gzip.compress(
+    b"a,b\n" + b"".join(b"%d,%d\n" % (each, each**3) for each in range(999))
+)
 
 
 @pytest.mark.parametrize(
-    "content", [b"a,b\n1,2\n", PACKED[:-99], PACKED[:99] + b"???" + PACKED[102:]], ids=["plain", "cut", "broken"]
+    "content",
+    [b"a,b\n1,2\n", PACKED[:-99], PACKED[:99] + b"???" + PACKED[102:]],
+    ids=["plain", "cut", "broken"],
 )
-def test_a_file_that_cannot_be_unpacked_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_unpacked_is_named(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(content)
     with pytest.raises(InvalidRequest, match=r"cannot unpack .*rows\.csv\.gz"):

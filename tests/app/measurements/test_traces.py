@@ -51,12 +51,20 @@ def test_one_column_of_several_is_chosen_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ("2026-01-31T18:00:00Z", "2026-01-31T19:00:00+01:00", "2026-01-31 18:00", "1769882400")
+    "first",
+    (
+        "2026-01-31T18:00:00Z",
+        "2026-01-31T19:00:00+01:00",
+        "2026-01-31 18:00",
+        "1769882400",
+    ),
 )
 def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) -> None:
     trace = read(tmp_path, f"timestamp,rate_rps\n{first},1\n2026-01-31T18:05Z,2\n")
     assert trace.is_dated
-    assert datetime.fromtimestamp(trace.series.start_s, UTC) == datetime(2026, 1, 31, 18, tzinfo=UTC)
+    assert datetime.fromtimestamp(trace.series.start_s, UTC) == datetime(
+        2026, 1, 31, 18, tzinfo=UTC
+    )
     assert trace.series.window_s == 300.0
 
 
@@ -71,17 +79,29 @@ def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) 
         ("second,rate_rps\n0,1\n\n0,2\n", ":4: column second:", "rise"),
         ("second,rate_rps\n0,1\n1,1\n2.5,2\n", ":4: column second:", "multiple of 1 s"),
         ("second,rate_rps\n0,1\n", ":2: column second:", "two"),
-        (f"second,rate_rps\n0,1\n1,1\n{MAX_STEPS + 5},2\n", ":4: column second:", "too many"),
-        ("timestamp,rate_rps\nnoon,1\n2026-01-31,1\n", ":2: column timestamp:", "'noon'"),
+        (
+            f"second,rate_rps\n0,1\n1,1\n{MAX_STEPS + 5},2\n",
+            ":4: column second:",
+            "too many",
+        ),
+        (
+            "timestamp,rate_rps\nnoon,1\n2026-01-31,1\n",
+            ":2: column timestamp:",
+            "'noon'",
+        ),
         ("timestamp,rate_rps\n1e300,1\n2e300,1\n", ":2: column timestamp:", "at most"),
         ("second,rate_rps\n0,1,1\n", ":2:", "3 cells"),
     ],
 )
-def test_errors_name_file_line_and_column(tmp_path: Path, text: str, place: str, problem: str) -> None:
+def test_errors_name_file_line_and_column(
+    tmp_path: Path, text: str, place: str, problem: str
+) -> None:
     path = write(tmp_path, text)
     with pytest.raises(InvalidRequest) as caught:
         read_trace(path)
-    assert str(caught.value).startswith(f"{path}{place}") or f"{path}{place}" in str(caught.value)
+    assert str(caught.value).startswith(f"{path}{place}") or f"{path}{place}" in str(
+        caught.value
+    )
     assert problem in str(caught.value)
 
 
@@ -93,32 +113,50 @@ def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
 def dated(first: datetime, days: float) -> ArrivalTrace:
     arrivals = np.arange(round(days * 288), dtype=float)
     return ArrivalTrace(
-        series=RequestSeries(start_s=first.timestamp(), window_s=COARSE_S, arrivals=arrivals), is_dated=True
+        series=RequestSeries(
+            start_s=first.timestamp(), window_s=COARSE_S, arrivals=arrivals
+        ),
+        is_dated=True,
     )
 
 
 def test_a_dated_trace_is_moved_by_whole_weeks() -> None:
     # From a Monday in 2023 on; three days.
-    history = make_history(dated(datetime(2023, 11, 13, tzinfo=UTC), 3.0), now_s=NOW.timestamp())
-    assert datetime.fromtimestamp(history.start_s, UTC) == datetime(2026, 3, 2, tzinfo=UTC)
+    history = make_history(
+        dated(datetime(2023, 11, 13, tzinfo=UTC), 3.0), now_s=NOW.timestamp()
+    )
+    assert datetime.fromtimestamp(history.start_s, UTC) == datetime(
+        2026, 3, 2, tzinfo=UTC
+    )
     assert history.arrivals.tolist() == list(range(864))
-    fresh = make_history(dated(datetime(2026, 3, 7, tzinfo=UTC), 3.0), now_s=NOW.timestamp())
-    assert datetime.fromtimestamp(fresh.start_s, UTC) == datetime(2026, 3, 7, tzinfo=UTC)
+    fresh = make_history(
+        dated(datetime(2026, 3, 7, tzinfo=UTC), 3.0), now_s=NOW.timestamp()
+    )
+    assert datetime.fromtimestamp(fresh.start_s, UTC) == datetime(
+        2026, 3, 7, tzinfo=UTC
+    )
 
 
 def test_a_trace_without_dates_begins_at_midnight_and_ends_by_now() -> None:
     trace = ArrivalTrace(
-        series=RequestSeries(start_s=0.0, window_s=60.0, arrivals=np.ones(2 * 1440 + 600)), is_dated=False
+        series=RequestSeries(
+            start_s=0.0, window_s=60.0, arrivals=np.ones(2 * 1440 + 600)
+        ),
+        is_dated=False,
     )
     history = make_history(trace, now_s=NOW.timestamp())
-    assert datetime.fromtimestamp(history.start_s, UTC) == datetime(2026, 3, 9, tzinfo=UTC)
+    assert datetime.fromtimestamp(history.start_s, UTC) == datetime(
+        2026, 3, 9, tzinfo=UTC
+    )
     assert history.end_s <= NOW.timestamp()
     assert set(history.arrivals) == {5.0}
 
 
 def test_a_start_that_is_given_counts_and_the_future_is_left_out() -> None:
     history = make_history(
-        dated(datetime(2023, 11, 13, tzinfo=UTC), 3.0), now_s=NOW.timestamp(), start_s=NOW.timestamp() - DAY_S
+        dated(datetime(2023, 11, 13, tzinfo=UTC), 3.0),
+        now_s=NOW.timestamp(),
+        start_s=NOW.timestamp() - DAY_S,
     )
     assert NOW.timestamp() - COARSE_S <= history.end_s <= NOW.timestamp()
     assert history.start_s == pytest.approx(NOW.timestamp() - DAY_S, abs=COARSE_S)
@@ -127,17 +165,24 @@ def test_a_start_that_is_given_counts_and_the_future_is_left_out() -> None:
 def test_long_steps_are_cut_into_five_minutes() -> None:
     def trace(step_s: float) -> ArrivalTrace:
         return ArrivalTrace(
-            series=RequestSeries(start_s=0.0, window_s=step_s, arrivals=np.array([6.0, np.nan, 12.0])), is_dated=False
+            series=RequestSeries(
+                start_s=0.0, window_s=step_s, arrivals=np.array([6.0, np.nan, 12.0])
+            ),
+            is_dated=False,
         )
 
     np.testing.assert_allclose(
-        make_history(trace(600.0), now_s=NOW.timestamp()).arrivals, [3.0, 3.0, np.nan, np.nan, 6.0, 6.0]
+        make_history(trace(600.0), now_s=NOW.timestamp()).arrivals,
+        [3.0, 3.0, np.nan, np.nan, 6.0, 6.0],
     )
     with pytest.raises(InvalidRequest, match="multiple of five minutes"):
         make_history(trace(700.0), now_s=NOW.timestamp())
 
 
-CODE, REQUESTS = "data/azure_llm_2023/per_second_code.csv", "data/alibaba_genai_2026/qps_10min.csv"
+CODE, REQUESTS = (
+    "data/azure_llm_2023/per_second_code.csv",
+    "data/alibaba_genai_2026/qps_10min.csv",
+)
 
 
 @needs(CODE, REQUESTS)

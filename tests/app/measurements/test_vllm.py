@@ -19,7 +19,9 @@ def test_serving_results_become_a_sample_each_with_the_mean_batch() -> None:
     assert samples.at.network == ("Llama-3.1-8B-Instruct",) * 2
     # Without mean_e2el_ms: first token, and 127 more of them; 128 = 25600 / 200.
     assert samples.latency_ms.tolist() == pytest.approx([118.2 + 127 * 12.4, 2201.5])
-    assert samples.at.batch.tolist() == pytest.approx([4.705882 * 1.693, 14.084507 * 2.2015])
+    assert samples.at.batch.tolist() == pytest.approx(
+        [4.705882 * 1.693, 14.084507 * 2.2015]
+    )
     rates = 1000 * samples.at.batch / samples.latency_ms
     assert rates.tolist() == pytest.approx([4.705882, 14.084507])
 
@@ -27,11 +29,16 @@ def test_serving_results_become_a_sample_each_with_the_mean_batch() -> None:
 def test_a_step_of_generation_can_be_the_latency() -> None:
     samples = read_vllm(SERVE, H100, latency=Latency.TOKEN).samples
     assert samples.latency_ms.tolist() == [12.4, 15.3]
-    assert samples.at.batch.tolist() == pytest.approx([4.705882 * 1.693, 14.084507 * 2.2015])
+    assert samples.at.batch.tolist() == pytest.approx(
+        [4.705882 * 1.693, 14.084507 * 2.2015]
+    )
 
 
 def test_an_offline_batch_is_given_in_seconds() -> None:
-    samples = read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", network="llama", batch=16, sm_percent=50)).samples
+    samples = read_vllm(
+        OFFLINE,
+        BenchmarkConditions(gpu_type="H100", network="llama", batch=16, sm_percent=50),
+    ).samples
     assert (samples.latency_ms[0], samples.at.batch[0]) == (pytest.approx(1642.3), 16)
 
 
@@ -40,17 +47,28 @@ def test_what_an_offline_file_does_not_say_must_be_given() -> None:
         read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", batch=16))
     with pytest.raises(InvalidRequest, match="say it with --batch"):
         read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", network="llama"))
-    with pytest.raises(InvalidRequest, match="vllm bench latency does not tell the token latency"):
-        read_vllm(OFFLINE, BenchmarkConditions(gpu_type="H100", network="llama", batch=1), latency=Latency.TOKEN)
+    with pytest.raises(
+        InvalidRequest, match="vllm bench latency does not tell the token latency"
+    ):
+        read_vllm(
+            OFFLINE,
+            BenchmarkConditions(gpu_type="H100", network="llama", batch=1),
+            latency=Latency.TOKEN,
+        )
 
 
 def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
-    document = json.loads(SERVE.read_text().splitlines()[0]) | {"total_output_tokens": 200, "mean_tpot_ms": 0.0}
+    document = json.loads(SERVE.read_text().splitlines()[0]) | {
+        "total_output_tokens": 200,
+        "mean_tpot_ms": 0.0,
+    }
     path = tmp_path / "one.json"
     path.write_text(json.dumps(document))
     samples = read_vllm(path, H100).samples
     assert samples.latency_ms.tolist() == [118.2]
-    assert samples.at.batch.tolist() == [1]  # 0.56 under way on average; no batch is smaller than 1
+    assert samples.at.batch.tolist() == [
+        1
+    ]  # 0.56 under way on average; no batch is smaller than 1
 
 
 @pytest.mark.parametrize(
@@ -58,21 +76,44 @@ def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
     [
         ("", "run.json: the file is empty"),
         ('{"model_id": "m",\n', "run.json:2:1: not JSON: Expecting property name"),
-        ('{"avg_latency": 1}\n[1]', "run.json:2:1: document: must be an object, not an array"),
-        ('{"tokens_per_second": 9}', "run.json:1:1: request_throughput: neither request_throughput"),
+        (
+            '{"avg_latency": 1}\n[1]',
+            "run.json:2:1: document: must be an object, not an array",
+        ),
+        (
+            '{"tokens_per_second": 9}',
+            "run.json:1:1: request_throughput: neither request_throughput",
+        ),
         (
             '{\n "model_id": "m",\n "request_throughput": -2,\n "mean_e2el_ms": 5}',
             "run.json:3:2: request_throughput: must be",
         ),
-        ('{"request_throughput": 2, "mean_e2el_ms": NaN, "model_id": "m"}', "run.json:1:27: mean_e2el_ms: must be abo"),
-        ('{"request_throughput": 2, "mean_e2el_ms": "5", "model_id": "m"}', "must be a number above 0, not '5'"),
-        ('{"request_throughput": 2, "completed": 0, "total_output_tokens": 5, "model_id": "m"}', "completed: must be"),
-        ('{"request_throughput": 2, "mean_e2el_ms": 5}', "run.json:1:1: model_id: must name the network"),
-        ('{"request_throughput": 2, "mean_e2el_ms": 5, "model_id": "/"}', "run.json:1:46: model_id: must name"),
+        (
+            '{"request_throughput": 2, "mean_e2el_ms": NaN, "model_id": "m"}',
+            "run.json:1:27: mean_e2el_ms: must be abo",
+        ),
+        (
+            '{"request_throughput": 2, "mean_e2el_ms": "5", "model_id": "m"}',
+            "must be a number above 0, not '5'",
+        ),
+        (
+            '{"request_throughput": 2, "completed": 0, "total_output_tokens": 5, "model_id": "m"}',
+            "completed: must be",
+        ),
+        (
+            '{"request_throughput": 2, "mean_e2el_ms": 5}',
+            "run.json:1:1: model_id: must name the network",
+        ),
+        (
+            '{"request_throughput": 2, "mean_e2el_ms": 5, "model_id": "/"}',
+            "run.json:1:46: model_id: must name",
+        ),
         ("[" * 100_000, "run.json: not JSON that can be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_line_and_column(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused_with_line_and_column(
+    tmp_path: Path, text: str, words: str
+) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(InvalidRequest) as raised:
@@ -83,5 +124,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_line_and_column(tmp_path: Pa
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(b"{\xff}")
-    with pytest.raises(InvalidRequest, match="not UTF-8 text: invalid start byte at byte 2"):
+    with pytest.raises(
+        InvalidRequest, match="not UTF-8 text: invalid start byte at byte 2"
+    ):
         read_vllm(path, H100)

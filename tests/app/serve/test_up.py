@@ -15,7 +15,13 @@ def up_where_the_port_is_taken(data_dir: Path) -> None:
     """An `up` with a database elsewhere that gets as far as its socket."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(data_dir=data_dir, port=taken.getsockname()[1])
-        run_everything(settings, "postgresql+psycopg://nowhere", nodes=0, token_path=data_dir / "token", say=print)
+        run_everything(
+            settings,
+            "postgresql+psycopg://nowhere",
+            nodes=0,
+            token_path=data_dir / "token",
+            say=print,
+        )
 
 
 def test_a_data_directory_that_was_used_with_a_database_elsewhere_may_hold_the_embedded_one_later(

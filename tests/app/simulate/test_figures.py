@@ -27,7 +27,9 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
 
 def test_an_interval_has_the_digits_of_its_mean() -> None:
     assert estimate_texts(SeedMean(mean=12.34, half_width=0.04)) == ("12.3", "±0.0")
-    assert estimate_texts(SeedMean(mean=0.98, half_width=0.001), digits=2, is_share=True) == ("98.00", "±0.10")
+    assert estimate_texts(
+        SeedMean(mean=0.98, half_width=0.001), digits=2, is_share=True
+    ) == ("98.00", "±0.10")
     assert estimate_texts(SeedMean(mean=5.0, half_width=None), digits=0) == ("5", "")
     assert estimate_texts(None) == ("–", "")
 
@@ -42,8 +44,15 @@ def test_an_interval_has_the_digits_of_its_mean() -> None:
         (1.0, 0.0, ("100.00", "±0.00")),
     ],
 )
-def test_the_interval_of_a_share_stays_a_share(mean: float, half_width: float, texts: tuple[str, str]) -> None:
-    assert estimate_texts(SeedMean(mean=mean, half_width=half_width), digits=2, is_share=True) == texts
+def test_the_interval_of_a_share_stays_a_share(
+    mean: float, half_width: float, texts: tuple[str, str]
+) -> None:
+    assert (
+        estimate_texts(
+            SeedMean(mean=mean, half_width=half_width), digits=2, is_share=True
+        )
+        == texts
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,11 @@ from tests.app.fleets import run
 
 def request(policy: str = "hetsev") -> PlanRequest:
     return PlanRequest(
-        policy=policy, problem=tiny_problem(), observed=Observed(at_s=0.0), memory=None, budget=Budget(seconds=60.0)
+        policy=policy,
+        problem=tiny_problem(),
+        observed=Observed(at_s=0.0),
+        memory=None,
+        budget=Budget(seconds=60.0),
     )
 
 

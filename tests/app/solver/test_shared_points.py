@@ -8,7 +8,9 @@ from tests.solvers.instances import HALVES
 
 
 def points(network: str) -> OperatingPoints:
-    return OperatingPoints(network=network, gpu_type="gpu", sensitivity=0.0, rows=HALVES)
+    return OperatingPoints(
+        network=network, gpu_type="gpu", sensitivity=0.0, rows=HALVES
+    )
 
 
 A, B, C = points("a"), points("b"), points("c")

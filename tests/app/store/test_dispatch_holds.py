@@ -12,7 +12,12 @@ from solvers.types.state import Mode
 from tests.app.fleets import a_service
 from tests.app.job_places import SETTINGS, Place, a_job, bound_gpu
 
-IN_GROUP = replace(SETTINGS, groups=(PolicyGroup(name="web", policy="joint", projects=("web",), mode=Mode.APPROVE),))
+IN_GROUP = replace(
+    SETTINGS,
+    groups=(
+        PolicyGroup(name="web", policy="joint", projects=("web",), mode=Mode.APPROVE),
+    ),
+)
 
 
 def propose(place: Place, *gpus: BoundGpu, policy: str = "oltunes") -> int:
@@ -27,13 +32,20 @@ def propose(place: Place, *gpus: BoundGpu, policy: str = "oltunes") -> int:
         catalogue_revision=snapshot.state.catalogue_revision,
         plan=Plan(policy=policy),
         report=PlanReport(status="greedy", cost_usd_per_hour=0.0),
-        bound=BoundPlan(generation=target.generation + 1, parent=target.generation, policy=policy, gpus=gpus),
+        bound=BoundPlan(
+            generation=target.generation + 1,
+            parent=target.generation,
+            policy=policy,
+            gpus=gpus,
+        ),
         problem=None,
     )
     return asyncio.run(place.store.record_plan(record))
 
 
-def with_service(mode: Mode, settings: PolicySettings = SETTINGS, *, project: str = "default") -> Place:
+def with_service(
+    mode: Mode, settings: PolicySettings = SETTINGS, *, project: str = "default"
+) -> Place:
     place = Place(settings=settings)
     place.store.put_services([replace(a_service(), mode=mode, project=project)])
     place.submit(a_job("a"))
@@ -41,10 +53,14 @@ def with_service(mode: Mode, settings: PolicySettings = SETTINGS, *, project: st
 
 
 @pytest.mark.parametrize(
-    "place", [with_service(Mode.APPROVE), with_service(Mode.AUTO, IN_GROUP, project="web")], ids=["service", "group"]
+    "place",
+    [with_service(Mode.APPROVE), with_service(Mode.AUTO, IN_GROUP, project="web")],
+    ids=["service", "group"],
 )
 def test_nothing_is_dispatched_while_a_plan_waits_for_a_person(place: Place) -> None:
-    waiting = propose(place, bound_gpu(has_replica=True), policy=place.store.settings.planner)
+    waiting = propose(
+        place, bound_gpu(has_replica=True), policy=place.store.settings.planner
+    )
     assert not place.round()
     assert place.store.plans[waiting].state == "proposed"
     place.store.reject(waiting)
@@ -53,7 +69,9 @@ def test_nothing_is_dispatched_while_a_plan_waits_for_a_person(place: Place) -> 
 
 
 def test_the_first_plan_of_another_policy_may_still_be_approved() -> None:
-    place = Place(settings=replace(SETTINGS, approve_switch=True, groups=IN_GROUP.groups))
+    place = Place(
+        settings=replace(SETTINGS, approve_switch=True, groups=IN_GROUP.groups)
+    )
     place.submit(a_job("a"))
     waiting = propose(place, policy=place.store.settings.planner)
     assert not place.round()

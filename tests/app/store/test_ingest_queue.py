@@ -21,19 +21,30 @@ class RecordingStore:
         self.fails = False
         self.unknown: tuple[str, ...] = ()
 
-    async def ingest(self, observations: tuple[Observation, ...], received: datetime) -> Ingested:
+    async def ingest(
+        self, observations: tuple[Observation, ...], received: datetime
+    ) -> Ingested:
         await self.open.wait()
         if self.fails:
             raise ConnectionError("the database is away")
         self.commits.append(observations)
         return Ingested(
-            acknowledged={(entry.node, entry.boot): entry.sequence for entry in observations},
+            acknowledged={
+                (entry.node, entry.boot): entry.sequence for entry in observations
+            },
             unknown_nodes=self.unknown,
         )
 
 
 def observation(node: str, sequence: int = 1) -> Observation:
-    return Observation(node=node, boot="b", sequence=sequence, window_start_s=0.0, window_s=1.0, generation=0)
+    return Observation(
+        node=node,
+        boot="b",
+        sequence=sequence,
+        window_start_s=0.0,
+        window_s=1.0,
+        generation=0,
+    )
 
 
 def queue_on(store: RecordingStore, limit: int = 100) -> IngestQueue:
@@ -53,7 +64,10 @@ def test_observations_that_wait_are_committed_together() -> None:
         queue = queue_on(store)
         first = asyncio.create_task(queue.add(observation("n0")))
         await settle()
-        rest = [asyncio.create_task(queue.add(observation(f"n{i}", sequence=i))) for i in range(1, 9)]
+        rest = [
+            asyncio.create_task(queue.add(observation(f"n{i}", sequence=i)))
+            for i in range(1, 9)
+        ]
         await settle()
         store.open.set()
         assert await first == 1
@@ -84,7 +98,9 @@ def test_a_failed_commit_tells_every_agent_to_send_again() -> None:
         store.fails = True
         store.open.set()
         queue = queue_on(store)
-        answers = await asyncio.gather(*(queue.add(observation(f"n{i}")) for i in range(3)), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(queue.add(observation(f"n{i}")) for i in range(3)), return_exceptions=True
+        )
         assert [type(answer) for answer in answers] == [Unavailable] * 3
         store.fails = False
         assert await queue.add(observation("n0")) == 1
@@ -128,7 +144,9 @@ def test_stopping_commits_what_waits() -> None:
         store = RecordingStore()
         store.open.set()
         queue = queue_on(store)
-        waiting = [asyncio.create_task(queue.add(observation(f"n{i}"))) for i in range(5)]
+        waiting = [
+            asyncio.create_task(queue.add(observation(f"n{i}"))) for i in range(5)
+        ]
         await settle()
         await queue.stop()
         assert await asyncio.gather(*waiting) == [1] * 5

@@ -19,14 +19,20 @@ NOW = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
 def make_store() -> MemoryStore:
     store = MemoryStore()
     store.put_node(
-        Node(id=NodeId("n1")), [Gpu(id=GpuId("n1/gpu-0"), node=NodeId("n1"), gpu_type="T4", index=0)], at=NOW
+        Node(id=NodeId("n1")),
+        [Gpu(id=GpuId("n1/gpu-0"), node=NodeId("n1"), gpu_type="T4", index=0)],
+        at=NOW,
     )
     return store
 
 
-def record(store: MemoryStore, parent: int, *, revision_back: int = 0) -> tuple[int, BoundPlan]:
+def record(
+    store: MemoryStore, parent: int, *, revision_back: int = 0
+) -> tuple[int, BoundPlan]:
     """A proposed plan on the present catalogue, or on one that is some revisions old."""
-    revision = asyncio.run(store.load_snapshot(NOW)).state.catalogue_revision - revision_back
+    revision = (
+        asyncio.run(store.load_snapshot(NOW)).state.catalogue_revision - revision_back
+    )
     bound = BoundPlan(generation=parent + 1, parent=parent, policy="hetsev")
     plan = PlanRecord(
         at=NOW,
@@ -82,7 +88,9 @@ def test_a_person_judges_a_plan_once() -> None:
         store.reject(plan_id)
 
 
-def test_a_replayed_observation_counts_once_and_a_failed_gpu_moves_the_revision() -> None:
+def test_a_replayed_observation_counts_once_and_a_failed_gpu_moves_the_revision() -> (
+    None
+):
     store = make_store()
     woken: list[str] = []
     store.on_wake = woken.append
@@ -128,5 +136,8 @@ def test_a_store_with_a_bound_forgets_old_plans_but_no_target_and_no_number() ->
         assert push(store, plan_id, bound)
         numbers.append(plan_id)
     assert numbers == [1, 2, 3, 4]
-    assert {key: store.plans[key].state for key in store.plans} == {3: "superseded", 4: "target"}
+    assert {key: store.plans[key].state for key in store.plans} == {
+        3: "superseded",
+        4: "target",
+    }
     assert [bound.generation for _, bound in store.pushed] == [1, 2, 3, 4]

@@ -13,7 +13,14 @@ from solvers.types.state import GpuId, NodeId, Task
 from tests.solvers.factories import bound_task
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-TASK = Task(name="nightly", kind="training", network="train", batch=64, iterations=1000, due_in_s=100.0)
+TASK = Task(
+    name="nightly",
+    kind="training",
+    network="train",
+    batch=64,
+    iterations=1000,
+    due_in_s=100.0,
+)
 
 
 def after(seconds: float) -> datetime:
@@ -35,18 +42,35 @@ def reported(*readings: TaskReading, node: str = "n1") -> Observation:
         for index in (0, 1)
     )
     return Observation(
-        node=node, boot="b", sequence=1, window_start_s=0.0, window_s=5.0, generation=1, gpus=gpus, tasks=readings
+        node=node,
+        boot="b",
+        sequence=1,
+        window_start_s=0.0,
+        window_s=5.0,
+        generation=1,
+        gpus=gpus,
+        tasks=readings,
     )
 
 
-def reading(state: TaskState, done_iterations: float = 0.0, **changes: float) -> TaskReading:
+def reading(
+    state: TaskState, done_iterations: float = 0.0, **changes: float
+) -> TaskReading:
     fields = {"gpu_index": 0, "sm_percent": 20.0, "batch": 64, **changes}
-    return TaskReading(name="nightly", state=state, done_iterations=done_iterations, **fields)  # type: ignore[arg-type]
+    return TaskReading(
+        name="nightly", state=state, done_iterations=done_iterations, **fields
+    )  # type: ignore[arg-type]
 
 
 def a_target(gpu: str | None = "n1/gpu-0", sm_percent: float = 20.0) -> BoundPlan:
     """The task on this GPU, or nowhere."""
-    gpus = () if gpu is None else (BoundGpu(**HOST, id=GpuId(gpu), tasks=(bound_task(sm_percent=sm_percent),)),)
+    gpus = (
+        ()
+        if gpu is None
+        else (
+            BoundGpu(**HOST, id=GpuId(gpu), tasks=(bound_task(sm_percent=sm_percent),)),
+        )
+    )
     return BoundPlan(generation=1, parent=0, policy="joint", gpus=gpus)
 
 
@@ -107,8 +131,12 @@ def test_a_restart_begins_from_what_is_reported_of_it() -> None:
     assert book.records["nightly"].starts == 2
 
 
-@pytest.mark.parametrize("target", [a_target("n1/gpu-1"), a_target("n2/gpu-0"), a_target(sm_percent=30.0)])
-def test_a_task_that_is_moved_waits_until_it_runs_where_it_is_wanted(target: BoundPlan) -> None:
+@pytest.mark.parametrize(
+    "target", [a_target("n1/gpu-1"), a_target("n2/gpu-0"), a_target(sm_percent=30.0)]
+)
+def test_a_task_that_is_moved_waits_until_it_runs_where_it_is_wanted(
+    target: BoundPlan,
+) -> None:
     book = a_book()
     book.take(reported(reading("running", 40.0)), after(10.0))
     book.place(target)
@@ -117,7 +145,12 @@ def test_a_task_that_is_moved_waits_until_it_runs_where_it_is_wanted(target: Bou
     assert (task.waiting_s, task.done_iterations) == (5.0, 40.0)
     (gpu,) = target.gpus
     node, index, share = gpu.id[:2], int(gpu.id[-1]), gpu.tasks[0].sm_percent
-    book.take(reported(reading("running", 42.0, gpu_index=index, sm_percent=share), node=node), after(20.0))
+    book.take(
+        reported(
+            reading("running", 42.0, gpu_index=index, sm_percent=share), node=node
+        ),
+        after(20.0),
+    )
     assert book.unfinished(after(20.0))[0].done_iterations == 42.0
     assert book.records["nightly"].starts == 2
 
@@ -160,10 +193,14 @@ def test_progress_in_another_batch_counts_in_that_of_the_submission() -> None:
     book = TaskBook()
     book.submit([TASK], START)
     book.place(a_target())
-    book.take(reported(reading("running", 200.0, batch=128, iteration_ms=30.0)), after(10.0))
+    book.take(
+        reported(reading("running", 200.0, batch=128, iteration_ms=30.0)), after(10.0)
+    )
     record = book.records["nightly"]
     assert (record.done_iterations, record.iteration_ms) == (400.0, 15.0)
     assert record.ran_s == pytest.approx(6.0)
     # 7.5 batches too many in the last, half-empty one are no more than all.
-    book.take(reported(reading("finished", 503.75, batch=128, iteration_ms=30.0)), after(20.0))
+    book.take(
+        reported(reading("finished", 503.75, batch=128, iteration_ms=30.0)), after(20.0)
+    )
     assert book.records["nightly"].done_iterations == 1000.0

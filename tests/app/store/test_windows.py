@@ -23,7 +23,13 @@ RECEIVED_S = 1_000_000.0
 
 def make_observation(start_s: float = 0.0, *readings: ServiceReading) -> Observation:
     return Observation(
-        node="n1", boot="b", sequence=1, window_start_s=start_s, window_s=2.0, generation=0, services=readings
+        node="n1",
+        boot="b",
+        sequence=1,
+        window_start_s=start_s,
+        window_s=2.0,
+        generation=0,
+        services=readings,
     )
 
 
@@ -38,12 +44,16 @@ def make_observation(start_s: float = 0.0, *readings: ServiceReading) -> Observa
         (8.9, 3),
     ],
 )
-def test_a_reading_counts_in_the_window_whose_end_is_nearest_to_its_own(end_s: float, number: int) -> None:
+def test_a_reading_counts_in_the_window_whose_end_is_nearest_to_its_own(
+    end_s: float, number: int
+) -> None:
     assert window_number(end_s, 2.0) == number
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 0.001, 0.09, 0.9])
-def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(jitter_s: float) -> None:
+def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(
+    jitter_s: float,
+) -> None:
     ends = [2.0 * turn + (jitter_s if turn % 2 else 0.0) for turn in range(1, 50)]
     assert [window_number(end_s, 2.0) for end_s in ends] == list(range(49))
 
@@ -52,7 +62,10 @@ def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(j
     ("start_s", "placed_s"),
     [
         (RECEIVED_S - 5.0, RECEIVED_S - 5.0),
-        (RECEIVED_S + 1e6, RECEIVED_S - 2.0),  # A clock ahead: the window cannot end after it was received.
+        (
+            RECEIVED_S + 1e6,
+            RECEIVED_S - 2.0,
+        ),  # A clock ahead: the window cannot end after it was received.
         (0.0, RECEIVED_S - 7 * 86400.0),  # A clock that starts in 1970.
     ],
 )
@@ -67,18 +80,32 @@ def test_a_snapshot_holds_sixty_windows_with_the_open_one_last() -> None:
 
 @pytest.mark.parametrize(
     ("delay_s", "count"),
-    [(0.0, 60), (100.0, 60), (300.0, 151), (86_400.0, 600)],  # 300 s / 2 s and the open one
+    [
+        (0.0, 60),
+        (100.0, 60),
+        (300.0, 151),
+        (86_400.0, 600),
+    ],  # 300 s / 2 s and the open one
 )
-def test_a_snapshot_looks_back_as_far_as_the_longest_delay_within_limits(delay_s: float, count: int) -> None:
-    services = [a_service("quick", downscale_delay_s=0.0), a_service("slow", downscale_delay_s=delay_s)]
+def test_a_snapshot_looks_back_as_far_as_the_longest_delay_within_limits(
+    delay_s: float, count: int
+) -> None:
+    services = [
+        a_service("quick", downscale_delay_s=0.0),
+        a_service("slow", downscale_delay_s=delay_s),
+    ]
     assert len(snapshot_numbers(1001.0, 2.0, services)) == count
 
 
 def test_readings_of_all_nodes_are_added_and_given_oldest_first() -> None:
-    one = make_observation(0.0, ServiceReading(service="chat", arrivals=3, served=2, in_slo=1, rejected=1))
+    one = make_observation(
+        0.0, ServiceReading(service="chat", arrivals=3, served=2, in_slo=1, rejected=1)
+    )
     (service, sums), (_, other) = *sums_of(one), *sums_of(one)
     other.latency_buckets[7] = 2
-    totals = add_all([((service, 5), sums), ((service, 4), Sums(arrivals=1)), ((service, 5), other)])
+    totals = add_all(
+        [((service, 5), sums), ((service, 4), Sums(arrivals=1)), ((service, 5), other)]
+    )
     older, newer = make_windows(totals, 2.0)
     assert (older.arrivals, older.start) == (1, datetime.fromtimestamp(8, UTC))
     assert (newer.arrivals, newer.served, newer.in_slo, newer.rejected) == (6, 4, 2, 2)
@@ -95,7 +122,13 @@ def a_reading(window_s: float, arrivals: int) -> Observation:
         latency_buckets=((3, arrivals - 2), (9, 2)),
     )
     return Observation(
-        node="n", boot="b", sequence=1, window_start_s=0.0, window_s=window_s, generation=0, services=(service,)
+        node="n",
+        boot="b",
+        sequence=1,
+        window_start_s=0.0,
+        window_s=window_s,
+        generation=0,
+        services=(service,),
     )
 
 
@@ -107,7 +140,9 @@ def test_a_reading_of_an_agent_that_was_held_up_counts_in_equal_parts() -> None:
     whole = Sums()
     for counts in parts.values():
         whole.add(counts)
-    assert whole == Sums(arrivals=11, served=11, in_slo=10, rejected=0, latency_buckets={3: 9, 9: 2})
+    assert whole == Sums(
+        arrivals=11, served=11, in_slo=10, rejected=0, latency_buckets={3: 9, 9: 2}
+    )
 
 
 @pytest.mark.parametrize("window_s", [0.5, 2.0, 2.9])
@@ -117,7 +152,9 @@ def test_a_reading_of_about_one_window_stays_whole(window_s: float) -> None:
     assert counts.arrivals == 11
 
 
-def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> None:
+def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> (
+    None
+):
     parts = dict(parts_of(a_reading(3600.0, 7200), 3600.0, 1.0))
     assert [number for _, number in parts] == list(range(3599, 3599 - MAX_WINDOWS, -1))
     assert {counts.arrivals for counts in parts.values()} == {2}

@@ -8,12 +8,19 @@ from app.web.new_service import parse
 
 
 def test_every_field_has_its_line_by_json_pointer() -> None:
-    documents, complaints = parse("kind: Service\nmetadata:\n  labels: {a/b: c}\nspec:\n  variants:\n  - network: x\n")
+    documents, complaints = parse(
+        "kind: Service\nmetadata:\n  labels: {a/b: c}\nspec:\n  variants:\n  - network: x\n"
+    )
     assert complaints == []
     (document,) = cast("list[dict[str, Any]]", documents)
     assert document["value"]["spec"] == {"variants": [{"network": "x"}]}
     lines = document["lines"]
-    assert (lines[""], lines["/kind"], lines["/metadata/labels/a~1b"], lines["/spec/variants/0/network"]) == (
+    assert (
+        lines[""],
+        lines["/kind"],
+        lines["/metadata/labels/a~1b"],
+        lines["/spec/variants/0/network"],
+    ) == (
         1,
         1,
         3,
@@ -32,7 +39,9 @@ def test_every_field_has_its_line_by_json_pointer() -> None:
         ("a: \x8d", 1, "special characters are not allowed"),
     ],
 )
-def test_what_is_no_plain_yaml_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_what_is_no_plain_yaml_is_told_with_its_line(
+    text: str, line: int, words: str
+) -> None:
     _, complaints = parse(text)
     (complaint,) = cast("list[dict[str, Any]]", complaints)
     assert complaint["line"] == line

@@ -18,13 +18,18 @@ def true_ms(row: ServedConditions, factor: float = 1.0) -> float:
 
 def rows_of(count: int, seed: int = 0) -> list[ServedConditions]:
     draw = np.random.default_rng(seed)
-    return [a_row(float(2 ** draw.integers(0, 4)), float(5 * draw.integers(1, 21))) for _ in range(count)]
+    return [
+        a_row(float(2 ** draw.integers(0, 4)), float(5 * draw.integers(1, 21)))
+        for _ in range(count)
+    ]
 
 
 def mean_error(foresight: Foresight, factor: float) -> float:
     rows = rows_of(100, seed=1)
     predicted = foresight.predict_ms(rows)
-    return float(np.mean(np.abs(np.log(predicted / [true_ms(row, factor) for row in rows]))))
+    return float(
+        np.mean(np.abs(np.log(predicted / [true_ms(row, factor) for row in rows])))
+    )
 
 
 def test_it_learns_a_network_from_its_history() -> None:
@@ -57,7 +62,9 @@ def test_it_trains_anew_on_the_latest_rows_when_the_world_has_changed() -> None:
 def test_it_judges_its_error_on_some_rows_at_least() -> None:
     foresight = Foresight(theta=0.01)
     foresight.learn((row, true_ms(row)) for row in rows_of(50))
-    judged = [foresight.observe(row, true_ms(row, 3.0)) for row in rows_of(MIN_SEEN, seed=4)]
+    judged = [
+        foresight.observe(row, true_ms(row, 3.0)) for row in rows_of(MIN_SEEN, seed=4)
+    ]
     assert judged == [False] * (MIN_SEEN - 1) + [True]
     assert foresight.error == 0.0
 

@@ -37,26 +37,40 @@ def test_high_priority_jobs_go_first_one_per_gpu_in_their_order() -> None:
 
 def test_best_effort_runs_beside_high_priority_of_the_other_class_only() -> None:
     effort = a_job("effort", MEMORY, weight=0.1)
-    beside_compute = (a_gpu("g", a_resident(is_latency_critical=True, network="compute")),)
-    beside_memory = (a_gpu("g", a_resident(is_latency_critical=True, network="memory")),)
+    beside_compute = (
+        a_gpu("g", a_resident(is_latency_critical=True, network="compute")),
+    )
+    beside_memory = (
+        a_gpu("g", a_resident(is_latency_critical=True, network="memory")),
+    )
     assert places(round_of(effort, gpus=beside_compute)[0]) == [("effort", "g")]
     assert round_of(effort, gpus=beside_memory)[0] == ()
 
 
-def test_best_effort_jobs_share_a_gpu_without_high_priority_whatever_their_class() -> None:
+def test_best_effort_jobs_share_a_gpu_without_high_priority_whatever_their_class() -> (
+    None
+):
     batches, _ = round_of(*(a_job(f"e{at}", MEMORY, weight=0.1) for at in range(6)))
     assert len(batches) == MAX_JOBS
 
 
 def test_gpus_take_turns() -> None:
     gpus = (a_gpu("a"), a_gpu("b"), a_gpu("c"))
-    batches, state = round_of(a_job("x", COMPUTE), a_job("y", COMPUTE), gpus=gpus, turn=2)
+    batches, state = round_of(
+        a_job("x", COMPUTE), a_job("y", COMPUTE), gpus=gpus, turn=2
+    )
     assert places(batches) == [("x", "c"), ("y", "a")]
     assert state.turn == 1
 
 
 def test_there_must_be_room_and_a_setting_for_the_type() -> None:
-    assert round_of(a_job("a", a_setting(sm_percent=60.0)), gpus=(a_gpu("g", a_resident(sm_percent=50.0)),))[0] == ()
+    assert (
+        round_of(
+            a_job("a", a_setting(sm_percent=60.0)),
+            gpus=(a_gpu("g", a_resident(sm_percent=50.0)),),
+        )[0]
+        == ()
+    )
     assert round_of(a_job("a", a_setting(memory_mib=20000.0)))[0] == ()
     assert round_of(a_job("a", a_setting(gpu_type="other")))[0] == ()
     assert round_of(a_job("a"), gpus=())[0] == ()
@@ -64,11 +78,19 @@ def test_there_must_be_room_and_a_setting_for_the_type() -> None:
 
 
 @given(st.integers(0, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_the_order_of_jobs_and_gpus_changes_nothing(count: int, gpus: int, shuffle: random.Random) -> None:
+def test_the_order_of_jobs_and_gpus_changes_nothing(
+    count: int, gpus: int, shuffle: random.Random
+) -> None:
     jobs = [
-        a_job(f"j{at}", a_setting(("compute", "memory")[at % 2]), weight=0.2 + 0.6 * (at % 3 == 0))
+        a_job(
+            f"j{at}",
+            a_setting(("compute", "memory")[at % 2]),
+            weight=0.2 + 0.6 * (at % 3 == 0),
+        )
         for at in range(count)
     ]
     views = tuple(a_gpu(f"g{at}") for at in range(gpus))
-    mixed = round_of(*shuffle.sample(jobs, count), gpus=tuple(shuffle.sample(views, gpus)))
+    mixed = round_of(
+        *shuffle.sample(jobs, count), gpus=tuple(shuffle.sample(views, gpus))
+    )
     assert mixed[0] == round_of(*jobs, gpus=views)[0]

@@ -14,7 +14,9 @@ RESERVATION = Reservation(high_end={"big"}, heavy={"heavy"})
 
 
 def a_light(name: str, *, sm_percent: float = 25.0, queued_s: float = 0.0) -> Job:
-    settings = (a_setting("light", gpu, sm_percent=sm_percent) for gpu in ("big", "small"))
+    settings = (
+        a_setting("light", gpu, sm_percent=sm_percent) for gpu in ("big", "small")
+    )
     return a_job(name, *settings, queued_s=queued_s)
 
 
@@ -30,7 +32,10 @@ def places(jobs: list[Job], gpus: list[JobGpu]) -> list[tuple[str, str]]:
 def test_heavy_and_light_jobs_stay_apart_though_the_others_gpus_are_idle() -> None:
     gpus = [a_gpu("b", gpu_type="big"), a_gpu("s", gpu_type="small")]
     assert places([a_heavy("h"), a_light("l")], gpus) == [("h", "b"), ("l", "s")]
-    full = [a_gpu("b", gpu_type="big"), a_gpu("s", a_resident(sm_percent=90.0), gpu_type="small")]
+    full = [
+        a_gpu("b", gpu_type="big"),
+        a_gpu("s", a_resident(sm_percent=90.0), gpu_type="small"),
+    ]
     assert places([a_light("l")], full) == []
 
 
@@ -54,24 +59,38 @@ def test_the_longest_wait_comes_first_and_a_large_job_holds_nobody_up() -> None:
 
 
 def test_a_fleet_of_one_kind_takes_all_jobs() -> None:
-    assert places([a_heavy("h"), a_light("l")], [a_gpu("s", gpu_type="small")]) == [("h", "s"), ("l", "s")]
+    assert places([a_heavy("h"), a_light("l")], [a_gpu("s", gpu_type="small")]) == [
+        ("h", "s"),
+        ("l", "s"),
+    ]
     assert places([a_heavy("h")], []) == []
     assert places([], [a_gpu("s", gpu_type="small")]) == []
 
 
 def test_who_finds_no_room_waits_on() -> None:
     batches, queues = schedule(
-        enqueue(Queues(), [a_light(f"l{at}") for at in range(6)]), [a_gpu("s", gpu_type="small")], RESERVATION
+        enqueue(Queues(), [a_light(f"l{at}") for at in range(6)]),
+        [a_gpu("s", gpu_type="small")],
+        RESERVATION,
     )
     assert len(batches) == 4
     assert len(queues) == 2
 
 
 @given(st.integers(0, 10), st.randoms(use_true_random=False))
-def test_the_order_of_jobs_and_gpus_changes_nothing(count: int, shuffle: random.Random) -> None:
+def test_the_order_of_jobs_and_gpus_changes_nothing(
+    count: int, shuffle: random.Random
+) -> None:
     def decide(jobs: list[Job], gpus: list[JobGpu]) -> tuple[JobBatch, ...]:
         return schedule(enqueue(Queues(), jobs), gpus, RESERVATION)[0]
 
-    jobs = [a_light(f"j{at}", sm_percent=10.0 * (1 + at % 4)) if at % 3 else a_heavy(f"j{at}") for at in range(count)]
+    jobs = [
+        a_light(f"j{at}", sm_percent=10.0 * (1 + at % 4))
+        if at % 3
+        else a_heavy(f"j{at}")
+        for at in range(count)
+    ]
     gpus = [a_gpu(f"g{at}", gpu_type=("big", "small")[at % 2]) for at in range(4)]
-    assert decide(shuffle.sample(jobs, count), shuffle.sample(gpus, 4)) == decide(jobs, gpus)
+    assert decide(shuffle.sample(jobs, count), shuffle.sample(gpus, 4)) == decide(
+        jobs, gpus
+    )

@@ -10,7 +10,12 @@ from solvers.autoscale.problem import ServiceTarget, TypeTotals
 from solvers.autoscale.solve import solve
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget
-from tests.solvers.autoscale.factories import counts_of, make_option, make_problem, random_problem
+from tests.solvers.autoscale.factories import (
+    counts_of,
+    make_option,
+    make_problem,
+    random_problem,
+)
 
 
 def test_lp_names_services_and_types_in_readable_rows(tmp_path: Path) -> None:
@@ -33,8 +38,13 @@ def test_mps_solved_elsewhere_gives_the_same_optimum(tmp_path: Path, seed: int) 
     read_back.solve(pulp.PULP_CBC_CMD(msg=False, options=["preprocess off"]))
     solution, _ = solve(problem, Budget(seconds=20.0))
     ours = dict(zip(problem.options, counts_of(problem, solution), strict=True))
-    options = sorted(problem.options, key=lambda option: (option.service, option.gpu_type))
-    theirs = {option: round(variables[_variable(variables, index)].value()) for index, option in enumerate(options)}
+    options = sorted(
+        problem.options, key=lambda option: (option.service, option.gpu_type)
+    )
+    theirs = {
+        option: round(variables[_variable(variables, index)].value())
+        for index, option in enumerate(options)
+    }
     assert _cost(problem, theirs) == pytest.approx(_cost(problem, ours), abs=1e-4)
 
 
@@ -51,5 +61,7 @@ def _cost(problem, counts) -> float:
     total = 0.0
     for option, count in counts.items():
         change = count - option.running
-        total += option.cost_usd_per_hour * (change + problem.launch_weight_per_s * option.launch_s * max(change, 0))
+        total += option.cost_usd_per_hour * (
+            change + problem.launch_weight_per_s * option.launch_s * max(change, 0)
+        )
     return total

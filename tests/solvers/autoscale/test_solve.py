@@ -30,11 +30,15 @@ def a_service(**fields: object) -> ServiceTarget:
     return ServiceTarget(**{"name": "chat", "arrival_rate_rps": 110.0} | fields)  # type: ignore[arg-type]
 
 
-def big_and_small(*, running_small: int = 0, launch_weight_per_s: float = 0.0) -> AutoscaleProblem:
+def big_and_small(
+    *, running_small: int = 0, launch_weight_per_s: float = 0.0
+) -> AutoscaleProblem:
     """110 rps; a big replica serves 100 rps for 2.0 USD/h after 30 s, a small one 20 rps for 0.6 USD/h after 10 s."""
     options = [
         make_option("chat", "big", rps=100, usd=2.0, launch_s=30),
-        make_option("chat", "small", rps=20, usd=0.6, launch_s=10, running=running_small),
+        make_option(
+            "chat", "small", rps=20, usd=0.6, launch_s=10, running=running_small
+        ),
     ]
     return make_problem([a_service()], options, launch_weight_per_s=launch_weight_per_s)
 
@@ -43,7 +47,9 @@ def big_and_small(*, running_small: int = 0, launch_weight_per_s: float = 0.0) -
 def test_types_are_mixed_where_that_is_cheapest(method: Method) -> None:
     # 2 big = 4.0, 6 small = 3.6, 1 big + 1 small = 2.6 for 120 rps.
     solution, report = solve(big_and_small(), BUDGET, method=method)
-    assert [(entry.gpu_type, entry.count, entry.change) for entry in solution.counts] == [
+    assert [
+        (entry.gpu_type, entry.count, entry.change) for entry in solution.counts
+    ] == [
         ("big", 1, 1),
         ("small", 1, 1),
     ]
@@ -62,7 +68,10 @@ def test_types_are_mixed_where_that_is_cheapest(method: Method) -> None:
     ],
 )
 def test_launch_weight_decides_between_swapping_and_keeping(
-    method: Method, launch_weight_per_s: float, counts: tuple[int, ...], objective: float
+    method: Method,
+    launch_weight_per_s: float,
+    counts: tuple[int, ...],
+    objective: float,
 ) -> None:
     problem = big_and_small(running_small=6, launch_weight_per_s=launch_weight_per_s)
     solution, report = solve(problem, BUDGET, method=method)
@@ -72,7 +81,9 @@ def test_launch_weight_decides_between_swapping_and_keeping(
 
 
 @pytest.mark.parametrize("method", EXACT)
-def test_services_are_solved_together_where_one_at_a_time_would_waste_memory(method: Method) -> None:
+def test_services_are_solved_together_where_one_at_a_time_would_waste_memory(
+    method: Method,
+) -> None:
     # Room for one replica on the cheap type. `a` alone would take it (saving 1.0), but `b` saves 3.0 there.
     options = [
         make_option("a", "cheap", rps=10, usd=1.0, memory_mib=10),
@@ -82,7 +93,9 @@ def test_services_are_solved_together_where_one_at_a_time_would_waste_memory(met
     ]
     services = [ServiceTarget(name=name, arrival_rate_rps=10) for name in ("a", "b")]
     problem = make_problem(
-        services, options, [TypeTotals(gpu_type="cheap", memory_mib=19), TypeTotals(gpu_type="dear")]
+        services,
+        options,
+        [TypeTotals(gpu_type="cheap", memory_mib=19), TypeTotals(gpu_type="dear")],
     )
     solution, report = solve(problem, BUDGET, method=method)
     assert counts_of(problem, solution) == (0, 1, 1, 0)
@@ -92,15 +105,21 @@ def test_services_are_solved_together_where_one_at_a_time_would_waste_memory(met
 
 @pytest.mark.parametrize("method", ALL)
 def test_scarce_gpus_go_to_the_greater_priority(method: Method) -> None:
-    options = [make_option(name, "big", rps=10, usd=1.0, sm_percent=100) for name in ("a", "b")]
+    options = [
+        make_option(name, "big", rps=10, usd=1.0, sm_percent=100) for name in ("a", "b")
+    ]
     services = [
         ServiceTarget(name="a", arrival_rate_rps=10, priority=1.0),
         ServiceTarget(name="b", arrival_rate_rps=8, priority=2.0),
     ]
-    problem = make_problem(services, options, [TypeTotals(gpu_type="big", gpus=1, sm_percent=100)])
+    problem = make_problem(
+        services, options, [TypeTotals(gpu_type="big", gpus=1, sm_percent=100)]
+    )
     solution, _ = solve(problem, BUDGET, method=method)
     assert counts_of(problem, solution) == (0, 1)
-    assert [(entry.service, entry.rate_rps, entry.reason) for entry in solution.unserved] == [("a", 10.0, "sm")]
+    assert [
+        (entry.service, entry.rate_rps, entry.reason) for entry in solution.unserved
+    ] == [("a", 10.0, "sm")]
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -123,32 +142,49 @@ def test_shortage_names_the_rule_that_stops_it(
     )
     solution, _ = solve(problem, BUDGET, method=method)
     assert [entry.count for entry in solution.counts] == [2]
-    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [(10.0, reason)]
+    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [
+        (10.0, reason)
+    ]
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_cluster_totals_limit_all_types_together(method: Method) -> None:
-    options = [make_option("chat", name, rps=10, usd=1.0, cpu_cores=4, cpu_memory_mib=100) for name in ("a", "b")]
+    options = [
+        make_option("chat", name, rps=10, usd=1.0, cpu_cores=4, cpu_memory_mib=100)
+        for name in ("a", "b")
+    ]
     problem = make_problem([a_service(arrival_rate_rps=40)], options)
     few_cores, _ = solve(replace(problem, cpu_cores=11.0), BUDGET, method=method)
-    little_memory, _ = solve(replace(problem, cpu_memory_mib=250.0), BUDGET, method=method)
+    little_memory, _ = solve(
+        replace(problem, cpu_memory_mib=250.0), BUDGET, method=method
+    )
     for solution, reason in ((few_cores, "stock"), (little_memory, "memory")):
         assert sum(entry.count for entry in solution.counts) == 2
-        assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [(20.0, reason)]
+        assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [
+            (20.0, reason)
+        ]
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_most_replicas_prefers_capacity_over_price(method: Method) -> None:
     problem = big_and_small()
-    problem = replace(problem, services=(a_service(arrival_rate_rps=230, max_replicas=2),))
+    problem = replace(
+        problem, services=(a_service(arrival_rate_rps=230, max_replicas=2),)
+    )
     solution, _ = solve(problem, BUDGET, method=method)
     assert counts_of(problem, solution) == (2, 0)
-    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [(30.0, "replicas")]
+    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [
+        (30.0, "replicas")
+    ]
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_idle_service_keeps_its_least_replicas_on_the_cheapest_type(method: Method) -> None:
-    problem = replace(big_and_small(), services=(a_service(arrival_rate_rps=0, min_replicas=2),))
+def test_idle_service_keeps_its_least_replicas_on_the_cheapest_type(
+    method: Method,
+) -> None:
+    problem = replace(
+        big_and_small(), services=(a_service(arrival_rate_rps=0, min_replicas=2),)
+    )
     solution, _ = solve(problem, BUDGET, method=method)
     assert counts_of(problem, solution) == (0, 2)
 
@@ -158,7 +194,9 @@ def test_service_that_meets_its_slo_nowhere_is_unserved(method: Method) -> None:
     problem = make_problem([a_service(min_replicas=1)], [])
     solution, _ = solve(problem, BUDGET, method=method)
     assert solution.counts == ()
-    assert [(e.rate_rps, e.reason, e.replicas_missing) for e in solution.unserved] == [(110.0, "slo", 1)]
+    assert [(e.rate_rps, e.reason, e.replicas_missing) for e in solution.unserved] == [
+        (110.0, "slo", 1)
+    ]
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -166,24 +204,37 @@ def test_nothing_wanted_gives_an_empty_answer(method: Method) -> None:
     solution, report = solve(make_problem([], []), BUDGET, method=method)
     assert solution.counts == () and solution.unserved == ()
     assert report.objective == 0.0
-    assert report.method == {"cp-sat": "cp-sat", "pulp": "pulp-cbc", "greedy": "greedy"}[method]
+    assert (
+        report.method
+        == {"cp-sat": "cp-sat", "pulp": "pulp-cbc", "greedy": "greedy"}[method]
+    )
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_replicas_on_gpus_that_are_gone_are_given_up(method: Method) -> None:
     options = [make_option("chat", "big", rps=10, usd=1.0, running=3)]
-    problem = make_problem([a_service(arrival_rate_rps=30)], options, [TypeTotals(gpu_type="big", gpus=1)])
+    problem = make_problem(
+        [a_service(arrival_rate_rps=30)], options, [TypeTotals(gpu_type="big", gpus=1)]
+    )
     solution, _ = solve(problem, BUDGET, method=method)
     assert [(entry.count, entry.change) for entry in solution.counts] == [(1, -2)]
-    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [(20.0, "stock")]
+    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [
+        (20.0, "stock")
+    ]
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_exact_fits_are_not_lost_to_rounding(method: Method) -> None:
     # In floating point 3 · 0.1 > 0.3, and 30 / 2^30 parts are not whole: three replicas are just enough and just fit.
-    options = [make_option("chat", "big", rps=0.1, usd=0.35, memory_mib=0.1, sm_percent=100 / 3)]
+    options = [
+        make_option(
+            "chat", "big", rps=0.1, usd=0.35, memory_mib=0.1, sm_percent=100 / 3
+        )
+    ]
     problem = make_problem(
-        [a_service(arrival_rate_rps=0.3)], options, [TypeTotals(gpu_type="big", memory_mib=0.3, sm_percent=100)]
+        [a_service(arrival_rate_rps=0.3)],
+        options,
+        [TypeTotals(gpu_type="big", memory_mib=0.3, sm_percent=100)],
     )
     solution, report = solve(problem, BUDGET, method=method)
     assert [entry.count for entry in solution.counts] == [3]
@@ -196,7 +247,9 @@ def test_exact_fits_are_not_lost_to_rounding(method: Method) -> None:
 def test_exact_methods_find_the_brute_force_optimum(seed: int, method: Method) -> None:
     problem = random_problem(seed)
     solution, report = solve(problem, BUDGET, method=method)
-    assert rate(problem, counts_of(problem, solution)) == pytest.approx(brute_force(problem), abs=1e-5)
+    assert rate(problem, counts_of(problem, solution)) == pytest.approx(
+        brute_force(problem), abs=1e-5
+    )
     assert broken_limits(problem, solution) == []
     assert report.status is SolveStatus.OPTIMAL
     assert report.bound == pytest.approx(report.objective, abs=1e-5)
@@ -221,9 +274,13 @@ def test_exact_is_never_worse_than_greedy(seed: int) -> None:
     for budget in (BUDGET, Budget(seconds=20.0, work=1e-6)):
         exact, _ = solve(problem, budget)
         served, missing, cost = rate(problem, counts_of(problem, exact))
-        greedy_served, greedy_missing, greedy_cost = rate(problem, counts_of(problem, greedy))
+        greedy_served, greedy_missing, greedy_cost = rate(
+            problem, counts_of(problem, greedy)
+        )
         assert broken_limits(problem, exact) == broken_limits(problem, greedy) == []
-        margin = 1e-6 * sum(service.priority * service.arrival_rate_rps for service in problem.services)
+        margin = 1e-6 * sum(
+            service.priority * service.arrival_rate_rps for service in problem.services
+        )
         assert served >= greedy_served - margin
         if served <= greedy_served + margin:
             assert (missing, round(cost, 5)) <= (greedy_missing, round(greedy_cost, 5))
@@ -235,7 +292,10 @@ def test_greedy_costs_at_most_twice_the_optimum_with_enough_gpus(seed: int) -> N
     problem = replace(
         problem,
         totals=tuple(TypeTotals(gpu_type=total.gpu_type) for total in problem.totals),
-        services=tuple(replace(service, min_replicas=0, max_replicas=None) for service in problem.services),
+        services=tuple(
+            replace(service, min_replicas=0, max_replicas=None)
+            for service in problem.services
+        ),
     )
     _, greedy = solve(problem, BUDGET, method="greedy")
     _, exact = solve(problem, BUDGET)
@@ -254,7 +314,9 @@ def test_order_of_the_input_changes_nothing(method: Method) -> None:
         options=tuple(draw.sample(problem.options, len(problem.options))),
         totals=tuple(draw.sample(problem.totals, len(problem.totals))),
     )
-    assert solve(shuffled, BUDGET, method=method) == solve(problem, BUDGET, method=method)
+    assert solve(shuffled, BUDGET, method=method) == solve(
+        problem, BUDGET, method=method
+    )
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -284,7 +346,9 @@ def test_a_node_limit_keeps_cbcs_best_or_the_greedys_and_says_so() -> None:
 
 def test_a_million_replicas_overflow_nothing() -> None:
     options = [make_option("chat", "tiny", rps=1.0, usd=1e6, launch_s=1e6)]
-    problem = make_problem([a_service(arrival_rate_rps=1e6)], options, launch_weight_per_s=1.0)
+    problem = make_problem(
+        [a_service(arrival_rate_rps=1e6)], options, launch_weight_per_s=1.0
+    )
     solution, report = solve(problem, BUDGET)
     assert [entry.count for entry in solution.counts] == [1_000_000]
     assert solution.unserved == ()
@@ -309,7 +373,9 @@ def test_extreme_figures_overflow_nothing(
     rps = rate_rps / 5.0
     options = [make_option("chat", "big", rps=rps, usd=usd, memory_mib=memory_mib)]
     totals = [TypeTotals(gpu_type="big", gpus=4, memory_mib=4.0 * memory_mib)]
-    problem = make_problem([a_service(arrival_rate_rps=rate_rps, priority=priority)], options, totals)
+    problem = make_problem(
+        [a_service(arrival_rate_rps=rate_rps, priority=priority)], options, totals
+    )
     solution, _ = solve(problem, BUDGET, method=method)
     assert [entry.count for entry in solution.counts] == [4]
     assert [entry.rate_rps for entry in solution.unserved] == [pytest.approx(rps)]
@@ -324,14 +390,26 @@ def test_same_seed_and_work_give_the_same_answer() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"services": (a_service(arrival_rate_rps=float("nan")),)}, "services[0].arrival_rate_rps"),
+        (
+            {"services": (a_service(arrival_rate_rps=float("nan")),)},
+            "services[0].arrival_rate_rps",
+        ),
         ({"services": (a_service(priority=0.0),)}, "services[0].priority"),
-        ({"services": (a_service(min_replicas=3, max_replicas=2),)}, "services[0].max_replicas"),
+        (
+            {"services": (a_service(min_replicas=3, max_replicas=2),)},
+            "services[0].max_replicas",
+        ),
         ({"services": (a_service(), a_service())}, "services"),
         ({"services": ()}, "options[0].service"),
         ({"totals": ()}, "options[0].gpu_type"),
-        ({"options": (make_option("chat", "big", rps=0, usd=1.0),)}, "options[0].capacity_rps"),
-        ({"options": (make_option("chat", "big", rps=1, usd=-1.0),)}, "options[0].cost_usd_per_hour"),
+        (
+            {"options": (make_option("chat", "big", rps=0, usd=1.0),)},
+            "options[0].capacity_rps",
+        ),
+        (
+            {"options": (make_option("chat", "big", rps=1, usd=-1.0),)},
+            "options[0].cost_usd_per_hour",
+        ),
         ({"launch_weight_per_s": -1.0}, "launch_weight_per_s"),
         ({"cpu_cores": float("nan")}, "cpu_cores"),
     ],

@@ -14,15 +14,31 @@ from solvers.backfill.replica_settings import with_roomy_batches
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica
 from solvers.types.problem import CapacityLaw
-from tests.solvers.factories import CLOCK_MHZ, PROBLEM, a_gpu, a_plan, a_task, bound_gpu, bound_task, to_fill
+from tests.solvers.factories import (
+    CLOCK_MHZ,
+    PROBLEM,
+    a_gpu,
+    a_plan,
+    a_task,
+    bound_gpu,
+    bound_task,
+    to_fill,
+)
 
 LAW = CapacityLaw(
-    percentiles=(0.99,), batches=(1, 2), slo_ratios=(1.0, 1.001), max_utilisation=(((0.0, 1.0), (0.0, 1.0)),)
+    percentiles=(0.99,),
+    batches=(1, 2),
+    slo_ratios=(1.0, 1.001),
+    max_utilisation=(((0.0, 1.0), (0.0, 1.0)),),
 )
 
 
 def two_batches(
-    *gpus: BoundGpu, run_ms: float = 12.0, memory_mib: float = 2048.0, web_w: float = 100.0, tasks: int = 1
+    *gpus: BoundGpu,
+    run_ms: float = 12.0,
+    memory_mib: float = 2048.0,
+    web_w: float = 100.0,
+    tasks: int = 1,
 ) -> FillProblem:
     """`web` with batches of one and of two, which take so long, so much memory and so many watts."""
     points = tuple(
@@ -30,13 +46,20 @@ def two_batches(
             each,
             rows=(
                 *each.rows,
-                *(row._replace(batch=2, run_ms=run_ms, memory_mib=memory_mib, power_w=web_w) for row in each.rows),
+                *(
+                    row._replace(
+                        batch=2, run_ms=run_ms, memory_mib=memory_mib, power_w=web_w
+                    )
+                    for row in each.rows
+                ),
             ),
         )
         for each in PROBLEM.points
     )
     problem = replace(PROBLEM, capacity_law=LAW, points=points)
-    wanted = to_fill(a_plan(*gpus), [a_task(f"t{at}") for at in range(tasks)], [a_gpu(1)])
+    wanted = to_fill(
+        a_plan(*gpus), [a_task(f"t{at}") for at in range(tasks)], [a_gpu(1)]
+    )
     return replace(wanted, problem=problem)
 
 
@@ -58,7 +81,11 @@ def test_a_gpu_without_a_running_task_keeps_its_batch() -> None:
     gpu = bound_gpu(a_gpu(1), rate_rps=90.0)
     assert fill(two_batches(gpu, tasks=0)) == (gpu,)
     # 6 GiB beside the 4 GiB of the task are all; a replica of 7 GiB has no room for it, nor it for that.
-    (full,) = fill(two_batches(replace(gpu, replicas=(replace(gpu.replicas[0], memory_mib=7000.0),))))
+    (full,) = fill(
+        two_batches(
+            replace(gpu, replicas=(replace(gpu.replicas[0], memory_mib=7000.0),))
+        )
+    )
     assert ([replica.batch for replica in full.replicas], full.tasks) == ([1], ())
 
 
@@ -77,23 +104,33 @@ def test_a_task_that_is_out_for_a_burst_is_no_reason_for_another_batch() -> None
     [(18.0, 2), (18.2, 1)],
 )
 def test_for_little_more_room_the_batch_stays(run_ms: float, batch: int) -> None:
-    assert replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), run_ms=run_ms)).batch == batch
+    assert (
+        replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), run_ms=run_ms)).batch
+        == batch
+    )
 
 
 def test_more_memory_than_it_was_started_with_needs_a_new_process() -> None:
-    replica = replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=3000.0))
+    replica = replica_of(
+        two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=3000.0)
+    )
     assert (replica.id, replica.batch, replica.memory_mib) == ("", 2, 3000.0)
 
 
 def test_a_batch_keeps_the_memory_that_its_process_holds() -> None:
-    replica = replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=1000.0))
+    replica = replica_of(
+        two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=1000.0)
+    )
     assert (replica.id, replica.batch, replica.memory_mib) == ("web-1", 2, 2048.0)
 
 
 @pytest.mark.parametrize("changes", [{"memory_mib": 10_241.0}, {"web_w": 251.0}])
 def test_the_gpu_s_limits_hold(changes: dict[str, float]) -> None:
     # 10 GiB of memory; 50 W idle and 251 W are more than its 300 W.
-    assert replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), **changes)).batch == 1
+    assert (
+        replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), **changes)).batch
+        == 1
+    )
 
 
 def test_no_task_loses_the_place_that_it_has_or_could_have() -> None:
@@ -105,7 +142,9 @@ def test_no_task_loses_the_place_that_it_has_or_could_have() -> None:
     running = replace(waiting, running=a_plan(replace(gpu, tasks=(task,))))
     assert [task.is_resident for each in fill(running) for task in each.tasks] == [True]
     # What runs may have no row where others have one: 30 % is not among them any more.
-    odd = replace(waiting, running=a_plan(replace(gpu, tasks=(replace(task, sm_percent=35.0),))))
+    odd = replace(
+        waiting, running=a_plan(replace(gpu, tasks=(replace(task, sm_percent=35.0),)))
+    )
     assert replica_of(odd).batch == 1
 
 
@@ -126,14 +165,23 @@ def test_under_a_power_budget_and_without_tasks_the_planner_s_batches_stand() ->
 
 def test_each_of_two_replicas_takes_its_own() -> None:
     gpu = bound_gpu(a_gpu(1), rate_rps=90.0)
-    other = replace(gpu.replicas[0], id=type(gpu.replicas[0].id)("web-2"), arrival_rate_rps=0.0)
-    (found,) = with_roomy_batches(two_batches(replace(gpu, replicas=(*gpu.replicas, other)))).bound.gpus
+    other = replace(
+        gpu.replicas[0], id=type(gpu.replicas[0].id)("web-2"), arrival_rate_rps=0.0
+    )
+    (found,) = with_roomy_batches(
+        two_batches(replace(gpu, replicas=(*gpu.replicas, other)))
+    ).bound.gpus
     # Without requests nothing limits either batch: it keeps its own.
-    assert [(replica.id, replica.batch) for replica in found.replicas] == [("web-1", 2), ("web-2", 1)]
+    assert [(replica.id, replica.batch) for replica in found.replicas] == [
+        ("web-1", 2),
+        ("web-2", 1),
+    ]
 
 
 @pytest.mark.parametrize("odd", [{"clock_mhz": CLOCK_MHZ - 100.0}, {"batch": 3}])
-def test_a_replica_whose_row_is_gone_is_left_to_who_seats_it(odd: dict[str, float]) -> None:
+def test_a_replica_whose_row_is_gone_is_left_to_who_seats_it(
+    odd: dict[str, float],
+) -> None:
     gpu = bound_gpu(a_gpu(1), rate_rps=90.0)
     if "batch" in odd:
         gpu = replace(gpu, replicas=(replace(gpu.replicas[0], batch=3),))

@@ -26,14 +26,23 @@ TOP_MHZ = 1500.0
 
 def two_clocks(*gpus: BoundGpu, web_w: float = 120.0, tasks: int = 1) -> FillProblem:
     """`web` and `train` are half as fast again at 1500 MHz; `web` draws that many watts there."""
-    wanted = to_fill(a_plan(*gpus), [a_task(f"t{at}") for at in range(tasks)], [a_gpu(1)])
-    types = tuple(replace(each, clocks_mhz=(CLOCK_MHZ, TOP_MHZ)) for each in PROBLEM.gpu_types)
+    wanted = to_fill(
+        a_plan(*gpus), [a_task(f"t{at}") for at in range(tasks)], [a_gpu(1)]
+    )
+    types = tuple(
+        replace(each, clocks_mhz=(CLOCK_MHZ, TOP_MHZ)) for each in PROBLEM.gpu_types
+    )
     points = tuple(
         replace(
             each,
             rows=(
                 *each.rows,
-                *(row._replace(clock_mhz=TOP_MHZ, run_ms=row.run_ms / 1.5, power_w=web_w) for row in each.rows),
+                *(
+                    row._replace(
+                        clock_mhz=TOP_MHZ, run_ms=row.run_ms / 1.5, power_w=web_w
+                    )
+                    for row in each.rows
+                ),
             ),
         )
         for each in PROBLEM.points
@@ -41,11 +50,21 @@ def two_clocks(*gpus: BoundGpu, web_w: float = 120.0, tasks: int = 1) -> FillPro
     training = tuple(
         replace(
             each,
-            rows=(*each.rows, *(row._replace(clock_mhz=TOP_MHZ, run_ms=row.run_ms / 1.5) for row in each.rows)),
+            rows=(
+                *each.rows,
+                *(
+                    row._replace(clock_mhz=TOP_MHZ, run_ms=row.run_ms / 1.5)
+                    for row in each.rows
+                ),
+            ),
         )
         for each in wanted.points
     )
-    return replace(wanted, problem=replace(PROBLEM, gpu_types=types, points=points), points=training)
+    return replace(
+        wanted,
+        problem=replace(PROBLEM, gpu_types=types, points=points),
+        points=training,
+    )
 
 
 def test_a_gpu_with_a_task_runs_at_its_top_clock_and_leaves_the_task_more_sms() -> None:
@@ -69,15 +88,22 @@ def test_caps_hold_at_the_higher_clock() -> None:
 def test_watts_that_a_task_needs_are_not_given_away() -> None:
     # 50 W idle, 249 W and 10 W of the task's smallest share are more than 300 W.
     (gpu,) = fill(two_clocks(bound_gpu(a_gpu(1), rate_rps=60.0), web_w=249.0))
-    assert (gpu.clock_mhz, [task.sm_percent for task in gpu.tasks]) == (CLOCK_MHZ, [50.0])
+    assert (gpu.clock_mhz, [task.sm_percent for task in gpu.tasks]) == (
+        CLOCK_MHZ,
+        [50.0],
+    )
 
 
 def test_a_clock_at_which_the_task_was_never_measured_is_not_taken() -> None:
     gpu, task = bound_gpu(a_gpu(1), rate_rps=60.0), bound_task("t0", sm_percent=20.0)
     wanted = replace(two_clocks(gpu), points=POINTS)
-    assert [(each.clock_mhz, len(each.tasks)) for each in fill(wanted)] == [(CLOCK_MHZ, 1)]
+    assert [(each.clock_mhz, len(each.tasks)) for each in fill(wanted)] == [
+        (CLOCK_MHZ, 1)
+    ]
     running = replace(wanted, running=a_plan(replace(gpu, tasks=(task,))))
-    assert [(each.clock_mhz, each.tasks) for each in fill(running)] == [(CLOCK_MHZ, (task,))]
+    assert [(each.clock_mhz, each.tasks) for each in fill(running)] == [
+        (CLOCK_MHZ, (task,))
+    ]
 
 
 def test_a_clock_that_nobody_measured_is_not_taken() -> None:

@@ -8,12 +8,22 @@ from solvers.baselines.gpulets import make_plan
 from solvers.check import violations
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Observed
 from tests.solvers.instances import LAW, a_row, a_service, a_type
 
 # 50, 80, 90 and 100 rps: the most efficient share is 40 % (80 rps, where the chord has 40).
-BENT = (a_row(20.0, 20.0), a_row(40.0, 12.5), a_row(60.0, 1000 / 90), a_row(100.0, 10.0))
+BENT = (
+    a_row(20.0, 20.0),
+    a_row(40.0, 12.5),
+    a_row(60.0, 1000 / 90),
+    a_row(100.0, 10.0),
+)
 
 
 def plan_of(problem: Problem) -> Plan:
@@ -37,7 +47,12 @@ def a_problem(
         gpu_types=(gpu_type,),
         services=services,
         points=tuple(
-            OperatingPoints(network=name, gpu_type=gpu_type.name, sensitivity=sensitivity, rows=tuple(rows))
+            OperatingPoints(
+                network=name,
+                gpu_type=gpu_type.name,
+                sensitivity=sensitivity,
+                rows=tuple(rows),
+            )
             for name, rows in networks.items()
         ),
     )
@@ -46,26 +61,41 @@ def a_problem(
 def lets(plan: Plan) -> list[dict[str, float]]:
     """SM percent by service, one entry per GPU."""
     return [
-        {replica.service: replica.sm_percent for replica in gpu.replicas} for gpu in plan.gpus for _ in range(gpu.count)
+        {replica.service: replica.sm_percent for replica in gpu.replicas}
+        for gpu in plan.gpus
+        for _ in range(gpu.count)
     ]
 
 
-def test_a_small_rate_gets_the_smallest_share_that_serves_it_and_a_large_one_the_knee() -> None:
-    assert lets(plan_of(a_problem(a_service(rate_rps=45.0), networks={"net": BENT}))) == [{"chat": 20.0}]
-    assert lets(plan_of(a_problem(a_service(rate_rps=75.0), networks={"net": BENT}))) == [{"chat": 40.0}]
+def test_a_small_rate_gets_the_smallest_share_that_serves_it_and_a_large_one_the_knee() -> (
+    None
+):
+    assert lets(
+        plan_of(a_problem(a_service(rate_rps=45.0), networks={"net": BENT}))
+    ) == [{"chat": 20.0}]
+    assert lets(
+        plan_of(a_problem(a_service(rate_rps=75.0), networks={"net": BENT}))
+    ) == [{"chat": 40.0}]
     # 80 rps at the knee of one GPU; the other 80 would need the other half of it, where the service already is.
-    assert lets(plan_of(a_problem(a_service(rate_rps=160.0), networks={"net": BENT}))) == [{"chat": 40.0}] * 2
+    assert (
+        lets(plan_of(a_problem(a_service(rate_rps=160.0), networks={"net": BENT})))
+        == [{"chat": 40.0}] * 2
+    )
 
 
 def test_the_batch_is_the_largest_within_half_the_slo() -> None:
     rows = (a_row(100.0, 20.0), a_row(100.0, 50.0, batch=4))
     (gpu,) = plan_of(a_problem(a_service(rate_rps=45.0), networks={"net": rows})).gpus
     assert gpu.replicas[0].batch == 4
-    (gpu,) = plan_of(a_problem(a_service(rate_rps=45.0, slo_ms=99.0), networks={"net": rows})).gpus
+    (gpu,) = plan_of(
+        a_problem(a_service(rate_rps=45.0, slo_ms=99.0), networks={"net": rows})
+    ).gpus
     assert gpu.replicas[0].batch == 1
 
 
-def test_services_by_falling_rate_take_the_whole_of_the_best_fitting_free_share() -> None:
+def test_services_by_falling_rate_take_the_whole_of_the_best_fitting_free_share() -> (
+    None
+):
     # `big` splits a GPU at 40 %; `small`, that needs 20 %, gets all of the other 60 %; `tiny` is the third, and needs a
     # GPU of its own.
     services = (
@@ -81,7 +111,11 @@ def test_services_by_falling_rate_take_the_whole_of_the_best_fitting_free_share(
 
 def test_the_smallest_free_share_that_suffices_is_the_best_fit() -> None:
     # `a` leaves 60 % free and `b` 40 %; `c` needs 20 %.
-    networks = {"net": BENT, "fixed40": [a_row(40.0, 10.0)], "fixed60": [a_row(60.0, 10.0)]}
+    networks = {
+        "net": BENT,
+        "fixed40": [a_row(40.0, 10.0)],
+        "fixed60": [a_row(60.0, 10.0)],
+    }
     services = (
         a_service("a", network="fixed40", rate_rps=90.0),
         a_service("b", network="fixed60", rate_rps=80.0),
@@ -97,10 +131,16 @@ def test_the_smallest_free_share_that_suffices_is_the_best_fit() -> None:
 
 def test_interference_that_breaks_half_the_slo_of_either_keeps_two_apart() -> None:
     # 45 ms alone, of 50: a neighbour's pressure of 0.1 is just borne (49.5 ms), 0.2 is not (54 ms).
-    services = (a_service("a", network="tight", rate_rps=20.0), a_service("b", network="loud", rate_rps=10.0))
+    services = (
+        a_service("a", network="tight", rate_rps=20.0),
+        a_service("b", network="loud", rate_rps=10.0),
+    )
 
     def gpus(pressure: float) -> int:
-        networks = {"tight": [a_row(40.0, 45.0)], "loud": [a_row(40.0, 10.0, pressure=pressure)]}
+        networks = {
+            "tight": [a_row(40.0, 45.0)],
+            "loud": [a_row(40.0, 10.0, pressure=pressure)],
+        }
         return len(lets(plan_of(a_problem(*services, networks=networks))))
 
     assert (gpus(0.1), gpus(0.2)) == (1, 2)
@@ -111,7 +151,10 @@ def test_under_interference_a_smaller_batch_may_do() -> None:
         "tight": [a_row(40.0, 45.0, batch=4), a_row(40.0, 12.0)],
         "loud": [a_row(40.0, 10.0, pressure=0.2)],
     }
-    services = (a_service("a", network="tight", rate_rps=70.0), a_service("b", network="loud", rate_rps=10.0))
+    services = (
+        a_service("a", network="tight", rate_rps=70.0),
+        a_service("b", network="loud", rate_rps=10.0),
+    )
     (gpu,) = plan_of(a_problem(*services, networks=networks)).gpus
     assert [(one.service, one.batch) for one in gpu.replicas] == [("a", 1), ("b", 1)]
     # At 85 rps `a` needs its batch of 4 (88.9 rps), so that `b` goes elsewhere.
@@ -122,21 +165,30 @@ def test_under_interference_a_smaller_batch_may_do() -> None:
 def test_two_shares_of_one_service_on_a_gpu_merge_where_that_is_worth_a_share() -> None:
     # 40, 50 and 100 rps: the knee is 20 %, and a whole GPU serves as much more than it as a second GPU-let would.
     rows = (a_row(20.0, 25.0), a_row(40.0, 20.0), a_row(100.0, 10.0))
-    assert lets(plan_of(a_problem(a_service(rate_rps=80.0), networks={"net": rows}))) == [{"chat": 100.0}]
+    assert lets(
+        plan_of(a_problem(a_service(rate_rps=80.0), networks={"net": rows}))
+    ) == [{"chat": 100.0}]
 
 
 def test_few_replicas_are_larger_than_the_knee_where_they_have_to_be() -> None:
     service = a_service(rate_rps=95.0, max_replicas=1)
-    assert lets(plan_of(a_problem(service, networks={"net": BENT}))) == [{"chat": 100.0}]
+    assert lets(plan_of(a_problem(service, networks={"net": BENT}))) == [
+        {"chat": 100.0}
+    ]
 
 
 def test_where_no_gpu_is_left_a_free_share_that_carries_less_is_taken() -> None:
     # `big` takes 60 % for 90 rps; what is left of the GPU carries 80 of the 85 rps of `next`, which would want 60 %.
-    services = (a_service("big", rate_rps=90.0, network="fixed"), a_service("next", rate_rps=85.0))
+    services = (
+        a_service("big", rate_rps=90.0, network="fixed"),
+        a_service("next", rate_rps=85.0),
+    )
     networks = {"net": BENT, "fixed": [a_row(60.0, 10.0)]}
     plan = plan_of(a_problem(*services, networks=networks, count=1))
     assert lets(plan) == [{"big": 60.0, "next": 40.0}]
-    assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [("next", pytest.approx(5.0))]
+    assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [
+        ("next", pytest.approx(5.0))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,10 +201,18 @@ def test_where_no_gpu_is_left_a_free_share_that_carries_less_is_taken() -> None:
     ],
 )
 def test_what_cannot_be_served_names_its_rule(
-    service: ServiceDemand, count: int | None, reason: str, rate_rps: float, missing: int
+    service: ServiceDemand,
+    count: int | None,
+    reason: str,
+    rate_rps: float,
+    missing: int,
 ) -> None:
     (entry,) = plan_of(a_problem(service, networks={"net": BENT}, count=count)).unserved
-    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (reason, pytest.approx(rate_rps), missing)
+    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (
+        reason,
+        pytest.approx(rate_rps),
+        missing,
+    )
 
 
 def test_memory_and_watts_keep_two_apart() -> None:

@@ -29,19 +29,30 @@ def problem_of(*services: ServiceDemand, count: int | None = None) -> Problem:
     return a_problem(*services, types=(replace(GPU, count=count),), rows=ROWS)
 
 
-def reading(service: str = "chat", *, latency_ms: float | None, rate: float = 10.0) -> ServiceObservation:
+def reading(
+    service: str = "chat", *, latency_ms: float | None, rate: float = 10.0
+) -> ServiceObservation:
     return ServiceObservation(
-        service=service, arrival_rate_rps=rate, served_rps=rate, latency_ms=latency_ms, attainment=None, age_s=1.0
+        service=service,
+        arrival_rate_rps=rate,
+        served_rps=rate,
+        latency_ms=latency_ms,
+        attainment=None,
+        age_s=1.0,
     )
 
 
-def run(problem: Problem, periods: Iterable[tuple[ServiceObservation, ...]]) -> list[Plan]:
+def run(
+    problem: Problem, periods: Iterable[tuple[ServiceObservation, ...]]
+) -> list[Plan]:
     """The plans of periods of two minutes; each becomes the current one, and the memory passes through JSON."""
     plans: list[Plan] = []
     memory: Json = None
     for period, readings in enumerate(periods):
         problem = replace(problem, current=plans[-1] if plans else problem.current)
-        plan, _, memory = make_plan(problem, Observed(at_s=120.0 * period, readings=readings), memory, Budget())
+        plan, _, memory = make_plan(
+            problem, Observed(at_s=120.0 * period, readings=readings), memory, Budget()
+        )
         memory = json.loads(json.dumps(memory))
         assert {entry.severity for entry in violations(problem, plan)} <= {"promise"}
         plans.append(plan)
@@ -95,8 +106,15 @@ def test_a_latency_between_slack_and_slo_and_a_silent_service_change_nothing() -
 
 
 def test_a_share_that_missed_is_not_tried_again() -> None:
-    readings = [(), (reading(latency_ms=150.0),), (reading(latency_ms=20.0),), (reading(latency_ms=20.0),)]
-    assert [shares(plan) for plan in run(problem_of(a_service(rate_rps=10.0)), readings)] == [
+    readings = [
+        (),
+        (reading(latency_ms=150.0),),
+        (reading(latency_ms=20.0),),
+        (reading(latency_ms=20.0),),
+    ]
+    assert [
+        shares(plan) for plan in run(problem_of(a_service(rate_rps=10.0)), readings)
+    ] == [
         [40.0],
         [60.0],
         [60.0],
@@ -106,7 +124,14 @@ def test_a_share_that_missed_is_not_tried_again() -> None:
 
 def test_misses_while_replicas_start_are_no_reason_for_a_step() -> None:
     problem, memory = problem_of(a_service(rate_rps=10.0)), None
-    for at_s, expected in ((0.0, 40.0), (5.0, 40.0), (100.0, 40.0), (101.0, 60.0), (200.0, 60.0), (202.0, 100.0)):
+    for at_s, expected in (
+        (0.0, 40.0),
+        (5.0, 40.0),
+        (100.0, 40.0),
+        (101.0, 60.0),
+        (200.0, 60.0),
+        (202.0, 100.0),
+    ):
         observed = Observed(at_s=at_s, readings=(reading(latency_ms=150.0),))
         plan, _, memory = make_plan(problem, observed, memory, Budget())
         problem = replace(problem, current=plan)
@@ -119,10 +144,17 @@ def test_slack_takes_an_extra_replica_back() -> None:
     assert [len(shares(plan)) for plan in plans] == [1, 1, 1, 2, 1, 1]
 
 
-def test_a_replica_that_outgrows_its_gpu_goes_to_another_and_its_neighbour_stays() -> None:
-    problem = problem_of(a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0))
+def test_a_replica_that_outgrows_its_gpu_goes_to_another_and_its_neighbour_stays() -> (
+    None
+):
+    problem = problem_of(
+        a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0)
+    )
     plans = run(problem, late(2))
-    neighbour_sets = [[{one.service: one.sm_percent for one in gpu.replicas} for gpu in plan.gpus] for plan in plans]
+    neighbour_sets = [
+        [{one.service: one.sm_percent for one in gpu.replicas} for gpu in plan.gpus]
+        for plan in plans
+    ]
     assert neighbour_sets == [
         [{"chat": 40.0, "photo": 40.0}],
         [{"chat": 60.0, "photo": 40.0}],
@@ -131,7 +163,9 @@ def test_a_replica_that_outgrows_its_gpu_goes_to_another_and_its_neighbour_stays
 
 
 def test_a_replica_that_finds_no_gpu_for_its_new_share_keeps_the_old_one() -> None:
-    problem = problem_of(a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0), count=1)
+    problem = problem_of(
+        a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0), count=1
+    )
     plans = run(problem, late(3))
     assert [(shares(plan), shares(plan, "photo")) for plan in plans] == [
         ([40.0], [40.0]),
@@ -141,7 +175,9 @@ def test_a_replica_that_finds_no_gpu_for_its_new_share_keeps_the_old_one() -> No
     ]
 
 
-def test_replicas_spread_to_the_next_type_where_the_cheapest_is_full_and_stay_there() -> None:
+def test_replicas_spread_to_the_next_type_where_the_cheapest_is_full_and_stay_there() -> (
+    None
+):
     types = (
         replace(GPU, name="cheap", price_usd_per_hour=1.0, count=1),
         replace(GPU, name="dear", price_usd_per_hour=2.0, count=2),
@@ -158,12 +194,19 @@ def test_after_the_loss_of_a_gpu_what_is_missing_starts_on_another() -> None:
     (after,) = run(replace(problem_of(service, count=2), current=before), [()])
     assert shares(after) == [40.0, 40.0]
     (short,) = run(replace(problem_of(service, count=1), current=before), [()])
-    assert [(entry.reason, entry.rate_rps) for entry in short.unserved] == [("stock", pytest.approx(70.0))]
+    assert [(entry.reason, entry.rate_rps) for entry in short.unserved] == [
+        ("stock", pytest.approx(70.0))
+    ]
 
 
 def test_what_another_policy_left_is_brought_to_the_services_own_share() -> None:
-    whole = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=10.0)
-    current = Plan(policy="k8s_hpa", gpus=(GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(whole,)),))
+    whole = ReplicaPlan(
+        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=10.0
+    )
+    current = Plan(
+        policy="k8s_hpa",
+        gpus=(GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(whole,)),),
+    )
     (plan,) = run(replace(problem_of(a_service(rate_rps=100.0)), current=current), [()])
     assert shares(plan) == [40.0, 40.0]
 
@@ -178,11 +221,19 @@ def test_what_another_policy_left_is_brought_to_the_services_own_share() -> None
     ],
 )
 def test_what_cannot_be_served_names_its_rule(
-    service: ServiceDemand, count: int | None, reason: str, rate_rps: float, missing: int
+    service: ServiceDemand,
+    count: int | None,
+    reason: str,
+    rate_rps: float,
+    missing: int,
 ) -> None:
     (plan,) = run(problem_of(service, count=count), [()])
     (entry,) = plan.unserved
-    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (reason, pytest.approx(rate_rps), missing)
+    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (
+        reason,
+        pytest.approx(rate_rps),
+        missing,
+    )
 
 
 def test_a_step_is_reported() -> None:
@@ -190,6 +241,6 @@ def test_a_step_is_reported() -> None:
     plan, report, memory = make_plan(problem, Observed(at_s=0.0), None, Budget())
     assert report.messages == ()
     missed = Observed(at_s=120.0, readings=(reading(latency_ms=150.0),))
-    assert make_plan(replace(problem, current=plan), missed, memory, Budget())[1].messages == (
-        "chat: step +1 from the knee",
-    )
+    assert make_plan(replace(problem, current=plan), missed, memory, Budget())[
+        1
+    ].messages == ("chat: step +1 from the knee",)

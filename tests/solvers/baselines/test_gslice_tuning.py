@@ -21,7 +21,11 @@ NOW_S = 200.0
 
 
 def a_reading(
-    latency_ms: float | None = 90.0, *, rate: float = 10.0, served: float = 10.0, age_s: float = 1.0
+    latency_ms: float | None = 90.0,
+    *,
+    rate: float = 10.0,
+    served: float = 10.0,
+    age_s: float = 1.0,
 ) -> ServiceObservation:
     return ServiceObservation(
         service="chat",
@@ -33,7 +37,9 @@ def a_reading(
     )
 
 
-def steps_after(reading: ServiceObservation | None, tuning: Tuning = START, allowed: StepRange = ANY) -> int:
+def steps_after(
+    reading: ServiceObservation | None, tuning: Tuning = START, allowed: StepRange = ANY
+) -> int:
     return tune(tuning, reading, allowed, slo_ms=100.0, now_s=NOW_S).steps
 
 
@@ -51,7 +57,9 @@ def steps_after(reading: ServiceObservation | None, tuning: Tuning = START, allo
         (a_reading(None, rate=0.0, served=0.0), 0),
     ],
 )
-def test_a_miss_is_a_step_up_and_slack_a_step_down(reading: ServiceObservation | None, steps: int) -> None:
+def test_a_miss_is_a_step_up_and_slack_a_step_down(
+    reading: ServiceObservation | None, steps: int
+) -> None:
     assert steps_after(reading) == steps
 
 
@@ -66,18 +74,32 @@ def test_a_reading_from_before_a_change_has_settled_says_nothing_of_it() -> None
     assert steps_after(a_reading(200.0, age_s=5.0), tuning) == 2
 
 
-def test_what_missed_is_not_tried_again_while_the_rate_is_as_high_and_the_miss_is_fresh() -> None:
+def test_what_missed_is_not_tried_again_while_the_rate_is_as_high_and_the_miss_is_fresh() -> (
+    None
+):
     missed = tune(Tuning(), a_reading(101.0, rate=10.0), ANY, slo_ms=100.0, now_s=0.0)
     assert (missed.steps, missed.missed_steps) == (1, 0)
     assert steps_after(a_reading(10.0, rate=9.1, served=9.1), missed) == 1
     assert steps_after(a_reading(10.0, rate=8.9, served=8.9), missed) == 0
     assert steps_after(a_reading(10.0), replace(missed, steps=2)) == 1
-    assert tune(missed, a_reading(10.0), ANY, slo_ms=100.0, now_s=MISS_COUNTS_S).steps == 1
-    assert tune(missed, a_reading(10.0), ANY, slo_ms=100.0, now_s=MISS_COUNTS_S + 1.0).steps == 0
+    assert (
+        tune(missed, a_reading(10.0), ANY, slo_ms=100.0, now_s=MISS_COUNTS_S).steps == 1
+    )
+    assert (
+        tune(
+            missed, a_reading(10.0), ANY, slo_ms=100.0, now_s=MISS_COUNTS_S + 1.0
+        ).steps
+        == 0
+    )
 
 
 def test_a_tuning_survives_json() -> None:
-    for tuning in (Tuning(), Tuning(steps=-2, changed_at_s=5.0, missed_steps=-3, missed_rps=7.5, missed_at_s=4.0)):
+    for tuning in (
+        Tuning(),
+        Tuning(
+            steps=-2, changed_at_s=5.0, missed_steps=-3, missed_rps=7.5, missed_at_s=4.0
+        ),
+    ):
         memory = json.loads(json.dumps(tuning_to_json(tuning)))
         assert tuning_from_json(memory, now_s=NOW_S) == tuning
 
@@ -87,9 +109,25 @@ def test_a_tuning_survives_json() -> None:
     [
         (None, Tuning()),
         ([], Tuning()),
-        ({"steps": "x", "changed_at_s": True, "missed_steps": 1.5, "missed_rps": None}, Tuning()),
+        (
+            {
+                "steps": "x",
+                "changed_at_s": True,
+                "missed_steps": 1.5,
+                "missed_rps": None,
+            },
+            Tuning(),
+        ),
         # The clock was set back.
-        ({"steps": 2, "changed_at_s": 201.0, "missed_steps": 1, "missed_at_s": 201.0}, Tuning(steps=2)),
+        (
+            {
+                "steps": 2,
+                "changed_at_s": 201.0,
+                "missed_steps": 1,
+                "missed_at_s": 201.0,
+            },
+            Tuning(steps=2),
+        ),
     ],
 )
 def test_a_memory_that_says_nothing_starts_afresh(memory: Json, tuning: Tuning) -> None:

@@ -4,34 +4,54 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.baselines.half_slo import SoloProfile, half_slo_rps, max_replicas, profiles, replicas_for
+from solvers.baselines.half_slo import (
+    SoloProfile,
+    half_slo_rps,
+    max_replicas,
+    profiles,
+    replicas_for,
+)
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import Neighbours
 from solvers.types.problem import OperatingPoint
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
 
-def a_profile(*rows: OperatingPoint, slo_ms: float = 100.0, sensitivity: float = 0.0) -> SoloProfile:
+def a_profile(
+    *rows: OperatingPoint, slo_ms: float = 100.0, sensitivity: float = 0.0
+) -> SoloProfile:
     problem = a_problem(a_service(slo_ms=slo_ms), rows=rows, sensitivity=sensitivity)
     return profiles(problem, problem.gpu_types[0])["chat"]
 
 
-def test_a_replica_serves_all_that_it_executes_within_half_the_slo_and_nothing_beyond() -> None:
+def test_a_replica_serves_all_that_it_executes_within_half_the_slo_and_nothing_beyond() -> (
+    None
+):
     row = a_row(50.0, 50.0, batch=4)
     assert half_slo_rps(row, 50.0, slo_ms=100.0) == pytest.approx(80.0)  # 1000 · 4 / 50
     assert half_slo_rps(row, 50.01, slo_ms=100.0) == 0.0
 
 
-def test_the_largest_batch_is_the_largest_that_runs_within_half_the_slo_next_to_the_neighbours() -> None:
+def test_the_largest_batch_is_the_largest_that_runs_within_half_the_slo_next_to_the_neighbours() -> (
+    None
+):
     profile = a_profile(
-        a_row(50.0, 20.0), a_row(50.0, 45.0, batch=4), a_row(100.0, 30.0, batch=4), a_row(100.0, 10.0), sensitivity=1.0
+        a_row(50.0, 20.0),
+        a_row(50.0, 45.0, batch=4),
+        a_row(100.0, 30.0, batch=4),
+        a_row(100.0, 10.0),
+        sensitivity=1.0,
     )
     assert profile.largest_batch(50.0) == a_row(50.0, 45.0, batch=4)
     # 45 · 1.2 = 54 ms is over half of 100 ms; 20 · 1.2 is not; and nothing is when the run takes three times as long.
-    assert profile.largest_batch(50.0, Neighbours(count=1, pressure=0.2)) == a_row(50.0, 20.0)
+    assert profile.largest_batch(50.0, Neighbours(count=1, pressure=0.2)) == a_row(
+        50.0, 20.0
+    )
     assert profile.largest_batch(50.0, Neighbours(count=1, pressure=2.0)) is None
     assert profile.largest_batch(75.0) is None
-    assert profile.rates_rps == pytest.approx({50.0: 1000 * 4 / 45, 100.0: 1000 * 4 / 30})
+    assert profile.rates_rps == pytest.approx(
+        {50.0: 1000 * 4 / 45, 100.0: 1000 * 4 / 30}
+    )
     assert profile.min_percent(100.0) == 100.0
     assert profile.min_percent(200.0) is None
 
@@ -39,14 +59,24 @@ def test_the_largest_batch_is_the_largest_that_runs_within_half_the_slo_next_to_
 def test_the_knee_is_where_the_rate_lies_farthest_above_the_chord() -> None:
     # 50, 100, 110, 120 rps: above 1.2 · share they lie by 20, 40, 20 and 0.
     bent = a_profile(
-        a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(75.0, 1000 / 110), a_row(100.0, 1000 / 120), slo_ms=100.0
+        a_row(25.0, 20.0),
+        a_row(50.0, 10.0),
+        a_row(75.0, 1000 / 110),
+        a_row(100.0, 1000 / 120),
+        slo_ms=100.0,
     )
     assert bent.knee_percent == 50.0
-    assert a_profile(a_row(25.0, 10.0), a_row(50.0, 10.0), a_row(100.0, 10.0)).knee_percent == 25.0
+    assert (
+        a_profile(a_row(25.0, 10.0), a_row(50.0, 10.0), a_row(100.0, 10.0)).knee_percent
+        == 25.0
+    )
 
 
 def test_a_straight_curve_has_its_knee_at_the_widest_share() -> None:
-    assert a_profile(a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0)).knee_percent == 100.0
+    assert (
+        a_profile(a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0)).knee_percent
+        == 100.0
+    )
 
 
 def test_profiles_leave_out_what_a_type_cannot_serve() -> None:
@@ -63,9 +93,15 @@ def test_profiles_leave_out_what_a_type_cannot_serve() -> None:
 
 
 def test_a_remainder_that_is_rounding_needs_no_further_replica() -> None:
-    counts = [replicas_for(rate, 50.0) for rate in (0.0, 50.0, 100.0 + 1e-9, 101.0, 1e300)]
+    counts = [
+        replicas_for(rate, 50.0) for rate in (0.0, 50.0, 100.0 + 1e-9, 101.0, 1e300)
+    ]
     assert counts == [0, 1, 2, 3, MAX_REPLICAS]
 
 
 def test_a_service_may_have_as_many_replicas_as_its_limit_and_the_plans_room() -> None:
-    assert [max_replicas(a_service(max_replicas=most), 5) for most in (None, 3, 9)] == [5, 3, 5]
+    assert [max_replicas(a_service(max_replicas=most), 5) for most in (None, 3, 9)] == [
+        5,
+        3,
+        5,
+    ]

@@ -10,7 +10,12 @@ from solvers.baselines.igniter import make_plan
 from solvers.check import violations
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Observed
 from tests.solvers.instances import LAW, a_row, a_service, a_type
 
@@ -26,7 +31,9 @@ def plan_of(problem: Problem) -> Plan:
 
 
 def a_problem(
-    *services: ServiceDemand, networks: Mapping[str, Sequence[OperatingPoint]], count: int | None = None
+    *services: ServiceDemand,
+    networks: Mapping[str, Sequence[OperatingPoint]],
+    count: int | None = None,
 ) -> Problem:
     """Networks of their own rows, with sensitivity 1, on one GPU type."""
     gpu_type = a_type(sm_percent_step=5.0, count=count)
@@ -36,7 +43,9 @@ def a_problem(
         gpu_types=(gpu_type,),
         services=services,
         points=tuple(
-            OperatingPoints(network=name, gpu_type=gpu_type.name, sensitivity=1.0, rows=tuple(rows))
+            OperatingPoints(
+                network=name, gpu_type=gpu_type.name, sensitivity=1.0, rows=tuple(rows)
+            )
             for name, rows in networks.items()
         ),
     )
@@ -45,11 +54,15 @@ def a_problem(
 def neighbour_sets(plan: Plan) -> list[dict[str, float]]:
     """SM percent by service, one entry per GPU."""
     return [
-        {replica.service: replica.sm_percent for replica in gpu.replicas} for gpu in plan.gpus for _ in range(gpu.count)
+        {replica.service: replica.sm_percent for replica in gpu.replicas}
+        for gpu in plan.gpus
+        for _ in range(gpu.count)
     ]
 
 
-def test_alone_a_service_gets_the_least_share_that_keeps_half_the_slo_and_the_batch_with_most_to_spare() -> None:
+def test_alone_a_service_gets_the_least_share_that_keeps_half_the_slo_and_the_batch_with_most_to_spare() -> (
+    None
+):
     # 40 rps within 50 ms. At 25 %: 25 rps at batch 1, 80 ms at batch 4. At 50 % both batches do; batch 1 may grow by
     # 1.25 (25 ms per request), batch 4 by 50 / 48.
     rows = (
@@ -60,9 +73,9 @@ def test_alone_a_service_gets_the_least_share_that_keeps_half_the_slo_and_the_ba
         a_row(100.0, 10.0),
     )
     (gpu,) = plan_of(a_problem(a_service(rate_rps=40.0), networks={"net": rows})).gpus
-    assert [(one.sm_percent, one.batch, one.arrival_rate_rps) for one in gpu.replicas] == [
-        (50.0, 1, pytest.approx(40.0))
-    ]
+    assert [
+        (one.sm_percent, one.batch, one.arrival_rate_rps) for one in gpu.replicas
+    ] == [(50.0, 1, pytest.approx(40.0))]
 
 
 def test_neighbours_are_widened_until_both_keep_their_rule() -> None:
@@ -70,7 +83,9 @@ def test_neighbours_are_widened_until_both_keep_their_rule() -> None:
     # 15 · 1.1 = 16.5 ms.
     rows = tuple(row._replace(pressure=0.1) for row in QUIET)
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
-    assert neighbour_sets(plan_of(a_problem(*services, networks={"net": rows}))) == [{"a": 30.0, "b": 30.0}]
+    assert neighbour_sets(plan_of(a_problem(*services, networks={"net": rows}))) == [
+        {"a": 30.0, "b": 30.0}
+    ]
 
 
 def test_a_service_goes_where_it_needs_the_least_extra_share() -> None:
@@ -88,12 +103,17 @@ def test_a_service_goes_where_it_needs_the_least_extra_share() -> None:
     found = neighbour_sets(plan_of(a_problem(*services, networks=networks)))
     assert found == [{"a-loud": 60.0}, {"b-calm": 60.0, "c-small": 20.0}]
     # Where the calm one is not there, it takes the extra share rather than a GPU of its own.
-    found = neighbour_sets(plan_of(a_problem(services[0], services[2], networks=networks)))
+    found = neighbour_sets(
+        plan_of(a_problem(services[0], services[2], networks=networks))
+    )
     assert found == [{"a-loud": 60.0, "c-small": 30.0}]
 
 
 def test_a_gpu_of_its_own_is_taken_where_the_extra_shares_do_not_fit() -> None:
-    networks = {"loud": [a_row(75.0, 20.0, pressure=0.2)], "small": [a_row(20.0, 24.0), a_row(30.0, 15.0)]}
+    networks = {
+        "loud": [a_row(75.0, 20.0, pressure=0.2)],
+        "small": [a_row(20.0, 24.0), a_row(30.0, 15.0)],
+    }
     services = (
         a_service("a-loud", network="loud", rate_rps=30.0),
         a_service("c-small", network="small", rate_rps=40.0),
@@ -102,7 +122,9 @@ def test_a_gpu_of_its_own_is_taken_where_the_extra_shares_do_not_fit() -> None:
     assert sorted(found, key=str) == [{"a-loud": 75.0}, {"c-small": 20.0}]
 
 
-def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_as_few_replicas_as_carry_it() -> None:
+def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_as_few_replicas_as_carry_it() -> (
+    None
+):
     # A whole GPU serves 100 rps: three replicas of 83.3 rps, which 60 % serve (12 ms).
     plan = plan_of(a_problem(a_service(rate_rps=250.0), networks={"net": QUIET}))
     (gpu,) = plan.gpus
@@ -120,9 +142,15 @@ def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_as_few_replicas_as_carry
     ],
 )
 def test_what_cannot_be_served_names_its_rule(
-    service: ServiceDemand, count: int | None, reason: str, rate_rps: float, missing: int
+    service: ServiceDemand,
+    count: int | None,
+    reason: str,
+    rate_rps: float,
+    missing: int,
 ) -> None:
-    (entry,) = plan_of(a_problem(service, networks={"net": QUIET}, count=count)).unserved
+    (entry,) = plan_of(
+        a_problem(service, networks={"net": QUIET}, count=count)
+    ).unserved
     assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (
         reason,
         pytest.approx(rate_rps, rel=1e-4),
@@ -133,18 +161,28 @@ def test_what_cannot_be_served_names_its_rule(
 def test_memory_and_watts_are_kept_though_igniter_does_not_know_them() -> None:
     rows = tuple(row._replace(memory_mib=9000.0) for row in QUIET)
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
-    assert len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+    assert (
+        len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+    )
     rows = tuple(row._replace(power_w=101.0) for row in QUIET)
-    assert len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+    assert (
+        len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+    )
 
 
-@pytest.mark.skipif(not (FOLDER.is_dir() and SERVICES.is_dir()), reason="needs the shared problems")
-@pytest.mark.parametrize(("services", "gpus"), [(12, 3), (50, 10), (100, 22), (400, 83)])
+@pytest.mark.skipif(
+    not (FOLDER.is_dir() and SERVICES.is_dir()), reason="needs the shared problems"
+)
+@pytest.mark.parametrize(
+    ("services", "gpus"), [(12, 3), (50, 10), (100, 22), (400, 83)]
+)
 def test_on_its_own_v100_problems_it_needs_about_the_gpus_that_the_papers_program_needs(
     services: int, gpus: int
 ) -> None:
     problem = with_services(load("v100_3models_n100_half"), services)
     plan = plan_of(problem)
     assert plan.unserved == ()
-    assert violations(problem, plan) == ()  # the law of these problems is iGniter's own rule
+    assert (
+        violations(problem, plan) == ()
+    )  # the law of these problems is iGniter's own rule
     assert sum(gpu.count for gpu in plan.gpus) == pytest.approx(gpus, rel=0.05)

@@ -12,14 +12,23 @@ from solvers.check import report_violations, violations
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import GpuType, Json, Observed, ServiceObservation
 from tests.solvers.small_plans import example
 
 # One batch of 1 takes 10 ms on `fast` and 20 ms on `slow`; at every ratio of at least 2 half of that may be used: 50
 # and 25 rps, so that the target is 40 and 20 rps per replica.
 LAW = CapacityLaw(
-    percentiles=(0.98,), batches=(1, 2), slo_ratios=(2.0, 9.0), max_utilisation=(((0.5, 0.5), (0.4, 0.4)),)
+    percentiles=(0.98,),
+    batches=(1, 2),
+    slo_ratios=(2.0, 9.0),
+    max_utilisation=(((0.5, 0.5), (0.4, 0.4)),),
 )
 
 
@@ -45,28 +54,52 @@ def some_rows(ms: float) -> tuple[OperatingPoint, ...]:
     )
 
 
-def a_problem(*, rate_rps: float, fast: int | None = None, slow: int | None = None, **service: object) -> Problem:
-    demand = {"name": "chat", "network": "net", "slo_ms": 50.0, "percentile": 0.98, "arrival_rate_rps": rate_rps}
+def a_problem(
+    *,
+    rate_rps: float,
+    fast: int | None = None,
+    slow: int | None = None,
+    **service: object,
+) -> Problem:
+    demand = {
+        "name": "chat",
+        "network": "net",
+        "slo_ms": 50.0,
+        "percentile": 0.98,
+        "arrival_rate_rps": rate_rps,
+    }
     return Problem(
         max_replicas_per_gpu=4,
         capacity_law=LAW,
         gpu_types=(a_type("fast", fast), a_type("slow", slow)),
         services=(ServiceDemand(**demand | service),),  # type: ignore[arg-type]
         points=(
-            OperatingPoints(network="net", gpu_type="fast", sensitivity=1.0, rows=some_rows(10.0)),
-            OperatingPoints(network="net", gpu_type="slow", sensitivity=1.0, rows=some_rows(20.0)),
+            OperatingPoints(
+                network="net", gpu_type="fast", sensitivity=1.0, rows=some_rows(10.0)
+            ),
+            OperatingPoints(
+                network="net", gpu_type="slow", sensitivity=1.0, rows=some_rows(20.0)
+            ),
         ),
     )
 
 
-def run(problem: Problem, *, rates_rps: list[float], seed: int = 0, period_s: float = 15.0) -> list[Plan]:
+def run(
+    problem: Problem, *, rates_rps: list[float], seed: int = 0, period_s: float = 15.0
+) -> list[Plan]:
     """The plans of consecutive periods; each becomes the current one, and the memory passes through JSON."""
     plans: list[Plan] = []
     memory: Json = None
     for period, rate_rps in enumerate(rates_rps):
         service = replace(problem.services[0], arrival_rate_rps=rate_rps)
-        problem = replace(problem, services=(service,), current=plans[-1] if plans else problem.current)
-        plan, _, memory = make_plan(problem, Observed(at_s=period * period_s), memory, Budget(seed=seed))
+        problem = replace(
+            problem,
+            services=(service,),
+            current=plans[-1] if plans else problem.current,
+        )
+        plan, _, memory = make_plan(
+            problem, Observed(at_s=period * period_s), memory, Budget(seed=seed)
+        )
         assert violations(problem, plan) == ()
         memory = json.loads(json.dumps(memory))
         plans.append(plan)
@@ -84,7 +117,9 @@ def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
     (plan,) = run(a_problem(rate_rps=1e12, slow=0), rates_rps=[1e12])
     assert types_of(plan) == {"fast": MAX_REPLICAS}
     huge = replace(plan, gpus=tuple(replace(gpu, count=10**12) for gpu in plan.gpus))
-    (later,) = run(replace(a_problem(rate_rps=10.0, slow=0), current=huge), rates_rps=[10.0])
+    (later,) = run(
+        replace(a_problem(rate_rps=10.0, slow=0), current=huge), rates_rps=[10.0]
+    )
     assert types_of(later)["fast"] <= MAX_REPLICAS
 
 
@@ -96,14 +131,24 @@ def test_each_replica_has_a_whole_gpu_at_its_best_batch() -> None:
             gpu_type="fast",
             count=3,
             clock_mhz=1000.0,
-            replicas=(ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=pytest.approx(100 / 3)),),
+            replicas=(
+                ReplicaPlan(
+                    service="chat",
+                    sm_percent=100.0,
+                    batch=1,
+                    arrival_rate_rps=pytest.approx(100 / 3),
+                ),
+            ),
         ),
     )
 
 
 def test_types_are_drawn_by_seed_and_one_seed_gives_one_course() -> None:
     problem, rates = a_problem(rate_rps=0), [100.0, 300.0, 500.0, 900.0]
-    courses = [[types_of(plan) for plan in run(problem, rates_rps=rates, seed=seed)] for seed in range(6)]
+    courses = [
+        [types_of(plan) for plan in run(problem, rates_rps=rates, seed=seed)]
+        for seed in range(6)
+    ]
     again = [types_of(plan) for plan in run(problem, rates_rps=rates, seed=3)]
     assert again == courses[3]
     assert len({tuple(sorted(course[-1].items())) for course in courses}) > 1
@@ -120,7 +165,9 @@ def test_scale_down_waits_for_the_window_and_removes_the_newest() -> None:
     problem = a_problem(rate_rps=0)
     plans = run(problem, rates_rps=[60.0, 400.0, *[60.0] * 22], seed=2)
     first, largest = types_of(plans[0]), types_of(plans[1])
-    assert types_of(plans[20]) == largest  # 300 s after the 400 rps of second 15 are not over at second 300.
+    assert (
+        types_of(plans[20]) == largest
+    )  # 300 s after the 400 rps of second 15 are not over at second 300.
     last = types_of(plans[-1])
     assert last < largest
     # The oldest are those of the first plan: it holds what is left, or is held by it.
@@ -130,17 +177,23 @@ def test_scale_down_waits_for_the_window_and_removes_the_newest() -> None:
 def test_rate_is_spread_evenly_up_to_each_replicas_capacity() -> None:
     problem = a_problem(rate_rps=120.0, fast=2, slow=2, max_replicas=4)
     current = Plan(policy="k8s_hpa", gpus=(whole_gpu("fast", 2), whole_gpu("slow", 2)))
-    plan, _, _ = make_plan(replace(problem, current=current), Observed(at_s=0.0), None, Budget())
-    # An even 30 rps each is more than the 25 rps of a slow replica; the fast ones take 35.
-    assert {gpu.gpu_type: gpu.replicas[0].arrival_rate_rps for gpu in plan.gpus} == pytest.approx(
-        {"fast": 35.0, "slow": 25.0}
+    plan, _, _ = make_plan(
+        replace(problem, current=current), Observed(at_s=0.0), None, Budget()
     )
+    # An even 30 rps each is more than the 25 rps of a slow replica; the fast ones take 35.
+    assert {
+        gpu.gpu_type: gpu.replicas[0].arrival_rate_rps for gpu in plan.gpus
+    } == pytest.approx({"fast": 35.0, "slow": 25.0})
     assert violations(replace(problem, current=current), plan) == ()
 
 
 def whole_gpu(gpu_type: str, count: int) -> GpuPlan:
-    replica = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=0.0)
-    return GpuPlan(gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=(replica,))
+    replica = ReplicaPlan(
+        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=0.0
+    )
+    return GpuPlan(
+        gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=(replica,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,11 +205,14 @@ def whole_gpu(gpu_type: str, count: int) -> GpuPlan:
         (a_problem(rate_rps=10.0, fast=1, slow=0, min_replicas=3), 0.0, "stock", 2),
     ],
 )
-def test_what_cannot_be_served_names_its_rule(problem: Problem, rate_rps: float, reason: str, missing: int) -> None:
+def test_what_cannot_be_served_names_its_rule(
+    problem: Problem, rate_rps: float, reason: str, missing: int
+) -> None:
     plan, report, _ = make_plan(problem, Observed(at_s=0.0), None, Budget())
-    assert [(entry.rate_rps, entry.reason, entry.replicas_missing) for entry in plan.unserved] == [
-        (pytest.approx(rate_rps), reason, missing)
-    ]
+    assert [
+        (entry.rate_rps, entry.reason, entry.replicas_missing)
+        for entry in plan.unserved
+    ] == [(pytest.approx(rate_rps), reason, missing)]
     assert violations(problem, plan) == ()
     assert bool(report.messages) == (reason == "stock")
 
@@ -165,9 +221,16 @@ def test_observed_rate_drives_the_metric() -> None:
     current = Plan(policy="k8s_hpa", gpus=(whole_gpu("fast", 2),))
     problem = replace(a_problem(rate_rps=60.0, slow=0), current=current)
     reading = ServiceObservation(
-        service="chat", arrival_rate_rps=160.0, served_rps=100.0, latency_ms=None, attainment=None, age_s=1.0
+        service="chat",
+        arrival_rate_rps=160.0,
+        served_rps=100.0,
+        latency_ms=None,
+        attainment=None,
+        age_s=1.0,
     )
-    plan, _, _ = make_plan(problem, Observed(at_s=0.0, readings=(reading,)), None, Budget())
+    plan, _, _ = make_plan(
+        problem, Observed(at_s=0.0, readings=(reading,)), None, Budget()
+    )
     assert types_of(plan) == {"fast": 4}  # ceil(2 · (160 / 100) / 0.8)
 
 
@@ -176,27 +239,42 @@ def test_shared_gpus_of_another_policy_become_whole_ones_as_far_as_stock_goes() 
         gpu_type="fast",
         clock_mhz=1000.0,
         replicas=(
-            ReplicaPlan(service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=10.0),
-            ReplicaPlan(service="photo", sm_percent=50.0, batch=1, arrival_rate_rps=10.0),
+            ReplicaPlan(
+                service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=10.0
+            ),
+            ReplicaPlan(
+                service="photo", sm_percent=50.0, batch=1, arrival_rate_rps=10.0
+            ),
         ),
     )
     problem = a_problem(rate_rps=10.0, fast=1, slow=0, priority=1.0)
     photo = replace(problem.services[0], name="photo", priority=5.0)
-    problem = replace(problem, services=(*problem.services, photo), current=Plan(policy="hetsev", gpus=(shared,)))
+    problem = replace(
+        problem,
+        services=(*problem.services, photo),
+        current=Plan(policy="hetsev", gpus=(shared,)),
+    )
     plan, _, _ = make_plan(problem, Observed(at_s=0.0), None, Budget())
     assert [gpu.replicas[0].service for gpu in plan.gpus] == ["photo"]
-    assert [(entry.service, entry.reason) for entry in plan.unserved] == [("chat", "stock")]
+    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
+        ("chat", "stock")
+    ]
     assert violations(problem, plan) == ()
 
 
-@pytest.mark.parametrize("memory", [None, [], {"version": 99}, {"version": 1, "services": {"chat": {"draws": "x"}}}])
+@pytest.mark.parametrize(
+    "memory",
+    [None, [], {"version": 99}, {"version": 1, "services": {"chat": {"draws": "x"}}}],
+)
 def test_unknown_memory_starts_afresh(memory: Json) -> None:
     problem = a_problem(rate_rps=100.0)
     fresh = make_plan(problem, Observed(at_s=0.0), None, Budget())
     assert make_plan(problem, Observed(at_s=0.0), memory, Budget()) == fresh
 
 
-def test_the_contracts_example_gets_a_valid_plan_and_report_under_both_objectives() -> None:
+def test_the_contracts_example_gets_a_valid_plan_and_report_under_both_objectives() -> (
+    None
+):
     problem, _, optimum = example()
     for objective in ("min_cost", "max_goodput"):
         counted = tuple(replace(gpu_type, count=4) for gpu_type in problem.gpu_types)
@@ -205,4 +283,7 @@ def test_the_contracts_example_gets_a_valid_plan_and_report_under_both_objective
         assert violations(variant, plan) == ()
         assert report_violations(variant, plan, report) == ()
         assert (report.served_weight is None) == (objective == "min_cost")
-        assert isinstance(report, PlanReport) and report.cost_usd_per_hour > optimum.cost_usd_per_hour
+        assert (
+            isinstance(report, PlanReport)
+            and report.cost_usd_per_hour > optimum.cost_usd_per_hour
+        )

@@ -7,7 +7,12 @@ import pytest
 from solvers.backfill.hosts import make_host
 from solvers.backfill.problem import FillLimits
 from solvers.backfill.residents import Seats
-from solvers.baselines.leftover_fill import best_fit, fill_left_over, knee_percent, widest
+from solvers.baselines.leftover_fill import (
+    best_fit,
+    fill_left_over,
+    knee_percent,
+    widest,
+)
 from solvers.baselines.muxflow import fill as match
 from solvers.baselines.muxflow import idle_percent
 from solvers.laws.operating_rows import OperatingRows
@@ -30,10 +35,15 @@ from tests.solvers.training_beside import (
     to_fill,
 )
 
-NARROW, WIDE = bound_gpu(0, sm_percent=20.0, batch=4), bound_gpu(1, sm_percent=60.0, batch=4)
+NARROW, WIDE = (
+    bound_gpu(0, sm_percent=20.0, batch=4),
+    bound_gpu(1, sm_percent=60.0, batch=4),
+)
 
 
-def test_widest_takes_the_most_that_is_left_and_best_fit_what_the_knee_asks_for() -> None:
+def test_widest_takes_the_most_that_is_left_and_best_fit_what_the_knee_asks_for() -> (
+    None
+):
     # `train` has no knee: its speed is straight in the share, so that the smallest share "reaches" it.
     wanted = to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2)
     assert shares(fill_left_over(wanted, widest)) == {"nightly": ("n1/gpu-0", 80.0)}
@@ -45,7 +55,9 @@ def test_the_knee_is_where_the_speed_lies_farthest_above_its_chord() -> None:
     straight = Seats(POINTS).on(a_task(), host)
     assert knee_percent(straight) == 10.0
     bent = task_points()
-    rows = tuple(row._replace(run_ms=max(row.run_ms, 200.0)) for row in bent.rows)  # full speed from 50 % on
+    rows = tuple(
+        row._replace(run_ms=max(row.run_ms, 200.0)) for row in bent.rows
+    )  # full speed from 50 % on
     assert knee_percent(Seats([replace(bent, rows=rows)]).on(a_task(), host)) == 50.0
 
 
@@ -54,17 +66,30 @@ def test_each_gpu_type_has_its_own_knee(order: tuple[str, str]) -> None:
     # Full speed from 10 % on the cheap type and from 50 % on the dear one; 20 % and 40 % are left.
     kinds = {"cheap": (10.0, 80.0), "dear": (50.0, 60.0)}
     points = [
-        replace(task_points(), gpu_type=kind, rows=tuple(_full_from(row, knee) for row in task_points().rows))
+        replace(
+            task_points(),
+            gpu_type=kind,
+            rows=tuple(_full_from(row, knee) for row in task_points().rows),
+        )
         for kind, (knee, _) in kinds.items()
     ]
     problem = a_problem()
     types = tuple(replace(problem.gpu_types[0], name=kind) for kind in kinds)
-    web = tuple(replace(each, gpu_type=kind) for each in problem.points for kind in kinds)
-    gpus = [replace(bound_gpu(at, sm_percent=kinds[kind][1], batch=4), gpu_type=kind) for at, kind in enumerate(order)]
-    wanted = replace(
-        to_fill(a_plan(*gpus), [a_task()], gpus=2), problem=replace(problem, gpu_types=types, points=web), points=points
+    web = tuple(
+        replace(each, gpu_type=kind) for each in problem.points for kind in kinds
     )
-    assert shares(fill_left_over(wanted, best_fit)) == {"nightly": (f"n1/gpu-{order.index('cheap')}", 20.0)}
+    gpus = [
+        replace(bound_gpu(at, sm_percent=kinds[kind][1], batch=4), gpu_type=kind)
+        for at, kind in enumerate(order)
+    ]
+    wanted = replace(
+        to_fill(a_plan(*gpus), [a_task()], gpus=2),
+        problem=replace(problem, gpu_types=types, points=web),
+        points=points,
+    )
+    assert shares(fill_left_over(wanted, best_fit)) == {
+        "nightly": (f"n1/gpu-{order.index('cheap')}", 20.0)
+    }
 
 
 def _full_from(row: OperatingPoint, knee_percent: float) -> OperatingPoint:
@@ -73,8 +98,13 @@ def _full_from(row: OperatingPoint, knee_percent: float) -> OperatingPoint:
 
 def test_best_fit_takes_the_widest_where_no_left_over_reaches_the_knee() -> None:
     bent = task_points()
-    rows = tuple(row._replace(run_ms=max(row.run_ms, 10_000.0 / 90.0)) for row in bent.rows)
-    wanted = replace(to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2), points=[replace(bent, rows=rows)])
+    rows = tuple(
+        row._replace(run_ms=max(row.run_ms, 10_000.0 / 90.0)) for row in bent.rows
+    )
+    wanted = replace(
+        to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2),
+        points=[replace(bent, rows=rows)],
+    )
     assert shares(fill_left_over(wanted, best_fit)) == {"nightly": ("n1/gpu-0", 80.0)}
 
 
@@ -84,44 +114,72 @@ def test_promises_do_not_count_and_one_task_is_enough() -> None:
     assert shares(fill_left_over(wanted, widest)) == {"a": ("n1/gpu-0", 80.0)}
 
 
-def test_where_a_replica_has_grown_the_task_starts_again_in_what_is_left_or_is_swapped_out() -> None:
+def test_where_a_replica_has_grown_the_task_starts_again_in_what_is_left_or_is_swapped_out() -> (
+    None
+):
     running = a_plan(replace(NARROW, tasks=(bound_task(sm_percent=80.0),)))
     grown = a_plan(bound_gpu(0, sm_percent=60.0, batch=4))
-    assert shares(fill_left_over(to_fill(grown, [a_task()], running=running), widest)) == {
-        "nightly": ("n1/gpu-0", 40.0)
-    }
+    assert shares(
+        fill_left_over(to_fill(grown, [a_task()], running=running), widest)
+    ) == {"nightly": ("n1/gpu-0", 40.0)}
     full = a_plan(bound_gpu(0, sm_percent=100.0, batch=4))
     held = fill_left_over(to_fill(full, [a_task()], running=running), widest)
     assert (shares(held), swapped(held)) == ({}, ["nightly"])
-    again = fill_left_over(to_fill(running, [a_task(waiting_s=59.0)], running=a_plan(*held)), widest)
+    again = fill_left_over(
+        to_fill(running, [a_task(waiting_s=59.0)], running=a_plan(*held)), widest
+    )
     assert shares(again) == {"nightly": ("n1/gpu-0", 80.0)}
 
 
 def test_what_runs_stays_and_idle_gpus_are_for_those_who_waited() -> None:
     running = a_plan(replace(NARROW, tasks=(bound_task(sm_percent=30.0),)))
-    assert fill_left_over(to_fill(a_plan(NARROW), [a_task()], running=running), widest) == running.gpus
+    assert (
+        fill_left_over(to_fill(a_plan(NARROW), [a_task()], running=running), widest)
+        == running.gpus
+    )
     full = to_fill(a_plan(bound_gpu(0)), [a_task(waiting_s=599.0)], gpus=2)
     assert shares(fill_left_over(full, widest)) == {}
     long = replace(full, tasks=[a_task(waiting_s=600.0)])
     alone = fill_left_over(long, widest)
     assert shares(alone) == {"nightly": ("n1/gpu-1", 100.0)}
-    assert shares(fill_left_over(full, widest, FillLimits(wait_s=0.0))) == {"nightly": ("n1/gpu-1", 100.0)}
-    assert fill_left_over(to_fill(a_plan(bound_gpu(0)), [a_task()], gpus=2, running=a_plan(*alone)), widest) == alone
+    assert shares(fill_left_over(full, widest, FillLimits(wait_s=0.0))) == {
+        "nightly": ("n1/gpu-1", 100.0)
+    }
+    assert (
+        fill_left_over(
+            to_fill(a_plan(bound_gpu(0)), [a_task()], gpus=2, running=a_plan(*alone)),
+            widest,
+        )
+        == alone
+    )
 
 
 def test_cordoned_gpus_start_nothing() -> None:
-    wanted = replace(to_fill(a_plan(NARROW), [a_task(waiting_s=1e6)]), cordoned=[a_gpu().id])
+    wanted = replace(
+        to_fill(a_plan(NARROW), [a_task(waiting_s=1e6)]), cordoned=[a_gpu().id]
+    )
     assert shares(fill_left_over(wanted, widest)) == {}
     assert shares(match(wanted)) == {}
 
 
 def test_gslice_and_gpulets_use_these_and_gpulets_never_a_third_partition() -> None:
-    pair = replace(NARROW, replicas=(*NARROW.replicas, *bound_gpu(0, sm_percent=20.0, service="other").replicas))
+    pair = replace(
+        NARROW,
+        replicas=(
+            *NARROW.replicas,
+            *bound_gpu(0, sm_percent=20.0, service="other").replicas,
+        ),
+    )
     problem = a_problem(a_service(), a_service("other"))
     wanted = to_fill(a_plan(pair), [a_task()], problem=problem)
     assert shares(fill_of("gslice")(wanted)) == {"nightly": ("n1/gpu-0", 60.0)}
     assert shares(fill_of("gpulets")(wanted)) == {}
-    assert shares(fill_of("gpulets")(to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2)))["nightly"][0] == "n1/gpu-1"
+    assert (
+        shares(fill_of("gpulets")(to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2)))[
+            "nightly"
+        ][0]
+        == "n1/gpu-1"
+    )
 
 
 def host_of(gpu: BoundGpu) -> float:
@@ -139,7 +197,11 @@ def test_idle_sms_are_what_the_replica_leaves_on_average() -> None:
 def test_muxflow_narrows_the_replica_to_what_it_uses_on_average() -> None:
     # 83.5 % are idle: 80 % for the task, 20 % for the replica, which then carries 52 rps beside it, less than come.
     (gpu,) = match(to_fill(a_plan(bound_gpu(0, batch=4)), [a_task()]))
-    assert (settings(gpu), gpu.replicas[0].id, shares((gpu,))) == ((20.0, 4), "", {"nightly": ("n1/gpu-0", 80.0)})
+    assert (settings(gpu), gpu.replicas[0].id, shares((gpu,))) == (
+        (20.0, 4),
+        "",
+        {"nightly": ("n1/gpu-0", 80.0)},
+    )
 
 
 def test_muxflow_matches_for_the_largest_sum_of_speeds() -> None:
@@ -147,7 +209,10 @@ def test_muxflow_matches_for_the_largest_sum_of_speeds() -> None:
     calm, busy = bound_gpu(0, batch=4), bound_gpu(1, batch=4, rate_rps=180.0)
     tasks = [a_task("a", "light"), a_task("b")]
     filled = match(to_fill(a_plan(calm, busy), tasks, gpus=2))
-    assert {name: gpu for name, (gpu, _) in shares(filled).items()} == {"a": "n1/gpu-1", "b": "n1/gpu-0"}
+    assert {name: gpu for name, (gpu, _) in shares(filled).items()} == {
+        "a": "n1/gpu-1",
+        "b": "n1/gpu-0",
+    }
     assert fill_of("muxflow") is match
 
 

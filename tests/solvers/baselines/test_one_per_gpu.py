@@ -15,10 +15,18 @@ from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 from tests.solvers.instances import random_problem
-from tests.solvers.training_beside import A_TYPE, CLOCK_MHZ, a_problem, a_service, web_points
+from tests.solvers.training_beside import (
+    A_TYPE,
+    CLOCK_MHZ,
+    a_problem,
+    a_service,
+    web_points,
+)
 
 
-def planned(problem: Problem, *, at_s: float = 0.0, memory: Json = None) -> tuple[Plan, Json]:
+def planned(
+    problem: Problem, *, at_s: float = 0.0, memory: Json = None
+) -> tuple[Plan, Json]:
     plan, report, after = make_plan(problem, Observed(at_s=at_s), memory, Budget())
     assert report_violations(problem, plan, report) == ()
     return plan, after
@@ -32,7 +40,14 @@ def running(*gpus: tuple[str, float, int]) -> Plan:
             GpuPlan(
                 gpu_type="gpu",
                 clock_mhz=CLOCK_MHZ,
-                replicas=(ReplicaPlan(service=service, sm_percent=share, batch=batch, arrival_rate_rps=1.0),),
+                replicas=(
+                    ReplicaPlan(
+                        service=service,
+                        sm_percent=share,
+                        batch=batch,
+                        arrival_rate_rps=1.0,
+                    ),
+                ),
             )
             for service, share, batch in gpus
         ),
@@ -49,8 +64,13 @@ def replicas(plan: Plan) -> list[tuple[str, float, int]]:
 
 
 # A whole GPU carries 1000 · 4 / 11 = 363.6 rps with batch 4.
-@pytest.mark.parametrize(("rate_rps", "gpus"), [(0.0, 0), (1.0, 1), (363.0, 1), (364.0, 2), (1000.0, 3), (2900.0, 8)])
-def test_each_service_gets_as_many_gpus_as_its_rate_needs(rate_rps: float, gpus: int) -> None:
+@pytest.mark.parametrize(
+    ("rate_rps", "gpus"),
+    [(0.0, 0), (1.0, 1), (363.0, 1), (364.0, 2), (1000.0, 3), (2900.0, 8)],
+)
+def test_each_service_gets_as_many_gpus_as_its_rate_needs(
+    rate_rps: float, gpus: int
+) -> None:
     problem = a_problem(a_service(rate_rps=rate_rps))
     plan, _ = planned(problem)
     assert replicas(plan) == [("web", 100.0, 4)] * gpus
@@ -60,12 +80,21 @@ def test_each_service_gets_as_many_gpus_as_its_rate_needs(rate_rps: float, gpus:
 def test_what_no_gpu_is_left_for_is_unserved() -> None:
     plan, _ = planned(a_problem(a_service(rate_rps=3000.0)))
     (entry,) = plan.unserved
-    assert (entry.reason, entry.rate_rps) == ("stock", pytest.approx(3000.0 - 8 * 4000.0 / 11.0, rel=1e-6))
+    assert (entry.reason, entry.rate_rps) == (
+        "stock",
+        pytest.approx(3000.0 - 8 * 4000.0 / 11.0, rel=1e-6),
+    )
 
 
-def test_services_never_share_a_gpu_and_every_one_gets_its_first_before_any_a_second() -> None:
+def test_services_never_share_a_gpu_and_every_one_gets_its_first_before_any_a_second() -> (
+    None
+):
     types = (replace(A_TYPE, count=3),)
-    services = (a_service("a", 1000.0, priority=2.0), a_service("b", 50.0), a_service("c", 50.0, network="slow"))
+    services = (
+        a_service("a", 1000.0, priority=2.0),
+        a_service("b", 50.0),
+        a_service("c", 50.0, network="slow"),
+    )
     plan, _ = planned(a_problem(*services, gpu_types=types))
     assert [service for service, *_ in replicas(plan)] == ["a", "b", "c"]
     assert [entry.service for entry in plan.unserved] == ["a"]
@@ -96,23 +125,36 @@ def test_then_another_batch_does_it_if_it_can_and_then_the_whole_gpu() -> None:
 def test_replicas_get_even_rates_as_far_as_they_carry_them() -> None:
     # 109.1 and 145.5 rps: of 240 the first gets what it carries, the other the rest; of 200 both get a half.
     current = running(("web", 30.0, 4), ("web", 40.0, 4))
-    for rate_rps, expected in ((200.0, [100.0, 100.0]), (240.0, [4000.0 * 30 / 1100, 240.0 - 4000.0 * 30 / 1100])):
+    for rate_rps, expected in (
+        (200.0, [100.0, 100.0]),
+        (240.0, [4000.0 * 30 / 1100, 240.0 - 4000.0 * 30 / 1100]),
+    ):
         plan, _ = planned(a_problem(a_service(rate_rps=rate_rps), current=current))
-        got = [rate for gpu in plan.gpus for rate in [gpu.replicas[0].arrival_rate_rps] * gpu.count]
+        got = [
+            rate
+            for gpu in plan.gpus
+            for rate in [gpu.replicas[0].arrival_rate_rps] * gpu.count
+        ]
         assert sorted(got) == pytest.approx(sorted(expected), rel=1e-6)
 
 
 def test_a_gpu_goes_after_it_was_not_needed_for_a_minute() -> None:
-    problem = a_problem(a_service(rate_rps=300.0), current=running(("web", 100.0, 4), ("web", 30.0, 4)))
+    problem = a_problem(
+        a_service(rate_rps=300.0), current=running(("web", 100.0, 4), ("web", 30.0, 4))
+    )
     plan, memory = planned(problem, at_s=100.0)
     assert len(replicas(plan)) == 2
-    plan, memory = planned(problem, at_s=100.0 + HOLD_S - 1.0, memory=json.loads(json.dumps(memory)))
+    plan, memory = planned(
+        problem, at_s=100.0 + HOLD_S - 1.0, memory=json.loads(json.dumps(memory))
+    )
     assert len(replicas(plan)) == 2
     plan, memory = planned(problem, at_s=100.0 + HOLD_S, memory=memory)
     assert replicas(plan) == [("web", 100.0, 4)]
     # 340 rps would leave less than a tenth of room: it is needed.
     busy = replace(problem, services=(a_service(rate_rps=340.0),))
-    plan, memory = planned(busy, at_s=1000.0, memory={"version": 1, "surplus_since_s": {"web": 0.0}})
+    plan, memory = planned(
+        busy, at_s=1000.0, memory={"version": 1, "surplus_since_s": {"web": 0.0}}
+    )
     assert (len(replicas(plan)), memory) == (2, {"version": 1, "surplus_since_s": {}})
 
 
@@ -128,11 +170,14 @@ def test_what_another_policy_left_on_a_gpu_is_thinned_out_to_one_service() -> No
         gpu_type="gpu",
         clock_mhz=CLOCK_MHZ,
         replicas=tuple(
-            ReplicaPlan(service=name, sm_percent=50.0, batch=4, arrival_rate_rps=10.0) for name in ("a", "b")
+            ReplicaPlan(service=name, sm_percent=50.0, batch=4, arrival_rate_rps=10.0)
+            for name in ("a", "b")
         ),
     )
     services = (a_service("a", 50.0), a_service("b", 50.0, priority=2.0))
-    problem = a_problem(*services, current=Plan(policy="joint", gpus=(pair,)), max_replicas_per_gpu=2)
+    problem = a_problem(
+        *services, current=Plan(policy="joint", gpus=(pair,)), max_replicas_per_gpu=2
+    )
     plan, _ = planned(problem)
     assert replicas(plan) == [("a", 100.0, 4), ("b", 50.0, 4)]
 
@@ -141,19 +186,30 @@ def test_the_cheaper_type_for_the_whole_rate_is_taken() -> None:
     # The dear type costs twice as much and carries four times as much: for 1,000 rps 1 × 2 USD against 3 × 1.
     dear = replace(A_TYPE, name="dear", price_usd_per_hour=2.0)
     fast = replace(web_points(slowness=0.25), gpu_type="dear")
-    problem = a_problem(a_service(rate_rps=1000.0), gpu_types=(A_TYPE, dear), points=(web_points(), fast))
+    problem = a_problem(
+        a_service(rate_rps=1000.0),
+        gpu_types=(A_TYPE, dear),
+        points=(web_points(), fast),
+    )
     plan, _ = planned(problem)
     assert [(gpu.gpu_type, gpu.count) for gpu in plan.gpus] == [("dear", 1)]
     little = replace(problem, services=(a_service(rate_rps=100.0),))
-    assert [(gpu.gpu_type, gpu.count) for gpu in planned(little)[0].gpus] == [("gpu", 1)]
+    assert [(gpu.gpu_type, gpu.count) for gpu in planned(little)[0].gpus] == [
+        ("gpu", 1)
+    ]
 
 
 def test_a_service_that_no_gpu_can_serve_is_named() -> None:
     plan, _ = planned(a_problem(a_service(rate_rps=10.0, slo_ms=1.0)))
-    assert [(entry.service, entry.reason) for entry in plan.unserved] == [("web", "slo")]
+    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
+        ("web", "slo")
+    ]
 
 
-@pytest.mark.parametrize("memory", [None, {"version": 99}, "junk", {"version": 1, "surplus_since_s": {"web": "x"}}])
+@pytest.mark.parametrize(
+    "memory",
+    [None, {"version": 99}, "junk", {"version": 1, "surplus_since_s": {"web": "x"}}],
+)
 def test_any_memory_is_survived(memory: Json) -> None:
     plan, _ = planned(a_problem(), memory=memory)
     assert len(replicas(plan)) == 1
@@ -166,11 +222,17 @@ def test_plans_of_random_problems_break_no_rule_whatever_the_order(seed: int) ->
     assert violations(problem, plan) == ()
     assert all(len(gpu.replicas) == 1 for gpu in plan.gpus)
     draw = random.Random(seed)
-    services, points = (draw.sample(items, len(items)) for items in (problem.services, problem.points))
-    assert planned(replace(problem, services=tuple(services), points=tuple(points))) == (plan, memory)
+    services, points = (
+        draw.sample(items, len(items)) for items in (problem.services, problem.points)
+    )
+    assert planned(
+        replace(problem, services=tuple(services), points=tuple(points))
+    ) == (plan, memory)
     again, _ = planned(replace(problem, current=plan))
     assert violations(replace(problem, current=plan), again) == ()
-    assert {gpu.replicas[0].service for gpu in again.gpus} == {gpu.replicas[0].service for gpu in plan.gpus}
+    assert {gpu.replicas[0].service for gpu in again.gpus} == {
+        gpu.replicas[0].service for gpu in plan.gpus
+    }
 
 
 def test_muxflow_counts_by_half_the_slo_and_knows_no_queue() -> None:

@@ -47,7 +47,10 @@ def loss(problem: Problem, gpu: GpuPlan, prices: Prices) -> float:
         price = prices.of_service(replica.service)
         assert price is not None
         rate = problem.service(replica.service).arrival_rate_rps
-        earned += price.per_rps * min(capacity_rps(problem, gpu, index), rate) + price.per_replica
+        earned += (
+            price.per_rps * min(capacity_rps(problem, gpu, index), rate)
+            + price.per_replica
+        )
     cost = cost_usd_per_hour(problem, Plan(policy="test", gpus=(gpu,)))
     return cost + prices.of_gpu_type(gpu.gpu_type) - earned
 
@@ -66,8 +69,12 @@ def test_alternatives_keep_every_rule_and_lose_what_is_claimed() -> None:
             assert [one.loss for one in found] == sorted(one.loss for one in found)
             for one in found:
                 assert is_lawful(problem, one.gpu)
-                assert one.loss == pytest.approx(loss(problem, one.gpu, prices), abs=1e-6)
-                assert one.price - one.earns + prices.of_gpu_type(one.gpu.gpu_type) == pytest.approx(one.loss)
+                assert one.loss == pytest.approx(
+                    loss(problem, one.gpu, prices), abs=1e-6
+                )
+                assert one.price - one.earns + prices.of_gpu_type(
+                    one.gpu.gpu_type
+                ) == pytest.approx(one.loss)
                 # At the relaxation's optimum nothing is worth more than it costs, but for its tolerance.
                 assert one.loss >= -2e-3 * one.price
                 seen += 1
@@ -79,15 +86,29 @@ def test_single_changes_are_the_best_of_their_kind() -> None:
     for problem, plan, prices in cases():
         search = Neighbourhood(problem, plan, prices)
         for gpu in plan.gpus:
-            by_kind: dict[str, Alternative] = {one.change: one for one in search.alternatives(gpu, 99)}
-            for change, changed in (("partner", partners), ("share", shares), ("more", additions), ("fewer", removals)):
-                losses = [loss(problem, one, prices) for one in changed(problem, gpu) if is_useful(problem, one)]
+            by_kind: dict[str, Alternative] = {
+                one.change: one for one in search.alternatives(gpu, 99)
+            }
+            for change, changed in (
+                ("partner", partners),
+                ("share", shares),
+                ("more", additions),
+                ("fewer", removals),
+            ):
+                losses = [
+                    loss(problem, one, prices)
+                    for one in changed(problem, gpu)
+                    if is_useful(problem, one)
+                ]
                 if not losses:
                     continue
                 found = by_kind.get(change)
                 if found is None or found.loss > min(losses) + 1e-6:
                     # Rows that the replica's own row is never worse than are not looked at.
-                    assert change == "share" and min(losses) >= loss(problem, gpu, prices) - 1e-6
+                    assert (
+                        change == "share"
+                        and min(losses) >= loss(problem, gpu, prices) - 1e-6
+                    )
                 else:
                     assert found.loss == pytest.approx(min(losses), abs=1e-6), change
                     compared += 1
@@ -98,12 +119,16 @@ def test_what_the_plan_runs_is_explained_by_the_same_prices() -> None:
     told = 0
     for problem, plan, prices in cases():
         for one, gpu in zip(
-            explain_gpus(NeighbourReader(problem), plan, prices, most=99).kinds, by_cost(problem, plan), strict=True
+            explain_gpus(NeighbourReader(problem), plan, prices, most=99).kinds,
+            by_cost(problem, plan),
+            strict=True,
         ):
             assert (one.gpu_type, one.count) == (gpu.gpu_type, gpu.count)
             assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
             used = {use.rule: use for use in one.uses}
-            assert used["sm"].used == pytest.approx(sum(replica.sm_percent for replica in gpu.replicas))
+            assert used["sm"].used == pytest.approx(
+                sum(replica.sm_percent for replica in gpu.replicas)
+            )
             assert all(use.used <= use.limit * (1 + 1e-6) for use in one.uses)
             told += 1
     assert told > 10
@@ -119,24 +144,38 @@ def test_a_plan_of_another_policy_is_explained_by_its_own_rows() -> None:
             continue
         for row in points.rows:
             replica = ReplicaPlan(
-                service=service.name, sm_percent=row.sm_percent, batch=row.batch, arrival_rate_rps=0.0
+                service=service.name,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                arrival_rate_rps=0.0,
             )
-            gpu = GpuPlan(gpu_type=gpu_type.name, clock_mhz=row.clock_mhz, replicas=(replica,))
+            gpu = GpuPlan(
+                gpu_type=gpu_type.name, clock_mhz=row.clock_mhz, replicas=(replica,)
+            )
             if is_useful(problem, gpu):
-                (one,) = explain_gpus(NeighbourReader(problem), Plan(policy="other", gpus=(gpu,)), prices, most=1).kinds
+                (one,) = explain_gpus(
+                    NeighbourReader(problem),
+                    Plan(policy="other", gpus=(gpu,)),
+                    prices,
+                    most=1,
+                ).kinds
                 assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
                 told += 1
     assert told > 0
 
 
 def by_cost(problem: Problem, plan: Plan) -> list[GpuPlan]:
-    return sorted(plan.gpus, key=lambda gpu: -gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour)
+    return sorted(
+        plan.gpus,
+        key=lambda gpu: -gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour,
+    )
 
 
 def is_useful(problem: Problem, gpu: GpuPlan) -> bool:
     """Lawful, and every replica carries something, or counts as one of the fewest of its service."""
     return is_lawful(problem, gpu) and all(
-        problem.service(replica.service).min_replicas > 0 or capacity_rps(problem, gpu, at) > 0.0
+        problem.service(replica.service).min_replicas > 0
+        or capacity_rps(problem, gpu, at) > 0.0
         for at, replica in enumerate(gpu.replicas)
     )
 
@@ -145,7 +184,12 @@ def choices(problem: Problem, gpu: GpuPlan, service: str) -> Iterator[ReplicaPla
     points = problem.points_of(problem.service(service).network, gpu.gpu_type)
     for row in points.rows if points else ():
         if np.isclose(row.clock_mhz, gpu.clock_mhz):
-            yield ReplicaPlan(service=service, sm_percent=row.sm_percent, batch=row.batch, arrival_rate_rps=0.0)
+            yield ReplicaPlan(
+                service=service,
+                sm_percent=row.sm_percent,
+                batch=row.batch,
+                arrival_rate_rps=0.0,
+            )
 
 
 def running(gpu: GpuPlan, replicas: list[ReplicaPlan]) -> GpuPlan:
@@ -160,7 +204,10 @@ def partners(problem: Problem, gpu: GpuPlan) -> Iterator[GpuPlan]:
         here = {replica.service for replica in gpu.replicas}
         for service in problem.services:
             if service.name not in here:
-                yield from (running(gpu, [*rest, one]) for one in choices(problem, gpu, service.name))
+                yield from (
+                    running(gpu, [*rest, one])
+                    for one in choices(problem, gpu, service.name)
+                )
 
 
 def shares(problem: Problem, gpu: GpuPlan) -> Iterator[GpuPlan]:
@@ -175,10 +222,15 @@ def additions(problem: Problem, gpu: GpuPlan) -> Iterator[GpuPlan]:
     here = {replica.service for replica in gpu.replicas}
     for service in problem.services:
         if service.name not in here:
-            yield from (running(gpu, [*gpu.replicas, one]) for one in choices(problem, gpu, service.name))
+            yield from (
+                running(gpu, [*gpu.replicas, one])
+                for one in choices(problem, gpu, service.name)
+            )
 
 
 def removals(problem: Problem, gpu: GpuPlan) -> Iterator[GpuPlan]:
     if len(gpu.replicas) > 1:
         for leaving in gpu.replicas:
-            yield running(gpu, [replica for replica in gpu.replicas if replica is not leaving])
+            yield running(
+                gpu, [replica for replica in gpu.replicas if replica is not leaving]
+            )

@@ -12,16 +12,27 @@ from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_
 from tests.solvers.small_plans import capacity_rps, example
 
 
-def a_replica(service: str = "chat", sm_percent: float = 50.0, rate_rps: float = 40.0) -> ReplicaPlan:
-    return ReplicaPlan(service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=rate_rps)
+def a_replica(
+    service: str = "chat", sm_percent: float = 50.0, rate_rps: float = 40.0
+) -> ReplicaPlan:
+    return ReplicaPlan(
+        service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=rate_rps
+    )
 
 
 def a_plan(*replicas: ReplicaPlan, count: int = 1) -> Plan:
-    return Plan(policy="test", gpus=(GpuPlan(gpu_type="gpu", count=count, clock_mhz=1000.0, replicas=replicas),))
+    return Plan(
+        policy="test",
+        gpus=(
+            GpuPlan(gpu_type="gpu", count=count, clock_mhz=1000.0, replicas=replicas),
+        ),
+    )
 
 
 def rules(problem: Problem, plan: Plan, service: str = "chat") -> list[str]:
-    return [binding.rule for binding in NeighbourReader(problem).bindings(plan, service)]
+    return [
+        binding.rule for binding in NeighbourReader(problem).bindings(plan, service)
+    ]
 
 
 def test_capacities_and_times_are_the_contract_s() -> None:
@@ -44,18 +55,31 @@ def test_two_halves_hold_each_other_back_by_their_shares() -> None:
 
 @pytest.mark.parametrize(
     ("larger", "rule"),
-    [(HALVES[1]._replace(memory_mib=20_000.0), "memory"), (HALVES[1]._replace(power_w=170.0), "power")],
+    [
+        (HALVES[1]._replace(memory_mib=20_000.0), "memory"),
+        (HALVES[1]._replace(power_w=170.0), "power"),
+    ],
     ids=["memory", "power"],
 )
-def test_the_resource_that_a_larger_share_lacks_is_named(larger: OperatingPoint, rule: str) -> None:
-    problem = a_problem(a_service(rate_rps=40.0), rows=(HALVES[0], larger), types=(a_type(power_cap_w=200.0),))
+def test_the_resource_that_a_larger_share_lacks_is_named(
+    larger: OperatingPoint, rule: str
+) -> None:
+    problem = a_problem(
+        a_service(rate_rps=40.0),
+        rows=(HALVES[0], larger),
+        types=(a_type(power_cap_w=200.0),),
+    )
     assert rules(problem, a_plan(a_replica())) == [rule]
 
 
 def test_an_slo_that_costs_utilisation_is_named() -> None:
     law = replace(LAW, max_utilisation=(((0.1, 0.5), (0.8, 0.8)),))
     # 10 ms of 30: a ratio of 3, where the law allows less than at 9.
-    problem = a_problem(a_service(rate_rps=4.0, slo_ms=30.0), capacity_law=law, rows=(a_row(100.0, 10.0),))
+    problem = a_problem(
+        a_service(rate_rps=4.0, slo_ms=30.0),
+        capacity_law=law,
+        rows=(a_row(100.0, 10.0),),
+    )
     assert rules(problem, a_plan(a_replica(sm_percent=100.0, rate_rps=4.0))) == ["slo"]
 
 
@@ -70,20 +94,38 @@ def test_limits_of_the_service_and_the_stock_are_named() -> None:
     ]
 
 
-def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothing() -> None:
-    problem, plan = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),)), a_plan(a_replica())
+def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothing() -> (
+    None
+):
+    problem, plan = (
+        a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),)),
+        a_plan(a_replica()),
+    )
 
     def said(per_gpu: float) -> list[str]:
-        prices = Prices(unit="usd_per_hour", services=(), gpu_types=(GpuTypePrice(gpu_type="gpu", per_gpu=per_gpu),))
-        return [each.detail for each in NeighbourReader(problem).bindings(plan, "chat", prices) if each.rule == "stock"]
+        prices = Prices(
+            unit="usd_per_hour",
+            services=(),
+            gpu_types=(GpuTypePrice(gpu_type="gpu", per_gpu=per_gpu),),
+        )
+        return [
+            each.detail
+            for each in NeighbourReader(problem).bindings(plan, "chat", prices)
+            if each.rule == "stock"
+        ]
 
     assert (said(0.2), said(0.0)) == (["the only gpu is in use"], [])
 
 
 def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
-    problem = a_problem(a_service(rate_rps=40.0), a_service("search"), max_replicas_per_gpu=1)
+    problem = a_problem(
+        a_service(rate_rps=40.0), a_service("search"), max_replicas_per_gpu=1
+    )
     (gpu,) = a_plan(a_replica()).gpus
-    uses = {use.rule: (use.used, use.limit, use.is_full) for use in NeighbourReader(problem).uses(gpu)}
+    uses = {
+        use.rule: (use.used, use.limit, use.is_full)
+        for use in NeighbourReader(problem).uses(gpu)
+    }
     assert uses == {
         "sm": (50.0, 100.0, False),
         "memory": (4000.0, 16_000.0, False),

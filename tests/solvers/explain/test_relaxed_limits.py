@@ -25,8 +25,17 @@ def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
     for seed in SEEDS:
         problem = tiny_problem(seed)
         base = relax(problem)
-        if base is not None and base.prices().unit == "usd_per_hour" and np.isfinite(least_cost(problem)):
-            yield seed, problem, solve(problem, Budget(seconds=5.0, work=0.2))[0].plan, base
+        if (
+            base is not None
+            and base.prices().unit == "usd_per_hour"
+            and np.isfinite(least_cost(problem))
+        ):
+            yield (
+                seed,
+                problem,
+                solve(problem, Budget(seconds=5.0, work=0.2))[0].plan,
+                base,
+            )
 
 
 def least_cost(problem: Problem) -> float:
@@ -47,7 +56,9 @@ def loosened(problem: Problem, kind: str, subject: str) -> Problem:
         if kind == "gpu_types" and service.name == subject:
             services[at] = replace(service, allowed_gpu_types=None)
         if kind == "max_replicas" and service.name == subject:
-            services[at] = replace(service, max_replicas=(service.max_replicas or 0) + 1)
+            services[at] = replace(
+                service, max_replicas=(service.max_replicas or 0) + 1
+            )
     return replace(problem, gpu_types=tuple(types), services=tuple(services))
 
 
@@ -55,10 +66,15 @@ def test_tested_savings_are_those_of_the_linear_program_over_every_pattern() -> 
     tested = 0
     for seed, problem, plan, base in cases():
         here = least_cost(problem)
-        for relief in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base):
+        for relief in solved_reliefs(
+            NeighbourReader(problem), plan, base.prices(), base
+        ):
             saved = here - least_cost(loosened(problem, relief.kind, relief.subject))
             if relief.basis == "relaxation":
-                assert relief.saving == pytest.approx(saved, abs=3e-3 * here), (seed, relief)
+                assert relief.saving == pytest.approx(saved, abs=3e-3 * here), (
+                    seed,
+                    relief,
+                )
                 tested += 1
             if relief.basis == "price":
                 assert saved <= relief.saving + 3e-3 * here, (seed, relief)
@@ -71,10 +87,14 @@ def test_the_relief_that_helps_most_comes_first_of_those_put_to_the_test() -> No
         here = least_cost(problem)
         found = [
             one
-            for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)
+            for one in solved_reliefs(
+                NeighbourReader(problem), plan, base.prices(), base
+            )
             if one.basis == "relaxation"
         ]
-        saved = [here - least_cost(loosened(problem, one.kind, one.subject)) for one in found]
+        saved = [
+            here - least_cost(loosened(problem, one.kind, one.subject)) for one in found
+        ]
         if len(found) > 1:
             assert saved[0] >= max(saved) - 3e-3 * here, (seed, found)
             ranked += 1
@@ -82,13 +102,20 @@ def test_the_relief_that_helps_most_comes_first_of_those_put_to_the_test() -> No
 
 
 def test_services_that_may_not_use_the_cheap_gpus_are_let_on_them() -> None:
-    types = (a_type("cheap", price_usd_per_hour=0.5), a_type("dear", price_usd_per_hour=2.0))
-    problem = a_problem(a_service(rate_rps=150.0, allowed_gpu_types=("dear",)), types=types)
+    types = (
+        a_type("cheap", price_usd_per_hour=0.5),
+        a_type("dear", price_usd_per_hour=2.0),
+    )
+    problem = a_problem(
+        a_service(rate_rps=150.0, allowed_gpu_types=("dear",)), types=types
+    )
     base = relax(problem)
     assert base is not None
     plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
     (relief,) = (
-        one for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base) if one.kind == "gpu_types"
+        one
+        for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)
+        if one.kind == "gpu_types"
     )
     # 1.5 GPUs at 0.5 instead of 2 USD/h.
     assert (relief.words, relief.basis) == ("chat on cheap, too", "relaxation")
@@ -98,12 +125,18 @@ def test_services_that_may_not_use_the_cheap_gpus_are_let_on_them() -> None:
 def test_a_power_cap_that_binds_is_found() -> None:
     # Only half of a GPU may be used under 105 W; 60 % needs 110 W, which 115.5 W allow.
     rows = (a_row(50.0, 10.0), a_row(60.0, 10.0 / 1.2))
-    problem = a_problem(a_service(rate_rps=150.0), types=(a_type(power_cap_w=105.0, sm_percent_step=10.0),), rows=rows)
+    problem = a_problem(
+        a_service(rate_rps=150.0),
+        types=(a_type(power_cap_w=105.0, sm_percent_step=10.0),),
+        rows=rows,
+    )
     base = relax(problem)
     assert base is not None
     plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
     (relief,) = (
-        one for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base) if one.kind == "power_cap"
+        one
+        for one in solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)
+        if one.kind == "power_cap"
     )
     assert relief.words == "power cap of gpu 105 → 115.5 W"
     assert relief.saving == pytest.approx(3.0 - 2.5, rel=1e-3)
@@ -111,7 +144,9 @@ def test_a_power_cap_that_binds_is_found() -> None:
 
 def test_no_relief_is_tested_once_time_is_over() -> None:
     _, problem, plan, base = next(cases())
-    found = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base, is_over=lambda: True)
+    found = solved_reliefs(
+        NeighbourReader(problem), plan, base.prices(), base, is_over=lambda: True
+    )
     assert found == priced_reliefs(NeighbourReader(problem), plan, base.prices())
 
 

@@ -11,9 +11,15 @@ Reals = npt.NDArray[np.float64]
 NAN = float("nan")
 
 
-def a_series(rates_rps: Sequence[float] | Reals, *, window_s: float = 1.0, start_s: float = 0.0) -> RequestSeries:
+def a_series(
+    rates_rps: Sequence[float] | Reals, *, window_s: float = 1.0, start_s: float = 0.0
+) -> RequestSeries:
     """Windows that counted exactly these rates; NaN where nothing was heard."""
-    return RequestSeries(start_s=start_s, window_s=window_s, arrivals=np.asarray(rates_rps, dtype=float) * window_s)
+    return RequestSeries(
+        start_s=start_s,
+        window_s=window_s,
+        arrivals=np.asarray(rates_rps, dtype=float) * window_s,
+    )
 
 
 def a_history(
@@ -23,20 +29,30 @@ def a_history(
     start_s: float = 0.0,
     seasons: tuple[Season, ...] = (),
 ) -> History:
-    return History(recent=a_series(rates_rps, window_s=window_s, start_s=start_s), seasons=seasons)
+    return History(
+        recent=a_series(rates_rps, window_s=window_s, start_s=start_s), seasons=seasons
+    )
 
 
 def rate_of(
-    technique: ForecastTechnique, history: History, *, level: float = 0.95, horizon_s: float | None = None
+    technique: ForecastTechnique,
+    history: History,
+    *,
+    level: float = 0.95,
+    horizon_s: float | None = None,
 ) -> float:
     """One quantile, of the next window where nothing else is said."""
-    made = technique(history, horizon_s=horizon_s or history.recent.window_s, levels=(level,))
+    made = technique(
+        history, horizon_s=horizon_s or history.recent.window_s, levels=(level,)
+    )
     assert made is not None
     assert made.levels == (level,)
     return made.rates_rps[0]
 
 
-def poisson_rates(draw: np.random.Generator, means_rps: Reals, window_s: float) -> Reals:
+def poisson_rates(
+    draw: np.random.Generator, means_rps: Reals, window_s: float
+) -> Reals:
     return draw.poisson(means_rps * window_s) / window_s
 
 

@@ -6,21 +6,40 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solvers.forecast.back_test import MAX_MARGIN, BackTestOrigin, ForecastScore, back_test
-from solvers.forecast.choose_technique import HALF_LIFE_S, MIN_FORECASTS, Choice, choose, margin_of, merge
+from solvers.forecast.back_test import (
+    MAX_MARGIN,
+    BackTestOrigin,
+    ForecastScore,
+    back_test,
+)
+from solvers.forecast.choose_technique import (
+    HALF_LIFE_S,
+    MIN_FORECASTS,
+    Choice,
+    choose,
+    margin_of,
+    merge,
+)
 from solvers.forecast.seasons import COARSE_S, make_seasons
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
 from solvers.forecast.types import RequestSeries, Season
 from tests.solvers.forecast.histories import NAN, a_series, daily_means, poisson_rates
 
 SCORE = ForecastScore(
-    forecasts=500.0, pinball_rps=1.0, coverage=0.95, interval_coverage=0.9, error_rps=3.0, observed_rps=50.0
+    forecasts=500.0,
+    pinball_rps=1.0,
+    coverage=0.95,
+    interval_coverage=0.9,
+    error_rps=3.0,
+    observed_rps=50.0,
 )
 NEXT = BackTestOrigin(horizon_s=1.0)
 
 
 def scores(**pinball_rps: float) -> Mapping[str, ForecastScore]:
-    return {DEFAULT: SCORE} | {name: replace(SCORE, pinball_rps=loss) for name, loss in pinball_rps.items()}
+    return {DEFAULT: SCORE} | {
+        name: replace(SCORE, pinball_rps=loss) for name, loss in pinball_rps.items()
+    }
 
 
 def best(found: Mapping[str, ForecastScore]) -> str:
@@ -28,7 +47,9 @@ def best(found: Mapping[str, ForecastScore]) -> str:
 
 
 def noise(means_rps: Sequence[float], seed: int = 0) -> RequestSeries:
-    return a_series(poisson_rates(np.random.default_rng(seed), np.asarray(means_rps), 1.0))
+    return a_series(
+        poisson_rates(np.random.default_rng(seed), np.asarray(means_rps), 1.0)
+    )
 
 
 def test_loss_coverage_and_error_are_those_of_the_formula() -> None:
@@ -40,7 +61,9 @@ def test_loss_coverage_and_error_are_those_of_the_formula() -> None:
     assert (found.forecasts, found.coverage, found.interval_coverage) == (1.0, 0.0, 0.0)
     assert (found.error_rps, found.observed_rps) == (20.0, 30.0)
     down = back_test(a_series([30.0, 10.0]), NEXT)["last_value"]
-    assert down.pinball_rps == pytest.approx(0.05 * (30.0 + 1.6449 * np.sqrt(30.0) - 10.0), abs=1e-3)
+    assert down.pinball_rps == pytest.approx(
+        0.05 * (30.0 + 1.6449 * np.sqrt(30.0) - 10.0), abs=1e-3
+    )
     assert (down.coverage, down.interval_coverage) == (1.0, 0.0)
 
 
@@ -48,7 +71,11 @@ def test_a_constant_rate_is_forecast_without_error_by_all() -> None:
     found = back_test(a_series([100.0] * 200), BackTestOrigin(horizon_s=5.0))
     assert list(found) == list(TECHNIQUES)
     for score in found.values():
-        assert (score.forecasts, score.coverage, score.interval_coverage) == (120.0, 1.0, 1.0)
+        assert (score.forecasts, score.coverage, score.interval_coverage) == (
+            120.0,
+            1.0,
+            1.0,
+        )
         assert score.error_rps == pytest.approx(0.0, abs=1e-6)
 
 
@@ -58,29 +85,40 @@ def test_missing_windows_judge_nobody_and_silence_does() -> None:
     found = back_test(a_series([*[5.0] * 20, *[NAN] * 30]), NEXT)
     assert {score.forecasts for score in found.values()} == {19.0}
     quiet = back_test(a_series([0.0] * 50), NEXT)
-    assert {(score.pinball_rps, score.coverage) for score in quiet.values()} == {(0.0, 1.0)}
+    assert {(score.pinball_rps, score.coverage) for score in quiet.values()} == {
+        (0.0, 1.0)
+    }
 
 
 def test_the_right_technique_wins_on_each_signal() -> None:
     draw = np.random.default_rng(6)
-    steady = back_test(noise([200.0] * 600), BackTestOrigin(horizon_s=5.0, max_origins=500))
+    steady = back_test(
+        noise([200.0] * 600), BackTestOrigin(horizon_s=5.0, max_origins=500)
+    )
     assert best(steady) in {"ewma", DEFAULT}
     assert steady["last_value"].pinball_rps > 1.2 * steady["ewma"].pinball_rps
     wandering = 2000.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=600)))
-    assert best(back_test(noise(wandering), BackTestOrigin(horizon_s=1.0, max_origins=500))) in {
+    assert best(
+        back_test(noise(wandering), BackTestOrigin(horizon_s=1.0, max_origins=500))
+    ) in {
         "last_value",
         "ewma_fast",
     }
     ramps = noise(500.0 + 4.0 * np.abs(np.arange(600) % 400 - 200))
     errors = {
-        name: one.error_rps for name, one in back_test(ramps, BackTestOrigin(horizon_s=10.0, max_origins=500)).items()
+        name: one.error_rps
+        for name, one in back_test(
+            ramps, BackTestOrigin(horizon_s=10.0, max_origins=500)
+        ).items()
     }
     assert min(errors, key=lambda name: errors[name]) in {"holt", "holt_fast"}
 
 
 def test_on_a_daily_season_the_seasonal_technique_wins_minutes_ahead() -> None:
     means = daily_means(9, COARSE_S)
-    series = a_series(poisson_rates(np.random.default_rng(8), means, COARSE_S), window_s=COARSE_S)
+    series = a_series(
+        poisson_rates(np.random.default_rng(8), means, COARSE_S), window_s=COARSE_S
+    )
     question = BackTestOrigin(horizon_s=6 * COARSE_S, max_origins=600)
 
     def seasons_before(until_s: float) -> tuple[Season, ...]:
@@ -101,7 +139,9 @@ def test_no_forecast_sees_what_it_is_judged_by() -> None:
     after = back_test(a_series(changed), question)
     for name, score in after.items():
         # One forecast more, which missed by a million; nothing else moved.
-        assert score.coverage * score.forecasts == pytest.approx(before[name].coverage * before[name].forecasts)
+        assert score.coverage * score.forecasts == pytest.approx(
+            before[name].coverage * before[name].forecasts
+        )
 
 
 def test_seasons_are_made_a_few_times_and_origins_are_bounded() -> None:
@@ -111,7 +151,11 @@ def test_seasons_are_made_a_few_times_and_origins_are_bounded() -> None:
         asked.append(until_s)
         return ()
 
-    found = back_test(a_series(np.ones(5000)), BackTestOrigin(horizon_s=1.0, max_origins=100), seasons_before)
+    found = back_test(
+        a_series(np.ones(5000)),
+        BackTestOrigin(horizon_s=1.0, max_origins=100),
+        seasons_before,
+    )
     assert {score.forecasts for score in found.values()} == {100.0}
     assert len(asked) <= 13
     assert asked == sorted(asked)
@@ -122,7 +166,9 @@ def test_only_the_newest_windows_are_seen_and_only_new_ones_judged() -> None:
     other = rates.copy()
     other[:70] = 1e6
     question = BackTestOrigin(horizon_s=5.0, lookback=20)
-    judged, again = (back_test(a_series(series), question, since=90) for series in (rates, other))
+    judged, again = (
+        back_test(a_series(series), question, since=90) for series in (rates, other)
+    )
     assert judged == again
     assert {score.forecasts for score in judged.values()} == {6.0}
 
@@ -147,7 +193,10 @@ def test_a_choice_is_not_left_for_a_little_and_does_not_flap() -> None:
 
 
 def test_few_forecasts_choose_nothing() -> None:
-    few = {name: replace(score, forecasts=MIN_FORECASTS - 1.0) for name, score in scores(ewma=0.1).items()}
+    few = {
+        name: replace(score, forecasts=MIN_FORECASTS - 1.0)
+        for name, score in scores(ewma=0.1).items()
+    }
     assert choose(few) == DEFAULT
     assert choose(few, "ewma") == "ewma"
     assert choose(scores(ewma=0.1), "gone") == "ewma"
@@ -158,7 +207,10 @@ def test_ties_go_to_the_first_technique() -> None:
 
 
 def test_scores_add_up_and_old_ones_fade() -> None:
-    old, new = {DEFAULT: SCORE}, {DEFAULT: replace(SCORE, forecasts=250.0, pinball_rps=4.0, coverage=0.5)}
+    old, new = (
+        {DEFAULT: SCORE},
+        {DEFAULT: replace(SCORE, forecasts=250.0, pinball_rps=4.0, coverage=0.5)},
+    )
     now = merge(old, new, elapsed_s=0.0)[DEFAULT]
     # (500 · 1 + 250 · 4) / 750 = 2.
     assert (now.forecasts, now.pinball_rps) == (750.0, pytest.approx(2.0))
@@ -176,7 +228,10 @@ def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
     question = BackTestOrigin(horizon_s=1.0, max_origins=2000)
     before = back_test(series.part(0, 1200), question)
     margins = {name: margin_of(score) for name, score in before.items()}
-    bare, wide = (back_test(series, question, margins=given, since=1200) for given in ({}, margins))
+    bare, wide = (
+        back_test(series, question, margins=given, since=1200)
+        for given in ({}, margins)
+    )
     for name, score in wide.items():
         assert bare[name].coverage < 0.945
         assert 0.93 <= score.coverage <= 0.97, name
@@ -192,13 +247,18 @@ def test_a_margin_is_never_less_than_the_technique_s_own_and_grows_with_trust() 
 
 
 def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -> None:
-    assert {score.margin for score in back_test(a_series([0.0] * 50), NEXT).values()} == {1.0}
+    assert {
+        score.margin for score in back_test(a_series([0.0] * 50), NEXT).values()
+    } == {1.0}
     explosion = back_test(a_series(10.0 ** np.arange(12)), NEXT)
     assert max(score.margin for score in explosion.values()) == MAX_MARGIN
 
 
 def test_what_was_judged_by_halves_is_as_what_was_judged_at_once() -> None:
-    series, question = noise([50.0] * 400), BackTestOrigin(horizon_s=1.0, max_origins=1000)
+    series, question = (
+        noise([50.0] * 400),
+        BackTestOrigin(horizon_s=1.0, max_origins=1000),
+    )
     whole = back_test(series, question)
     first = back_test(series.part(0, 200), question)
     second = back_test(series, question, since=200)

@@ -11,9 +11,13 @@ Reals = npt.NDArray[np.float64]
 WINDOW_S = 5.0
 
 
-def forecast(rates_rps: list[float] | Reals, *, window_s: float = WINDOW_S, level: float = 0.95) -> float:
+def forecast(
+    rates_rps: list[float] | Reals, *, window_s: float = WINDOW_S, level: float = 0.95
+) -> float:
     """The forecast of the next window after windows that counted exactly these rates."""
-    return rate_of(burst_aware.forecast, a_history(rates_rps, window_s=window_s), level=level)
+    return rate_of(
+        burst_aware.forecast, a_history(rates_rps, window_s=window_s), level=level
+    )
 
 
 def test_windows_without_requests_forecast_zero() -> None:
@@ -29,8 +33,12 @@ def test_the_median_adds_nothing() -> None:
     assert forecast([20.0], level=0.5) == pytest.approx(20.0)
 
 
-@pytest.mark.parametrize("rates_rps", ([20.0], [20.0, 25.0, 30.0, 20.0], [20.0, 20.0, 20.0, 200.0]))
-def test_the_forecast_is_a_plain_float_that_json_can_hold(rates_rps: list[float]) -> None:
+@pytest.mark.parametrize(
+    "rates_rps", ([20.0], [20.0, 25.0, 30.0, 20.0], [20.0, 20.0, 20.0, 200.0])
+)
+def test_the_forecast_is_a_plain_float_that_json_can_hold(
+    rates_rps: list[float],
+) -> None:
     assert type(forecast(rates_rps)) is float
 
 
@@ -78,7 +86,9 @@ def test_bursty_traffic_gets_more_margin_than_steady_traffic_of_the_same_mean() 
 def test_silence_after_traffic_decays_and_ends_in_zero() -> None:
     quiet = [forecast([*[100.0] * 20, *[0.0] * count]) for count in (1, 6, 24, 60, 97)]
     assert quiet == sorted(quiet, reverse=True)
-    assert quiet[-2] < 15.0  # After 300 s; the scatter remembers the fall for twice as long as the level does.
+    assert (
+        quiet[-2] < 15.0
+    )  # After 300 s; the scatter remembers the fall for twice as long as the level does.
     assert quiet[-1] == 0.0  # 97 windows of 5 s are more than 8 · 60 s.
 
 
@@ -88,15 +98,24 @@ def test_first_requests_after_silence_count_at_once() -> None:
 
 @pytest.mark.parametrize("gap", (1, 5, 20))
 def test_a_gap_is_no_silence(gap: int) -> None:
-    assert forecast([*[100.0] * 20, *[NAN] * gap, 100.0]) == pytest.approx(forecast([100.0] * (21 + gap)), rel=0.01)
+    assert forecast([*[100.0] * 20, *[NAN] * gap, 100.0]) == pytest.approx(
+        forecast([100.0] * (21 + gap)), rel=0.01
+    )
     assert forecast([*[100.0] * 20, *[NAN] * gap]) > 100.0
-    assert forecast([*[100.0] * 20, *[0.0] * gap, 100.0]) != pytest.approx(forecast([100.0] * (21 + gap)), rel=0.01)
+    assert forecast([*[100.0] * 20, *[0.0] * gap, 100.0]) != pytest.approx(
+        forecast([100.0] * (21 + gap)), rel=0.01
+    )
 
 
 def test_a_ramp_is_followed_over_the_gap_and_to_the_horizon() -> None:
     ramp = 100.0 + 5.0 * np.arange(20)
     ramp[[3, 9, 10, 15]] = np.nan
-    far = rate_of(burst_aware.forecast, a_history(ramp, window_s=WINDOW_S), level=0.5, horizon_s=4 * WINDOW_S)
+    far = rate_of(
+        burst_aware.forecast,
+        a_history(ramp, window_s=WINDOW_S),
+        level=0.5,
+        horizon_s=4 * WINDOW_S,
+    )
     assert far == pytest.approx(100.0 + 5.0 * 23, rel=0.03)
 
 

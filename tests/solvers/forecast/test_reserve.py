@@ -14,13 +14,19 @@ HOUR = 720
 
 
 def reserve_of(
-    rates_rps: Reals, *, percentile: float = 0.99, hold_s: float = 60.0, window_s: float = WINDOW_S
+    rates_rps: Reals,
+    *,
+    percentile: float = 0.99,
+    hold_s: float = 60.0,
+    window_s: float = WINDOW_S,
 ) -> float:
     series = a_series(rates_rps, window_s=window_s)
     return reserve_rps(series, percentile=percentile, hold_s=hold_s, reaction_s=15.0)
 
 
-def bursts(rate_rps: float, *, every: int, length: int = 4, windows: int = HOUR) -> Reals:
+def bursts(
+    rate_rps: float, *, every: int, length: int = 4, windows: int = HOUR
+) -> Reals:
     """Silence but for a burst of `length` windows at the end of every `every` ones."""
     return np.where(np.arange(windows) % every >= every - length, rate_rps, 0.0)
 
@@ -35,7 +41,9 @@ def test_bursts_from_silence_are_kept_room_for_but_for_what_the_slo_forgives() -
 
 def test_a_looser_slo_asks_for_less() -> None:
     # 10 % of 6900 over 51 windows: R = 100 − 690 / 51.
-    assert reserve_of(bursts(100.0, every=40), percentile=0.9) == pytest.approx(86.471, abs=0.001)
+    assert reserve_of(bursts(100.0, every=40), percentile=0.9) == pytest.approx(
+        86.471, abs=0.001
+    )
 
 
 def test_steady_load_after_a_gap_is_no_burst() -> None:
@@ -62,7 +70,11 @@ def test_what_is_followed_in_time_needs_no_reserve() -> None:
     draw = np.random.default_rng(1)
     steady = np.full(HOUR, 50.0)
     day = 100.0 * (1.0 + 0.8 * np.sin(np.arange(HOUR) * 2.0 * np.pi / HOUR))
-    ramp = np.interp(np.arange(HOUR), [0, 300, 312, 372, 384, HOUR], [50.0, 50.0, 200.0, 200.0, 50.0, 50.0])
+    ramp = np.interp(
+        np.arange(HOUR),
+        [0, 300, 312, 372, 384, HOUR],
+        [50.0, 50.0, 200.0, 200.0, 50.0, 50.0],
+    )
     for means in (steady, day, ramp):
         assert reserve_of(poisson_rates(draw, means, WINDOW_S)) == 0.0
 
@@ -73,13 +85,17 @@ def test_rare_requests_are_no_bursts() -> None:
 
 
 def test_too_short_a_past_says_nothing() -> None:
-    assert reserve_of(bursts(100.0, every=40, windows=round(FORGIVEN_S / WINDOW_S))) == 0.0
+    assert (
+        reserve_of(bursts(100.0, every=40, windows=round(FORGIVEN_S / WINDOW_S))) == 0.0
+    )
     assert reserve_of(np.full(0, 1.0)) == 0.0
 
 
 def test_short_windows_say_what_longer_ones_say() -> None:
     rates = bursts(100.0, every=40)
-    assert reserve_of(np.repeat(rates, 5), window_s=1.0) == pytest.approx(reserve_of(rates))
+    assert reserve_of(np.repeat(rates, 5), window_s=1.0) == pytest.approx(
+        reserve_of(rates)
+    )
 
 
 def test_windows_that_were_not_heard_ask_for_nothing() -> None:
@@ -97,4 +113,7 @@ def test_no_more_is_kept_than_ever_came_and_a_stricter_slo_never_asks_for_less(
 ) -> None:
     kept = reserve_of(np.array(rates), percentile=percentile)
     assert 0.0 <= kept <= max(rates)
-    assert reserve_of(np.array(rates), percentile=(1.0 + percentile) / 2.0) >= kept * (1.0 - 1e-3) - 1e-2
+    assert (
+        reserve_of(np.array(rates), percentile=(1.0 + percentile) / 2.0)
+        >= kept * (1.0 - 1e-3) - 1e-2
+    )

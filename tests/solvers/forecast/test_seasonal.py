@@ -4,9 +4,24 @@ import numpy as np
 import pytest
 
 from solvers.forecast import seasonal
-from solvers.forecast.seasons import COARSE_S, DAY_S, HOUR_S, coarsen, make_season, make_seasons
+from solvers.forecast.seasons import (
+    COARSE_S,
+    DAY_S,
+    HOUR_S,
+    coarsen,
+    make_season,
+    make_seasons,
+)
 from solvers.forecast.types import Season
-from tests.solvers.forecast.histories import NAN, Reals, a_history, a_series, daily_means, poisson_rates, rate_of
+from tests.solvers.forecast.histories import (
+    NAN,
+    Reals,
+    a_history,
+    a_series,
+    daily_means,
+    poisson_rates,
+    rate_of,
+)
 
 TWO_HALVES = Season(period_s=DAY_S, rates_rps=(0.001, 200.0, 200.0, 0.001))
 """Nothing at night, 200 rps from 6 to 18 o'clock."""
@@ -21,7 +36,13 @@ def a_day(season: Season | None) -> Reals:
 def test_a_daily_sine_is_found_in_poisson_noise() -> None:
     means = daily_means(7, COARSE_S)
     found = a_day(
-        make_season(a_series(poisson_rates(np.random.default_rng(1), means, COARSE_S), window_s=COARSE_S), DAY_S)
+        make_season(
+            a_series(
+                poisson_rates(np.random.default_rng(1), means, COARSE_S),
+                window_s=COARSE_S,
+            ),
+            DAY_S,
+        )
     )
     assert found.shape == (288,)
     np.testing.assert_allclose(found, means[:288], atol=0.8)
@@ -29,10 +50,18 @@ def test_a_daily_sine_is_found_in_poisson_noise() -> None:
     assert np.sqrt(np.mean((found - means[:288]) ** 2)) < 0.2
 
 
-def test_days_of_different_level_have_one_shape_and_the_level_is_the_usual_one() -> None:
+def test_days_of_different_level_have_one_shape_and_the_level_is_the_usual_one() -> (
+    None
+):
     levels = np.repeat([1.0, 3.0, 1.0, 2.0, 2.0, 2.0, 4.0], 288)
-    found = a_day(make_season(a_series(levels * daily_means(7, COARSE_S), window_s=COARSE_S), DAY_S))
-    np.testing.assert_allclose(found, 2.0 * daily_means(1, COARSE_S), rtol=0.02, atol=0.05)
+    found = a_day(
+        make_season(
+            a_series(levels * daily_means(7, COARSE_S), window_s=COARSE_S), DAY_S
+        )
+    )
+    np.testing.assert_allclose(
+        found, 2.0 * daily_means(1, COARSE_S), rtol=0.02, atol=0.05
+    )
 
 
 @pytest.mark.parametrize("days", (3, 7))
@@ -74,16 +103,32 @@ def test_rare_requests_make_a_smooth_season() -> None:
 
 def test_phases_are_kept_wherever_the_history_begins() -> None:
     means = daily_means(8, COARSE_S)
-    found = a_day(make_season(a_series(means[77:-30], window_s=COARSE_S, start_s=77 * COARSE_S), DAY_S))
+    found = a_day(
+        make_season(
+            a_series(means[77:-30], window_s=COARSE_S, start_s=77 * COARSE_S), DAY_S
+        )
+    )
     np.testing.assert_allclose(found, means[:288], rtol=0.02, atol=0.05)
 
 
 @pytest.mark.parametrize(
     ("windows", "window_s", "period_s"),
-    [(400, COARSE_S, DAY_S), (0, COARSE_S, DAY_S), (1000, 3600.0, HOUR_S), (1000, 7000.0, DAY_S)],
-    ids=["a day and a half", "nothing", "windows as long as the period", "windows that do not divide it"],
+    [
+        (400, COARSE_S, DAY_S),
+        (0, COARSE_S, DAY_S),
+        (1000, 3600.0, HOUR_S),
+        (1000, 7000.0, DAY_S),
+    ],
+    ids=[
+        "a day and a half",
+        "nothing",
+        "windows as long as the period",
+        "windows that do not divide it",
+    ],
 )
-def test_too_little_makes_no_season(windows: int, window_s: float, period_s: float) -> None:
+def test_too_little_makes_no_season(
+    windows: int, window_s: float, period_s: float
+) -> None:
     assert make_season(a_series(np.ones(windows), window_s=window_s), period_s) is None
 
 
@@ -104,14 +149,24 @@ def test_coarse_windows_start_at_multiples_and_know_what_was_heard() -> None:
 def test_the_mean_over_a_window_is_exact_across_parts_and_periods() -> None:
     season = Season(period_s=DAY_S, rates_rps=(4.0, 8.0))
     # From 11:00 for two hours: one hour of each; from 23:00 for 25 hours: (1 · 8 + 12 · 4 + 12 · 8) / 25 = 6.08.
-    assert seasonal.rates_at(season, np.array([11 * HOUR_S]), 2 * HOUR_S)[0] == pytest.approx(6.0)
-    assert seasonal.rates_at(season, np.array([23 * HOUR_S]), 25 * HOUR_S)[0] == pytest.approx(6.08)
+    assert seasonal.rates_at(season, np.array([11 * HOUR_S]), 2 * HOUR_S)[
+        0
+    ] == pytest.approx(6.0)
+    assert seasonal.rates_at(season, np.array([23 * HOUR_S]), 25 * HOUR_S)[
+        0
+    ] == pytest.approx(6.08)
     thousands_of_days = 20_000 * DAY_S + 12 * HOUR_S - 0.5
-    assert seasonal.rates_at(season, np.array([thousands_of_days]), 1.0)[0] == pytest.approx(6.0)
+    assert seasonal.rates_at(season, np.array([thousands_of_days]), 1.0)[
+        0
+    ] == pytest.approx(6.0)
 
 
-def daily(rates_rps: Reals, *, end_s: float, horizon_s: float, level: float = 0.5) -> float:
-    history = a_history(rates_rps, start_s=end_s - len(rates_rps), seasons=(TWO_HALVES,))
+def daily(
+    rates_rps: Reals, *, end_s: float, horizon_s: float, level: float = 0.5
+) -> float:
+    history = a_history(
+        rates_rps, start_s=end_s - len(rates_rps), seasons=(TWO_HALVES,)
+    )
     return rate_of(seasonal.daily, history, level=level, horizon_s=horizon_s)
 
 
@@ -123,7 +178,9 @@ def test_a_jump_at_a_known_time_is_foreseen() -> None:
 
 
 def test_a_day_that_is_twice_as_busy_stays_so() -> None:
-    assert daily(np.full(60, 400.0), end_s=2 * SIX_S, horizon_s=5.0) == pytest.approx(400.0, rel=0.02)
+    assert daily(np.full(60, 400.0), end_s=2 * SIX_S, horizon_s=5.0) == pytest.approx(
+        400.0, rel=0.02
+    )
 
 
 def test_unexpected_requests_at_night_do_not_multiply_the_morning() -> None:
@@ -133,6 +190,8 @@ def test_unexpected_requests_at_night_do_not_multiply_the_morning() -> None:
     assert morning < 400.0
 
 
-def test_silence_at_a_busy_hour_is_a_quiet_service_and_silence_at_night_is_not() -> None:
+def test_silence_at_a_busy_hour_is_a_quiet_service_and_silence_at_night_is_not() -> (
+    None
+):
     assert daily(np.zeros(60), end_s=2 * SIX_S, horizon_s=5.0, level=0.95) == 0.0
     assert daily(np.zeros(60), end_s=SIX_S - 10.0, horizon_s=30.0, level=0.95) > 200.0

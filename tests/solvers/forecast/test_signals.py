@@ -7,20 +7,42 @@ import pytest
 from solvers.forecast import smoothing as holt
 from solvers.forecast import smoothing as last_value
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES, forecast_by
-from solvers.forecast.types import Forecast, ForecastTechnique, RequestSeries, Season, make_forecast, widen
+from solvers.forecast.types import (
+    Forecast,
+    ForecastTechnique,
+    RequestSeries,
+    Season,
+    make_forecast,
+    widen,
+)
 from solvers.types.errors import InvalidInput
-from tests.solvers.forecast.histories import NAN, a_history, a_series, poisson_rates, rate_of
+from tests.solvers.forecast.histories import (
+    NAN,
+    a_history,
+    a_series,
+    poisson_rates,
+    rate_of,
+)
 
 Reals = npt.NDArray[np.float64]
 NOON_S = 12 * 3600.0
-FLAT = tuple(Season(period_s=period_s, rates_rps=(100.0,) * 12) for period_s in (86_400.0, 3_600.0))
+FLAT = tuple(
+    Season(period_s=period_s, rates_rps=(100.0,) * 12)
+    for period_s in (86_400.0, 3_600.0)
+)
 LEVELS = (0.05, 0.5, 0.95)
 
-every_technique = pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=list(TECHNIQUES))
+every_technique = pytest.mark.parametrize(
+    "technique", TECHNIQUES.values(), ids=list(TECHNIQUES)
+)
 
 
 def forecast(
-    technique: ForecastTechnique, rates_rps: list[float] | Reals, *, level: float = 0.5, horizon_s: float = 1.0
+    technique: ForecastTechnique,
+    rates_rps: list[float] | Reals,
+    *,
+    level: float = 0.5,
+    horizon_s: float = 1.0,
 ) -> float:
     """With a season that knows a constant rate of 100 rps."""
     history = a_history(rates_rps, start_s=NOON_S, seasons=FLAT)
@@ -29,34 +51,49 @@ def forecast(
 
 @every_technique
 @pytest.mark.parametrize("horizon_s", (1.0, 5.0, 60.0))
-def test_a_constant_rate_goes_on(technique: ForecastTechnique, horizon_s: float) -> None:
-    assert forecast(technique, [100.0] * 60, horizon_s=horizon_s) == pytest.approx(100.0, rel=0.001)
+def test_a_constant_rate_goes_on(
+    technique: ForecastTechnique, horizon_s: float
+) -> None:
+    assert forecast(technique, [100.0] * 60, horizon_s=horizon_s) == pytest.approx(
+        100.0, rel=0.001
+    )
 
 
 @every_technique
 def test_nothing_heard_says_nothing(technique: ForecastTechnique) -> None:
     for rates_rps in ([], [NAN] * 20):
-        assert technique(a_history(rates_rps, seasons=FLAT), horizon_s=1.0, levels=LEVELS) is None
+        assert (
+            technique(a_history(rates_rps, seasons=FLAT), horizon_s=1.0, levels=LEVELS)
+            is None
+        )
 
 
 @every_technique
-def test_a_quiet_service_falls_to_zero_at_every_level(technique: ForecastTechnique) -> None:
+def test_a_quiet_service_falls_to_zero_at_every_level(
+    technique: ForecastTechnique,
+) -> None:
     made = technique(a_history([0.0] * 60, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
     assert made is not None
     assert made.rates_rps == (0.0, 0.0, 0.0)
 
 
 @every_technique
-def test_missing_windows_change_nothing_and_zeros_do(technique: ForecastTechnique) -> None:
+def test_missing_windows_change_nothing_and_zeros_do(
+    technique: ForecastTechnique,
+) -> None:
     holes = np.full(60, 100.0)
     holes[[5, 17, 18, 19, 40, 55]] = np.nan
     assert forecast(technique, holes) == pytest.approx(100.0, rel=0.001)
-    assert forecast(technique, [*[100.0] * 50, *[NAN] * 10]) == pytest.approx(100.0, rel=0.001)
+    assert forecast(technique, [*[100.0] * 50, *[NAN] * 10]) == pytest.approx(
+        100.0, rel=0.001
+    )
     assert forecast(technique, [*[100.0] * 50, *[0.0] * 10]) < 90.0
 
 
 @every_technique
-def test_quantiles_rise_with_their_level_and_are_plain_floats(technique: ForecastTechnique) -> None:
+def test_quantiles_rise_with_their_level_and_are_plain_floats(
+    technique: ForecastTechnique,
+) -> None:
     draw = np.random.default_rng(5)
     rates = poisson_rates(draw, np.full(60, 20.0), 1.0)
     made = technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
@@ -64,7 +101,10 @@ def test_quantiles_rise_with_their_level_and_are_plain_floats(technique: Forecas
     assert made.levels == LEVELS
     assert made.rates_rps[0] < made.rates_rps[1] < made.rates_rps[2]
     assert {type(rate) for rate in made.rates_rps} == {float}
-    assert min(forecast(technique, [0.0] * 55 + [1.0] * 5, level=0.01), *made.rates_rps) >= 0.0
+    assert (
+        min(forecast(technique, [0.0] * 55 + [1.0] * 5, level=0.01), *made.rates_rps)
+        >= 0.0
+    )
 
 
 @every_technique
@@ -72,27 +112,44 @@ def test_poisson_noise_is_covered_as_promised(technique: ForecastTechnique) -> N
     draw = np.random.default_rng(7)
     rates = poisson_rates(draw, np.full((500, 65), 100.0), 1.0)
     made = [
-        technique(a_history(row[:60], start_s=NOON_S, seasons=FLAT), horizon_s=5.0, levels=(0.05, 0.95))
+        technique(
+            a_history(row[:60], start_s=NOON_S, seasons=FLAT),
+            horizon_s=5.0,
+            levels=(0.05, 0.95),
+        )
         for row in rates
     ]
     bounds = np.array([one.rates_rps for one in made if one is not None])
     assert len(bounds) == 500
     assert 0.92 <= np.mean(rates[:, 64] <= bounds[:, 1]) <= 0.98
-    assert 0.86 <= np.mean((rates[:, 64] >= bounds[:, 0]) & (rates[:, 64] <= bounds[:, 1])) <= 0.95
+    assert (
+        0.86
+        <= np.mean((rates[:, 64] >= bounds[:, 0]) & (rates[:, 64] <= bounds[:, 1]))
+        <= 0.95
+    )
 
 
 @every_technique
 def test_the_same_history_gives_the_same_forecast(technique: ForecastTechnique) -> None:
     rates = poisson_rates(np.random.default_rng(9), np.full(60, 30.0), 1.0)
-    first, second = (technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS) for _ in range(2))
+    first, second = (
+        technique(a_history(rates, seasons=FLAT), horizon_s=5.0, levels=LEVELS)
+        for _ in range(2)
+    )
     assert first == second
 
 
 @every_technique
-@pytest.mark.parametrize(("horizon_s", "level"), [(0.0, 0.5), (NAN, 0.5), (1.0, 1.0), (1.0, 0.0)])
-def test_bad_questions_are_refused(technique: ForecastTechnique, horizon_s: float, level: float) -> None:
+@pytest.mark.parametrize(
+    ("horizon_s", "level"), [(0.0, 0.5), (NAN, 0.5), (1.0, 1.0), (1.0, 0.0)]
+)
+def test_bad_questions_are_refused(
+    technique: ForecastTechnique, horizon_s: float, level: float
+) -> None:
     with pytest.raises(InvalidInput):
-        technique(a_history([1.0] * 5, seasons=FLAT), horizon_s=horizon_s, levels=(level,))
+        technique(
+            a_history([1.0] * 5, seasons=FLAT), horizon_s=horizon_s, levels=(level,)
+        )
 
 
 @pytest.mark.parametrize(
@@ -104,37 +161,51 @@ def test_bad_series_are_refused(arrivals: list[float], window_s: float) -> None:
         RequestSeries(start_s=0.0, window_s=window_s, arrivals=np.array(arrivals))
 
 
-def test_the_last_value_is_the_newest_heard_rate_and_its_changes_are_the_margin() -> None:
+def test_the_last_value_is_the_newest_heard_rate_and_its_changes_are_the_margin() -> (
+    None
+):
     # Changes of 10 up and down: a spread of 10, more than Poisson's √(100 / 25) = 2.
     history = a_history([100.0, 110.0] * 10 + [100.0, NAN], window_s=25.0)
     assert rate_of(last_value.forecast, history, level=0.5) == 100.0
-    assert rate_of(last_value.forecast, history, level=0.95) == pytest.approx(100.0 + 1.6449 * 10.0, abs=0.01)
+    assert rate_of(last_value.forecast, history, level=0.95) == pytest.approx(
+        100.0 + 1.6449 * 10.0, abs=0.01
+    )
 
 
 def test_one_value_has_poisson_s_margin() -> None:
     # √(100 / 1) = 10.
     for technique in (last_value.forecast, holt.ewma, holt.holt):
-        assert rate_of(technique, a_history([100.0])) == pytest.approx(100.0 + 1.6449 * 10.0, abs=0.01)
+        assert rate_of(technique, a_history([100.0])) == pytest.approx(
+            100.0 + 1.6449 * 10.0, abs=0.01
+        )
 
 
 def test_ewma_takes_up_63_percent_of_a_step_in_its_reach() -> None:
     # The first windows count as a plain mean; after 100 of them α is 1 − exp(−1 / 20).
     before, after = [100.0] * 100, [200.0] * 20
-    assert rate_of(holt.ewma, a_history(before + after), level=0.5) == pytest.approx(200.0 - 100.0 / np.e, abs=0.01)
-    assert rate_of(holt.fast_ewma, a_history(before + after), level=0.5) == pytest.approx(200.0, abs=1.0)
+    assert rate_of(holt.ewma, a_history(before + after), level=0.5) == pytest.approx(
+        200.0 - 100.0 / np.e, abs=0.01
+    )
+    assert rate_of(
+        holt.fast_ewma, a_history(before + after), level=0.5
+    ) == pytest.approx(200.0, abs=1.0)
 
 
 def test_ewma_is_the_same_for_any_length_of_windows() -> None:
     fine = a_history([100.0] * 100 + [200.0] * 20, window_s=1.0)
     rough = a_history([100.0] * 20 + [200.0] * 4, window_s=5.0)
-    assert rate_of(holt.ewma, rough, level=0.5) == pytest.approx(rate_of(holt.ewma, fine, level=0.5), rel=0.01)
+    assert rate_of(holt.ewma, rough, level=0.5) == pytest.approx(
+        rate_of(holt.ewma, fine, level=0.5), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("technique", (holt.holt, holt.fast_holt))
 def test_holt_follows_a_ramp_and_ewma_lags_behind(technique: ForecastTechnique) -> None:
     ramp = 100.0 + 2.0 * np.arange(120)
     following = ramp[-1] + 10.0
-    assert forecast(technique, ramp, horizon_s=5.0) == pytest.approx(following, rel=0.02)
+    assert forecast(technique, ramp, horizon_s=5.0) == pytest.approx(
+        following, rel=0.02
+    )
     assert forecast(holt.ewma, ramp, horizon_s=5.0) < following - 30.0
 
 
@@ -153,7 +224,9 @@ def test_an_unknown_technique_and_one_without_its_season_speak_as_the_default() 
 
 
 def test_a_wider_forecast_has_the_same_median_and_a_wider_spread() -> None:
-    made = make_forecast("x", expected_rps=10.0, spread_rps=5.0, horizon_s=1.0, levels=LEVELS)
+    made = make_forecast(
+        "x", expected_rps=10.0, spread_rps=5.0, horizon_s=1.0, levels=LEVELS
+    )
     wide = widen(made, 2.0)
     # 10 ± 1.6449 · 5, then · 10, cut off at 0.
     assert made.rates_rps == pytest.approx((1.776, 10.0, 18.224), abs=0.001)
@@ -162,6 +235,10 @@ def test_a_wider_forecast_has_the_same_median_and_a_wider_spread() -> None:
 
 
 def test_a_part_of_a_series_keeps_its_time() -> None:
-    part = a_series([1.0, 2.0, 3.0, 4.0], window_s=5.0, start_s=100.0).part(-3, 3).part(1, 3)
+    part = (
+        a_series([1.0, 2.0, 3.0, 4.0], window_s=5.0, start_s=100.0)
+        .part(-3, 3)
+        .part(1, 3)
+    )
     assert (part.start_s, part.end_s) == (105.0, 115.0)
     assert part.rates_rps.tolist() == [2.0, 3.0]

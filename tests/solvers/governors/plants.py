@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 
 from solvers.governors.registry import govern
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    ReplicaLimits,
+    ReplicaPeriod,
+)
 
 CLOCKS_MHZ = tuple(600.0 + 15.0 * step for step in range(63))
 """600 to 1530 MHz."""
@@ -23,16 +29,23 @@ class Plant:
         return self.idle_w + busy_w * float((knobs.clock_mhz / 1000.0) ** 2.5)
 
     def execution_ms(self, knobs: GovernorKnobs, replica: str) -> float:
-        return self.base_ms + self.ms_per_item * knobs.batches[replica] * 1000.0 / knobs.clock_mhz
+        return (
+            self.base_ms
+            + self.ms_per_item * knobs.batches[replica] * 1000.0 / knobs.clock_mhz
+        )
 
     def read(self, knobs: GovernorKnobs) -> GpuPeriod:
         return GpuPeriod(
             peak_power_w=self.power_w(knobs),
-            replicas=tuple(a_period(each, self.execution_ms(knobs, each)) for each in knobs.batches),
+            replicas=tuple(
+                a_period(each, self.execution_ms(knobs, each)) for each in knobs.batches
+            ),
         )
 
 
-def a_period(replica: str = "r1", execution_ms: float = 10.0, *, batches: int = 20) -> ReplicaPeriod:
+def a_period(
+    replica: str = "r1", execution_ms: float = 10.0, *, batches: int = 20
+) -> ReplicaPeriod:
     return ReplicaPeriod(
         id=replica,
         batches=batches,
@@ -43,7 +56,9 @@ def a_period(replica: str = "r1", execution_ms: float = 10.0, *, batches: int = 
     )
 
 
-def limits(cap_w: float = 150.0, *, latency_ms: float = 100.0, **largest: int) -> GovernorLimits:
+def limits(
+    cap_w: float = 150.0, *, latency_ms: float = 100.0, **largest: int
+) -> GovernorLimits:
     """Limits of replicas with these largest batches; one of 32 where none is named."""
     return GovernorLimits(
         power_cap_w=cap_w,
@@ -55,7 +70,9 @@ def limits(cap_w: float = 150.0, *, latency_ms: float = 100.0, **largest: int) -
     )
 
 
-def course(name: str, plant: Plant, knobs: GovernorKnobs, within: GovernorLimits, *, steps: int) -> list[GovernorKnobs]:
+def course(
+    name: str, plant: Plant, knobs: GovernorKnobs, within: GovernorLimits, *, steps: int
+) -> list[GovernorKnobs]:
     """The knobs at the start and after every step."""
     passed = [knobs]
     for _ in range(steps):

@@ -7,10 +7,17 @@ from solvers.governors.types import GovernorKnobs, GpuPeriod
 from tests.solvers.governors.plants import a_period, limits
 
 
-def turned_mhz(clock_mhz: float, power_w: float, memory: dict[str, float] | None = None) -> tuple[float, GovernorKnobs]:
+def turned_mhz(
+    clock_mhz: float, power_w: float, memory: dict[str, float] | None = None
+) -> tuple[float, GovernorKnobs]:
     """How far one step turns the clock under a cap of 100 W."""
     knobs = GovernorKnobs(clock_mhz=clock_mhz, batches={"r1": 4}, memory=memory or {})
-    after = govern("dfs", knobs, GpuPeriod(peak_power_w=power_w, replicas=(a_period(),)), limits(100.0))
+    after = govern(
+        "dfs",
+        knobs,
+        GpuPeriod(peak_power_w=power_w, replicas=(a_period(),)),
+        limits(100.0),
+    )
     return after.clock_mhz - clock_mhz, after
 
 
@@ -38,7 +45,9 @@ def turns(powers_w: list[float], knobs: GovernorKnobs) -> list[float]:
         (70.0, 10),
     ],
 )
-def test_the_step_grows_with_the_distance_from_the_cap(power_w: float, steps: int) -> None:
+def test_the_step_grows_with_the_distance_from_the_cap(
+    power_w: float, steps: int
+) -> None:
     assert turned_mhz(1050.0, power_w)[0] == 15.0 * steps
 
 
@@ -51,7 +60,9 @@ def test_batches_are_the_largest_allowed() -> None:
     assert turned_mhz(900.0, 99.0)[1].batches == {"r1": 32}
 
 
-def test_a_clock_that_broke_the_cap_is_tried_again_only_when_power_has_fallen_by_as_much_as_it_added() -> None:
+def test_a_clock_that_broke_the_cap_is_tried_again_only_when_power_has_fallen_by_as_much_as_it_added() -> (
+    None
+):
     _, before = turned_mhz(1035.0, 97.0)
     assert before.clock_mhz == 1050.0
     _, over = turned_mhz(1050.0, 101.0, dict(before.memory))

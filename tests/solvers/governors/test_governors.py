@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, within
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    ReplicaLimits,
+    within,
+)
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, a_period, course, limits
 
 SETTLING_STEPS = 60
@@ -34,34 +40,57 @@ def test_the_registry_names_the_governors_and_who_holds_the_power_cap() -> None:
     batches=st.integers(0, 2),
 )
 def test_whatever_is_measured_the_knobs_stay_within_the_limits(
-    name: str, clock_mhz: float, batch: int, powers: list[float], execution_ms: float, batches: int
+    name: str,
+    clock_mhz: float,
+    batch: int,
+    powers: list[float],
+    execution_ms: float,
+    batches: int,
 ) -> None:
     bounds = limits(r1=32, r2=7, r3=1)
     knobs = GovernorKnobs(clock_mhz=clock_mhz, batches={"r1": batch, "gone": 9})
     for power_w in powers:
         reading = GpuPeriod(
             peak_power_w=power_w,
-            replicas=(a_period("r1", execution_ms, batches=batches), a_period("r2", execution_ms)),
+            replicas=(
+                a_period("r1", execution_ms, batches=batches),
+                a_period("r2", execution_ms),
+            ),
         )
         knobs = govern(name, knobs, reading, bounds)
         assert knobs.clock_mhz in CLOCKS_MHZ
         assert knobs.batches.keys() == {"r1", "r2", "r3"}
-        assert all(1 <= knobs.batches[each.id] <= each.largest_batch for each in bounds.replicas)
+        assert all(
+            1 <= knobs.batches[each.id] <= each.largest_batch
+            for each in bounds.replicas
+        )
 
 
 @pytest.mark.parametrize("name", sorted(GOVERNORS))
 def test_the_same_arguments_give_the_same_knobs(name: str) -> None:
-    first, second = (course(name, Plant(), HIGHEST, limits(), steps=20) for _ in range(2))
+    first, second = (
+        course(name, Plant(), HIGHEST, limits(), steps=20) for _ in range(2)
+    )
     assert first == second
 
 
 @pytest.mark.parametrize("name", sorted(GOVERNORS))
-def test_a_gpu_without_replicas_and_one_without_work_stay_as_they_are(name: str) -> None:
+def test_a_gpu_without_replicas_and_one_without_work_stay_as_they_are(
+    name: str,
+) -> None:
     idle = GpuPeriod(peak_power_w=50.0)
     empty = GovernorLimits(power_cap_w=150.0, clocks_mhz=CLOCKS_MHZ)
-    assert govern(name, GovernorKnobs(clock_mhz=900.0, batches={}), idle, empty).clock_mhz == 900.0
+    assert (
+        govern(name, GovernorKnobs(clock_mhz=900.0, batches={}), idle, empty).clock_mhz
+        == 900.0
+    )
     full = GovernorKnobs(clock_mhz=900.0, batches={"r1": 32})
-    resting = govern(name, full, GpuPeriod(peak_power_w=50.0, replicas=(a_period(batches=0),)), limits())
+    resting = govern(
+        name,
+        full,
+        GpuPeriod(peak_power_w=50.0, replicas=(a_period(batches=0),)),
+        limits(),
+    )
     assert (resting.clock_mhz, resting.batches) == (full.clock_mhz, full.batches)
 
 
@@ -75,7 +104,9 @@ def test_under_a_steady_load_the_cap_is_kept_for_good_and_power_comes_near_it(
     passed = course(name, plant, start, limits(cap_w), steps=300)
     settled = {plant.power_w(each) for each in passed[SETTLING_STEPS:]}
     # The lowest that dfs can reach: 50 + 5 · 32 · 0.6^2.5 = 94.6 W; the highest of both: 50 + 160 · 1.53^2.5 = 513 W.
-    lowest_w = plant.power_w(within(GovernorKnobs(clock_mhz=600.0, batches={"r1": 32}), limits()))
+    lowest_w = plant.power_w(
+        within(GovernorKnobs(clock_mhz=600.0, batches={"r1": 32}), limits())
+    )
     if name == "dfs" and cap_w < lowest_w:
         assert settled == {lowest_w}
         return
@@ -85,7 +116,11 @@ def test_under_a_steady_load_the_cap_is_kept_for_good_and_power_comes_near_it(
 
 @pytest.mark.parametrize("name", KEEP_THE_CAP)
 def test_a_load_that_grows_is_answered_and_one_that_falls_is_used(name: str) -> None:
-    bounds, light, heavy = limits(150.0), Plant(watts_per_item=3.0), Plant(watts_per_item=6.0)
+    bounds, light, heavy = (
+        limits(150.0),
+        Plant(watts_per_item=3.0),
+        Plant(watts_per_item=6.0),
+    )
     before = course(name, light, HIGHEST, bounds, steps=SETTLING_STEPS)
     during = course(name, heavy, before[-1], bounds, steps=SETTLING_STEPS)
     after = course(name, light, during[-1], bounds, steps=SETTLING_STEPS)
@@ -102,6 +137,6 @@ def test_the_limits_take_what_the_knobs_do_not_know_at_its_largest() -> None:
     assert within(GovernorKnobs(clock_mhz=899.0, batches={}), bounds) == GovernorKnobs(
         clock_mhz=600.0, batches={"new": 8}
     )
-    assert within(GovernorKnobs(clock_mhz=100.0, batches={"new": 20}), bounds) == GovernorKnobs(
-        clock_mhz=600.0, batches={"new": 8}
-    )
+    assert within(
+        GovernorKnobs(clock_mhz=100.0, batches={"new": 20}), bounds
+    ) == GovernorKnobs(clock_mhz=600.0, batches={"new": 8})

@@ -4,16 +4,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.governors.power_latency import DOUBT_PERIODS, FAILING_PERIODS, asks_for_partition, start
+from solvers.governors.power_latency import (
+    DOUBT_PERIODS,
+    FAILING_PERIODS,
+    asks_for_partition,
+    start,
+)
 from solvers.governors.registry import GOVERNORS, govern
-from solvers.governors.types import GovernorKnobs, GovernorLimits, GpuPeriod, ReplicaLimits, ReplicaPeriod
+from solvers.governors.types import (
+    GovernorKnobs,
+    GovernorLimits,
+    GpuPeriod,
+    ReplicaLimits,
+    ReplicaPeriod,
+)
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, limits
 
 CAP_W = 100.0
 LIMIT_MS = 100.0
 
 
-def worked(replica: str, latency_ms: float, *, queued: int = 0, execution_ms: float | None = None) -> ReplicaPeriod:
+def worked(
+    replica: str,
+    latency_ms: float,
+    *,
+    queued: int = 0,
+    execution_ms: float | None = None,
+) -> ReplicaPeriod:
     return ReplicaPeriod(
         id=replica,
         batches=20,
@@ -25,7 +42,10 @@ def worked(replica: str, latency_ms: float, *, queued: int = 0, execution_ms: fl
 
 
 def turned(
-    power_w: float, *latencies_ms: float, batches: tuple[int, ...] = (), memory: dict[str, float] | None = None
+    power_w: float,
+    *latencies_ms: float,
+    batches: tuple[int, ...] = (),
+    memory: dict[str, float] | None = None,
 ) -> tuple[float, list[int], GovernorKnobs]:
     """By how much one step turns the clock from 900 MHz, and the batches after it; every batch was 10."""
     names = [f"r{number}" for number in range(len(latencies_ms))]
@@ -33,7 +53,9 @@ def turned(
     after = govern(
         "power_latency",
         GovernorKnobs(clock_mhz=900.0, batches=before, memory=memory or {}),
-        GpuPeriod(peak_power_w=power_w, replicas=tuple(map(worked, names, latencies_ms))),
+        GpuPeriod(
+            peak_power_w=power_w, replicas=tuple(map(worked, names, latencies_ms))
+        ),
         limits(CAP_W, latency_ms=LIMIT_MS, **dict.fromkeys(names, 64)),
     )
     return after.clock_mhz - 900.0, [after.batches[name] for name in names], after
@@ -71,7 +93,9 @@ def turned(
         (103.0, 120.0, 0.0, 7),
     ],
 )
-def test_every_rule_for_one_replica(power_w: float, latency_ms: float, clock_mhz: float, batch: int) -> None:
+def test_every_rule_for_one_replica(
+    power_w: float, latency_ms: float, clock_mhz: float, batch: int
+) -> None:
     assert turned(power_w, latency_ms)[:2] == (clock_mhz, [batch])
 
 
@@ -84,7 +108,9 @@ def test_every_rule_for_one_replica(power_w: float, latency_ms: float, clock_mhz
         (110.0, 95.0, -30.0),
     ],
 )
-def test_at_batch_1_only_the_clock_is_left(power_w: float, latency_ms: float, clock_mhz: float) -> None:
+def test_at_batch_1_only_the_clock_is_left(
+    power_w: float, latency_ms: float, clock_mhz: float
+) -> None:
     assert turned(power_w, latency_ms, batches=(1,))[:2] == (clock_mhz, [1])
 
 
@@ -105,8 +131,15 @@ def test_a_latency_above_its_limit_outranks_head_room() -> None:
 
 def test_waiting_beyond_one_batch_counts_as_want_of_throughput_not_as_latency() -> None:
     # 400 ms of which 360 are waiting: two batches' time is 80 ms, so the batch grows to 10 · 95 / 80.
-    reading = GpuPeriod(peak_power_w=85.0, replicas=(worked("r1", 400.0, execution_ms=40.0, queued=50),))
-    after = govern("power_latency", GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=64))
+    reading = GpuPeriod(
+        peak_power_w=85.0, replicas=(worked("r1", 400.0, execution_ms=40.0, queued=50),)
+    )
+    after = govern(
+        "power_latency",
+        GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}),
+        reading,
+        limits(CAP_W, r1=64),
+    )
     assert (after.clock_mhz, after.batches) == (900.0, {"r1": 11})
 
 
@@ -114,24 +147,37 @@ def test_waiting_beyond_one_batch_counts_as_want_of_throughput_not_as_latency() 
 def test_at_the_largest_batch_the_clock_rises_where_more_wait_than_one_batch_takes(
     queued: int, clock_mhz: float
 ) -> None:
-    reading = GpuPeriod(peak_power_w=60.0, replicas=(worked("r1", 30.0, queued=queued),))
-    after = govern("power_latency", GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}), reading, limits(CAP_W, r1=10))
+    reading = GpuPeriod(
+        peak_power_w=60.0, replicas=(worked("r1", 30.0, queued=queued),)
+    )
+    after = govern(
+        "power_latency",
+        GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}),
+        reading,
+        limits(CAP_W, r1=10),
+    )
     assert (after.clock_mhz, after.batches) == (clock_mhz, {"r1": 10})
 
 
-def test_one_more_is_tried_until_it_has_broken_the_limit_and_then_only_where_it_is_sure() -> None:
+def test_one_more_is_tried_until_it_has_broken_the_limit_and_then_only_where_it_is_sure() -> (
+    None
+):
     # By proportion 8 in 89 ms make 8.5 in 95, and 9 in 100.1.
     assert turned(97.0, 89.0, batches=(8,))[1] == [9]
     _, (lower,), after = turned(60.0, 101.0, batches=(9,))
     assert (lower, after.memory["careful:r0"]) == (8, 1.0)
     notes = {"careful:r0": 1.0}
     assert turned(97.0, 89.0, batches=(8,), memory=notes)[1] == [8]
-    assert turned(60.0, 88.8, batches=(8,), memory=notes)[1] == [9]  # 88.8 · 9 / 8 = 99.9
+    assert turned(60.0, 88.8, batches=(8,), memory=notes)[1] == [
+        9
+    ]  # 88.8 · 9 / 8 = 99.9
     assert turned(60.0, 50.0, batches=(8,), memory=notes)[1] == [15]
     assert turned(60.0, 60.0, batches=(1,), memory=notes)[1] == [1]
 
 
-def test_after_a_breach_the_clock_rises_along_the_line_to_it_and_no_batch_grows() -> None:
+def test_after_a_breach_the_clock_rises_along_the_line_to_it_and_no_batch_grows() -> (
+    None
+):
     warned = {"breach": 30.0, "breach_w": 110.0, "base_w": 80.0}
     # 900 MHz is point 20; 10 points to the breach, 30 W; up to 98 W are 18 W: 6 points.
     assert turned(80.0, 95.0, memory=warned)[:2] == (90.0, [10])
@@ -142,7 +188,9 @@ def test_after_a_breach_the_clock_rises_along_the_line_to_it_and_no_batch_grows(
     assert turned(80.0, 95.0, memory={**warned, "breach": 20.0})[:2] == (0.0, [10])
 
 
-def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods_by_as_much_as_it_added() -> None:
+def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods_by_as_much_as_it_added() -> (
+    None
+):
     memory = {"breach": 21.0, "breach_w": 104.0, "base_w": 97.0, "calm": 0.0}
     # The breach made 104 W of 97 W. 91 W would become 97.6 W, within 98 W; 93 W would become 99.7 W.
     for power_w, is_forgotten in ((91.0, True), (93.0, False)):
@@ -155,7 +203,9 @@ def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods_by_as_much_
         assert (after.memory["breach"] == -1.0) is is_forgotten
 
 
-def test_a_breach_far_below_which_power_stays_is_doubted_once_and_believed_when_it_comes_again() -> None:
+def test_a_breach_far_below_which_power_stays_is_doubted_once_and_believed_when_it_comes_again() -> (
+    None
+):
     # 60 W are far below the cap of 100 W; the breach would come again at 60 / 59 of its 104 W.
     notes: dict[str, float] = {"breach": 21.0, "breach_w": 104.0, "base_w": 59.0}
     for _ in range(DOUBT_PERIODS - 1):
@@ -172,7 +222,9 @@ def test_a_breach_far_below_which_power_stays_is_doubted_once_and_believed_when_
     assert (notes["breach"], notes["doubts"]) == (20.0, 2.0)
 
 
-def test_three_failing_periods_in_a_row_ask_for_another_partition_and_a_good_one_takes_it_back() -> None:
+def test_three_failing_periods_in_a_row_ask_for_another_partition_and_a_good_one_takes_it_back() -> (
+    None
+):
     notes: dict[str, float] = {}
     for period in range(1, FAILING_PERIODS + 1):
         *_, after = turned(99.0, 120.0, batches=(1,), memory=notes)
@@ -186,11 +238,20 @@ def test_three_failing_periods_in_a_row_ask_for_another_partition_and_a_good_one
 
 @pytest.mark.parametrize(
     ("clocks_mhz", "expected_mhz"),
-    [(CLOCKS_MHZ, 600.0), ((500.0, 650.0, 900.0), 650.0), ((500.0, 700.0), 500.0), ((1530.0,), 1530.0)],
+    [
+        (CLOCKS_MHZ, 600.0),
+        ((500.0, 650.0, 900.0), 650.0),
+        ((500.0, 700.0), 500.0),
+        ((1530.0,), 1530.0),
+    ],
 )
-def test_it_starts_at_batch_1_and_the_clock_nearest_to_600(clocks_mhz: tuple[float, ...], expected_mhz: float) -> None:
+def test_it_starts_at_batch_1_and_the_clock_nearest_to_600(
+    clocks_mhz: tuple[float, ...], expected_mhz: float
+) -> None:
     bounds = GovernorLimits(
-        power_cap_w=CAP_W, clocks_mhz=clocks_mhz, replicas=(ReplicaLimits(id="r1", latency_ms=50.0, largest_batch=8),)
+        power_cap_w=CAP_W,
+        clocks_mhz=clocks_mhz,
+        replicas=(ReplicaLimits(id="r1", latency_ms=50.0, largest_batch=8),),
     )
     assert start(bounds) == GovernorKnobs(clock_mhz=expected_mhz, batches={"r1": 1})
 
@@ -204,8 +265,15 @@ def played(
         times_ms = {each: plant.execution_ms(knobs, each) for each in knobs.batches}
         power_w = plant.power_w(knobs)
         passed.append((knobs, power_w, max(times_ms.values(), default=0.0)))
-        work = tuple(worked(each, time_ms, queued=10_000) for each, time_ms in times_ms.items())
-        knobs = govern("power_latency", knobs, GpuPeriod(peak_power_w=power_w, replicas=work), bounds)
+        work = tuple(
+            worked(each, time_ms, queued=10_000) for each, time_ms in times_ms.items()
+        )
+        knobs = govern(
+            "power_latency",
+            knobs,
+            GpuPeriod(peak_power_w=power_w, replicas=work),
+            bounds,
+        )
     return passed
 
 
@@ -218,19 +286,30 @@ PLANTS = st.builds(
 )
 
 
-@given(plant=PLANTS, cap_w=st.floats(90.0, 300.0), replicas=st.integers(1, 4), latency_ms=st.floats(30.0, 300.0))
+@given(
+    plant=PLANTS,
+    cap_w=st.floats(90.0, 300.0),
+    replicas=st.integers(1, 4),
+    latency_ms=st.floats(30.0, 300.0),
+)
 @settings(max_examples=200, deadline=None)
 def test_random_plants_are_within_both_limits_after_at_most_20_periods_and_stay_there(
     plant: Plant, cap_w: float, replicas: int, latency_ms: float
 ) -> None:
-    bounds = limits(cap_w, latency_ms=latency_ms, **{f"r{each}": 128 for each in range(replicas)})
+    bounds = limits(
+        cap_w, latency_ms=latency_ms, **{f"r{each}": 128 for each in range(replicas)}
+    )
     passed = played(plant, start(bounds), bounds, periods=120)
-    lowest = GovernorKnobs(clock_mhz=600.0, batches={f"r{each}": 1 for each in range(replicas)})
+    lowest = GovernorKnobs(
+        clock_mhz=600.0, batches={f"r{each}": 1 for each in range(replicas)}
+    )
     can_keep_power = plant.power_w(lowest) <= cap_w
     can_keep_latency = plant.execution_ms(lowest, "r0") <= latency_ms
     for knobs, power_w, longest_ms in passed[20:]:
         assert power_w <= cap_w or (
-            not can_keep_power and knobs.clock_mhz == 600.0 and max(knobs.batches.values()) == 1
+            not can_keep_power
+            and knobs.clock_mhz == 600.0
+            and max(knobs.batches.values()) == 1
         )
         assert longest_ms <= latency_ms or not can_keep_latency
 
@@ -243,26 +322,45 @@ def test_one_false_reading_costs_some_seconds_and_no_more(false_at: int) -> None
     for period in range(100):
         power_w, time_ms = plant.power_w(knobs), plant.execution_ms(knobs, "r1")
         seen_w = 151.0 if period == false_at else power_w
-        reading = GpuPeriod(peak_power_w=seen_w, replicas=(worked("r1", time_ms, queued=10_000),))
+        reading = GpuPeriod(
+            peak_power_w=seen_w, replicas=(worked("r1", time_ms, queued=10_000),)
+        )
         knobs = govern("power_latency", knobs, reading, bounds)
     assert plant.power_w(knobs) == pytest.approx(undisturbed[1], rel=0.1)
     assert knobs.batches["r1"] >= 0.9 * undisturbed[0].batches["r1"]
 
 
-@pytest.mark.parametrize(("cap_after_w", "latency_after_ms"), [(200.0, 100.0), (100.0, 100.0), (150.0, 60.0)])
-def test_other_limits_are_kept_again_within_20_periods(cap_after_w: float, latency_after_ms: float) -> None:
+@pytest.mark.parametrize(
+    ("cap_after_w", "latency_after_ms"), [(200.0, 100.0), (100.0, 100.0), (150.0, 60.0)]
+)
+def test_other_limits_are_kept_again_within_20_periods(
+    cap_after_w: float, latency_after_ms: float
+) -> None:
     plant, names = Plant(watts_per_item=1.0), {"r1": 128, "r2": 128}
     first = limits(150.0, latency_ms=100.0, **names)
     before = played(plant, start(first), first, periods=40)[-1][0]
     bounds = limits(cap_after_w, latency_ms=latency_after_ms, **names)
-    passed = played(plant, GovernorKnobs(clock_mhz=before.clock_mhz, batches=before.batches), bounds, periods=100)
-    assert all(power_w <= cap_after_w and longest_ms <= latency_after_ms for _, power_w, longest_ms in passed[20:])
+    passed = played(
+        plant,
+        GovernorKnobs(clock_mhz=before.clock_mhz, batches=before.batches),
+        bounds,
+        periods=100,
+    )
+    assert all(
+        power_w <= cap_after_w and longest_ms <= latency_after_ms
+        for _, power_w, longest_ms in passed[20:]
+    )
     assert passed[-1][1] >= 0.85 * cap_after_w
 
 
 def test_a_cap_below_idle_power_ends_at_the_lowest_knobs_and_asks() -> None:
     bounds = limits(40.0, r1=32)
-    passed = played(Plant(idle_w=50.0), GovernorKnobs(clock_mhz=1530.0, batches={"r1": 32}), bounds, periods=60)
+    passed = played(
+        Plant(idle_w=50.0),
+        GovernorKnobs(clock_mhz=1530.0, batches={"r1": 32}),
+        bounds,
+        periods=60,
+    )
     assert (passed[-1][0].clock_mhz, passed[-1][0].batches) == (600.0, {"r1": 1})
     assert asks_for_partition(passed[-1][0].memory)
 
@@ -272,9 +370,19 @@ def test_steps_downwards_double_with_every_failing_period_before() -> None:
         assert turned(103.0, 50.0, memory={"failing": failing})[0] == -15.0 * points
 
 
-def test_a_gpu_on_which_nothing_is_executed_stays_and_lowers_its_clock_only_over_the_cap() -> None:
+def test_a_gpu_on_which_nothing_is_executed_stays_and_lowers_its_clock_only_over_the_cap() -> (
+    None
+):
     knobs = GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}, memory={"failing": 2.0})
-    rest = govern("power_latency", knobs, GpuPeriod(peak_power_w=50.0), limits(CAP_W, r1=32))
-    assert (rest.clock_mhz, rest.batches, rest.memory["failing"]) == (900.0, {"r1": 10}, 0.0)
-    over = govern("power_latency", knobs, GpuPeriod(peak_power_w=103.0), limits(CAP_W, r1=32))
+    rest = govern(
+        "power_latency", knobs, GpuPeriod(peak_power_w=50.0), limits(CAP_W, r1=32)
+    )
+    assert (rest.clock_mhz, rest.batches, rest.memory["failing"]) == (
+        900.0,
+        {"r1": 10},
+        0.0,
+    )
+    over = govern(
+        "power_latency", knobs, GpuPeriod(peak_power_w=103.0), limits(CAP_W, r1=32)
+    )
     assert (over.clock_mhz, over.batches) == (840.0, {"r1": 10})

@@ -30,12 +30,19 @@ def running(problem: Problem, *gpus: GpuPlan) -> Problem:
 
 
 def seats(carriers: list[Carrier]) -> list[dict[str, float]]:
-    return [{seat.service: seat.row.sm_percent for seat in carrier.seats} for carrier in carriers]
+    return [
+        {seat.service: seat.row.sm_percent for seat in carrier.seats}
+        for carrier in carriers
+    ]
 
 
 def test_running_gpus_become_carriers_one_by_one() -> None:
-    problem = running(a_problem(A, B, rows=ROWS), replace(gpu(a=50.0, b=25.0), count=2), gpu(a=100.0))
-    assert seats(running_carriers(problem)) == [{"a": 50.0, "b": 25.0}] * 2 + [{"a": 100.0}]
+    problem = running(
+        a_problem(A, B, rows=ROWS), replace(gpu(a=50.0, b=25.0), count=2), gpu(a=100.0)
+    )
+    assert seats(running_carriers(problem)) == [{"a": 50.0, "b": 25.0}] * 2 + [
+        {"a": 100.0}
+    ]
     assert running_carriers(a_problem(A)) == []
 
 
@@ -45,7 +52,9 @@ def test_of_a_running_plan_of_senseless_size_only_so_much_is_looked_at() -> None
 
 
 def test_a_row_is_found_within_the_contracts_tolerance() -> None:
-    problem = running(a_problem(A, rows=ROWS), replace(gpu(a=50.0 + 5e-7), clock_mhz=1000.0005))
+    problem = running(
+        a_problem(A, rows=ROWS), replace(gpu(a=50.0 + 5e-7), clock_mhz=1000.0005)
+    )
     assert seats(running_carriers(problem)) == [{"a": 50.0}]
 
 
@@ -59,8 +68,12 @@ def test_a_row_is_found_within_the_contracts_tolerance() -> None:
     ],
     ids=["service left", "type not allowed", "no points", "row gone"],
 )
-def test_a_replica_that_cannot_go_on_is_left_out_and_the_others_stay(problem: Problem) -> None:
-    assert seats(running_carriers(running(problem, gpu(a=50.0, b=25.0), gpu(a=50.0)))) == [{"b": 25.0}]
+def test_a_replica_that_cannot_go_on_is_left_out_and_the_others_stay(
+    problem: Problem,
+) -> None:
+    assert seats(
+        running_carriers(running(problem, gpu(a=50.0, b=25.0), gpu(a=50.0)))
+    ) == [{"b": 25.0}]
 
 
 @pytest.mark.parametrize(
@@ -79,14 +92,18 @@ def test_a_gpu_that_breaks_a_rule_since_a_limit_fell_loses_its_least_important_r
     gpu_type: object, most: int, left: dict[str, float] | None
 ) -> None:
     important = (A, replace(B, priority=0.5), replace(C, priority=3.0))
-    problem = a_problem(*important, types=(gpu_type,), rows=ROWS, max_replicas_per_gpu=most)  # type: ignore[arg-type]
+    problem = a_problem(
+        *important, types=(gpu_type,), rows=ROWS, max_replicas_per_gpu=most
+    )  # type: ignore[arg-type]
     carriers = running_carriers(running(problem, gpu(a=25.0, b=25.0, c=25.0)))
     assert seats(carriers) == ([left] if left else [])
 
 
 def test_of_fewer_gpus_the_fullest_go_on() -> None:
     problem = a_problem(A, B, rows=ROWS, types=(a_type(count=2),))
-    carriers = running_carriers(running(problem, gpu(a=25.0), gpu(a=50.0, b=50.0), gpu(a=50.0)))
+    carriers = running_carriers(
+        running(problem, gpu(a=25.0), gpu(a=50.0, b=50.0), gpu(a=50.0))
+    )
     assert seats(carriers) == [{"a": 50.0, "b": 50.0}, {"a": 50.0}]
     without = replace(problem, gpu_types=(), points=())
     assert running_carriers(running(without, gpu(a=25.0))) == []
@@ -95,24 +112,35 @@ def test_of_fewer_gpus_the_fullest_go_on() -> None:
 def arranged(problem: Problem, *gpus: GpuPlan, **counts: int) -> list[dict[str, float]]:
     wanted = {(name, "gpu"): count for name, count in counts.items()}
     rows = dict.fromkeys(wanted, HALF)
-    return seats(arrange(problem, running_carriers(running(problem, *gpus)), wanted, rows))
+    return seats(
+        arrange(problem, running_carriers(running(problem, *gpus)), wanted, rows)
+    )
 
 
 def test_with_the_same_counts_everything_stays_even_on_other_rows() -> None:
     problem = a_problem(A, B, rows=ROWS)
-    assert arranged(problem, gpu(a=100.0), gpu(a=25.0, b=25.0), a=2, b=1) == [{"a": 100.0}, {"a": 25.0, "b": 25.0}]
+    assert arranged(problem, gpu(a=100.0), gpu(a=25.0, b=25.0), a=2, b=1) == [
+        {"a": 100.0},
+        {"a": 25.0, "b": 25.0},
+    ]
 
 
 def test_surplus_goes_where_that_empties_a_gpu() -> None:
     problem = a_problem(A, B, rows=ROWS)
-    assert arranged(problem, gpu(a=50.0, b=50.0), gpu(a=50.0), a=1, b=1) == [{"a": 50.0, "b": 50.0}]
+    assert arranged(problem, gpu(a=50.0, b=50.0), gpu(a=50.0), a=1, b=1) == [
+        {"a": 50.0, "b": 50.0}
+    ]
     assert arranged(problem, gpu(a=50.0), gpu(b=25.0), b=1) == [{"b": 25.0}]
 
 
 def test_a_new_replica_goes_to_the_fullest_gpu_that_holds_it() -> None:
     problem = a_problem(A, B, C, rows=ROWS)
     gpus = (gpu(a=25.0), gpu(a=50.0), gpu(b=25.0, a=50.0))
-    assert arranged(problem, *gpus, a=3, b=1, c=1) == [{"a": 25.0}, {"a": 50.0, "c": 50.0}, {"b": 25.0, "a": 50.0}]
+    assert arranged(problem, *gpus, a=3, b=1, c=1) == [
+        {"a": 25.0},
+        {"a": 50.0, "c": 50.0},
+        {"b": 25.0, "a": 50.0},
+    ]
 
 
 def test_a_new_replica_never_joins_its_own_kind_and_opens_a_gpu_instead() -> None:
@@ -122,7 +150,9 @@ def test_a_new_replica_never_joins_its_own_kind_and_opens_a_gpu_instead() -> Non
 @pytest.mark.parametrize("stock", [1, 2])
 def test_what_finds_no_gpu_is_left_out(stock: int) -> None:
     problem = a_problem(A, B, rows=ROWS, types=(a_type(count=stock),))
-    assert arranged(problem, gpu(a=100.0), a=1, b=1) == [{"a": 100.0}, {"b": 50.0}][:stock]
+    assert (
+        arranged(problem, gpu(a=100.0), a=1, b=1) == [{"a": 100.0}, {"b": 50.0}][:stock]
+    )
 
 
 def test_a_gpu_that_was_emptied_can_be_used_again() -> None:
@@ -135,7 +165,9 @@ def test_a_gpu_that_was_emptied_can_be_used_again() -> None:
     [({}, 1), ({"memory_mib": 7_999.0}, 2), ({"power_cap_w": 149.0}, 2)],
     ids=["fits", "memory", "power"],
 )
-def test_a_gpu_takes_a_new_replica_only_within_its_limits(changes: dict[str, float], gpus: int) -> None:
+def test_a_gpu_takes_a_new_replica_only_within_its_limits(
+    changes: dict[str, float], gpus: int
+) -> None:
     problem = a_problem(A, B, rows=ROWS, types=(a_type(**changes),))
     assert len(arranged(problem, gpu(a=50.0), a=1, b=1)) == gpus
 
@@ -168,6 +200,9 @@ def test_a_shortage_that_is_rounding_starts_nothing() -> None:
 
 
 def test_the_more_important_service_is_topped_up_first() -> None:
-    services = (a_service("a", rate_rps=50.0), a_service("b", rate_rps=50.0, priority=2.0))
+    services = (
+        a_service("a", rate_rps=50.0),
+        a_service("b", rate_rps=50.0, priority=2.0),
+    )
     problem = a_problem(*services, rows=(WHOLE,), types=(a_type(count=1),))
     assert topped_up(problem) == [{"b": 100.0}]

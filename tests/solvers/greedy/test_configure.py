@@ -8,7 +8,12 @@ import pytest
 
 from solvers.greedy.configure import Configuration, configure
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from tests.solvers.instances import HALVES, a_problem, a_row, a_service, a_type
 
 PRESSING = (a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0))
@@ -16,27 +21,47 @@ PRESSING = (a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0))
 
 def among_others(service: ServiceDemand, **changes: Any) -> Problem:
     """The service with three small ones, so that four may share a GPU."""
-    return a_problem(service, *(a_service(name, rate_rps=1.0) for name in "xyz"), **changes)
+    return a_problem(
+        service, *(a_service(name, rate_rps=1.0) for name in "xyz"), **changes
+    )
 
 
-def configuration_of(problem: Problem, service: str = "chat", *, keep_running: bool = False) -> Configuration | None:
-    found = [one for one in configure(problem, keep_running=keep_running) if one.service == service]
+def configuration_of(
+    problem: Problem, service: str = "chat", *, keep_running: bool = False
+) -> Configuration | None:
+    found = [
+        one
+        for one in configure(problem, keep_running=keep_running)
+        if one.service == service
+    ]
     return found[0] if found else None
 
 
-def chosen_row(problem: Problem, service: str = "chat", *, keep_running: bool = False) -> OperatingPoint | None:
+def chosen_row(
+    problem: Problem, service: str = "chat", *, keep_running: bool = False
+) -> OperatingPoint | None:
     one = configuration_of(problem, service, keep_running=keep_running)
     return one.row if one else None
 
 
 def running(sm_percent: float, *, batch: int = 1, clock_mhz: float = 1000.0) -> Plan:
-    replica = ReplicaPlan(service="chat", sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0)
-    return Plan(policy="any", gpus=(GpuPlan(gpu_type="gpu", clock_mhz=clock_mhz, replicas=(replica,)),))
+    replica = ReplicaPlan(
+        service="chat", sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0
+    )
+    return Plan(
+        policy="any",
+        gpus=(GpuPlan(gpu_type="gpu", clock_mhz=clock_mhz, replicas=(replica,)),),
+    )
 
 
 def test_the_capacity_holds_next_to_the_worst_neighbour() -> None:
     one = configuration_of(
-        a_problem(a_service(rate_rps=20.0), a_service("photo", rate_rps=1.0), rows=PRESSING, sensitivity=1.0)
+        a_problem(
+            a_service(rate_rps=20.0),
+            a_service("photo", rate_rps=1.0),
+            rows=PRESSING,
+            sensitivity=1.0,
+        )
     )
     # Half a GPU leaves room for photo at 50 % with pressure 0.5: 10 ms · 1.5 = 15 ms, 1000 / 15 · 0.5 = 33.3 rps.
     assert one is not None
@@ -45,18 +70,33 @@ def test_the_capacity_holds_next_to_the_worst_neighbour() -> None:
     assert one.cost_usd_per_hour == 0.5
 
 
-def test_a_whole_gpu_has_no_neighbours_and_wins_when_neighbours_would_cost_more() -> None:
+def test_a_whole_gpu_has_no_neighbours_and_wins_when_neighbours_would_cost_more() -> (
+    None
+):
     # 100 rps: three halves at 33.3 rps cost 1.5 USD/h, one whole GPU with 100 rps costs 1.
-    problem = a_problem(a_service(rate_rps=100.0), a_service("photo", rate_rps=1.0), rows=PRESSING, sensitivity=1.0)
+    problem = a_problem(
+        a_service(rate_rps=100.0),
+        a_service("photo", rate_rps=1.0),
+        rows=PRESSING,
+        sensitivity=1.0,
+    )
     assert chosen_row(problem) == PRESSING[1]
 
 
-def test_a_service_alone_in_the_world_has_no_neighbours_and_pays_for_whole_gpus() -> None:
+def test_a_service_alone_in_the_world_has_no_neighbours_and_pays_for_whole_gpus() -> (
+    None
+):
     # 350 rps: seven halves of 50 rps would stand on seven GPUs, since no two share one; four whole ones do it.
-    problem = a_problem(a_service(rate_rps=350.0), a_service("photo"), rows=PRESSING, sensitivity=1.0)
+    problem = a_problem(
+        a_service(rate_rps=350.0), a_service("photo"), rows=PRESSING, sensitivity=1.0
+    )
     one = configuration_of(replace(problem, services=problem.services[:1]))
     assert one is not None
-    assert (one.row, one.capacity_rps, one.cost_usd_per_hour) == (PRESSING[1], 100.0, 1.0)
+    assert (one.row, one.capacity_rps, one.cost_usd_per_hour) == (
+        PRESSING[1],
+        100.0,
+        1.0,
+    )
     beside_an_idle_one = configuration_of(problem)
     assert beside_an_idle_one is not None and beside_an_idle_one.row == PRESSING[1]
 
@@ -65,12 +105,25 @@ def test_the_row_is_large_enough_for_the_most_replicas_that_are_allowed() -> Non
     # Five quarters serve 250 rps; of two replicas each must be as large as can be.
     small = (a_row(25.0, 10.0), a_row(100.0, 5.0))
     assert chosen_row(among_others(a_service(rate_rps=250.0), rows=small)) == small[0]
-    assert chosen_row(among_others(a_service(rate_rps=250.0, max_replicas=2), rows=small)) == small[1]
+    assert (
+        chosen_row(among_others(a_service(rate_rps=250.0, max_replicas=2), rows=small))
+        == small[1]
+    )
 
 
-def test_with_many_services_the_neighbours_may_count_the_service_itself_and_only_errs_on_the_safe_side() -> None:
-    few = a_problem(*(a_service(f"s{n}", rate_rps=20.0) for n in range(8)), rows=PRESSING, sensitivity=1.0)
-    many = a_problem(*(a_service(f"s{n}", rate_rps=20.0) for n in range(9)), rows=PRESSING, sensitivity=1.0)
+def test_with_many_services_the_neighbours_may_count_the_service_itself_and_only_errs_on_the_safe_side() -> (
+    None
+):
+    few = a_problem(
+        *(a_service(f"s{n}", rate_rps=20.0) for n in range(8)),
+        rows=PRESSING,
+        sensitivity=1.0,
+    )
+    many = a_problem(
+        *(a_service(f"s{n}", rate_rps=20.0) for n in range(9)),
+        rows=PRESSING,
+        sensitivity=1.0,
+    )
     one, other = configuration_of(few, "s0"), configuration_of(many, "s0")
     assert one is not None and other is not None
     assert other.capacity_rps <= one.capacity_rps
@@ -82,7 +135,9 @@ def test_a_larger_row_is_taken_where_the_stock_is_too_small_for_the_cheaper_one(
 ) -> None:
     # 80 rps: two quarters of 50 rps each cost 0.5 USD/h, a whole GPU of 100 rps costs 1; but no two share a GPU.
     rows = (a_row(25.0, 10.0), a_row(100.0, 5.0))
-    row = chosen_row(among_others(a_service(rate_rps=80.0), types=(a_type(count=stock),), rows=rows))
+    row = chosen_row(
+        among_others(a_service(rate_rps=80.0), types=(a_type(count=stock),), rows=rows)
+    )
     assert row is not None and row.sm_percent == sm_percent
 
 
@@ -92,7 +147,10 @@ def test_a_larger_row_is_taken_where_the_stock_is_too_small_for_the_cheaper_one(
         (a_service(rate_rps=1.0, slo_ms=9.9), HALVES),  # Twice 5 ms is 10 ms.
         (a_service(rate_rps=1.0, allowed_gpu_types=("other",)), HALVES),
         (a_service(rate_rps=1.0, network="unknown"), HALVES),
-        (a_service(rate_rps=1.0), [row._replace(memory_mib=16_001.0) for row in HALVES]),
+        (
+            a_service(rate_rps=1.0),
+            [row._replace(memory_mib=16_001.0) for row in HALVES],
+        ),
         (a_service(rate_rps=1.0), [row._replace(power_w=200.1) for row in HALVES]),
         (a_service(rate_rps=1.0), [row._replace(clock_mhz=900.0) for row in HALVES]),
     ],
@@ -104,20 +162,44 @@ def test_a_service_has_no_configuration_where_it_cannot_run(
 
 
 def test_the_highest_clock_is_planned_with() -> None:
-    rows = [row._replace(clock_mhz=clock) for row in HALVES for clock in (800.0, 1000.0)]
-    row = chosen_row(a_problem(a_service(rate_rps=1.0), types=(a_type(clocks_mhz=(800.0, 1000.0)),), rows=rows))
+    rows = [
+        row._replace(clock_mhz=clock) for row in HALVES for clock in (800.0, 1000.0)
+    ]
+    row = chosen_row(
+        a_problem(
+            a_service(rate_rps=1.0),
+            types=(a_type(clocks_mhz=(800.0, 1000.0)),),
+            rows=rows,
+        )
+    )
     assert row is not None and row.clock_mhz == 1000.0
 
 
 def test_a_clock_that_few_services_were_profiled_at_is_not_planned_with() -> None:
-    slow, fast = ([row._replace(clock_mhz=clock) for row in HALVES] for clock in (800.0, 1000.0))
+    slow, fast = (
+        [row._replace(clock_mhz=clock) for row in HALVES] for clock in (800.0, 1000.0)
+    )
     types = (a_type(clocks_mhz=(800.0, 1000.0, 1200.0)),)
-    row = chosen_row(a_problem(a_service(rate_rps=1.0), types=types, rows=[*slow, *fast]))
+    row = chosen_row(
+        a_problem(a_service(rate_rps=1.0), types=types, rows=[*slow, *fast])
+    )
     assert row is not None and row.clock_mhz == 1000.0  # nothing was profiled at 1200
-    problem = a_problem(a_service(rate_rps=1.0), a_service("photo", network="other"), types=types, rows=slow)
-    both = OperatingPoints(network="other", gpu_type="gpu", sensitivity=0.0, rows=(*slow, *fast))
-    chosen = configure(replace(problem, points=(*problem.points, both)), keep_running=False)
-    assert [(one.service, one.row.clock_mhz) for one in chosen] == [("chat", 800.0), ("photo", 800.0)]
+    problem = a_problem(
+        a_service(rate_rps=1.0),
+        a_service("photo", network="other"),
+        types=types,
+        rows=slow,
+    )
+    both = OperatingPoints(
+        network="other", gpu_type="gpu", sensitivity=0.0, rows=(*slow, *fast)
+    )
+    chosen = configure(
+        replace(problem, points=(*problem.points, both)), keep_running=False
+    )
+    assert [(one.service, one.row.clock_mhz) for one in chosen] == [
+        ("chat", 800.0),
+        ("photo", 800.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +213,16 @@ def test_a_clock_that_few_services_were_profiled_at_is_not_planned_with() -> Non
 def test_a_replica_costs_the_largest_part_that_it_takes_of_a_gpu(
     changes: dict[str, float], cost_usd_per_hour: float
 ) -> None:
-    one = configuration_of(among_others(a_service(rate_rps=1.0), rows=(a_row(50.0, 10.0, **changes),)))
+    one = configuration_of(
+        among_others(a_service(rate_rps=1.0), rows=(a_row(50.0, 10.0, **changes),))
+    )
     assert one is not None and one.cost_usd_per_hour == pytest.approx(cost_usd_per_hour)
 
 
 def test_places_count_as_a_part_of_a_gpu_too() -> None:
-    problem = among_others(a_service(rate_rps=1.0), rows=(a_row(25.0, 10.0),), max_replicas_per_gpu=2)
+    problem = among_others(
+        a_service(rate_rps=1.0), rows=(a_row(25.0, 10.0),), max_replicas_per_gpu=2
+    )
     one = configuration_of(problem)
     assert one is not None and one.cost_usd_per_hour == 0.5
 
@@ -152,13 +238,22 @@ def test_places_count_as_a_part_of_a_gpu_too() -> None:
 def test_a_running_row_stays_as_long_as_it_costs_about_as_little(
     rate_rps: float, sm_percent: float, kept: bool
 ) -> None:
-    problem = replace(among_others(a_service(rate_rps=rate_rps)), current=running(sm_percent))
+    problem = replace(
+        among_others(a_service(rate_rps=rate_rps)), current=running(sm_percent)
+    )
     row = chosen_row(problem, keep_running=True)
     assert row is not None
     assert (row.sm_percent == sm_percent) is kept
 
 
-@pytest.mark.parametrize("current", [running(75.0), running(50.0, batch=4), running(50.0, clock_mhz=900.0), None])
-def test_a_running_row_that_is_gone_is_no_reason_for_anything(current: Plan | None) -> None:
+@pytest.mark.parametrize(
+    "current",
+    [running(75.0), running(50.0, batch=4), running(50.0, clock_mhz=900.0), None],
+)
+def test_a_running_row_that_is_gone_is_no_reason_for_anything(
+    current: Plan | None,
+) -> None:
     problem = among_others(a_service(rate_rps=20.0))
-    assert chosen_row(replace(problem, current=current), keep_running=True) == chosen_row(problem)
+    assert chosen_row(
+        replace(problem, current=current), keep_running=True
+    ) == chosen_row(problem)

@@ -49,7 +49,9 @@ def tick(
     assert violations(problem, plan) == ()
     assert report_violations(problem, plan, report) == ()
     assert report.status == "greedy"
-    assert [(step.technique, step.method) for step in report.steps] == [("autoscale", "greedy")]
+    assert [(step.technique, step.method) for step in report.steps] == [
+        ("autoscale", "greedy")
+    ]
     return plan, report, json.loads(json.dumps(remembered))
 
 
@@ -73,26 +75,42 @@ def running(problem: Problem, *gpus: GpuPlan) -> Problem:
     return replace(problem, current=Plan(policy="any", gpus=gpus))
 
 
-def gpu(gpu_type: str, *services: str, count: int = 1, sm_percent: float = 50.0) -> GpuPlan:
+def gpu(
+    gpu_type: str, *services: str, count: int = 1, sm_percent: float = 50.0
+) -> GpuPlan:
     replicas = tuple(
-        ReplicaPlan(service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=0.0) for service in services
+        ReplicaPlan(
+            service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=0.0
+        )
+        for service in services
     )
     return GpuPlan(gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=replicas)
 
 
 def by_type(plan: Plan, service: str = "chat") -> dict[str, int]:
-    return {key[1]: count for key, count in sorted(replica_counts(plan).items()) if key[0] == service}
+    return {
+        key[1]: count
+        for key, count in sorted(replica_counts(plan).items())
+        if key[0] == service
+    }
 
 
 def unserved(plan: Plan) -> list[tuple[object, ...]]:
-    return [(each.service, each.rate_rps, each.reason, each.replicas_missing) for each in plan.unserved]
+    return [
+        (each.service, each.rate_rps, each.reason, each.replicas_missing)
+        for each in plan.unserved
+    ]
 
 
 # The trigger, by hand.
 
 
-@pytest.mark.parametrize(("rate_rps", "replicas"), [(0.0, 0), (0.1, 1), (40.0, 1), (40.1, 2), (100.0, 3)])
-def test_at_the_start_every_service_is_sized_at_once_to_the_threshold(rate_rps: float, replicas: int) -> None:
+@pytest.mark.parametrize(
+    ("rate_rps", "replicas"), [(0.0, 0), (0.1, 1), (40.0, 1), (40.1, 2), (100.0, 3)]
+)
+def test_at_the_start_every_service_is_sized_at_once_to_the_threshold(
+    rate_rps: float, replicas: int
+) -> None:
     plan, _, _ = tick(chat(rate_rps))
     assert sizes([plan]) == [replicas]
     assert plan.unserved == ()
@@ -100,11 +118,15 @@ def test_at_the_start_every_service_is_sized_at_once_to_the_threshold(rate_rps: 
 
 def test_it_scales_out_only_after_the_hold_period() -> None:
     # 45 rps are 90 % of one replica.
-    assert sizes(course(chat(40.0), [(0, 40), (15, 45), (30, 45), (44, 45), (45, 45), (60, 45)])) == [1, 1, 1, 1, 2, 2]
+    assert sizes(
+        course(chat(40.0), [(0, 40), (15, 45), (30, 45), (44, 45), (45, 45), (60, 45)])
+    ) == [1, 1, 1, 1, 2, 2]
 
 
 def test_a_pause_below_the_threshold_restarts_the_hold() -> None:
-    assert sizes(course(chat(40.0), [(0, 40), (15, 45), (30, 40), (45, 45), (74, 45), (75, 45)])) == [1, 1, 1, 1, 1, 2]
+    assert sizes(
+        course(chat(40.0), [(0, 40), (15, 45), (30, 40), (45, 45), (74, 45), (75, 45)])
+    ) == [1, 1, 1, 1, 1, 2]
 
 
 def test_a_spike_is_unserved_while_it_is_held_and_then_served_in_one_step() -> None:
@@ -120,25 +142,37 @@ def test_it_scales_in_one_replica_per_cool_down() -> None:
     assert sizes(course(chat(0.0), steps)) == [8, 8, 8, 7, 7, 6, 5]
 
 
-def test_a_replica_that_the_rest_needs_to_stay_below_the_threshold_does_not_go() -> None:
+def test_a_replica_that_the_rest_needs_to_stay_below_the_threshold_does_not_go() -> (
+    None
+):
     # Without one of two replicas 50 rps are left: 40 rps may lose it, 41 may not.
     assert sizes(course(chat(0.0), [(0, 60), (15, 41), (100, 41)])) == [2, 2, 2]
     assert sizes(course(chat(0.0), [(0, 60), (15, 40), (100, 40)])) == [2, 2, 1]
 
 
 def test_the_last_replica_goes_only_without_any_rate() -> None:
-    assert sizes(course(chat(0.0), [(0, 40), (15, 0.1), (100, 0.1), (115, 0), (175, 0)])) == [1, 1, 1, 1, 0]
+    assert sizes(
+        course(chat(0.0), [(0, 40), (15, 0.1), (100, 0.1), (115, 0), (175, 0)])
+    ) == [1, 1, 1, 1, 0]
 
 
 def test_after_scaling_in_the_spare_capacity_is_the_threshold_away() -> None:
-    plans = course(chat(0.0), [(60.0 * number, 300.0 if number == 0 else 100.0) for number in range(10)])
+    plans = course(
+        chat(0.0),
+        [(60.0 * number, 300.0 if number == 0 else 100.0) for number in range(10)],
+    )
     assert sizes(plans)[-1] == 3  # 100 / 40 = 2.5.
 
 
 def test_the_observed_rate_drives_the_trigger_where_something_runs() -> None:
     problem = chat(40.0)
     reading = ServiceObservation(
-        service="chat", arrival_rate_rps=100.0, served_rps=50.0, latency_ms=None, attainment=None, age_s=1.0
+        service="chat",
+        arrival_rate_rps=100.0,
+        served_rps=50.0,
+        latency_ms=None,
+        attainment=None,
+        age_s=1.0,
     )
     first, _, memory = tick(problem, readings=[reading])
     assert sizes([first]) == [1]
@@ -151,7 +185,13 @@ def test_the_observed_rate_drives_the_trigger_where_something_runs() -> None:
 
 @pytest.mark.parametrize(
     "memory",
-    [None, [], {"version": 99}, {"version": 1, "services": 3}, {"version": 1, "services": {"chat": {"version": 9}}}],
+    [
+        None,
+        [],
+        {"version": 99},
+        {"version": 1, "services": 3},
+        {"version": 1, "services": {"chat": {"version": 9}}},
+    ],
 )
 def test_unknown_memory_starts_afresh(memory: Json) -> None:
     problem = running(chat(45.0), gpu("gpu", "chat"))
@@ -161,21 +201,39 @@ def test_unknown_memory_starts_afresh(memory: Json) -> None:
 # What stays, what goes, what comes.
 
 
-def test_new_replicas_come_on_the_cheapest_type_and_running_ones_are_not_swapped() -> None:
-    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
-    problem = running(a_problem(a_service("chat", rate_rps=200.0), types=types), gpu("dear", "chat", count=2))
+def test_new_replicas_come_on_the_cheapest_type_and_running_ones_are_not_swapped() -> (
+    None
+):
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
+    problem = running(
+        a_problem(a_service("chat", rate_rps=200.0), types=types),
+        gpu("dear", "chat", count=2),
+    )
     plan = course(problem, [(0, 200), (30, 200)])[-1]
     counts = replica_counts(plan)
-    assert counts["chat", "dear", 50.0] == 2  # 100 rps of the 250 that bring 200 to the threshold.
+    assert (
+        counts["chat", "dear", 50.0] == 2
+    )  # 100 rps of the 250 that bring 200 to the threshold.
     assert all(key[1] == "cheap" for key in counts if key != ("chat", "dear", 50.0))
     assert plan.unserved == ()
 
 
 def test_the_dearest_replica_that_can_be_spared_goes_first() -> None:
-    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
     problem = a_problem(a_service("chat", rate_rps=70.0), types=types, rows=HALF)
     problem = running(problem, gpu("dear", "chat", count=2), gpu("cheap", "chat"))
-    assert [by_type(plan) for plan in course(problem, [(0, 70), (60, 70), (120, 70), (180, 30), (240, 30)])] == [
+    assert [
+        by_type(plan)
+        for plan in course(
+            problem, [(0, 70), (60, 70), (120, 70), (180, 30), (240, 30)]
+        )
+    ] == [
         {"cheap": 1, "dear": 2},
         {"cheap": 1, "dear": 1},
         {"cheap": 1, "dear": 1},
@@ -186,18 +244,28 @@ def test_the_dearest_replica_that_can_be_spared_goes_first() -> None:
 
 def test_a_dear_replica_goes_first_even_where_it_carries_the_most() -> None:
     # 100 rps on `dear`, 50 on each `cheap`: the rest of 100 carries 60 rps below the threshold.
-    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
     problem = a_problem(a_service("chat", rate_rps=60.0), types=types, rows=HALF)
     faster = tuple(
-        replace(each, rows=(a_row(50.0, 5.0),)) if each.gpu_type == "dear" else each for each in problem.points
+        replace(each, rows=(a_row(50.0, 5.0),)) if each.gpu_type == "dear" else each
+        for each in problem.points
     )
-    problem = running(replace(problem, points=faster), gpu("dear", "chat"), gpu("cheap", "chat", count=2))
+    problem = running(
+        replace(problem, points=faster),
+        gpu("dear", "chat"),
+        gpu("cheap", "chat", count=2),
+    )
     assert by_type(course(problem, [(0, 60), (60, 60)])[-1]) == {"cheap": 2}
 
 
 def test_while_all_hold_the_counts_stay_although_a_better_arrangement_exists() -> None:
     # Two services, each alone on a GPU, would fit on one.
-    problem = a_problem(a_service("a", rate_rps=30.0), a_service("b", rate_rps=30.0), rows=HALF)
+    problem = a_problem(
+        a_service("a", rate_rps=30.0), a_service("b", rate_rps=30.0), rows=HALF
+    )
     problem = running(problem, gpu("gpu", "a"), gpu("gpu", "b"))
     plans = course(problem, [(60.0 * number, 30.0) for number in range(5)])
     assert all(sum(gpu.count for gpu in plan.gpus) == 2 for plan in plans)
@@ -205,7 +273,10 @@ def test_while_all_hold_the_counts_stay_although_a_better_arrangement_exists() -
 
 def test_new_replicas_join_running_gpus() -> None:
     problem = running(
-        a_problem(a_service("a", rate_rps=30.0), a_service("b", rate_rps=30.0), rows=HALF), gpu("gpu", "a")
+        a_problem(
+            a_service("a", rate_rps=30.0), a_service("b", rate_rps=30.0), rows=HALF
+        ),
+        gpu("gpu", "a"),
     )
     (only,) = tick(problem)[0].gpus
     assert [each.service for each in only.replicas] == ["a", "b"]
@@ -213,15 +284,22 @@ def test_new_replicas_join_running_gpus() -> None:
 
 def test_replicas_that_miss_a_tightened_slo_are_replaced_at_once() -> None:
     # Half a GPU takes 10 ms and may use its time from 20 ms on; of 15 ms only the whole GPU's 5 ms are less than half.
-    problem = running(a_problem(a_service("chat", rate_rps=40.0, slo_ms=15.0)), gpu("gpu", "chat", count=2))
+    problem = running(
+        a_problem(a_service("chat", rate_rps=40.0, slo_ms=15.0)),
+        gpu("gpu", "chat", count=2),
+    )
     plan, _, _ = tick(problem)
     assert replica_counts(plan) == {("chat", "gpu", 100.0): 1}
     assert plan.unserved == ()
 
 
 def test_replicas_of_removed_services_and_on_removed_gpus_are_gone() -> None:
-    problem = a_problem(a_service("a", rate_rps=30.0), types=(a_type(count=1),), rows=HALF)
-    plan, _, _ = tick(running(problem, gpu("gpu", "a", "b"), gpu("gpu", "b"), gpu("lost", "a")))
+    problem = a_problem(
+        a_service("a", rate_rps=30.0), types=(a_type(count=1),), rows=HALF
+    )
+    plan, _, _ = tick(
+        running(problem, gpu("gpu", "a", "b"), gpu("gpu", "b"), gpu("lost", "a"))
+    )
     assert replica_counts(plan) == {("a", "gpu", 50.0): 1}
 
 
@@ -237,52 +315,97 @@ def test_least_and_largest_numbers_do_not_wait_for_the_trigger() -> None:
 
 
 def test_of_too_many_replicas_those_on_the_dearest_type_go() -> None:
-    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
-    problem = a_problem(a_service("chat", rate_rps=60.0, max_replicas=2), types=types, rows=HALF)
-    plan, _, _ = tick(running(problem, gpu("dear", "chat", count=2), gpu("cheap", "chat", count=1)))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
+    problem = a_problem(
+        a_service("chat", rate_rps=60.0, max_replicas=2), types=types, rows=HALF
+    )
+    plan, _, _ = tick(
+        running(problem, gpu("dear", "chat", count=2), gpu("cheap", "chat", count=1))
+    )
     assert by_type(plan) == {"cheap": 1, "dear": 1}
 
 
 def test_it_never_scales_in_below_the_least_number() -> None:
-    assert sizes(course(chat(0.0, min_replicas=2), [(0, 90), (60, 0), (120, 0), (180, 0), (240, 0)])) == [3, 3, 2, 2, 2]
+    assert sizes(
+        course(
+            chat(0.0, min_replicas=2), [(0, 90), (60, 0), (120, 0), (180, 0), (240, 0)]
+        )
+    ) == [3, 3, 2, 2, 2]
     # A replica that went and came again would come on the cheap type.
-    types = (a_type("cheap", price_usd_per_hour=1.0), a_type("dear", price_usd_per_hour=3.0))
-    problem = running(a_problem(a_service("chat", min_replicas=1), types=types), gpu("dear", "chat"))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
+    problem = running(
+        a_problem(a_service("chat", min_replicas=1), types=types), gpu("dear", "chat")
+    )
     assert by_type(course(problem, [(0, 0), (60, 0), (120, 0)])[-1]) == {"dear": 1}
 
 
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9)), ("chat", 70.0, "slo", 0)),
-        (a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9, min_replicas=1)), ("chat", 70.0, "slo", 1)),
-        (a_problem(a_service("chat", rate_rps=250.0), types=(a_type(count=2),)), ("chat", 50.0, "stock", 0)),
-        (a_problem(a_service("chat", rate_rps=250.0, max_replicas=2)), ("chat", 50.0, "replicas", 0)),
-        (a_problem(a_service("chat", min_replicas=3), types=(a_type(count=2),)), ("chat", 0.0, "stock", 1)),
+        (
+            a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9)),
+            ("chat", 70.0, "slo", 0),
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9, min_replicas=1)),
+            ("chat", 70.0, "slo", 1),
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=250.0), types=(a_type(count=2),)),
+            ("chat", 50.0, "stock", 0),
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=250.0, max_replicas=2)),
+            ("chat", 50.0, "replicas", 0),
+        ),
+        (
+            a_problem(a_service("chat", min_replicas=3), types=(a_type(count=2),)),
+            ("chat", 0.0, "stock", 1),
+        ),
     ],
 )
-def test_what_cannot_be_served_names_its_rule(problem: Problem, expected: tuple[str, float, str, int]) -> None:
+def test_what_cannot_be_served_names_its_rule(
+    problem: Problem, expected: tuple[str, float, str, int]
+) -> None:
     name, rate_rps, reason, missing = expected
-    assert unserved(tick(problem)[0]) == [(name, pytest.approx(rate_rps, abs=1e-6), reason, missing)]
+    assert unserved(tick(problem)[0]) == [
+        (name, pytest.approx(rate_rps, abs=1e-6), reason, missing)
+    ]
 
 
 def test_when_gpus_are_short_the_important_services_are_served() -> None:
     # By their totals two GPUs hold three replicas of 60 %, but each of them holds one.
-    services = (a_service("a", rate_rps=80.0), *(a_service(name, rate_rps=80.0, priority=5.0) for name in "yz"))
-    plan, _, _ = tick(a_problem(*services, types=(a_type(count=2),), rows=(a_row(60.0, 5.0),)))
+    services = (
+        a_service("a", rate_rps=80.0),
+        *(a_service(name, rate_rps=80.0, priority=5.0) for name in "yz"),
+    )
+    plan, _, _ = tick(
+        a_problem(*services, types=(a_type(count=2),), rows=(a_row(60.0, 5.0),))
+    )
     assert [by_type(plan, name) for name in "ayz"] == [{}, {"gpu": 1}, {"gpu": 1}]
     assert unserved(plan) == [("a", pytest.approx(80.0), "stock", 0)]
 
 
 def test_what_runs_is_not_displaced_by_a_more_important_service() -> None:
-    services = (a_service("a", rate_rps=80.0), a_service("z", rate_rps=80.0, priority=5.0))
+    services = (
+        a_service("a", rate_rps=80.0),
+        a_service("z", rate_rps=80.0, priority=5.0),
+    )
     problem = a_problem(*services, types=(a_type(count=1),), rows=(a_row(60.0, 5.0),))
     plan, _, _ = tick(running(problem, gpu("gpu", "a", sm_percent=60.0)))
     assert [by_type(plan, name) for name in "az"] == [{"gpu": 1}, {}]
     assert unserved(plan) == [("z", 80.0, "sm", 0)]
 
 
-def test_where_the_counted_replicas_find_no_place_other_types_make_up_for_them() -> None:
+def test_where_the_counted_replicas_find_no_place_other_types_make_up_for_them() -> (
+    None
+):
     # 100 rps want a capacity of 125. By its totals the cheap GPU holds one more half, but no second one of a service.
     types = (a_type("small", count=1), a_type("large", price_usd_per_hour=3.0))
     problem = a_problem(a_service("chat", rate_rps=100.0), types=types, rows=HALF)
@@ -294,9 +417,13 @@ def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
     plan, _, _ = tick(chat(1e12))
     assert sizes([plan]) == [MAX_REPLICAS]
     assert [entry[2] for entry in unserved(plan)] == ["budget"]
-    huge = running(chat(10.0), gpu("gpu", "chat", count=10**12), gpu("gpu", "chat", count=10**12))
+    huge = running(
+        chat(10.0), gpu("gpu", "chat", count=10**12), gpu("gpu", "chat", count=10**12)
+    )
     assert sizes([tick(huge)[0]]) == [MAX_REPLICAS]
-    another = replace(huge, services=(*huge.services, a_service("late", rate_rps=100.0)))
+    another = replace(
+        huge, services=(*huge.services, a_service("late", rate_rps=100.0))
+    )
     nearly = running(another, gpu("gpu", "chat", count=MAX_REPLICAS - 1))
     assert sizes([tick(nearly)[0]]) == [MAX_REPLICAS]
 
@@ -322,7 +449,9 @@ def saturation(problem: Problem, plan: Plan, service: str) -> float:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_from_the_start_whatever_is_served_stays_below_the_threshold_while_gpus_last(seed: int) -> None:
+def test_from_the_start_whatever_is_served_stays_below_the_threshold_while_gpus_last(
+    seed: int,
+) -> None:
     problem = random_problem(seed, gpus=40)
     plan, _, _ = tick(problem)
     limited = {entry.service for entry in plan.unserved} | {
@@ -330,19 +459,27 @@ def test_from_the_start_whatever_is_served_stays_below_the_threshold_while_gpus_
     }
     assert len(limited) < len(problem.services)
     for service in problem.services:
-        assert service.name in limited or saturation(problem, plan, service.name) <= RULE.threshold * (1 + 1e-6)
+        assert service.name in limited or saturation(
+            problem, plan, service.name
+        ) <= RULE.threshold * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_day_of_changing_load_restarts_nothing_that_runs(seed: int) -> None:
     """Between two ticks a service either gains replicas or loses one, and nothing else."""
     base, memory, before = random_problem(seed, gpus=30), None, Plan(policy="none")
-    for number, factor in enumerate((1.0, 1.6, 1.6, 1.6, 0.5, 0.5, 0.5, 0.5, 0.5, 1.2, 1.2, 1.2)):
+    for number, factor in enumerate(
+        (1.0, 1.6, 1.6, 1.6, 0.5, 0.5, 0.5, 0.5, 0.5, 1.2, 1.2, 1.2)
+    ):
         problem = replace(with_rates(base, factor), current=before)
         plan, _, memory = tick(problem, at_s=30.0 * number, memory=memory)
         for service in base.services:
             old, new = (
-                {key: count for key, count in replica_counts(each).items() if key[0] == service.name}
+                {
+                    key: count
+                    for key, count in replica_counts(each).items()
+                    if key[0] == service.name
+                }
                 for each in (before, plan)
             )
             gone = sum(max(0, count - new.get(key, 0)) for key, count in old.items())
@@ -353,12 +490,16 @@ def test_a_day_of_changing_load_restarts_nothing_that_runs(seed: int) -> None:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(planned_problems())
-def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(case: tuple[Problem, Plan]) -> None:
+def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(
+    case: tuple[Problem, Plan],
+) -> None:
     problem, drawn = case
     turned = {
         "services": problem.services[::-1],
         "gpu_types": problem.gpu_types[::-1],
-        "points": tuple(replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]),
+        "points": tuple(
+            replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]
+        ),
     }
     for start in (None, drawn):
         current, memory = start, None
@@ -367,8 +508,15 @@ def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(case: t
             at_s = 45.0 * number
             other = {"services": posed.services[::-1]}
             plan, report, remembered = tick(posed, at_s=at_s, memory=memory)
-            assert tick(posed, at_s=at_s, memory=memory, seed=7) == (plan, report, remembered)
-            assert tick(replace(posed, **turned | other), at_s=at_s, memory=memory)[0] == plan  # type: ignore[arg-type]
+            assert tick(posed, at_s=at_s, memory=memory, seed=7) == (
+                plan,
+                report,
+                remembered,
+            )
+            assert (
+                tick(replace(posed, **turned | other), at_s=at_s, memory=memory)[0]
+                == plan
+            )  # type: ignore[arg-type]
             current, memory = plan, remembered
 
 
@@ -377,7 +525,9 @@ def test_nothing_starts_while_the_rates_stay() -> None:
         problem = random_problem(seed, gpus=30)
         first, _, memory = tick(problem)
         for number in range(1, 6):
-            later, _, memory = tick(replace(problem, current=first), at_s=15.0 * number, memory=memory)
+            later, _, memory = tick(
+                replace(problem, current=first), at_s=15.0 * number, memory=memory
+            )
             assert started(first, later) == 0
 
 

@@ -19,22 +19,33 @@ RULE = SaturationRule(threshold=0.8, hold_s=30.0, cool_down_s=60.0)
 HPA = HpaRule(tolerance=0.1, scale_down_window_s=300.0)
 
 
-def run_saturation(steps: Iterable[tuple[float, float]], memory: Json = None) -> list[ScalingStep]:
+def run_saturation(
+    steps: Iterable[tuple[float, float]], memory: Json = None
+) -> list[ScalingStep]:
     """The decisions at (time, rate) on three replicas of 100 rps each; the memory passes through JSON."""
     decisions = []
     for now_s, rate_rps in steps:
-        load = ReplicaLoad(rate_rps=rate_rps, capacity_rps=300.0, capacity_without_one_rps=200.0)
+        load = ReplicaLoad(
+            rate_rps=rate_rps, capacity_rps=300.0, capacity_without_one_rps=200.0
+        )
         decision, memory = decide_saturation(load, RULE, now_s=now_s, memory=memory)
         memory = json.loads(json.dumps(memory))
         decisions.append(decision)
     return decisions
 
 
-def run_hpa(current: int, steps: Iterable[tuple[float, float]], rule: HpaRule = HPA, memory: Json = None) -> list[int]:
+def run_hpa(
+    current: int,
+    steps: Iterable[tuple[float, float]],
+    rule: HpaRule = HPA,
+    memory: Json = None,
+) -> list[int]:
     """The replica counts after each (time, metric over target *at 10 replicas*); the load does not follow the count."""
     counts = []
     for now_s, load in steps:
-        decision, memory = decide_hpa(current, load * 10 / current, rule, now_s=now_s, memory=memory)
+        decision, memory = decide_hpa(
+            current, load * 10 / current, rule, now_s=now_s, memory=memory
+        )
         memory = json.loads(json.dumps(memory))
         current = decision.replicas
         counts.append(current)
@@ -52,7 +63,10 @@ def test_saturation_above_the_threshold_for_the_hold_period_scales_out() -> None
 
 
 def test_a_short_spike_does_not_scale_out() -> None:
-    assert run_saturation([(0, 250), (15, 239), (30, 250), (45, 250)]) == [ScalingStep.HOLD] * 4
+    assert (
+        run_saturation([(0, 250), (15, 239), (30, 250), (45, 250)])
+        == [ScalingStep.HOLD] * 4
+    )
 
 
 def test_exactly_at_the_threshold_holds() -> None:
@@ -73,7 +87,9 @@ def test_scale_in_waits_for_the_cool_down_and_takes_one_at_a_time() -> None:
 
 
 def test_load_that_the_rest_could_not_carry_restarts_the_cool_down() -> None:
-    assert run_saturation([(0, 100), (50, 161), (60, 100), (119, 100), (120, 100)])[-2:] == [
+    assert run_saturation([(0, 100), (50, 161), (60, 100), (119, 100), (120, 100)])[
+        -2:
+    ] == [
         ScalingStep.HOLD,
         ScalingStep.IN,
     ]
@@ -88,12 +104,17 @@ def test_rate_without_any_replica_scales_out_at_once() -> None:
 
 def test_the_last_replica_goes_only_without_any_rate() -> None:
     for rate_rps, expected in ((0.0, ScalingStep.IN), (0.1, ScalingStep.HOLD)):
-        load = ReplicaLoad(rate_rps=rate_rps, capacity_rps=100.0, capacity_without_one_rps=0.0)
+        load = ReplicaLoad(
+            rate_rps=rate_rps, capacity_rps=100.0, capacity_without_one_rps=0.0
+        )
         _, memory = decide_saturation(load, RULE, now_s=0, memory=None)
         assert decide_saturation(load, RULE, now_s=60, memory=memory)[0] is expected
 
 
-@pytest.mark.parametrize("memory", [None, [], "x", {"version": 99, "saturated_since_s": 0}, {"saturated_since_s": 0}])
+@pytest.mark.parametrize(
+    "memory",
+    [None, [], "x", {"version": 99, "saturated_since_s": 0}, {"saturated_since_s": 0}],
+)
 def test_unknown_memory_starts_afresh(memory: Json) -> None:
     assert run_saturation([(1000, 250)], memory) == [ScalingStep.HOLD]
 
@@ -115,13 +136,23 @@ def test_a_clock_that_was_set_back_restarts_the_hold() -> None:
         (3.0, 30),
     ],
 )
-def test_hpa_scales_up_at_once_beyond_the_tolerance(ratio: float, replicas: int) -> None:
+def test_hpa_scales_up_at_once_beyond_the_tolerance(
+    ratio: float, replicas: int
+) -> None:
     assert run_hpa(10, [(0, ratio)]) == [replicas]
 
 
 def test_hpa_scales_down_to_the_largest_recommendation_of_the_window() -> None:
     # The load falls to 0.5 and briefly rises to 0.8: 300 s after 10, and after 8, the count may follow.
-    steps = [(0, 1.0), (60, 0.5), (120, 0.8), (299, 0.5), (300, 0.5), (419, 0.5), (420, 0.5)]
+    steps = [
+        (0, 1.0),
+        (60, 0.5),
+        (120, 0.8),
+        (299, 0.5),
+        (300, 0.5),
+        (419, 0.5),
+        (420, 0.5),
+    ]
     assert run_hpa(10, steps) == [10, 10, 10, 10, 8, 8, 5]
 
 

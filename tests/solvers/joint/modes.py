@@ -31,7 +31,10 @@ class Prices(NamedTuple):
     def worth(self, tables: Tables) -> list[Worth]:
         """By mode."""
         bonus = np.array(self.bonus)
-        return [Worth(rate=tables.rate, rps=np.array(self.rps), bonus=bonus[mode.service]) for mode in tables.modes]
+        return [
+            Worth(rate=tables.rate, rps=np.array(self.rps), bonus=bonus[mode.service])
+            for mode in tables.modes
+        ]
 
 
 def random_problem(draw: random.Random, **changes: object) -> Problem:
@@ -63,17 +66,28 @@ def random_problem(draw: random.Random, **changes: object) -> Problem:
             )
             for number in range(draw.randint(1, 4))
         ),
-        points=tuple(_points(draw, f"net{number}", gpu_type) for number in range(draw.randint(2, 3))),
+        points=tuple(
+            _points(draw, f"net{number}", gpu_type)
+            for number in range(draw.randint(2, 3))
+        ),
     )
 
 
 def _points(draw: random.Random, network: str, gpu_type: GpuType) -> OperatingPoints:
     steps = int(100.0 / gpu_type.sm_percent_step + 1e-6)
     room_w, work_ms = gpu_type.power_cap_w - gpu_type.idle_w, draw.uniform(1.0, 8.0)
-    shapes = {(draw.randint(1, steps), draw.choice(RANDOM_LAW.batches)) for _ in range(4)}
+    shapes = {
+        (draw.randint(1, steps), draw.choice(RANDOM_LAW.batches)) for _ in range(4)
+    }
     rows = tuple(
         OperatingPoint(
-            *(width * gpu_type.sm_percent_step, batch, 1000.0, draw.choice((0.0, 0.2)), draw.choice((0.0, 1.0))),
+            *(
+                width * gpu_type.sm_percent_step,
+                batch,
+                1000.0,
+                draw.choice((0.0, 0.2)),
+                draw.choice((0.0, 1.0)),
+            ),
             work_ms * (1.0 + 0.4 * batch) / (width / steps) ** 0.7,
             draw.choice((800.0, 2500.0)) + 200.0 * batch,
             min(room_w, 80.0) * draw.uniform(0.2, 0.9),
@@ -81,7 +95,12 @@ def _points(draw: random.Random, network: str, gpu_type: GpuType) -> OperatingPo
         )
         for width, batch in sorted(shapes)
     )
-    return OperatingPoints(network=network, gpu_type=gpu_type.name, sensitivity=draw.choice((0.0, 0.8)), rows=rows)
+    return OperatingPoints(
+        network=network,
+        gpu_type=gpu_type.name,
+        sensitivity=draw.choice((0.0, 0.8)),
+        rows=rows,
+    )
 
 
 def random_prices(draw: random.Random, problem: Problem) -> Prices:
@@ -99,7 +118,9 @@ def gpus(problem: Problem) -> Iterator[Gpu]:
     gpu_type, choices = problem.gpu_types[0], []
     for number, service in enumerate(problem.services):
         points = problem.points_of(service.network, gpu_type.name)
-        choices.append([None, *((number, row) for row in (points.rows if points else ()))])
+        choices.append(
+            [None, *((number, row) for row in (points.rows if points else ()))]
+        )
     for mix in itertools.product(*choices):
         gpu = tuple(each for each in mix if each is not None)
         if gpu and is_lawful(problem, gpu):
@@ -114,8 +135,12 @@ def is_lawful(problem: Problem, gpu: Gpu) -> bool:
         and len({service for service, _ in gpu}) == len(gpu)
         and sum(row.sm_percent for row in rows) <= 100.0 + 1e-6
         and sum(row.memory_mib for row in rows) <= gpu_type.memory_mib * (1.0 + 1e-9)
-        and sum(row.power_w for row in rows) <= (gpu_type.power_cap_w - gpu_type.idle_w) * (1.0 + 1e-9)
-        and all(carried > 0.0 or may_idle(problem, number) for number, carried in capacities(problem, gpu).items())
+        and sum(row.power_w for row in rows)
+        <= (gpu_type.power_cap_w - gpu_type.idle_w) * (1.0 + 1e-9)
+        and all(
+            carried > 0.0 or may_idle(problem, number)
+            for number, carried in capacities(problem, gpu).items()
+        )
     )
 
 
@@ -151,7 +176,8 @@ def worth_of(problem: Problem, prices: Prices, gpu: Gpu) -> float:
     """What the GPU earns, its watts paid."""
     watts = sum(row.power_w for _, row in gpu)
     earned = sum(
-        prices.rps[number] * min(carried, problem.services[number].arrival_rate_rps) + prices.bonus[number]
+        prices.rps[number] * min(carried, problem.services[number].arrival_rate_rps)
+        + prices.bonus[number]
         for number, carried in capacities(problem, gpu).items()
     )
     return earned - problem.energy_price_usd_per_kwh / 1000.0 * watts

@@ -46,30 +46,55 @@ def best_plan(problem: Problem, more: Mapping[str, Fleets] = NOTHING_MORE) -> Be
     more: by GPU type, what else one GPU of it can do than the problem says.
     """
     services = problem.services
-    fleets = Fleets(np.zeros((1, len(services))), np.zeros((1, len(services))), np.zeros(1), np.zeros(1))
+    fleets = Fleets(
+        np.zeros((1, len(services))),
+        np.zeros((1, len(services))),
+        np.zeros(1),
+        np.zeros(1),
+    )
     for gpu_type in problem.gpu_types:
-        fleets = _both(fleets, _of_type(problem, gpu_type.name, gpu_type.count or 0, more.get(gpu_type.name)))
-    most = np.array([np.inf if one.max_replicas is None else one.max_replicas for one in services])
+        fleets = _both(
+            fleets,
+            _of_type(
+                problem, gpu_type.name, gpu_type.count or 0, more.get(gpu_type.name)
+            ),
+        )
+    most = np.array(
+        [np.inf if one.max_replicas is None else one.max_replicas for one in services]
+    )
     allowed = (fleets.replicas <= most).all(axis=1)
     if problem.power_budget_w is not None:
         allowed &= fleets.watts <= problem.power_budget_w
-    rates, priorities = np.array([[one.arrival_rate_rps, one.priority] for one in services]).reshape(-1, 2).T
+    rates, priorities = (
+        np.array([[one.arrival_rate_rps, one.priority] for one in services])
+        .reshape(-1, 2)
+        .T
+    )
     weight = np.round(np.minimum(fleets.capacity, rates) @ priorities, 6)[allowed]
     fewest = np.array([one.min_replicas for one in services])
     missing = np.maximum(fewest - fleets.replicas, 0.0).sum(axis=1)[allowed]
     best = np.lexsort((fleets.cost[allowed], missing, -weight))[0]
-    return Best(float(weight[best]), float(missing[best]), float(fleets.cost[allowed][best]))
+    return Best(
+        float(weight[best]), float(missing[best]), float(fleets.cost[allowed][best])
+    )
 
 
-def _of_type(problem: Problem, gpu_type: str, count: int, more: Fleets | None) -> Fleets:
+def _of_type(
+    problem: Problem, gpu_type: str, count: int, more: Fleets | None
+) -> Fleets:
     """Every multiset of at most `count` patterns."""
     each = _each(problem, gpu_type)
     if more is not None:
         each = Fleets(*(np.concatenate(pair) for pair in zip(each, more, strict=True)))
     capacity, replicas, cost, watts = _needed(each)
-    chosen = np.array(list(itertools.combinations_with_replacement(range(len(cost)), count)), dtype=int)
+    chosen = np.array(
+        list(itertools.combinations_with_replacement(range(len(cost)), count)),
+        dtype=int,
+    )
     chosen = chosen.reshape(-1, count)
-    return Fleets(*(values[chosen].sum(axis=1) for values in (capacity, replicas, cost, watts)))
+    return Fleets(
+        *(values[chosen].sum(axis=1) for values in (capacity, replicas, cost, watts))
+    )
 
 
 def _each(problem: Problem, gpu_type: str) -> Fleets:
@@ -80,7 +105,9 @@ def _each(problem: Problem, gpu_type: str) -> Fleets:
     cost, watts = np.zeros((2, len(patterns) + 1))
     for number, gpu in enumerate(patterns):
         for index, replica in enumerate(gpu.replicas):
-            capacity[number, names.index(replica.service)] = capacity_rps(problem, gpu, index)
+            capacity[number, names.index(replica.service)] = capacity_rps(
+                problem, gpu, index
+            )
             replicas[number, names.index(replica.service)] = 1.0
         cost[number] = cost_usd_per_hour(problem, Plan(policy="oracle", gpus=(gpu,)))
         watts[number] = gpu_power_w(problem, gpu)
@@ -91,15 +118,24 @@ def _needed(each: Fleets) -> Fleets:
     """Those that no other with the same services beats or, coming first, equals in every capacity, watts and cost."""
     kept: list[int] = []
     for at in np.lexsort((-each.capacity.sum(axis=1), each.cost)):
-        same = [other for other in kept if (each.replicas[other] == each.replicas[at]).all()]
+        same = [
+            other for other in kept if (each.replicas[other] == each.replicas[at]).all()
+        ]
         frugal = [other for other in same if each.watts[other] <= each.watts[at]]
-        if not any((each.capacity[other] >= each.capacity[at]).all() for other in frugal):
+        if not any(
+            (each.capacity[other] >= each.capacity[at]).all() for other in frugal
+        ):
             kept.append(int(at))
-    return Fleets(each.capacity[kept], each.replicas[kept], each.cost[kept], each.watts[kept])
+    return Fleets(
+        each.capacity[kept], each.replicas[kept], each.cost[kept], each.watts[kept]
+    )
 
 
 def _both(first: Fleets, second: Fleets) -> Fleets:
-    pairs = [(one[:, None] + other[None]).reshape(-1, *one.shape[1:]) for one, other in zip(first, second, strict=True)]
+    pairs = [
+        (one[:, None] + other[None]).reshape(-1, *one.shape[1:])
+        for one, other in zip(first, second, strict=True)
+    ]
     return Fleets(*pairs)
 
 
@@ -108,8 +144,20 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
         choices: list[list[ReplicaPlan | None]] = []
         for service in problem.services:
             points = problem.points_of(service.network, gpu_type)
-            rows = [row for row in points.rows if row.clock_mhz == clock_mhz] if points else []
-            choices.append([None, *(_replica(service.name, row.sm_percent, row.batch) for row in rows)])
+            rows = (
+                [row for row in points.rows if row.clock_mhz == clock_mhz]
+                if points
+                else []
+            )
+            choices.append(
+                [
+                    None,
+                    *(
+                        _replica(service.name, row.sm_percent, row.batch)
+                        for row in rows
+                    ),
+                ]
+            )
         for mix in itertools.product(*choices):
             replicas = tuple(each for each in mix if each is not None)
             if replicas:
@@ -117,7 +165,9 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
 
 
 def _replica(service: str, sm_percent: float, batch: int) -> ReplicaPlan:
-    return ReplicaPlan(service=service, sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0)
+    return ReplicaPlan(
+        service=service, sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0
+    )
 
 
 def _is_lawful(problem: Problem, gpu: GpuPlan) -> bool:

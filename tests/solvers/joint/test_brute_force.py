@@ -54,7 +54,13 @@ def cases(objective: Objective, block: int, budget: Budget = BUDGET) -> Iterator
         problem = replace(tiny_problem(seed), objective=objective)
         solution, report = solve(problem, budget)
         assert violations(problem, solution.plan) == (), seed
-        yield Case(seed, problem, best_plan(problem), solution, report.status == SolveStatus.OPTIMAL)
+        yield Case(
+            seed,
+            problem,
+            best_plan(problem),
+            solution,
+            report.status == SolveStatus.OPTIMAL,
+        )
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -65,7 +71,9 @@ def test_least_cost_is_proven_for_what_can_be_served(block: int) -> None:
         if not case.is_proven:
             unproven.append(case.seed)
             continue
-        assert case.weight == pytest.approx(case.best.weight, rel=OPTIMAL_GAP, abs=1e-5), case.seed
+        assert case.weight == pytest.approx(
+            case.best.weight, rel=OPTIMAL_GAP, abs=1e-5
+        ), case.seed
         assert case.missing == case.best.missing, case.seed
         assert case.cost <= case.best.cost * (1.0 + OPTIMAL_GAP) + 1e-9, case.seed
         is_exact = abs(case.cost - case.best.cost) <= EXACT * case.best.cost
@@ -81,13 +89,17 @@ def test_most_served_weight_is_proven_for_gpus_that_are_paid_for(block: int) -> 
         assert case.solution.cost_bound is None
         assert case.is_proven, case.seed
         assert case.solution.served_weight_bound >= case.best.weight - 1e-5, case.seed
-        assert case.weight == pytest.approx(case.best.weight, rel=EXACT, abs=1e-5), case.seed
+        assert case.weight == pytest.approx(case.best.weight, rel=EXACT, abs=1e-5), (
+            case.seed
+        )
         assert case.missing == case.best.missing, case.seed
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_hold_however_early_the_search_ends(block: int) -> None:
-    compared = sum(assert_bounds_hold(case) for case in cases("min_cost", block, Budget(work=0.02)))
+    compared = sum(
+        assert_bounds_hold(case) for case in cases("min_cost", block, Budget(work=0.02))
+    )
     assert compared > 0
 
 
@@ -116,14 +128,20 @@ def test_problems_of_all_kinds_are_among_them() -> None:
     assert missing >= 5
 
 
-def test_nearly_all_problems_of_four_services_on_up_to_six_gpus_are_proven_too() -> None:
+def test_nearly_all_problems_of_four_services_on_up_to_six_gpus_are_proven_too() -> (
+    None
+):
     unproven = 0
     for seed in range(0, 40, 4):
         problem = tiny_problem(seed, services=4, gpus=3)
         solution, report = solve(problem, BUDGET)
         best = best_plan(problem)
         assert violations(problem, solution.plan) == (), seed
-        assert cost_usd_per_hour(problem, solution.plan) == pytest.approx(best.cost, rel=OPTIMAL_GAP), seed
-        assert served_weight(problem, solution.plan) == pytest.approx(best.weight, rel=OPTIMAL_GAP, abs=1e-5), seed
+        assert cost_usd_per_hour(problem, solution.plan) == pytest.approx(
+            best.cost, rel=OPTIMAL_GAP
+        ), seed
+        assert served_weight(problem, solution.plan) == pytest.approx(
+            best.weight, rel=OPTIMAL_GAP, abs=1e-5
+        ), seed
         unproven += report.status != SolveStatus.OPTIMAL
     assert unproven <= 1

@@ -20,12 +20,20 @@ STEADY = Stability(hysteresis=0.1, move_budget=0.1, min_dwell_s=60.0)
 
 
 def tick(
-    problem: Problem, *, at_s: float = 0.0, memory: Json = None, stability: Stability = STEADY, **budget: Any
+    problem: Problem,
+    *,
+    at_s: float = 0.0,
+    memory: Json = None,
+    stability: Stability = STEADY,
+    **budget: Any,
 ) -> tuple[Plan, PlanReport, Json]:
     """A plan that the checker accepts, and what is remembered."""
     facts: dict[str, Any] = {"work": 0.2, "seconds": math.inf}
     plan, report, memory = make_plan(
-        problem, Observed(at_s=at_s), memory, Budget(stability=stability, **facts | budget)
+        problem,
+        Observed(at_s=at_s),
+        memory,
+        Budget(stability=stability, **facts | budget),
     )
     assert violations(problem, plan) == ()
     return plan, report, memory
@@ -41,7 +49,11 @@ def on_whole_gpus(*services: str) -> Plan:
         GpuPlan(
             gpu_type="gpu",
             clock_mhz=1000.0,
-            replicas=(ReplicaPlan(service=name, sm_percent=100.0, batch=1, arrival_rate_rps=40.0),),
+            replicas=(
+                ReplicaPlan(
+                    service=name, sm_percent=100.0, batch=1, arrival_rate_rps=40.0
+                ),
+            ),
         )
         for name in services
     )
@@ -51,7 +63,10 @@ def on_whole_gpus(*services: str) -> Plan:
 def wasteful(services: int = 2, rate_rps: float = 40.0) -> Problem:
     """Twice the GPUs that are needed; to halve them starts a replica of every service."""
     names = [f"s{number:02}" for number in range(services)]
-    return a_problem(*(a_service(name, rate_rps=rate_rps) for name in names), current=on_whole_gpus(*names))
+    return a_problem(
+        *(a_service(name, rate_rps=rate_rps) for name in names),
+        current=on_whole_gpus(*names),
+    )
 
 
 def gpus_of(plan: Plan) -> int:
@@ -84,13 +99,17 @@ def test_demand_is_served_at_once_whatever_the_dwell() -> None:
 
 
 def test_superfluous_gpus_go_at_once() -> None:
-    problem = a_problem(a_service("chat", rate_rps=40.0), current=on_whole_gpus("chat", "chat", "chat"))
+    problem = a_problem(
+        a_service("chat", rate_rps=40.0), current=on_whole_gpus("chat", "chat", "chat")
+    )
     plan, report, _ = tick(problem, at_s=1.0, memory=looked_at(0.0))
     assert (gpus_of(plan), started(problem, plan), report.status) == (1, 0, "kept")
 
 
 @pytest.mark.parametrize(("hysteresis", "gpus"), [(0.4, 1), (0.6, 2)])
-def test_a_rearrangement_must_save_more_than_the_hysteresis(hysteresis: float, gpus: int) -> None:
+def test_a_rearrangement_must_save_more_than_the_hysteresis(
+    hysteresis: float, gpus: int
+) -> None:
     # It saves one GPU of two.
     plan, _, _ = tick(wasteful(), stability=replace(STEADY, hysteresis=hysteresis))
     assert gpus_of(plan) == gpus
@@ -107,7 +126,9 @@ def test_no_more_replicas_start_to_save_cost_than_the_move_budget_allows() -> No
     problem = wasteful(services=2 * MIN_MOVES)
     plan, _, _ = tick(problem, stability=replace(STEADY, hysteresis=0.0))
     assert started(problem, plan) <= MIN_MOVES
-    free, _, _ = tick(problem, stability=replace(STEADY, hysteresis=0.0, move_budget=1.0))
+    free, _, _ = tick(
+        problem, stability=replace(STEADY, hysteresis=0.0, move_budget=1.0)
+    )
     assert gpus_of(free) == MIN_MOVES
 
 
@@ -148,18 +169,28 @@ def test_warm_plans_keep_every_rule_and_serve_what_cold_ones_serve() -> None:
         now = with_rates(replace(problem, current=first), 1.1)
         warm, _, memory = tick(now, at_s=5.0, memory=memory, seconds=60.0)
         cold, _, _ = tick(now, at_s=5.0, memory=looked_at(0.0), seconds=60.0)
-        assert [each.service for each in warm.unserved] == [each.service for each in cold.unserved]
+        assert [each.service for each in warm.unserved] == [
+            each.service for each in cold.unserved
+        ]
 
 
 def test_a_token_that_is_not_known_means_a_cold_start() -> None:
     problem = wasteful()
-    plan, _, memory = tick(problem, at_s=1.0, memory={"version": 1, "looked_s": 0.0, "warm": "gone"}, seconds=60.0)
+    plan, _, memory = tick(
+        problem,
+        at_s=1.0,
+        memory={"version": 1, "looked_s": 0.0, "warm": "gone"},
+        seconds=60.0,
+    )
     assert gpus_of(plan) == 2
     assert isinstance(memory, dict)
     assert memory["warm"] not in (None, "gone")
 
 
-@pytest.mark.parametrize("memory", [None, 7, "text", {"version": 0}, {"version": 1, "looked_s": "x", "warm": 3}])
+@pytest.mark.parametrize(
+    "memory",
+    [None, 7, "text", {"version": 0}, {"version": 1, "looked_s": "x", "warm": 3}],
+)
 def test_memory_that_is_not_its_own_counts_as_none(memory: Json) -> None:
     plan, _, _ = tick(wasteful(), memory=memory)
     assert gpus_of(plan) == 1
@@ -176,7 +207,9 @@ def test_a_row_that_is_gone_takes_its_replica_along() -> None:
 
 def best_by_hand(problem: Problem, price: float) -> float:
     """Least cost with starts of all plans of the two services on up to four GPUs of one type."""
-    patterns = [(a, b) for a, b in itertools.product((0, 50, 100), repeat=2) if 0 < a + b <= 100]
+    patterns = [
+        (a, b) for a, b in itertools.product((0, 50, 100), repeat=2) if 0 < a + b <= 100
+    ]
     names = ("chat", "photo")
     best = float("inf")
     for count in range(1, 5):
@@ -186,7 +219,12 @@ def best_by_hand(problem: Problem, price: float) -> float:
                     gpu_type="gpu",
                     clock_mhz=1000.0,
                     replicas=tuple(
-                        ReplicaPlan(service=name, sm_percent=float(percent), batch=1, arrival_rate_rps=0.0)
+                        ReplicaPlan(
+                            service=name,
+                            sm_percent=float(percent),
+                            batch=1,
+                            arrival_rate_rps=0.0,
+                        )
                         for name, percent in zip(names, pattern, strict=True)
                         if percent
                     ),
@@ -194,24 +232,40 @@ def best_by_hand(problem: Problem, price: float) -> float:
                 for pattern in mix
             )
             carried = [sum(pattern[at] for pattern in mix) for at in range(2)]
-            if all(rps >= each.arrival_rate_rps for rps, each in zip(carried, problem.services, strict=True)):
-                best = min(best, count + price * started(problem, Plan(policy="hand", gpus=tuple(gpus))))
+            if all(
+                rps >= each.arrival_rate_rps
+                for rps, each in zip(carried, problem.services, strict=True)
+            ):
+                best = min(
+                    best,
+                    count
+                    + price * started(problem, Plan(policy="hand", gpus=tuple(gpus))),
+                )
     return best
 
 
 @pytest.mark.parametrize("price", [0.05, 0.3, 0.7, 2.0])
-@pytest.mark.parametrize("rates", [(40.0, 40.0), (90.0, 45.0), (120.0, 30.0), (140.0, 95.0), (10.0, 160.0)])
+@pytest.mark.parametrize(
+    "rates", [(40.0, 40.0), (90.0, 45.0), (120.0, 30.0), (140.0, 95.0), (10.0, 160.0)]
+)
 @pytest.mark.parametrize("shares", [(100, 0), (50, 50)])
-def test_cost_and_starts_together_are_least(price: float, rates: tuple[float, float], shares: tuple[int, int]) -> None:
+def test_cost_and_starts_together_are_least(
+    price: float, rates: tuple[float, float], shares: tuple[int, int]
+) -> None:
     # One GPU runs; a replica carries 1 rps per percent.
     replicas = (
-        ReplicaPlan(service=name, sm_percent=float(share), batch=1, arrival_rate_rps=1.0)
+        ReplicaPlan(
+            service=name, sm_percent=float(share), batch=1, arrival_rate_rps=1.0
+        )
         for name, share in zip(("chat", "photo"), shares, strict=True)
         if share
     )
     gpu = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=tuple(replicas))
     before = Plan(policy="before", gpus=(gpu,))
-    services = (a_service("chat", rate_rps=rates[0]), a_service("photo", rate_rps=rates[1]))
+    services = (
+        a_service("chat", rate_rps=rates[0]),
+        a_service("photo", rate_rps=rates[1]),
+    )
     problem = a_problem(*services, current=before, migration_cost_usd_per_hour=price)
     plan, _, _ = make_plan(problem, Observed(at_s=0.0), None, Budget(work=0.2))
     assert plan.unserved == ()
@@ -225,7 +279,9 @@ def test_calls_of_a_series_go_on_with_warm_state_without_a_limit_of_seconds() ->
     def tokens(**budget: Any) -> list[Any]:
         _, _, first = tick(problem, **budget)
         _, _, second = tick(problem, at_s=5.0, memory=first, **budget)
-        return [memory["warm"] for memory in (first, second) if isinstance(memory, dict)]
+        return [
+            memory["warm"] for memory in (first, second) if isinstance(memory, dict)
+        ]
 
     assert tokens() == [None, None]
     assert None not in tokens(is_series=True)
@@ -238,8 +294,12 @@ def test_two_series_of_the_same_problems_make_the_same_plans() -> None:
         plans: list[Plan] = []
         memory: Json = None
         for number, factor in enumerate((1.0, 1.3, 1.1)):
-            problem = replace(with_rates(first, factor), current=plans[-1] if plans else None)
-            plan, _, memory = tick(problem, at_s=60.0 * number, memory=memory, is_series=True)
+            problem = replace(
+                with_rates(first, factor), current=plans[-1] if plans else None
+            )
+            plan, _, memory = tick(
+                problem, at_s=60.0 * number, memory=memory, is_series=True
+            )
             plans.append(plan)
         return plans
 

@@ -15,26 +15,41 @@ from solvers.types.outcome import Budget, PlanReport, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.solvers.instances import a_problem, a_service, a_type, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 
 STEADY = Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
 
 
 def tick(
-    problem: Problem, *, at_s: float = 0.0, memory: Json = None, stability: Stability = STEADY
+    problem: Problem,
+    *,
+    at_s: float = 0.0,
+    memory: Json = None,
+    stability: Stability = STEADY,
 ) -> tuple[Plan, PlanReport, Json]:
     """A plan that the checker accepts, within the power budget, and what is remembered."""
     budget = Budget(work=0.2, seconds=math.inf, stability=stability)
     plan, report, memory = make_plan(problem, Observed(at_s=at_s), memory, budget)
     assert violations(problem, plan) == ()
     assert report_violations(problem, plan, report) == ()
-    assert problem.power_budget_w is None or draws_w(problem, plan) <= problem.power_budget_w * (1.0 + 1e-9)
+    assert problem.power_budget_w is None or draws_w(
+        problem, plan
+    ) <= problem.power_budget_w * (1.0 + 1e-9)
     return plan, report, memory
 
 
 def two_services(watts: float | None, *, rate_rps: float = 100.0) -> Problem:
     """Either needs a whole GPU for 100 rps: 50 W idle and 100 W."""
-    services = (a_service("dull", rate_rps=rate_rps), a_service("vital", rate_rps=rate_rps, priority=5.0))
+    services = (
+        a_service("dull", rate_rps=rate_rps),
+        a_service("vital", rate_rps=rate_rps, priority=5.0),
+    )
     return a_problem(*services, types=(a_type(),), power_budget_w=watts)
 
 
@@ -42,23 +57,33 @@ def served(plan: Plan) -> dict[str, float]:
     rates: dict[str, float] = {}
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            rates[replica.service] = rates.get(replica.service, 0.0) + gpu.count * replica.arrival_rate_rps
+            rates[replica.service] = (
+                rates.get(replica.service, 0.0) + gpu.count * replica.arrival_rate_rps
+            )
     return {name: round(rate, 3) for name, rate in rates.items()}
 
 
 def test_the_budget_serves_the_important_first_and_names_itself() -> None:
     plan, report, _ = tick(two_services(150.0))
     assert served(plan) == {"vital": 100.0}
-    assert [(each.service, each.reason) for each in plan.unserved] == [("dull", "power")]
+    assert [(each.service, each.reason) for each in plan.unserved] == [
+        ("dull", "power")
+    ]
     assert report.status == "optimal"
 
 
-def test_without_a_budget_or_with_one_that_nothing_reaches_the_plan_is_the_same() -> None:
+def test_without_a_budget_or_with_one_that_nothing_reaches_the_plan_is_the_same() -> (
+    None
+):
     for seed in range(4):
         problem = random_problem(seed, services=5)
         free, report, _ = tick(problem, stability=Stability())
-        roomy, bounded, _ = tick(replace(problem, power_budget_w=1e9), stability=Stability())
-        assert cost_usd_per_hour(problem, roomy) == pytest.approx(cost_usd_per_hour(problem, free), rel=1e-3)
+        roomy, bounded, _ = tick(
+            replace(problem, power_budget_w=1e9), stability=Stability()
+        )
+        assert cost_usd_per_hour(problem, roomy) == pytest.approx(
+            cost_usd_per_hour(problem, free), rel=1e-3
+        )
         assert report.lower_bound_usd_per_hour is not None
         assert bounded.lower_bound_usd_per_hour is not None
 
@@ -75,10 +100,14 @@ def test_what_runs_gives_way_at_once_when_the_budget_falls() -> None:
     assert started(replace(capped, current=plan), again) == 0
 
 
-def test_demand_that_other_replicas_could_carry_within_the_budget_is_looked_for_at_once() -> None:
+def test_demand_that_other_replicas_could_carry_within_the_budget_is_looked_for_at_once() -> (
+    None
+):
     # `frugal` GPUs cost more and draw less: 20 + 100 W. Two cheap ones draw 300 W, one of each 270.
     types = (a_type("cheap"), a_type("frugal", price_usd_per_hour=3.0, idle_w=20.0))
-    problem = a_problem(a_service("chat", rate_rps=100.0), types=types, power_budget_w=280.0)
+    problem = a_problem(
+        a_service("chat", rate_rps=100.0), types=types, power_budget_w=280.0
+    )
     first, _, memory = tick(problem)
     assert [(gpu.gpu_type, gpu.count) for gpu in first.gpus] == [("cheap", 1)]
     more = with_rates(replace(problem, current=first), 2.0)
@@ -103,11 +132,21 @@ def test_a_lasting_lack_of_watts_rearranges_next_to_nothing_from_tick_to_tick() 
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 60), part=st.floats(0.0, 1.2), is_goodput=st.booleans())
-def test_every_budget_is_kept_whatever_runs(seed: int, part: float, is_goodput: bool) -> None:
-    problem = replace(random_problem(seed, services=4, gpus=3), objective="max_goodput" if is_goodput else "min_cost")
+def test_every_budget_is_kept_whatever_runs(
+    seed: int, part: float, is_goodput: bool
+) -> None:
+    problem = replace(
+        random_problem(seed, services=4, gpus=3),
+        objective="max_goodput" if is_goodput else "min_cost",
+    )
     free, _, memory = tick(problem)
-    capped = replace(problem, power_budget_w=part * draws_w(problem, free), current=free)
+    capped = replace(
+        problem, power_budget_w=part * draws_w(problem, free), current=free
+    )
     plan, report, _ = tick(capped, at_s=100.0, memory=memory)
-    if report.served_weight_upper_bound is not None and report.served_weight is not None:
+    if (
+        report.served_weight_upper_bound is not None
+        and report.served_weight is not None
+    ):
         assert report.served_weight <= report.served_weight_upper_bound * (1.0 + 1e-9)
     assert plan.gpus == () or part > 0.0

@@ -16,7 +16,14 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget
 from solvers.types.problem import Objective, Problem
 from solvers.types.state import GpuType, Observed
-from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 from tests.solvers.problems import tiny_problem
 
 BUDGET = Budget(work=0.5)
@@ -37,16 +44,22 @@ def worth(problem: Problem, budget: Budget = BUDGET) -> Worth:
     """Of the plan that is found, which keeps every rule."""
     plan = solve(problem, budget)[0].plan
     assert violations(problem, plan) == ()
-    wanted = sum(service.priority * service.arrival_rate_rps for service in problem.services)
+    wanted = sum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
     missing = sum(entry.replicas_missing for entry in plan.unserved)
-    return Worth(wanted - served_weight(problem, plan), missing, cost_usd_per_hour(problem, plan))
+    return Worth(
+        wanted - served_weight(problem, plan), missing, cost_usd_per_hour(problem, plan)
+    )
 
 
 def is_no_worse(one: Worth, other: Worth) -> bool:
     """In the order of what counts, within the gap."""
     if abs(one.unserved - other.unserved) > 1e-4:
         return one.unserved < other.unserved
-    return one.missing < other.missing or (one.missing == other.missing and one.cost <= other.cost * SLACK + 1e-9)
+    return one.missing < other.missing or (
+        one.missing == other.missing and one.cost <= other.cost * SLACK + 1e-9
+    )
 
 
 def with_types(problem: Problem, changed: Callable[[GpuType], GpuType]) -> Problem:
@@ -62,24 +75,44 @@ def as_many_as_wanted(problem: Problem) -> Problem:
 
 
 def looser_slos(problem: Problem) -> Problem:
-    return replace(problem, services=tuple(replace(one, slo_ms=1.5 * one.slo_ms) for one in problem.services))
+    return replace(
+        problem,
+        services=tuple(
+            replace(one, slo_ms=1.5 * one.slo_ms) for one in problem.services
+        ),
+    )
 
 
 def lower_rates(problem: Problem) -> Problem:
-    services = (replace(one, arrival_rate_rps=0.7 * one.arrival_rate_rps) for one in problem.services)
+    services = (
+        replace(one, arrival_rate_rps=0.7 * one.arrival_rate_rps)
+        for one in problem.services
+    )
     return replace(problem, services=tuple(services))
 
 
 def fewer_replicas_wanted(problem: Problem) -> Problem:
-    return replace(problem, services=tuple(replace(one, min_replicas=0, max_replicas=None) for one in problem.services))
+    return replace(
+        problem,
+        services=tuple(
+            replace(one, min_replicas=0, max_replicas=None) for one in problem.services
+        ),
+    )
 
 
 def all_types_allowed(problem: Problem) -> Problem:
-    return replace(problem, services=tuple(replace(one, allowed_gpu_types=None) for one in problem.services))
+    return replace(
+        problem,
+        services=tuple(
+            replace(one, allowed_gpu_types=None) for one in problem.services
+        ),
+    )
 
 
 def cheaper_energy(problem: Problem) -> Problem:
-    return replace(problem, energy_price_usd_per_kwh=0.5 * problem.energy_price_usd_per_kwh)
+    return replace(
+        problem, energy_price_usd_per_kwh=0.5 * problem.energy_price_usd_per_kwh
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +127,9 @@ def cheaper_energy(problem: Problem) -> Problem:
         cheaper_energy,
     ],
 )
-def test_an_easier_problem_has_no_worse_a_plan(easier: Callable[[Problem], Problem]) -> None:
+def test_an_easier_problem_has_no_worse_a_plan(
+    easier: Callable[[Problem], Problem],
+) -> None:
     better = 0
     for seed in range(18):
         problem = tiny_problem(seed)
@@ -105,7 +140,9 @@ def test_an_easier_problem_has_no_worse_a_plan(easier: Callable[[Problem], Probl
 
 
 @pytest.mark.parametrize("easier", [one_more_gpu, looser_slos, all_types_allowed])
-def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(easier: Callable[[Problem], Problem]) -> None:
+def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(
+    easier: Callable[[Problem], Problem],
+) -> None:
     better = 0
     for seed in range(34, 54):
         problem = replace(with_rates(tiny_problem(seed), 2.0), objective="max_goodput")
@@ -116,14 +153,26 @@ def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(easier: Callab
 
 
 @pytest.mark.parametrize("objective", BOTH)
-def test_neither_order_nor_names_change_what_a_plan_is_worth(objective: Objective) -> None:
+def test_neither_order_nor_names_change_what_a_plan_is_worth(
+    objective: Objective,
+) -> None:
     for seed in range(12, 30):
-        problem, draw = replace(tiny_problem(seed), objective=objective), random.Random(seed)
-        services = [replace(each, name=f"x{draw.random()}") for each in problem.services]
+        problem, draw = (
+            replace(tiny_problem(seed), objective=objective),
+            random.Random(seed),
+        )
+        services = [
+            replace(each, name=f"x{draw.random()}") for each in problem.services
+        ]
         types, points = list(problem.gpu_types), list(problem.points)
         for each in (services, types, points):
             draw.shuffle(each)
-        mixed = replace(problem, services=tuple(services), gpu_types=tuple(types), points=tuple(points))
+        mixed = replace(
+            problem,
+            services=tuple(services),
+            gpu_types=tuple(types),
+            points=tuple(points),
+        )
         here, there = worth(problem), worth(mixed)
         if objective == "max_goodput":
             # All GPUs are paid for, so that what those in use cost says nothing.
@@ -135,7 +184,9 @@ def test_neither_order_nor_names_change_what_a_plan_is_worth(objective: Objectiv
 def test_only_the_proportion_of_priorities_counts() -> None:
     for seed in range(20):
         problem = tiny_problem(seed)
-        services = tuple(replace(one, priority=1e3 * one.priority) for one in problem.services)
+        services = tuple(
+            replace(one, priority=1e3 * one.priority) for one in problem.services
+        )
         scaled, here = worth(replace(problem, services=services)), worth(problem)
         assert scaled.unserved == pytest.approx(1e3 * here.unserved, abs=0.1), seed
         assert scaled.missing == here.missing, seed
@@ -154,20 +205,27 @@ def test_equal_services_on_equal_gpus_fill_them() -> None:
 @pytest.mark.parametrize("objective", BOTH)
 def test_of_one_gpu_the_best_use_is_proven(objective: Objective) -> None:
     # Alone on the GPU `vital` serves 100 rps, beside another 50: with weight 3 it is worth more than half of each.
-    services = (a_service("dull", rate_rps=60.0), a_service("vital", rate_rps=100.0, priority=3.0))
+    services = (
+        a_service("dull", rate_rps=60.0),
+        a_service("vital", rate_rps=100.0, priority=3.0),
+    )
     problem = a_problem(*services, types=(a_type(count=1),), objective=objective)
     solution, report = solve(problem, BUDGET)
     assert report.status == "optimal"
     assert served_weight(problem, solution.plan) == pytest.approx(300.0, rel=1e-6)
     assert solution.served_weight_bound == pytest.approx(300.0, rel=OPTIMAL_GAP)
-    assert [(each.service, each.reason) for each in solution.plan.unserved] == [("dull", "stock")]
+    assert [(each.service, each.reason) for each in solution.plan.unserved] == [
+        ("dull", "stock")
+    ]
 
 
 def test_what_is_served_comes_before_least_replicas_where_gpus_are_paid_for() -> None:
     # One GPU: either 100 rps, or 50 and the replica that nobody asks anything.
     services = (a_service("chat", rate_rps=100.0), a_service("idle", min_replicas=1))
     for objective in BOTH:
-        found = worth(a_problem(*services, types=(a_type(count=1),), objective=objective))
+        found = worth(
+            a_problem(*services, types=(a_type(count=1),), objective=objective)
+        )
         assert found == pytest.approx((0.0, 1, 1.0), abs=1e-4)
 
 
@@ -178,19 +236,34 @@ def test_least_replicas_come_before_cost() -> None:
 
 def test_cost_is_proven_beside_what_cannot_be_served() -> None:
     # 50 of 150 rps cannot be served: `chat` may run once. One cheap GPU is enough for what can.
-    types = (a_type("cheap", price_usd_per_hour=1.0, count=1), a_type("dear", price_usd_per_hour=3.0, count=3))
-    services = (a_service("chat", rate_rps=150.0, max_replicas=1), a_service("photo", rate_rps=40.0))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0, count=1),
+        a_type("dear", price_usd_per_hour=3.0, count=3),
+    )
+    services = (
+        a_service("chat", rate_rps=150.0, max_replicas=1),
+        a_service("photo", rate_rps=40.0),
+    )
     solution, report = solve(a_problem(*services, types=types), BUDGET)
     assert report.status == "optimal"
     assert report.objective == pytest.approx(4.0)
     assert solution.cost_bound == pytest.approx(4.0, rel=OPTIMAL_GAP)
-    assert [(each.service, each.reason) for each in solution.plan.unserved] == [("chat", "replicas")]
+    assert [(each.service, each.reason) for each in solution.plan.unserved] == [
+        ("chat", "replicas")
+    ]
 
 
 def test_a_report_says_where_its_bound_counts_least_replicas() -> None:
     rows = (a_row(100.0, 5.0),)
-    for fewest, rate_rps, is_said in ((0, 10.0, False), (1, 10.0, False), (2, 10.0, True), (1, 0.0, True)):
-        problem = a_problem(a_service("chat", rate_rps=rate_rps, min_replicas=fewest), rows=rows)
+    for fewest, rate_rps, is_said in (
+        (0, 10.0, False),
+        (1, 10.0, False),
+        (2, 10.0, True),
+        (1, 0.0, True),
+    ):
+        problem = a_problem(
+            a_service("chat", rate_rps=rate_rps, min_replicas=fewest), rows=rows
+        )
         plan, report, _ = make_plan(problem, Observed(at_s=0.0), None, BUDGET)
         assert report_violations(problem, plan, report) == ()
         assert report.status == "optimal"

@@ -8,7 +8,11 @@ from solvers.check import report_violations, violations
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.joint.policy import make_plan
-from solvers.laws.cost import cost_usd_per_hour, migration_cost_usd_per_hour, served_weight
+from solvers.laws.cost import (
+    cost_usd_per_hour,
+    migration_cost_usd_per_hour,
+    served_weight,
+)
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -39,13 +43,19 @@ def run(problem: Problem, budget: Budget = BUDGET) -> tuple[Plan, PlanReport]:
     return plan, report
 
 
-def on_whole_gpus(services: tuple[str, ...], *, gpu_type: str = "gpu", rate_rps: float = 40.0) -> Plan:
+def on_whole_gpus(
+    services: tuple[str, ...], *, gpu_type: str = "gpu", rate_rps: float = 40.0
+) -> Plan:
     """Each service alone on a whole GPU."""
     gpus = (
         GpuPlan(
             gpu_type=gpu_type,
             clock_mhz=1000.0,
-            replicas=(ReplicaPlan(service=name, sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps),),
+            replicas=(
+                ReplicaPlan(
+                    service=name, sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps
+                ),
+            ),
         )
         for name in services
     )
@@ -55,7 +65,10 @@ def on_whole_gpus(services: tuple[str, ...], *, gpu_type: str = "gpu", rate_rps:
 def test_the_example_of_the_contract_is_optimal() -> None:
     problem, _, _ = example()
     plan, report = run(problem, Budget())
-    assert (report.status, report.gap_percent) == ("optimal", pytest.approx(0.0, abs=0.01))
+    assert (report.status, report.gap_percent) == (
+        "optimal",
+        pytest.approx(0.0, abs=0.01),
+    )
     assert cost_usd_per_hour(problem, plan) == pytest.approx(1.7642, abs=1e-4)
 
 
@@ -70,7 +83,11 @@ def test_a_running_plan_that_is_as_cheap_stays_as_it_is() -> None:
 def test_a_dear_running_plan_is_replaced_when_starting_is_cheap() -> None:
     # Two GPUs at 1 USD/h; by halves one will do, which starts two replicas.
     services = (a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0))
-    problem = a_problem(*services, current=on_whole_gpus(("chat", "photo")), migration_cost_usd_per_hour=0.4)
+    problem = a_problem(
+        *services,
+        current=on_whole_gpus(("chat", "photo")),
+        migration_cost_usd_per_hour=0.4,
+    )
     plan, report = run(problem)
     assert report.cost_usd_per_hour == pytest.approx(1.0)
     assert replica_counts(plan).total() == 2
@@ -78,7 +95,11 @@ def test_a_dear_running_plan_is_replaced_when_starting_is_cheap() -> None:
 
 def test_a_dear_running_plan_stays_when_starting_costs_more_than_it_saves() -> None:
     services = (a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0))
-    problem = a_problem(*services, current=on_whole_gpus(("chat", "photo")), migration_cost_usd_per_hour=0.6)
+    problem = a_problem(
+        *services,
+        current=on_whole_gpus(("chat", "photo")),
+        migration_cost_usd_per_hour=0.6,
+    )
     plan, report = run(problem)
     assert report.cost_usd_per_hour == pytest.approx(2.0)
     assert migration_cost_usd_per_hour(problem, plan) == 0.0
@@ -87,15 +108,25 @@ def test_a_dear_running_plan_stays_when_starting_costs_more_than_it_saves() -> N
 
 def test_the_running_plan_follows_the_rates_that_it_still_carries() -> None:
     problem = a_problem(
-        a_service("chat", rate_rps=90.0), current=on_whole_gpus(("chat",)), migration_cost_usd_per_hour=5.0
+        a_service("chat", rate_rps=90.0),
+        current=on_whole_gpus(("chat",)),
+        migration_cost_usd_per_hour=5.0,
     )
     plan, _ = run(problem)
-    assert [each.arrival_rate_rps for gpu in plan.gpus for each in gpu.replicas] == [pytest.approx(90.0)]
+    assert [each.arrival_rate_rps for gpu in plan.gpus for each in gpu.replicas] == [
+        pytest.approx(90.0)
+    ]
 
 
 def test_a_running_plan_that_breaks_a_limit_goes() -> None:
     service = a_service("chat", rate_rps=40.0, max_replicas=1)
-    plan, _ = run(a_problem(service, current=on_whole_gpus(("chat", "chat")), migration_cost_usd_per_hour=5.0))
+    plan, _ = run(
+        a_problem(
+            service,
+            current=on_whole_gpus(("chat", "chat")),
+            migration_cost_usd_per_hour=5.0,
+        )
+    )
     assert replica_counts(plan).total() == 1
 
 
@@ -109,8 +140,12 @@ def test_no_plan_is_worse_than_the_running_one(seed: int) -> None:
     weight, kept_weight = served_weight(problem, plan), served_weight(problem, kept)
     assert weight >= kept_weight * (1.0 - 1e-5)
     if weight <= kept_weight * (1.0 + 1e-5):
-        total = cost_usd_per_hour(problem, plan) + migration_cost_usd_per_hour(problem, plan)
-        kept_total = cost_usd_per_hour(problem, kept) + migration_cost_usd_per_hour(problem, kept)
+        total = cost_usd_per_hour(problem, plan) + migration_cost_usd_per_hour(
+            problem, plan
+        )
+        kept_total = cost_usd_per_hour(problem, kept) + migration_cost_usd_per_hour(
+            problem, kept
+        )
         assert total <= kept_total + 1e-5
 
 
@@ -144,7 +179,11 @@ def test_energy_is_part_of_what_a_running_plan_costs() -> None:
 def test_growth_is_added_to_what_runs_when_starting_is_dear() -> None:
     # Whole GPUs carry 100 rps. A third one with one start: 3 + 1.5 USD/h; anew on two GPUs with two starts: 2 + 3.
     services = (a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0))
-    problem = a_problem(*services, current=on_whole_gpus(("chat", "photo")), migration_cost_usd_per_hour=1.5)
+    problem = a_problem(
+        *services,
+        current=on_whole_gpus(("chat", "photo")),
+        migration_cost_usd_per_hour=1.5,
+    )
     plan, _ = run(problem)
     assert plan.unserved == ()
     assert started(on_whole_gpus(("chat", "photo")), plan) == 1
@@ -167,4 +206,8 @@ def test_a_plan_that_costs_nothing_because_nothing_can_run_has_no_gap() -> None:
     service = a_service("chat", rate_rps=40.0, min_replicas=1)
     plan, report = run(a_problem(service, types=(a_type(count=0),)))
     assert plan.gpus == ()
-    assert (report.cost_usd_per_hour, report.lower_bound_usd_per_hour, report.gap_percent) == (0.0, 0.0, 0.0)
+    assert (
+        report.cost_usd_per_hour,
+        report.lower_bound_usd_per_hour,
+        report.gap_percent,
+    ) == (0.0, 0.0, 0.0)

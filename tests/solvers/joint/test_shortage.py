@@ -6,7 +6,14 @@ import pytest
 
 from solvers.check import violations
 from solvers.joint.policy import make_plan
-from solvers.joint.shortage import STRETCH, as_promised, at_medians, is_short, keeps_medians, softened_keys
+from solvers.joint.shortage import (
+    STRETCH,
+    as_promised,
+    at_medians,
+    is_short,
+    keeps_medians,
+    softened_keys,
+)
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.types.outcome import Budget, Stability
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -14,7 +21,11 @@ from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json, Observed
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
-LOOP = Budget(work=1.0, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0), is_series=True)
+LOOP = Budget(
+    work=1.0,
+    stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0),
+    is_series=True,
+)
 
 
 def two_gpus(*, light_rps: float = 118.0, light_priority: float = 1.0) -> Problem:
@@ -27,12 +38,16 @@ def two_gpus(*, light_rps: float = 118.0, light_priority: float = 1.0) -> Proble
         a_service("heavy", rate_rps=9.0, network="big"),
         types=(a_type(count=2),),
     )
-    big = OperatingPoints(network="big", gpu_type="gpu", sensitivity=0.0, rows=(a_row(100.0, 10.0),))
+    big = OperatingPoints(
+        network="big", gpu_type="gpu", sensitivity=0.0, rows=(a_row(100.0, 10.0),)
+    )
     return replace(problem, points=(*problem.points, big))
 
 
 def whole(service: str, rate_rps: float) -> GpuPlan:
-    replica = ReplicaPlan(service=service, sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps)
+    replica = ReplicaPlan(
+        service=service, sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps
+    )
     return GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(replica,))
 
 
@@ -57,7 +72,9 @@ def served(plan: Plan) -> dict[str, float]:
     found: dict[str, float] = {}
     for gpu in plan.gpus:
         for replica in gpu.replicas:
-            found[replica.service] = found.get(replica.service, 0.0) + gpu.count * replica.arrival_rate_rps
+            found[replica.service] = (
+                found.get(replica.service, 0.0) + gpu.count * replica.arrival_rate_rps
+            )
     return found
 
 
@@ -70,7 +87,9 @@ def test_medians_hold_where_everybody_is_served_within_the_stretch() -> None:
 
 def allowed(problem: Problem, service: str, batch: int, ratio: float) -> float:
     """The utilisation that the problem's law allows the service."""
-    return problem.capacity_law.utilisation(problem.service(service).percentile, batch, ratio)
+    return problem.capacity_law.utilisation(
+        problem.service(service).percentile, batch, ratio
+    )
 
 
 def test_the_stretch_bounds_what_a_median_may_add() -> None:
@@ -81,10 +100,17 @@ def test_the_stretch_bounds_what_a_median_may_add() -> None:
     assert allowed(problem, "light", 1, 1.9) == 0.0
 
 
-def test_a_median_is_never_stretched_beyond_the_law_of_medians_nor_below_its_percentile() -> None:
+def test_a_median_is_never_stretched_beyond_the_law_of_medians_nor_below_its_percentile() -> (
+    None
+):
     strict = two_gpus()
     rows = (((0.7, 0.99), (0.8, 0.8)),)
-    problem = at_medians(replace(strict, capacity_law=replace(strict.capacity_law, max_utilisation=rows)), one_each())
+    problem = at_medians(
+        replace(
+            strict, capacity_law=replace(strict.capacity_law, max_utilisation=rows)
+        ),
+        one_each(),
+    )
     # Batch 1, ratio 2: the law of medians allows 0.768, less than 1.2 · 0.7 = 0.84; at ratio 9 less than this row's.
     assert 0.76 < allowed(problem, "light", 1, 2.0) < 0.78
     assert allowed(problem, "light", 1, 9.0) == 0.99
@@ -95,21 +121,35 @@ PERCENTILES = {"lax": 0.9, "strict": 0.99}
 
 def of_three_percentiles() -> Problem:
     """Services at the median, at p90 and at p99 under the real law; each lacks some rate in `all_short`."""
-    services = [a_service(name, rate_rps=9.0, percentile=one) for name, one in {"half": 0.5, **PERCENTILES}.items()]
-    return a_problem(*services, capacity_law=make_capacity_law([0.5, 0.9, 0.99], [1, 8]))
+    services = [
+        a_service(name, rate_rps=9.0, percentile=one)
+        for name, one in {"half": 0.5, **PERCENTILES}.items()
+    ]
+    return a_problem(
+        *services, capacity_law=make_capacity_law([0.5, 0.9, 0.99], [1, 8])
+    )
 
 
 def all_short(problem: Problem) -> Plan:
-    entries = tuple(Unserved(service=each.name, rate_rps=1.0, reason="stock") for each in problem.services)
+    entries = tuple(
+        Unserved(service=each.name, rate_rps=1.0, reason="stock")
+        for each in problem.services
+    )
     return Plan(policy="joint", gpus=(), unserved=entries)
 
 
 @pytest.mark.parametrize("has_medians", [True, False])
 @pytest.mark.parametrize("batch", [1, 8])
-def test_everybody_is_stretched_by_their_own_percentile_whoever_else_there_is(*, has_medians: bool, batch: int) -> None:
+def test_everybody_is_stretched_by_their_own_percentile_whoever_else_there_is(
+    *, has_medians: bool, batch: int
+) -> None:
     problem = of_three_percentiles()
     if not has_medians:
-        problem = replace(problem, services=problem.services[1:], capacity_law=make_capacity_law([0.9, 0.99], [1, 8]))
+        problem = replace(
+            problem,
+            services=problem.services[1:],
+            capacity_law=make_capacity_law([0.9, 0.99], [1, 8]),
+        )
     softened = at_medians(problem, all_short(problem))
     median = make_capacity_law([0.5], [1, 8])
     for name, percentile in PERCENTILES.items():
@@ -118,26 +158,41 @@ def test_everybody_is_stretched_by_their_own_percentile_whoever_else_there_is(*,
             found = allowed(softened, name, batch, ratio)
             assert own <= found <= STRETCH * own + 1e-12, (name, ratio)
             # Between the ratios of two tables chords differ by 0.01 at most.
-            assert found <= max(own, median.utilisation(0.5, batch, ratio)) + 0.01, (name, ratio)
+            assert found <= max(own, median.utilisation(0.5, batch, ratio)) + 0.01, (
+                name,
+                ratio,
+            )
 
 
-def test_whoever_asks_for_a_median_keeps_that_row_beside_those_that_are_softened() -> None:
+def test_whoever_asks_for_a_median_keeps_that_row_beside_those_that_are_softened() -> (
+    None
+):
     problem = of_three_percentiles()
     softened = at_medians(problem, all_short(problem))
     law = softened.capacity_law
-    assert (softened.service("half").percentile, law.max_utilisation[law.percentiles.index(0.5)]) == (
+    assert (
+        softened.service("half").percentile,
+        law.max_utilisation[law.percentiles.index(0.5)],
+    ) == (
         0.5,
         problem.capacity_law.max_utilisation[0],
     )
     # A row for each of p90 and p99 besides, in the order of percentiles, and none of them twice.
-    assert list(law.percentiles) == sorted({0.5, 0.9, 0.99} | {one.percentile for one in softened.services})
+    assert list(law.percentiles) == sorted(
+        {0.5, 0.9, 0.99} | {one.percentile for one in softened.services}
+    )
     assert len(law.percentiles) == len(law.max_utilisation) == 5
 
 
-def test_whoever_is_more_important_than_all_that_is_left_out_keeps_their_percentile() -> None:
+def test_whoever_is_more_important_than_all_that_is_left_out_keeps_their_percentile() -> (
+    None
+):
     key = softened_keys(two_gpus().capacity_law)[0.95]
     problem = at_medians(two_gpus(light_priority=2.0), without_heavy())
-    assert {one.name: one.percentile for one in problem.services} == {"light": 0.95, "heavy": key}
+    assert {one.name: one.percentile for one in problem.services} == {
+        "light": 0.95,
+        "heavy": key,
+    }
     problem = at_medians(two_gpus(light_priority=2.0), one_each())
     assert {one.percentile for one in problem.services} == {key}
 
@@ -149,24 +204,34 @@ def test_nothing_changes_where_nobody_is_left_out() -> None:
 
 
 def test_what_other_reasons_leave_out_is_no_want_of_gpus() -> None:
-    slow = replace(one_each(), unserved=(Unserved(service="light", rate_rps=10.0, reason="slo"),))
+    slow = replace(
+        one_each(), unserved=(Unserved(service="light", rate_rps=10.0, reason="slo"),)
+    )
     assert not is_short(slow)
 
 
 def test_the_promise_is_what_the_percentile_allows() -> None:
-    stretched = replace(one_each(), gpus=(whole("light", 118.0), whole("heavy", 9.0)), unserved=())
+    stretched = replace(
+        one_each(), gpus=(whole("light", 118.0), whole("heavy", 9.0)), unserved=()
+    )
     promised = as_promised(two_gpus(), stretched)
     assert served(promised) == pytest.approx({"light": 100.0, "heavy": 9.0})
-    assert [(entry.service, entry.reason) for entry in promised.unserved] == [("light", "stock")]
+    assert [(entry.service, entry.reason) for entry in promised.unserved] == [
+        ("light", "stock")
+    ]
     assert promised.unserved[0].rate_rps == pytest.approx(18.0)
     assert violations(two_gpus(), promised) == ()
 
 
-def test_joint_leaves_nobody_out_in_the_loop_where_a_little_lateness_lets_all_in() -> None:
+def test_joint_leaves_nobody_out_in_the_loop_where_a_little_lateness_lets_all_in() -> (
+    None
+):
     plan, report, memory = make_plan(two_gpus(), Observed(at_s=0.0), None, LOOP)
     assert served(plan) == pytest.approx({"light": 100.0, "heavy": 9.0})
     assert report.messages[0].startswith("arranged so that every median is in time")
-    again, _, _ = make_plan(replace(two_gpus(), current=plan), Observed(at_s=10.0), memory, LOOP)
+    again, _, _ = make_plan(
+        replace(two_gpus(), current=plan), Observed(at_s=10.0), memory, LOOP
+    )
     assert again.gpus == plan.gpus
 
 

@@ -24,7 +24,9 @@ def run(problem: Problem, budget: Budget = BUDGET) -> tuple[JointSolution, Solve
     solution, report = solve(problem, budget)
     assert violations(problem, solution.plan) == ()
     assert solution.served_weight_bound >= served_weight(problem, solution.plan)
-    assert solution.cost_bound is None or solution.cost_bound <= cost_usd_per_hour(problem, solution.plan)
+    assert solution.cost_bound is None or solution.cost_bound <= cost_usd_per_hour(
+        problem, solution.plan
+    )
     return solution, report
 
 
@@ -33,7 +35,10 @@ def cost_of(problem: Problem) -> float:
 
 
 def unserved_of(plan: Plan) -> list[tuple[str, float, str, int]]:
-    return [(each.service, round(each.rate_rps, 6), each.reason, each.replicas_missing) for each in plan.unserved]
+    return [
+        (each.service, round(each.rate_rps, 6), each.reason, each.replicas_missing)
+        for each in plan.unserved
+    ]
 
 
 def test_the_example_of_the_contract_is_solved_to_its_optimum() -> None:
@@ -45,15 +50,25 @@ def test_the_example_of_the_contract_is_solved_to_its_optimum() -> None:
 
 
 def test_two_services_share_a_gpu_by_halves() -> None:
-    problem = a_problem(a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=50.0))
+    problem = a_problem(
+        a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=50.0)
+    )
     (gpu,) = run(problem)[0].plan.gpus
-    assert [(each.service, each.sm_percent) for each in gpu.replicas] == [("chat", 50.0), ("photo", 50.0)]
-    assert [each.arrival_rate_rps for each in gpu.replicas] == pytest.approx([40.0, 50.0])
+    assert [(each.service, each.sm_percent) for each in gpu.replicas] == [
+        ("chat", 50.0),
+        ("photo", 50.0),
+    ]
+    assert [each.arrival_rate_rps for each in gpu.replicas] == pytest.approx(
+        [40.0, 50.0]
+    )
 
 
 def test_the_cheaper_type_is_taken_until_it_runs_out() -> None:
     # 250 rps are 2.5 GPUs: two cheap ones, then a dear one; nothing else serves as much for 5 USD/h.
-    types = (a_type("cheap", price_usd_per_hour=1.0, count=2), a_type("dear", price_usd_per_hour=3.0))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0, count=2),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
     solution, report = run(a_problem(a_service("chat", rate_rps=250.0), types=types))
     assert report.objective == pytest.approx(5.0)
     assert sum(gpu.count for gpu in solution.plan.gpus) == 3
@@ -62,25 +77,64 @@ def test_the_cheaper_type_is_taken_until_it_runs_out() -> None:
 @pytest.mark.parametrize(
     ("problem", "unserved"),
     [
-        (a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9)), [("chat", 70.0, "slo", 0)]),
-        (a_problem(a_service("chat", rate_rps=250.0), types=(a_type(count=2),)), [("chat", 50.0, "stock", 0)]),
-        (a_problem(a_service("chat", rate_rps=250.0, max_replicas=2)), [("chat", 50.0, "replicas", 0)]),
-        (a_problem(a_service("chat", min_replicas=3), types=(a_type(count=2),)), [("chat", 0.0, "stock", 1)]),
-        (a_problem(a_service("chat", rate_rps=9.0), types=(a_type(memory_mib=999.0),)), [("chat", 9.0, "memory", 0)]),
-        (a_problem(a_service("chat", rate_rps=9.0), types=(a_type(power_cap_w=60.0),)), [("chat", 9.0, "power", 0)]),
-        (a_problem(a_service("chat", rate_rps=9.0), rows=()), [("chat", 9.0, "slo", 0)]),
-        (a_problem(a_service("chat", rate_rps=9.0), types=()), [("chat", 9.0, "slo", 0)]),
-        (a_problem(a_service("chat", rate_rps=9.0, allowed_gpu_types=())), [("chat", 9.0, "slo", 0)]),
+        (
+            a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9)),
+            [("chat", 70.0, "slo", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=250.0), types=(a_type(count=2),)),
+            [("chat", 50.0, "stock", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=250.0, max_replicas=2)),
+            [("chat", 50.0, "replicas", 0)],
+        ),
+        (
+            a_problem(a_service("chat", min_replicas=3), types=(a_type(count=2),)),
+            [("chat", 0.0, "stock", 1)],
+        ),
+        (
+            a_problem(
+                a_service("chat", rate_rps=9.0), types=(a_type(memory_mib=999.0),)
+            ),
+            [("chat", 9.0, "memory", 0)],
+        ),
+        (
+            a_problem(
+                a_service("chat", rate_rps=9.0), types=(a_type(power_cap_w=60.0),)
+            ),
+            [("chat", 9.0, "power", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=9.0), rows=()),
+            [("chat", 9.0, "slo", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=9.0), types=()),
+            [("chat", 9.0, "slo", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=9.0, allowed_gpu_types=())),
+            [("chat", 9.0, "slo", 0)],
+        ),
     ],
 )
-def test_what_cannot_be_served_names_its_rule(problem: Problem, unserved: list[tuple[str, float, str, int]]) -> None:
+def test_what_cannot_be_served_names_its_rule(
+    problem: Problem, unserved: list[tuple[str, float, str, int]]
+) -> None:
     plan = run(problem)[0].plan
-    entries = [(name, pytest.approx(rate, abs=1e-5), *rest) for name, rate, *rest in unserved]
+    entries = [
+        (name, pytest.approx(rate, abs=1e-5), *rest) for name, rate, *rest in unserved
+    ]
     assert unserved_of(plan) == entries
 
 
 def test_a_problem_that_asks_for_nothing_has_an_empty_plan_that_is_optimal() -> None:
-    for problem in (a_problem(), a_problem(a_service("chat", rate_rps=0.0)), a_problem(types=())):
+    for problem in (
+        a_problem(),
+        a_problem(a_service("chat", rate_rps=0.0)),
+        a_problem(types=()),
+    ):
         solution, report = run(problem)
         assert solution.plan.gpus == ()
         assert (report.status, report.objective) == (SolveStatus.OPTIMAL, 0.0)
@@ -88,22 +142,39 @@ def test_a_problem_that_asks_for_nothing_has_an_empty_plan_that_is_optimal() -> 
 
 def test_least_replicas_run_without_any_demand_in_different_gpus() -> None:
     solution, _ = run(a_problem(a_service("chat"), a_service("photo", min_replicas=2)))
-    assert [(gpu.count, [each.service for each in gpu.replicas]) for gpu in solution.plan.gpus] == [(2, ["photo"])]
+    assert [
+        (gpu.count, [each.service for each in gpu.replicas])
+        for gpu in solution.plan.gpus
+    ] == [(2, ["photo"])]
 
 
-def test_a_replica_that_misses_its_slo_counts_as_one_of_the_fewest_though_it_carries_nothing() -> None:
+def test_a_replica_that_misses_its_slo_counts_as_one_of_the_fewest_though_it_carries_nothing() -> (
+    None
+):
     # No row of `chat` meets its SLO: a quarter of the GPU that `photo` needs anyway is the cheapest place to stand.
     rows = (a_row(100.0, 5.0), a_row(25.0, 20.0))
-    services = (a_service("chat", slo_ms=9.9, min_replicas=1), a_service("photo", rate_rps=20.0))
+    services = (
+        a_service("chat", slo_ms=9.9, min_replicas=1),
+        a_service("photo", rate_rps=20.0),
+    )
     solution, report = run(a_problem(*services, rows=rows))
     (gpu,) = solution.plan.gpus
     assert [each.service for each in gpu.replicas] == ["chat", "photo"]
     assert (solution.plan.unserved, report.status) == ((), SolveStatus.OPTIMAL)
-    assert run(a_problem(services[0], rows=rows))[0].plan.gpus[0].replicas[0].arrival_rate_rps == 0.0
+    assert (
+        run(a_problem(services[0], rows=rows))[0]
+        .plan.gpus[0]
+        .replicas[0]
+        .arrival_rate_rps
+        == 0.0
+    )
 
 
 def test_when_gpus_are_short_the_important_service_is_served() -> None:
-    services = (a_service("dull", rate_rps=100.0), a_service("vital", rate_rps=100.0, priority=5.0))
+    services = (
+        a_service("dull", rate_rps=100.0),
+        a_service("vital", rate_rps=100.0, priority=5.0),
+    )
     plan = run(a_problem(*services, types=(a_type(count=1),)))[0].plan
     assert unserved_of(plan) == [("dull", pytest.approx(100.0, abs=1e-5), "stock", 0)]
 
@@ -117,7 +188,10 @@ def test_the_last_request_is_served_however_dear_it_is() -> None:
 
 
 def test_goodput_fills_the_gpus_that_are_paid_for_by_weight() -> None:
-    services = (a_service("dull", rate_rps=150.0), a_service("vital", rate_rps=100.0, priority=5.0))
+    services = (
+        a_service("dull", rate_rps=150.0),
+        a_service("vital", rate_rps=100.0, priority=5.0),
+    )
     problem = a_problem(*services, types=(a_type(count=2),), objective="max_goodput")
     solution, report = run(problem)
     # 200 rps fit: all of `vital` (500) and 100 of `dull`.
@@ -128,13 +202,21 @@ def test_goodput_fills_the_gpus_that_are_paid_for_by_weight() -> None:
 
 def test_a_replica_may_not_stand_where_its_service_is_not_allowed() -> None:
     types = (a_type("cheap"), a_type("dear", price_usd_per_hour=3.0))
-    plan = run(a_problem(a_service("chat", rate_rps=50.0, allowed_gpu_types=("dear",)), types=types))[0].plan
+    plan = run(
+        a_problem(
+            a_service("chat", rate_rps=50.0, allowed_gpu_types=("dear",)), types=types
+        )
+    )[0].plan
     assert [gpu.gpu_type for gpu in plan.gpus] == ["dear"]
 
 
 def test_dear_energy_prefers_the_row_that_draws_less() -> None:
     rows = (a_row(100.0, 5.0, power_w=150.0), a_row(100.0, 5.0, batch=4, power_w=20.0))
-    plan = run(a_problem(a_service("chat", rate_rps=80.0), rows=rows, energy_price_usd_per_kwh=5.0))[0].plan
+    plan = run(
+        a_problem(
+            a_service("chat", rate_rps=80.0), rows=rows, energy_price_usd_per_kwh=5.0
+        )
+    )[0].plan
     assert [each.batch for gpu in plan.gpus for each in gpu.replicas] == [4]
 
 
@@ -145,7 +227,9 @@ def test_neither_order_nor_names_change_the_cost(seed: int) -> None:
     types, points = list(problem.gpu_types), list(problem.points)
     for each in (services, types, points):
         draw.shuffle(each)
-    mixed = replace(problem, services=tuple(services), gpu_types=tuple(types), points=tuple(points))
+    mixed = replace(
+        problem, services=tuple(services), gpu_types=tuple(types), points=tuple(points)
+    )
     assert cost_of(mixed) == pytest.approx(cost_of(problem), rel=2.0 * OPTIMAL_GAP)
 
 
@@ -155,28 +239,44 @@ def test_prices_scale_the_cost(seed: int) -> None:
     scaled = replace(
         problem,
         energy_price_usd_per_kwh=7.0 * problem.energy_price_usd_per_kwh,
-        gpu_types=tuple(replace(one, price_usd_per_hour=7.0 * one.price_usd_per_hour) for one in problem.gpu_types),
+        gpu_types=tuple(
+            replace(one, price_usd_per_hour=7.0 * one.price_usd_per_hour)
+            for one in problem.gpu_types
+        ),
     )
-    assert cost_of(scaled) == pytest.approx(7.0 * cost_of(problem), rel=2.0 * OPTIMAL_GAP)
+    assert cost_of(scaled) == pytest.approx(
+        7.0 * cost_of(problem), rel=2.0 * OPTIMAL_GAP
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_with_more_stock_more_is_served_or_the_same_for_less(seed: int) -> None:
     problem = tiny_problem(seed)
-    larger = replace(problem, gpu_types=tuple(replace(one, count=(one.count or 0) + 1) for one in problem.gpu_types))
+    larger = replace(
+        problem,
+        gpu_types=tuple(
+            replace(one, count=(one.count or 0) + 1) for one in problem.gpu_types
+        ),
+    )
     before, after = run(problem)[0].plan, run(larger)[0].plan
     weight, larger_weight = served_weight(problem, before), served_weight(larger, after)
     assert larger_weight >= weight - 1e-5
     if larger_weight <= weight + 1e-5 and before.unserved == after.unserved == ():
-        assert cost_usd_per_hour(larger, after) <= cost_usd_per_hour(problem, before) * (1.0 + 2.0 * OPTIMAL_GAP)
+        assert cost_usd_per_hour(larger, after) <= cost_usd_per_hour(
+            problem, before
+        ) * (1.0 + 2.0 * OPTIMAL_GAP)
 
 
 @pytest.mark.parametrize("objective", ["min_cost", "max_goodput"])
 def test_plans_of_random_problems_keep_every_rule(objective: str) -> None:
     served = 0
     for seed in range(75):
-        problem = random_problem(seed, services=2 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6)
-        solution, _ = run(replace(problem, objective=objective), Budget(work=0.01, seed=seed))
+        problem = random_problem(
+            seed, services=2 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6
+        )
+        solution, _ = run(
+            replace(problem, objective=objective), Budget(work=0.01, seed=seed)
+        )
         served += any(gpu.replicas for gpu in solution.plan.gpus)
     assert served > 70, "a plan without GPUs keeps every rule, too"
 
@@ -195,7 +295,9 @@ def test_a_budget_without_any_time_still_has_a_plan() -> None:
 
 def test_without_any_gpu_nothing_is_planned_and_the_stock_is_named() -> None:
     problem = tiny_problem(3)
-    none_left = replace(problem, gpu_types=tuple(replace(one, count=0) for one in problem.gpu_types))
+    none_left = replace(
+        problem, gpu_types=tuple(replace(one, count=0) for one in problem.gpu_types)
+    )
     solution, report = solve(none_left, Budget())
     assert report.status is SolveStatus.OPTIMAL
     assert not solution.plan.gpus

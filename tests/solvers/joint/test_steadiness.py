@@ -20,14 +20,22 @@ def gpu(*replicas: tuple[str, float, float]) -> GpuPlan:
         gpu_type="gpu",
         clock_mhz=1000.0,
         replicas=tuple(
-            ReplicaPlan(service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=rate_rps)
+            ReplicaPlan(
+                service=service,
+                sm_percent=sm_percent,
+                batch=1,
+                arrival_rate_rps=rate_rps,
+            )
             for service, sm_percent, rate_rps in replicas
         ),
     )
 
 
 def a_plan(*gpus: GpuPlan, **unserved_rps: float) -> Plan:
-    left = (Unserved(service=name, rate_rps=rate, reason="stock") for name, rate in unserved_rps.items())
+    left = (
+        Unserved(service=name, rate_rps=rate, reason="stock")
+        for name, rate in unserved_rps.items()
+    )
     return Plan(policy="joint", gpus=gpus, unserved=tuple(left))
 
 
@@ -37,9 +45,18 @@ KEPT = a_plan(gpu(("a", 100.0, 100.0)), gpu(("b", 100.0, 50.0)), a=20.0)
 OTHER = a_plan(gpu(("a", 100.0, 80.0)), gpu(("a", 50.0, 40.0), ("b", 50.0, 50.0)))
 
 
-def full(*, a_rps: float = 120.0, b_rps: float = 50.0, gpus: int | None = 2, current: Plan = KEPT) -> Problem:
+def full(
+    *,
+    a_rps: float = 120.0,
+    b_rps: float = 50.0,
+    gpus: int | None = 2,
+    current: Plan = KEPT,
+) -> Problem:
     return a_problem(
-        a_service("a", rate_rps=a_rps), a_service("b", rate_rps=b_rps), types=(a_type(count=gpus),), current=current
+        a_service("a", rate_rps=a_rps),
+        a_service("b", rate_rps=b_rps),
+        types=(a_type(count=gpus),),
+        current=current,
     )
 
 
@@ -57,7 +74,9 @@ def test_always_while_a_gpu_is_free(gpus: int | None) -> None:
 
 def test_always_where_nothing_stops() -> None:
     current = a_plan(gpu(("a", 50.0, 50.0)), gpu(("b", 100.0, 50.0)), a=70.0)
-    more = a_plan(gpu(("a", 50.0, 50.0), ("a", 50.0, 50.0)), gpu(("b", 100.0, 50.0)), a=20.0)
+    more = a_plan(
+        gpu(("a", 50.0, 50.0), ("a", 50.0, 50.0)), gpu(("b", 100.0, 50.0)), a=20.0
+    )
     problem = full(current=current)
     assert stopped(problem, more) == 0
     assert is_worth_moving(problem, current, more, hysteresis=0.9)
@@ -74,7 +93,12 @@ def test_the_starved_do_not_wait() -> None:
 
 
 def test_missing_replicas_do_not_wait() -> None:
-    short = replace(KEPT, unserved=(Unserved(service="a", rate_rps=20.0, reason="stock", replicas_missing=1),))
+    short = replace(
+        KEPT,
+        unserved=(
+            Unserved(service="a", rate_rps=20.0, reason="stock", replicas_missing=1),
+        ),
+    )
     assert is_worth_moving(full(), short, OTHER, hysteresis=0.9)
 
 
@@ -84,7 +108,11 @@ def test_without_a_running_plan_there_is_nothing_to_keep() -> None:
 
 @pytest.mark.parametrize(("hysteresis", "starts"), [(0.1, True), (0.3, False)])
 def test_joint_heeds_it(hysteresis: float, starts: bool) -> None:
-    budget = Budget(work=0.2, stability=Stability(hysteresis=hysteresis, min_dwell_s=60.0), is_series=True)
+    budget = Budget(
+        work=0.2,
+        stability=Stability(hysteresis=hysteresis, min_dwell_s=60.0),
+        is_series=True,
+    )
     plan, _, _ = make_plan(full(), Observed(at_s=0.0), None, budget)
     assert (stopped(full(), plan) > 0) is starts
     # Without a memory it is as with one: the running arrangement says all.

@@ -23,10 +23,14 @@ PROBLEM = a_problem(
 
 
 def a_replica(service: str, rate_rps: float = 50.0) -> ReplicaPlan:
-    return ReplicaPlan(service=service, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps)
+    return ReplicaPlan(
+        service=service, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps
+    )
 
 
-SHARED = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(a_replica("dull"), a_replica("vital")))
+SHARED = GpuPlan(
+    gpu_type="gpu", clock_mhz=1000.0, replicas=(a_replica("dull"), a_replica("vital"))
+)
 ALONE = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(a_replica("dull"),))
 PLAN = Plan(policy="joint", gpus=(SHARED, ALONE))
 """150 W and 100 W."""
@@ -37,7 +41,10 @@ def cut(watts: float | None, problem: Problem = PROBLEM, plan: Plan = PLAN) -> P
 
 
 def unserved(plan: Plan) -> list[tuple[str, float, str, int]]:
-    return [(each.service, each.rate_rps, each.reason, each.replicas_missing) for each in plan.unserved]
+    return [
+        (each.service, each.rate_rps, each.reason, each.replicas_missing)
+        for each in plan.unserved
+    ]
 
 
 def test_a_plan_that_fits_stays_as_it_is() -> None:
@@ -65,7 +72,9 @@ def test_below_the_last_gpu_nothing_is_left() -> None:
 
 def test_of_equal_gpus_only_as_many_go_as_must() -> None:
     plan = Plan(policy="joint", gpus=(replace(ALONE, count=5),))
-    found = cut(399.0, a_problem(a_service("dull", rate_rps=250.0), types=(a_type(),)), plan)
+    found = cut(
+        399.0, a_problem(a_service("dull", rate_rps=250.0), types=(a_type(),)), plan
+    )
     assert found.gpus == (replace(ALONE, count=3),)
     assert unserved(found) == [("dull", 100.0, "power", 0)]
 

@@ -39,11 +39,19 @@ SIMULATED_RATIOS = (1.2, 1.6, 1.9, 2.0, 2.4, 3.0, 5.0, 10.0)
         (64, 0.85, 5_000_000),
     ],
 )
-def test_a_discrete_event_simulation_misses_as_often(batch: int, utilisation: float, requests: int) -> None:
+def test_a_discrete_event_simulation_misses_as_often(
+    batch: int, utilisation: float, requests: int
+) -> None:
     simulated = simulate_miss_probability(
-        batch, utilisation=utilisation, slo_ratios=SIMULATED_RATIOS, requests=requests, seed=1
+        batch,
+        utilisation=utilisation,
+        slo_ratios=SIMULATED_RATIOS,
+        requests=requests,
+        seed=1,
     )
-    predicted = miss_probability(batch, utilisation=utilisation, slo_ratio=SIMULATED_RATIOS)
+    predicted = miss_probability(
+        batch, utilisation=utilisation, slo_ratio=SIMULATED_RATIOS
+    )
     np.testing.assert_allclose(predicted, simulated, rtol=0.0, atol=0.003)
 
 
@@ -52,7 +60,9 @@ def test_a_discrete_event_simulation_misses_as_often(batch: int, utilisation: fl
 def test_batch_one_follows_crommelins_formula(utilisation: float, wait: float) -> None:
     # M/D/1: P(W <= t) = (1 - ρ) Σ_{k=0..floor(t)} (ρ(k - t))^k / k! · exp(-ρ(k - t)); P(W = 0) = 1 - ρ.
     terms = (
-        (utilisation * (k - wait)) ** k / math.factorial(k) * math.exp(-utilisation * (k - wait))
+        (utilisation * (k - wait)) ** k
+        / math.factorial(k)
+        * math.exp(-utilisation * (k - wait))
         for k in range(math.floor(wait) + 1)
     )
     expected = 1.0 - (1.0 - utilisation) * sum(terms)
@@ -60,7 +70,9 @@ def test_batch_one_follows_crommelins_formula(utilisation: float, wait: float) -
     assert actual == pytest.approx(expected, abs=ROUNDING)
 
 
-def _brute_force_miss_probability(batch: int, utilisation: float, slo_ratio: float) -> float:
+def _brute_force_miss_probability(
+    batch: int, utilisation: float, slo_ratio: float
+) -> float:
     """The chain of requests left behind, cut off at 250, by linear algebra; then an average over arrival times."""
     states, arrivals = 250, utilisation * batch
     transition = np.zeros((states, states))
@@ -82,7 +94,13 @@ def _brute_force_miss_probability(batch: int, utilisation: float, slo_ratio: flo
             # Late behind at least this many: (1 - offset) + floor(ahead / batch) > allowed_wait.
             ahead = batch * (math.floor(allowed_wait - (1.0 - offset)) + 1)
             behind_more = poisson.sf(ahead - 1 - np.arange(states), arrivals * offset)
-            late += weight * (end - start) / 2.0 * arrivals * float(left_behind @ behind_more)
+            late += (
+                weight
+                * (end - start)
+                / 2.0
+                * arrivals
+                * float(left_behind @ behind_more)
+            )
     idle = left_behind[0] * math.exp(-arrivals)
     return late / (arrivals + idle)
 
@@ -91,41 +109,67 @@ def _brute_force_miss_probability(batch: int, utilisation: float, slo_ratio: flo
     ("batch", "utilisation", "slo_ratio"),
     [(2, 0.6, 1.3), (5, 0.8, 2.0), (7, 0.3, 1.9), (16, 0.85, 2.25), (3, 0.9, 4.5)],
 )
-def test_a_chain_solved_by_brute_force_agrees(batch: int, utilisation: float, slo_ratio: float) -> None:
+def test_a_chain_solved_by_brute_force_agrees(
+    batch: int, utilisation: float, slo_ratio: float
+) -> None:
     expected = _brute_force_miss_probability(batch, utilisation, slo_ratio)
-    assert miss_probability(batch, utilisation=utilisation, slo_ratio=slo_ratio) == pytest.approx(expected, abs=1e-9)
+    assert miss_probability(
+        batch, utilisation=utilisation, slo_ratio=slo_ratio
+    ) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(deadline=None)
 @given(batch=BATCHES, utilisation=UTILISATIONS, ratios=st.tuples(RATIOS, RATIOS))
-def test_a_longer_slo_is_missed_less_often(batch: int, utilisation: float, ratios: tuple[float, float]) -> None:
-    tight, loose = miss_probability(batch, utilisation=utilisation, slo_ratio=sorted(ratios))
+def test_a_longer_slo_is_missed_less_often(
+    batch: int, utilisation: float, ratios: tuple[float, float]
+) -> None:
+    tight, loose = miss_probability(
+        batch, utilisation=utilisation, slo_ratio=sorted(ratios)
+    )
     assert 0.0 <= loose <= tight + ROUNDING
     assert tight <= 1.0
 
 
 @settings(deadline=None)
-@given(batch=BATCHES, utilisations=st.tuples(UTILISATIONS, UTILISATIONS), slo_ratio=RATIOS)
-def test_a_fuller_server_misses_more_often(batch: int, utilisations: tuple[float, float], slo_ratio: float) -> None:
-    empty, full = miss_probability(batch, utilisation=sorted(utilisations), slo_ratio=slo_ratio)
+@given(
+    batch=BATCHES, utilisations=st.tuples(UTILISATIONS, UTILISATIONS), slo_ratio=RATIOS
+)
+def test_a_fuller_server_misses_more_often(
+    batch: int, utilisations: tuple[float, float], slo_ratio: float
+) -> None:
+    empty, full = miss_probability(
+        batch, utilisation=sorted(utilisations), slo_ratio=slo_ratio
+    )
     assert empty <= full + ROUNDING
 
 
-@given(batch=BATCHES, utilisation=UTILISATIONS, whole=st.integers(min_value=2, max_value=12))
+@given(
+    batch=BATCHES,
+    utilisation=UTILISATIONS,
+    whole=st.integers(min_value=2, max_value=12),
+)
 @settings(max_examples=30, deadline=None)
-def test_whole_ratios_are_met_from_both_sides(batch: int, utilisation: float, whole: int) -> None:
-    below, at = miss_probability(batch, utilisation=utilisation, slo_ratio=[whole - 1e-12, whole])
+def test_whole_ratios_are_met_from_both_sides(
+    batch: int, utilisation: float, whole: int
+) -> None:
+    below, at = miss_probability(
+        batch, utilisation=utilisation, slo_ratio=[whole - 1e-12, whole]
+    )
     assert below == pytest.approx(at, abs=1e-9)
 
 
 def test_an_slo_below_the_execution_time_is_always_missed() -> None:
-    assert miss_probability(8, utilisation=0.1, slo_ratio=[0.0, 0.5, 0.999]).tolist() == [1.0, 1.0, 1.0]
+    assert miss_probability(
+        8, utilisation=0.1, slo_ratio=[0.0, 0.5, 0.999]
+    ).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_arguments_are_broadcast() -> None:
     table = miss_probability(4, utilisation=[[0.2], [0.9]], slo_ratio=[1.5, 2.5, 3.5])
     assert table.shape == (2, 3)
-    assert table[1, 2] == pytest.approx(float(miss_probability(4, utilisation=0.9, slo_ratio=3.5)), abs=ROUNDING)
+    assert table[1, 2] == pytest.approx(
+        float(miss_probability(4, utilisation=0.9, slo_ratio=3.5)), abs=ROUNDING
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,6 +184,8 @@ def test_arguments_are_broadcast() -> None:
         (1, 0.5, math.inf, "slo_ratio"),
     ],
 )
-def test_arguments_out_of_range_are_refused(batch: int, utilisation: float, slo_ratio: float, message: str) -> None:
+def test_arguments_out_of_range_are_refused(
+    batch: int, utilisation: float, slo_ratio: float, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         miss_probability(batch, utilisation=utilisation, slo_ratio=slo_ratio)

@@ -22,7 +22,13 @@ from solvers.laws.colocation import (
     worst_neighbours,
 )
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.problem_json import problem_from_json
 from solvers.types.state import GpuType
 
@@ -39,7 +45,12 @@ LAW = CapacityLaw(
 )
 
 
-def gpu_type(*, sm_percent_step: float = 10.0, launch_per_neighbour: float = 0.1, launch_base: float = 0.1) -> GpuType:
+def gpu_type(
+    *,
+    sm_percent_step: float = 10.0,
+    launch_per_neighbour: float = 0.1,
+    launch_base: float = 0.1,
+) -> GpuType:
     return GpuType(
         name="big",
         price_usd_per_hour=1.2,
@@ -53,21 +64,34 @@ def gpu_type(*, sm_percent_step: float = 10.0, launch_per_neighbour: float = 0.1
     )
 
 
-def row(sm_percent: float, *, batch: int = 4, run_ms: float = 18.67, pressure: float = 0.25) -> OperatingPoint:
-    return OperatingPoint(sm_percent, batch, 1400.0, 0.2, 1.0, run_ms, 8000.0, 125.0, pressure)
+def row(
+    sm_percent: float, *, batch: int = 4, run_ms: float = 18.67, pressure: float = 0.25
+) -> OperatingPoint:
+    return OperatingPoint(
+        sm_percent, batch, 1400.0, 0.2, 1.0, run_ms, 8000.0, 125.0, pressure
+    )
 
 
 def test_the_contracts_example_by_hand() -> None:
     # n = 2, Π = 0.2: 0.2 + 1.0·(1 + 0.1·2 + 0.1) + 18.67·(1 + 0.8·0.2) = 0.2 + 1.3 + 21.6572 = 23.1572.
-    execution = execution_ms(row(50.0), Neighbours(count=1, pressure=0.2), sensitivity=0.8, gpu_type=gpu_type())
+    execution = execution_ms(
+        row(50.0),
+        Neighbours(count=1, pressure=0.2),
+        sensitivity=0.8,
+        gpu_type=gpu_type(),
+    )
     assert execution == pytest.approx(23.1572, rel=1e-12)
     # ratio 120 / 23.1572 = 5.18197; ρ = 0.9 + 0.05·0.18197/5 = 0.90182; 1000·4/23.1572·0.90182 = 155.774.
-    capacity = capacity_rps(LAW, percentile=0.95, batch=4, slo_ms=120.0, execution_ms=execution)
+    capacity = capacity_rps(
+        LAW, percentile=0.95, batch=4, slo_ms=120.0, execution_ms=execution
+    )
     assert capacity == pytest.approx(155.774, abs=5e-4)
 
 
 def test_a_replica_alone_pays_no_launch_growth() -> None:
-    assert execution_ms(row(50.0), ALONE, sensitivity=0.8, gpu_type=gpu_type()) == pytest.approx(0.2 + 1.0 + 18.67)
+    assert execution_ms(
+        row(50.0), ALONE, sensitivity=0.8, gpu_type=gpu_type()
+    ) == pytest.approx(0.2 + 1.0 + 18.67)
 
 
 def test_the_contracts_example_file_gives_the_same_figures() -> None:
@@ -98,7 +122,9 @@ def test_the_contracts_example_file_gives_the_same_figures() -> None:
 def shared_gpu(rates_rps: tuple[float, float]) -> tuple[Problem, Plan]:
     """Two services on one GPU, 50 % each, with those arrival rates."""
     services = tuple(
-        ServiceDemand(name=name, network=name, slo_ms=80.0, percentile=0.98, arrival_rate_rps=rate)
+        ServiceDemand(
+            name=name, network=name, slo_ms=80.0, percentile=0.98, arrival_rate_rps=rate
+        )
         for name, rate in zip(("chat", "photo"), rates_rps, strict=True)
     )
     problem = Problem(
@@ -107,45 +133,82 @@ def shared_gpu(rates_rps: tuple[float, float]) -> tuple[Problem, Plan]:
         gpu_types=(gpu_type(),),
         services=services,
         points=tuple(
-            OperatingPoints(network=name, gpu_type="big", sensitivity=0.8, rows=(row(50.0, pressure=pressure),))
+            OperatingPoints(
+                network=name,
+                gpu_type="big",
+                sensitivity=0.8,
+                rows=(row(50.0, pressure=pressure),),
+            )
             for name, pressure in (("chat", 0.3), ("photo", 0.1))
         ),
     )
     replicas = tuple(
-        ReplicaPlan(service=one.name, sm_percent=50.0, batch=4, arrival_rate_rps=one.arrival_rate_rps)
+        ReplicaPlan(
+            service=one.name,
+            sm_percent=50.0,
+            batch=4,
+            arrival_rate_rps=one.arrival_rate_rps,
+        )
         for one in services
     )
-    return problem, Plan(policy="test", gpus=(GpuPlan(gpu_type="big", clock_mhz=1400.0, replicas=replicas),))
+    return problem, Plan(
+        policy="test",
+        gpus=(GpuPlan(gpu_type="big", clock_mhz=1400.0, replicas=replicas),),
+    )
 
 
 def test_capacities_next_to_neighbours_are_those_of_the_checker() -> None:
     capacities = []
     for own, other in ((0.3, 0.1), (0.1, 0.3)):
         neighbours = Neighbours(count=1, pressure=other)
-        execution = execution_ms(row(50.0, pressure=own), neighbours, sensitivity=0.8, gpu_type=gpu_type())
-        capacities.append(capacity_rps(LAW, percentile=0.98, batch=4, slo_ms=80.0, execution_ms=execution))
+        execution = execution_ms(
+            row(50.0, pressure=own), neighbours, sensitivity=0.8, gpu_type=gpu_type()
+        )
+        capacities.append(
+            capacity_rps(
+                LAW, percentile=0.98, batch=4, slo_ms=80.0, execution_ms=execution
+            )
+        )
     assert violations(*shared_gpu((capacities[0], capacities[1]))) == ()
     broken = violations(*shared_gpu((capacities[0] * 1.00001, capacities[1] * 1.00001)))
     assert [violation.rule for violation in broken] == ["capacity", "capacity"]
 
 
 def test_many_rows_at_once_agree_with_one_by_one() -> None:
-    rows = [row(sm, batch=batch, run_ms=400.0 / sm + batch) for sm in (10.0, 30.0, 80.0) for batch in (1, 4)]
+    rows = [
+        row(sm, batch=batch, run_ms=400.0 / sm + batch)
+        for sm in (10.0, 30.0, 80.0)
+        for batch in (1, 4)
+    ]
     neighbours = Neighbours(count=3, pressure=0.7)
     executions = executions_ms(rows, neighbours, sensitivity=0.5, gpu_type=gpu_type())
     assert executions == pytest.approx(
-        [execution_ms(one, neighbours, sensitivity=0.5, gpu_type=gpu_type()) for one in rows], rel=1e-14
+        [
+            execution_ms(one, neighbours, sensitivity=0.5, gpu_type=gpu_type())
+            for one in rows
+        ],
+        rel=1e-14,
     )
     expected = [
-        capacity_rps(LAW, percentile=0.98, batch=one.batch, slo_ms=60.0, execution_ms=float(execution))
+        capacity_rps(
+            LAW,
+            percentile=0.98,
+            batch=one.batch,
+            slo_ms=60.0,
+            execution_ms=float(execution),
+        )
         for one, execution in zip(rows, executions, strict=True)
     ]
-    assert capacities_rps(LAW, rows, executions, percentile=0.98, slo_ms=60.0) == pytest.approx(expected, rel=1e-12)
+    assert capacities_rps(
+        LAW, rows, executions, percentile=0.98, slo_ms=60.0
+    ) == pytest.approx(expected, rel=1e-12)
 
 
 def test_no_rows_give_no_times() -> None:
     assert executions_ms([], sensitivity=1.0, gpu_type=gpu_type()).shape == (0,)
-    assert capacities_rps(LAW, [], np.zeros(0), percentile=0.98, slo_ms=60.0).shape == (0,)
+    assert capacities_rps(LAW, [], np.zeros(0), percentile=0.98, slo_ms=60.0).shape == (
+        0,
+    )
 
 
 @given(
@@ -158,17 +221,36 @@ def test_the_longest_execution_serves_the_rate_and_a_slightly_longer_one_does_no
     rate_rps: float, slo_ms: float, percentile: float, batch: int
 ) -> None:
     def capacity(execution: float) -> float:
-        return capacity_rps(LAW, percentile=percentile, batch=batch, slo_ms=slo_ms, execution_ms=execution)
+        return capacity_rps(
+            LAW,
+            percentile=percentile,
+            batch=batch,
+            slo_ms=slo_ms,
+            execution_ms=execution,
+        )
 
-    longest = max_execution_ms(LAW, percentile=percentile, batch=batch, slo_ms=slo_ms, rate_rps=rate_rps)
+    longest = max_execution_ms(
+        LAW, percentile=percentile, batch=batch, slo_ms=slo_ms, rate_rps=rate_rps
+    )
     assert capacity(longest) >= rate_rps
     assert capacity(longest * (1 + 1e-9)) < rate_rps
 
 
 def test_rate_zero_needs_no_speed_and_an_impossible_law_has_none() -> None:
-    nothing = CapacityLaw(percentiles=(0.98,), batches=(1,), slo_ratios=(1.0, 2.0), max_utilisation=(((0.0, 0.0),),))
-    assert max_execution_ms(LAW, percentile=0.98, batch=1, slo_ms=50.0, rate_rps=0.0) == math.inf
-    assert max_execution_ms(nothing, percentile=0.98, batch=1, slo_ms=50.0, rate_rps=1.0) == 0.0
+    nothing = CapacityLaw(
+        percentiles=(0.98,),
+        batches=(1,),
+        slo_ratios=(1.0, 2.0),
+        max_utilisation=(((0.0, 0.0),),),
+    )
+    assert (
+        max_execution_ms(LAW, percentile=0.98, batch=1, slo_ms=50.0, rate_rps=0.0)
+        == math.inf
+    )
+    assert (
+        max_execution_ms(nothing, percentile=0.98, batch=1, slo_ms=50.0, rate_rps=1.0)
+        == 0.0
+    )
 
 
 def test_a_percentile_that_the_law_lacks_is_refused() -> None:
@@ -176,10 +258,15 @@ def test_a_percentile_that_the_law_lacks_is_refused() -> None:
         max_execution_ms(LAW, percentile=0.9, batch=1, slo_ms=50.0, rate_rps=1.0)
 
 
-def all_neighbour_sets(candidates: list[list[OperatingPoint]], free: float, most: int) -> list[Neighbours]:
+def all_neighbour_sets(
+    candidates: list[list[OperatingPoint]], free: float, most: int
+) -> list[Neighbours]:
     """Every set of neighbours, at most one row per candidate, within the free SM percent."""
     options: list[list[OperatingPoint | None]] = [[None, *rows] for rows in candidates]
-    chosen = [[one for one in choice if one is not None] for choice in itertools.product(*options)]
+    chosen = [
+        [one for one in choice if one is not None]
+        for choice in itertools.product(*options)
+    ]
     return [
         Neighbours(count=len(rows), pressure=sum(one.pressure for one in rows))
         for rows in chosen
@@ -191,36 +278,64 @@ def all_neighbour_sets(candidates: list[list[OperatingPoint]], free: float, most
 def test_the_worst_neighbours_are_the_worst_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     kind = gpu_type(sm_percent_step=draw.choice((5.0, 10.0, 20.0)))
-    widths = [kind.sm_percent_step * step for step in range(1, int(100 / kind.sm_percent_step) + 1)]
+    widths = [
+        kind.sm_percent_step * step
+        for step in range(1, int(100 / kind.sm_percent_step) + 1)
+    ]
     candidates = [
-        [row(draw.choice(widths), pressure=draw.random()) for _ in range(draw.randint(0, 4))]
+        [
+            row(draw.choice(widths), pressure=draw.random())
+            for _ in range(draw.randint(0, 4))
+        ]
         for _ in range(draw.randint(0, 4))
     ]
     max_replicas = draw.randint(1, 4)
     rows = [row(width, run_ms=draw.uniform(1, 50)) for width in widths]
-    bounds = worst_neighbours(candidates, gpu_type=kind, max_replicas=max_replicas).executions_ms(rows, sensitivity=0.9)
+    bounds = worst_neighbours(
+        candidates, gpu_type=kind, max_replicas=max_replicas
+    ).executions_ms(rows, sensitivity=0.9)
     for one, bound in zip(rows, bounds, strict=True):
-        neighbour_sets = all_neighbour_sets(candidates, 100.0 - one.sm_percent, max_replicas - 1)
-        worst = max(execution_ms(one, neighbours, sensitivity=0.9, gpu_type=kind) for neighbours in neighbour_sets)
+        neighbour_sets = all_neighbour_sets(
+            candidates, 100.0 - one.sm_percent, max_replicas - 1
+        )
+        worst = max(
+            execution_ms(one, neighbours, sensitivity=0.9, gpu_type=kind)
+            for neighbours in neighbour_sets
+        )
         assert bound == pytest.approx(worst, rel=1e-12)
 
 
 def test_a_service_sends_at_most_one_neighbour() -> None:
     # 80 % are free. `a` with 40 % brings 1.0; with 20 % it leaves room for `b`, together 0.5 + 0.1; never both of a's.
-    candidates = [[row(20.0, pressure=0.5), row(40.0, pressure=1.0)], [row(60.0, pressure=0.1)]]
+    candidates = [
+        [row(20.0, pressure=0.5), row(40.0, pressure=1.0)],
+        [row(60.0, pressure=0.1)],
+    ]
     kind = gpu_type(launch_per_neighbour=0.0, launch_base=0.0)
     worst = worst_neighbours(candidates, gpu_type=kind, max_replicas=6)
-    assert worst.executions_ms([row(20.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67 * (1 + 0.8 * 1.0)])
+    assert worst.executions_ms([row(20.0)], sensitivity=0.8) == pytest.approx(
+        [0.2 + 1.0 + 18.67 * (1 + 0.8 * 1.0)]
+    )
 
 
-def test_a_step_finer_than_any_gpu_needs_costs_no_memory_and_overlooks_no_neighbours() -> None:
+def test_a_step_finer_than_any_gpu_needs_costs_no_memory_and_overlooks_no_neighbours() -> (
+    None
+):
     # 66.667 % are free: both neighbours of 33.3335 % just fit in, and 2 · 1.0 is the worst.
     kind = gpu_type(sm_percent_step=1e-9, launch_per_neighbour=0.0, launch_base=0.0)
-    worst = worst_neighbours([[row(33.3335, pressure=1.0)]] * 2, gpu_type=kind, max_replicas=3)
+    worst = worst_neighbours(
+        [[row(33.3335, pressure=1.0)]] * 2, gpu_type=kind, max_replicas=3
+    )
     assert worst.pressure.size <= 3 * 10_001
-    assert worst.executions_ms([row(33.333)], sensitivity=0.5) == pytest.approx([0.2 + 1.0 + 18.67 * (1 + 0.5 * 2.0)])
+    assert worst.executions_ms([row(33.333)], sensitivity=0.5) == pytest.approx(
+        [0.2 + 1.0 + 18.67 * (1 + 0.5 * 2.0)]
+    )
 
 
 def test_a_replica_that_takes_the_whole_gpu_has_no_neighbours() -> None:
-    worst = worst_neighbours([[row(10.0, pressure=5.0)]] * 5, gpu_type=gpu_type(), max_replicas=6)
-    assert worst.executions_ms([row(100.0)], sensitivity=0.8) == pytest.approx([0.2 + 1.0 + 18.67])
+    worst = worst_neighbours(
+        [[row(10.0, pressure=5.0)]] * 5, gpu_type=gpu_type(), max_replicas=6
+    )
+    assert worst.executions_ms([row(100.0)], sensitivity=0.8) == pytest.approx(
+        [0.2 + 1.0 + 18.67]
+    )

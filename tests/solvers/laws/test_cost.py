@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 
 from solvers.check import report_violations
-from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, migration_cost_usd_per_hour, served_weight
+from solvers.laws.cost import (
+    cost_usd_per_hour,
+    gpu_power_w,
+    migration_cost_usd_per_hour,
+    served_weight,
+)
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -35,34 +40,48 @@ def test_every_gpu_of_a_count_costs() -> None:
     assert cost_usd_per_hour(problem, tripled) == pytest.approx(3 * 1.253, abs=1e-12)
 
 
-def test_an_empty_plan_costs_nothing_under_min_cost_and_every_idle_gpu_under_max_goodput() -> None:
+def test_an_empty_plan_costs_nothing_under_min_cost_and_every_idle_gpu_under_max_goodput() -> (
+    None
+):
     problem, _, _ = example()
     assert cost_usd_per_hour(problem, Plan(policy="none")) == 0.0
     # 2 · (0.5 + 0.2 · 0.020) + 3 · (1.2 + 0.2 · 0.050)
-    assert cost_usd_per_hour(goodput_problem(), Plan(policy="none")) == pytest.approx(1.008 + 3.63, abs=1e-12)
+    assert cost_usd_per_hour(goodput_problem(), Plan(policy="none")) == pytest.approx(
+        1.008 + 3.63, abs=1e-12
+    )
 
 
 def test_a_used_gpu_is_not_paid_for_twice_under_max_goodput() -> None:
     _, plan, _ = example()
     # 1.7642 in use, one `small` (0.504) and two `big` (1.21) idle.
-    assert cost_usd_per_hour(goodput_problem(), plan) == pytest.approx(1.7642 + 0.504 + 2.42, abs=1e-12)
+    assert cost_usd_per_hour(goodput_problem(), plan) == pytest.approx(
+        1.7642 + 0.504 + 2.42, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("change", [{"gpu_type": "abacus"}, {"clock_mhz": 1.0}])
-def test_a_plan_that_the_problem_does_not_know_has_no_cost(change: dict[str, str]) -> None:
+def test_a_plan_that_the_problem_does_not_know_has_no_cost(
+    change: dict[str, str],
+) -> None:
     problem, plan, _ = example()
     with pytest.raises(InvalidInput, match=r"abacus|no row for .* 1 MHz"):
-        cost_usd_per_hour(problem, replace(plan, gpus=(replace(plan.gpus[0], **change),)))
+        cost_usd_per_hour(
+            problem, replace(plan, gpus=(replace(plan.gpus[0], **change),))
+        )
 
 
 def test_a_plan_of_an_unknown_service_has_no_cost() -> None:
     problem, plan, _ = example()
     stranger = replace(plan.gpus[0].replicas[0], service="nobody")
     with pytest.raises(InvalidInput, match="nobody"):
-        cost_usd_per_hour(problem, replace(plan, gpus=(replace(plan.gpus[0], replicas=(stranger,)),)))
+        cost_usd_per_hour(
+            problem, replace(plan, gpus=(replace(plan.gpus[0], replicas=(stranger,)),))
+        )
 
 
-def test_migration_charges_replicas_that_start_and_not_those_that_stay_or_stop() -> None:
+def test_migration_charges_replicas_that_start_and_not_those_that_stay_or_stop() -> (
+    None
+):
     problem, plan, _ = example()
     current = replace(plan, gpus=(replace(plan.gpus[0], count=2), plan.gpus[1]))
     moving = replace(problem, current=current, migration_cost_usd_per_hour=0.01)
@@ -72,10 +91,17 @@ def test_migration_charges_replicas_that_start_and_not_those_that_stay_or_stop()
     grown = replace(current, gpus=(current.gpus[0], replace(plan.gpus[1], count=3)))
     assert migration_cost_usd_per_hour(moving, grown) == pytest.approx(4 * 0.01)
     # Batch and clock change in place; another SM percent or GPU type is another replica.
-    camera = ReplicaPlan(service="camera", sm_percent=50.0, batch=4, arrival_rate_rps=1.0)
-    slower = replace(plan, gpus=(GpuPlan(gpu_type="big", clock_mhz=1000.0, replicas=(camera,)),))
+    camera = ReplicaPlan(
+        service="camera", sm_percent=50.0, batch=4, arrival_rate_rps=1.0
+    )
+    slower = replace(
+        plan, gpus=(GpuPlan(gpu_type="big", clock_mhz=1000.0, replicas=(camera,)),)
+    )
     assert migration_cost_usd_per_hour(moving, slower) == 0.0
-    wider = replace(slower, gpus=(replace(slower.gpus[0], replicas=(replace(camera, sm_percent=100.0),)),))
+    wider = replace(
+        slower,
+        gpus=(replace(slower.gpus[0], replicas=(replace(camera, sm_percent=100.0),)),),
+    )
     assert migration_cost_usd_per_hour(moving, wider) == pytest.approx(0.01)
     elsewhere = replace(slower, gpus=(replace(slower.gpus[0], gpu_type="small"),))
     assert migration_cost_usd_per_hour(moving, elsewhere) == pytest.approx(0.01)
@@ -83,21 +109,34 @@ def test_migration_charges_replicas_that_start_and_not_those_that_stay_or_stop()
 
 def test_nothing_migrates_when_nothing_runs() -> None:
     problem, plan, _ = example()
-    assert migration_cost_usd_per_hour(replace(problem, migration_cost_usd_per_hour=5.0), plan) == 0.0
+    assert (
+        migration_cost_usd_per_hour(
+            replace(problem, migration_cost_usd_per_hour=5.0), plan
+        )
+        == 0.0
+    )
 
 
 def test_served_weight_counts_priority_and_no_more_than_arrives() -> None:
     problem, plan, _ = example()
-    services = tuple(replace(each, priority=3.0) if each.name == "photo" else each for each in problem.services)
+    services = tuple(
+        replace(each, priority=3.0) if each.name == "photo" else each
+        for each in problem.services
+    )
     weighted = replace(problem, services=services)
     assert served_weight(weighted, plan) == 150.0 + 3.0 * 120.0 + 130.0
-    assert served_weight(weighted, replace(plan, gpus=(replace(plan.gpus[0], count=2),))) == 3.0 * 120.0
+    assert (
+        served_weight(weighted, replace(plan, gpus=(replace(plan.gpus[0], count=2),)))
+        == 3.0 * 120.0
+    )
     assert served_weight(weighted, Plan(policy="none")) == 0.0
 
 
 @given(case=planned_problems())
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_the_checker_recomputes_the_same_cost_and_weight(case: tuple[Problem, Plan]) -> None:
+def test_the_checker_recomputes_the_same_cost_and_weight(
+    case: tuple[Problem, Plan],
+) -> None:
     for objective in ("min_cost", "max_goodput"):
         problem, plan = replace(case[0], objective=objective), case[1]
         report = PlanReport(
@@ -106,4 +145,8 @@ def test_the_checker_recomputes_the_same_cost_and_weight(case: tuple[Problem, Pl
             served_weight=served_weight(problem, plan),
         )
         assert report_violations(problem, plan, report) == ()
-        assert report_violations(problem, plan, replace(report, cost_usd_per_hour=report.cost_usd_per_hour * 1.001))
+        assert report_violations(
+            problem,
+            plan,
+            replace(report, cost_usd_per_hour=report.cost_usd_per_hour * 1.001),
+        )

@@ -4,13 +4,25 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from solvers.placement.problem import GpuStock, PackedGpu, PendingReplica, PlacementProblem, broken_rules
+from solvers.placement.problem import (
+    GpuStock,
+    PackedGpu,
+    PendingReplica,
+    PlacementProblem,
+    broken_rules,
+)
 
 Best = tuple[float, float, float]
 """(placed value, −price, −sum over types of the peak SM percent)."""
 
 
-def stock(gpu_type: str = "big", *, count: int | None = 4, price: float = 1.0, max_replicas: int = 6) -> GpuStock:
+def stock(
+    gpu_type: str = "big",
+    *,
+    count: int | None = 4,
+    price: float = 1.0,
+    max_replicas: int = 6,
+) -> GpuStock:
     return GpuStock(
         gpu_type=gpu_type,
         count=count,
@@ -48,7 +60,9 @@ def random_problem(seed: int, *, replicas: int, gpus: int) -> PlacementProblem:
     draw = random.Random(seed)
     pending = []
     for number in range(replicas):
-        labels = draw.choice(((), (f"s{draw.randint(0, 2)}",), (f"s{draw.randint(0, 2)}", "shared")))
+        labels = draw.choice(
+            ((), (f"s{draw.randint(0, 2)}",), (f"s{draw.randint(0, 2)}", "shared"))
+        )
         pending.append(
             replica(
                 f"r{number}",
@@ -59,7 +73,10 @@ def random_problem(seed: int, *, replicas: int, gpus: int) -> PlacementProblem:
                 labels=labels,
             )
         )
-    return PlacementProblem(replicas=tuple(pending), gpus=(stock(count=gpus, max_replicas=draw.choice((2, 3, 6))),))
+    return PlacementProblem(
+        replicas=tuple(pending),
+        gpus=(stock(count=gpus, max_replicas=draw.choice((2, 3, 6))),),
+    )
 
 
 def objective(problem: PlacementProblem, gpus: tuple[PackedGpu, ...]) -> Best:
@@ -84,7 +101,10 @@ def best_by_trying_everything(problem: PlacementProblem) -> Best:
     best: Best = (0.0, 0.0, 0.0)
     for assignment in _assignments(len(names), only.count or 0):
         gpus = tuple(
-            PackedGpu(gpu_type=only.gpu_type, replicas=tuple(itertools.compress(names, [a == j for a in assignment])))
+            PackedGpu(
+                gpu_type=only.gpu_type,
+                replicas=tuple(itertools.compress(names, [a == j for a in assignment])),
+            )
             for j in range(max(assignment, default=-1) + 1)
         )
         reached = objective(problem, gpus)

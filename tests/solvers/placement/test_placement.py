@@ -14,13 +14,34 @@ from solvers.placement.bounds import lowest_peak, max_value, min_gpus
 from solvers.placement.exact import SolveLimits, place_better, place_more_evenly
 from solvers.placement.formulation import classes_of
 from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
-from solvers.placement.integer_problem import SM, Groups, TypePacking, canonical, has_all, peak, score, split
+from solvers.placement.integer_problem import (
+    SM,
+    Groups,
+    TypePacking,
+    canonical,
+    has_all,
+    peak,
+    score,
+    split,
+)
 from solvers.placement.load_balance import even_out
-from solvers.placement.problem import PackedGpu, PendingReplica, PlacementProblem, PlacementSolution, broken_rules
+from solvers.placement.problem import (
+    PackedGpu,
+    PendingReplica,
+    PlacementProblem,
+    PlacementSolution,
+    broken_rules,
+)
 from solvers.placement.solve import solve
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
-from tests.solvers.placement.instances import best_by_trying_everything, objective, random_problem, replica, stock
+from tests.solvers.placement.instances import (
+    best_by_trying_everything,
+    objective,
+    random_problem,
+    replica,
+    stock,
+)
 
 BUDGET = Budget(seconds=30.0, work=5.0)
 LIMITS = SolveLimits(seconds=30.0, work=5.0)
@@ -39,15 +60,22 @@ def test_widths_that_fill_two_gpus_exactly() -> None:
     # 60 + 40 = 100 and 50 + 30 + 20 = 100: two GPUs, and 200 % cannot stand on one.
     widths = {"a/0": 60.0, "b/0": 50.0, "c/0": 40.0, "d/0": 30.0, "e/0": 20.0}
     problem = PlacementProblem(
-        replicas=tuple(replica(name, width) for name, width in widths.items()), gpus=(stock(price=3.0),)
+        replicas=tuple(replica(name, width) for name, width in widths.items()),
+        gpus=(stock(price=3.0),),
     )
     solution, report = solve(problem, BUDGET)
     assert together(solution) == {("a/0", "c/0"), ("b/0", "d/0", "e/0")}
-    assert (report.status, report.objective, report.bound) == (SolveStatus.OPTIMAL, 6.0, 6.0)
+    assert (report.status, report.objective, report.bound) == (
+        SolveStatus.OPTIMAL,
+        6.0,
+        6.0,
+    )
 
 
 def test_no_two_replicas_of_a_service_share_a_gpu() -> None:
-    problem = PlacementProblem(replicas=(replica("chat/0", 10.0), replica("chat/1", 10.0)), gpus=(stock(),))
+    problem = PlacementProblem(
+        replicas=(replica("chat/0", 10.0), replica("chat/1", 10.0)), gpus=(stock(),)
+    )
     solution, report = solve(problem, BUDGET)
     assert together(solution) == {("chat/0",), ("chat/1",)}
     assert report.status is SolveStatus.OPTIMAL
@@ -55,14 +83,21 @@ def test_no_two_replicas_of_a_service_share_a_gpu() -> None:
 
 def test_labels_of_the_user_keep_services_apart() -> None:
     problem = PlacementProblem(
-        replicas=(replica("a", 10.0, labels=("a", "noisy")), replica("b", 10.0, labels=("b", "noisy"))), gpus=(stock(),)
+        replicas=(
+            replica("a", 10.0, labels=("a", "noisy")),
+            replica("b", 10.0, labels=("b", "noisy")),
+        ),
+        gpus=(stock(),),
     )
     assert together(solve(problem, BUDGET)[0]) == {("a",), ("b",)}
 
 
 def test_without_labels_replicas_of_a_service_may_share() -> None:
     replicas = tuple(replica(f"a/{n}", 25.0, labels=()) for n in range(4))
-    assert len(solve(PlacementProblem(replicas=replicas, gpus=(stock(),)), BUDGET)[0].gpus) == 1
+    assert (
+        len(solve(PlacementProblem(replicas=replicas, gpus=(stock(),)), BUDGET)[0].gpus)
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,18 +109,32 @@ def test_without_labels_replicas_of_a_service_may_share() -> None:
         (replica("a", 10.0, gpu_type="elsewhere"), "stock"),
     ],
 )
-def test_what_fits_nowhere_is_left_out_with_the_reason(oversized: PendingReplica, reason: str) -> None:
-    solution, report = solve(PlacementProblem(replicas=(oversized,), gpus=(stock(),)), BUDGET)
+def test_what_fits_nowhere_is_left_out_with_the_reason(
+    oversized: PendingReplica, reason: str
+) -> None:
+    solution, report = solve(
+        PlacementProblem(replicas=(oversized,), gpus=(stock(),)), BUDGET
+    )
     assert [(one.replica, one.reason) for one in solution.unplaced] == [("a", reason)]
     assert (solution.gpus, report.status) == ((), SolveStatus.OPTIMAL)
 
 
 def test_when_gpus_run_out_the_most_value_is_placed() -> None:
     # One GPU: 60 (value 5) excludes 50 (4) and 50 (4), which together are worth 8.
-    replicas = (replica("a", 60.0, value=5.0), replica("b", 50.0, value=4.0), replica("c", 50.0, value=4.0))
-    solution, report = solve(PlacementProblem(replicas=replicas, gpus=(stock(count=1),)), BUDGET)
+    replicas = (
+        replica("a", 60.0, value=5.0),
+        replica("b", 50.0, value=4.0),
+        replica("c", 50.0, value=4.0),
+    )
+    solution, report = solve(
+        PlacementProblem(replicas=replicas, gpus=(stock(count=1),)), BUDGET
+    )
     assert together(solution) == {("b", "c")}
-    assert (solution.placed_value, solution.placed_value_bound, report.status) == (8.0, 8.0, SolveStatus.OPTIMAL)
+    assert (solution.placed_value, solution.placed_value_bound, report.status) == (
+        8.0,
+        8.0,
+        SolveStatus.OPTIMAL,
+    )
     assert [(one.replica, one.reason) for one in solution.unplaced] == [("a", "stock")]
 
 
@@ -103,20 +152,31 @@ def test_among_equally_cheap_placements_the_most_even_one_is_taken() -> None:
 
 def test_thirds_of_a_gpu_fill_it() -> None:
     replicas = tuple(replica(f"{name}/0", 100.0 / 3.0) for name in "abc")
-    assert len(solve(PlacementProblem(replicas=replicas, gpus=(stock(),)), BUDGET)[0].gpus) == 1
+    assert (
+        len(solve(PlacementProblem(replicas=replicas, gpus=(stock(),)), BUDGET)[0].gpus)
+        == 1
+    )
 
 
 def test_a_type_without_limit_takes_as_many_gpus_as_needed() -> None:
     replicas = tuple(replica(f"chat/{number}", 70.0) for number in range(9))
-    solution, report = solve(PlacementProblem(replicas=replicas, gpus=(stock(count=None),)), BUDGET)
+    solution, report = solve(
+        PlacementProblem(replicas=replicas, gpus=(stock(count=None),)), BUDGET
+    )
     assert (len(solution.gpus), report.status) == (9, SolveStatus.OPTIMAL)
 
 
 def test_nothing_to_place_and_no_gpus() -> None:
-    assert solve(PlacementProblem(replicas=(), gpus=(stock(),)), BUDGET)[1].status is SolveStatus.OPTIMAL
+    assert (
+        solve(PlacementProblem(replicas=(), gpus=(stock(),)), BUDGET)[1].status
+        is SolveStatus.OPTIMAL
+    )
     nowhere = PlacementProblem(replicas=(replica("a", 10.0),), gpus=(stock(count=0),))
     solution, report = solve(nowhere, BUDGET)
-    assert ([one.reason for one in solution.unplaced], report.objective) == (["stock"], 0.0)
+    assert ([one.reason for one in solution.unplaced], report.objective) == (
+        ["stock"],
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -124,7 +184,9 @@ def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 3)
     solution, report = solve(problem, replace(BUDGET, work=1000.0))
     assert broken_rules(problem, solution.gpus) == ()
-    assert objective(problem, solution.gpus) == pytest.approx(best_by_trying_everything(problem))
+    assert objective(problem, solution.gpus) == pytest.approx(
+        best_by_trying_everything(problem)
+    )
     assert report.status is SolveStatus.OPTIMAL
     assert report.messages == ()
 
@@ -133,15 +195,24 @@ def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
 def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 5)
     packing = only_packing(problem)
-    apart: Groups = tuple((index,) for index in range(min(packing.gpus, len(packing.replicas))))
+    apart: Groups = tuple(
+        (index,) for index in range(min(packing.gpus, len(packing.replicas)))
+    )
     found = place_better(packing, apart, LIMITS)
     groups, evenness = place_more_evenly(packing, found.groups, LIMITS)
     gpus = tuple(
-        PackedGpu(gpu_type="big", replicas=tuple(packing.replicas[index].name for index in group)) for group in groups
+        PackedGpu(
+            gpu_type="big",
+            replicas=tuple(packing.replicas[index].name for index in group),
+        )
+        for group in groups
     )
     assert objective(problem, gpus) == pytest.approx(best_by_trying_everything(problem))
     assert (found.status, evenness) == (SolveStatus.OPTIMAL, SolveStatus.OPTIMAL)
-    assert (found.value_bound, -found.gpus_bound) == (score(packing, groups).value, score(packing, groups).fewer_gpus)
+    assert (found.value_bound, -found.gpus_bound) == (
+        score(packing, groups).value,
+        score(packing, groups).fewer_gpus,
+    )
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -149,9 +220,15 @@ def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
     packing = only_packing(random_problem(seed, replicas=7, gpus=8))
     best = place_better(packing, place_greedily(packing, ()), LIMITS).groups
     crowded = max(best, key=len)
-    wasteful = canonical([*(group for group in best if group != crowded), crowded[:1], crowded[1:]])
+    wasteful = canonical(
+        [*(group for group in best if group != crowded), crowded[:1], crowded[1:]]
+    )
     found = place_better(packing, wasteful, LIMITS)
-    assert (len(found.groups), found.gpus_bound, found.status) == (len(best), len(best), SolveStatus.OPTIMAL)
+    assert (len(found.groups), found.gpus_bound, found.status) == (
+        len(best),
+        len(best),
+        SolveStatus.OPTIMAL,
+    )
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -168,7 +245,9 @@ def test_patterns_and_assignment_agree(seed: int) -> None:
         solver.parameters.num_workers = 1
         assert solver.solve(formulation.sat) == cp_model.OPTIMAL
         groups = canonical(formulation.decode(solver))
-        assert sorted(index for group in groups for index in group) == list(range(len(packing.replicas)))
+        assert sorted(index for group in groups for index in group) == list(
+            range(len(packing.replicas))
+        )
         assert len(groups) == solver.objective_value
         fewest.append(len(groups))
     assert fewest[0] == fewest[1]
@@ -176,7 +255,11 @@ def test_patterns_and_assignment_agree(seed: int) -> None:
 
 def test_the_patterns_of_a_small_packing_by_hand() -> None:
     # Widths 60, 40 and 30, the last one twice without label: {60, 40}, {60, 30} and {40, 30, 30} leave no room.
-    replicas = (replica("a", 60.0), replica("b", 40.0), *(replica(f"c/{n}", 30.0, labels=()) for n in range(2)))
+    replicas = (
+        replica("a", 60.0),
+        replica("b", 40.0),
+        *(replica(f"c/{n}", 30.0, labels=()) for n in range(2)),
+    )
     packing = only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),)))
     patterns = covering.maximal_patterns(packing, classes_of(packing))
     assert patterns is not None
@@ -185,7 +268,10 @@ def test_the_patterns_of_a_small_packing_by_hand() -> None:
 
 def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
     # Any six of 40 services fit on a GPU: 3.8 million patterns.
-    replicas = tuple(replica(f"s{number:02}", 10.0 + 0.1 * number, value=1.0 + number) for number in range(40))
+    replicas = tuple(
+        replica(f"s{number:02}", 10.0 + 0.1 * number, value=1.0 + number)
+        for number in range(40)
+    )
     problem = PlacementProblem(replicas=replicas, gpus=(stock(count=6),))
     packing = only_packing(problem)
     assert covering.maximal_patterns(packing, classes_of(packing)) is None
@@ -208,47 +294,81 @@ def test_bounds_hold_for_every_placement_found(seed: int) -> None:
 def test_the_volume_bound_sees_that_wide_replicas_do_not_meet() -> None:
     # Four of 51 % sum up to 204 %, three GPUs' worth, but no two fit together: four GPUs.
     replicas = tuple(replica(f"{name}/0", 51.0) for name in "abcd")
-    assert min_gpus(only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),)))) == 4
+    assert (
+        min_gpus(only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),))))
+        == 4
+    )
 
 
 def test_worst_fit_spreads_over_open_gpus_and_best_fit_fills_them() -> None:
     # In the order 60, 50, 20: 20 goes to the emptier GPU (50) by worst fit, to the fuller one (60) by best fit.
-    problem = PlacementProblem(replicas=(replica("a", 60.0), replica("b", 50.0), replica("c", 20.0)), gpus=(stock(),))
+    problem = PlacementProblem(
+        replicas=(replica("a", 60.0), replica("b", 50.0), replica("c", 20.0)),
+        gpus=(stock(),),
+    )
     packing = only_packing(problem)
     assert place_in_order(packing, (0, 1, 2), fit="worst") == ((0,), (1, 2))
     assert place_in_order(packing, (0, 1, 2), fit="best") == ((0, 2), (1,))
 
 
 def test_worst_fit_opens_a_gpu_only_when_no_open_one_takes_the_replica() -> None:
-    problem = PlacementProblem(replicas=(replica("a", 60.0), replica("b", 40.0), replica("c", 10.0)), gpus=(stock(),))
-    assert place_in_order(only_packing(problem), (0, 1, 2), fit="worst") == ((0, 1), (2,))
+    problem = PlacementProblem(
+        replicas=(replica("a", 60.0), replica("b", 40.0), replica("c", 10.0)),
+        gpus=(stock(),),
+    )
+    assert place_in_order(only_packing(problem), (0, 1, 2), fit="worst") == (
+        (0, 1),
+        (2,),
+    )
 
 
 def test_filling_one_by_one_takes_services_with_many_replicas_first() -> None:
     # Three of a must be on three GPUs anyway; b and c go beside them, where best fit by width pairs b with c.
     widths = {"a/0": 40.0, "a/1": 40.0, "a/2": 40.0, "b/0": 50.0, "c/0": 45.0}
-    problem = PlacementProblem(replicas=tuple(replica(*item) for item in widths.items()), gpus=(stock(),))
+    problem = PlacementProblem(
+        replicas=tuple(replica(*item) for item in widths.items()), gpus=(stock(),)
+    )
     packing = only_packing(problem)
-    assert fill_one_by_one(packing, packing.sizes[:, SM].astype(float)) == ((0, 3), (1, 4), (2,))
-    assert place_in_order(packing, (3, 4, 0, 1, 2), fit="best") == ((0,), (1,), (2,), (3, 4))
+    assert fill_one_by_one(packing, packing.sizes[:, SM].astype(float)) == (
+        (0, 3),
+        (1, 4),
+        (2,),
+    )
+    assert place_in_order(packing, (3, 4, 0, 1, 2), fit="best") == (
+        (0,),
+        (1,),
+        (2,),
+        (3, 4),
+    )
 
 
 def test_the_given_order_decides_who_comes_first_when_room_is_short() -> None:
     replicas = (replica("a", 60.0), replica("b", 60.0))
-    problem = PlacementProblem(replicas=replicas, gpus=(stock(count=1),), order=("b", "a"))
+    problem = PlacementProblem(
+        replicas=replicas, gpus=(stock(count=1),), order=("b", "a")
+    )
     assert together(solve(problem, Budget(seconds=0.0))[0]) == {("b",)}
 
 
 def test_evening_out_moves_and_swaps() -> None:
     widths = (("a", 50.0), ("b", 40.0), ("c", 20.0), ("d", 10.0))
-    problem = PlacementProblem(replicas=tuple(replica(name, width) for name, width in widths), gpus=(stock(),))
+    problem = PlacementProblem(
+        replicas=tuple(replica(name, width) for name, width in widths), gpus=(stock(),)
+    )
     packing = only_packing(problem)
-    assert even_out(packing, ((0, 1), (2, 3))) == ((0, 3), (1, 2))  # 90 and 30 become 60 and 60.
+    assert even_out(packing, ((0, 1), (2, 3))) == (
+        (0, 3),
+        (1, 2),
+    )  # 90 and 30 become 60 and 60.
 
 
-@given(seed=st.integers(0, 10_000), replicas=st.integers(0, 40), gpus=st.integers(0, 12))
+@given(
+    seed=st.integers(0, 10_000), replicas=st.integers(0, 40), gpus=st.integers(0, 12)
+)
 @settings(max_examples=40, deadline=None)
-def test_no_answer_breaks_a_rule_and_none_is_worse_than_the_greedy(seed: int, replicas: int, gpus: int) -> None:
+def test_no_answer_breaks_a_rule_and_none_is_worse_than_the_greedy(
+    seed: int, replicas: int, gpus: int
+) -> None:
     problem = random_problem(seed, replicas=replicas, gpus=gpus)
     solution, report = solve(problem, Budget(seconds=30.0, work=0.02))
     greedy, _ = solve(problem, Budget(seconds=0.0))
@@ -258,20 +378,32 @@ def test_no_answer_breaks_a_rule_and_none_is_worse_than_the_greedy(seed: int, re
     assert solution.placed_value <= solution.placed_value_bound + 1e-9
     assert report.bound is not None
     assert report.bound <= solution.price_usd_per_hour
-    assert {name for gpu in solution.gpus for name in gpu.replicas}.isdisjoint(one.replica for one in solution.unplaced)
+    assert {name for gpu in solution.gpus for name in gpu.replicas}.isdisjoint(
+        one.replica for one in solution.unplaced
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_the_input_changes_nothing_and_a_second_run_neither(seed: int) -> None:
+def test_the_order_of_the_input_changes_nothing_and_a_second_run_neither(
+    seed: int,
+) -> None:
     problem = random_problem(seed, replicas=25, gpus=8)
-    shuffled = replace(problem, replicas=tuple(random.Random(seed).sample(problem.replicas, 25)))
+    shuffled = replace(
+        problem, replicas=tuple(random.Random(seed).sample(problem.replicas, 25))
+    )
     budget = Budget(seconds=30.0, work=0.02)
     assert solve(problem, budget) == solve(shuffled, budget) == solve(problem, budget)
 
 
 def test_gpu_types_are_solved_apart_and_priced_apart() -> None:
-    replicas = (replica("a", 60.0), replica("b", 60.0, gpu_type="small"), replica("c", 60.0, gpu_type="small"))
-    problem = PlacementProblem(replicas=replicas, gpus=(stock(price=3.0), stock("small", price=0.5)))
+    replicas = (
+        replica("a", 60.0),
+        replica("b", 60.0, gpu_type="small"),
+        replica("c", 60.0, gpu_type="small"),
+    )
+    problem = PlacementProblem(
+        replicas=replicas, gpus=(stock(price=3.0), stock("small", price=0.5))
+    )
     solution, _ = solve(problem, BUDGET)
     assert [gpu.gpu_type for gpu in solution.gpus] == ["big", "small", "small"]
     assert solution.price_usd_per_hour == 3.0 + 2 * 0.5
@@ -290,7 +422,9 @@ def test_without_time_the_greedy_answers_with_its_bound() -> None:
     solution, report = solve(problem, Budget(seconds=0.0))
     assert report.method == "greedy"
     assert report.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE)
-    assert (report.status is SolveStatus.OPTIMAL) == (solution.price_usd_per_hour == solution.price_bound_usd_per_hour)
+    assert (report.status is SolveStatus.OPTIMAL) == (
+        solution.price_usd_per_hour == solution.price_bound_usd_per_hour
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,6 +437,8 @@ def test_without_time_the_greedy_answers_with_its_bound() -> None:
         ((replica("a", 10.0),), ("a", "a")),
     ],
 )
-def test_a_senseless_problem_is_refused(replicas: tuple[PendingReplica, ...], order: tuple[str, ...]) -> None:
+def test_a_senseless_problem_is_refused(
+    replicas: tuple[PendingReplica, ...], order: tuple[str, ...]
+) -> None:
     with pytest.raises(InvalidInput):
         PlacementProblem(replicas=replicas, gpus=(stock(),), order=order)

@@ -24,13 +24,20 @@ every_baseline = pytest.mark.parametrize("name", NAMES)
 
 
 def decide(
-    name: str, problem: Problem, memory: Json = None, *, at_s: float = 0.0, readings: Sequence[ServiceObservation] = ()
+    name: str,
+    problem: Problem,
+    memory: Json = None,
+    *,
+    at_s: float = 0.0,
+    readings: Sequence[ServiceObservation] = (),
 ) -> tuple[Plan, PlanReport, Json]:
     """One plan, which breaks no physical rule, lists what it does not serve, and reports what is true."""
     observed = Observed(at_s=at_s, readings=tuple(readings))
     plan, report, memory = policy(name).make_plan(problem, observed, memory, Budget())
     assert plan.policy == name
-    assert [entry for entry in violations(problem, plan) if entry.rule != "capacity"] == []
+    assert [
+        entry for entry in violations(problem, plan) if entry.rule != "capacity"
+    ] == []
     assert report_violations(problem, plan, report) == ()
     return plan, report, json.loads(json.dumps(memory))
 
@@ -51,21 +58,29 @@ def some_readings(problem: Problem, draw: random.Random) -> list[ServiceObservat
 
 
 def with_one_gpu_less(problem: Problem) -> Problem:
-    fewer = (replace(each, count=max(0, (each.count or 0) - 1)) for each in problem.gpu_types)
+    fewer = (
+        replace(each, count=max(0, (each.count or 0) - 1)) for each in problem.gpu_types
+    )
     return replace(problem, gpu_types=tuple(fewer))
 
 
 @every_baseline
 @pytest.mark.parametrize("seed", range(30))
-def test_physical_rules_hold_through_changing_rates_and_lost_gpus(name: str, seed: int) -> None:
+def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
+    name: str, seed: int
+) -> None:
     draw = random.Random(seed)
-    problem = random_problem(seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6)
+    problem = random_problem(
+        seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6
+    )
     if seed % 5 == 0:
         problem = replace(problem, objective="max_goodput")
     memory: Json = None
     for period in range(PERIODS):
         readings = some_readings(problem, draw) if period else ()
-        plan, _, memory = decide(name, problem, memory, at_s=120.0 * period, readings=readings)
+        plan, _, memory = decide(
+            name, problem, memory, at_s=120.0 * period, readings=readings
+        )
         problem = replace(with_rates(problem, draw.uniform(0.7, 1.4)), current=plan)
         if period == PERIODS // 2:
             problem = with_one_gpu_less(problem)
@@ -73,13 +88,17 @@ def test_physical_rules_hold_through_changing_rates_and_lost_gpus(name: str, see
 
 @every_baseline
 @pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_what_a_problem_lists_changes_nothing(name: str, seed: int) -> None:
+def test_the_order_of_what_a_problem_lists_changes_nothing(
+    name: str, seed: int
+) -> None:
     problem = random_problem(seed, services=10, types=2)
     turned = replace(
         problem,
         services=problem.services[::-1],
         gpu_types=problem.gpu_types[::-1],
-        points=tuple(replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]),
+        points=tuple(
+            replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]
+        ),
     )
     assert decide(name, turned)[0] == decide(name, problem)[0]
     assert decide(name, problem) == decide(name, problem)
@@ -99,10 +118,16 @@ def test_without_gpus_everything_is_unserved(name: str) -> None:
 
 @every_baseline
 def test_a_service_that_left_is_forgotten(name: str) -> None:
-    both = a_problem(a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0))
+    both = a_problem(
+        a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0)
+    )
     plan, _, memory = decide(name, both)
-    later, _, _ = decide(name, replace(both, services=both.services[:1], current=plan), memory, at_s=60.0)
-    assert {replica.service for gpu in later.gpus for replica in gpu.replicas} == {"chat"}
+    later, _, _ = decide(
+        name, replace(both, services=both.services[:1], current=plan), memory, at_s=60.0
+    )
+    assert {replica.service for gpu in later.gpus for replica in gpu.replicas} == {
+        "chat"
+    }
 
 
 @every_baseline
@@ -117,7 +142,10 @@ def test_figures_beyond_all_measure_end_at_the_most_replicas(name: str) -> None:
 
 
 @every_baseline
-@pytest.mark.parametrize("memory", [[], {"version": 99}, {"version": 1, "services": {"chat": {"steps": "x"}}}])
+@pytest.mark.parametrize(
+    "memory",
+    [[], {"version": 99}, {"version": 1, "services": {"chat": {"steps": "x"}}}],
+)
 def test_unknown_memory_starts_afresh(name: str, memory: Json) -> None:
     problem = a_problem(a_service(rate_rps=60.0))
     assert decide(name, problem, memory) == decide(name, problem)
@@ -128,6 +156,8 @@ def test_the_contracts_example_is_served_under_both_objectives(name: str) -> Non
     problem, _, _ = example()
     for objective in ("min_cost", "max_goodput"):
         counted = tuple(replace(gpu_type, count=4) for gpu_type in problem.gpu_types)
-        plan, report, _ = decide(name, replace(problem, objective=objective, gpu_types=counted))
+        plan, report, _ = decide(
+            name, replace(problem, objective=objective, gpu_types=counted)
+        )
         assert plan.unserved == ()
         assert (report.served_weight is None) == (objective == "min_cost")

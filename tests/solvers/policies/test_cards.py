@@ -25,7 +25,11 @@ def imported_by(module: str, found: set[str]) -> set[str]:
         return found
     found.add(module)
     for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("solvers"):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.startswith("solvers")
+        ):
             imported_by(node.module, found)
             for alias in node.names:
                 if find_spec(node.module) and is_package(node.module):
@@ -60,7 +64,9 @@ def test_a_policy_uses_the_techniques_of_its_card(each: Card) -> None:
     for technique in each.techniques:
         module = f"solvers.{technique}"
         assert find_spec(module) is not None, module
-        assert any(name == module or name.startswith(f"{module}.") for name in used), f"{each.name} lacks {module}"
+        assert any(name == module or name.startswith(f"{module}.") for name in used), (
+            f"{each.name} lacks {module}"
+        )
 
 
 @pytest.mark.parametrize("each", CARDS, ids=lambda each: each.name)
@@ -71,10 +77,18 @@ def test_a_card_fits_its_place_and_is_whole(each: Card) -> None:
     assert all(limit.endswith(".") for limit in each.limits)
 
 
-@pytest.mark.parametrize("each", [one for one in CARDS if one.promises and not one.needs], ids=lambda each: each.name)
-def test_a_policy_that_promises_percentiles_breaks_no_rule_of_the_tiny_problem(each: Card) -> None:
+@pytest.mark.parametrize(
+    "each",
+    [one for one in CARDS if one.promises and not one.needs],
+    ids=lambda each: each.name,
+)
+def test_a_policy_that_promises_percentiles_breaks_no_rule_of_the_tiny_problem(
+    each: Card,
+) -> None:
     problem = tiny_problem()
-    plan, _, _ = policy(each.name).make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=20.0, work=0.5))
+    plan, _, _ = policy(each.name).make_plan(
+        problem, Observed(at_s=0.0), None, Budget(seconds=20.0, work=0.5)
+    )
     assert violations(problem, plan) == ()
 
 

@@ -19,20 +19,31 @@ from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 QUICK = Budget(seconds=10.0, work=0.2)
 
 
-def a_gpu(*services: str, count: int = 1, gpu_type: str = "gpu", rate_rps: float = 40.0) -> GpuPlan:
+def a_gpu(
+    *services: str, count: int = 1, gpu_type: str = "gpu", rate_rps: float = 40.0
+) -> GpuPlan:
     """Halves of a GPU: each may carry 50 rps."""
-    replicas = [ReplicaPlan(service=name, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps) for name in services]
-    return GpuPlan(gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=tuple(replicas))
+    replicas = [
+        ReplicaPlan(service=name, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps)
+        for name in services
+    ]
+    return GpuPlan(
+        gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=tuple(replicas)
+    )
 
 
 def a_plan(*gpus: GpuPlan, unserved: tuple[Unserved, ...] = ()) -> Plan:
     return Plan(policy="test", gpus=gpus, unserved=unserved)
 
 
-def three(*, count: int | None = 5, current: Plan | None = None, **changes: object) -> Problem:
+def three(
+    *, count: int | None = 5, current: Plan | None = None, **changes: object
+) -> Problem:
     """Services a, b and c on GPUs of one type."""
     services = [a_service(name, rate_rps=40.0) for name in "abc"]
-    return a_problem(*services, types=(a_type(count=count),), current=current, **changes)
+    return a_problem(
+        *services, types=(a_type(count=count),), current=current, **changes
+    )
 
 
 def stock(problem: Problem) -> int | None:
@@ -46,7 +57,12 @@ def test_a_part_has_its_own_services_and_what_no_plan_before_it_uses() -> None:
 
 
 def test_without_a_limit_of_gpus_there_is_none_for_a_part() -> None:
-    assert stock(part_problem(three(count=None), {"b"}, before=[a_plan(a_gpu("a", count=2))])) is None
+    assert (
+        stock(
+            part_problem(three(count=None), {"b"}, before=[a_plan(a_gpu("a", count=2))])
+        )
+        is None
+    )
 
 
 def test_gpus_that_later_groups_run_on_are_left_to_them() -> None:
@@ -55,29 +71,48 @@ def test_gpus_that_later_groups_run_on_are_left_to_them() -> None:
     problem = three(current=running)
     assert stock(part_problem(problem, {"a"}, leaving={"b", "c"})) == 3
     # What a shares with b is its own as well; b leaves c's GPU only.
-    assert stock(part_problem(problem, {"b"}, before=[a_plan(a_gpu("a"))], leaving={"c"})) == 3
+    assert (
+        stock(part_problem(problem, {"b"}, before=[a_plan(a_gpu("a"))], leaving={"c"}))
+        == 3
+    )
 
 
 def test_stock_never_falls_below_nothing() -> None:
     problem = three(count=2, current=a_plan(a_gpu("b", count=2)))
-    assert stock(part_problem(problem, {"a"}, before=[a_plan(a_gpu("c", count=2))], leaving={"b"})) == 0
+    assert (
+        stock(
+            part_problem(
+                problem, {"a"}, before=[a_plan(a_gpu("c", count=2))], leaving={"b"}
+            )
+        )
+        == 0
+    )
 
 
-def test_of_what_runs_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_are() -> None:
+def test_of_what_runs_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_are() -> (
+    None
+):
     missing = Unserved(service="b", rate_rps=1.0, reason="stock")
     running = a_plan(a_gpu("a", "b"), a_gpu("b"), a_gpu("a"), unserved=(missing,))
-    part = part_problem(three(count=2, current=running), {"b"}, before=[a_plan(a_gpu("a"))])
+    part = part_problem(
+        three(count=2, current=running), {"b"}, before=[a_plan(a_gpu("a"))]
+    )
     # One GPU is left: of b's two that which b has for itself.
     assert part.current is not None and part.current.gpus == (a_gpu("b"),)
     assert part.current.unserved == (missing,)
     both = part_problem(three(current=running), {"b"})
-    assert both.current is not None and sorted(len(gpu.replicas) for gpu in both.current.gpus) == [1, 1]
+    assert both.current is not None and sorted(
+        len(gpu.replicas) for gpu in both.current.gpus
+    ) == [1, 1]
 
 
-def test_which_gpus_are_kept_where_they_are_short_does_not_hang_on_their_order() -> None:
+def test_which_gpus_are_kept_where_they_are_short_does_not_hang_on_their_order() -> (
+    None
+):
     gpus = [a_gpu("b", rate_rps=rate) for rate in (10.0, 20.0, 30.0)]
     parts = [
-        part_problem(three(count=2, current=a_plan(*each)), {"b"}).current for each in (gpus, list(reversed(gpus)))
+        part_problem(three(count=2, current=a_plan(*each)), {"b"}).current
+        for each in (gpus, list(reversed(gpus)))
     ]
     assert parts[0] is not None and parts[0] == parts[1]
     assert len(parts[0].gpus) == 2
@@ -85,20 +120,36 @@ def test_which_gpus_are_kept_where_they_are_short_does_not_hang_on_their_order()
 
 def test_a_part_has_the_watts_that_plans_before_it_leave() -> None:
     # Each half draws 50 W on top of 50 W idle: two GPUs with one replica draw 200 W.
-    part = part_problem(three(power_budget_w=450.0), {"b"}, before=[a_plan(a_gpu("a", count=2))])
+    part = part_problem(
+        three(power_budget_w=450.0), {"b"}, before=[a_plan(a_gpu("a", count=2))]
+    )
     assert part.power_budget_w == pytest.approx(250.0)
-    assert part_problem(three(power_budget_w=90.0), {"b"}, before=[a_plan(a_gpu("a"))]).power_budget_w == 0.0
-    assert part_problem(three(), {"b"}, before=[a_plan(a_gpu("a"))]).power_budget_w is None
+    assert (
+        part_problem(
+            three(power_budget_w=90.0), {"b"}, before=[a_plan(a_gpu("a"))]
+        ).power_budget_w
+        == 0.0
+    )
+    assert (
+        part_problem(three(), {"b"}, before=[a_plan(a_gpu("a"))]).power_budget_w is None
+    )
 
 
 def test_networks_of_others_are_left_out() -> None:
     problem = random_problem(3)
-    part = part_problem(problem, {service.name for service in problem.services if service.network == "net1"})
+    part = part_problem(
+        problem,
+        {service.name for service in problem.services if service.network == "net1"},
+    )
     assert {points.network for points in part.points} == {"net1"}
 
 
-def decided(group: str, services: str, plan: Plan, *, status: str = "optimal", cost: float = 1.0) -> GroupPlan:
-    step = SolveReport(technique="autoscale", method="cp-sat", status=SolveStatus.OPTIMAL)
+def decided(
+    group: str, services: str, plan: Plan, *, status: str = "optimal", cost: float = 1.0
+) -> GroupPlan:
+    step = SolveReport(
+        technique="autoscale", method="cp-sat", status=SolveStatus.OPTIMAL
+    )
     report = PlanReport(
         status=status,  # type: ignore[arg-type]
         cost_usd_per_hour=cost,
@@ -110,7 +161,9 @@ def decided(group: str, services: str, plan: Plan, *, status: str = "optimal", c
         steps=(step,),
     )
     return GroupPlan(
-        part=PlanGroup(group=group, policy="hetsev", services=frozenset(services)), plan=plan, report=report
+        part=PlanGroup(group=group, policy="hetsev", services=frozenset(services)),
+        plan=plan,
+        report=report,
     )
 
 
@@ -120,11 +173,22 @@ def test_the_merged_plan_is_all_of_them_and_its_report_says_who_decided_what() -
     plan, report = merged(
         problem,
         "joint; web: hetsev",
-        [decided("web", "a", a_plan(a_gpu("a"))), decided("others", "bc", a_plan(a_gpu("b", "c"), unserved=(short,)))],
+        [
+            decided("web", "a", a_plan(a_gpu("a"))),
+            decided("others", "bc", a_plan(a_gpu("b", "c"), unserved=(short,))),
+        ],
     )
-    assert (plan.policy, plan.gpus, plan.unserved) == ("joint; web: hetsev", (a_gpu("a"), a_gpu("b", "c")), (short,))
+    assert (plan.policy, plan.gpus, plan.unserved) == (
+        "joint; web: hetsev",
+        (a_gpu("a"), a_gpu("b", "c")),
+        (short,),
+    )
     # Two GPUs at $1; each part is optimal, the whole is not proven so, and no bound holds for it.
-    assert (report.cost_usd_per_hour, report.status, report.lower_bound_usd_per_hour) == (2.0, "feasible", None)
+    assert (
+        report.cost_usd_per_hour,
+        report.status,
+        report.lower_bound_usd_per_hour,
+    ) == (2.0, "feasible", None)
     assert (report.method, report.seconds) == (METHOD, 0.5)
     assert report.messages == (
         "web: hetsev decided, optimal at $1.0000 per hour (cp-sat; services 1, GPUs 1)",
@@ -132,16 +196,28 @@ def test_the_merged_plan_is_all_of_them_and_its_report_says_who_decided_what() -
         "others: hetsev decided, optimal at $1.0000 per hour (cp-sat; services 2, GPUs 1)",
         "others: it went well",
     )
-    assert [step.technique for step in report.steps] == ["web: autoscale", "others: autoscale"]
+    assert [step.technique for step in report.steps] == [
+        "web: autoscale",
+        "others: autoscale",
+    ]
     assert report_violations(problem, plan, report) == ()
 
 
 @pytest.mark.parametrize(
     ("statuses", "status"),
-    [(("optimal",), "optimal"), (("optimal", "greedy"), "greedy"), (("feasible", "kept", "greedy"), "kept")],
+    [
+        (("optimal",), "optimal"),
+        (("optimal", "greedy"), "greedy"),
+        (("feasible", "kept", "greedy"), "kept"),
+    ],
 )
-def test_the_whole_is_as_certain_as_its_least_certain_part(statuses: tuple[str, ...], status: str) -> None:
-    parts = [decided(f"g{place}", "a", a_plan(), status=each) for place, each in enumerate(statuses)]
+def test_the_whole_is_as_certain_as_its_least_certain_part(
+    statuses: tuple[str, ...], status: str
+) -> None:
+    parts = [
+        decided(f"g{place}", "a", a_plan(), status=each)
+        for place, each in enumerate(statuses)
+    ]
     assert merged(three(), "any", parts)[1].status == status
 
 
@@ -152,13 +228,23 @@ def test_nothing_to_decide_is_an_empty_plan() -> None:
 
 def test_under_max_goodput_the_whole_s_figures_are_the_checker_s() -> None:
     problem = three(objective="max_goodput")
-    plan, report = merged(problem, "any", [decided("web", "a", a_plan(a_gpu("a"))), decided("x", "b", a_plan())])
+    plan, report = merged(
+        problem,
+        "any",
+        [decided("web", "a", a_plan(a_gpu("a"))), decided("x", "b", a_plan())],
+    )
     # All five GPUs are paid for; 40 rps at priority 1 are served.
     assert (report.cost_usd_per_hour, report.served_weight) == (5.0, 40.0)
-    assert not [entry for entry in report_violations(problem, plan, report) if "cost" in entry.where]
+    assert not [
+        entry
+        for entry in report_violations(problem, plan, report)
+        if "cost" in entry.where
+    ]
 
 
-def planned_in_groups(problem: Problem, first: frozenset[str], names: tuple[str, str]) -> tuple[Plan, PlanReport]:
+def planned_in_groups(
+    problem: Problem, first: frozenset[str], names: tuple[str, str]
+) -> tuple[Plan, PlanReport]:
     """The first group by one policy, the others by another."""
     found: list[GroupPlan] = []
     others = frozenset(service.name for service in problem.services) - first
@@ -167,7 +253,9 @@ def planned_in_groups(problem: Problem, first: frozenset[str], names: tuple[str,
         PlanGroup(group="others", policy=names[1], services=others),
     ):
         mine = part_problem(problem, part.services, before=[one.plan for one in found])
-        plan, report, _ = policy(part.policy).make_plan(mine, Observed(at_s=0.0), None, QUICK)
+        plan, report, _ = policy(part.policy).make_plan(
+            mine, Observed(at_s=0.0), None, QUICK
+        )
         found.append(GroupPlan(part=part, plan=plan, report=report))
     return merged(problem, "any", found)
 
@@ -176,9 +264,17 @@ def planned_in_groups(problem: Problem, first: frozenset[str], names: tuple[str,
 @given(
     seed=st.integers(0, 10_000),
     size=st.integers(1, 7),
-    names=st.sampled_from([("hetsev_greedy", "k8s_hpa"), ("hetsev", "hetsev_greedy"), ("k8s_hpa", "hetsev")]),
+    names=st.sampled_from(
+        [
+            ("hetsev_greedy", "k8s_hpa"),
+            ("hetsev", "hetsev_greedy"),
+            ("k8s_hpa", "hetsev"),
+        ]
+    ),
 )
-def test_merged_plans_keep_every_rule_and_groups_share_no_gpu(seed: int, size: int, names: tuple[str, str]) -> None:
+def test_merged_plans_keep_every_rule_and_groups_share_no_gpu(
+    seed: int, size: int, names: tuple[str, str]
+) -> None:
     problem = random_problem(seed)
     first = frozenset(service.name for service in problem.services[:size])
     plan, report = planned_in_groups(problem, first, names)
@@ -194,8 +290,14 @@ def test_merged_plans_keep_every_rule_and_groups_share_no_gpu(seed: int, size: i
 
 
 def test_the_first_group_is_served_first_where_gpus_are_short() -> None:
-    problem = a_problem(a_service("a", rate_rps=100.0), a_service("b", rate_rps=100.0), types=(a_type(count=1),))
+    problem = a_problem(
+        a_service("a", rate_rps=100.0),
+        a_service("b", rate_rps=100.0),
+        types=(a_type(count=1),),
+    )
     for first, served in (("a", "a"), ("b", "b")):
         plan, _ = planned_in_groups(problem, frozenset(first), ("joint", "joint"))
-        assert {replica.service for gpu in plan.gpus for replica in gpu.replicas} == {served}
+        assert {replica.service for gpu in plan.gpus for replica in gpu.replicas} == {
+            served
+        }
         assert {entry.service for entry in plan.unserved} == {"a", "b"} - {served}

@@ -30,6 +30,7 @@ def test_policies_are_listed_and_found_by_name() -> None:
 
 def test_unknown_policy_names_those_that_exist() -> None:
     with pytest.raises(
-        UnknownPolicy, match=r"'hetsec'; there are gpulets, .*gslice, hetsev, .*, joint, k8s_hpa, morak"
+        UnknownPolicy,
+        match=r"'hetsec'; there are gpulets, .*gslice, hetsev, .*, joint, k8s_hpa, morak",
     ):
         policy("hetsec")

@@ -19,7 +19,14 @@ from solvers.types.outcome import Budget, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 from tests.solvers.problems import tiny_problem as limited_problem
 
 NOT_PLANNED_WITH = ("slices",)
@@ -38,16 +45,26 @@ def signatures() -> set[tuple[str, str]]:
 
 def kernels() -> Iterator[tuple[str, str, object]]:
     for found in pkgutil.iter_modules(solvers.joint.kernels.__path__):
-        module = importlib.import_module(f"{solvers.joint.kernels.__name__}.{found.name}")
+        module = importlib.import_module(
+            f"{solvers.joint.kernels.__name__}.{found.name}"
+        )
         for name, value in vars(module).items():
-            if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__:
+            if (
+                hasattr(value, "py_func")
+                and value.py_func.__module__ == module.__name__
+            ):
                 yield found.name, name, value
 
 
 def in_whole_numbers(problem: Problem) -> Problem:
     """Equal but for the types of numbers."""
     types = (
-        replace(one, memory_mib=int(one.memory_mib), clocks_mhz=tuple(int(mhz) for mhz in one.clocks_mhz), idle_w=20)
+        replace(
+            one,
+            memory_mib=int(one.memory_mib),
+            clocks_mhz=tuple(int(mhz) for mhz in one.clocks_mhz),
+            idle_w=20,
+        )
         for one in problem.gpu_types
     )
     return replace(problem, gpu_types=tuple(types), energy_price_usd_per_kwh=0)
@@ -56,24 +73,39 @@ def in_whole_numbers(problem: Problem) -> Problem:
 def many_gpus() -> Problem:
     """So many that GPUs are eliminated from plans."""
     problem = random_problem(3, gpus=400)
-    rates = (replace(one, arrival_rate_rps=10.0 * one.arrival_rate_rps) for one in problem.services)
+    rates = (
+        replace(one, arrival_rate_rps=10.0 * one.arrival_rate_rps)
+        for one in problem.services
+    )
     return replace(problem, services=tuple(rates))
 
 
 def many_parts() -> Problem:
     """Services that each need a part of a GPU, which are packed."""
     services = (a_service(f"s{number}", rate_rps=3.0 + number) for number in range(20))
-    return a_problem(*services, types=(a_type(),), rows=(a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0)))
+    return a_problem(
+        *services,
+        types=(a_type(),),
+        rows=(a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0)),
+    )
 
 
 def plan_all_kinds() -> None:
     """Plans of every kind, from nothing and from what runs, and what explains them."""
     for problem in (
-        *(random_problem(1), random_problem(2), in_whole_numbers(uneven_problem()), many_gpus(), many_parts()),
+        *(
+            random_problem(1),
+            random_problem(2),
+            in_whole_numbers(uneven_problem()),
+            many_gpus(),
+            many_parts(),
+        ),
         *(limited_problem(seed) for seed in range(4)),
         replace(random_problem(4), objective="max_goodput"),
     ):
-        plan, _, _ = policy("joint").make_plan(problem, Observed(at_s=0.0), None, Budget(work=0.2))
+        plan, _, _ = policy("joint").make_plan(
+            problem, Observed(at_s=0.0), None, Budget(work=0.2)
+        )
         follow(problem, plan)
         relaxed = relax_prices(problem, start=plan)
         if relaxed is not None and plan.gpus:
@@ -88,7 +120,9 @@ def follow(problem: Problem, plan: Plan) -> None:
         now = replace(with_rates(problem, factor), current=plan)
         stability = Stability(hysteresis=0.02, move_budget=0.2, min_dwell_s=0.0)
         budget = Budget(seconds=60.0, work=0.1, stability=stability)
-        plan, _, memory = policy("joint").make_plan(now, Observed(at_s=60.0 * at), memory, budget)
+        plan, _, memory = policy("joint").make_plan(
+            now, Observed(at_s=60.0 * at), memory, budget
+        )
 
 
 def check() -> None:
@@ -101,7 +135,11 @@ def check() -> None:
 
 def test_no_kernel_is_compiled_after_it() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from tests.solvers.policies.test_warm_up import check; check()"],
+        [
+            sys.executable,
+            "-c",
+            "from tests.solvers.policies.test_warm_up import check; check()",
+        ],
         cwd=Path(solvers.__file__).parents[1] if solvers.__file__ else None,
         capture_output=True,
         text=True,
@@ -113,10 +151,17 @@ def test_no_kernel_is_compiled_after_it() -> None:
 def test_it_covers_plans_of_many_gpus_and_of_few() -> None:
     warm_up()
     names = {name for name, _ in signatures()}
-    assert {"cover.cover", "exchange.exchange", "packing.price_parts", "price.price_mode"} <= names
+    assert {
+        "cover.cover",
+        "exchange.exchange",
+        "packing.price_parts",
+        "price.price_mode",
+    } <= names
 
 
 def test_its_problems_can_be_served() -> None:
     for problem in (tiny_problem(), uneven_problem()):
-        plan, _, _ = policy("joint").make_plan(problem, Observed(at_s=0.0), None, Budget(work=0.1))
+        plan, _, _ = policy("joint").make_plan(
+            problem, Observed(at_s=0.0), None, Budget(work=0.1)
+        )
         assert plan.unserved == ()

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers.predict.data.samples import Neighbour, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Neighbour,
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 
 MEASURED = Path(__file__).parents[4] / "shared" / "data" / "igniter_v100"
 GPU_TYPE = "A100"
@@ -26,7 +33,11 @@ class Law:
     def factor(self, network: str, neighbours: Sequence[Neighbour]) -> float:
         pressure = sum(
             self.weight[other]
-            * (self.constant + self.per_share * sm_percent / 100.0 + self.per_log_batch * float(np.log2(batch)))
+            * (
+                self.constant
+                + self.per_share * sm_percent / 100.0
+                + self.per_log_batch * float(np.log2(batch))
+            )
             for other, batch, sm_percent in neighbours
         )
         return 1.0 + self.sensitivity[network] * pressure
@@ -43,7 +54,9 @@ def colocated(rows: Sequence[tuple[str, float, float, Sequence[Neighbour]]]) -> 
     )
 
 
-def random_neighbours(networks: Sequence[str], *, rows: int, max_neighbours: int, seed: int) -> Queries:
+def random_neighbours(
+    networks: Sequence[str], *, rows: int, max_neighbours: int, seed: int
+) -> Queries:
     """Random conditions next to 1 to `max_neighbours` random neighbours."""
     draw = np.random.default_rng(seed)
 
@@ -52,7 +65,11 @@ def random_neighbours(networks: Sequence[str], *, rows: int, max_neighbours: int
         return str(draw.choice(networks)), batch, float(draw.choice([10, 20, 30, 40]))
 
     neighbour_sets = [
-        [Neighbour(*condition()) for _ in range(draw.integers(1, max_neighbours, endpoint=True))] for _ in range(rows)
+        [
+            Neighbour(*condition())
+            for _ in range(draw.integers(1, max_neighbours, endpoint=True))
+        ]
+        for _ in range(rows)
     ]
     return colocated([(*condition(), neighbours) for neighbours in neighbour_sets])
 
@@ -60,7 +77,8 @@ def random_neighbours(networks: Sequence[str], *, rows: int, max_neighbours: int
 def samples_by(law: Law, queries: Queries, alone_ms: Reals) -> Samples:
     """What the law measures under these conditions."""
     factors = [
-        law.factor(network, neighbours) for network, neighbours in zip(queries.network, queries.neighbours, strict=True)
+        law.factor(network, neighbours)
+        for network, neighbours in zip(queries.network, queries.neighbours, strict=True)
     ]
     return make_samples(queries, alone_ms * np.array(factors))
 
@@ -71,8 +89,19 @@ def measured_pairs() -> tuple[Samples, Reals]:
     with (MEASURED / "pair_interference.csv").open() as file:
         for row in csv.DictReader(file):
             for own, other in ("ab", "ba"):
-                near = Neighbour(row[f"model_{other}"], float(row[f"batch_{other}"]), float(row[f"sm_pct_{other}"]))
-                rows.append((row[f"model_{own}"], float(row[f"batch_{own}"]), float(row[f"sm_pct_{own}"]), [near]))
+                near = Neighbour(
+                    row[f"model_{other}"],
+                    float(row[f"batch_{other}"]),
+                    float(row[f"sm_pct_{other}"]),
+                )
+                rows.append(
+                    (
+                        row[f"model_{own}"],
+                        float(row[f"batch_{own}"]),
+                        float(row[f"sm_pct_{own}"]),
+                        [near],
+                    )
+                )
                 latency_ms.append(float(row[f"latency_{own}_ms"]))
                 alone_ms.append(float(row[f"solo_latency_{own}_ms"]))
     return make_samples(colocated(rows), latency_ms), np.array(alone_ms)

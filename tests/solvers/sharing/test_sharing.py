@@ -17,16 +17,32 @@ from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
-KNEE = ShareCurve(sm_percent=(10.0, 20.0, 30.0, 40.0, 100.0), execution_ms=(40.0, 20.0, 16.0, 14.0, 12.0))
+KNEE = ShareCurve(
+    sm_percent=(10.0, 20.0, 30.0, 40.0, 100.0),
+    execution_ms=(40.0, 20.0, 16.0, 14.0, 12.0),
+)
 """Slopes −2, −0.4, −0.2, −0.033 ms per percent: one convex piece."""
-STEPPED = ShareCurve(sm_percent=(10.0, 20.0, 30.0, 40.0, 50.0), execution_ms=(40.0, 39.0, 20.0, 19.0, 9.0))
+STEPPED = ShareCurve(
+    sm_percent=(10.0, 20.0, 30.0, 40.0, 50.0),
+    execution_ms=(40.0, 39.0, 20.0, 19.0, 9.0),
+)
 """Slopes −0.1, −1.9, −0.1, −1.0: three convex pieces, cut at 20 % and at 40 %."""
 
 
 def limited(
-    curve: ShareCurve, limit_ms: float, name: str = "chat", least: float = 0.0, most: float = 100.0
+    curve: ShareCurve,
+    limit_ms: float,
+    name: str = "chat",
+    least: float = 0.0,
+    most: float = 100.0,
 ) -> LimitedCurve:
-    return LimitedCurve(name=name, curve=curve, limit_ms=limit_ms, min_sm_percent=least, max_sm_percent=most)
+    return LimitedCurve(
+        name=name,
+        curve=curve,
+        limit_ms=limit_ms,
+        min_sm_percent=least,
+        max_sm_percent=most,
+    )
 
 
 def exact_rows(*replicas: LimitedCurve) -> tuple[float | None, ...]:
@@ -39,7 +55,12 @@ def exact_rows(*replicas: LimitedCurve) -> tuple[float | None, ...]:
 @pytest.mark.parametrize(
     ("curve", "limit_ms", "crossing", "row"),
     [
-        (KNEE, 18.0, 25.0, 30.0),  # 20 + (20 − 18) / 0.4 = 25, rounded up to the next row.
+        (
+            KNEE,
+            18.0,
+            25.0,
+            30.0,
+        ),  # 20 + (20 − 18) / 0.4 = 25, rounded up to the next row.
         (KNEE, 16.0, 30.0, 30.0),  # Met exactly by a row: not rounded beyond it.
         (KNEE, 15.999, 30.005, 40.0),  # A hair less: the next row.
         (KNEE, 50.0, 10.0, 10.0),  # Met everywhere: the first row.
@@ -47,29 +68,55 @@ def exact_rows(*replicas: LimitedCurve) -> tuple[float | None, ...]:
         (KNEE, 11.9, None, None),
         (KNEE, 0.0, None, None),
         (KNEE, math.inf, 10.0, 10.0),
-        (STEPPED, 19.5, 35.0, 40.0),  # 30 + (20 − 19.5) / 0.1 = 35, in the second piece.
+        (
+            STEPPED,
+            19.5,
+            35.0,
+            40.0,
+        ),  # 30 + (20 − 19.5) / 0.1 = 35, in the second piece.
         (STEPPED, 14.0, 45.0, 50.0),  # 40 + (19 − 14) / 1.0 = 45, in the third.
         (STEPPED, 39.0, 20.0, 20.0),  # Where two pieces meet.
         (ShareCurve(sm_percent=(50.0,), execution_ms=(7.0,)), 7.0, 50.0, 50.0),
         (ShareCurve(sm_percent=(), execution_ms=()), 7.0, None, None),
         # A curve that rises again: within the limit at 20 % and, between the rows, from 15 to 27.5 % only.
-        (ShareCurve(sm_percent=(10.0, 20.0, 30.0), execution_ms=(9.0, 3.0, 7.0)), 6.0, 15.0, 20.0),
+        (
+            ShareCurve(sm_percent=(10.0, 20.0, 30.0), execution_ms=(9.0, 3.0, 7.0)),
+            6.0,
+            15.0,
+            20.0,
+        ),
     ],
 )
-def test_hand_solved_curves(curve: ShareCurve, limit_ms: float, crossing: float | None, row: float | None) -> None:
+def test_hand_solved_curves(
+    curve: ShareCurve, limit_ms: float, crossing: float | None, row: float | None
+) -> None:
     assert crossing_sm_percent(curve, limit_ms) == pytest.approx(crossing)
-    assert smallest_rows(SharingProblem(replicas=(limited(curve, limit_ms),))).sm_percent == (row,)
+    assert smallest_rows(
+        SharingProblem(replicas=(limited(curve, limit_ms),))
+    ).sm_percent == (row,)
     assert exact_rows(limited(curve, limit_ms)) == (row,)
 
 
 def test_a_range_of_sm_percents_narrows_the_rows() -> None:
-    replicas = (limited(KNEE, 50.0, least=15.0), limited(KNEE, 13.0, most=60.0), limited(KNEE, 50.0, least=41, most=99))
+    replicas = (
+        limited(KNEE, 50.0, least=15.0),
+        limited(KNEE, 13.0, most=60.0),
+        limited(KNEE, 50.0, least=41, most=99),
+    )
     assert exact_rows(*replicas) == (20.0, None, None)
-    assert smallest_rows(SharingProblem(replicas=replicas)).sm_percent == (20.0, None, None)
+    assert smallest_rows(SharingProblem(replicas=replicas)).sm_percent == (
+        20.0,
+        None,
+        None,
+    )
 
 
 def test_pieces_are_cut_where_the_slope_falls() -> None:
-    assert [piece.sm_percent for piece in convex_pieces(STEPPED)] == [(10.0, 20.0), (20.0, 30.0, 40.0), (40.0, 50.0)]
+    assert [piece.sm_percent for piece in convex_pieces(STEPPED)] == [
+        (10.0, 20.0),
+        (20.0, 30.0, 40.0),
+        (40.0, 50.0),
+    ]
     assert convex_pieces(KNEE) == (KNEE,)
 
 
@@ -84,8 +131,12 @@ def random_curve(draw: random.Random) -> ShareCurve:
     noise = draw.choice((0.0, 0.0, 0.3))
     floor = draw.uniform(0.1, 50.0)
     slope = draw.choice((0.0, 10.0, 1000.0))
-    execution = [floor + slope / min(row, 25) * (1.0 + noise * draw.random()) for row in rows]
-    return ShareCurve(sm_percent=tuple(2.5 * row for row in rows), execution_ms=tuple(execution))
+    execution = [
+        floor + slope / min(row, 25) * (1.0 + noise * draw.random()) for row in rows
+    ]
+    return ShareCurve(
+        sm_percent=tuple(2.5 * row for row in rows), execution_ms=tuple(execution)
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -95,8 +146,17 @@ def test_cvxpy_and_the_scan_agree_on_random_curves(seed: int) -> None:
     for number in range(70):
         curve = random_curve(draw)
         at_a_row = draw.choice(curve.execution_ms)
-        replicas.append(limited(curve, at_a_row * draw.choice((1.0, 1.0, draw.uniform(0.5, 2.0))), f"r{number}"))
-    assert exact_rows(*replicas) == smallest_rows(SharingProblem(replicas=tuple(replicas))).sm_percent
+        replicas.append(
+            limited(
+                curve,
+                at_a_row * draw.choice((1.0, 1.0, draw.uniform(0.5, 2.0))),
+                f"r{number}",
+            )
+        )
+    assert (
+        exact_rows(*replicas)
+        == smallest_rows(SharingProblem(replicas=tuple(replicas))).sm_percent
+    )
 
 
 @given(
@@ -104,17 +164,26 @@ def test_cvxpy_and_the_scan_agree_on_random_curves(seed: int) -> None:
     st.floats(0.1, 120.0),
 )
 @settings(max_examples=50, deadline=None)
-def test_no_answer_breaks_the_limit_and_no_smaller_row_keeps_it(executions: list[float], limit_ms: float) -> None:
+def test_no_answer_breaks_the_limit_and_no_smaller_row_keeps_it(
+    executions: list[float], limit_ms: float
+) -> None:
     curve = ShareCurve(
-        sm_percent=tuple(5.0 * (row + 1) for row in range(len(executions))), execution_ms=tuple(executions)
+        sm_percent=tuple(5.0 * (row + 1) for row in range(len(executions))),
+        execution_ms=tuple(executions),
     )
     (answer,) = exact_rows(limited(curve, limit_ms))
-    within = [sm for sm, execution in zip(curve.sm_percent, executions, strict=True) if execution <= limit_ms]
+    within = [
+        sm
+        for sm, execution in zip(curve.sm_percent, executions, strict=True)
+        if execution <= limit_ms
+    ]
     assert answer == min(within, default=None)
 
 
 def test_solve_tells_the_method_and_names_who_cannot_be_served() -> None:
-    problem = SharingProblem(replicas=(limited(KNEE, 18.0, "fast"), limited(KNEE, 1.0, "impossible")))
+    problem = SharingProblem(
+        replicas=(limited(KNEE, 18.0, "fast"), limited(KNEE, 1.0, "impossible"))
+    )
     solution, report = solve(problem, Budget(seconds=10.0))
     assert solution.sm_percent == (30.0, None)
     assert (report.status, report.method) == (SolveStatus.INFEASIBLE, "cvxpy-clarabel")
@@ -130,13 +199,19 @@ def test_without_time_the_scan_answers_and_the_report_says_so() -> None:
 
 
 def test_a_programme_cut_by_its_time_limit_gives_no_answer_of_its_own() -> None:
-    solution, status = solve_exact(SharingProblem(replicas=(limited(KNEE, 18.0),)), seconds=1e-9)
+    solution, status = solve_exact(
+        SharingProblem(replicas=(limited(KNEE, 18.0),)), seconds=1e-9
+    )
     assert (solution, status) == (None, SolveStatus.TIME_LIMIT)
 
 
 def test_nothing_to_share_is_solved_at_once() -> None:
     solution, report = solve(SharingProblem(replicas=()), Budget(seconds=10.0))
-    assert (solution.sm_percent, report.status, report.objective) == ((), SolveStatus.OPTIMAL, 0)
+    assert (solution.sm_percent, report.status, report.objective) == (
+        (),
+        SolveStatus.OPTIMAL,
+        0,
+    )
 
 
 def test_the_order_of_the_replicas_changes_nothing() -> None:
@@ -150,8 +225,15 @@ def test_a_curve_is_made_of_the_rows_with_that_batch_and_clock() -> None:
     def row(sm: float, batch: int, clock_mhz: float, run_ms: float) -> OperatingPoint:
         return OperatingPoint(sm, batch, clock_mhz, 0.5, 1.0, run_ms, 1000.0, 50.0, 0.1)
 
-    rows = (row(40.0, 4, 1000.0, 10.0), row(20.0, 4, 1000.0, 16.0), row(20.0, 8, 1000.0, 9.0), row(20.0, 4, 900.0, 9.0))
-    points = OperatingPoints(network="resnet", gpu_type="big", sensitivity=0.5, rows=rows)
+    rows = (
+        row(40.0, 4, 1000.0, 10.0),
+        row(20.0, 4, 1000.0, 16.0),
+        row(20.0, 8, 1000.0, 9.0),
+        row(20.0, 4, 900.0, 9.0),
+    )
+    points = OperatingPoints(
+        network="resnet", gpu_type="big", sensitivity=0.5, rows=rows
+    )
     gpu_type = GpuType(
         name="big",
         price_usd_per_hour=1.0,
@@ -163,7 +245,11 @@ def test_a_curve_is_made_of_the_rows_with_that_batch_and_clock() -> None:
         launch_per_neighbour=0.25,
     )
     curve = make_curve(
-        points, batch=4, clock_mhz=1000.0, gpu_type=gpu_type, neighbours=Neighbours(count=1, pressure=0.2)
+        points,
+        batch=4,
+        clock_mhz=1000.0,
+        gpu_type=gpu_type,
+        neighbours=Neighbours(count=1, pressure=0.2),
     )
     # 0.5 + 1.0·(1 + 0.25·2) + run·(1 + 0.5·0.2) = 2 + 1.1·run.
     assert curve.sm_percent == (20.0, 40.0)
@@ -181,6 +267,8 @@ def test_a_curve_is_made_of_the_rows_with_that_batch_and_clock() -> None:
         ((101.0,), (1.0,)),
     ],
 )
-def test_a_senseless_curve_is_refused(sm_percent: tuple[float, ...], execution_ms: tuple[float, ...]) -> None:
+def test_a_senseless_curve_is_refused(
+    sm_percent: tuple[float, ...], execution_ms: tuple[float, ...]
+) -> None:
     with pytest.raises(InvalidInput):
         ShareCurve(sm_percent=sm_percent, execution_ms=execution_ms)

@@ -23,7 +23,9 @@ def a_running_fleet(solver: Answering) -> Fleet:
 
 def report(fleet: Fleet, *asking: int, generation: int = 1) -> None:
     """Both nodes report; n1 says that these of its GPUs ask."""
-    fleet.pass_time(heard=("n2",), rates_rps={name: rate / 2.0 for name, rate in RATES.items()})
+    fleet.pass_time(
+        heard=("n2",), rates_rps={name: rate / 2.0 for name, rate in RATES.items()}
+    )
     said = fleet._observation("n1", {name: rate / 2.0 for name, rate in RATES.items()})
     said = msgspec.structs.replace(said, repartition=asking, generation=generation)
     asyncio.run(fleet.store.ingest((said,), fleet.clock.now()))
@@ -37,13 +39,20 @@ def test_a_request_is_told_once_and_reaches_the_policy_until_it_is_taken_back() 
     solver = Answering()
     fleet = a_running_fleet(solver)
     assert asked(solver) == ()
-    on_n1 = sorted(each.service for gpu in fleet.store.pushed[0][1].gpus if gpu.node == "n1" for each in gpu.replicas)
+    on_n1 = sorted(
+        each.service
+        for gpu in fleet.store.pushed[0][1].gpus
+        if gpu.node == "n1"
+        for each in gpu.replicas
+    )
     for _ in range(3):
         report(fleet, 0)
         fleet.tick()
         assert list(asked(solver)) == on_n1
     lines: list[tuple[str, Json]] = [
-        (event.subject, event.reason) for event in fleet.store.events if event.kind == "RepartitionAsked"
+        (event.subject, event.reason)
+        for event in fleet.store.events
+        if event.kind == "RepartitionAsked"
     ]
     assert [subject for subject, _ in lines] == ["gpu/n1/gpu-0"]
     report(fleet)

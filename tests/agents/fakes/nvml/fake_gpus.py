@@ -22,7 +22,9 @@ NAME = "libnvidia-ml.so.1"
 STATE_VARIABLE = "FAKE_NVML_STATE"
 KILL_BEFORE, KILL_AFTER = 9001, 9002
 """Codes that kill the caller before, or right after, a write took place."""
-NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG = (1 << n for n in range(8))
+NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG = (
+    1 << n for n in range(8)
+)
 NO_CLOCK_LIST, NO_PERSISTENCE, NO_LIMIT_KEPT = 256, 512, 1024
 MIB = 1 << 20
 PROFILES = {
@@ -72,7 +74,10 @@ class Slice(ctypes.Structure):
 class Profile(ctypes.Structure):
     _fields_ = (
         ("name", c_char * 32),
-        *((name, c_uint32) for name in ("id", "slices", "sms", "most", "size", "start_count")),
+        *(
+            (name, c_uint32)
+            for name in ("id", "slices", "sms", "most", "size", "start_count")
+        ),
         ("starts", c_uint32 * 8),
         ("memory_mib", c_uint64),
     )
@@ -84,11 +89,30 @@ class Gpu(ctypes.Structure):
         ("name", c_char * 96),
         ("architecture", c_uint32),
         ("without", c_uint32),
-        *((name, c_uint64) for name in ("memory_total", "memory_reserved", "memory_used")),
-        *((f"clock_{name}", c_uint32) for name in ("low", "high", "step", "idle", "memory")),
+        *(
+            (name, c_uint64)
+            for name in ("memory_total", "memory_reserved", "memory_used")
+        ),
+        *(
+            (f"clock_{name}", c_uint32)
+            for name in ("low", "high", "step", "idle", "memory")
+        ),
         *((name, c_uint32) for name in ("lock_low", "lock_high")),
-        *((f"power_{name}", c_uint32) for name in ("low", "high", "default", "limit", "enforced", "idle", "busy")),
-        *((name, c_uint32) for name in ("load_percent", "reasons", "lost", "mig_mode", "process_count", "slice_count")),
+        *(
+            (f"power_{name}", c_uint32)
+            for name in ("low", "high", "default", "limit", "enforced", "idle", "busy")
+        ),
+        *(
+            (name, c_uint32)
+            for name in (
+                "load_percent",
+                "reasons",
+                "lost",
+                "mig_mode",
+                "process_count",
+                "slice_count",
+            )
+        ),
         ("energy_mj", c_uint64),
         ("energy_at_ns", c_uint64),
         ("processes", Process * 64),
@@ -99,16 +123,34 @@ class Gpu(ctypes.Structure):
 
 
 class Fault(ctypes.Structure):
-    _fields_ = (("function", c_char * 64), *((name, c_int32) for name in ("code", "times", "skip", "spare")))
+    _fields_ = (
+        ("function", c_char * 64),
+        *((name, c_int32) for name in ("code", "times", "skip", "spare")),
+    )
 
 
 class Event(ctypes.Structure):
-    _fields_ = (("gpu", c_uint32), ("instance", c_uint32), ("kind", c_uint64), ("data", c_uint64))
+    _fields_ = (
+        ("gpu", c_uint32),
+        ("instance", c_uint32),
+        ("kind", c_uint64),
+        ("data", c_uint64),
+    )
 
 
 class State(ctypes.Structure):
     _fields_ = (
-        *((name, c_uint32) for name in ("size", "gpu_count", "may_write", "is_loaded", "loads", "reload_code")),
+        *(
+            (name, c_uint32)
+            for name in (
+                "size",
+                "gpu_count",
+                "may_write",
+                "is_loaded",
+                "loads",
+                "reload_code",
+            )
+        ),
         ("event_count", c_uint32),
         ("writes", c_uint32),
         ("now_ns", c_uint64),
@@ -127,7 +169,9 @@ class FakeGpus:
             file.truncate(ctypes.sizeof(State))
         self._take(path)
         self.state.size, self.state.gpu_count = ctypes.sizeof(State), count
-        self.state.may_write = self.state.is_loaded = self.state.loads = self.state.reload_code = 1
+        self.state.may_write = self.state.is_loaded = self.state.loads = (
+            self.state.reload_code
+        ) = 1
         self.state.now_ns = 1_000_000_000  # time stands still until a test moves it; 0 would be the real clock
         self.state.driver_version = b"580.65.06"
         for index in range(count):
@@ -154,7 +198,11 @@ class FakeGpus:
 
     def environment(self, library: Path) -> dict[str, str]:
         """What a process needs in its environment to see these GPUs."""
-        return {**os.environ, "LD_LIBRARY_PATH": str(library), STATE_VARIABLE: str(self.path)}
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(library),
+            STATE_VARIABLE: str(self.path),
+        }
 
     def advance(self, seconds: float) -> None:
         self.state.now_ns += round(seconds * 1e9)
@@ -162,7 +210,12 @@ class FakeGpus:
     def fail(self, function: str, code: int, *, times: int = -1, skip: int = 0) -> None:
         """Let a function answer with `code`, that many times or (-1) until `heal`, after `skip` good answers."""
         place = next(fault for fault in self.state.faults if fault.times == 0)
-        place.function, place.code, place.skip, place.times = function.encode(), code, skip, times
+        place.function, place.code, place.skip, place.times = (
+            function.encode(),
+            code,
+            skip,
+            times,
+        )
 
     def heal(self) -> None:
         for fault in self.state.faults:
@@ -192,9 +245,16 @@ class FakeGpus:
     def enable_mig(self, table: str = "H200", *, gpu: int = 0) -> None:
         """MIG mode is on, and nothing is sliced yet; `table`: a name in PROFILES."""
         self.gpu(gpu).mig_mode = 1
-        for number, (name, identity, slices, sms, memory_mib, size, starts) in PROFILES[table].items():
+        for number, (name, identity, slices, sms, memory_mib, size, starts) in PROFILES[
+            table
+        ].items():
             place = self.gpu(gpu).profiles[number]
-            place.name, place.id, place.slices, place.sms = f"MIG {name}".encode(), identity, slices, sms
+            place.name, place.id, place.slices, place.sms = (
+                f"MIG {name}".encode(),
+                identity,
+                slices,
+                sms,
+            )
             place.most = place.start_count = len(starts)
             place.memory_mib, place.size = memory_mib, size
             place.starts[: len(starts)] = starts
@@ -202,7 +262,10 @@ class FakeGpus:
     def devices(self, *, gpu: int = 0) -> list[tuple[str, int]]:
         """Profile and place of every slice that programs can use, in the order of places."""
         found = [each for each in self.gpu(gpu).slices if each.in_use]
-        return sorted(((each.name.decode().split()[-1], each.start) for each in found), key=lambda each: each[1])
+        return sorted(
+            ((each.name.decode().split()[-1], each.start) for each in found),
+            key=lambda each: each[1],
+        )
 
     def slice_up(self, *slices: Slice, gpu: int = 0) -> None:
         """MIG: the GPU in slices; one with `in_use` 0 leaves its place empty."""
@@ -212,10 +275,25 @@ class FakeGpus:
 
 
 def _lay_out(gpu: Gpu, index: int) -> None:
-    gpu.uuid, gpu.name, gpu.architecture = f"GPU-{index}".encode(), b"NVIDIA H100 80GB HBM3", 9
+    gpu.uuid, gpu.name, gpu.architecture = (
+        f"GPU-{index}".encode(),
+        b"NVIDIA H100 80GB HBM3",
+        9,
+    )
     gpu.memory_total, gpu.memory_reserved, gpu.memory_used = 81920 * MIB, 640 * MIB, 0
-    gpu.clock_low, gpu.clock_high, gpu.clock_step, gpu.clock_idle, gpu.clock_memory = 345, 1980, 15, 345, 2619
-    gpu.power_low, gpu.power_high, gpu.power_default, gpu.power_limit = 200_000, 700_000, 700_000, 700_000
+    gpu.clock_low, gpu.clock_high, gpu.clock_step, gpu.clock_idle, gpu.clock_memory = (
+        345,
+        1980,
+        15,
+        345,
+        2619,
+    )
+    gpu.power_low, gpu.power_high, gpu.power_default, gpu.power_limit = (
+        200_000,
+        700_000,
+        700_000,
+        700_000,
+    )
     gpu.power_idle, gpu.power_busy = 100_000, 700_000
     gpu.energy_mj, gpu.energy_at_ns = 5_000_000, 1_000_000_000
 
@@ -224,11 +302,25 @@ def build_library(directory: Path) -> Path:
     """Compile the fake driver; the folder that holds it. Raises FileNotFoundError without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise FileNotFoundError("no C compiler: the fake for libnvidia-ml.so.1 cannot be built")
+        raise FileNotFoundError(
+            "no C compiler: the fake for libnvidia-ml.so.1 cannot be built"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     # The name inside is what the loader knows it by: once loaded, it is found wherever it lies.
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-soname,{NAME}"]
-    subprocess.run([compiler, *flags, "-o", str(directory / NAME), str(HERE / "fake_nvml.c")], check=True)
+    flags = [
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        f"-Wl,-soname,{NAME}",
+    ]
+    subprocess.run(
+        [compiler, *flags, "-o", str(directory / NAME), str(HERE / "fake_nvml.c")],
+        check=True,
+    )
     return directory
 
 
@@ -236,7 +328,9 @@ def use_here(library: Path) -> bool:
     """Load the fake driver into this process; False where a real one is loaded already: tests would change it."""
     ctypes.CDLL(str(library / NAME), mode=ctypes.RTLD_GLOBAL)
     size = getattr(ctypes.CDLL(NAME), "fake_nvml_state_size", None)
-    assert size is None or size() == ctypes.sizeof(State), "fake_gpus.py and fake_gpus.h differ"
+    assert size is None or size() == ctypes.sizeof(State), (
+        "fake_gpus.py and fake_gpus.h differ"
+    )
     return size is not None
 
 

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.fakes.nvml.fake_gpus import STATE_VARIABLE, FakeGpus, build_library, end_sessions, use_here
+from tests.agents.fakes.nvml.fake_gpus import (
+    STATE_VARIABLE,
+    FakeGpus,
+    build_library,
+    end_sessions,
+    use_here,
+)
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +24,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fake(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+def fake(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeGpus]:
     """Two GPUs that this process and those that it starts with `fake.environment(library)` share."""
     if not use_here(library):
         pytest.skip("a real libnvidia-ml.so.1 is loaded in this process")

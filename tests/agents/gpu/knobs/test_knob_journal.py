@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import DeviceError, NotPermitted, OutOfRange
-from agents.gpu.knobs.journal import MAX_LINES, NAME, Held, Knob, KnobJournal, KnobTurn, Setting
+from agents.gpu.knobs.journal import (
+    MAX_LINES,
+    NAME,
+    Held,
+    Knob,
+    KnobJournal,
+    KnobTurn,
+    Setting,
+)
 from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
@@ -22,9 +30,22 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def a_change(
-    new: Setting = (345.0, 1200.0), *, old: Setting = (), knob: Knob = "clock_mhz", gpu: str = "G"
+    new: Setting = (345.0, 1200.0),
+    *,
+    old: Setting = (),
+    knob: Knob = "clock_mhz",
+    gpu: str = "G",
 ) -> KnobTurn:
-    return KnobTurn(gpu_uuid=gpu, boot_id="b1", driver_version="580", energy_j=5.0, knob=knob, old=old, new=new, at=AT)
+    return KnobTurn(
+        gpu_uuid=gpu,
+        boot_id="b1",
+        driver_version="580",
+        energy_j=5.0,
+        knob=knob,
+        old=old,
+        new=new,
+        at=AT,
+    )
 
 
 def reopened(directory: Path) -> tuple[tuple[Held, ...], tuple[str, ...]]:
@@ -45,11 +66,15 @@ class TestJournal:
     def test_a_new_directory_holds_nothing(self, tmp_path: Path) -> None:
         assert reopened(tmp_path / "new" / "state") == ((), ())
 
-    def test_a_change_is_on_disk_before_write_returns(self, journal: KnobJournal) -> None:
+    def test_a_change_is_on_disk_before_write_returns(
+        self, journal: KnobJournal
+    ) -> None:
         journal.write(a_change())
         # Read by the file alone: this process still holds the journal.
         assert b'"new":[345.0,1200.0]' in journal.path.read_bytes()
-        assert journal.held() == (Held(old=(), settings=((345.0, 1200.0),), last=a_change()),)
+        assert journal.held() == (
+            Held(old=(), settings=((345.0, 1200.0),), last=a_change()),
+        )
 
     def test_the_next_process_finds_what_was_written(self, tmp_path: Path) -> None:
         with closing(KnobJournal(tmp_path)) as journal:
@@ -62,7 +87,9 @@ class TestJournal:
         ]
         assert (held[0].last.at, problems) == (AT, ())
 
-    def test_until_a_change_is_settled_either_value_may_be_in_force(self, journal: KnobJournal) -> None:
+    def test_until_a_change_is_settled_either_value_may_be_in_force(
+        self, journal: KnobJournal
+    ) -> None:
         journal.write(a_change((300.0,), old=(700.0,), knob="power_limit_w"))
         journal.settle("G", "power_limit_w")
         journal.write(a_change((250.0,), old=(300.0,), knob="power_limit_w"))
@@ -90,7 +117,9 @@ class TestJournal:
         ((held,), _) = reopened(tmp_path)
         assert held.last.gpu_uuid == "B"
 
-    def test_the_file_stays_small_however_often_a_knob_is_turned(self, journal: KnobJournal) -> None:
+    def test_the_file_stays_small_however_often_a_knob_is_turned(
+        self, journal: KnobJournal
+    ) -> None:
         for turn in range(2 * MAX_LINES):
             journal.write(a_change((345.0, 1000.0 + turn)))
             journal.settle("G", "clock_mhz")
@@ -107,15 +136,23 @@ class TestJournal:
         path.write_bytes(path.read_bytes()[:-cut])
         with closing(KnobJournal(tmp_path)) as journal:
             # Without its newline alone the line is whole.
-            assert [held.last.gpu_uuid for held in journal.held()] == (["A", "B"] if cut == 1 else ["A"])
+            assert [held.last.gpu_uuid for held in journal.held()] == (
+                ["A", "B"] if cut == 1 else ["A"]
+            )
             assert len(journal.problems) == (0 if cut == 1 else 1)
             journal.write(a_change(gpu="C"))
         held, problems = reopened(tmp_path)
-        assert [each.last.gpu_uuid for each in held] == (["A", "B", "C"] if cut == 1 else ["A", "C"])
+        assert [each.last.gpu_uuid for each in held] == (
+            ["A", "B", "C"] if cut == 1 else ["A", "C"]
+        )
         assert problems == (), "nothing was glued to the torn line"
 
-    @pytest.mark.parametrize("tail", [b"\x00" * 700, b"\xff garbage\n", b"{}\n", b"0123456789abcdef {}\n"])
-    def test_what_is_no_change_does_not_hide_the_others(self, tmp_path: Path, tail: bytes) -> None:
+    @pytest.mark.parametrize(
+        "tail", [b"\x00" * 700, b"\xff garbage\n", b"{}\n", b"0123456789abcdef {}\n"]
+    )
+    def test_what_is_no_change_does_not_hide_the_others(
+        self, tmp_path: Path, tail: bytes
+    ) -> None:
         with closing(KnobJournal(tmp_path)) as journal:
             journal.write(a_change(gpu="A"))
         with (tmp_path / NAME).open("ab") as file:
@@ -135,10 +172,14 @@ class TestJournal:
         assert "line 1, is damaged" in problems[0]
 
     def test_two_processes_cannot_have_it(self, journal: KnobJournal) -> None:
-        with pytest.raises(BlockingIOError, match="another agent has this state directory"):
+        with pytest.raises(
+            BlockingIOError, match="another agent has this state directory"
+        ):
             KnobJournal(journal.path.parent, lock_wait_s=0.05)
 
-    def test_a_lock_that_is_freed_in_a_moment_is_waited_for(self, tmp_path: Path) -> None:
+    def test_a_lock_that_is_freed_in_a_moment_is_waited_for(
+        self, tmp_path: Path
+    ) -> None:
         # As after SIGKILL, when a child that the agent was just making has the lock until it is a program of its own.
         before = KnobJournal(tmp_path)
         before.write(a_change())
@@ -148,7 +189,9 @@ class TestJournal:
             assert [each.last for each in journal.held()] == [a_change()]
         closing_soon.join()
 
-    def test_what_was_set_before_the_machine_started_is_dropped(self, journal: KnobJournal) -> None:
+    def test_what_was_set_before_the_machine_started_is_dropped(
+        self, journal: KnobJournal
+    ) -> None:
         journal.write(a_change())
         assert journal.drop_other_boots("b1") == ()
         (dropped,) = journal.drop_other_boots("b2")
@@ -186,7 +229,9 @@ class TestKnobs:
         self.die()
         return words
 
-    def test_knobs_are_put_back_at_the_end(self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus) -> None:
+    def test_knobs_are_put_back_at_the_end(
+        self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus
+    ) -> None:
         fake.gpu(0).power_limit = 450_000  # an operator's, from before us
         with self.knobs(nvml, state) as knobs:
             knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
@@ -212,7 +257,10 @@ class TestKnobs:
             knobs.limit_power_w(gpu, limit_w)
         self.die()
         words = self.restored(nvml, state)
-        assert words == "clock_mhz of GPU-0 was unlocked; power_limit_w of GPU-0 was set to 700 W again"
+        assert (
+            words
+            == "clock_mhz of GPU-0 was unlocked; power_limit_w of GPU-0 was set to 700 W again"
+        )
         assert (fake.gpu(0).lock_high, fake.gpu(0).power_limit) == (0, 700_000)
         assert self.restored(nvml, state) == ""
 
@@ -220,13 +268,19 @@ class TestKnobs:
         self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus
     ) -> None:
         with self.knobs(nvml, state) as knobs:
-            assert (knobs.in_force(gpu, "clock_mhz"), knobs.in_force(gpu, "power_limit_w")) == ((), ())
+            assert (
+                knobs.in_force(gpu, "clock_mhz"),
+                knobs.in_force(gpu, "power_limit_w"),
+            ) == ((), ())
             knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
             knobs.limit_power_w(gpu, 500.0)
             assert knobs.in_force(gpu, "clock_mhz") == (345.0, 1200.0)
             assert knobs.in_force(gpu, "power_limit_w") == (500.0,)
             assert knobs.in_force(nvml.gpus()[1], "clock_mhz") == ()
-            for by_hand_mw in (600_000, 700_000):  # another one, and the one before ours
+            for by_hand_mw in (
+                600_000,
+                700_000,
+            ):  # another one, and the one before ours
                 fake.gpu(0).power_limit = by_hand_mw
                 assert knobs.in_force(gpu, "power_limit_w") == ()
             fake.reload()
@@ -241,7 +295,9 @@ class TestKnobs:
         with self.knobs(nvml, state) as knobs:
             knobs.unlock_clock(gpu)
             knobs.limit_power_w(gpu, None)
-            assert (fake.gpu(0).lock_high, fake.state.writes) == (1500, 0), "an operator's"
+            assert (fake.gpu(0).lock_high, fake.state.writes) == (1500, 0), (
+                "an operator's"
+            )
             knobs.limit_power_w(gpu, 300.0)
             knobs.limit_power_w(gpu, None)
             assert fake.gpu(0).power_limit == 450_000
@@ -272,7 +328,9 @@ class TestKnobs:
         knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
         self.die()
         fake.gpu(0).lock_low, fake.gpu(0).lock_high = 345, 1800
-        assert "at 1800 MHz our lock at 1200 is not in force" in self.restored(nvml, state)
+        assert "at 1800 MHz our lock at 1200 is not in force" in self.restored(
+            nvml, state
+        )
         assert fake.gpu(0).lock_high == 1800
 
     @pytest.mark.parametrize("version", ["580.65.06", "590.10"])
@@ -295,7 +353,10 @@ class TestKnobs:
         fake.reload()
         knobs.limit_power_w(gpu, 250.0)
         self.die()
-        assert self.restored(nvml, state) == "power_limit_w of GPU-0 was set to 700 W again"
+        assert (
+            self.restored(nvml, state)
+            == "power_limit_w of GPU-0 was set to 700 W again"
+        )
 
     def test_after_a_reboot_the_driver_is_not_even_asked(
         self, nvml: Nvml, gpu: GpuIdentity, state: Path, fake: FakeGpus
@@ -304,7 +365,9 @@ class TestKnobs:
         knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1200.0)
         self.die()
         fake.fail("nvmlDeviceResetGpuLockedClocks", 999)
-        assert "the machine was started again" in self.restored(nvml, state, boot_id="b2")
+        assert "the machine was started again" in self.restored(
+            nvml, state, boot_id="b2"
+        )
         assert reopened(state) == ((), ())
 
     def test_a_gpu_that_is_lost_stays_in_the_journal_and_keeps_no_other_from_it(
@@ -314,7 +377,9 @@ class TestKnobs:
         for each in nvml.gpus():
             knobs.limit_power_w(each, 300.0)
         self.die()
-        fake.fail("nvmlDeviceSetPowerManagementLimit", 15, times=2)  # the first GPU, and once more after a new start
+        fake.fail(
+            "nvmlDeviceSetPowerManagementLimit", 15, times=2
+        )  # the first GPU, and once more after a new start
         words = self.restored(nvml, state)
         assert "power_limit_w of GPU-0 is not back: could not" in words
         assert "power_limit_w of GPU-1 was set to 700 W again" in words

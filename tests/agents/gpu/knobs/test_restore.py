@@ -58,13 +58,22 @@ class Node:
     def turn(self, *, killed_by: int = 0) -> None:
         """An agent that turns its knobs three times and puts them back."""
         command = [sys.executable, "-c", TURN, str(self.state)]
-        ended = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert ended.returncode == -killed_by, ended.stderr
 
     def start_turning(self, then: str = "wait") -> "subprocess.Popen[str]":
         """An agent that has turned its knobs and waits, or goes on to turn them."""
         command = [sys.executable, "-c", TURN, str(self.state), then]
-        agent = subprocess.Popen(command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        agent = subprocess.Popen(
+            command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         assert agent.stdout is not None
         assert agent.stdout.readline() == "turned\n"
         return agent
@@ -79,7 +88,14 @@ class Node:
         """Exit code and words of the command."""
         given = arguments or ("--state-dir", str(self.state))
         command = [sys.executable, "-m", "agents.main", "restore", *given]
-        ended = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "Traceback" not in ended.stderr
         return ended.returncode, ended.stdout
 
@@ -138,9 +154,14 @@ def test_killed_at_any_moment_every_knob_is_put_back(node: Node, seed: int) -> N
     assert node.is_forgotten
 
 
-def test_killed_while_putting_back_the_next_run_ends_it(node: Node, fake: FakeGpus) -> None:
+def test_killed_while_putting_back_the_next_run_ends_it(
+    node: Node, fake: FakeGpus
+) -> None:
     node.die_turned()
-    for function in ("nvmlDeviceResetGpuLockedClocks", "nvmlDeviceSetPowerManagementLimit"):
+    for function in (
+        "nvmlDeviceResetGpuLockedClocks",
+        "nvmlDeviceSetPowerManagementLimit",
+    ):
         fake.fail(function, KILL_AFTER, times=1)
         assert node.restore()[0] == -signal.SIGKILL
     assert node.restore() == (0, "power_limit_w of GPU-0 is at 700 W already\n")
@@ -182,12 +203,16 @@ def test_a_running_agent_keeps_its_knobs(node: Node) -> None:
     assert agent_has_it == 1500
 
 
-def test_where_no_agent_ever_ran_there_is_nothing_to_do_and_nothing_is_made(node: Node) -> None:
+def test_where_no_agent_ever_ran_there_is_nothing_to_do_and_nothing_is_made(
+    node: Node,
+) -> None:
     assert node.restore() == (0, "nothing to put back\n")
     assert not node.state.exists()
 
 
-def test_without_the_right_the_journal_stays_and_the_command_fails(node: Node, fake: FakeGpus) -> None:
+def test_without_the_right_the_journal_stays_and_the_command_fails(
+    node: Node, fake: FakeGpus
+) -> None:
     node.die_turned()
     fake.state.may_write = 0
     code, words = node.restore()
@@ -197,7 +222,9 @@ def test_without_the_right_the_journal_stays_and_the_command_fails(node: Node, f
     assert node.is_untouched
 
 
-def test_without_a_driver_the_journal_stays_and_the_command_fails(node: Node, fake: FakeGpus) -> None:
+def test_without_a_driver_the_journal_stays_and_the_command_fails(
+    node: Node, fake: FakeGpus
+) -> None:
     node.die_turned()
     fake.state.is_loaded = 0
     code, words = node.restore()
@@ -218,12 +245,21 @@ def test_a_damaged_tail_is_said_and_the_rest_is_put_back(node: Node) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--nonsense",), ("--state-dir",)])
-def test_wrong_arguments_are_exit_code_2(node: Node, arguments: tuple[str, ...]) -> None:
+def test_wrong_arguments_are_exit_code_2(
+    node: Node, arguments: tuple[str, ...]
+) -> None:
     assert node.restore(*arguments)[0] == 2
 
 
 def test_the_agents_own_arguments_are_read_as_before() -> None:
     command = [sys.executable, "-m", "agents.main", "--help"]
-    ended = subprocess.run(command, env=dict(os.environ), cwd=ROOT, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        command,
+        env=dict(os.environ),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "--url" in ended.stdout
     assert "plimsoll-agent restore --state-dir" in ended.stdout

@@ -7,7 +7,14 @@ import pytest
 
 from agents.base.device import OutOfRange
 from agents.gpu.mig.layout import MAX_ORDERS, fits, names_of, orders, parse, what_fits
-from agents.gpu.nvml.mig_types import MigProfile, Placement, max_clients, slice_index, slice_type, whole_index
+from agents.gpu.nvml.mig_types import (
+    MigProfile,
+    Placement,
+    max_clients,
+    slice_index,
+    slice_type,
+    whole_index,
+)
 from tests.agents.fakes.nvml.fake_gpus import PROFILES
 
 H200 = tuple(
@@ -21,7 +28,9 @@ H200 = tuple(
         free_count=len(starts),
         placements=tuple(Placement(start=start, size=size) for start in starts),
     )
-    for name, identity, slices, sms, memory_mib, size, starts in PROFILES["H200"].values()
+    for name, identity, slices, sms, memory_mib, size, starts in PROFILES[
+        "H200"
+    ].values()
 )
 
 
@@ -49,7 +58,9 @@ def wanted(text: str) -> tuple[MigProfile, ...]:
         (",".join(["1g.18gb"] * 8), False),
     ],
 )
-def test_a_layout_fits_where_all_have_places_beside_one_another(text: str, has_room: bool) -> None:
+def test_a_layout_fits_where_all_have_places_beside_one_another(
+    text: str, has_room: bool
+) -> None:
     assert fits(wanted(text)) is has_room
 
 
@@ -76,20 +87,36 @@ def test_what_is_no_layout_is_refused_with_what_the_gpu_can_have(text: str) -> N
 def test_every_order_comes_once_and_no_more_than_so_many() -> None:
     found = [names_of(order) for order in orders(wanted("3g.71gb,1g.18gb,1g.18gb"))]
     # 3! / 2! = 3.
-    assert found == ["3g.71gb,1g.18gb,1g.18gb", "1g.18gb,3g.71gb,1g.18gb", "1g.18gb,1g.18gb,3g.71gb"]
-    different = tuple(replace(H200[0], id=100 + number, name=f"p{number}") for number in range(7))
+    assert found == [
+        "3g.71gb,1g.18gb,1g.18gb",
+        "1g.18gb,3g.71gb,1g.18gb",
+        "1g.18gb,1g.18gb,3g.71gb",
+    ]
+    different = tuple(
+        replace(H200[0], id=100 + number, name=f"p{number}") for number in range(7)
+    )
     assert len(list(orders(different))) == MAX_ORDERS < factorial(7)
 
 
 def test_an_index_tells_the_gpu_and_clashes_with_none() -> None:
     indices = {
-        slice_index(gpu, instance, compute) for gpu in range(64) for instance in range(15) for compute in range(8)
+        slice_index(gpu, instance, compute)
+        for gpu in range(64)
+        for instance in range(15)
+        for compute in range(8)
     }
     assert len(indices) == 64 * 15 * 8
     assert min(indices) == 1000 > 63
     assert max(indices) == 64_147 <= 64_999
     assert slice_index(2, 7, 0) == 3070
-    assert [whole_index(index) for index in (0, 63, 1000, 1147, 3070, 64_147)] == [0, 63, 0, 0, 2, 63]
+    assert [whole_index(index) for index in (0, 63, 1000, 1147, 3070, 64_147)] == [
+        0,
+        63,
+        0,
+        0,
+        2,
+        63,
+    ]
 
 
 def test_types_are_names_that_the_catalogue_takes() -> None:
@@ -99,7 +126,10 @@ def test_types_are_names_that_the_catalogue_takes() -> None:
 
 def test_fewer_clients_share_a_smaller_slice() -> None:
     # Of 48: 1/7 are 6.86, 3/7 are 20.6.
-    assert [max_clients(profile) for profile in ("", "7g.141gb", "3g.71gb", "1g.18gb", "1c.3g.71gb")] == [
+    assert [
+        max_clients(profile)
+        for profile in ("", "7g.141gb", "3g.71gb", "1g.18gb", "1c.3g.71gb")
+    ] == [
         48,
         48,
         20,

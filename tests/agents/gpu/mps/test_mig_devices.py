@@ -29,7 +29,11 @@ from tests.agents.gpu_nodes import CLOCK, environment, play, states, until
 
 __all__ = ("fake", "library")
 
-SLICES = (("3g.71gb", 1, 60, 71168, 4), ("1g.18gb", 5, 16, 16384, 1), ("1g.18gb", 6, 16, 16384, 1))
+SLICES = (
+    ("3g.71gb", 1, 60, 71168, 4),
+    ("1g.18gb", 5, 16, 16384, 1),
+    ("1g.18gb", 6, 16, 16384, 1),
+)
 """Profile, instance, SMs, MiB, memory slices."""
 WHOLE, LARGE, SMALL, LAST = 1, 1010, 1050, 1060
 
@@ -68,7 +72,11 @@ def test_slices_stand_beside_the_whole_gpu_in_the_place_of_theirs(nvml: Nvml) ->
     devices = Devices(nvml)
     found = by_index(devices)
     assert list(found) == [WHOLE, LARGE, SMALL, LAST]
-    assert (found[LARGE].memory_mib, found[LARGE].sm_count, found[LARGE].uuid) == (71168.0, 60, "MIG-1")
+    assert (found[LARGE].memory_mib, found[LARGE].sm_count, found[LARGE].uuid) == (
+        71168.0,
+        60,
+        "MIG-1",
+    )
     assert [type_of(gpu, lambda _: "H200-141GB") for gpu in found.values()] == [
         "H200-141GB",
         "H200-141GB-MIG-3g.71gb",
@@ -77,12 +85,20 @@ def test_slices_stand_beside_the_whole_gpu_in_the_place_of_theirs(nvml: Nvml) ->
     ]
 
 
-def test_the_power_and_energy_of_the_gpu_are_split_by_sms_and_count_once(nvml: Nvml, sliced: FakeGpus) -> None:
+def test_the_power_and_energy_of_the_gpu_are_split_by_sms_and_count_once(
+    nvml: Nvml, sliced: FakeGpus
+) -> None:
     sliced.gpu(0).slices[0].memory_used = 700 * MIB
     devices = Devices(nvml)
     found = by_index(devices)
-    samples = {index: devices.sample(gpu) for index, gpu in found.items() if gpu.part is not None}
-    assert {each.busy_percent for each in samples.values()} == {None}, "the driver says it of no slice"
+    samples = {
+        index: devices.sample(gpu)
+        for index, gpu in found.items()
+        if gpu.part is not None
+    }
+    assert {each.busy_percent for each in samples.values()} == {None}, (
+        "the driver says it of no slice"
+    )
     assert {index: devices.power_w(found[index]) for index in samples} == {
         index: each.power_w for index, each in samples.items()
     }
@@ -90,11 +106,15 @@ def test_the_power_and_energy_of_the_gpu_are_split_by_sms_and_count_once(nvml: N
     assert samples[LARGE].power_w == pytest.approx(100.0 * 60 / 92)
     assert samples[SMALL].energy_j == pytest.approx(5000.0 * 16 / 92)
     assert sum(each.power_w for each in samples.values()) == pytest.approx(100.0)
-    assert sum(each.energy_j or 0.0 for each in samples.values()) == pytest.approx(5000.0)
+    assert sum(each.energy_j or 0.0 for each in samples.values()) == pytest.approx(
+        5000.0
+    )
     assert [samples[index].memory_used_mib for index in (LARGE, SMALL)] == [700.0, 0.0]
 
 
-def test_a_slice_that_goes_changes_no_other_index_and_a_new_one_is_noticed(nvml: Nvml, sliced: FakeGpus) -> None:
+def test_a_slice_that_goes_changes_no_other_index_and_a_new_one_is_noticed(
+    nvml: Nvml, sliced: FakeGpus
+) -> None:
     devices = Devices(nvml)
     assert devices.look().problems == ()
     sliced.gpu(0).slices[1].in_use = 0
@@ -104,7 +124,10 @@ def test_a_slice_that_goes_changes_no_other_index_and_a_new_one_is_noticed(nvml:
     assert [index for index, _ in devices.look().gone] == [SMALL]
     sliced.gpu(0).slices[1] = a_slice("1g.18gb", 7, 16, 16384, 1)
     gone, fresh = devices.look().problems
-    assert "slice 1050" in gone and fresh == "GPU 0 has new slices MIG-7: restart the agent to use them"
+    assert (
+        "slice 1050" in gone
+        and fresh == "GPU 0 has new slices MIG-7: restart the agent to use them"
+    )
 
 
 def test_a_gpu_in_mig_mode_without_slices_is_no_device_and_said(fake: FakeGpus) -> None:
@@ -115,10 +138,14 @@ def test_a_gpu_in_mig_mode_without_slices_is_no_device_and_said(fake: FakeGpus) 
         assert "GPU 0 is in MIG mode without slices" in devices.look().problems[0]
 
 
-def test_a_slice_has_no_knob_and_nobody_turns_one(nvml: Nvml, sliced: FakeGpus, tmp_path: Path) -> None:
+def test_a_slice_has_no_knob_and_nobody_turns_one(
+    nvml: Nvml, sliced: FakeGpus, tmp_path: Path
+) -> None:
     gpu = by_index(Devices(nvml))[LARGE]
     found = probe(nvml, gpu, try_writes=True)
-    assert not found.can(Capability.LOCK_CLOCK) and not found.can(Capability.LIMIT_POWER)
+    assert not found.can(Capability.LOCK_CLOCK) and not found.can(
+        Capability.LIMIT_POWER
+    )
     with KnobWriter(nvml, KnobJournal(tmp_path), boot_id="b") as knobs:
         with pytest.raises(NotSupported, match="slice 1010 has no clock"):
             knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=900.0)
@@ -127,7 +154,9 @@ def test_a_slice_has_no_knob_and_nobody_turns_one(nvml: Nvml, sliced: FakeGpus, 
     assert sliced.state.writes == 0
 
 
-def test_a_critical_error_of_the_gpu_condemns_its_slices_alone(nvml: Nvml, sliced: FakeGpus) -> None:
+def test_a_critical_error_of_the_gpu_condemns_its_slices_alone(
+    nvml: Nvml, sliced: FakeGpus
+) -> None:
     devices = Devices(nvml)
     errors = SliceErrors(XidWatch(nvml, devices.wholes, wait_ms=20), devices.gpus())
     try:
@@ -149,7 +178,9 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_mps_inside_a_slice_proves_shares_of_the_slice(nvml: Nvml, short_path: Path) -> None:
+def test_mps_inside_a_slice_proves_shares_of_the_slice(
+    nvml: Nvml, short_path: Path
+) -> None:
     gpu = by_index(Devices(nvml))[LARGE]
 
     def make_mps(uuid: str, directory: Path) -> Mps:
@@ -163,7 +194,9 @@ def test_mps_inside_a_slice_proves_shares_of_the_slice(nvml: Nvml, short_path: P
         assert "60 SMs" in await sharing.objection(_a_proof(66))
         given = await sharing.environment(a_replica())
         assert given["CUDA_VISIBLE_DEVICES"] == "MIG-1"
-        assert given["CUDA_MPS_PIPE_DIRECTORY"] == str(short_path / "m" / mps_folder(gpu) / "pipe")
+        assert given["CUDA_MPS_PIPE_DIRECTORY"] == str(
+            short_path / "m" / mps_folder(gpu) / "pipe"
+        )
         await sharing.close()
 
     play(scenario)
@@ -174,7 +207,9 @@ def _a_proof(sms: int) -> Proof:
     return Proof(id="r1", gpu_index=LARGE, sm_percent=50.0, sm_count=sms, pids=())
 
 
-def test_where_mps_is_refused_inside_a_slice_replicas_take_turns_and_it_is_said(nvml: Nvml, tmp_path: Path) -> None:
+def test_where_mps_is_refused_inside_a_slice_replicas_take_turns_and_it_is_said(
+    nvml: Nvml, tmp_path: Path
+) -> None:
     gpu = by_index(Devices(nvml))[LARGE]
     without_server = {**environment(), "PATH": "/usr/bin:/bin"}
 
@@ -182,10 +217,18 @@ def test_where_mps_is_refused_inside_a_slice_replicas_take_turns_and_it_is_said(
         sharing = await make_slice_sharing(
             gpu,
             tmp_path / "m",
-            make_mps=lambda uuid, path: Mps(uuid, path, environment=without_server, settings=MpsSettings(start_s=0.5)),
+            make_mps=lambda uuid, path: Mps(
+                uuid,
+                path,
+                environment=without_server,
+                settings=MpsSettings(start_s=0.5),
+            ),
         )
         assert isinstance(sharing, ByTurns)
-        assert "GPU 1010 is shared by turns, SM percents are not in force: MPS does not work inside" in sharing.problem
+        assert (
+            "GPU 1010 is shared by turns, SM percents are not in force: MPS does not work inside"
+            in sharing.problem
+        )
 
     play(scenario)
 
@@ -193,7 +236,10 @@ def test_where_mps_is_refused_inside_a_slice_replicas_take_turns_and_it_is_said(
 @asynccontextmanager
 async def node(directory: Path) -> AsyncIterator[GpuDevice]:
     settings = GpuNodeSettings(
-        state_dir=directory / "s", mps_dir=directory / "m", type_of=lambda _: "H200-141GB", uses_mps=False
+        state_dir=directory / "s",
+        mps_dir=directory / "m",
+        type_of=lambda _: "H200-141GB",
+        uses_mps=False,
     )
     device = await open_gpu_device(settings, CLOCK)
     try:
@@ -203,12 +249,19 @@ async def node(directory: Path) -> AsyncIterator[GpuDevice]:
 
 
 @pytest.mark.integration
-def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(sliced: FakeGpus, tmp_path: Path) -> None:
+def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(
+    sliced: FakeGpus, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         async with node(tmp_path) as device:
             gpus = {gpu.index: gpu for gpu in (await device.state()).gpus}
             assert [gpu.max_replicas for gpu in gpus.values()] == [48, 20, 6, 6]
-            assert [gpu.has_clock_lock for gpu in gpus.values()] == [True, False, False, False]
+            assert [gpu.has_clock_lock for gpu in gpus.values()] == [
+                True,
+                False,
+                False,
+                False,
+            ]
             await device.start_replica(LARGE, a_replica("r1"))
             await device.start_replica(SMALL, a_replica("r2"))
             for index, name in ((LARGE, "t1"), (SMALL, "t2")):
@@ -220,17 +273,27 @@ def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(sliced: FakeG
             await until(lambda: _are(device, r1="ready", r2="failed"))
             await until(lambda: _task_has_failed(device, "t2"))
             readings = await device.read()
-            assert {task.name: task.state for task in readings.tasks}["t1"] in ("starting", "running")
+            assert {task.name: task.state for task in readings.tasks}["t1"] in (
+                "starting",
+                "running",
+            )
             problems = readings.problems
-            assert any("task t2: slice 1050 (MIG-5) is gone" in words for words in problems), problems
-            assert any("replica r2: slice 1050 (MIG-5) is gone" in words for words in problems), problems
+            assert any(
+                "task t2: slice 1050 (MIG-5) is gone" in words for words in problems
+            ), problems
+            assert any(
+                "replica r2: slice 1050 (MIG-5) is gone" in words for words in problems
+            ), problems
             assert not any("clock is not in force" in words for words in problems)
 
     play(scenario)
 
 
 async def _task_has_failed(device: GpuDevice, name: str) -> bool:
-    return any(task.name == name and task.state == "failed" for task in (await device.read()).tasks)
+    return any(
+        task.name == name and task.state == "failed"
+        for task in (await device.read()).tasks
+    )
 
 
 @pytest.mark.integration
@@ -239,7 +302,9 @@ def test_a_node_that_cannot_be_opened_leaves_nothing_open_and_its_replicas_alone
 ) -> None:
     async def scenario() -> None:
         in_the_way = tmp_path / "s" / "tasks"
-        settings = GpuNodeSettings(state_dir=tmp_path / "s", mps_dir=tmp_path / "m", uses_mps=False)
+        settings = GpuNodeSettings(
+            state_dir=tmp_path / "s", mps_dir=tmp_path / "m", uses_mps=False
+        )
         device = await open_gpu_device(replace(settings, keeps_replicas=True), CLOCK)
         await device.start_replica(LARGE, a_replica("r1"))
         await until(lambda: _are(device, r1="ready"))

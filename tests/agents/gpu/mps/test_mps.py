@@ -28,8 +28,16 @@ FAKES = Path(__file__).parents[2] / "fakes"
 GPU = "GPU-5e1f0a31-9f2e-4c11-9d7e-2f6f0d9c1a01"
 TOTAL_SMS = 132
 PATIENCE_S = 60.0
-PATIENT = MpsSettings(answer_s=PATIENCE_S, start_s=PATIENCE_S, quit_s=1.0, recover_s=PATIENCE_S, poll_s=0.02)
-IMPATIENT = MpsSettings(answer_s=PATIENCE_S, start_s=0.5, quit_s=1.0, recover_s=0.5, poll_s=0.02)
+PATIENT = MpsSettings(
+    answer_s=PATIENCE_S,
+    start_s=PATIENCE_S,
+    quit_s=1.0,
+    recover_s=PATIENCE_S,
+    poll_s=0.02,
+)
+IMPATIENT = MpsSettings(
+    answer_s=PATIENCE_S, start_s=0.5, quit_s=1.0, recover_s=0.5, poll_s=0.02
+)
 Result = TypeVar("Result")
 
 
@@ -85,13 +93,29 @@ class Node:
         self.directory = directory
         self.at_exit = at_exit
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "FAKE_"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("CUDA_", "FAKE_"))
+            },
             "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
 
-    def mps(self, settings: MpsSettings = PATIENT, *, gpu: str = GPU, place: str = "0", **environment: str) -> Mps:
+    def mps(
+        self,
+        settings: MpsSettings = PATIENT,
+        *,
+        gpu: str = GPU,
+        place: str = "0",
+        **environment: str,
+    ) -> Mps:
         path = self.directory / place
-        made = Mps(gpu, path, environment={**self.environment, **environment}, settings=settings)
+        made = Mps(
+            gpu,
+            path,
+            environment={**self.environment, **environment},
+            settings=settings,
+        )
         self.at_exit.callback(self.end, made)
         return made
 
@@ -115,7 +139,10 @@ class Node:
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
-            env={**self.environment, "CUDA_MPS_PIPE_DIRECTORY": str(mps.directory.pipe)},
+            env={
+                **self.environment,
+                "CUDA_MPS_PIPE_DIRECTORY": str(mps.directory.pipe),
+            },
         )
         return done.stdout.strip()
 
@@ -137,8 +164,12 @@ def daemon_pid(mps: Mps) -> int:
     """The daemon's process, 0 without one."""
     for each in psutil.process_iter():
         with suppress(psutil.Error):
-            is_daemon = any(word.endswith("nvidia-cuda-mps-control") for word in each.cmdline())
-            if is_daemon and each.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(mps.directory.pipe):
+            is_daemon = any(
+                word.endswith("nvidia-cuda-mps-control") for word in each.cmdline()
+            )
+            if is_daemon and each.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(
+                mps.directory.pipe
+            ):
                 return each.pid
     return 0
 
@@ -155,7 +186,11 @@ def node() -> Iterator[Node]:
 
 
 def test_a_daemon_serves_one_gpu_from_directories_of_its_own(node: Node) -> None:
-    mps = node.mps(LD_LIBRARY_PATH="/opt/driver", CUDA_VISIBLE_DEVICES="3", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25")
+    mps = node.mps(
+        LD_LIBRARY_PATH="/opt/driver",
+        CUDA_VISIBLE_DEVICES="3",
+        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25",
+    )
     wait(mps.start())
     content = Path(f"/proc/{daemon_pid(mps)}/environ").read_text()
     given = dict(line.split("=", 1) for line in content.split("\0") if line)
@@ -165,11 +200,18 @@ def test_a_daemon_serves_one_gpu_from_directories_of_its_own(node: Node) -> None
     assert given["LD_LIBRARY_PATH"] == "/opt/driver"
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in given
     assert wait(mps.is_alive())
-    assert (mps.directory.pipe.stat().st_mode & 0o777, mps.directory.path.stat().st_mode & 0o777) == (0o700, 0o700)
+    assert (
+        mps.directory.pipe.stat().st_mode & 0o777,
+        mps.directory.path.stat().st_mode & 0o777,
+    ) == (0o700, 0o700)
 
 
-def test_a_server_of_another_uid_than_the_agents_can_reach_its_directories(node: Node) -> None:
-    mps = node.mps(MpsSettings(client_uid=os.getuid() + 1, answer_s=PATIENCE_S, start_s=PATIENCE_S))
+def test_a_server_of_another_uid_than_the_agents_can_reach_its_directories(
+    node: Node,
+) -> None:
+    mps = node.mps(
+        MpsSettings(client_uid=os.getuid() + 1, answer_s=PATIENCE_S, start_s=PATIENCE_S)
+    )
     wait(mps.start())
     assert mps.directory.pipe.stat().st_mode & 0o777 == 0o755
 
@@ -188,9 +230,15 @@ def test_a_daemon_that_runs_is_adopted_and_set_back_to_100_percent(node: Node) -
     assert node.say(first, f"get_active_thread_percentage {server}") == "100.0"
 
 
-def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(node: Node) -> None:
+def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(
+    node: Node,
+) -> None:
     mps = node.mps()
-    sharing = UnderMps(GpuIdentity(index=0, uuid=GPU, name="T4", memory_mib=16384.0), mps, total_sms=TOTAL_SMS)
+    sharing = UnderMps(
+        GpuIdentity(index=0, uuid=GPU, name="T4", memory_mib=16384.0),
+        mps,
+        total_sms=TOTAL_SMS,
+    )
     wait(sharing.environment(a_replica("r1")))
     asked = logged(mps).count("Cmd:")
     wait(sharing.environment(a_replica("r2")))
@@ -198,19 +246,29 @@ def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(
     assert logged(mps).count("Cmd:") - asked == 4
 
 
-def test_a_look_for_faults_is_one_question_while_the_server_lives_and_finds_the_next_one(node: Node) -> None:
+def test_a_look_for_faults_is_one_question_while_the_server_lives_and_finds_the_next_one(
+    node: Node,
+) -> None:
     mps = node.mps()
     assert wait(mps.is_in_fault()) is False  # there is no daemon
-    assert (wait(mps.start()), wait(mps.start_server()), wait(mps.is_in_fault())) == ("none", None, False)
+    assert (wait(mps.start()), wait(mps.start_server()), wait(mps.is_in_fault())) == (
+        "none",
+        None,
+        False,
+    )
     asked = logged(mps).count("Cmd:")
     assert wait(mps.is_in_fault()) is False and logged(mps).count("Cmd:") - asked == 1
-    node.say(mps, f"shutdown_server {node.say(mps, 'get_server_list')} -f")  # another breaks than was seen
+    node.say(
+        mps, f"shutdown_server {node.say(mps, 'get_server_list')} -f"
+    )  # another breaks than was seen
     node.joined(mps)
     break_gpu(str(mps.directory.pipe))
     assert wait(mps.is_in_fault()) is True
 
 
-def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(node: Node) -> None:
+def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(
+    node: Node,
+) -> None:
     mps = node.mps()
     wait(mps.start())
     killed = daemon_pid(mps)
@@ -223,16 +281,25 @@ def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(node: Node
 def test_a_daemon_that_is_just_ending_is_waited_for(node: Node) -> None:
     slow, after = node.mps(FAKE_MPS_LINGER_S="1.5"), node.mps()
     wait(slow.start())
-    assert wait(slow.stop(0.0)) == ()  # It answers no more, and holds its lock for another 1.5 s.
+    assert (
+        wait(slow.stop(0.0)) == ()
+    )  # It answers no more, and holds its lock for another 1.5 s.
     wait(after.start())
     assert wait(after.is_alive())
 
 
-def test_a_pipe_directory_beyond_87_characters_is_refused_before_anything_is_made(node: Node) -> None:
+def test_a_pipe_directory_beyond_87_characters_is_refused_before_anything_is_made(
+    node: Node,
+) -> None:
     # "/" before and "/pipe" behind the name are 6 characters of the 87.
-    fits, too_long = ("d" * (length - 6 - len(str(node.directory))) for length in (87, 88))
+    fits, too_long = (
+        "d" * (length - 6 - len(str(node.directory))) for length in (87, 88)
+    )
     mps = node.mps(place=too_long)
-    assert wait(mps.why_not()) == f"{mps.directory.pipe} has 88 characters, MPS takes 87; choose a shorter directory"
+    assert (
+        wait(mps.why_not())
+        == f"{mps.directory.pipe} has 88 characters, MPS takes 87; choose a shorter directory"
+    )
     with pytest.raises(NotSupported, match="88 characters"):
         wait(mps.start())
     assert not mps.directory.path.exists()
@@ -244,14 +311,21 @@ def test_without_the_programs_the_gpu_is_said_to_be_time_sliced(node: Node) -> N
     empty.mkdir()
     mps = Mps(GPU, node.directory / "0", environment={"PATH": str(empty)})
     assert wait(mps.why_not())
-    with pytest.raises(NotSupported, match=r"nvidia-cuda-mps-control is not in PATH .*take turns .* NO SM percent"):
+    with pytest.raises(
+        NotSupported,
+        match=r"nvidia-cuda-mps-control is not in PATH .*take turns .* NO SM percent",
+    ):
         wait(mps.start())
     (empty / "nvidia-cuda-mps-control").symlink_to(FAKES / "nvidia-cuda-mps-control")
     assert wait(mps.why_not()).startswith("nvidia-cuda-mps-server is not in PATH")
 
 
 def test_two_gpus_never_share_a_directory(node: Node) -> None:
-    first, second, other = node.mps(), node.mps(gpu="GPU-2"), node.mps(gpu="GPU-2", place="1")
+    first, second, other = (
+        node.mps(),
+        node.mps(gpu="GPU-2"),
+        node.mps(gpu="GPU-2", place="1"),
+    )
     wait(first.start())
     with pytest.raises(NotSupported, match=f"belongs to GPU {GPU}"):
         wait(second.start())
@@ -274,14 +348,21 @@ def test_clients_of_another_uid_wait_until_the_first_have_left(node: Node) -> No
     wait(mps.start())
     first = node.joined(mps)
     second = node.client(mps, FAKE_MPS_UID="4711")
-    wait_for(lambda: f"NEW CLIENT {second.pid} from user 4711: Server is not ready" in logged(mps))
+    wait_for(
+        lambda: (
+            f"NEW CLIENT {second.pid} from user 4711: Server is not ready"
+            in logged(mps)
+        )
+    )
     assert wait(mps.client_pids()) == (first.pid,)
     first.go()
     assert second.hear()["is_under_mps"] is True
     assert wait(mps.client_pids()) == (second.pid,)
 
 
-def test_a_replica_under_mps_proves_its_share_and_one_outside_does_not(node: Node) -> None:
+def test_a_replica_under_mps_proves_its_share_and_one_outside_does_not(
+    node: Node,
+) -> None:
     mps = node.mps()
     wait(mps.start())
     inside = node.client(mps, 40.0)
@@ -303,10 +384,14 @@ def test_the_share_stands_in_the_clients_environment_alone(node: Node) -> None:
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1001M",
         "CUDA_MPS_CLIENT_PRIORITY": "1",
     }
-    assert mps.client_environment(40.0, 12288.0, False)["CUDA_MPS_CLIENT_PRIORITY"] == "0"
+    assert (
+        mps.client_environment(40.0, 12288.0, False)["CUDA_MPS_CLIENT_PRIORITY"] == "0"
+    )
     wait(mps.start())
     node.joined(mps, 20.0)
-    assert node.client(mps, 80.0).hear()["sms"] == 104  # 105.6: 52 steps of 2; the first one's 20 % is its own.
+    assert (
+        node.client(mps, 80.0).hear()["sms"] == 104
+    )  # 105.6: 52 steps of 2; the first one's 20 % is its own.
 
 
 def test_clients_are_listed_from_join_to_end(node: Node) -> None:
@@ -321,16 +406,23 @@ def test_clients_are_listed_from_join_to_end(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "meanwhile", "then"), [("550", "initializing", "active"), ("535", *2 * ("unknown",))]
+    ("release", "meanwhile", "then"),
+    [("550", "initializing", "active"), ("535", *2 * ("unknown",))],
 )
-def test_a_server_is_waited_for_until_it_takes_clients(node: Node, release: str, meanwhile: str, then: str) -> None:
-    path = node.with_server('while [ ! -e "$0.go" ]; do sleep 0.05; done; echo ready; exec cat >/dev/null')
+def test_a_server_is_waited_for_until_it_takes_clients(
+    node: Node, release: str, meanwhile: str, then: str
+) -> None:
+    path = node.with_server(
+        'while [ ! -e "$0.go" ]; do sleep 0.05; done; echo ready; exec cat >/dev/null'
+    )
     mps = node.mps(PATH=path, FAKE_MPS_RELEASE=release)
     wait(mps.start())
 
     async def start_and_look() -> None:
         starting = asyncio.create_task(mps.start_server())
-        await asyncio.to_thread(wait_for, lambda: logged(mps).count("Cmd:get_server_status") >= 2)
+        await asyncio.to_thread(
+            wait_for, lambda: logged(mps).count("Cmd:get_server_status") >= 2
+        )
         assert await mps.server_state() == meanwhile
         assert not starting.done()
         (node.directory / "bin" / "nvidia-cuda-mps-server.go").touch()
@@ -342,11 +434,15 @@ def test_a_server_is_waited_for_until_it_takes_clients(node: Node, release: str,
 
 
 @pytest.mark.parametrize("release", ["550", "535"])
-def test_a_server_that_cannot_start_is_told_with_what_the_log_says(node: Node, release: str) -> None:
+def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
+    node: Node, release: str
+) -> None:
     path = node.with_server("exit 1")
     mps = node.mps(IMPATIENT, PATH=path, FAKE_MPS_RELEASE=release)
     wait(node.mps(PATH=path, FAKE_MPS_RELEASE=release).start())
-    with pytest.raises(LaunchFailed, match=r"nvidia-cuda-mps-server cannot start.*libcuda\.so\.1"):
+    with pytest.raises(
+        LaunchFailed, match=r"nvidia-cuda-mps-server cannot start.*libcuda\.so\.1"
+    ):
         wait(mps.start_server())
 
 
@@ -367,11 +463,15 @@ def test_only_the_answer_0_means_terminated(node: Node) -> None:
     wait(mps.start())
     client = node.joined(mps)
     assert not wait(mps.terminate(client.pid))
-    with pytest.raises(UnknownPart, match=rf"process 1 is no MPS client .* \[{client.pid}\]"):
+    with pytest.raises(
+        UnknownPart, match=rf"process 1 is no MPS client .* \[{client.pid}\]"
+    ):
         wait(mps.terminate(1))
 
 
-def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(node: Node) -> None:
+def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(
+    node: Node,
+) -> None:
     mps, hasty = node.mps(), node.mps(IMPATIENT)
     wait(mps.start())
     clients = [node.joined(mps), node.joined(mps)]
@@ -381,7 +481,9 @@ def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(node:
     assert node.client(mps).hear() == {"error": 807}
     clients[0].kill()
     wait_for(lambda: wait(mps.client_pids()) == (clients[1].pid,))
-    with pytest.raises(DeviceError, match=rf"stays in FAULT while clients \[{clients[1].pid}\] live"):
+    with pytest.raises(
+        DeviceError, match=rf"stays in FAULT while clients \[{clients[1].pid}\] live"
+    ):
         wait(hasty.recover())
     clients[1].kill()
     wait(mps.recover())
@@ -412,7 +514,9 @@ def test_stop_waits_for_clients_and_ends_the_daemon_last(node: Node) -> None:
 
     async def stop_while_it_drains() -> tuple[int, ...]:
         stopping = asyncio.create_task(mps.stop(PATIENCE_S))
-        await asyncio.to_thread(wait_for, lambda: logged(mps).count("Cmd:get_client_list") >= 3)  # It waits.
+        await asyncio.to_thread(
+            wait_for, lambda: logged(mps).count("Cmd:get_client_list") >= 3
+        )  # It waits.
         assert await mps.is_alive()
         await asyncio.to_thread(client.go)
         return await stopping
@@ -434,7 +538,9 @@ def test_stop_terminates_clients_that_do_not_leave_before_it_quits(node: Node) -
     assert not wait(mps.is_alive())
 
 
-def test_stop_leaves_the_daemon_to_a_client_that_cannot_be_terminated(node: Node) -> None:
+def test_stop_leaves_the_daemon_to_a_client_that_cannot_be_terminated(
+    node: Node,
+) -> None:
     mps = node.mps(FAKE_MPS_TERMINATE="999")
     wait(mps.start())
     client = node.joined(mps)
@@ -455,14 +561,19 @@ def test_a_daemon_that_hangs_is_told_and_not_waited_for(node: Node) -> None:
     wait(node.mps().start())
     mps = node.mps(MpsSettings(answer_s=0.5))
     os.kill(daemon_pid(mps), signal.SIGSTOP)
-    with pytest.raises(DeviceError, match=r"no answer to 'get_default_active_thread_percentage' in 0\.5 s"):
+    with pytest.raises(
+        DeviceError,
+        match=r"no answer to 'get_default_active_thread_percentage' in 0\.5 s",
+    ):
         wait(mps.is_alive())
     assert "hangs" in wait(mps.why_not())
 
 
 def test_a_log_that_grew_too_long_is_cut_and_goes_on(node: Node) -> None:
     # 0.01 MiB are 10,485 bytes.
-    mps = node.mps(MpsSettings(log_limit_mib=0.01, answer_s=PATIENCE_S, start_s=PATIENCE_S))
+    mps = node.mps(
+        MpsSettings(log_limit_mib=0.01, answer_s=PATIENCE_S, start_s=PATIENCE_S)
+    )
     wait(mps.start())
     path = mps.directory.log / "control.log"
     begun = path.read_bytes()
@@ -486,13 +597,20 @@ def test_a_directory_that_cannot_be_written_is_told(node: Node) -> None:
 def test_commands_without_a_daemon_say_so(node: Node) -> None:
     mps = node.mps()
     assert not wait(mps.is_alive())
-    with pytest.raises(DeviceError, match="no MPS daemon answered 'get_server_list': start it again"):
+    with pytest.raises(
+        DeviceError, match="no MPS daemon answered 'get_server_list': start it again"
+    ):
         wait(mps.client_pids())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_daemon_of_another_user_is_not_adopted_unless_the_replicas_are_that_users(node: Node) -> None:
-    mps, theirs = node.mps(), node.mps(MpsSettings(client_uid=4711, answer_s=PATIENCE_S))
+def test_a_daemon_of_another_user_is_not_adopted_unless_the_replicas_are_that_users(
+    node: Node,
+) -> None:
+    mps, theirs = (
+        node.mps(),
+        node.mps(MpsSettings(client_uid=4711, answer_s=PATIENCE_S)),
+    )
     wait(mps.start())
     os.chown(mps.directory.pipe / "control", 4711, 4711)
     why_not = f"the daemon in {mps.directory.path} is UID 4711's; this agent is 0, its replicas are 0"

@@ -3,16 +3,45 @@
 import pytest
 
 from agents.base.device import DeviceError, NotPermitted, NotSupported
-from agents.gpu.mps.answers import ServerState, explanation, is_zero, lines_of, percent, pids, state, worst
+from agents.gpu.mps.answers import (
+    ServerState,
+    explanation,
+    is_zero,
+    lines_of,
+    percent,
+    pids,
+    state,
+    worst,
+)
 
 
 @pytest.mark.parametrize(
     ("said", "complaint", "error", "words"),
     [
-        ("", "Cannot find MPS control daemon process\n", DeviceError, "no MPS daemon answered 'set_x 1'"),
-        ("Insufficient privileges for UID 7\n", "", NotPermitted, "refuses 'set_x 1': Insufficient privileges"),
-        ("Not enough privilege to execute quit command\n", "", NotPermitted, "Not enough privilege"),
-        ('Unknown command "set_x"\n', "", NotSupported, "this release of MPS has no 'set_x'"),
+        (
+            "",
+            "Cannot find MPS control daemon process\n",
+            DeviceError,
+            "no MPS daemon answered 'set_x 1'",
+        ),
+        (
+            "Insufficient privileges for UID 7\n",
+            "",
+            NotPermitted,
+            "refuses 'set_x 1': Insufficient privileges",
+        ),
+        (
+            "Not enough privilege to execute quit command\n",
+            "",
+            NotPermitted,
+            "Not enough privilege",
+        ),
+        (
+            'Unknown command "set_x"\n',
+            "",
+            NotSupported,
+            "this release of MPS has no 'set_x'",
+        ),
     ],
 )
 def test_a_refusal_is_an_error_though_the_program_exits_0(
@@ -35,9 +64,17 @@ def test_process_ids_are_listed_ascending_and_a_server_that_went_has_none() -> N
 
 
 @pytest.mark.parametrize(
-    ("lines", "value"), [(("37.5",), 37.5), (("words", "100.0"), 100.0), (("Server 1 not found",), None), ((), None)]
+    ("lines", "value"),
+    [
+        (("37.5",), 37.5),
+        (("words", "100.0"), 100.0),
+        (("Server 1 not found",), None),
+        ((), None),
+    ],
 )
-def test_a_percentage_is_the_last_line(lines: tuple[str, ...], value: float | None) -> None:
+def test_a_percentage_is_the_last_line(
+    lines: tuple[str, ...], value: float | None
+) -> None:
     assert percent(lines) == value
 
 
@@ -52,7 +89,9 @@ def test_a_percentage_is_the_last_line(lines: tuple[str, ...], value: float | No
         ((), "unknown"),
     ],
 )
-def test_a_state_that_is_not_known_is_said_to_be_unknown(lines: tuple[str, ...], meant: ServerState) -> None:
+def test_a_state_that_is_not_known_is_said_to_be_unknown(
+    lines: tuple[str, ...], meant: ServerState
+) -> None:
     assert state(lines) == meant
 
 
@@ -75,5 +114,7 @@ def test_the_log_is_explained_by_its_most_telling_line() -> None:
     loop = "NEW CLIENT 0 from user 1000: Server already exists\nServer 41 exited with status 1\n"
     assert "PID namespace" in explanation(loop)
     assert "libcuda.so.1" in explanation("Server 41 exited with status 1\n")
-    assert "16384" in explanation("Failed to create SHM segment\nServer 41 exited with status 1\n")
+    assert "16384" in explanation(
+        "Failed to create SHM segment\nServer 41 exited with status 1\n"
+    )
     assert explanation("Starting new server 41 for user 0\n") == ""

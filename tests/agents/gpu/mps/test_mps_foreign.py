@@ -21,8 +21,12 @@ from tests.agents.gpu_nodes import environment
 OWN = Path("/run/plimsoll/0/pipe")
 
 
-def a_process(pipe: str | None = DEFAULT_PIPE, visible: str | None = None) -> MpsProcess:
-    return MpsProcess(pid=4711, name="nvidia-cuda-mps-control", uid=1000, pipe=pipe, visible=visible)
+def a_process(
+    pipe: str | None = DEFAULT_PIPE, visible: str | None = None
+) -> MpsProcess:
+    return MpsProcess(
+        pid=4711, name="nvidia-cuda-mps-control", uid=1000, pipe=pipe, visible=visible
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,11 @@ def daemon(tmp_path: Path, gpu: GpuIdentity) -> Iterator[subprocess.Popen[bytes]
     """A real process of that name and those settings, on a GPU that no other test has."""
     program = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
-    own = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs")}
+    own = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": gpu.uuid,
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs"),
+    }
     with subprocess.Popen([program, "300"], env=own) as process:
         yield process
         process.kill()
@@ -73,7 +81,11 @@ def test_a_running_one_is_found_with_its_settings(
     while not (mine := [each for each in mps_processes() if each.visible == gpu.uuid]):
         assert time.monotonic() < end_s
     (found,) = mine
-    assert (found.pid, found.uid, found.pipe) == (daemon.pid, os.getuid(), str(tmp_path / "theirs"))
+    assert (found.pid, found.uid, found.pipe) == (
+        daemon.pid,
+        os.getuid(),
+        str(tmp_path / "theirs"),
+    )
 
 
 def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
@@ -81,9 +93,14 @@ def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
 ) -> None:
     async def scenario() -> None:
         sharing = await make_sharing(
-            gpu, tmp_path / "m", total_sms=40, make_mps=lambda uuid, at: Mps(uuid, at, environment=environment())
+            gpu,
+            tmp_path / "m",
+            total_sms=40,
+            make_mps=lambda uuid, at: Mps(uuid, at, environment=environment()),
         )
-        assert isinstance(sharing, ByTurns) and f"process {daemon.pid}" in sharing.problem
+        assert (
+            isinstance(sharing, ByTurns) and f"process {daemon.pid}" in sharing.problem
+        )
         given = await sharing.environment(a_replica("r1"))
         assert given["CUDA_MPS_PIPE_DIRECTORY"] == "/dev/null"
 
@@ -91,12 +108,18 @@ def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
     assert daemon.poll() is None
 
 
-def test_one_that_comes_later_keeps_new_replicas_from_starting(gpu: GpuIdentity, tmp_path: Path) -> None:
+def test_one_that_comes_later_keeps_new_replicas_from_starting(
+    gpu: GpuIdentity, tmp_path: Path
+) -> None:
     mps = Mps(gpu.uuid, tmp_path / "m", environment=environment())
     assert asyncio.run(mps.why_not()) == ""
     program = tmp_path / "nvidia-cuda-mps-server"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
-    own = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs")}
+    own = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": gpu.uuid,
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs"),
+    }
     with subprocess.Popen([program, "300"], env=own) as process:
         assert f"process {process.pid}" in asyncio.run(mps.why_not())
         process.kill()

@@ -6,7 +6,14 @@ from fractions import Fraction
 import pytest
 
 from agents.base.device import OutOfRange
-from agents.gpu.mps.share import expected_sms, memory_limit, objection, proves, step_sms, thread_percentage
+from agents.gpu.mps.share import (
+    expected_sms,
+    memory_limit,
+    objection,
+    proves,
+    step_sms,
+    thread_percentage,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,12 +27,16 @@ from agents.gpu.mps.share import expected_sms, memory_limit, objection, proves, 
         (0.00001, "0.0001"),
     ],
 )
-def test_a_percentage_is_written_rounded_up_in_the_fourth_decimal(sm_percent: float, written: str) -> None:
+def test_a_percentage_is_written_rounded_up_in_the_fourth_decimal(
+    sm_percent: float, written: str
+) -> None:
     assert thread_percentage(sm_percent) == written
 
 
 @pytest.mark.parametrize("total_sms", [46, 72, 80, 108, 132, 142, 148])
-def test_every_whole_number_of_sms_comes_back_when_the_hardware_rounds_down(total_sms: int) -> None:
+def test_every_whole_number_of_sms_comes_back_when_the_hardware_rounds_down(
+    total_sms: int,
+) -> None:
     for sms in range(1, total_sms + 1):
         written = Fraction(thread_percentage(100.0 * sms / total_sms))
         assert math.floor(written * total_sms / 100) == sms
@@ -45,7 +56,9 @@ def test_every_whole_number_of_sms_comes_back_when_the_hardware_rounds_down(tota
         (80, 33.0, 1, 26),  # 26.4
     ],
 )
-def test_expected_sms_are_whole_steps_rounded_down(total_sms: int, sm_percent: float, step: int, sms: int) -> None:
+def test_expected_sms_are_whole_steps_rounded_down(
+    total_sms: int, sm_percent: float, step: int, sms: int
+) -> None:
     assert expected_sms(total_sms, sm_percent, step) == sms
 
 
@@ -66,7 +79,9 @@ def test_expected_sms_are_whole_steps_rounded_down(total_sms: int, sm_percent: f
         (0, 1.0, False),  # 2 ± 2, but nothing runs on no SM
     ],
 )
-def test_a_report_of_132_sms_in_steps_of_2_proves_its_share(reported: int, sm_percent: float, is_proven: bool) -> None:
+def test_a_report_of_132_sms_in_steps_of_2_proves_its_share(
+    reported: int, sm_percent: float, is_proven: bool
+) -> None:
     assert proves(reported, 132, sm_percent, 2) == is_proven
 
 
@@ -76,12 +91,20 @@ def test_an_objection_says_what_is_wrong() -> None:
         "pipe directory the replica's?"
     )
     assert objection(20, 132, 40.0) == "it sees 20 of 132 SMs, 40 % should give 52 ± 2"
-    assert objection(66, 132, 100.0) == "it sees 66 of 132 SMs at 100 %: another limit is in force"
+    assert (
+        objection(66, 132, 100.0)
+        == "it sees 66 of 132 SMs at 100 %: another limit is in force"
+    )
     assert objection(52, 132, 40.0) == ""
 
 
-@pytest.mark.parametrize(("memory_mib", "written"), [(12288.0, "0=12288M"), (0.5, "0=1M"), (1000.01, "0=1001M")])
-def test_a_memory_limit_is_whole_mib_of_the_only_gpu(memory_mib: float, written: str) -> None:
+@pytest.mark.parametrize(
+    ("memory_mib", "written"),
+    [(12288.0, "0=12288M"), (0.5, "0=1M"), (1000.01, "0=1001M")],
+)
+def test_a_memory_limit_is_whole_mib_of_the_only_gpu(
+    memory_mib: float, written: str
+) -> None:
     assert memory_limit(memory_mib) == written
 
 

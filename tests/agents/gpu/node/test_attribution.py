@@ -22,22 +22,54 @@ from agents.gpu.node.attribution import (
 )
 
 
-def a_part(name: str = "r1", *, sm_percent: float = 40.0, memory_mib: float = 1000.0, **more: object) -> GrantedPart:
+def a_part(
+    name: str = "r1",
+    *,
+    sm_percent: float = 40.0,
+    memory_mib: float = 1000.0,
+    **more: object,
+) -> GrantedPart:
     return replace(
-        GrantedPart(kind="replica", name=name, owner="chat", sm_percent=sm_percent, memory_mib=memory_mib),
+        GrantedPart(
+            kind="replica",
+            name=name,
+            owner="chat",
+            sm_percent=sm_percent,
+            memory_mib=memory_mib,
+        ),
         **more,  # type: ignore[arg-type]
     )
 
 
 def a_process(
-    name: str = "r1", *, memory_mib: float | None = 500.0, is_mps: bool = False, time_percent: float | None = None
+    name: str = "r1",
+    *,
+    memory_mib: float | None = 500.0,
+    is_mps: bool = False,
+    time_percent: float | None = None,
 ) -> OwnedProcess:
-    return OwnedProcess(owner=("replica", name), memory_mib=memory_mib, is_mps=is_mps, time_percent=time_percent)
+    return OwnedProcess(
+        owner=("replica", name),
+        memory_mib=memory_mib,
+        is_mps=is_mps,
+        time_percent=time_percent,
+    )
 
 
-def a_window(*processes: OwnedProcess, energy_j: float = 100.0, idle_w: float = 40.0, **more: object) -> GpuWindow:
+def a_window(
+    *processes: OwnedProcess,
+    energy_j: float = 100.0,
+    idle_w: float = 40.0,
+    **more: object,
+) -> GpuWindow:
     return replace(
-        GpuWindow(gpu_index=0, seconds=1.0, energy_j=energy_j, idle_w=idle_w, processes=processes),
+        GpuWindow(
+            gpu_index=0,
+            seconds=1.0,
+            energy_j=energy_j,
+            idle_w=idle_w,
+            processes=processes,
+        ),
         **more,  # type: ignore[arg-type]
     )
 
@@ -48,10 +80,16 @@ def by_name(uses: Sequence[PartUse]) -> dict[str, PartUse]:
 
 def test_idle_watts_go_by_what_was_granted_and_the_rest_by_what_was_used() -> None:
     parts = [a_part("r1", sm_percent=50.0), a_part("r2", sm_percent=30.0)]
-    window = a_window(a_process("r1", time_percent=20.0), a_process("r2", time_percent=60.0))
+    window = a_window(
+        a_process("r1", time_percent=20.0), a_process("r2", time_percent=60.0)
+    )
     found = by_name(attribute(window, parts))
     # 100 J, of which 40 W · 1 s idle: 20, 12 and 8 J by 50, 30 and the 20 % that nobody has; 60 J by 20 to 60: 15, 45.
-    assert {name: use.energy_mj for name, use in found.items()} == {"r1": 35_000, "r2": 57_000, "(idle)": 8_000}
+    assert {name: use.energy_mj for name, use in found.items()} == {
+        "r1": 35_000,
+        "r2": 57_000,
+        "(idle)": 8_000,
+    }
     assert not found["r1"].is_estimated
 
 
@@ -65,7 +103,9 @@ def test_of_a_part_all_its_processes_count() -> None:
     assert (use.memory_used_mib, use.sm_percent) == (750.0, 50.0)
 
 
-def test_memory_of_which_the_driver_tells_nothing_is_not_known_rather_than_zero() -> None:
+def test_memory_of_which_the_driver_tells_nothing_is_not_known_rather_than_zero() -> (
+    None
+):
     use = by_name(attribute(a_window(a_process(memory_mib=None)), [a_part()]))["r1"]
     assert use.memory_used_mib is None
     assert not use.excesses
@@ -73,18 +113,27 @@ def test_memory_of_which_the_driver_tells_nothing_is_not_known_rather_than_zero(
 
 def test_a_client_of_mps_has_its_time_times_its_part_of_the_sms() -> None:
     part = a_part(sm_percent=40.0, is_limited=True)
-    told = by_name(attribute(a_window(a_process(is_mps=True, time_percent=100.0)), [part]))["r1"]
+    told = by_name(
+        attribute(a_window(a_process(is_mps=True, time_percent=100.0)), [part])
+    )["r1"]
     # 100 % of the time on 40 % of the SMs: no overuse, although the driver says 100.
     assert (told.sm_percent, told.is_estimated, told.excesses) == (40.0, True, ())
     proven = replace(part, proven_sm_percent=25.0)
-    assert by_name(attribute(a_window(a_process(is_mps=True, time_percent=50.0)), [proven]))["r1"].sm_percent == 12.5
+    assert (
+        by_name(
+            attribute(a_window(a_process(is_mps=True, time_percent=50.0)), [proven])
+        )["r1"].sm_percent
+        == 12.5
+    )
 
 
 def test_where_the_driver_tells_nothing_of_a_client_its_server_does() -> None:
     part = a_part(sm_percent=40.0, is_limited=True, busy_share=0.25)
     use = by_name(attribute(a_window(a_process(is_mps=True)), [part]))["r1"]
     assert (use.sm_percent, use.is_estimated) == (10.0, True)
-    unknown = by_name(attribute(a_window(a_process(is_mps=True)), [replace(part, busy_share=None)]))["r1"]
+    unknown = by_name(
+        attribute(a_window(a_process(is_mps=True)), [replace(part, busy_share=None)])
+    )["r1"]
     assert (unknown.sm_percent, unknown.is_estimated) == (None, True)
     # What nothing is known of is taken to have used its grant: all 60 J above idle are its, and 40 % of idle's 40.
     assert unknown.energy_mj == 76_000
@@ -99,13 +148,17 @@ def test_a_driver_that_does_not_say_who_is_a_client_makes_no_false_overuse() -> 
 def test_a_limited_part_that_runs_beside_mps_uses_more_than_it_was_granted() -> None:
     part = a_part(sm_percent=40.0, is_limited=True)
     use = by_name(attribute(a_window(a_process(time_percent=90.0)), [part]))["r1"]
-    assert [(each.quantity, each.granted, each.used) for each in use.excesses] == [("sm_use", 40.0, 90.0)]
+    assert [(each.quantity, each.granted, each.used) for each in use.excesses] == [
+        ("sm_use", 40.0, 90.0)
+    ]
     assert not use.is_estimated
 
 
 def test_without_a_limit_there_is_none_to_exceed_but_memory() -> None:
     part = a_part(sm_percent=40.0, proven_sm_percent=100.0)
-    use = by_name(attribute(a_window(a_process(time_percent=90.0, memory_mib=1500.0)), [part]))["r1"]
+    use = by_name(
+        attribute(a_window(a_process(time_percent=90.0, memory_mib=1500.0)), [part])
+    )["r1"]
     assert [each.quantity for each in use.excesses] == ["memory"]
 
 
@@ -116,10 +169,20 @@ def test_a_driver_that_measures_no_process_leaves_what_the_server_says() -> None
 
 
 def test_processes_of_nobody_are_counted_apart_and_pay_what_they_use() -> None:
-    stranger = OwnedProcess(owner=OTHERS, memory_mib=900.0, is_mps=False, time_percent=75.0)
-    found = by_name(attribute(a_window(a_process(time_percent=25.0), stranger), [a_part(sm_percent=100.0)]))
+    stranger = OwnedProcess(
+        owner=OTHERS, memory_mib=900.0, is_mps=False, time_percent=75.0
+    )
+    found = by_name(
+        attribute(
+            a_window(a_process(time_percent=25.0), stranger), [a_part(sm_percent=100.0)]
+        )
+    )
     # 60 J above idle by 25 to 75; all of the 40 J idle are r1's.
-    assert (found["(others)"].energy_mj, found["r1"].energy_mj, found["(idle)"].energy_mj) == (45_000, 55_000, 0)
+    assert (
+        found["(others)"].energy_mj,
+        found["r1"].energy_mj,
+        found["(idle)"].energy_mj,
+    ) == (45_000, 55_000, 0)
     assert found["(others)"].memory_used_mib == 900.0
 
 
@@ -147,9 +210,15 @@ def scenes(draw: st.DrawFn) -> tuple[GpuWindow, tuple[GrantedPart, ...]]:
         )
         for _ in range(draw(st.integers(0, 2))):
             told = draw(st.none() | percents)
-            processes.append(a_process(name, is_mps=draw(st.booleans()), time_percent=told))
+            processes.append(
+                a_process(name, is_mps=draw(st.booleans()), time_percent=told)
+            )
     if draw(st.booleans()):
-        processes.append(OwnedProcess(owner=OTHERS, memory_mib=1.0, is_mps=False, time_percent=draw(percents)))
+        processes.append(
+            OwnedProcess(
+                owner=OTHERS, memory_mib=1.0, is_mps=False, time_percent=draw(percents)
+            )
+        )
     window = a_window(
         *processes,
         energy_j=draw(st.floats(0.0, 1e6)),
@@ -161,13 +230,19 @@ def scenes(draw: st.DrawFn) -> tuple[GpuWindow, tuple[GrantedPart, ...]]:
 
 
 @given(scenes())
-def test_energies_add_up_to_the_gpu_s_and_nothing_is_negative(scene: tuple[GpuWindow, tuple[GrantedPart, ...]]) -> None:
+def test_energies_add_up_to_the_gpu_s_and_nothing_is_negative(
+    scene: tuple[GpuWindow, tuple[GrantedPart, ...]],
+) -> None:
     window, parts = scene
     uses = attribute(window, parts)
     assert sum(use.energy_mj for use in uses) == round(1000.0 * window.energy_j)
     assert all(use.energy_mj >= 0 for use in uses)
-    assert all(0.0 <= use.sm_percent <= 100.0 for use in uses if use.sm_percent is not None)
-    assert {(use.kind, use.name) for use in uses} >= {part.key for part in parts} | {IDLE}
+    assert all(
+        0.0 <= use.sm_percent <= 100.0 for use in uses if use.sm_percent is not None
+    )
+    assert {(use.kind, use.name) for use in uses} >= {part.key for part in parts} | {
+        IDLE
+    }
 
 
 @given(scenes(), st.randoms(use_true_random=False))
@@ -182,40 +257,59 @@ def test_the_order_of_parts_and_processes_changes_nothing(
     expected = attribute(window, parts)
     # Sums of floating-point numbers may differ in the last place with their order.
     for one, other in zip(found, expected, strict=True):
-        assert (one.kind, one.name, one.is_estimated) == (other.kind, other.name, other.is_estimated)
+        assert (one.kind, one.name, one.is_estimated) == (
+            other.kind,
+            other.name,
+            other.is_estimated,
+        )
         assert one.sm_percent == pytest.approx(other.sm_percent)
         assert abs(one.energy_mj - other.energy_mj) <= 2
 
 
 @given(scenes())
-def test_who_did_nothing_pays_for_the_idle_gpu_alone(scene: tuple[GpuWindow, tuple[GrantedPart, ...]]) -> None:
+def test_who_did_nothing_pays_for_the_idle_gpu_alone(
+    scene: tuple[GpuWindow, tuple[GrantedPart, ...]],
+) -> None:
     window, parts = scene
     uses = attribute(window, parts)
     granted = {part.key: part.sm_percent for part in parts}
     # What the idle GPU drew, or all where nobody did anything; by SM percent of 100, or of what was granted in all.
     is_busy = any(use.sm_percent is None or use.sm_percent > 0.0 for use in uses[:-1])
-    idle_mj = min(1000.0 * window.energy_j, 1000.0 * window.idle_w if is_busy else float("inf"))
+    idle_mj = min(
+        1000.0 * window.energy_j, 1000.0 * window.idle_w if is_busy else float("inf")
+    )
     whole = max(100.0, sum(granted.values()))
     for use in uses[:-1]:
         if use.sm_percent == 0.0:
-            assert use.energy_mj <= idle_mj * granted.get((use.kind, use.name), 0.0) / whole + 2.0
+            assert (
+                use.energy_mj
+                <= idle_mj * granted.get((use.kind, use.name), 0.0) / whole + 2.0
+            )
 
 
 @given(st.integers(0, 10**12), st.lists(st.floats(0.0, 1e6), min_size=1, max_size=20))
-def test_whole_shares_add_up_and_come_within_one_of_their_weight(total: int, weights: list[float]) -> None:
+def test_whole_shares_add_up_and_come_within_one_of_their_weight(
+    total: int, weights: list[float]
+) -> None:
     shares = divide(total, weights)
     assert sum(shares) == total
     assert min(shares) >= 0
     if any(weights):
         for share, weight in zip(shares, weights, strict=True):
-            assert share == pytest.approx(total * weight / sum(weights), abs=2.0, rel=1e-9)
+            assert share == pytest.approx(
+                total * weight / sum(weights), abs=2.0, rel=1e-9
+            )
 
 
 def over(judge: Judge, memory_mib: float, windows: int = 1) -> list[float]:
     """What the last of so many windows says of memory beyond 1000 MiB."""
     uses: tuple[PartUse, ...] = ()
     for _ in range(windows):
-        uses = judge.judge(attribute(a_window(a_process(memory_mib=memory_mib)), [a_part(memory_mib=1000.0)]))
+        uses = judge.judge(
+            attribute(
+                a_window(a_process(memory_mib=memory_mib)), [a_part(memory_mib=1000.0)]
+            )
+        )
     return [each.used for use in uses for each in use.over]
 
 

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.integration
 
 async def reading(device: GpuDevice, name: str) -> TaskReading | None:
     """What a task did; None where there is none. Reading looks for faults, too."""
-    return next((each for each in (await device.read()).tasks if each.name == name), None)
+    return next(
+        (each for each in (await device.read()).tasks if each.name == name), None
+    )
 
 
 async def is_at(device: GpuDevice, name: str, state: str, done: float = 0.0) -> bool:
@@ -27,7 +29,9 @@ async def is_gone(device: GpuDevice, name: str) -> bool:
     return await reading(device, name) is None
 
 
-def test_a_fault_of_mps_ends_the_tasks_of_its_gpu_which_go_on_from_what_they_kept(tmp_path: Path) -> None:
+def test_a_fault_of_mps_ends_the_tasks_of_its_gpu_which_go_on_from_what_they_kept(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
             await device.start_task(0, a_task("done", iterations=1))
@@ -38,7 +42,9 @@ def test_a_fault_of_mps_ends_the_tasks_of_its_gpu_which_go_on_from_what_they_kep
             await until(lambda: is_at(device, "t2", "running"))
             break_gpu(str(tmp_path / "m" / "0" / "pipe"))
             await until(lambda: is_gone(device, "t1"))
-            assert await is_at(device, "done", "finished"), "its end is still to be reported"
+            assert await is_at(device, "done", "finished"), (
+                "its end is still to be reported"
+            )
             assert await is_at(device, "t2", "running"), "GPU 1 has an MPS of its own"
             await device.start_task(0, a_task("t1", iterations=1_000_000))
             await until(lambda: is_at(device, "t1", "running", done=3.0))

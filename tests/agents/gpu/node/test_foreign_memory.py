@@ -23,16 +23,35 @@ from agents.replicas.replica import ReplicaView
 from agents.sync.ledger import Ledger
 from agents.tasks.task import TaskHolder
 from tests.agents.enforce.test_diff import settle, settled
-from tests.agents.factories import PaperDevice, a_command, a_gpu, a_replica, an_empty_gpu, an_empty_node, run
+from tests.agents.factories import (
+    PaperDevice,
+    a_command,
+    a_gpu,
+    a_replica,
+    an_empty_gpu,
+    an_empty_node,
+    run,
+)
 from tests.agents.gpu.node.test_gpu_device import Commands, is_ready
 from tests.agents.gpu.node.test_gpu_device import a_command as a_node_command
-from tests.agents.gpu_nodes import CLOCK, GPUS, FakeMemory, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import (
+    CLOCK,
+    GPUS,
+    FakeMemory,
+    Wanted,
+    gpu_device,
+    play,
+    states,
+    until,
+)
 
 GPU = GPUS[0]
 """16384 MiB."""
 
 
-def a_view(memory_mib: float, *, pid: int = 0, state: str = "ready", gpu_index: int = 0) -> ReplicaView:
+def a_view(
+    memory_mib: float, *, pid: int = 0, state: str = "ready", gpu_index: int = 0
+) -> ReplicaView:
     return ReplicaView(
         id="r1",
         service="chat",
@@ -53,7 +72,9 @@ def a_view(memory_mib: float, *, pid: int = 0, state: str = "ready", gpu_index: 
 def a_process(**variables: str) -> Iterator[int]:
     """One with a session of its own."""
     command = (sys.executable, "-c", "import time; time.sleep(60)")
-    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, **variables})
+    process = subprocess.Popen(
+        command, start_new_session=True, env={**os.environ, **variables}
+    )
     try:
         yield process.pid
     finally:
@@ -67,14 +88,22 @@ def foreign_mib(memory: FakeMemory, *views: ReplicaView) -> float:
 
 def test_what_is_used_beyond_all_promises_is_strangers() -> None:
     # 9000 used, 4000 promised here: 5000. What another GPU's replica or a failed one was promised does not count.
-    views = (a_view(4000.0), a_view(3000.0, gpu_index=1), a_view(2000.0, state="failed"))
+    views = (
+        a_view(4000.0),
+        a_view(3000.0, gpu_index=1),
+        a_view(2000.0, state="failed"),
+    )
     assert foreign_mib(FakeMemory(used_mib=9000.0), *views) == 5000.0
     assert foreign_mib(FakeMemory(used_mib=3000.0), *views) == 0.0
 
 
 def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
     # 6000 used of 8000 promised, of which a stranger has 5000: our replica may still grow to its 8000.
-    with a_process() as stranger, a_process() as ours, a_process(**{MARK: "m.1"}) as child:
+    with (
+        a_process() as stranger,
+        a_process() as ours,
+        a_process(**{MARK: "m.1"}) as child,
+    ):
         held = tuple(
             GpuProcess(pid=pid, memory_mib=mib, is_mps=False)
             for pid, mib in ((stranger, 5000.0), (ours, 600.0), (child, 400.0))
@@ -91,20 +120,39 @@ def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
 def test_what_swapped_out_tasks_left_behind_is_not_said_to_be_of_strangers() -> None:
     # 700 used, nothing promised: 700 beyond the 512 of the driver's own.
     memory = ForeignMemory(FakeMemory(used_mib=700.0))
-    states: tuple[tuple[TaskState, int], ...] = (("swapped", 4712), ("swapping", 4711), ("running", 4713))
+    states: tuple[tuple[TaskState, int], ...] = (
+        ("swapped", 4712),
+        ("swapping", 4711),
+        ("running", 4713),
+    )
     tasks = tuple(
-        TaskHolder(gpu_index=0, memory_mib=0.0, state=state, pid=pid, name=f"t{pid}", sm_percent=30.0)
+        TaskHolder(
+            gpu_index=0,
+            memory_mib=0.0,
+            state=state,
+            pid=pid,
+            name=f"t{pid}",
+            sm_percent=30.0,
+        )
         for state, pid in states
     )
     assert memory.mib(GPU, tasks) == 700.0
-    assert "granted (tasks that were swapped out may have left it: process 4711, 4712);" in memory.problem(GPU)
+    assert (
+        "granted (tasks that were swapped out may have left it: process 4711, 4712);"
+        in memory.problem(GPU)
+    )
 
 
-def test_overhead_and_processes_that_nobody_here_knows_leave_the_promises_as_they_are() -> None:
+def test_overhead_and_processes_that_nobody_here_knows_leave_the_promises_as_they_are() -> (
+    None
+):
     assert foreign_mib(FakeMemory(used_mib=512.0)) == 0.0
     assert foreign_mib(FakeMemory(used_mib=513.0)) == 513.0
     gone = GpuProcess(pid=2**22 - 1, memory_mib=5000.0, is_mps=False)
-    assert foreign_mib(FakeMemory(used_mib=5000.0, strangers=(gone,)), a_view(8000.0)) == 0.0
+    assert (
+        foreign_mib(FakeMemory(used_mib=5000.0, strangers=(gone,)), a_view(8000.0))
+        == 0.0
+    )
     assert ForeignMemory(FakeMemory()).problem(GPU) == ""
 
 
@@ -119,7 +167,9 @@ class Broken(FakeMemory):
         return super().sample(gpu)
 
 
-def test_while_the_gpu_does_not_answer_what_was_seen_last_holds_and_looks_are_seldom() -> None:
+def test_while_the_gpu_does_not_answer_what_was_seen_last_holds_and_looks_are_seldom() -> (
+    None
+):
     driver, now_s = Broken(used_mib=5000.0), [0.0]
     memory = ForeignMemory(driver, look_s=5.0, now_s=lambda: now_s[0])
     assert memory.mib(GPU, ()) == 5000.0
@@ -142,23 +192,39 @@ def test_a_switch_without_measured_memory_for_both_drains_first() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     crowd(device, 2500.0)
     settle(device, a_command(a_gpu(a_replica("new")), generation=2))
-    assert device.log == ["route {'chat': []}", "drain old", "stop old", "start new", "route {'chat': ['new']}"]
+    assert device.log == [
+        "route {'chat': []}",
+        "drain old",
+        "stop old",
+        "start new",
+        "route {'chat': ['new']}",
+    ]
 
 
 def test_where_strangers_leave_no_room_even_without_the_old_one_it_serves_on() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     state = crowd(device, 3500.0)
     wanted = a_command(a_gpu(a_replica("new")), generation=2)
-    assert not [each for each in actions(wanted, state) if isinstance(each, Drain | StartReplica)]
+    assert not [
+        each
+        for each in actions(wanted, state)
+        if isinstance(each, Drain | StartReplica)
+    ]
     state = crowd(device, 1000.0)  # the stranger has left something
-    assert [each.replica.id for each in actions(wanted, state) if isinstance(each, StartReplica)] == ["new"]
+    assert [
+        each.replica.id
+        for each in actions(wanted, state)
+        if isinstance(each, StartReplica)
+    ] == ["new"]
 
 
 def test_without_strangers_nothing_changes() -> None:
     state = NodeState(gpus=(an_empty_gpu(memory_mib=1000.0),))
-    assert [type(each) for each in actions(a_command(a_gpu(a_replica())), state) if isinstance(each, StartReplica)] == [
-        StartReplica
-    ]
+    assert [
+        type(each)
+        for each in actions(a_command(a_gpu(a_replica())), state)
+        if isinstance(each, StartReplica)
+    ] == [StartReplica]
     assert run(PaperDevice(an_empty_node()).state()).gpus[0].foreign_mib == 0.0
 
 
@@ -168,12 +234,22 @@ def test_a_node_measures_before_it_starts_and_says_why_it_waits(tmp_path: Path) 
         memory = FakeMemory(used_mib=16000.0)
         control, stop = Commands(), asyncio.Event()
         async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:
-            with pytest.raises(LaunchFailed, match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others"):
+            with pytest.raises(
+                LaunchFailed,
+                match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others",
+            ):
                 await device.start_replica(0, a_replica())
             assert (await device.state()).gpus[0].foreign_mib == 16000.0
-            assert any("16000 MiB are held beyond what" in words for words in (await device.read()).problems)
-            settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
-            agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
+            assert any(
+                "16000 MiB are held beyond what" in words
+                for words in (await device.read()).problems
+            )
+            settings = AgentSettings(
+                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+            )
+            agent = NodeAgent(
+                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+            )
             control.command = a_node_command(1, a_replica())
             running = asyncio.create_task(agent.run(stop))
             await until(lambda: _is_commanded(agent))

@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from agents.base.device import LaunchFailed, ServiceRoute, UnknownPart
-from agents.base.protocol import GpuCommand, NodeCommand, Observation, ReplicaCommand, Route, SyncReply
+from agents.base.protocol import (
+    GpuCommand,
+    NodeCommand,
+    Observation,
+    ReplicaCommand,
+    Route,
+    SyncReply,
+)
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.nvml.types import Capability
@@ -42,8 +49,12 @@ async def is_ready(device: GpuDevice, *names: str) -> bool:
     return all(found.get(name) == "ready" for name in names)
 
 
-async def ask(session: aiohttp.ClientSession, url: str, value: float = 1.0) -> tuple[int, list[float]]:
-    async with session.post(f"{url}/v2/models/chat/infer", json=inputs(value)) as answer:
+async def ask(
+    session: aiohttp.ClientSession, url: str, value: float = 1.0
+) -> tuple[int, list[float]]:
+    async with session.post(
+        f"{url}/v2/models/chat/infer", json=inputs(value)
+    ) as answer:
         body = await answer.json()
         return answer.status, body["outputs"][0]["data"] if answer.ok else []
 
@@ -62,13 +73,20 @@ def test_a_replica_is_started_served_changed_counted_and_ended(tmp_path: Path) -
             assert await ask(web, url, 41.0) == (200, [42.0])
             await device.set_batch("r1", 8)
             (replica,) = (await device.state()).gpus[0].replicas
-            assert (replica.batch, replica.sm_percent, replica.in_flight) == (8, 50.0, 0)
+            assert (replica.batch, replica.sm_percent, replica.in_flight) == (
+                8,
+                50.0,
+                0,
+            )
             readings = await device.read()
             (served,) = readings.replicas
             assert (served.requests, served.batches) == (1, 1)
             assert served.execution_ms >= 2.0
             assert [each.arrivals for each in readings.services] == [1]
-            assert [(gpu.power_w, gpu.healthy) for gpu in readings.gpus] == [(100.0, True), (100.0, True)]
+            assert [(gpu.power_w, gpu.healthy) for gpu in readings.gpus] == [
+                (100.0, True),
+                (100.0, True),
+            ]
             assert (await device.read()).replicas[0].requests == 0
             await device.switch_routes(())
             await device.drain("r1")
@@ -83,23 +101,35 @@ async def _is_empty(device: GpuDevice) -> bool:
     return not await states(device)
 
 
-def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         async with gpu_device(Wanted(directory=tmp_path)) as device:
             await device.start_replica(0, a_replica(memory_mib=10_000.0))
-            with pytest.raises(LaunchFailed, match="r2 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised"):
+            with pytest.raises(
+                LaunchFailed,
+                match="r2 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
+            ):
                 await device.start_replica(0, a_replica("r2", memory_mib=6385.0))
             with pytest.raises(UnknownPart, match=r"no GPU 7; this node has \[0, 1\]"):
                 await device.start_replica(7, a_replica("r3"))
             with pytest.raises(UnknownPart, match="not ready"):
-                await device.switch_routes((ServiceRoute(service="chat", slo_ms=1.0, shares=(("r9", 1.0),)),))
-            with pytest.raises(LaunchFailed, match="task t1 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised"):
+                await device.switch_routes(
+                    (ServiceRoute(service="chat", slo_ms=1.0, shares=(("r9", 1.0),)),)
+                )
+            with pytest.raises(
+                LaunchFailed,
+                match="task t1 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
+            ):
                 await device.start_task(0, a_task(memory_mib=6385.0))
 
     play(scenario)
 
 
-def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_again(tmp_path: Path) -> None:
+def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_again(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         knobs = FakeKnobs()
         async with gpu_device(Wanted(directory=tmp_path, knobs=knobs)) as device:
@@ -110,23 +140,44 @@ def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_agai
             knobs.refusal = NOT_PERMITTED
             await device.lock_clock_mhz(0, 900.0)
             (first, _) = (await device.state()).gpus
-            assert (first.clock_mhz, first.has_clock_lock, first.has_power_limit) == (1200.0, False, True)
+            assert (first.clock_mhz, first.has_clock_lock, first.has_power_limit) == (
+                1200.0,
+                False,
+                True,
+            )
             problems = (await device.read()).problems
-            assert any("GPU 0: the clock is not in force: could not turn it" in words for words in problems)
-            assert any("GPU 1 is shared by turns, SM percents are not in force" in words for words in problems)
+            assert any(
+                "GPU 0: the clock is not in force: could not turn it" in words
+                for words in problems
+            )
+            assert any(
+                "GPU 1 is shared by turns, SM percents are not in force" in words
+                for words in problems
+            )
         assert knobs.turned == [("clock", 0, 1200.0), ("power", 1, 250.0)]
         assert knobs.is_closed
 
     play(scenario)
 
 
-def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(tmp_path: Path) -> None:
+def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
-        why_not = ((Capability.LOCK_CLOCK, "this GPU does not have it"), (Capability.SM_ACTIVITY, "too old"))
+        why_not = (
+            (Capability.LOCK_CLOCK, "this GPU does not have it"),
+            (Capability.SM_ACTIVITY, "too old"),
+        )
         async with gpu_device(Wanted(directory=tmp_path, why_not=why_not)) as device:
-            assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [False, True]
+            assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [
+                False,
+                True,
+            ]
             problems = (await device.read()).problems
-            assert "GPU 0: the clock is not in force: this GPU does not have it" in problems
+            assert (
+                "GPU 0: the clock is not in force: this GPU does not have it"
+                in problems
+            )
 
     play(scenario)
 
@@ -145,7 +196,9 @@ def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
     play(scenario)
 
 
-def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(tmp_path: Path) -> None:
+def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         async with (
             gpu_device(Wanted(directory=tmp_path)) as device,
@@ -159,19 +212,29 @@ def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_a
                 await ask(web, url)
             poll = await device.poll(0)
             (replica,) = poll.replicas
-            assert (poll.peak_power_w, replica.requests, replica.batches, replica.queued) == (100.0, 3, 3, 0)
+            assert (
+                poll.peak_power_w,
+                replica.requests,
+                replica.batches,
+                replica.queued,
+            ) == (100.0, 3, 3, 0)
             assert replica.execution_ms >= 2.0
             assert sum(count for _, count in replica.latency_buckets) == 3
             await ask(web, url)
             (replica,) = (await device.poll(0)).replicas
-            assert (replica.requests, sum(count for _, count in replica.latency_buckets)) == (1, 1)
+            assert (
+                replica.requests,
+                sum(count for _, count in replica.latency_buckets),
+            ) == (1, 1)
             assert (await device.read()).replicas[0].requests == 4
             assert (await device.poll(1)).replicas == ()
 
     play(scenario)
 
 
-def test_under_mps_a_replica_proves_its_share_before_it_takes_requests(tmp_path: Path) -> None:
+def test_under_mps_a_replica_proves_its_share_before_it_takes_requests(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
             await device.start_replica(0, a_replica(sm_percent=40.0))
@@ -183,7 +246,9 @@ def test_under_mps_a_replica_proves_its_share_before_it_takes_requests(tmp_path:
 
 def test_one_that_missed_mps_never_takes_requests(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=True, words=("--outside",))) as device:
+        async with gpu_device(
+            Wanted(directory=tmp_path, has_mps=True, words=("--outside",))
+        ) as device:
             await device.start_replica(0, a_replica(sm_percent=40.0))
 
             async def has_failed() -> bool:
@@ -204,11 +269,20 @@ class Commands:
         self.seen: list[Observation] = []
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
-        if not self.seen or self.seen[-1].sequence < observation.sequence:  # each once, as the real one keeps them
+        if (
+            not self.seen or self.seen[-1].sequence < observation.sequence
+        ):  # each once, as the real one keeps them
             self.seen.append(observation)
-        command = self.command if self.command and self.command.generation > observation.generation else None
+        command = (
+            self.command
+            if self.command and self.command.generation > observation.generation
+            else None
+        )
         return SyncReply(
-            boot=observation.boot, acknowledged=observation.sequence, server_time_s=CLOCK.now_s(), command=command
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=CLOCK.now_s(),
+            command=command,
         )
 
     async def close(self) -> None:
@@ -216,33 +290,57 @@ class Commands:
 
 
 def a_command(generation: int, *replicas: ReplicaCommand) -> NodeCommand:
-    gpu = GpuCommand(index=0, gpu_type=GPU_TYPE, clock_mhz=1200.0, power_cap_w=250.0, replicas=replicas)
-    routes = (Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),)
+    gpu = GpuCommand(
+        index=0,
+        gpu_type=GPU_TYPE,
+        clock_mhz=1200.0,
+        power_cap_w=250.0,
+        replicas=replicas,
+    )
+    routes = (
+        Route(service="chat", slo_ms=500.0, percentile=0.99, arrival_rate_rps=10.0),
+    )
     return NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=routes)
 
 
 @pytest.mark.parametrize("has_mps", [False, True])
-def test_a_shadow_switch_under_load_loses_no_request(tmp_path: Path, has_mps: bool) -> None:
+def test_a_shadow_switch_under_load_loses_no_request(
+    tmp_path: Path, has_mps: bool
+) -> None:
     # Three shares one after the other; requests come all the time from eight clients.
     async def scenario() -> None:
         control, stop = Commands(), asyncio.Event()
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device, front(device) as url:
-            settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
-            agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
+        async with (
+            gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device,
+            front(device) as url,
+        ):
+            settings = AgentSettings(
+                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+            )
+            agent = NodeAgent(
+                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+            )
             control.command = a_command(1, a_replica("r1", sm_percent=20.0))
             running = asyncio.create_task(agent.run(stop))
             await until(lambda: _is_applied(control, 1))
             statuses: list[int] = []
-            clients = [asyncio.create_task(_load(url, statuses, stop)) for _ in range(8)]
+            clients = [
+                asyncio.create_task(_load(url, statuses, stop)) for _ in range(8)
+            ]
             for generation, share in ((2, 40.0), (3, 60.0)):
-                control.command = a_command(generation, a_replica(f"r{generation}", sm_percent=share))
+                control.command = a_command(
+                    generation, a_replica(f"r{generation}", sm_percent=share)
+                )
                 await until(lambda now=generation: _is_applied(control, now))  # type: ignore[misc]
                 assert await states(device) == {f"r{generation}": "ready"}
             stop.set()
             await asyncio.gather(running, *clients)
             assert len(statuses) > 100
             assert set(statuses) == {200}
-            assert sum(each.rejected for seen in control.seen for each in seen.services) == 0
+            assert (
+                sum(each.rejected for seen in control.seen for each in seen.services)
+                == 0
+            )
 
     play(scenario)
 
@@ -254,17 +352,28 @@ async def _load(url: str, statuses: list[int], stop: asyncio.Event) -> None:
 
 
 async def _is_applied(control: Commands, generation: int) -> bool:
-    acks = [ack for seen in control.seen for ack in seen.acks if ack.generation == generation]
+    acks = [
+        ack
+        for seen in control.seen
+        for ack in seen.acks
+        if ack.generation == generation
+    ]
     return any(ack.status == "applied" for ack in acks)
 
 
-def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(tmp_path: Path) -> None:
+def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         control, stop = Commands(), asyncio.Event()
         wanted = Wanted(directory=tmp_path, knobs=FakeKnobs(refusal=NOT_PERMITTED))
         async with gpu_device(wanted) as device:
-            settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
-            agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
+            settings = AgentSettings(
+                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+            )
+            agent = NodeAgent(
+                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+            )
             control.command = a_command(1, a_replica())
             running = asyncio.create_task(agent.run(stop))
             await until(lambda: _is_applied(control, 1))
@@ -277,13 +386,21 @@ def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(tmp_pat
     play(scenario)
 
 
-def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(tmp_path: Path) -> None:
+def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         control, stop = Commands(), asyncio.Event()
         async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
-            settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
-            agent = NodeAgent(settings, device, transport=control, clock=CLOCK, ledger=Ledger(None))
-            control.command = a_command(1, a_replica("r1", sm_percent=40.0), a_replica("r2", sm_percent=40.0))
+            settings = AgentSettings(
+                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+            )
+            agent = NodeAgent(
+                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+            )
+            control.command = a_command(
+                1, a_replica("r1", sm_percent=40.0), a_replica("r2", sm_percent=40.0)
+            )
             running = asyncio.create_task(agent.run(stop))
             await until(lambda: is_ready(device, "r1", "r2"))
             break_gpu(str(tmp_path / "m" / "0" / "pipe"))
@@ -301,7 +418,9 @@ async def _is_leaving(device: GpuDevice) -> bool:
 
 def test_an_agent_that_starts_again_adopts_what_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path, keeps_replicas=True)) as device:
+        async with gpu_device(
+            Wanted(directory=tmp_path, keeps_replicas=True)
+        ) as device:
             await device.start_replica(0, a_replica())
             await until(lambda: is_ready(device, "r1"))
         async with gpu_device(Wanted(directory=tmp_path)) as device:

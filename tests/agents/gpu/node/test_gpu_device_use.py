@@ -14,7 +14,9 @@ from tests.agents.gpu_nodes import FakeMemory, Wanted, gpu_device, play, states,
 pytestmark = pytest.mark.integration
 
 
-def test_a_replica_that_holds_more_memory_than_it_was_granted_is_told(tmp_path: Path) -> None:
+def test_a_replica_that_holds_more_memory_than_it_was_granted_is_told(
+    tmp_path: Path,
+) -> None:
     memory = FakeMemory()
 
     async def scenario() -> None:
@@ -25,8 +27,12 @@ def test_a_replica_that_holds_more_memory_than_it_was_granted_is_told(tmp_path: 
                 return await states(device) == {"r1": "ready"}
 
             await until(is_ready)
-            (view,) = device._parts.workers.replicas()  # nobody else tells its process id
-            memory.strangers = (GpuProcess(pid=view.pid, memory_mib=1400.0, is_mps=False),)
+            (view,) = (
+                device._parts.workers.replicas()
+            )  # nobody else tells its process id
+            memory.strangers = (
+                GpuProcess(pid=view.pid, memory_mib=1400.0, is_mps=False),
+            )
             memory.uses = (ProcessUse(pid=view.pid, sm_percent=25.0),)
             for _ in range(WINDOWS):
                 await asyncio.sleep(0.01)  # a window has a length
@@ -34,8 +40,14 @@ def test_a_replica_that_holds_more_memory_than_it_was_granted_is_told(tmp_path: 
             found = {(use.gpu_index, use.name): use for use in readings.uses}
             assert set(found) == {(0, "r1"), (0, "(idle)"), (1, "(idle)")}
             mine = found[0, "r1"]
-            assert (mine.service, mine.memory_used_mib, mine.sm_percent) == ("chat", 1400.0, 25.0)
-            assert mine.over == (Overuse(quantity="memory", granted=1000.0, used=1400.0),)
+            assert (mine.service, mine.memory_used_mib, mine.sm_percent) == (
+                "chat",
+                1400.0,
+                25.0,
+            )
+            assert mine.over == (
+                Overuse(quantity="memory", granted=1000.0, used=1400.0),
+            )
             # 100 W all the time: all is idle's, and half of that is the replica's, who was granted 50 %.
             assert abs(mine.energy_j - found[0, "(idle)"].energy_j) <= 0.002
             assert mine.energy_j > 0.0

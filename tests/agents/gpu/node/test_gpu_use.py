@@ -15,7 +15,13 @@ from agents.gpu.mps.sharing import Sharing, UnderMps
 from agents.gpu.node.attribution import OTHERS, WINDOWS, Key
 from agents.gpu.node.starts import NotStarted
 from agents.gpu.node.use import GpuUse, SharedGpu, owner_of, shared_gpus
-from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, GpuProcess, ProcessUse
+from agents.gpu.nvml.types import (
+    Capability,
+    GpuCapabilities,
+    GpuIdentity,
+    GpuProcess,
+    ProcessUse,
+)
 from agents.replicas.replica import ReplicaView
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=16384.0, sm_count=100)
@@ -53,9 +59,13 @@ class Driver:
             raise NotSupported("another layout")
         return self.listed
 
-    def process_use(self, gpu: GpuIdentity, since_us: int = 0) -> tuple[ProcessUse, ...]:
+    def process_use(
+        self, gpu: GpuIdentity, since_us: int = 0
+    ) -> tuple[ProcessUse, ...]:
         self.asked += 1
-        return tuple(each for each in self.used if each.at_us == 0 or each.at_us > since_us)
+        return tuple(
+            each for each in self.used if each.at_us == 0 or each.at_us > since_us
+        )
 
 
 @dataclass
@@ -68,11 +78,19 @@ class Node:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        shared = SharedGpu(gpu=GPU, capabilities=GpuCapabilities(why_not=self.why_not), is_limited=self.is_limited)
+        shared = SharedGpu(
+            gpu=GPU,
+            capabilities=GpuCapabilities(why_not=self.why_not),
+            is_limited=self.is_limited,
+        )
         self.use = GpuUse(self.driver, [shared], self.clock)
 
     def read(
-        self, *views: ReplicaView, power_w: float = 100.0, healthy: bool = True, tasks: Sequence["ATask"] = ()
+        self,
+        *views: ReplicaView,
+        power_w: float = 100.0,
+        healthy: bool = True,
+        tasks: Sequence["ATask"] = (),
     ) -> dict[str, UseReading]:
         self.clock.at_s += 1.0
         reading = GpuReading(
@@ -89,7 +107,13 @@ class Node:
         return {each.name: each for each in self.use.read([reading], views, tasks)}
 
 
-def a_view(replica_id: str = "r1", *, pid: int, sm_percent: float = 40.0, sm_count: int | None = None) -> ReplicaView:
+def a_view(
+    replica_id: str = "r1",
+    *,
+    pid: int,
+    sm_percent: float = 40.0,
+    sm_count: int | None = None,
+) -> ReplicaView:
     return ReplicaView(
         id=replica_id,
         service="chat",
@@ -107,7 +131,9 @@ def a_view(replica_id: str = "r1", *, pid: int, sm_percent: float = 40.0, sm_cou
     )
 
 
-def a_process(pid: int, memory_mib: float = 500.0, *, is_mps: bool = False) -> GpuProcess:
+def a_process(
+    pid: int, memory_mib: float = 500.0, *, is_mps: bool = False
+) -> GpuProcess:
     return GpuProcess(pid=pid, memory_mib=memory_mib, is_mps=is_mps)
 
 
@@ -135,7 +161,9 @@ class _Started:
 def test_a_process_belongs_to_who_leads_its_session() -> None:
     with _Started("") as (leader, child), _Started("") as (other, _):
         leaders: dict[int, Key] = {leader: ("replica", "r1")}
-        assert owner_of(leader, leaders) == owner_of(child, leaders) == ("replica", "r1")
+        assert (
+            owner_of(leader, leaders) == owner_of(child, leaders) == ("replica", "r1")
+        )
         assert owner_of(other, leaders) == OTHERS
 
 
@@ -154,7 +182,9 @@ def test_a_process_that_is_not_to_be_seen_is_nobody_s() -> None:
 def test_a_server_of_mps_is_nobody_s(tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.symlink_to(sys.executable)
-    with subprocess.Popen([str(server), "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1) as process:
+    with subprocess.Popen(
+        [str(server), "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert owner_of(process.pid, {}) is None
@@ -164,12 +194,26 @@ def test_a_server_of_mps_is_nobody_s(tmp_path: Path) -> None:
 def test_memory_and_use_of_a_replica_are_those_of_all_its_processes() -> None:
     node = Node()
     with _Started("") as (leader, child), _Started("") as (stranger, _):
-        node.driver.listed = (a_process(leader), a_process(child, 250.0), a_process(stranger, 900.0))
-        node.driver.used = (ProcessUse(pid=child, sm_percent=30.0), ProcessUse(pid=stranger, sm_percent=10.0))
+        node.driver.listed = (
+            a_process(leader),
+            a_process(child, 250.0),
+            a_process(stranger, 900.0),
+        )
+        node.driver.used = (
+            ProcessUse(pid=child, sm_percent=30.0),
+            ProcessUse(pid=stranger, sm_percent=10.0),
+        )
         node.read(a_view(pid=leader), power_w=60.0)
         found = node.read(a_view(pid=leader))
-    assert (found["r1"].memory_used_mib, found["r1"].sm_percent, found["r1"].service) == (750.0, 30.0, "chat")
-    assert (found["(others)"].memory_used_mib, found["(others)"].sm_percent) == (900.0, 10.0)
+    assert (
+        found["r1"].memory_used_mib,
+        found["r1"].sm_percent,
+        found["r1"].service,
+    ) == (750.0, 30.0, "chat")
+    assert (found["(others)"].memory_used_mib, found["(others)"].sm_percent) == (
+        900.0,
+        10.0,
+    )
     # 60 W were the least that was seen: 40 % of 60 J idle and 30/40 of the other 40 J; the others have 10/40 of these.
     assert found["r1"].energy_j == 24.0 + 30.0
     assert found["(others)"].energy_j == 10.0
@@ -177,7 +221,9 @@ def test_memory_and_use_of_a_replica_are_those_of_all_its_processes() -> None:
     assert not found["r1"].is_estimated
 
 
-def test_under_mps_the_share_of_time_that_a_server_tells_is_kept_between_its_counts() -> None:
+def test_under_mps_the_share_of_time_that_a_server_tells_is_kept_between_its_counts() -> (
+    None
+):
     node = Node(is_limited=True)
     with _Started("") as (leader, _):
         node.driver.listed = (a_process(leader, is_mps=True),)
@@ -199,7 +245,9 @@ def test_a_replica_and_its_successor_are_one_under_the_commanded_id() -> None:
         node.driver.listed = (a_process(one, 1200.0), a_process(other, 700.0))
         found = node.read(a_view("r1", pid=one), a_view("r1~8", pid=other))
     assert set(found) == {"r1", "(idle)"}
-    assert found["r1"].memory_used_mib == 1900.0  # of the 2000 MiB that both together were granted
+    assert (
+        found["r1"].memory_used_mib == 1900.0
+    )  # of the 2000 MiB that both together were granted
     # Nothing ran: all 100 J are idle's, of which 40 + 40 % are theirs.
     assert found["r1"].energy_j == 80.0
 
@@ -219,15 +267,23 @@ def test_a_task_is_a_part_beside_the_replicas_also_while_it_is_swapped_out() -> 
         node.driver.listed = (a_process(one), a_process(child, 200.0))
         node.driver.used = (ProcessUse(pid=child, sm_percent=80.0),)
         found = node.read(a_view(pid=one), tasks=[ATask(pid=other, memory_mib=300.0)])
-        assert (found["t1"].kind, found["t1"].memory_used_mib, found["t1"].sm_percent) == ("task", 200.0, 80.0)
+        assert (
+            found["t1"].kind,
+            found["t1"].memory_used_mib,
+            found["t1"].sm_percent,
+        ) == ("task", 200.0, 80.0)
         for _ in range(2 * WINDOWS):
-            swapped = node.read(a_view(pid=one), tasks=[ATask(pid=other, memory_mib=0.0)])
+            swapped = node.read(
+                a_view(pid=one), tasks=[ATask(pid=other, memory_mib=0.0)]
+            )
         # It is still known as the node's, is granted nothing, and what it left there is no overuse.
         assert set(swapped) == {"r1", "t1", "(idle)"}
         assert (swapped["t1"].memory_used_mib, swapped["t1"].over) == (200.0, ())
 
 
-def test_memory_beyond_the_grant_is_told_after_some_windows_and_while_it_lasts() -> None:
+def test_memory_beyond_the_grant_is_told_after_some_windows_and_while_it_lasts() -> (
+    None
+):
     node = Node()
     with _Started("") as (leader, _):
         node.driver.listed = (a_process(leader, 1500.0),)
@@ -246,7 +302,10 @@ def test_sms_beyond_the_share_are_told() -> None:
         node.driver.used = (ProcessUse(pid=leader, sm_percent=100.0),)
         for _ in range(WINDOWS):
             found = node.read(a_view(pid=leader, sm_percent=40.0, sm_count=100))["r1"]
-    assert {each.quantity: each.used for each in found.over} == {"sm_count": 100.0, "sm_use": 100.0}
+    assert {each.quantity: each.used for each in found.over} == {
+        "sm_count": 100.0,
+        "sm_use": 100.0,
+    }
 
 
 def test_what_ran_in_a_window_before_does_not_count_again() -> None:
@@ -259,17 +318,24 @@ def test_what_ran_in_a_window_before_does_not_count_again() -> None:
         views = a_view("r1", pid=one), a_view("r2", pid=other)
         found = node.read(*views)
         assert (found["r1"].sm_percent, found["r2"].sm_percent) == (80.0, 0.0)
-        node.driver.used = (first, ProcessUse(pid=other, sm_percent=30.0, at_us=2_000_000))
+        node.driver.used = (
+            first,
+            ProcessUse(pid=other, sm_percent=30.0, at_us=2_000_000),
+        )
         found = node.read(*views)
         assert (found["r1"].sm_percent, found["r2"].sm_percent) == (0.0, 30.0)
         found = node.read(*views)
         assert (found["r1"].sm_percent, found["r2"].sm_percent) == (0.0, 0.0)
 
 
-def test_a_gpu_that_starts_after_its_agent_is_judged_by_how_it_is_shared_then(tmp_path: Path) -> None:
+def test_a_gpu_that_starts_after_its_agent_is_judged_by_how_it_is_shared_then(
+    tmp_path: Path,
+) -> None:
     sharings: dict[int, Sharing] = {0: NotStarted(GPU, "it fell off the bus")}
     node = Node()
-    node.use = GpuUse(node.driver, shared_gpus((GPU,), {0: GpuCapabilities()}, sharings), node.clock)
+    node.use = GpuUse(
+        node.driver, shared_gpus((GPU,), {0: GpuCapabilities()}, sharings), node.clock
+    )
     with _Started("") as (leader, _):
         node.driver.listed = (a_process(leader, is_mps=True),)
         node.driver.used = (ProcessUse(pid=leader, sm_percent=100.0),)
@@ -302,7 +368,9 @@ def test_the_driver_is_asked_per_gpu_and_not_per_replica() -> None:
 
 
 def an_observation() -> Observation:
-    return Observation(node="n1", boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0)
+    return Observation(
+        node="n1", boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0
+    )
 
 
 def test_without_uses_the_wire_is_as_it_was() -> None:
@@ -311,8 +379,14 @@ def test_without_uses_the_wire_is_as_it_was() -> None:
 
 def test_uses_come_back_from_the_wire_as_they_were() -> None:
     use = UseReading(
-        kind="replica", name="r1", gpu_index=0, energy_j=1.5, over=(Overuse(quantity="memory", granted=1.0, used=2.0),)
+        kind="replica",
+        name="r1",
+        gpu_index=0,
+        energy_j=1.5,
+        over=(Overuse(quantity="memory", granted=1.0, used=2.0),),
     )
-    other = msgspec.structs.replace(use, name="r2", memory_used_mib=0.0, sm_percent=0.0, over=())
+    other = msgspec.structs.replace(
+        use, name="r2", memory_used_mib=0.0, sm_percent=0.0, over=()
+    )
     seen = msgspec.structs.replace(an_observation(), uses=(use, other))
     assert msgspec.json.decode(msgspec.json.encode(seen), type=Observation) == seen

@@ -72,7 +72,10 @@ def build(directory: Path, *flags: str) -> Path:
     source = directory / "fake.c"
     source.write_text(FAKE_LIBRARY)
     target = directory / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", *flags, "-o", str(target), str(source)], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-w", *flags, "-o", str(target), str(source)],
+        check=True,
+    )
     return directory
 
 
@@ -88,8 +91,18 @@ def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def probe(library: Path, **codes: int) -> dict[str, object]:
     """What a process sees that loads the library; `codes`: what fails, and how."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library), **{name: str(code) for name, code in codes.items()}}
-    ended = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(library),
+        **{name: str(code) for name, code in codes.items()},
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     seen: dict[str, object] = json.loads(ended.stdout)
     return seen
 
@@ -137,7 +150,11 @@ def test_what_a_gpu_cannot_tell_is_left_out(driver: Path) -> None:
         ({"FAKE_INIT": 9}, "NoDriver", "kernel driver is not loaded"),
         ({"FAKE_INIT": 12}, "NoDriver", "comes with the driver"),
         ({"FAKE_INIT": 18}, "NoDriver", "being upgraded"),
-        ({"FAKE_SAMPLE": 15}, "GpuLost", "could not read GPU 1 (GPU-1): the GPU fell off the bus"),
+        (
+            {"FAKE_SAMPLE": 15},
+            "GpuLost",
+            "could not read GPU 1 (GPU-1): the GPU fell off the bus",
+        ),
         ({"FAKE_SAMPLE": 4}, "NotPermitted", "CAP_SYS_ADMIN"),
         ({"FAKE_SAMPLE": 6}, "UnknownPart", "no such GPU"),
         ({"FAKE_SAMPLE": 999}, "DeviceError", "could not read GPU 1"),
@@ -160,12 +177,22 @@ class PaperNvml:
         self.is_closed = False
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
-        return (GpuIdentity(index=0, uuid="GPU-0", name="Tesla V100-SXM2-32GB", memory_mib=32768.0),)
+        return (
+            GpuIdentity(
+                index=0, uuid="GPU-0", name="Tesla V100-SXM2-32GB", memory_mib=32768.0
+            ),
+        )
 
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         if self.error is not None:
             raise self.error
-        return GpuSample(memory_used_mib=1.0, power_w=50.0, energy_j=self.energy_j, clock_mhz=1380.0, busy_percent=5.0)
+        return GpuSample(
+            memory_used_mib=1.0,
+            power_w=50.0,
+            energy_j=self.energy_j,
+            clock_mhz=1380.0,
+            busy_percent=5.0,
+        )
 
     def close(self) -> None:
         self.is_closed = True
@@ -174,7 +201,9 @@ class PaperNvml:
 class Watched:
     def __init__(self) -> None:
         self.nvml, self.clock = PaperNvml(), ManualClock()
-        self.device = ReadOnlyDevice(self.nvml, self.clock, type_of=lambda _: "V100-32GB")
+        self.device = ReadOnlyDevice(
+            self.nvml, self.clock, type_of=lambda _: "V100-32GB"
+        )
 
     def energy_j(self, after_s: float) -> float:
         self.clock.advance(after_s)

@@ -112,7 +112,10 @@ def test_who_asks_beside_a_new_start_profits_by_it() -> None:
                 both_failed.wait(MAX_S)
             raise
 
-    threads = [threading.Thread(target=lambda: answers.append(library.session.ask(call))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(library.session.ask(call)))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,7 +141,9 @@ def test_what_was_made_under_an_earlier_start_is_void() -> None:
     library.loads = 2
     library.session.ask(library.call)
     with pytest.raises(NoDriver, match="begin anew"), library.session.waiting(1):
-        raise AssertionError("the library would be called with arguments of another start")
+        raise AssertionError(
+            "the library would be called with arguments of another start"
+        )
     with library.session.waiting(2):
         pass
 

@@ -48,7 +48,9 @@ def test_a_lost_gpu_is_lost_until_it_is_healed(node: FakeGpus) -> None:
         assert nvml.sample(second).power_w == 100.0
 
 
-def test_without_permission_nothing_can_be_turned_and_everything_read(node: FakeGpus) -> None:
+def test_without_permission_nothing_can_be_turned_and_everything_read(
+    node: FakeGpus,
+) -> None:
     with Nvml() as nvml:
         gpu = nvml.gpus()[0]
         order(node, "fault", "no-permission")
@@ -60,7 +62,9 @@ def test_without_permission_nothing_can_be_turned_and_everything_read(node: Fake
         assert node.gpu(0).power_limit == 300_000
 
 
-def test_a_board_over_its_cap_keeps_no_limit_and_obeys_its_clock(node: FakeGpus) -> None:
+def test_a_board_over_its_cap_keeps_no_limit_and_obeys_its_clock(
+    node: FakeGpus,
+) -> None:
     with Nvml() as nvml:
         gpu = nvml.gpus()[0]
         nvml.limit_power_w(gpu, 600.0)
@@ -78,7 +82,9 @@ def test_an_xid_condemns_the_gpu_that_it_names(node: FakeGpus) -> None:
         wait_for(lambda: watch.is_waiting)
         order(node, "fault", "xid", "1")
         wait_for(lambda: bool(watch.condemned()))
-        assert list(watch.condemned()) == ["GPU-1"] and "79" in watch.condemned()["GPU-1"]
+        assert (
+            list(watch.condemned()) == ["GPU-1"] and "79" in watch.condemned()["GPU-1"]
+        )
 
 
 def test_a_function_fails_as_often_as_it_was_told(node: FakeGpus) -> None:
@@ -90,17 +96,26 @@ def test_a_function_fails_as_often_as_it_was_told(node: FakeGpus) -> None:
         assert nvml.sample(gpu).power_w == 100.0
 
 
-def test_a_reloaded_driver_has_forgotten_its_locks(node: FakeGpus, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reloaded_driver_has_forgotten_its_locks(
+    node: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
     node.gpu(0).lock_high = node.gpu(0).lock_low = 990
     order(node, "show")
-    assert "GPU 0 GPU-0: there, clock locked at 990 MHz, power limit 700 W, load 0 %" in capsys.readouterr().out
+    assert (
+        "GPU 0 GPU-0: there, clock locked at 990 MHz, power limit 700 W, load 0 %"
+        in capsys.readouterr().out
+    )
     order(node, "fault", "reload")
     order(node, "show")
     assert "GPU 0 GPU-0: there, clock not locked" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("index", "words"), [("2", "no GPU 2; this node has 0 to 1"), ("-1", "no GPU -1")])
-def test_a_gpu_that_there_is_not_is_named(node: FakeGpus, index: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("index", "words"), [("2", "no GPU 2; this node has 0 to 1"), ("-1", "no GPU -1")]
+)
+def test_a_gpu_that_there_is_not_is_named(
+    node: FakeGpus, index: str, words: str
+) -> None:
     with pytest.raises(SystemExit, match=words):
         order(node, "fault", "lost", index)
 
@@ -110,9 +125,13 @@ def test_without_gpus_a_fault_says_where_it_looked(tmp_path: Path) -> None:
         main(["heal", "--state-dir", str(tmp_path)])
 
 
-def test_the_agent_finds_the_same_gpus_at_its_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_finds_the_same_gpus_at_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr(os, "execvpe", lambda program, words, _: calls.append([program, *words]))
+    monkeypatch.setattr(
+        os, "execvpe", lambda program, words, _: calls.append([program, *words])
+    )
     words = ["run", "--library", str(tmp_path), "--state-dir", str(tmp_path), "--gpus"]
     main([*words, "2", "--", "plimsoll-agent", "--node", "n1"])
     first = FakeGpus.found(tmp_path / FILE)
@@ -120,9 +139,14 @@ def test_the_agent_finds_the_same_gpus_at_its_next_start(tmp_path: Path, monkeyp
     first.gpu(0).lock_high = 990
     main([*words, "2", "--", "plimsoll-agent"])
     again = FakeGpus.found(tmp_path / FILE)
-    assert again is not None and (again.gpu(0).uuid, again.gpu(0).lock_high) == (first.gpu(0).uuid, 990)
+    assert again is not None and (again.gpu(0).uuid, again.gpu(0).lock_high) == (
+        first.gpu(0).uuid,
+        990,
+    )
     # Another machine: other GPUs.
     main([*words, "3", "--", "plimsoll-agent"])
     other = FakeGpus.found(tmp_path / FILE)
-    assert other is not None and other.state.gpu_count == 3 and other.gpu(0).lock_high == 0
+    assert (
+        other is not None and other.state.gpu_count == 3 and other.gpu(0).lock_high == 0
+    )
     assert calls[0][:4] == ["plimsoll-agent", "plimsoll-agent", "--node", "n1"]

@@ -7,13 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from agents.base.device import DeviceError, GpuLost, NoDriver, NotPermitted, NotSupported, OutOfRange, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    GpuLost,
+    NoDriver,
+    NotPermitted,
+    NotSupported,
+    OutOfRange,
+    UnknownPart,
+)
 from agents.gpu.nvml.capabilities import WATCH_ONLY, probe, problems
 from agents.gpu.nvml.errors import translate
 from agents.gpu.nvml.mig_types import InUse, NoRoom
 from agents.gpu.nvml.parse import sms
 from agents.gpu.nvml.session import Nvml
-from agents.gpu.nvml.types import Capability, GpuIdentity, GpuProcess, ProcessUse, event_reasons
+from agents.gpu.nvml.types import (
+    Capability,
+    GpuIdentity,
+    GpuProcess,
+    ProcessUse,
+    event_reasons,
+)
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -36,26 +50,43 @@ def first(nvml: Nvml) -> GpuIdentity:
 
 def test_an_idle_gpu_says_so(nvml: Nvml) -> None:
     sample = nvml.sample(first(nvml))
-    assert (sample.clock_mhz, sample.busy_percent, sample.event_reasons) == (345.0, 0.0, ("idle",))
+    assert (sample.clock_mhz, sample.busy_percent, sample.event_reasons) == (
+        345.0,
+        0.0,
+        ("idle",),
+    )
     assert sample.held_back_by == ()
 
 
-def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(nvml: Nvml, fake: FakeGpus) -> None:
+def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).load_percent = 100
     nvml.limit_power_w(first(nvml), 300.0)
     sample = nvml.sample(first(nvml))
     # 100 W idle and 600 W more at 1980 MHz: 300 W are 100 + 600 · 660 / 1980.
-    assert (sample.power_w, sample.clock_mhz, sample.enforced_limit_w) == (300.0, 660.0, 300.0)
+    assert (sample.power_w, sample.clock_mhz, sample.enforced_limit_w) == (
+        300.0,
+        660.0,
+        300.0,
+    )
     assert sample.event_reasons == sample.held_back_by == ("power limit",)
 
 
 def test_the_sms_of_the_whole_gpu_follow_from_its_cores(nvml: Nvml) -> None:
     # 16,896 cores, 128 of them per SM since 8.6; 64 before, but for that.
     assert first(nvml).sm_count == 132
-    assert (sms(5120, (7, 0)), sms(6912, (8, 0)), sms(10752, (8, 6)), sms(18432, (8, 9))) == (80, 108, 84, 144)
+    assert (
+        sms(5120, (7, 0)),
+        sms(6912, (8, 0)),
+        sms(10752, (8, 6)),
+        sms(18432, (8, 9)),
+    ) == (80, 108, 84, 144)
 
 
-def test_the_limit_that_counts_may_be_lower_than_the_one_that_is_set(nvml: Nvml, fake: FakeGpus) -> None:
+def test_the_limit_that_counts_may_be_lower_than_the_one_that_is_set(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).power_enforced = 250_000
     assert nvml.power_limit_w(first(nvml)) == 700.0
     assert nvml.sample(first(nvml)).enforced_limit_w == 250.0
@@ -80,7 +111,9 @@ def test_the_drivers_reserve_is_not_memory_in_use(nvml: Nvml, fake: FakeGpus) ->
     assert (old.memory_used_mib, old.memory_reserved_mib) == (1640.0, 0.0)
 
 
-def test_reasons_are_read_by_their_older_name_where_there_is_no_newer(nvml: Nvml, fake: FakeGpus) -> None:
+def test_reasons_are_read_by_their_older_name_where_there_is_no_newer(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).reasons = 0x40
     fake.fail("nvmlDeviceGetCurrentClocksEventReasons", 13, times=1)
     # The older function of the fake asks the newer one, which by then answers again.
@@ -100,9 +133,17 @@ def test_a_gpu_that_has_everything_can_do_everything(nvml: Nvml) -> None:
     found = probe(nvml, first(nvml), try_writes=True)
     assert found.why_not == ()
     assert found.power_range is not None
-    assert (found.power_range.low_w, found.power_range.high_w, found.power_range.default_w) == (200.0, 700.0, 700.0)
+    assert (
+        found.power_range.low_w,
+        found.power_range.high_w,
+        found.power_range.default_w,
+    ) == (200.0, 700.0, 700.0)
     # 345 to 1980 MHz in steps of 15: (1980 - 345) / 15 + 1 = 110 clocks.
-    assert (len(found.clocks_mhz), found.clocks_mhz[0], found.clocks_mhz[-1]) == (110, 345.0, 1980.0)
+    assert (len(found.clocks_mhz), found.clocks_mhz[0], found.clocks_mhz[-1]) == (
+        110,
+        345.0,
+        1980.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +169,10 @@ def test_what_a_gpu_does_not_have_is_said_with_the_reason(
     assert not found.can(capability)
     (line,) = problems(gpu, found)
     assert line.startswith(f"GPU 0 cannot {capability}: ")
-    assert any(reason in line for reason in ("does not have it", "since Hopper", "run nvidia-persistenced"))
+    assert any(
+        reason in line
+        for reason in ("does not have it", "since Hopper", "run nvidia-persistenced")
+    )
     assert probe(nvml, nvml.gpus()[1], try_writes=True).can(capability)
 
 
@@ -139,10 +183,15 @@ def test_an_old_driver_is_a_reason_too(nvml: Nvml, fake: FakeGpus) -> None:
     assert "driver is too old" in words
 
 
-def test_without_the_right_both_knobs_are_off_and_nothing_is_written(nvml: Nvml, fake: FakeGpus) -> None:
+def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.state.may_write = 0
     found = probe(nvml, first(nvml), try_writes=True)
-    assert [each for each, _ in found.why_not] == [Capability.LOCK_CLOCK, Capability.LIMIT_POWER]
+    assert [each for each, _ in found.why_not] == [
+        Capability.LOCK_CLOCK,
+        Capability.LIMIT_POWER,
+    ]
     assert all("CAP_SYS_ADMIN" in words for _, words in found.why_not)
     assert found.power_range is not None, "what can be read is read"
     assert fake.state.writes == 0
@@ -150,21 +199,30 @@ def test_without_the_right_both_knobs_are_off_and_nothing_is_written(nvml: Nvml,
 
 def test_who_only_watches_tries_no_write(nvml: Nvml, fake: FakeGpus) -> None:
     found = probe(nvml, first(nvml), try_writes=False)
-    assert found.why_not == ((Capability.LOCK_CLOCK, WATCH_ONLY), (Capability.LIMIT_POWER, WATCH_ONLY))
+    assert found.why_not == (
+        (Capability.LOCK_CLOCK, WATCH_ONLY),
+        (Capability.LIMIT_POWER, WATCH_ONLY),
+    )
     assert fake.state.writes == 0
 
 
-def test_trying_the_right_leaves_what_an_operator_set(nvml: Nvml, fake: FakeGpus) -> None:
+def test_trying_the_right_leaves_what_an_operator_set(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     gpu = fake.gpu(0)
     gpu.power_limit, gpu.lock_low, gpu.lock_high = 450_000, 345, 1200
     assert probe(nvml, first(nvml), try_writes=True).can(Capability.LOCK_CLOCK)
     assert (gpu.power_limit, gpu.lock_low, gpu.lock_high) == (450_000, 345, 1200)
 
 
-def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(nvml: Nvml, fake: FakeGpus) -> None:
+def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).without = fake_gpus.NO_LOCK
     gpu = first(nvml)
-    assert probe(nvml, gpu, try_writes=True).can(Capability.LOCK_CLOCK), "nothing harmless tells"
+    assert probe(nvml, gpu, try_writes=True).can(Capability.LOCK_CLOCK), (
+        "nothing harmless tells"
+    )
     with pytest.raises(NotSupported):
         nvml.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=900.0)
     assert not probe(nvml, gpu, try_writes=True).can(Capability.LOCK_CLOCK)
@@ -179,32 +237,51 @@ def test_a_gpu_older_than_volta_has_no_clock_lock(nvml: Nvml, fake: FakeGpus) ->
     assert (capability, "since Volta" in words) == (Capability.LOCK_CLOCK, True)
 
 
-def test_a_gpu_that_lists_no_clocks_is_locked_in_the_upper_half(nvml: Nvml, fake: FakeGpus) -> None:
+def test_a_gpu_that_lists_no_clocks_is_locked_in_the_upper_half(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).without = fake_gpus.NO_CLOCK_LIST
     clocks = nvml.clocks_mhz(first(nvml))
     # 1980 / 2 / 15 = 66 steps below the highest: 1980 - 66 · 15 = 990.
-    assert (clocks[0], clocks[1], clocks[-1], len(clocks)) == (990.0, 1005.0, 1980.0, 67)
+    assert (clocks[0], clocks[1], clocks[-1], len(clocks)) == (
+        990.0,
+        1005.0,
+        1980.0,
+        67,
+    )
 
 
-def test_a_clock_is_locked_rounded_to_a_step_and_unlocked(nvml: Nvml, fake: FakeGpus) -> None:
+def test_a_clock_is_locked_rounded_to_a_step_and_unlocked(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).load_percent = 100
     gpu = first(nvml)
     nvml.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=1204.0)
     # 1204 lies between 345 + 57 · 15 = 1200 and 1215.
-    assert (fake.gpu(0).lock_low, fake.gpu(0).lock_high, nvml.sample(gpu).clock_mhz) == (345, 1200, 1200.0)
+    assert (
+        fake.gpu(0).lock_low,
+        fake.gpu(0).lock_high,
+        nvml.sample(gpu).clock_mhz,
+    ) == (345, 1200, 1200.0)
     nvml.unlock_clock(gpu)
     assert (fake.gpu(0).lock_high, nvml.sample(gpu).clock_mhz) == (0, 1980.0)
 
 
-@pytest.mark.parametrize(("low", "high"), [(100.0, 900.0), (345.0, 2000.0), (1200.0, 900.0), (-5.0, 900.0)])
-def test_a_clock_out_of_range_is_refused_with_the_range(nvml: Nvml, fake: FakeGpus, low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("low", "high"), [(100.0, 900.0), (345.0, 2000.0), (1200.0, 900.0), (-5.0, 900.0)]
+)
+def test_a_clock_out_of_range_is_refused_with_the_range(
+    nvml: Nvml, fake: FakeGpus, low: float, high: float
+) -> None:
     with pytest.raises(OutOfRange, match="give 345 to 1980 MHz, the lower end first"):
         nvml.lock_clock_mhz(first(nvml), low_mhz=low, high_mhz=high)
     assert fake.gpu(0).lock_high == 0
 
 
 @pytest.mark.parametrize("limit_w", [199.9, 700.1, -1.0, 1e12, float("nan")])
-def test_a_power_limit_out_of_range_is_refused_with_the_range(nvml: Nvml, fake: FakeGpus, limit_w: float) -> None:
+def test_a_power_limit_out_of_range_is_refused_with_the_range(
+    nvml: Nvml, fake: FakeGpus, limit_w: float
+) -> None:
     with pytest.raises(OutOfRange, match="give 200 to 700 W"):
         nvml.limit_power_w(first(nvml), limit_w)
     assert fake.gpu(0).power_limit == 700_000
@@ -257,7 +334,9 @@ def test_a_gpu_that_is_lost_from_the_start_keeps_no_other_from_being_used(
     assert [gpu.index for gpu in nvml.gpus()] == [1]
 
 
-def test_a_lost_gpu_leaves_the_others_and_comes_back(nvml: Nvml, fake: FakeGpus) -> None:
+def test_a_lost_gpu_leaves_the_others_and_comes_back(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     lost, other = nvml.gpus()
     fake.gpu(0).lost = 15
     with pytest.raises(GpuLost, match="GPU 0"):
@@ -268,7 +347,9 @@ def test_a_lost_gpu_leaves_the_others_and_comes_back(nvml: Nvml, fake: FakeGpus)
 
 
 @pytest.mark.parametrize("code", [1, 15, 18])
-def test_after_the_driver_was_loaded_again_gpus_are_found_by_uuid(nvml: Nvml, fake: FakeGpus, code: int) -> None:
+def test_after_the_driver_was_loaded_again_gpus_are_found_by_uuid(
+    nvml: Nvml, fake: FakeGpus, code: int
+) -> None:
     gpu = first(nvml)
     # Indices may change with a driver: the second place is now the first GPU's.
     fake.gpu(0).uuid, fake.gpu(1).uuid = b"GPU-1", b"GPU-0"
@@ -294,13 +375,22 @@ def test_a_driver_that_is_away_is_asked_for_only_now_and_then(fake: FakeGpus) ->
         assert nvml.sample(gpu).clock_mhz == 345.0
 
 
-def test_other_processes_see_the_same_gpu(nvml: Nvml, fake: FakeGpus, library: Path) -> None:
+def test_other_processes_see_the_same_gpu(
+    nvml: Nvml, fake: FakeGpus, library: Path
+) -> None:
     script = "from agents.gpu.nvml.session import Nvml\nwith Nvml() as n: n.limit_power_w(n.gpus()[1], 333.0)"
-    subprocess.run([sys.executable, "-c", script], env=fake.environment(library), cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env=fake.environment(library),
+        cwd=ROOT,
+        check=True,
+    )
     assert [nvml.power_limit_w(gpu) for gpu in nvml.gpus()] == [700.0, 333.0]
 
 
-def test_processes_are_told_with_memory_and_who_shares_by_mps(nvml: Nvml, fake: FakeGpus) -> None:
+def test_processes_are_told_with_memory_and_who_shares_by_mps(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.run_processes(
         Process(pid=31, is_mps=1, memory=512 * MIB),
         Process(pid=12, memory=2048 * MIB),
@@ -314,10 +404,14 @@ def test_processes_are_told_with_memory_and_who_shares_by_mps(nvml: Nvml, fake: 
     assert nvml.processes(nvml.gpus()[1]) == ()
 
 
-def test_without_an_mps_list_nobody_counts_as_a_client(nvml: Nvml, fake: FakeGpus) -> None:
+def test_without_an_mps_list_nobody_counts_as_a_client(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.run_processes(Process(pid=31, is_mps=1, memory=MIB))
     fake.gpu(0).without = fake_gpus.NO_MPS_LIST
-    assert nvml.processes(first(nvml)) == (GpuProcess(pid=31, memory_mib=1.0, is_mps=False),)
+    assert nvml.processes(first(nvml)) == (
+        GpuProcess(pid=31, memory_mib=1.0, is_mps=False),
+    )
 
 
 def test_a_list_of_another_layout_is_not_believed(nvml: Nvml, fake: FakeGpus) -> None:
@@ -326,18 +420,27 @@ def test_a_list_of_another_layout_is_not_believed(nvml: Nvml, fake: FakeGpus) ->
         nvml.processes(first(nvml))
 
 
-def test_use_is_told_by_process_and_an_idle_gpu_has_none(nvml: Nvml, fake: FakeGpus) -> None:
+def test_use_is_told_by_process_and_an_idle_gpu_has_none(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.run_processes(Process(pid=31, sm_percent=20), Process(pid=12, sm_percent=35))
     assert nvml.process_use(first(nvml)) == ()
     fake.gpu(0).load_percent = 55
-    expected = (ProcessUse(pid=12, sm_percent=35.0), ProcessUse(pid=31, sm_percent=20.0))
+    expected = (
+        ProcessUse(pid=12, sm_percent=35.0),
+        ProcessUse(pid=31, sm_percent=20.0),
+    )
     found = nvml.process_use(first(nvml))
     assert found == expected
     later_us = found[0].at_us + 3_600_000_000
-    assert nvml.process_use(first(nvml), later_us) == (), "nobody has run since an hour from now"
+    assert nvml.process_use(first(nvml), later_us) == (), (
+        "nobody has run since an hour from now"
+    )
 
 
-def test_sm_activity_is_a_share_where_busy_is_all_or_nothing(nvml: Nvml, fake: FakeGpus) -> None:
+def test_sm_activity_is_a_share_where_busy_is_all_or_nothing(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).load_percent = 20
     assert nvml.sm_activity_percent(first(nvml)) == 20.0
     assert nvml.sample(first(nvml)).busy_percent == 100.0
@@ -349,13 +452,37 @@ def test_sm_activity_is_a_share_where_busy_is_all_or_nothing(nvml: Nvml, fake: F
 def test_mig_slices_are_devices_with_sms_and_memory(nvml: Nvml, fake: FakeGpus) -> None:
     assert nvml.mig_slices(first(nvml)) == ()
     fake.slice_up(
-        Slice(uuid=b"MIG-a", name=b"H100 MIG 1g.10gb", sm_count=16, gpu_instance=7, in_use=1, memory_mib=9856),
+        Slice(
+            uuid=b"MIG-a",
+            name=b"H100 MIG 1g.10gb",
+            sm_count=16,
+            gpu_instance=7,
+            in_use=1,
+            memory_mib=9856,
+        ),
         Slice(uuid=b"MIG-gone"),
-        Slice(uuid=b"MIG-c", name=b"H100 MIG 3g.40gb", sm_count=60, gpu_instance=2, in_use=1, memory_mib=40448),
+        Slice(
+            uuid=b"MIG-c",
+            name=b"H100 MIG 3g.40gb",
+            sm_count=60,
+            gpu_instance=2,
+            in_use=1,
+            memory_mib=40448,
+        ),
     )
     large, small = nvml.mig_slices(first(nvml))  # by instance
-    assert (small.uuid, small.name, small.sm_count, small.memory_mib) == ("MIG-a", "H100 MIG 1g.10gb", 16, 9856.0)
-    assert (large.uuid, large.gpu_instance, large.sm_count, large.memory_mib) == ("MIG-c", 2, 60, 40448.0)
+    assert (small.uuid, small.name, small.sm_count, small.memory_mib) == (
+        "MIG-a",
+        "H100 MIG 1g.10gb",
+        16,
+        9856.0,
+    )
+    assert (large.uuid, large.gpu_instance, large.sm_count, large.memory_mib) == (
+        "MIG-c",
+        2,
+        60,
+        40448.0,
+    )
     assert nvml.sample(first(nvml)).busy_percent is None, "a sliced GPU does not say"
     fake.gpu(1).without = fake_gpus.NO_MIG
     with pytest.raises(NotSupported):

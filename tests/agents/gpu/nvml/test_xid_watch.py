@@ -55,14 +55,18 @@ def taken(watch: XidWatch, count: int) -> tuple[XidEvent, ...]:
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_errors_that_a_program_causes_are_told_and_condemn_nothing(watch: XidWatch, fake: FakeGpus, xid: int) -> None:
+def test_errors_that_a_program_causes_are_told_and_condemn_nothing(
+    watch: XidWatch, fake: FakeGpus, xid: int
+) -> None:
     fake.happens(xid, gpu=1)
     assert taken(watch, 1) == (XidEvent(gpu_uuid="GPU-1", xid=xid),)
     assert watch.condemned() == {}
 
 
 @pytest.mark.parametrize("xid", [48, 62, 74, 79, 95])
-def test_any_other_condemns_its_gpu_and_no_other(watch: XidWatch, fake: FakeGpus, xid: int) -> None:
+def test_any_other_condemns_its_gpu_and_no_other(
+    watch: XidWatch, fake: FakeGpus, xid: int
+) -> None:
     fake.happens(xid, gpu=1)
     taken(watch, 1)
     ((uuid, words),) = watch.condemned().items()
@@ -70,27 +74,35 @@ def test_any_other_condemns_its_gpu_and_no_other(watch: XidWatch, fake: FakeGpus
     assert f"Xid {xid};" in words
 
 
-def test_memory_that_cannot_be_corrected_condemns_without_a_number(watch: XidWatch, fake: FakeGpus) -> None:
+def test_memory_that_cannot_be_corrected_condemns_without_a_number(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
     fake.happens(13, kind=0x2)  # the number of such an event is no Xid
     assert taken(watch, 1) == (XidEvent(gpu_uuid="GPU-0", xid=0),)
     assert "memory" in watch.condemned()["GPU-0"]
 
 
-def test_the_first_reason_stays_and_events_keep_their_order(watch: XidWatch, fake: FakeGpus) -> None:
+def test_the_first_reason_stays_and_events_keep_their_order(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
     for xid in (31, 79, 62, 31):
         fake.happens(xid)
     assert [event.xid for event in taken(watch, 4)] == [31, 79, 62, 31]
     assert "Xid 79" in watch.condemned()["GPU-0"]
 
 
-def test_an_event_that_does_not_say_its_gpu_condemns_all(watch: XidWatch, fake: FakeGpus) -> None:
+def test_an_event_that_does_not_say_its_gpu_condemns_all(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
     fake.fail("nvmlDeviceGetUUID", 15)
     fake.happens(79)
     assert taken(watch, 1) == (XidEvent(gpu_uuid="", xid=79),)
     assert set(watch.condemned()) == {"GPU-0", "GPU-1"}
 
 
-def test_a_lost_gpu_does_not_keep_the_others_from_being_watched(nvml: Nvml, fake: FakeGpus) -> None:
+def test_a_lost_gpu_does_not_keep_the_others_from_being_watched(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     gpus = nvml.gpus()
     fake.gpu(0).lost = 15
     with XidWatch(nvml, gpus, wait_ms=20, pause_s=0.02) as watch:
@@ -100,7 +112,9 @@ def test_a_lost_gpu_does_not_keep_the_others_from_being_watched(nvml: Nvml, fake
         assert set(watch.condemned()) == {"GPU-1"}
 
 
-def test_where_no_gpu_tells_its_errors_the_watch_says_so_and_ends(nvml: Nvml, fake: FakeGpus) -> None:
+def test_where_no_gpu_tells_its_errors_the_watch_says_so_and_ends(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
     fake.gpu(0).without = fake.gpu(1).without = fake_gpus.NO_EVENTS
     with XidWatch(nvml, nvml.gpus(), wait_ms=20, pause_s=0.02) as watch:
         until(lambda: "does not have it" in watch.problem)
@@ -108,7 +122,9 @@ def test_where_no_gpu_tells_its_errors_the_watch_says_so_and_ends(nvml: Nvml, fa
 
 
 @pytest.mark.parametrize("code", [1, 15, 18])
-def test_the_watch_goes_on_after_the_driver_was_loaded_again(watch: XidWatch, fake: FakeGpus, code: int) -> None:
+def test_the_watch_goes_on_after_the_driver_was_loaded_again(
+    watch: XidWatch, fake: FakeGpus, code: int
+) -> None:
     fake.reload(code=code)
     until(lambda: bool(watch.problem) or watch.rounds > 1)
     until(lambda: watch.is_waiting and watch.rounds > 1)
@@ -117,7 +133,9 @@ def test_the_watch_goes_on_after_the_driver_was_loaded_again(watch: XidWatch, fa
     assert set(watch.condemned()) == {"GPU-0"}
 
 
-def test_nvml_can_be_started_again_while_somebody_waits_for_events(nvml: Nvml, watch: XidWatch, fake: FakeGpus) -> None:
+def test_nvml_can_be_started_again_while_somebody_waits_for_events(
+    nvml: Nvml, watch: XidWatch, fake: FakeGpus
+) -> None:
     fake.reload()
     assert nvml.sample(nvml.gpus()[0]).clock_mhz == 345.0
     until(lambda: watch.is_waiting and watch.rounds > 1)
@@ -126,7 +144,9 @@ def test_nvml_can_be_started_again_while_somebody_waits_for_events(nvml: Nvml, w
     assert set(watch.condemned()) == {"GPU-1"}
 
 
-def test_an_unknown_error_of_the_driver_is_said_while_it_lasts(watch: XidWatch, fake: FakeGpus) -> None:
+def test_an_unknown_error_of_the_driver_is_said_while_it_lasts(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
     fake.fail("nvmlEventSetWait_v2", 999)
     until(lambda: "unknown error" in watch.problem)
     fake.heal()
@@ -134,7 +154,9 @@ def test_an_unknown_error_of_the_driver_is_said_while_it_lasts(watch: XidWatch, 
     assert watch.problem == ""
 
 
-def test_events_that_nobody_takes_are_bounded_and_condemn_all_the_same(watch: XidWatch, fake: FakeGpus) -> None:
+def test_events_that_nobody_takes_are_bounded_and_condemn_all_the_same(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
     fake.happens(79)
     sent = 1
     # The driver's own ring holds 64: a few at a time.

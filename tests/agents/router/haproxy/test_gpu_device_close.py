@@ -15,7 +15,9 @@ from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, 
 pytestmark = pytest.mark.integration
 
 
-def test_a_router_that_cannot_be_closed_keeps_neither_knobs_nor_replicas_as_they_are(tmp_path: Path) -> None:
+def test_a_router_that_cannot_be_closed_keeps_neither_knobs_nor_replicas_as_they_are(
+    tmp_path: Path,
+) -> None:
     knobs = FakeKnobs()
     ended: list[int] = []
 

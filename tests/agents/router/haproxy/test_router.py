@@ -22,12 +22,21 @@ from agents.main import main
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counted, Counter, parse_counts
 from agents.router.haproxy.process import HaProxyError, plan_slos
-from agents.router.haproxy.router import PLACES, HaProxyRouter, end_earlier, find_program, open_haproxy
+from agents.router.haproxy.router import (
+    PLACES,
+    HaProxyRouter,
+    end_earlier,
+    find_program,
+    open_haproxy,
+)
 from tests.agents.router.haproxy.test_router_haproxy import Worker, a_free_port
 from tests.agents.router_harness import a_route, served, tick_until, within_limit
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
-real = [pytest.mark.integration, pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed")]
+real = [
+    pytest.mark.integration,
+    pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed"),
+]
 
 STAT = """# pxname,svname,scur,stot,hrsp_1xx,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_5xx,hrsp_other,
 b1,BACKEND,2,10,0,5,0,1,3,1,
@@ -39,7 +48,9 @@ TABLE = "# table: answers_in_slo, type: string, size:64, used:1\n0x55d: key=b1 u
 def test_counts_are_read_from_what_haproxy_says() -> None:
     counts = parse_counts(STAT, TABLE)
     # 5 + 1 answers below 500; 3 of 5xx and 1 without any.
-    assert counts["b1"] == Counted(arrivals=10, served=6, rejected=4, in_slo=4, queued=2)
+    assert counts["b1"] == Counted(
+        arrivals=10, served=6, rejected=4, in_slo=4, queued=2
+    )
     assert counts["b2"] == Counted()
     with pytest.raises(HaProxyError, match="cannot read HAProxy's counts"):
         parse_counts(STAT.replace("stot", "total"), TABLE)
@@ -49,16 +60,25 @@ def test_a_reading_is_what_came_since_the_last_one() -> None:
     counter = Counter({"b1": Counted(arrivals=4, served=4, in_slo=4)})
     now = parse_counts(STAT, TABLE)
     (reading,) = counter.read(now, {"chat": "b1"})
-    assert reading == ServiceReading(service="chat", arrivals=6, served=2, in_slo=0, rejected=4, queued=2)
+    assert reading == ServiceReading(
+        service="chat", arrivals=6, served=2, in_slo=0, rejected=4, queued=2
+    )
     (reading,) = counter.read(now, {"other": "b1"})
     assert (reading.service, reading.arrivals, reading.served) == ("other", 0, 0)
-    (reading,) = counter.read({"b1": Counted(arrivals=3, served=2, in_slo=1)}, {"chat": "b1"})  # it was started again
+    (reading,) = counter.read(
+        {"b1": Counted(arrivals=3, served=2, in_slo=1)}, {"chat": "b1"}
+    )  # it was started again
     assert (reading.arrivals, reading.served, reading.in_slo) == (3, 2, 1)
 
 
-def test_slos_that_changed_are_told_and_those_of_services_that_left_are_taken_away() -> None:
+def test_slos_that_changed_are_told_and_those_of_services_that_left_are_taken_away() -> (
+    None
+):
     settings = HaProxySettings(port=1, folder=Path("/f"))
-    known, wanted = {"a": "100", "b": "50", "c": "9"}, {"a": 100.0, "b": 75.9, "d": 10.0}
+    known, wanted = (
+        {"a": "100", "b": "50", "c": "9"},
+        {"a": 100.0, "b": 75.9, "d": 10.0},
+    )
     assert plan_slos(known, wanted, settings) == [
         "set map /f/slo.map b 75",
         "add map /f/slo.map d 10",
@@ -67,23 +87,46 @@ def test_slos_that_changed_are_told_and_those_of_services_that_left_are_taken_aw
 
 
 def test_without_the_program_the_message_names_the_package() -> None:
-    with pytest.raises(HaProxyError, match="install Debian's package haproxy, or use --router own"):
+    with pytest.raises(
+        HaProxyError, match="install Debian's package haproxy, or use --router own"
+    ):
         find_program("/nowhere")
 
 
-@pytest.mark.parametrize("words", ["--device fake --router-port 8081", "--device gpu --state-dir /s"])
-def test_it_needs_replicas_and_a_port(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", ["--device fake --router-port 8081", "--device gpu --state-dir /s"]
+)
+def test_it_needs_replicas_and_a_port(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--url", "http://127.0.0.1:9", "--token", "t", "--node", "n1", "--router", "haproxy", *words.split()])
+        main(
+            [
+                "--url",
+                "http://127.0.0.1:9",
+                "--token",
+                "t",
+                "--node",
+                "n1",
+                "--router",
+                "haproxy",
+                *words.split(),
+            ]
+        )
     assert ended.value.code == 2
-    assert "--router haproxy needs --device gpu and --router-port" in capsys.readouterr().err
+    assert (
+        "--router haproxy needs --device gpu and --router-port"
+        in capsys.readouterr().err
+    )
 
 
 class Node:
     """Where HAProxy lives, a worker behind it, and a client before it."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = HaProxySettings(port=a_free_port(), folder=folder, services=4, replicas=3)
+        self.settings = HaProxySettings(
+            port=a_free_port(), folder=folder, services=4, replicas=3
+        )
         self.worker = Worker("a")
         self.addresses: dict[str, str] = {}
         self.client: aiohttp.ClientSession
@@ -105,7 +148,9 @@ class Node:
             return 0
 
     @asynccontextmanager
-    async def haproxy(self, *, keep: bool = False, **changes: int) -> AsyncIterator[HaProxyRouter]:
+    async def haproxy(
+        self, *, keep: bool = False, **changes: int
+    ) -> AsyncIterator[HaProxyRouter]:
         router = await open_haproxy(replace(self.settings, **changes))  # type: ignore[arg-type]
         try:
             yield router
@@ -117,7 +162,10 @@ class Node:
 async def a_node(folder: Path) -> AsyncIterator[Node]:
     node = Node(folder)
     connector = aiohttp.TCPConnector(force_close=True)
-    async with served(node.worker.make_app()) as url, aiohttp.ClientSession(connector=connector) as client:
+    async with (
+        served(node.worker.make_app()) as url,
+        aiohttp.ClientSession(connector=connector) as client,
+    ):
         node.addresses, node.client = {"a": url}, client
         yield node
 
@@ -139,7 +187,9 @@ class TestReal:
 
     pytestmark = real
 
-    def test_it_is_kept_over_a_restart_of_the_agent_and_no_request_is_lost(self, tmp_path: Path) -> None:
+    def test_it_is_kept_over_a_restart_of_the_agent_and_no_request_is_lost(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node:
                 async with node.haproxy(keep=True) as router:
@@ -153,13 +203,18 @@ class TestReal:
                     await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                     assert await node.post() == 200
                     # What was counted before this agent came is not its own.
-                    assert [(each.arrivals, each.served) for each in await router.read_services()] == [(2, 2)]
+                    assert [
+                        (each.arrivals, each.served)
+                        for each in await router.read_services()
+                    ] == [(2, 2)]
                 assert not alive(pid)
                 assert not (tmp_path / "haproxy.json").exists()
 
         within_limit(scenario)
 
-    def test_after_a_kill_of_the_agent_the_next_one_has_exactly_one(self, tmp_path: Path) -> None:
+    def test_after_a_kill_of_the_agent_the_next_one_has_exactly_one(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node:
                 # Kept without a word of goodbye, then wanted on another port.
@@ -172,7 +227,9 @@ class TestReal:
 
         within_limit(scenario)
 
-    def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(self, tmp_path: Path) -> None:
+    def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node:
                 async with node.haproxy(keep=True) as router:
@@ -201,14 +258,20 @@ class TestReal:
 
         within_limit(scenario)
 
-    def test_one_that_does_not_answer_keeps_the_agent_from_nothing_else(self, tmp_path: Path) -> None:
+    def test_one_that_does_not_answer_keeps_the_agent_from_nothing_else(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
                 await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                 os.kill(router.pid, signal.SIGSTOP)
                 asked = [
                     asyncio.create_task(each)
-                    for each in (router.look(), router.switch_routes((), {}), router.read_services())
+                    for each in (
+                        router.look(),
+                        router.switch_routes((), {}),
+                        router.read_services(),
+                    )
                 ]
                 for _ in range(20):
                     await asyncio.sleep(0.0)
@@ -219,7 +282,9 @@ class TestReal:
 
         within_limit(scenario)
 
-    def test_one_that_cannot_be_started_at_first_is_tried_again(self, tmp_path: Path) -> None:
+    def test_one_that_cannot_be_started_at_first_is_tried_again(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
                 await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
@@ -236,7 +301,9 @@ class TestReal:
 
         within_limit(scenario)
 
-    def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(self, tmp_path: Path) -> None:
+    def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
                 await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
@@ -249,7 +316,9 @@ class TestReal:
 
         within_limit(scenario)
 
-    def test_it_counts_arrivals_answers_misses_and_refusals(self, tmp_path: Path) -> None:
+    def test_it_counts_arrivals_answers_misses_and_refusals(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
             async with a_node(tmp_path) as node, node.haproxy() as router:
                 route = ServiceRoute(service="chat", slo_ms=100.0, shares=(("a", 1.0),))
@@ -257,17 +326,26 @@ class TestReal:
                 assert Tally([await node.post() for _ in range(5)]) == {200: 5}
                 node.worker.delay_s = 0.15
                 assert await node.post() == 200
-                await router.switch_routes((replace(route, slo_ms=10_000.0),), node.addresses)
+                await router.switch_routes(
+                    (replace(route, slo_ms=10_000.0),), node.addresses
+                )
                 assert await node.post() == 200
                 node.worker.delay_s, node.worker.status = 0.0, 500
                 assert await node.post() == 500
                 # 8 came: 7 were answered, of which one took longer than the SLO that held then.
-                expected = ServiceReading(service="chat", arrivals=8, served=7, in_slo=6, rejected=1)
+                expected = ServiceReading(
+                    service="chat", arrivals=8, served=7, in_slo=6, rejected=1
+                )
                 assert await router.read_services() == (expected,)
                 assert [each.arrivals for each in await router.read_services()] == [0]
-                await router.switch_routes((ServiceRoute(service="chat", slo_ms=100.0),), {})
+                await router.switch_routes(
+                    (ServiceRoute(service="chat", slo_ms=100.0),), {}
+                )
                 assert await node.post() == 503
-                assert [(each.arrivals, each.rejected) for each in await router.read_services()] == [(1, 1)]
+                assert [
+                    (each.arrivals, each.rejected)
+                    for each in await router.read_services()
+                ] == [(1, 1)]
                 with pytest.raises(NotSupported, match="tells no latencies of chat"):
                     router.total("chat")
 
@@ -285,9 +363,14 @@ class TestReal:
 
         within_limit(scenario)
 
-    def test_a_port_that_is_taken_is_told_and_nothing_is_left(self, tmp_path: Path) -> None:
+    def test_a_port_that_is_taken_is_told_and_nothing_is_left(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario() -> None:
-            async with a_node(tmp_path) as node, served(Worker("b").make_app()) as other:
+            async with (
+                a_node(tmp_path) as node,
+                served(Worker("b").make_app()) as other,
+            ):
                 taken = int(other.rpartition(":")[2])
                 with pytest.raises(HaProxyError, match="does not come up"):
                     async with node.haproxy(port=taken):

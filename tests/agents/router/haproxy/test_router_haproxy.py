@@ -40,18 +40,39 @@ def a_state(*places: BackendServer, **backends: str) -> ProxyState:
     names = [(backend, name) for backend in ("b1", "b2") for name in ("s1", "s2", "s3")]
     parked = {
         (backend, name): BackendServer(
-            backend=backend, name=name, address=EMPTY, weight=1, is_ready=False, is_parked=True
+            backend=backend,
+            name=name,
+            address=EMPTY,
+            weight=1,
+            is_ready=False,
+            is_parked=True,
         )
         for backend, name in names
     }
     return ProxyState(backends=backends, places=tuple((parked | taken).values()))
 
 
-def ready(backend: str, name: str, address: tuple[str, int], *, weight: int = 256, in_flight: int = 0) -> BackendServer:
-    return BackendServer(backend=backend, name=name, address=address, weight=weight, is_ready=True, in_flight=in_flight)
+def ready(
+    backend: str,
+    name: str,
+    address: tuple[str, int],
+    *,
+    weight: int = 256,
+    in_flight: int = 0,
+) -> BackendServer:
+    return BackendServer(
+        backend=backend,
+        name=name,
+        address=address,
+        weight=weight,
+        is_ready=True,
+        in_flight=in_flight,
+    )
 
 
-def test_a_first_service_gets_the_first_backend_and_is_named_after_its_replicas_are_there() -> None:
+def test_a_first_service_gets_the_first_backend_and_is_named_after_its_replicas_are_there() -> (
+    None
+):
     assert plan_commands(a_state(), {"chat": {A: 256, B: 85}}, SETTINGS) == [
         "set server b1/s1 addr 127.0.0.1 port 9000",
         "set server b1/s1 weight 256",
@@ -74,37 +95,54 @@ def test_the_old_replica_drains_after_the_new_one_is_there() -> None:
 
 
 def test_what_is_as_wanted_is_left_alone() -> None:
-    state = a_state(ready("b1", "s1", A), ready("b2", "s3", B, weight=3), chat="b1", tag="b2")
+    state = a_state(
+        ready("b1", "s1", A), ready("b2", "s3", B, weight=3), chat="b1", tag="b2"
+    )
     assert plan_commands(state, {"chat": {A: 256}, "tag": {B: 3}}, SETTINGS) == []
     assert differences(state, {"chat": {A: 256}, "tag": {B: 3}}) == []
 
 
 def test_a_weight_alone_is_one_command() -> None:
     state = a_state(ready("b1", "s1", A), ready("b1", "s2", B), chat="b1")
-    assert plan_commands(state, {"chat": {A: 256, B: 64}}, SETTINGS) == ["set server b1/s2 weight 64"]
+    assert plan_commands(state, {"chat": {A: 256, B: 64}}, SETTINGS) == [
+        "set server b1/s2 weight 64"
+    ]
 
 
 def test_a_service_that_leaves_is_unnamed_first_and_its_replicas_drain() -> None:
     state = a_state(ready("b1", "s1", A), chat="b1")
-    assert plan_commands(state, {}, SETTINGS) == ["del map /f/services.map chat", "set server b1/s1 state drain"]
+    assert plan_commands(state, {}, SETTINGS) == [
+        "del map /f/services.map chat",
+        "set server b1/s1 state drain",
+    ]
 
 
-def test_a_place_that_still_drains_is_not_given_away_and_an_idle_one_is_parked() -> None:
+def test_a_place_that_still_drains_is_not_given_away_and_an_idle_one_is_parked() -> (
+    None
+):
     busy = replace(ready("b1", "s1", A, in_flight=2), is_ready=False)
     idle = replace(ready("b1", "s2", B), is_ready=False)
     state = a_state(busy, idle, ready("b1", "s3", C), chat="b1")
-    assert plan_commands(state, {"chat": {C: 256}}, SETTINGS) == ["set server b1/s2 state maint"]
+    assert plan_commands(state, {"chat": {C: 256}}, SETTINGS) == [
+        "set server b1/s2 state maint"
+    ]
     commands = plan_commands(state, {"chat": {C: 256, D: 256}}, SETTINGS)
     # Whoever drained there may be gone and count as down: by way of maintenance the new one counts as up.
     moved = "set server b1/s2 addr 127.0.0.1 port 9003"
-    assert commands == ["set server b1/s2 state maint", moved, "set server b1/s2 state ready"]
+    assert commands == [
+        "set server b1/s2 state maint",
+        moved,
+        "set server b1/s2 state ready",
+    ]
     with pytest.raises(HaProxyError, match="more replicas than the 3 places"):
         plan_commands(state, {"chat": {B: 256, C: 256, D: 256}}, SETTINGS)
 
 
 def test_a_replica_that_drains_comes_back_to_its_own_place() -> None:
     busy = replace(ready("b1", "s1", A, in_flight=2), is_ready=False)
-    assert plan_commands(a_state(busy, chat="b1"), {"chat": {A: 256}}, SETTINGS) == ["set server b1/s1 state ready"]
+    assert plan_commands(a_state(busy, chat="b1"), {"chat": {A: 256}}, SETTINGS) == [
+        "set server b1/s1 state ready"
+    ]
 
 
 def test_a_new_service_does_not_get_a_backend_that_still_drains() -> None:
@@ -112,7 +150,9 @@ def test_a_new_service_does_not_get_a_backend_that_still_drains() -> None:
     commands = plan_commands(a_state(busy), {"new": {}}, SETTINGS)
     assert commands == ["add map /f/services.map new b2"]
     with pytest.raises(HaProxyError, match="no backend is free for b; HAProxy has 2"):
-        plan_commands(a_state(busy, chat="b1"), {"chat": {}, "a": {}, "b": {}}, SETTINGS)
+        plan_commands(
+            a_state(busy, chat="b1"), {"chat": {}, "a": {}, "b": {}}, SETTINGS
+        )
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "", "a\nb", "ä", "a" * 254])
@@ -136,14 +176,22 @@ def test_what_haproxy_prints_is_read() -> None:
     stat = "# pxname,svname,qcur,qmax,scur,smax,slim\nb1,s1,2,9,3,9,\nb1,s2,,9,1,9,\nb1,s3,0,0,0,0,\n\n"
     state = parse_state(servers, stat, "0x55aa chat b1\n\n")
     draining = replace(ready("b1", "s2", B, weight=1, in_flight=1), is_ready=False)
-    parked = BackendServer(backend="b1", name="s3", address=EMPTY, weight=1, is_ready=False, is_parked=True)
-    assert state.places == (ready("b1", "s1", A, weight=85, in_flight=5), draining, parked)
+    parked = BackendServer(
+        backend="b1", name="s3", address=EMPTY, weight=1, is_ready=False, is_parked=True
+    )
+    assert state.places == (
+        ready("b1", "s1", A, weight=85, in_flight=5),
+        draining,
+        parked,
+    )
     assert state.backends == {"chat": "b1"}
     with pytest.raises(HaProxyError, match="cannot read"):
         parse_state(servers.replace("srv_port", "port"), stat, "")
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "http://name:1", "http://127.0.0.1:1/x", ""])
+@pytest.mark.parametrize(
+    "url", ["https://127.0.0.1:1", "http://name:1", "http://127.0.0.1:1/x", ""]
+)
 def test_an_address_that_haproxy_cannot_have_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="no address for HAProxy"):
         parse_address(url)
@@ -163,8 +211,13 @@ def test_without_haproxy_the_error_says_so(tmp_path: Path) -> None:
     assert proxy.routes == ()
 
 
-PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
-real = [pytest.mark.integration, pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed")]
+PROGRAM = shutil.which("haproxy") or shutil.which(
+    "haproxy", path="/usr/sbin:/usr/local/sbin"
+)
+real = [
+    pytest.mark.integration,
+    pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed"),
+]
 
 
 class Worker:
@@ -223,7 +276,9 @@ class Front:
     """HAProxy, two workers and a client."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = HaProxySettings(port=a_free_port(), folder=folder, services=4, replicas=3)
+        self.settings = HaProxySettings(
+            port=a_free_port(), folder=folder, services=4, replicas=3
+        )
         self.proxy = HaProxy(self.settings)
         self.a, self.b = Worker("a"), Worker("b")
         self.addresses: dict[str, str] = {}
@@ -243,7 +298,11 @@ class Front:
 async def a_front(folder: Path) -> AsyncIterator[Front]:
     front = Front(folder)
     front.proxy.write_config()
-    async with served(front.a.make_app()) as a, served(front.b.make_app()) as b, aiohttp.ClientSession() as client:
+    async with (
+        served(front.a.make_app()) as a,
+        served(front.b.make_app()) as b,
+        aiohttp.ClientSession() as client,
+    ):
         front.addresses, front.client = {"a": a, "b": b}, client
         with running(front.proxy, front.settings):
             yield front
@@ -272,7 +331,9 @@ class TestReal:
 
         on_front(tmp_path, scenario)
 
-    def test_switches_under_load_lose_no_request_and_drain_the_old_replica(self, tmp_path: Path) -> None:
+    def test_switches_under_load_lose_no_request_and_drain_the_old_replica(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario(front: Front) -> None:
             front.a.delay_s = front.b.delay_s = 0.005
             front.switch(a=1.0)
@@ -295,7 +356,9 @@ class TestReal:
 
         on_front(tmp_path, scenario)
 
-    def test_requests_under_way_show_in_flight_until_they_are_answered(self, tmp_path: Path) -> None:
+    def test_requests_under_way_show_in_flight_until_they_are_answered(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario(front: Front) -> None:
             front.a.delay_s = 0.3
             front.switch(a=1.0)
@@ -308,7 +371,9 @@ class TestReal:
 
         on_front(tmp_path, scenario)
 
-    def test_neither_a_restart_of_the_agent_nor_of_haproxy_needs_repair(self, tmp_path: Path) -> None:
+    def test_neither_a_restart_of_the_agent_nor_of_haproxy_needs_repair(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario(front: Front) -> None:
             front.switch(a=1.0, b=1.0)
             again = HaProxy(front.settings)
@@ -323,7 +388,9 @@ class TestReal:
         on_front(tmp_path, scenario)
         on_front(tmp_path, restarted)
 
-    def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(self, tmp_path: Path) -> None:
+    def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(
+        self, tmp_path: Path
+    ) -> None:
         async def scenario(front: Front) -> None:
             async with served(front.a.make_app()) as url:
                 front.addresses["c"] = url
@@ -350,11 +417,21 @@ class TestReal:
             assert (await front.post(Plimsoll_Deadline_Ms="0"))[0] == 504
             assert (await front.post(Plimsoll_Deadline_Ms="100"))[0] == 200
             base = f"http://127.0.0.1:{front.settings.port}"
-            for path, status in (("/v2/health/live", 200), ("/metrics", 200), ("/else", 404)):
+            for path, status in (
+                ("/v2/health/live", 200),
+                ("/metrics", 200),
+                ("/else", 404),
+            ):
                 async with front.client.get(base + path) as response:
                     assert response.status == status
-            many = ServiceRoute(service="chat", slo_ms=1.0, shares=tuple((str(each), 1.0) for each in range(4)))
-            addresses = {str(each): f"http://127.0.0.1:{9000 + each}" for each in range(4)}
+            many = ServiceRoute(
+                service="chat",
+                slo_ms=1.0,
+                shares=tuple((str(each), 1.0) for each in range(4)),
+            )
+            addresses = {
+                str(each): f"http://127.0.0.1:{9000 + each}" for each in range(4)
+            }
             with pytest.raises(HaProxyError, match="3 places"):
                 front.proxy.switch((many,), addresses)
             assert await front.post() == (200, "a")
@@ -370,7 +447,9 @@ class TestReal:
             names = [f"service-{number}" for number in range(settings.services)]
             routes = tuple(
                 ServiceRoute(
-                    service=name, slo_ms=1.0, shares=tuple((f"{name}.{turn}", turn + 1.0) for turn in range(8))
+                    service=name,
+                    slo_ms=1.0,
+                    shares=tuple((f"{name}.{turn}", turn + 1.0) for turn in range(8)),
                 )
                 for name in names
             )

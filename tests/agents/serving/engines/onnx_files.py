@@ -18,17 +18,29 @@ def network(
 ) -> bytes:
     """A network of (operator, its inputs, its output); inputs and outputs by name: element type and shape."""
     nodes = b"".join(
-        _message(1, b"".join(_text(1, each) for each in taken) + _text(2, made) + _text(4, operator))
+        _message(
+            1,
+            b"".join(_text(1, each) for each in taken)
+            + _text(2, made)
+            + _text(4, operator),
+        )
         for operator, taken, made in operators
     )
     given = b"".join(_message(11, _value(name, *kind)) for name, kind in inputs.items())
-    found = b"".join(_message(12, _value(name, *kind)) for name, kind in outputs.items())
+    found = b"".join(
+        _message(12, _value(name, *kind)) for name, kind in outputs.items()
+    )
     graph = nodes + _text(2, "graph") + given + found
-    return _number(1, 8) + _message(7, graph) + _message(8, _text(1, "") + _number(2, 17))
+    return (
+        _number(1, 8) + _message(7, graph) + _message(8, _text(1, "") + _number(2, 17))
+    )
 
 
 def _value(name: str, element: int, shape: tuple[int | str, ...]) -> bytes:
-    dimensions = b"".join(_message(1, _number(1, each) if isinstance(each, int) else _text(2, each)) for each in shape)
+    dimensions = b"".join(
+        _message(1, _number(1, each) if isinstance(each, int) else _text(2, each))
+        for each in shape
+    )
     tensor_type = _number(1, element) + _message(2, dimensions)
     return _text(1, name) + _message(2, _message(1, tensor_type))
 

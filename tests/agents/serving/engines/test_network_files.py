@@ -26,7 +26,10 @@ def test_files_of_the_directory_are_found(folder: Path, name: str) -> None:
     assert file_in(folder, name) == folder.resolve() / "deep" / "net.onnx"
 
 
-@pytest.mark.parametrize("name", ["../secret", "outside", "/etc/passwd", "absent", "deep", ".", "", "loop", "a\0b"])
+@pytest.mark.parametrize(
+    "name",
+    ["../secret", "outside", "/etc/passwd", "absent", "deep", ".", "", "loop", "a\0b"],
+)
 def test_nothing_else_is(folder: Path, name: str) -> None:
     with pytest.raises(LaunchFailed):
         file_in(folder, name)

@@ -9,7 +9,12 @@ from agents.base.device import LaunchFailed
 from agents.serving.arguments import make_parser
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.onnx_engine import OnnxEngine, make_onnx_engine
-from agents.serving.engines.tensors import Tensor, TensorType, pack_numbers, unpack_numbers
+from agents.serving.engines.tensors import (
+    Tensor,
+    TensorType,
+    pack_numbers,
+    unpack_numbers,
+)
 from tests.agents.harness import all_of, client_of, fp32, ready, run, worker
 from tests.agents.serving.engines.onnx_files import FLOAT, INT64, STRING, network
 
@@ -21,7 +26,16 @@ DOUBLED = network([("Add", ("x", "x"), "y")], inputs={"x": ROWS}, outputs={"y": 
 
 def options(folder: Path, content: bytes, *arguments: str) -> argparse.Namespace:
     (folder / "net.onnx").write_bytes(content)
-    given = ["--service", "chat", "--engine", "onnx", "--network-dir", str(folder), "--network", "net.onnx"]
+    given = [
+        "--service",
+        "chat",
+        "--engine",
+        "onnx",
+        "--network-dir",
+        str(folder),
+        "--network",
+        "net.onnx",
+    ]
     found = make_parser().parse_args([*given, "--device", "cpu", *arguments])
     found.batch_limit = found.batch_limit or 1024
     return found
@@ -41,10 +55,14 @@ def test_a_network_computes_and_says_what_it_takes(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, content)
     signature = engine.load()
     a, b = (
-        Tensor(name=name, datatype="FP32", shape=(1, 2), data=pack_numbers("FP32", numbers))
+        Tensor(
+            name=name, datatype="FP32", shape=(1, 2), data=pack_numbers("FP32", numbers)
+        )
         for name, numbers in (("a", [2.0, 3.0]), ("b", [5.0, 7.0]))
     )
-    found = [(each.name, each.shape, unpack_numbers(each)) for each in engine.run((a, b))]
+    found = [
+        (each.name, each.shape, unpack_numbers(each)) for each in engine.run((a, b))
+    ]
     assert signature.inputs == (
         TensorType(name="a", datatype="FP32", row_shape=(2,)),
         TensorType(name="b", datatype="FP32", row_shape=(2,)),
@@ -55,10 +73,20 @@ def test_a_network_computes_and_says_what_it_takes(tmp_path: Path) -> None:
 
 def test_integers_keep_their_datatype(tmp_path: Path) -> None:
     kind = (INT64, ("rows", "length"))
-    engine = engine_of(tmp_path, network([("Add", ("x", "x"), "y")], inputs={"x": kind}, outputs={"y": kind}))
-    assert engine.load().inputs == (TensorType(name="x", datatype="INT64", row_shape=(-1,)),)
+    engine = engine_of(
+        tmp_path,
+        network([("Add", ("x", "x"), "y")], inputs={"x": kind}, outputs={"y": kind}),
+    )
+    assert engine.load().inputs == (
+        TensorType(name="x", datatype="INT64", row_shape=(-1,)),
+    )
     engine.warm_up(3)  # One where any length will do.
-    x = Tensor(name="x", datatype="INT64", shape=(1, 2), data=pack_numbers("INT64", [2**40, -1]))
+    x = Tensor(
+        name="x",
+        datatype="INT64",
+        shape=(1, 2),
+        data=pack_numbers("INT64", [2**40, -1]),
+    )
     (y,) = engine.run((x,))
     assert (y.datatype, y.shape, unpack_numbers(y)) == ("INT64", (1, 2), [2**41, -2])
 
@@ -82,7 +110,9 @@ def test_on_a_cpu_there_are_no_multiprocessors(tmp_path: Path) -> None:
 def test_a_failing_batch_is_an_error_of_that_batch(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, DOUBLED)
     engine.load()
-    wrong = Tensor(name="x", datatype="FP64", shape=(1,), data=pack_numbers("FP64", [1.0]))
+    wrong = Tensor(
+        name="x", datatype="FP64", shape=(1,), data=pack_numbers("FP64", [1.0])
+    )
     with pytest.raises(EngineFailed, match="the network failed"):
         engine.run((wrong,))
     assert unpack_numbers(engine.run((fp32(1.0),))[0]) == [2.0]
@@ -94,22 +124,38 @@ def test_a_failing_batch_is_an_error_of_that_batch(tmp_path: Path) -> None:
         (b"no network", (), "net.onnx cannot be loaded"),
         (DOUBLED.replace(b"rows", b""), (), "net.onnx cannot be loaded"),
         (
-            network([("Identity", ("x",), "y")], inputs={"x": (STRING, ("rows",))}, outputs={"y": (STRING, ("rows",))}),
+            network(
+                [("Identity", ("x",), "y")],
+                inputs={"x": (STRING, ("rows",))},
+                outputs={"y": (STRING, ("rows",))},
+            ),
             (),
             r"x is tensor\(string\), which is not served",
         ),
         (
-            network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (8,))}, outputs={"y": (FLOAT, (8,))}),
+            network(
+                [("Add", ("x", "x"), "y")],
+                inputs={"x": (FLOAT, (8,))},
+                outputs={"y": (FLOAT, (8,))},
+            ),
             (),
             "x has 8 rows, always; export it with a dynamic first dimension$",
         ),
         (
-            network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (1,))}, outputs={"y": (FLOAT, (1,))}),
+            network(
+                [("Add", ("x", "x"), "y")],
+                inputs={"x": (FLOAT, (1,))},
+                outputs={"y": (FLOAT, (1,))},
+            ),
             (),
             "give --batch-limit 1",
         ),
         (
-            network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, ())}, outputs={"y": (FLOAT, ())}),
+            network(
+                [("Add", ("x", "x"), "y")],
+                inputs={"x": (FLOAT, ())},
+                outputs={"y": (FLOAT, ())},
+            ),
             (),
             "x has no dimension that could count rows",
         ),
@@ -123,9 +169,15 @@ def test_networks_that_cannot_be_served_say_why(
 
 
 def test_a_network_of_one_row_is_served_one_by_one(tmp_path: Path) -> None:
-    content = network([("Add", ("x", "x"), "y")], inputs={"x": (FLOAT, (1, 2))}, outputs={"y": (FLOAT, (1, 2))})
+    content = network(
+        [("Add", ("x", "x"), "y")],
+        inputs={"x": (FLOAT, (1, 2))},
+        outputs={"y": (FLOAT, (1, 2))},
+    )
     engine = engine_of(tmp_path, content, "--batch-limit", "1")
-    assert engine.load().inputs == (TensorType(name="x", datatype="FP32", row_shape=(2,)),)
+    assert engine.load().inputs == (
+        TensorType(name="x", datatype="FP32", row_shape=(2,)),
+    )
 
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -133,7 +185,9 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this build may find a GPU")
-    with pytest.raises(LaunchFailed, match="runs on CPUExecutionProvider although a GPU is asked for"):
+    with pytest.raises(
+        LaunchFailed, match="runs on CPUExecutionProvider although a GPU is asked for"
+    ):
         engine_of(tmp_path, DOUBLED, "--device", "cuda").load()
 
 
@@ -146,25 +200,46 @@ def test_files_elsewhere_are_not_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_real_worker_serves_onnx_in_batches_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+def test_a_real_worker_serves_onnx_in_batches_and_refuses_what_does_not_fit(
+    tmp_path: Path,
+) -> None:
     async def check(url: str) -> None:
         async with client_of(url) as client:
             await ready(client)
             replies = await all_of([client.send(float(number)) for number in range(32)])
             described = (await client.call("GET", "/v2/models/chat")).json
-            wrong = {"inputs": [{"name": "z", "shape": [1], "datatype": "FP32", "data": [1]}]}
+            wrong = {
+                "inputs": [{"name": "z", "shape": [1], "datatype": "FP32", "data": [1]}]
+            }
             refused = await client.call("POST", "/v2/models/chat/infer", wrong)
-            moved = (await client.call("PUT", "/offload")).status, (await client.call("PUT", "/resume")).status
+            moved = (
+                (await client.call("PUT", "/offload")).status,
+                (await client.call("PUT", "/resume")).status,
+            )
             again = await client.infer(21.0)
-        assert [reply.numbers for reply in replies] == [[2.0 * number] for number in range(32)]
+        assert [reply.numbers for reply in replies] == [
+            [2.0 * number] for number in range(32)
+        ]
         assert (described["platform"], described["outputs"]) == (
             "onnxruntime_onnx",
             [{"name": "y", "datatype": "FP32", "shape": [-1]}],
         )
-        assert (refused.status, refused.json["detail"]) == (400, "the inputs are z; the network takes x FP32 [rows]")
+        assert (refused.status, refused.json["detail"]) == (
+            400,
+            "the inputs are z; the network takes x FP32 [rows]",
+        )
         assert (moved, again.numbers) == ((200, 200), [42.0])
 
     (tmp_path / "net.onnx").write_bytes(DOUBLED)
-    arguments = ("--engine", "onnx", "--device", "cpu", "--network-dir", str(tmp_path), "--network", "net.onnx")
+    arguments = (
+        "--engine",
+        "onnx",
+        "--device",
+        "cpu",
+        "--network-dir",
+        str(tmp_path),
+        "--network",
+        "net.onnx",
+    )
     with worker(*arguments, "--batch", "8", "--delay-ms", "5") as started:
         run(check(started.url))

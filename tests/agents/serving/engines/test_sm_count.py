@@ -40,7 +40,11 @@ def test_without_a_driver_or_a_gpu_there_is_no_number(tmp_path: Path) -> None:
     assert driver_sm_count(driver(tmp_path, init=100)) is None
 
 
-@pytest.mark.parametrize(("init", "attribute", "call"), [(999, 0, "cuInit"), (0, 1, "cuDeviceGetAttribute")])
-def test_a_driver_that_refuses_is_an_error(tmp_path: Path, init: int, attribute: int, call: str) -> None:
+@pytest.mark.parametrize(
+    ("init", "attribute", "call"), [(999, 0, "cuInit"), (0, 1, "cuDeviceGetAttribute")]
+)
+def test_a_driver_that_refuses_is_an_error(
+    tmp_path: Path, init: int, attribute: int, call: str
+) -> None:
     with pytest.raises(LaunchFailed, match=f"error {init or attribute} to {call}"):
         driver_sm_count(driver(tmp_path, init=init, attribute=attribute))

@@ -14,12 +14,19 @@ from tests.agents.harness import fp32
 
 
 def fake(
-    times: str = "1:5,8:12", *, sms: int | None = None, environment: Mapping[str, str] | None = None
+    times: str = "1:5,8:12",
+    *,
+    sms: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[TimedEngine, list[float]]:
     """An engine, and the seconds that it sleeps."""
     slept: list[float] = []
     engine = TimedEngine(
-        times=read_times(times), sms=sms, memory_mib=900.0, environment=environment or {}, sleep=slept.append
+        times=read_times(times),
+        sms=sms,
+        memory_mib=900.0,
+        environment=environment or {},
+        sleep=slept.append,
     )
     return engine, slept
 
@@ -52,7 +59,9 @@ def test_times_come_from_a_file_too(tmp_path: Path) -> None:
     assert load_times(path) == read_times("1:5,8:12")
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:x", "x:1", "0:5", "1:5,1:6", "1:-1", "1:nan", "1:inf", "1:5,,"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1:x", "x:1", "0:5", "1:5,1:6", "1:-1", "1:nan", "1:inf", "1:5,,"]
+)
 def test_times_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LaunchFailed):
         read_times(text)
@@ -80,7 +89,12 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
     engine, slept = fake()
-    x = Tensor(name="x", datatype="INT32", shape=(2, 2), data=b"".join(n.to_bytes(4, "little") for n in (1, 2, 3, 4)))
+    x = Tensor(
+        name="x",
+        datatype="INT32",
+        shape=(2, 2),
+        data=b"".join(n.to_bytes(4, "little") for n in (1, 2, 3, 4)),
+    )
     outputs = engine.run((x, fp32(0.5, 0.25, name="y")))
     # 1 + 2 and 3 + 4; each number of y is a row of its own. Two rows: 5 + 7 * 1/7 = 6 ms.
     assert [(each.name, each.shape, unpack_numbers(each)) for each in outputs] == [
@@ -120,19 +134,33 @@ def test_without_a_fake_gpu_there_are_no_multiprocessors() -> None:
         ("0.5", 2),  # never nothing
     ],
 )
-def test_a_fake_gpu_grants_whole_steps_rounded_down(tmp_path: Path, percent: str, sms: int) -> None:
+def test_a_fake_gpu_grants_whole_steps_rounded_down(
+    tmp_path: Path, percent: str, sms: int
+) -> None:
     (tmp_path / "control").touch()
-    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent}
+    environment = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent,
+    }
     assert fake(sms=132, environment=environment)[0].facts().sm_count == sms
 
 
-def test_without_a_control_daemon_a_fake_gpu_is_granted_whole_as_cuda_does(tmp_path: Path) -> None:
-    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+def test_without_a_control_daemon_a_fake_gpu_is_granted_whole_as_cuda_does(
+    tmp_path: Path,
+) -> None:
+    environment = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+    }
     assert fake(sms=132, environment=environment)[0].facts().sm_count == 132
 
 
-@pytest.mark.parametrize(("text", "percent"), [("", None), ("12.5", 12.5), ("100", 100.0)])
-def test_the_share_is_read_from_the_environment(text: str, percent: float | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "percent"), [("", None), ("12.5", 12.5), ("100", 100.0)]
+)
+def test_the_share_is_read_from_the_environment(
+    text: str, percent: float | None
+) -> None:
     assert sm_percent_of({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": text}) == percent
 
 

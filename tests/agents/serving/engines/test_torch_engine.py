@@ -10,7 +10,11 @@ from agents.base.device import LaunchFailed
 from agents.serving.arguments import make_parser
 from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.tensors import Tensor, TensorType, join, unpack_numbers
-from agents.serving.engines.torch_engine import TorchEngine, make_torch_engine, read_kind
+from agents.serving.engines.torch_engine import (
+    TorchEngine,
+    make_torch_engine,
+    read_kind,
+)
 from tests.agents.harness import PATIENCE_S, all_of, client_of, fp32, ready, run, worker
 
 torch = pytest.importorskip("torch")
@@ -19,24 +23,35 @@ ROW = "x:FP32"
 
 
 def options(*arguments: str) -> argparse.Namespace:
-    return make_parser().parse_args(["--service", "chat", "--engine", "torch", "--device", "cpu", *arguments])
+    return make_parser().parse_args(
+        ["--service", "chat", "--engine", "torch", "--device", "cpu", *arguments]
+    )
 
 
 def loaded(network: str, *inputs: str, arguments: tuple[str, ...] = ()) -> TorchEngine:
     """The engine of one of the tests' networks."""
     given = [text for each in inputs or (ROW,) for text in ("--input", each)]
-    engine = make_torch_engine(options("--factory-module", MODULE, "--network", network, *given, *arguments))
+    engine = make_torch_engine(
+        options("--factory-module", MODULE, "--network", network, *given, *arguments)
+    )
     engine.load()
     return engine
 
 
-def answers(engine: TorchEngine, *inputs: Tensor) -> list[tuple[str, str, tuple[int, ...], list[float]]]:
-    return [(each.name, each.datatype, each.shape, unpack_numbers(each)) for each in engine.run(inputs)]
+def answers(
+    engine: TorchEngine, *inputs: Tensor
+) -> list[tuple[str, str, tuple[int, ...], list[float]]]:
+    return [
+        (each.name, each.datatype, each.shape, unpack_numbers(each))
+        for each in engine.run(inputs)
+    ]
 
 
 def test_a_factorys_network_computes() -> None:
     # 2x + 1
-    assert answers(loaded("line"), fp32(1.0, 5.0)) == [("output0", "FP32", (2,), [3.0, 11.0])]
+    assert answers(loaded("line"), fp32(1.0, 5.0)) == [
+        ("output0", "FP32", (2,), [3.0, 11.0])
+    ]
 
 
 def test_networks_are_not_trained_here() -> None:
@@ -44,8 +59,12 @@ def test_networks_are_not_trained_here() -> None:
 
 
 def test_weights_come_from_a_file_of_the_directory(tmp_path: Path) -> None:
-    torch.save({"weight": torch.tensor(3.0), "bias": torch.tensor(-1.0)}, tmp_path / "line.pt")
-    engine = loaded("line", arguments=("--network-dir", str(tmp_path), "--weights", "line.pt"))
+    torch.save(
+        {"weight": torch.tensor(3.0), "bias": torch.tensor(-1.0)}, tmp_path / "line.pt"
+    )
+    engine = loaded(
+        "line", arguments=("--network-dir", str(tmp_path), "--weights", "line.pt")
+    )
     assert answers(engine, fp32(2.0)) == [("output0", "FP32", (1,), [5.0])]  # 3 * 2 - 1
 
 
@@ -63,14 +82,18 @@ def test_weights_cannot_run_code(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     torch.save(Trap(sprung), tmp_path / "trap.pt")
     with pytest.raises(LaunchFailed, match="network line cannot be loaded"):
-        loaded("line", arguments=("--network-dir", str(tmp_path), "--weights", "trap.pt"))
+        loaded(
+            "line", arguments=("--network-dir", str(tmp_path), "--weights", "trap.pt")
+        )
     assert not sprung.exists()
     torch.load(tmp_path / "trap.pt", weights_only=False)
     assert sprung.exists()  # The trap is a trap.
 
 
 def test_outputs_have_the_names_of_a_mapping() -> None:
-    found = answers(loaded("named", "b:FP32", "a:FP32"), fp32(5.0, name="b"), fp32(3.0, name="a"))
+    found = answers(
+        loaded("named", "b:FP32", "a:FP32"), fp32(5.0, name="b"), fp32(3.0, name="a")
+    )
     # The arguments are b and a, in the order that was given: 5 - 3 and 5/2; bfloat16 comes as FP32.
     assert found == [("difference", "FP32", (1,), [2.0]), ("half", "FP32", (1,), [2.5])]
 
@@ -88,7 +111,10 @@ def test_a_network_computes_in_the_datatype_of_its_input() -> None:
 
 
 def test_joined_requests_keep_their_places() -> None:
-    rows = [(Tensor(name="x", datatype="FP32", shape=(1, 2), data=fp32(n, -n).data),) for n in (1.0, 2.0, 3.0)]
+    rows = [
+        (Tensor(name="x", datatype="FP32", shape=(1, 2), data=fp32(n, -n).data),)
+        for n in (1.0, 2.0, 3.0)
+    ]
     found = answers(loaded("line", "x:FP32:2"), *join(rows))
     assert found == [("output0", "FP32", (3, 2), [3.0, -1.0, 5.0, -3.0, 7.0, -5.0])]
 
@@ -99,9 +125,13 @@ def test_a_torchscript_file_is_served(tmp_path: Path) -> None:
 
     path = tmp_path / "line.ts"
     torch.jit.trace(Line(), torch.zeros(2)).save(str(path))
-    engine = make_torch_engine(options("--network-dir", str(tmp_path), "--network", "line.ts", "--input", ROW))
+    engine = make_torch_engine(
+        options("--network-dir", str(tmp_path), "--network", "line.ts", "--input", ROW)
+    )
     engine.load()
-    assert answers(engine, fp32(1.0, 2.0, 3.0)) == [("output0", "FP32", (3,), [3.0, 5.0, 7.0])]
+    assert answers(engine, fp32(1.0, 2.0, 3.0)) == [
+        ("output0", "FP32", (3,), [3.0, 5.0, 7.0])
+    ]
 
 
 def test_an_exported_program_is_served(tmp_path: Path) -> None:
@@ -109,8 +139,12 @@ def test_an_exported_program_is_served(tmp_path: Path) -> None:
 
     path = tmp_path / "line.pt2"
     rows = {"x": {0: torch.export.Dim("rows", min=1, max=64)}}
-    torch.export.save(torch.export.export(Line(), (torch.zeros(3),), dynamic_shapes=rows), path)
-    engine = make_torch_engine(options("--network-dir", str(tmp_path), "--network", "line.pt2", "--input", ROW))
+    torch.export.save(
+        torch.export.export(Line(), (torch.zeros(3),), dynamic_shapes=rows), path
+    )
+    engine = make_torch_engine(
+        options("--network-dir", str(tmp_path), "--network", "line.pt2", "--input", ROW)
+    )
     engine.load()
     assert answers(engine, fp32(1.0, 2.0)) == [("output0", "FP32", (2,), [3.0, 5.0])]
 
@@ -137,9 +171,14 @@ def test_offloaded_and_resumed_it_computes_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("network", "words"),
-    [("complex_numbers", "torch.complex64, which the protocol does not have"), ("text", "is a str, not a tensor")],
+    [
+        ("complex_numbers", "torch.complex64, which the protocol does not have"),
+        ("text", "is a str, not a tensor"),
+    ],
 )
-def test_outputs_that_the_protocol_does_not_have_fail_the_batch(network: str, words: str) -> None:
+def test_outputs_that_the_protocol_does_not_have_fail_the_batch(
+    network: str, words: str
+) -> None:
     with pytest.raises(EngineFailed, match=words):
         loaded(network).run((fp32(1.0),))
 
@@ -152,16 +191,33 @@ def test_a_cuda_error_loses_the_engine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--factory-module", MODULE, "--network", "absent"), "no public function 'absent'"),
-        (("--factory-module", MODULE, "--network", "_lost"), "no public function '_lost'"),
-        (("--factory-module", MODULE, "--network", "broken"), "this network cannot be made"),
-        (("--factory-module", "no.such.module", "--network", "x"), "module no.such.module cannot be imported"),
+        (
+            ("--factory-module", MODULE, "--network", "absent"),
+            "no public function 'absent'",
+        ),
+        (
+            ("--factory-module", MODULE, "--network", "_lost"),
+            "no public function '_lost'",
+        ),
+        (
+            ("--factory-module", MODULE, "--network", "broken"),
+            "this network cannot be made",
+        ),
+        (
+            ("--factory-module", "no.such.module", "--network", "x"),
+            "module no.such.module cannot be imported",
+        ),
         (("--network", "line.ts"), "--network-dir"),
         (("--network-dir", ".", "--network", "../line.ts"), "there is no"),
-        (("--network-dir", ".", "--network", "README.md"), "network README.md cannot be loaded"),
+        (
+            ("--network-dir", ".", "--network", "README.md"),
+            "network README.md cannot be loaded",
+        ),
     ],
 )
-def test_networks_that_cannot_be_loaded_say_why(arguments: tuple[str, ...], words: str) -> None:
+def test_networks_that_cannot_be_loaded_say_why(
+    arguments: tuple[str, ...], words: str
+) -> None:
     engine = make_torch_engine(options(*arguments, "--input", ROW))
     with pytest.raises(LaunchFailed, match=words):
         engine.load()
@@ -171,41 +227,75 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     engine = make_torch_engine(
-        options("--factory-module", MODULE, "--network", "line", "--input", ROW, "--device", "cuda")
+        options(
+            "--factory-module",
+            MODULE,
+            "--network",
+            "line",
+            "--input",
+            ROW,
+            "--device",
+            "cuda",
+        )
     )
     with pytest.raises(LaunchFailed, match="sees no GPU"):
         engine.load()
 
 
 def test_inputs_are_read_from_the_command_line() -> None:
-    assert read_kind("x:FP32:3,224,224") == TensorType(name="x", datatype="FP32", row_shape=(3, 224, 224))
-    assert read_kind("ids:INT64:") == TensorType(name="ids", datatype="INT64", row_shape=())
+    assert read_kind("x:FP32:3,224,224") == TensorType(
+        name="x", datatype="FP32", row_shape=(3, 224, 224)
+    )
+    assert read_kind("ids:INT64:") == TensorType(
+        name="ids", datatype="INT64", row_shape=()
+    )
 
 
-@pytest.mark.parametrize("text", ["", "x", "x:FP31", ":FP32", "x:FP32:0", "x:FP32:3,", "x:FP32:-1", "x:BYTES"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "x:FP31", ":FP32", "x:FP32:0", "x:FP32:3,", "x:FP32:-1", "x:BYTES"],
+)
 def test_inputs_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(LaunchFailed, match="is no input like"):
         read_kind(text)
 
 
 @pytest.mark.integration
-def test_a_real_worker_serves_pytorch_in_batches_and_ends_when_the_gpu_is_lost() -> None:
+def test_a_real_worker_serves_pytorch_in_batches_and_ends_when_the_gpu_is_lost() -> (
+    None
+):
     async def serve(url: str) -> None:
         async with client_of(url) as client:
             await ready(client)
             replies = await all_of([client.send(float(number)) for number in range(32)])
             shaped = await client.call("POST", "/v2/models/chat/infer", {"inputs": []})
-        assert [reply.numbers for reply in replies] == [[2.0 * number + 1.0] for number in range(32)]
+        assert [reply.numbers for reply in replies] == [
+            [2.0 * number + 1.0] for number in range(32)
+        ]
         assert shaped.status == 400
 
     async def lose(url: str) -> None:
         async with client_of(url) as client:
             await ready(client)
             failed = await asyncio.wait_for(client.infer(1.0), PATIENCE_S)
-        assert (failed.status, "does not come back" in str(failed.json["detail"])) == (500, True)
+        assert (failed.status, "does not come back" in str(failed.json["detail"])) == (
+            500,
+            True,
+        )
 
-    torch_arguments = ("--engine", "torch", "--device", "cpu", "--factory-module", MODULE, "--input", ROW)
-    with worker(*torch_arguments, "--network", "line", "--batch", "8", "--delay-ms", "5") as started:
+    torch_arguments = (
+        "--engine",
+        "torch",
+        "--device",
+        "cpu",
+        "--factory-module",
+        MODULE,
+        "--input",
+        ROW,
+    )
+    with worker(
+        *torch_arguments, "--network", "line", "--batch", "8", "--delay-ms", "5"
+    ) as started:
         run(serve(started.url))
     with worker(*torch_arguments, "--network", "lost") as started:
         run(lose(started.url))

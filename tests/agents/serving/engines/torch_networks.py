@@ -54,7 +54,13 @@ def dropping() -> Dropping:
 
 
 def named() -> Calling:
-    return Calling(lambda a, b: {"difference": a - b, "nothing": None, "half": (a * 0.5).bfloat16()})
+    return Calling(
+        lambda a, b: {
+            "difference": a - b,
+            "nothing": None,
+            "half": (a * 0.5).bfloat16(),
+        }
+    )
 
 
 def several() -> Calling:

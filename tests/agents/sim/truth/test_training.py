@@ -7,7 +7,13 @@ from statistics import median
 import pytest
 
 from agents.sim.truth.tables import read, read_types
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, TruthError, load_truth
+from agents.sim.truth.truth import (
+    RunningPart,
+    SimulatedNeighbour,
+    Truth,
+    TruthError,
+    load_truth,
+)
 from tests.shared import SHARED, needs
 
 CLOCKS_MHZ = {name: kind.max_clock_mhz for name, kind in read_types().items()}
@@ -38,7 +44,13 @@ def truth() -> Truth:
 
 
 def batches(network: str) -> list[int]:
-    return sorted({int(row["batch"]) for row in read("training_steps.csv") if row["network"] == network})
+    return sorted(
+        {
+            int(row["batch"])
+            for row in read("training_steps.csv")
+            if row["network"] == network
+        }
+    )
 
 
 def placed(
@@ -56,7 +68,9 @@ def placed(
         sm_percent=sm_percent,
         batch=batch,
         clock_mhz=CLOCKS_MHZ[gpu_type] * clock,
-        neighbours=tuple(SimulatedNeighbour(name, percent, 8) for name, percent in beside),
+        neighbours=tuple(
+            SimulatedNeighbour(name, percent, 8) for name, percent in beside
+        ),
     )
 
 
@@ -64,7 +78,9 @@ def step_ms(truth: Truth, where: RunningPart) -> float:
     return float(truth.batch_ms(where)[where.batch])
 
 
-def slowdown(truth: Truth, network: str, sm_percent: float, *beside: tuple[str, float]) -> float:
+def slowdown(
+    truth: Truth, network: str, sm_percent: float, *beside: tuple[str, float]
+) -> float:
     batch = truth.max_batch(network)
     alone_ms = step_ms(truth, placed(network, batch, sm_percent))
     return step_ms(truth, placed(network, batch, sm_percent, beside=beside)) / alone_ms
@@ -86,41 +102,69 @@ def test_a_whole_gpu_takes_the_step_of_the_table(truth: Truth) -> None:
 @needs("data/gavel_training")
 def test_a_whole_v100_takes_the_step_that_gavel_measured(truth: Truth) -> None:
     compared = 0
-    for row in csv.DictReader((SHARED / "data/gavel_training/solo_throughput.csv").read_text().splitlines()):
+    for row in csv.DictReader(
+        (SHARED / "data/gavel_training/solo_throughput.csv").read_text().splitlines()
+    ):
         for network, name in GAVEL.items():
             batch = int(row["batch"] or 1)
-            one_v100 = (row["gpu"], row["consolidated"], row["num_gpus"]) == ("v100", "1", "1")
+            one_v100 = (row["gpu"], row["consolidated"], row["num_gpus"]) == (
+                "v100",
+                "1",
+                "1",
+            )
             if one_v100 and row["model"] == name and batch in batches(network):
                 measured_ms = 1000.0 / float(row["steps_per_s"])
                 # The table keeps four digits.
-                assert step_ms(truth, placed(network, batch)) == pytest.approx(measured_ms, rel=6e-4)
+                assert step_ms(truth, placed(network, batch)) == pytest.approx(
+                    measured_ms, rel=6e-4
+                )
                 compared += 1
     assert compared == 23
 
 
 @needs("data/sia_training")
-@pytest.mark.parametrize(("gpu_type", "cluster"), [("T4", "aws"), ("A100-40GB", "dgx-ext"), ("RTX-2080-Ti", "rtx")])
-@pytest.mark.parametrize(("network", "name"), [("resnet18-training", "cifar10"), ("bert-training", "bert")])
+@pytest.mark.parametrize(
+    ("gpu_type", "cluster"),
+    [("T4", "aws"), ("A100-40GB", "dgx-ext"), ("RTX-2080-Ti", "rtx")],
+)
+@pytest.mark.parametrize(
+    ("network", "name"), [("resnet18-training", "cifar10"), ("bert-training", "bert")]
+)
 def test_other_whole_gpus_take_the_steps_that_sia_measured(
     truth: Truth, gpu_type: str, cluster: str, network: str, name: str
 ) -> None:
     steps_ms: dict[int, list[float]] = {}
-    for row in csv.DictReader((SHARED / "data/sia_training/step_time.csv").read_text().splitlines()):
+    for row in csv.DictReader(
+        (SHARED / "data/sia_training/step_time.csv").read_text().splitlines()
+    ):
         if (row["gpu_cluster"], row["model"]) == (cluster, name):
             steps_ms.setdefault(int(row["local_batch"]), []).append(
                 1000.0 * (float(row["step_s"]) - float(row["sync_s"]))
             )
     for batch in batches(network):
         # Sia's batches are 129 for 128, 257 for 256, 33 for 32.
-        near = [median(times) for theirs, times in steps_ms.items() if batch <= theirs <= batch + 1]
+        near = [
+            median(times)
+            for theirs, times in steps_ms.items()
+            if batch <= theirs <= batch + 1
+        ]
         if near:
-            assert step_ms(truth, placed(network, batch, gpu_type=gpu_type)) == pytest.approx(near[0], rel=6e-4)
-    assert sum(batch in steps_ms or batch + 1 in steps_ms for batch in batches(network)) >= 2
+            assert step_ms(
+                truth, placed(network, batch, gpu_type=gpu_type)
+            ) == pytest.approx(near[0], rel=6e-4)
+    assert (
+        sum(batch in steps_ms or batch + 1 in steps_ms for batch in batches(network))
+        >= 2
+    )
 
 
-def test_between_measured_batches_a_step_is_linear_and_below_them_the_smallest(truth: Truth) -> None:
+def test_between_measured_batches_a_step_is_linear_and_below_them_the_smallest(
+    truth: Truth,
+) -> None:
     # ResNet-18 with 64 and 128: 41.51 and 44.70 ms, so 43.105 ms halfway.
-    assert step_ms(truth, placed("resnet18-training", 96)) == pytest.approx(43.105, rel=1e-3)
+    assert step_ms(truth, placed("resnet18-training", 96)) == pytest.approx(
+        43.105, rel=1e-3
+    )
     table = truth.batch_ms(placed("resnet18-training", 32))
     assert table.shape == (257,)
     assert table[0] == 0.0
@@ -132,13 +176,26 @@ def test_with_less_of_any_gpu_every_step_takes_longer(truth: Truth) -> None:
     for network in truth.training_networks:
         for gpu_type in CLOCKS_MHZ:
             for batch in batches(network):
-                times = [step_ms(truth, placed(network, batch, share, gpu_type=gpu_type)) for share in SHARES]
+                times = [
+                    step_ms(truth, placed(network, batch, share, gpu_type=gpu_type))
+                    for share in SHARES
+                ]
                 # A GPU faster than a V100 may gain less than the fourth digit from its last SMs.
-                assert all(more >= less for more, less in pairwise(times)), (network, gpu_type, batch)
-                assert gpu_type[:4] != "V100" or all(more > less for more, less in pairwise(times))
+                assert all(more >= less for more, less in pairwise(times)), (
+                    network,
+                    gpu_type,
+                    batch,
+                )
+                assert gpu_type[:4] != "V100" or all(
+                    more > less for more, less in pairwise(times)
+                )
                 assert times[0] > 1.1 * times[-1]
-                slow_ms = step_ms(truth, placed(network, batch, 50.0, gpu_type=gpu_type, clock=0.6))
-                assert slow_ms == pytest.approx(step_ms(truth, placed(network, batch, 30.0, gpu_type=gpu_type)))
+                slow_ms = step_ms(
+                    truth, placed(network, batch, 50.0, gpu_type=gpu_type, clock=0.6)
+                )
+                assert slow_ms == pytest.approx(
+                    step_ms(truth, placed(network, batch, 30.0, gpu_type=gpu_type))
+                )
 
 
 def test_a_larger_batch_never_takes_a_shorter_step(truth: Truth) -> None:
@@ -147,12 +204,20 @@ def test_a_larger_batch_never_takes_a_shorter_step(truth: Truth) -> None:
             for share in SHARES:
                 times = truth.batch_ms(placed(network, 1, share, gpu_type=gpu_type))[1:]
                 # Unevenness of 5 % is drawn for every batch apart.
-                assert all(large >= 0.9 * small for small, large in pairwise(times)), (network, gpu_type, share)
+                assert all(large >= 0.9 * small for small, large in pairwise(times)), (
+                    network,
+                    gpu_type,
+                    share,
+                )
 
 
-def test_host_bound_training_has_a_knee_and_work_bound_training_has_none(truth: Truth) -> None:
+def test_host_bound_training_has_a_knee_and_work_bound_training_has_none(
+    truth: Truth,
+) -> None:
     def of_half(network: str, batch: int) -> float:
-        return step_ms(truth, placed(network, batch, 50.0)) / step_ms(truth, placed(network, batch))
+        return step_ms(truth, placed(network, batch, 50.0)) / step_ms(
+            truth, placed(network, batch)
+        )
 
     # ResNet-18 with 32 small images leaves a V100 idle for two thirds of its step; ResNet-50 with 128 large ones
     # fills it.
@@ -161,44 +226,66 @@ def test_host_bound_training_has_a_knee_and_work_bound_training_has_none(truth: 
 
 
 @pytest.mark.parametrize("network", TALLY)
-def test_unlimited_training_slows_inference_as_tally_measured(truth: Truth, network: str) -> None:
+def test_unlimited_training_slows_inference_as_tally_measured(
+    truth: Truth, network: str
+) -> None:
     for service in ("resnet50", "vgg19-trt"):
-        assert slowdown(truth, service, 100.0, (network, 100.0)) == pytest.approx(TALLY[network], rel=2e-3)
+        assert slowdown(truth, service, 100.0, (network, 100.0)) == pytest.approx(
+            TALLY[network], rel=2e-3
+        )
 
 
 def test_limited_training_slows_inference_less_in_tallys_order(truth: Truth) -> None:
     for share in SHARES:
-        factors = [slowdown(truth, "resnet50", 50.0, (network, share)) for network in TALLY]
+        factors = [
+            slowdown(truth, "resnet50", 50.0, (network, share)) for network in TALLY
+        ]
         assert factors == sorted(factors)
         assert factors[0] > 1.0
         if share <= 50.0:
             # Mudi: at most 1.67 where SM limits hold.
             assert factors[-1] < 1.67
     for network in TALLY:
-        factors = [slowdown(truth, "resnet50", 50.0, (network, share)) for share in SHARES]
+        factors = [
+            slowdown(truth, "resnet50", 50.0, (network, share)) for share in SHARES
+        ]
         assert all(less <= more for less, more in pairwise(factors))
 
 
 @pytest.mark.parametrize(
-    ("network", "throughputs"), [("resnet50-training", (0.74, 0.78)), ("bert-training", (0.92, 0.94))]
+    ("network", "throughputs"),
+    [("resnet50-training", (0.74, 0.78)), ("bert-training", (0.92, 0.94))],
 )
 def test_inference_slows_training_as_tally_measured(
     truth: Truth, network: str, throughputs: tuple[float, float]
 ) -> None:
     expected = (throughputs[0] * throughputs[1]) ** -0.5
-    assert slowdown(truth, network, 100.0, ("resnet50", 100.0)) == pytest.approx(expected, rel=2e-3)
+    assert slowdown(truth, network, 100.0, ("resnet50", 100.0)) == pytest.approx(
+        expected, rel=2e-3
+    )
     assert 1.0 < slowdown(truth, network, 50.0, ("resnet50", 50.0)) < expected
 
 
 @needs("data/gavel_training")
 def test_unlimited_training_slows_training_as_gavel_measured(truth: Truth) -> None:
     rates: dict[tuple[str, str], list[float]] = {}
-    for row in csv.DictReader((SHARED / "data/gavel_training/pair_throughput.csv").read_text().splitlines()):
-        if (row["gpu"], row["num_gpus_a"], row["num_gpus_b"], row["both_zero"]) != ("v100", "1", "1", "0"):
+    for row in csv.DictReader(
+        (SHARED / "data/gavel_training/pair_throughput.csv").read_text().splitlines()
+    ):
+        if (row["gpu"], row["num_gpus_a"], row["num_gpus_b"], row["both_zero"]) != (
+            "v100",
+            "1",
+            "1",
+            "0",
+        ):
             continue
         for ours, other in (("a", "b"), ("b", "a")):
-            rate = float(row[f"steps_per_s_{ours}"]) / float(row[f"solo_steps_per_s_{ours}"])
-            rates.setdefault((row[f"model_{ours}"], row[f"model_{other}"]), []).append(min(1.0, rate))
+            rate = float(row[f"steps_per_s_{ours}"]) / float(
+                row[f"solo_steps_per_s_{ours}"]
+            )
+            rates.setdefault((row[f"model_{ours}"], row[f"model_{other}"]), []).append(
+                min(1.0, rate)
+            )
     compared = 0
     for network, other in permutations(GAVEL, 2):
         if measured := rates.get((GAVEL[network], GAVEL[other])):
@@ -212,50 +299,87 @@ def test_no_neighbour_ever_speeds_anything_up(truth: Truth) -> None:
     everything = (*truth.training_networks, "resnet50", "vgg19-trt")
     for network in everything:
         for other in everything:
-            factors = [slowdown(truth, network, 30.0, (other, share)) for share in (10.0, 40.0, 70.0)]
+            factors = [
+                slowdown(truth, network, 30.0, (other, share))
+                for share in (10.0, 40.0, 70.0)
+            ]
             assert min(factors) >= 1.0
             if other in truth.training_networks:
                 assert factors == sorted(factors)
 
 
-def test_neighbours_of_one_network_count_together_and_others_multiply(truth: Truth) -> None:
-    network, lm, bert = "resnet50-training", ("lm-training", 30.0), ("bert-training", 30.0)
+def test_neighbours_of_one_network_count_together_and_others_multiply(
+    truth: Truth,
+) -> None:
+    network, lm, bert = (
+        "resnet50-training",
+        ("lm-training", 30.0),
+        ("bert-training", 30.0),
+    )
     apart = slowdown(truth, network, 20.0, lm) * slowdown(truth, network, 20.0, bert)
     # The third task adds launch delay: 525 kernels that each wait 0.00676404 - 0.00167469 ms longer.
     solo_ms = step_ms(truth, placed(network, 128, 20.0))
     delay = 525 * (0.00676404 - 0.00167469) / solo_ms
     assert slowdown(truth, network, 20.0, lm, bert) == pytest.approx(apart + delay)
-    assert slowdown(truth, network, 20.0, bert, lm) == slowdown(truth, network, 20.0, lm, bert)
-    halves = slowdown(truth, network, 20.0, ("lm-training", 10.0), ("lm-training", 20.0))
+    assert slowdown(truth, network, 20.0, bert, lm) == slowdown(
+        truth, network, 20.0, lm, bert
+    )
+    halves = slowdown(
+        truth, network, 20.0, ("lm-training", 10.0), ("lm-training", 20.0)
+    )
     assert halves == pytest.approx(slowdown(truth, network, 20.0, lm) + delay)
 
 
 def test_a_service_feels_training_on_top_of_other_services(truth: Truth) -> None:
     service, task = ("vgg16", 30.0), ("bert-training", 30.0)
     both = slowdown(truth, "resnet50", 30.0, service, task)
-    assert both > slowdown(truth, "resnet50", 30.0, service) * slowdown(truth, "resnet50", 30.0, task)
+    assert both > slowdown(truth, "resnet50", 30.0, service) * slowdown(
+        truth, "resnet50", 30.0, task
+    )
 
 
 def test_only_a_whole_gpu_alone_is_better_known_than_synthetic(truth: Truth) -> None:
     assert truth.provenance(placed("lm-training", 20)) == "measured"
     assert truth.provenance(placed("lm-training", 20, gpu_type="H100")) == "scaled"
-    assert truth.provenance(placed("lm-training", 20, gpu_type="RTX-4090")) == "estimated"
+    assert (
+        truth.provenance(placed("lm-training", 20, gpu_type="RTX-4090")) == "estimated"
+    )
     assert truth.provenance(placed("lm-training", 20, 90.0)) == "synthetic"
     assert truth.provenance(placed("lm-training", 20, clock=0.9)) == "synthetic"
-    assert truth.provenance(placed("lm-training", 20, beside=(("resnet50", 10.0),))) == "synthetic"
-    assert truth.provenance(placed("resnet50", 8, 50.0, beside=(("lm-training", 10.0),))) == "synthetic"
+    assert (
+        truth.provenance(placed("lm-training", 20, beside=(("resnet50", 10.0),)))
+        == "synthetic"
+    )
+    assert (
+        truth.provenance(placed("resnet50", 8, 50.0, beside=(("lm-training", 10.0),)))
+        == "synthetic"
+    )
 
 
-def test_a_busy_v100_draws_what_zeus_measured_and_no_board_more_than_it_may(truth: Truth) -> None:
+def test_a_busy_v100_draws_what_zeus_measured_and_no_board_more_than_it_may(
+    truth: Truth,
+) -> None:
     # Zeus, V100 at 250 W: 222 W with ResNet-50 and 226 W with BERT (medians), of which 53.5 W are idle.
-    assert truth.busy_w(placed("resnet50-training", 128), 128) == pytest.approx(221.6 - 53.5, rel=0.01)
-    assert truth.busy_w(placed("bert-training", 32), 32) == pytest.approx(226.3 - 53.5, rel=0.01)
+    assert truth.busy_w(placed("resnet50-training", 128), 128) == pytest.approx(
+        221.6 - 53.5, rel=0.01
+    )
+    assert truth.busy_w(placed("bert-training", 32), 32) == pytest.approx(
+        226.3 - 53.5, rel=0.01
+    )
     for network in truth.training_networks:
         for gpu_type in CLOCKS_MHZ:
             batch = truth.max_batch(network)
-            watts = [truth.busy_w(placed(network, batch, share, gpu_type=gpu_type), batch) for share in SHARES]
+            watts = [
+                truth.busy_w(placed(network, batch, share, gpu_type=gpu_type), batch)
+                for share in SHARES
+            ]
             assert watts == sorted(watts)
-            assert 0.0 < watts[0] < watts[-1] <= truth.tdp_w(gpu_type) - truth.idle_w(gpu_type)
+            assert (
+                0.0
+                < watts[0]
+                < watts[-1]
+                <= truth.tdp_w(gpu_type) - truth.idle_w(gpu_type)
+            )
 
 
 def test_training_takes_the_memory_that_tally_saw(truth: Truth) -> None:
@@ -265,9 +389,13 @@ def test_training_takes_the_memory_that_tally_saw(truth: Truth) -> None:
 
 
 def test_steps_scatter_by_less_than_a_twentieth(truth: Truth) -> None:
-    assert all(0.001 < truth.noise_cv(network) < 0.05 for network in truth.training_networks)
+    assert all(
+        0.001 < truth.noise_cv(network) < 0.05 for network in truth.training_networks
+    )
 
 
 def test_unmeasured_batches_of_training_are_refused(truth: Truth) -> None:
-    with pytest.raises(TruthError, match="cyclegan-training was measured with batches 1 to 1, not 2"):
+    with pytest.raises(
+        TruthError, match="cyclegan-training was measured with batches 1 to 1, not 2"
+    ):
         truth.execution_ms(placed("cyclegan-training", 1), 2)

@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 
 from agents.sim.truth.curves import BatchCurve, MeasuredCurves
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, TruthError, load_truth
+from agents.sim.truth.truth import (
+    RunningPart,
+    SimulatedNeighbour,
+    Truth,
+    TruthError,
+    load_truth,
+)
 from tests.shared import SHARED, needs
 
-SOURCES = (("data/rapp_v100/latency_sm_quota.csv", "", "100"), ("data/igniter_v100/solo_latency.csv", "-trt", None))
+SOURCES = (
+    ("data/rapp_v100/latency_sm_quota.csv", "", "100"),
+    ("data/igniter_v100/solo_latency.csv", "-trt", None),
+)
 """File of `../shared`, ending of our names of its networks, time quota of the rows that ship."""
 
 
@@ -35,29 +44,42 @@ def placed(
         sm_percent=sm_percent,
         batch=1,
         clock_mhz=clock_mhz or clocks[gpu_type],
-        neighbours=tuple(SimulatedNeighbour(network, percent, 1) for percent in neighbours),
+        neighbours=tuple(
+            SimulatedNeighbour(network, percent, 1) for percent in neighbours
+        ),
     )
 
 
 def shipped(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((resources.files("agents.sim") / "data" / name).read_text().splitlines()))
+    return list(
+        csv.DictReader(
+            (resources.files("agents.sim") / "data" / name).read_text().splitlines()
+        )
+    )
 
 
 def test_a_measured_point_is_returned_as_measured(truth: Truth) -> None:
     for row in shipped("curves.csv"):
         where = placed(row["network"], float(row["sm_percent"]))
-        assert truth.execution_ms(where, int(row["batch"])) == pytest.approx(float(row["latency_ms"]), rel=1e-12)
+        assert truth.execution_ms(where, int(row["batch"])) == pytest.approx(
+            float(row["latency_ms"]), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
-    ("file", "suffix", "quota"), [pytest.param(*source, marks=needs(source[0])) for source in SOURCES]
+    ("file", "suffix", "quota"),
+    [pytest.param(*source, marks=needs(source[0])) for source in SOURCES],
 )
-def test_the_truth_equals_the_raw_source_rows(truth: Truth, file: str, suffix: str, quota: str | None) -> None:
+def test_the_truth_equals_the_raw_source_rows(
+    truth: Truth, file: str, suffix: str, quota: str | None
+) -> None:
     compared = 0
     for row in csv.DictReader((SHARED / file).read_text().splitlines()):
         network = row["model"] + suffix
         if network in truth.networks and row.get("time_quota_pct") == quota:
-            time_ms = truth.execution_ms(placed(network, float(row["sm_pct"])), int(row["batch"]))
+            time_ms = truth.execution_ms(
+                placed(network, float(row["sm_pct"])), int(row["batch"])
+            )
             assert time_ms == pytest.approx(float(row["latency_ms"]), rel=1e-12)
             compared += 1
     assert compared > 350
@@ -68,13 +90,18 @@ def test_measured_watts_are_returned_as_measured(truth: Truth) -> None:
     assert len(rows) == 27
     for row in rows:
         where = placed(row["network"], float(row["sm_percent"]))
-        assert truth.busy_w(where, int(row["batch"])) == pytest.approx(float(row["watts"]), rel=1e-12)
+        assert truth.busy_w(where, int(row["batch"])) == pytest.approx(
+            float(row["watts"]), rel=1e-12
+        )
 
 
 def curves(points: dict[int, dict[float, float]]) -> MeasuredCurves:
     return MeasuredCurves(
         by_batch={
-            batch: BatchCurve(sm_percents=np.array(list(line)), latency_ms=np.array(list(line.values())))
+            batch: BatchCurve(
+                sm_percents=np.array(list(line)),
+                latency_ms=np.array(list(line.values())),
+            )
             for batch, line in points.items()
         }
     )
@@ -92,7 +119,9 @@ def test_below_the_measured_range_time_grows_as_one_over_the_share() -> None:
 
 def test_above_the_measured_range_the_last_octave_goes_on() -> None:
     # 16 ms at 50 %, 8 ms at 100 %: work-bound, so a GPU twice as fast needs 4 ms.
-    assert curves({1: {50.0: 16.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(4.0)
+    assert curves({1: {50.0: 16.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(
+        4.0
+    )
     # Flat: host-bound, so no GPU helps; rising by noise must not go on rising.
     assert curves({1: {50.0: 8.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(8.0)
     assert curves({1: {50.0: 7.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(8.0)
@@ -105,7 +134,9 @@ def test_a_partial_batch_takes_the_time_of_its_own_size() -> None:
 
 def test_a_batch_not_measured_at_so_low_a_share_is_taken_from_its_neighbours() -> None:
     # Batch 2 was measured from 20 % only; at 10 % it lies between batch 1 (10 ms) and batch 4 (40 ms).
-    line = curves({1: {10.0: 10.0, 20.0: 10.0}, 2: {20.0: 11.0}, 4: {10.0: 40.0, 20.0: 20.0}})
+    line = curves(
+        {1: {10.0: 10.0, 20.0: 10.0}, 2: {20.0: 11.0}, 4: {10.0: 40.0, 20.0: 20.0}}
+    )
     assert line.batch_ms(10.0)[2] == pytest.approx(20.0)
     assert line.batch_ms(20.0)[2] == pytest.approx(11.0)
 
@@ -121,18 +152,23 @@ def test_the_table_covers_every_batch_and_starts_at_zero(truth: Truth) -> None:
 def test_a_pair_is_slowed_as_the_measured_pairs_were(truth: Truth) -> None:
     alone = truth.execution_ms(placed("resnet50-trt", 50.0), 16)
     # Median of the measured slowdowns of ResNet-50 next to a neighbour with half of the SMs: 1.101.
-    assert truth.execution_ms(placed("resnet50-trt", 50.0, neighbours=(50.0,)), 16) == pytest.approx(1.101 * alone)
+    assert truth.execution_ms(
+        placed("resnet50-trt", 50.0, neighbours=(50.0,)), 16
+    ) == pytest.approx(1.101 * alone)
     for network in truth.networks:
         for share in (20.0, 50.0, 80.0):
             where = placed(network, 100 - share)
-            factor = truth.execution_ms(placed(network, 100 - share, neighbours=(share,)), 1) / truth.execution_ms(
-                where, 1
-            )
+            factor = truth.execution_ms(
+                placed(network, 100 - share, neighbours=(share,)), 1
+            ) / truth.execution_ms(where, 1)
             assert 1.01 <= factor <= 1.23
 
 
 def test_from_the_third_replica_on_launches_wait_longer(truth: Truth) -> None:
-    times = [truth.execution_ms(placed(sm_percent=10.0, neighbours=(10.0,) * count), 4) for count in range(1, 10)]
+    times = [
+        truth.execution_ms(placed(sm_percent=10.0, neighbours=(10.0,) * count), 4)
+        for count in range(1, 10)
+    ]
     assert all(later > earlier for earlier, later in pairwise(times))
     # 175 kernels; the measured delay is 0.00676404 ms with three replicas and 0.00167469 ms with two.
     slowdown = truth.execution_ms(placed(sm_percent=10.0, neighbours=(20.0,)), 4)
@@ -144,17 +180,26 @@ def test_provenance_says_how_a_time_is_known(truth: Truth) -> None:
     assert truth.provenance(placed()) == "measured"
     assert truth.provenance(placed(clock_mhz=1230.0)) == "scaled"
     assert truth.provenance(placed(gpu_type="T4")) == "scaled"
-    assert truth.provenance(placed(sm_percent=10.0, neighbours=(10.0,) * 5)) == "synthetic"
+    assert (
+        truth.provenance(placed(sm_percent=10.0, neighbours=(10.0,) * 5)) == "synthetic"
+    )
 
 
-def test_host_bound_time_does_not_shrink_on_a_faster_gpu_and_work_bound_time_does(truth: Truth) -> None:
+def test_host_bound_time_does_not_shrink_on_a_faster_gpu_and_work_bound_time_does(
+    truth: Truth,
+) -> None:
     host_bound, work_bound = placed("googlenet", 100.0), placed("vgg19-trt", 100.0)
-    faster = [placed(where.network, 100.0, gpu_type="H100") for where in (host_bound, work_bound)]
+    faster = [
+        placed(where.network, 100.0, gpu_type="H100")
+        for where in (host_bound, work_bound)
+    ]
     assert truth.execution_ms(faster[0], 1) > 0.85 * truth.execution_ms(host_bound, 1)
     assert truth.execution_ms(faster[1], 32) < 0.5 * truth.execution_ms(work_bound, 32)
 
 
-def test_a_lower_clock_never_helps_the_time_of_a_work_bound_batch_and_saves_watts(truth: Truth) -> None:
+def test_a_lower_clock_never_helps_the_time_of_a_work_bound_batch_and_saves_watts(
+    truth: Truth,
+) -> None:
     full, slow = placed("vgg16", 50.0), placed("vgg16", 50.0, clock_mhz=1230.0)
     assert truth.execution_ms(slow, 8) > 1.1 * truth.execution_ms(full, 8)
     assert truth.busy_w(slow, 8) < truth.busy_w(full, 8)

@@ -22,7 +22,11 @@ class Source:
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         self.asked += 1
-        found = NodeCommand(node=node, generation=self.generation) if self.generation > after_generation else None
+        found = (
+            NodeCommand(node=node, generation=self.generation)
+            if self.generation > after_generation
+            else None
+        )
         self.before_answer()
         await asyncio.sleep(0)
         return found
@@ -145,9 +149,14 @@ def test_without_a_listener_nothing_is_remembered() -> None:
 
 
 @pytest.mark.parametrize("waiters", [100])
-def test_one_announcement_wakes_everybody_with_one_look_for_each_node(waiters: int) -> None:
+def test_one_announcement_wakes_everybody_with_one_look_for_each_node(
+    waiters: int,
+) -> None:
     async def scenario(world: World) -> int:
-        tasks = [asyncio.create_task(world.board.wait_for("n1", 0, _never)) for _ in range(waiters)]
+        tasks = [
+            asyncio.create_task(world.board.wait_for("n1", 0, _never))
+            for _ in range(waiters)
+        ]
         await _settle()
         before = world.source.asked
         await world.push(1)

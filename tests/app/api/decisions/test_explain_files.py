@@ -22,12 +22,23 @@ def told() -> list[str]:
 
 def test_every_service_has_its_price_and_what_holds_it_back(told: list[str]) -> None:
     chat = told[told.index(next(line for line in told if line.startswith("chat  "))) :]
-    assert chat[0] == "chat  demand 130.0 rps, planned 130.0 rps, capacity 155.8 rps (slack 25.8)"
-    assert chat[1] == "  price: a request per second is worth $0.00507/h; one more costs $0.00241/h"
-    assert "  held back by SM percent: no SM percent is left to give it more (1 replica)" in chat[:8]
+    assert (
+        chat[0]
+        == "chat  demand 130.0 rps, planned 130.0 rps, capacity 155.8 rps (slack 25.8)"
+    )
+    assert (
+        chat[1]
+        == "  price: a request per second is worth $0.00507/h; one more costs $0.00241/h"
+    )
+    assert (
+        "  held back by SM percent: no SM percent is left to give it more (1 replica)"
+        in chat[:8]
+    )
 
 
-def test_one_more_gpu_of_a_type_saves_nothing_while_some_are_unused(told: list[str]) -> None:
+def test_one_more_gpu_of_a_type_saves_nothing_while_some_are_unused(
+    told: list[str],
+) -> None:
     at = told.index("GPU types")
     assert [line.split() for line in told[at + 2 : at + 4]] == [
         ["small", "1", "2", "$0.500", "nothing"],
@@ -35,7 +46,9 @@ def test_one_more_gpu_of_a_type_saves_nothing_while_some_are_unused(told: list[s
     ]
 
 
-def test_each_gpu_says_what_it_earns_and_what_else_it_could_run(told: list[str]) -> None:
+def test_each_gpu_says_what_it_earns_and_what_else_it_could_run(
+    told: list[str],
+) -> None:
     at = told.index("1 × big at 1400 MHz  each costs $1.2530/h, earns $1.2530/h")
     assert told[at + 1 : at + 3] == [
         "  uses 100 % of the SMs, 9.4 of 39.1 GiB, 265 of 300 W, 2 of 2 replicas",
@@ -56,7 +69,9 @@ def test_lines_fit_a_terminal(told: list[str]) -> None:
 def test_the_json_is_the_api_s(tmp_path: Path) -> None:
     zipped = tmp_path / "problem.json.gz"
     zipped.write_bytes(gzip.compress(EXAMPLE.read_bytes()))
-    document = json.loads(cli("explain", "--problem", zipped, "--plan", PLAN, "-o", "json").out)
+    document = json.loads(
+        cli("explain", "--problem", zipped, "--plan", PLAN, "-o", "json").out
+    )
     view = ExplanationView.model_validate({**document, "plan_id": 1, "state": "target"})
     assert view.model_dump(mode="json", exclude={"plan_id", "state"}) == document
 
@@ -73,9 +88,19 @@ def test_a_single_service_is_explained_with_the_gpus_that_it_runs_on() -> None:
     ]
 
 
-def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(tmp_path: Path) -> None:
+def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(
+    tmp_path: Path,
+) -> None:
     problem = changed_example(tmp_path, arrival_rate_rps=1e5, max_replicas=1)
-    result = cli("explain", "--problem", problem, "--policy", "hetsev_greedy", "--time-limit", "2")
+    result = cli(
+        "explain",
+        "--problem",
+        problem,
+        "--policy",
+        "hetsev_greedy",
+        "--time-limit",
+        "2",
+    )
     assert result.code == 0
     assert "weighted rps" in result.out
     assert "  unserved: " in result.out
@@ -83,17 +108,34 @@ def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(tmp_path:
 
 def test_where_nothing_is_asked_nothing_holds_back(tmp_path: Path) -> None:
     problem = changed_example(tmp_path, arrival_rate_rps=0.0, min_replicas=1)
-    out = cli("explain", "camera", "--problem", problem, "--policy", "hetsev_greedy", "--time-limit", "2").out
+    out = cli(
+        "explain",
+        "camera",
+        "--problem",
+        problem,
+        "--policy",
+        "hetsev_greedy",
+        "--time-limit",
+        "2",
+    ).out
     assert "is worth nothing; one more costs nothing: there is room" in out
     assert "held back" not in out
 
 
 def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) -> None:
     document = json.loads(EXAMPLE.read_text())
-    assert "Against the plan before" not in cli("explain", "--problem", EXAMPLE, "--plan", PLAN).out
+    assert (
+        "Against the plan before"
+        not in cli("explain", "--problem", EXAMPLE, "--plan", PLAN).out
+    )
     running = tmp_path / "running.json"
-    running.write_text(json.dumps({**document, "current": json.loads(PLAN.read_text())}))
-    assert "Against the plan before\nNo replica differs." in cli("explain", "--problem", running, "--plan", PLAN).out
+    running.write_text(
+        json.dumps({**document, "current": json.loads(PLAN.read_text())})
+    )
+    assert (
+        "Against the plan before\nNo replica differs."
+        in cli("explain", "--problem", running, "--plan", PLAN).out
+    )
 
 
 def test_a_plan_of_another_problem_is_told_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -17,11 +17,21 @@ OBSERVATION = {
     "window_start_s": 1.0,
     "window_s": 2.0,
     "generation": 0,
-    "services": [{"service": "chat", "arrivals": 1, "served": 1, "in_slo": 1, "latency_buckets": [[79, 1]]}],
+    "services": [
+        {
+            "service": "chat",
+            "arrivals": 1,
+            "served": 1,
+            "in_slo": 1,
+            "latency_buckets": [[79, 1]],
+        }
+    ],
 }
 
 
-@pytest.mark.parametrize("text", [b"{}", b'{"a": [1, 2.5e3, "\\u00e9"]}', b"null", '"\U0001f600"'.encode()])
+@pytest.mark.parametrize(
+    "text", [b"{}", b'{"a": [1, 2.5e3, "\\u00e9"]}', b"null", '"\U0001f600"'.encode()]
+)
 def test_plain_json_is_read(text: bytes) -> None:
     assert read_json(text) == json.loads(text)
 
@@ -37,13 +47,17 @@ def test_plain_json_is_read(text: bytes) -> None:
         (b'{"a": {"\\u0000": 1}}', "/a"),
     ],
 )
-def test_values_that_cannot_be_kept_are_refused_with_their_place(text: bytes, pointer: str) -> None:
+def test_values_that_cannot_be_kept_are_refused_with_their_place(
+    text: bytes, pointer: str
+) -> None:
     with pytest.raises(MalformedBody) as refused:
         read_json(text)
     assert (refused.value.pointer, refused.value.status_code) == (pointer, 422)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"{'a': 1}", b"\xff", b'{"a": 1, "a": 2}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"{'a': 1}", b"\xff", b'{"a": 1, "a": 2}', b"[" * 100_000]
+)
 def test_what_is_not_json_is_refused(text: bytes) -> None:
     with pytest.raises(MalformedBody) as refused:
         read_json(text)
@@ -58,14 +72,21 @@ def test_a_constant_is_found_in_well_formed_text_only() -> None:
 
 @pytest.mark.parametrize(
     ("field", "pointer"),
-    [("gpus[0].power_w", "/gpus/0/power_w"), ("spec.rows[3][8]", "/spec/rows/3/8"), ("a/b", "/a~1b"), ("", "")],
+    [
+        ("gpus[0].power_w", "/gpus/0/power_w"),
+        ("spec.rows[3][8]", "/spec/rows/3/8"),
+        ("a/b", "/a~1b"),
+        ("", ""),
+    ],
 )
 def test_paths_become_json_pointers(field: str, pointer: str) -> None:
     assert pointer_of(field) == pointer
 
 
 def test_an_observation_is_decoded() -> None:
-    assert decode_observation(json.dumps(OBSERVATION).encode(), "n1").services[0].latency_buckets == ((79, 1),)
+    assert decode_observation(json.dumps(OBSERVATION).encode(), "n1").services[
+        0
+    ].latency_buckets == ((79, 1),)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +95,25 @@ def test_an_observation_is_decoded() -> None:
         ({"window_s": 0}, "window_s"),
         ({"window_s": math.nan}, "window_s"),
         ({"node": "n2"}, "node"),
-        ({"services": [{"service": "chat", "arrivals": 1, "served": 1}]}, "services[0]"),
-        ({"services": [{**OBSERVATION["services"][0], "latency_buckets": [[80, 1]]}]}, "services[0].latency_buckets"),  # type: ignore[index]
+        (
+            {"services": [{"service": "chat", "arrivals": 1, "served": 1}]},
+            "services[0]",
+        ),
+        (
+            {
+                "services": [
+                    {**OBSERVATION["services"][0], "latency_buckets": [[80, 1]]}
+                ]
+            },
+            "services[0].latency_buckets",
+        ),  # type: ignore[index]
         ({"problems": ["\x00"]}, ""),
         ({"more": 1}, ""),
     ],
 )
-def test_an_odd_observation_names_its_field(change: dict[str, object], field: str) -> None:
+def test_an_odd_observation_names_its_field(
+    change: dict[str, object], field: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         decode_observation(json.dumps({**OBSERVATION, **change}).encode(), "n1")
     assert refused.value.field == field

@@ -13,7 +13,9 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     for path, item in DOCUMENT["paths"].items()
     for method, operation in item.items()
 }
-OF_RESOURCES = {name: operation for name, operation in OPERATIONS.items() if PREFIX in name}
+OF_RESOURCES = {
+    name: operation for name, operation in OPERATIONS.items() if PREFIX in name
+}
 
 
 def test_the_checked_in_document_is_what_the_code_says() -> None:
@@ -21,18 +23,34 @@ def test_the_checked_in_document_is_what_the_code_says() -> None:
 
 
 def test_every_operation_has_a_name_of_its_own_and_a_description() -> None:
-    assert len({operation["operationId"] for operation in OPERATIONS.values()}) == len(OPERATIONS)
-    assert [name for name, operation in OPERATIONS.items() if not operation.get("description")] == []
+    assert len({operation["operationId"] for operation in OPERATIONS.values()}) == len(
+        OPERATIONS
+    )
+    assert [
+        name
+        for name, operation in OPERATIONS.items()
+        if not operation.get("description")
+    ] == []
 
 
 def test_every_resource_needs_a_token_and_says_what_is_answered_without() -> None:
-    assert [name for name, operation in OF_RESOURCES.items() if not operation.get("security")] == []
+    assert [
+        name
+        for name, operation in OF_RESOURCES.items()
+        if not operation.get("security")
+    ] == []
     for status in ("401", "403", "422", "503"):
-        assert [name for name, operation in OF_RESOURCES.items() if status not in operation["responses"]] == []
+        assert [
+            name
+            for name, operation in OF_RESOURCES.items()
+            if status not in operation["responses"]
+        ] == []
 
 
 def test_only_probes_and_documents_are_public() -> None:
-    assert {name.split(" ")[1] for name in OPERATIONS.keys() - OF_RESOURCES.keys()} < PUBLIC
+    assert {
+        name.split(" ")[1] for name in OPERATIONS.keys() - OF_RESOURCES.keys()
+    } < PUBLIC
     assert not any(path.startswith(PREFIX) for path in PUBLIC)
 
 
@@ -51,7 +69,8 @@ def test_every_post_takes_an_idempotency_key_but_those_that_are_idempotent() -> 
         name
         for name, operation in OF_RESOURCES.items()
         if name.startswith("POST")
-        and "Idempotency-Key" not in [parameter["name"] for parameter in operation.get("parameters", [])]
+        and "Idempotency-Key"
+        not in [parameter["name"] for parameter in operation.get("parameters", [])]
     }
     assert keyless == {
         "POST /api/v1/plans/compare",
@@ -70,7 +89,9 @@ def test_the_sync_body_is_described() -> None:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    known = {
+        f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]
+    }
     assert set(_references(DOCUMENT)) <= known
 
 
@@ -82,5 +103,11 @@ def test_every_class_of_error_has_one_code() -> None:
 def _references(part: object) -> list[str]:
     if isinstance(part, dict):
         own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
-        return own + [reference for value in part.values() for reference in _references(value)]
-    return [reference for value in part for reference in _references(value)] if isinstance(part, list) else []
+        return own + [
+            reference for value in part.values() for reference in _references(value)
+        ]
+    return (
+        [reference for value in part for reference in _references(value)]
+        if isinstance(part, list)
+        else []
+    )

@@ -20,13 +20,19 @@ def test_no_control_plane_names_the_address_its_origin_and_the_remedy() -> None:
     )
     result = get_services(environment={"PLIMSOLL_URL": "http://gpu:1"})
     assert "at http://gpu:1 (environment PLIMSOLL_URL)" in result.err
-    assert "at http://x:2 (flag --url)" in cli("--url", "http://x:2", "get", "services").err
+    assert (
+        "at http://x:2 (flag --url)"
+        in cli("--url", "http://x:2", "get", "services").err
+    )
 
 
 @pytest.mark.parametrize("address", ["gpu:8080", "ftp://gpu", ""])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     result = cli("--url", address, "get", "services")
-    assert (result.code, result.err) == (1, f"Error: {address!r} (flag --url) is not an http:// or https:// address\n")
+    assert (result.code, result.err) == (
+        1,
+        f"Error: {address!r} (flag --url) is not an http:// or https:// address\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,9 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         (httpx2.ConnectTimeout("no route"), "no control plane answers"),
     ],
 )
-def test_a_connection_that_breaks_is_an_error_not_a_traceback(error: httpx2.TransportError, words: str) -> None:
+def test_a_connection_that_breaks_is_an_error_not_a_traceback(
+    error: httpx2.TransportError, words: str
+) -> None:
     def breaks(_request: httpx2.Request) -> httpx2.Response:
         raise error
 
@@ -47,13 +55,18 @@ def test_a_connection_that_breaks_is_an_error_not_a_traceback(error: httpx2.Tran
 
 
 def test_a_refused_token_says_where_it_came_from(tmp_path: Path) -> None:
-    api = FakeApi(problems={"GET services": problem_document(401, "this token is not known")})
+    api = FakeApi(
+        problems={"GET services": problem_document(401, "this token is not known")}
+    )
     assert get_services(api=api).err == (
         "Error: this token is not known (token: environment PLIMSOLL_TOKEN)\n"
         "Hint: set PLIMSOLL_TOKEN, or make a token with `plimsoll token create --local --save`\n"
     )
     result = get_services(api=api, environment={}, home=tmp_path)
-    assert f"(token: no PLIMSOLL_TOKEN, no {tmp_path}/.config/plimsoll/token)" in result.err
+    assert (
+        f"(token: no PLIMSOLL_TOKEN, no {tmp_path}/.config/plimsoll/token)"
+        in result.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +74,11 @@ def test_a_refused_token_says_where_it_came_from(tmp_path: Path) -> None:
     [
         ({"PLIMSOLL_TOKEN": "one"}, [], "Bearer one"),
         ({"PLIMSOLL_TOKEN_FILE": "{folder}/two"}, [], "Bearer two"),
-        ({"PLIMSOLL_TOKEN": "one", "PLIMSOLL_TOKEN_FILE": "{folder}/two"}, [], "Bearer one"),
+        (
+            {"PLIMSOLL_TOKEN": "one", "PLIMSOLL_TOKEN_FILE": "{folder}/two"},
+            [],
+            "Bearer one",
+        ),
         ({"PLIMSOLL_TOKEN": "one"}, ["--token-file", "{folder}/two"], "Bearer two"),
         ({}, [], "Bearer saved"),
         ({"XDG_CONFIG_HOME": "{folder}/elsewhere"}, [], None),
@@ -84,18 +101,31 @@ def test_flags_come_before_environment_before_the_saved_token(
 def test_a_token_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     assert "is empty" in cli("--token-file", tmp_path / "empty", "get", "services").err
-    assert "cannot read the token file" in cli("--token-file", tmp_path / "none", "get", "services").err
+    assert (
+        "cannot read the token file"
+        in cli("--token-file", tmp_path / "none", "get", "services").err
+    )
 
 
-def test_a_problem_is_told_with_its_fields_and_a_fault_of_the_server_with_its_request_id() -> None:
+def test_a_problem_is_told_with_its_fields_and_a_fault_of_the_server_with_its_request_id() -> (
+    None
+):
     api = FakeApi()
-    api.problems["GET services"] = problem_document(422, "the request cannot be done", pointers={"/limit": "too large"})
-    assert get_services(api=api).err == "Error: the request cannot be done\n  /limit: too large\n"
+    api.problems["GET services"] = problem_document(
+        422, "the request cannot be done", pointers={"/limit": "too large"}
+    )
+    assert (
+        get_services(api=api).err
+        == "Error: the request cannot be done\n  /limit: too large\n"
+    )
     api.problems["GET services"] = problem_document(500, "an unexpected error")
     assert get_services(api=api).err == "Error: an unexpected error (request req-1)\n"
 
 
-@pytest.mark.parametrize("answer", [httpx2.Response(502, text="<html>"), httpx2.Response(404, json={"ok": False})])
+@pytest.mark.parametrize(
+    "answer",
+    [httpx2.Response(502, text="<html>"), httpx2.Response(404, json={"ok": False})],
+)
 def test_a_server_that_is_not_ours_is_suspected(answer: httpx2.Response) -> None:
     result = get_services(api=lambda _request: answer)
     assert result.code == 1
@@ -121,7 +151,10 @@ def test_posts_carry_a_fresh_idempotency_key() -> None:
 def test_a_token_that_no_header_can_carry_is_named_with_its_origin(token: str) -> None:
     result = cli("get", "nodes", environment={"PLIMSOLL_TOKEN": token})
     assert (result.code, result.out) == (1, "")
-    assert result.err == "Error: the token has characters that none has (token: environment PLIMSOLL_TOKEN)\n"
+    assert (
+        result.err
+        == "Error: the token has characters that none has (token: environment PLIMSOLL_TOKEN)\n"
+    )
 
 
 def test_keep_without_demo_is_wrong_usage_and_starts_nothing() -> None:

@@ -35,30 +35,77 @@ def replaced(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (GOOD + "  model: bert\n", "x.yaml:8: spec.model: unknown field; did you mean network? The"),
-        (replaced("latency_ms: 50", "latency_ms: -3"), "x.yaml:7: spec.slo.latency_ms: must be greater than 0, not -3"),
-        (replaced("50,", ".nan,"), "x.yaml:7: spec.slo.latency_ms: must be a finite number, not .nan"),
-        (replaced("  network: bert\n", ""), "x.yaml:5: spec.network: this field is missing"),
-        (replaced("chat", "Chat"), "x.yaml:4: metadata.name: must be 1 to 63 lower-case letters, digits and -"),
-        (replaced("kind: Service", "kind: Servce"), "x.yaml:2: kind: unknown kind Servce; did you mean Service? The"),
-        (replaced("kind: Service\n", ""), "x.yaml:1: kind: this field is missing; write one of Project"),
-        (replaced("/v1", "/v9"), "x.yaml:1: apiVersion: must be 'plimsoll/v1', not plimsoll/v9"),
-        (replaced("apiVersion: plimsoll/v1\n", ""), "x.yaml:1: apiVersion: this field is missing; write plimsoll/v1"),
-        (GOOD + "  priority: urgent\n", "x.yaml:8: spec.priority: must be a number or one of critical, standard"),
-        (GOOD + "  mode: on\n", "x.yaml:8: spec.mode: must be 'off', 'advise', 'approve' or 'auto', not true"),
+        (
+            GOOD + "  model: bert\n",
+            "x.yaml:8: spec.model: unknown field; did you mean network? The",
+        ),
+        (
+            replaced("latency_ms: 50", "latency_ms: -3"),
+            "x.yaml:7: spec.slo.latency_ms: must be greater than 0, not -3",
+        ),
+        (
+            replaced("50,", ".nan,"),
+            "x.yaml:7: spec.slo.latency_ms: must be a finite number, not .nan",
+        ),
+        (
+            replaced("  network: bert\n", ""),
+            "x.yaml:5: spec.network: this field is missing",
+        ),
+        (
+            replaced("chat", "Chat"),
+            "x.yaml:4: metadata.name: must be 1 to 63 lower-case letters, digits and -",
+        ),
+        (
+            replaced("kind: Service", "kind: Servce"),
+            "x.yaml:2: kind: unknown kind Servce; did you mean Service? The",
+        ),
+        (
+            replaced("kind: Service\n", ""),
+            "x.yaml:1: kind: this field is missing; write one of Project",
+        ),
+        (
+            replaced("/v1", "/v9"),
+            "x.yaml:1: apiVersion: must be 'plimsoll/v1', not plimsoll/v9",
+        ),
+        (
+            replaced("apiVersion: plimsoll/v1\n", ""),
+            "x.yaml:1: apiVersion: this field is missing; write plimsoll/v1",
+        ),
+        (
+            GOOD + "  priority: urgent\n",
+            "x.yaml:8: spec.priority: must be a number or one of critical, standard",
+        ),
+        (
+            GOOD + "  mode: on\n",
+            "x.yaml:8: spec.mode: must be 'off', 'advise', 'approve' or 'auto', not true",
+        ),
         (
             GOOD + "  scaling: {minReplicas: 5, maxReplicas: 2}\n",
             "x.yaml:8: spec.scaling: min_replicas 5 is above max_replicas 2",
         ),
-        (GOOD + "  network: other\n", "x.yaml:8: spec.network: is given twice, first in line 6; keep one of them"),
+        (
+            GOOD + "  network: other\n",
+            "x.yaml:8: spec.network: is given twice, first in line 6; keep one of them",
+        ),
         (GOOD + " - what\n", "x.yaml:8: not YAML: "),
-        ("- chat\n", "x.yaml:1: must be an object with apiVersion, kind, metadata and spec"),
-        (GOOD + "---\n" + GOOD, "x.yaml:12: metadata.name: Service chat is in x.yaml:4 already; keep one of them"),
-        (GOOD + "  priority: 2026-13-40\n", "x.yaml:1: not YAML: month must be in 1..12"),
+        (
+            "- chat\n",
+            "x.yaml:1: must be an object with apiVersion, kind, metadata and spec",
+        ),
+        (
+            GOOD + "---\n" + GOOD,
+            "x.yaml:12: metadata.name: Service chat is in x.yaml:4 already; keep one of them",
+        ),
+        (
+            GOOD + "  priority: 2026-13-40\n",
+            "x.yaml:1: not YAML: month must be in 1..12",
+        ),
         ("[" * 1000, "x.yaml:1: not YAML that can be read: nested too deeply"),
     ],
 )
-def test_a_fault_is_named_with_line_field_and_remedy(tmp_path: Path, text: str, wanted: str) -> None:
+def test_a_fault_is_named_with_line_field_and_remedy(
+    tmp_path: Path, text: str, wanted: str
+) -> None:
     found = complaints(tmp_path, text)
     assert len(found) == 1
     assert found[0].startswith(wanted)
@@ -89,9 +136,13 @@ def test_all_faults_of_all_files_come_at_once_in_order(tmp_path: Path) -> None:
     assert places == [("a.yml", 5), ("a.yml", 6), ("b.yaml", 4), ("b.yaml", 9)]
 
 
-def test_objects_come_in_the_order_in_which_they_refer_to_each_other(tmp_path: Path) -> None:
+def test_objects_come_in_the_order_in_which_they_refer_to_each_other(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text(GOOD + "---\napiVersion: plimsoll/v1\nkind: Network\nmetadata: {name: bert}\n")
+    file.write_text(
+        GOOD + "---\napiVersion: plimsoll/v1\nkind: Network\nmetadata: {name: bert}\n"
+    )
     assert [entry.kind for entry in read_manifests([file])] == ["Network", "Service"]
 
 
@@ -106,12 +157,16 @@ def test_aliases_are_followed_even_to_themselves(tmp_path: Path) -> None:
     file.write_text(replaced("chat", "&n chat") + "  gpu_types: {allowed: [*n]}\n")
     (entry,) = read_manifests([file])
     assert entry.manifest.model_dump()["spec"]["gpu_types"]["allowed"] == ["chat"]
-    assert complaints(tmp_path, GOOD + "  gpu_types: &g {allowed: [*g]}\n")[0].startswith("x.yaml:8: spec.gpu_types")
+    assert complaints(tmp_path, GOOD + "  gpu_types: &g {allowed: [*g]}\n")[
+        0
+    ].startswith("x.yaml:8: spec.gpu_types")
 
 
 def test_json_is_read_too(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    file.write_text('{"apiVersion": "plimsoll/v1", "kind": "Network", "metadata": {"name": "bert"}}')
+    file.write_text(
+        '{"apiVersion": "plimsoll/v1", "kind": "Network", "metadata": {"name": "bert"}}'
+    )
     assert [entry.name for entry in read_manifests([file])] == ["bert"]
 
 

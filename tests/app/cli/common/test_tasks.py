@@ -42,8 +42,19 @@ def task(name: str = "nightly", **status: object) -> Json:
     return {
         "apiVersion": "plimsoll/v1",
         "kind": "Task",
-        "metadata": {"name": name, "project": "vision", "labels": {"team": "search"}, "generation": 1},
-        "spec": {"kind": "offline", "network": "resnet50", "batch": 8, "inputs": 16000, "priority": 1.0},
+        "metadata": {
+            "name": name,
+            "project": "vision",
+            "labels": {"team": "search"},
+            "generation": 1,
+        },
+        "spec": {
+            "kind": "offline",
+            "network": "resnet50",
+            "batch": 8,
+            "inputs": 16000,
+            "priority": 1.0,
+        },
         "status": {**stands, **status},
     }
 
@@ -67,7 +78,13 @@ def fleet(*tasks: Json) -> FakeApi:
 
 def test_tasks_are_listed_with_how_far_they_are_in_80_columns() -> None:
     waiting = task("a-long-name", waiting_s=7300.0)
-    out = cli("get", "tasks", api=fleet(RUNNING, waiting, task("done", state="finished", done_iterations=2000.0))).out
+    out = cli(
+        "get",
+        "tasks",
+        api=fleet(
+            RUNNING, waiting, task("done", state="finished", done_iterations=2000.0)
+        ),
+    ).out
     assert out.splitlines() == [
         "NAME         NETWORK   STATE        DONE  SM %  GPU            ENDS",
         "nightly      resnet50  running    99.9 %    40  local-1/gpu-0  in 5 min, late",
@@ -100,25 +117,41 @@ def test_tasks_are_chosen_by_project_and_label() -> None:
     api = fleet(RUNNING)
     assert cli("get", "tasks", "-p", "vision", "-l", "team=search", api=api).code == 0
     assert dict(api.requests[-1].url.params)["label_selector"] == "team=search"
-    assert "--project and --selector are for services and tasks" in cli("get", "nodes", "-p", "x", api=api).err
+    assert (
+        "--project and --selector are for services and tasks"
+        in cli("get", "nodes", "-p", "x", api=api).err
+    )
 
 
-def test_an_unchanged_manifest_changes_nothing_and_a_changed_one_shows_the_field(tmp_path: Path) -> None:
+def test_an_unchanged_manifest_changes_nothing_and_a_changed_one_shows_the_field(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "task.yaml"
     file.write_text(MANIFEST)
-    assert cli("diff", "-f", file, api=fleet(RUNNING)).out.splitlines()[-1] == "0 to create, 0 to change, 1 unchanged."
-    file.write_text(MANIFEST.replace("priority: batch", "priority: critical, deadline_after_s: 60"))
+    assert (
+        cli("diff", "-f", file, api=fleet(RUNNING)).out.splitlines()[-1]
+        == "0 to create, 0 to change, 1 unchanged."
+    )
+    file.write_text(
+        MANIFEST.replace("priority: batch", "priority: critical, deadline_after_s: 60")
+    )
     out = cli("diff", "-f", file, api=fleet(RUNNING)).out
     assert "    spec.deadline_after_s: none → 60" in out
     assert "    spec.priority: 1 → 100" in out
     file.write_text(MANIFEST.replace("project: vision", "project: other"))
-    assert "    metadata.project: vision → other" in cli("diff", "-f", file, api=fleet(RUNNING)).out
+    assert (
+        "    metadata.project: vision → other"
+        in cli("diff", "-f", file, api=fleet(RUNNING)).out
+    )
 
 
 def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
     api = FakeApi()
     applied = cli("apply", "-f", EXAMPLE, "-y", api=api)
-    assert (applied.code, applied.out.splitlines()[-2:]) == (0, ["Task vision created", "Task nightly created"])
+    assert (applied.code, applied.out.splitlines()[-2:]) == (
+        0,
+        ["Task vision created", "Task nightly created"],
+    )
     assert [body["spec"]["gpus"] for body in api.sent("PUT")] == [1, 1]  # type: ignore[index, call-overload]
     assert cli("delete", "-f", EXAMPLE, "-y", api=api).out.splitlines() == [
         "Task nightly deleted",
@@ -130,8 +163,14 @@ def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
 def test_the_example_runs_what_the_catalogue_has_profiled() -> None:
     for document in yaml.safe_load_all(EXAMPLE.read_text()):
         spec = TaskSpec.model_validate(document["spec"])
-        assert spec.network in list_networks("training" if spec.kind == "training" else "inference")
-        batches = {row.batch for entry in load_profiles([spec.network], ["T4"]) for row in entry.rows}
+        assert spec.network in list_networks(
+            "training" if spec.kind == "training" else "inference"
+        )
+        batches = {
+            row.batch
+            for entry in load_profiles([spec.network], ["T4"])
+            for row in entry.rows
+        }
         assert spec.batch in batches
 
 
@@ -148,7 +187,9 @@ def test_the_example_runs_what_the_catalogue_has_profiled() -> None:
         ("batch: 8", "batch: 8, modle: x", "spec.modle: unknown field"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_line_and_field(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_what_is_wrong_is_told_with_line_and_field(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
     file = tmp_path / "task.yaml"
     file.write_text(MANIFEST.replace(old, new))
     refused = cli("apply", "-f", file, "-y", api=FakeApi())
@@ -160,13 +201,18 @@ def test_what_is_wrong_is_told_with_line_and_field(tmp_path: Path, old: str, new
     ("fields", "iterations"),
     [
         ({"iterations": 7}, 7),
-        ({"epochs": 3, "examples": 100}, 3 * 13),  # 12 batches of 8 and one of 4 in each epoch
+        (
+            {"epochs": 3, "examples": 100},
+            3 * 13,
+        ),  # 12 batches of 8 and one of 4 in each epoch
         ({"inputs": 100}, 13),
         ({"inputs": 1}, 1),
     ],
 )
 def test_work_is_counted_in_iterations(fields: dict[str, int], iterations: int) -> None:
-    spec = TaskSpec.model_validate({"kind": "offline", "network": "x", "batch": 8, **fields})
+    spec = TaskSpec.model_validate(
+        {"kind": "offline", "network": "x", "batch": 8, **fields}
+    )
     assert spec.total_iterations == iterations
 
 
@@ -186,19 +232,32 @@ def test_work_is_counted_in_iterations(fields: dict[str, int], iterations: int) 
         ({"iterations": 9, "accuracy_floor": 0.6, "memory_mib": 9}, ["memory_mib", "accuracy_floor"]),
     ],
 )  # fmt: skip
-def test_fields_that_do_not_fit_together_are_all_named(fields: Json, places: list[str]) -> None:
+def test_fields_that_do_not_fit_together_are_all_named(
+    fields: Json, places: list[str]
+) -> None:
     with pytest.raises(ValidationError) as refused:
-        TaskSpec.model_validate({"kind": "offline", "network": "x", "batch": 8, **fields})
+        TaskSpec.model_validate(
+            {"kind": "offline", "network": "x", "batch": 8, **fields}
+        )
     assert [entry["loc"][0] for entry in refused.value.errors()] == places
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.0, "0 s"), (119.0, "119 s"), (120.0, "2 min"), (7200.0, "2.0 h"), (172_800.0, "2.0 d")]
+    ("seconds", "words"),
+    [
+        (0.0, "0 s"),
+        (119.0, "119 s"),
+        (120.0, "2 min"),
+        (7200.0, "2.0 h"),
+        (172_800.0, "2.0 d"),
+    ],
 )
 def test_spans_are_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
     assert span(seconds) == words
 
 
 def test_a_task_is_printed_as_json() -> None:
-    printed = json.loads(cli("get", "task", "nightly", "-o", "json", api=fleet(RUNNING)).out)
+    printed = json.loads(
+        cli("get", "task", "nightly", "-o", "json", api=fleet(RUNNING)).out
+    )
     assert printed["status"]["gpu"] == "local-1/gpu-0"

@@ -20,7 +20,9 @@ def test_the_list_has_every_policy_on_a_line_of_80_columns() -> None:
 
 
 def test_the_list_tells_who_may_break_promises() -> None:
-    lines = {line.split()[0]: line for line in cli("policy", "list").out.splitlines()[1:]}
+    lines = {
+        line.split()[0]: line for line in cli("policy", "list").out.splitlines()[1:]
+    }
     assert "  may not  " in lines["gslice"]
     assert "  yes  " in lines["joint"]
 
@@ -52,7 +54,10 @@ def test_a_description_has_everything_of_the_card_within_80_columns(name: str) -
 
 
 def test_a_description_comes_as_json() -> None:
-    assert json.loads(cli("policy", "describe", "gslice", "-o", "json").out)["promises"] is False
+    assert (
+        json.loads(cli("policy", "describe", "gslice", "-o", "json").out)["promises"]
+        is False
+    )
 
 
 def test_an_unknown_policy_is_named_with_those_that_exist() -> None:

@@ -42,8 +42,18 @@ ANSWER: dict[str, object] = {
     "in_force": "joint",
     "policies": [
         a_line("joint"),
-        a_line("gslice", violations=1, first_violation="capacity at gpus[0]: 9 > 8", worst_slack_percent=-11.1),
-        a_line("mudi", status="failed", reason="policy mudi failed: no weights", cost_usd_per_hour=None),
+        a_line(
+            "gslice",
+            violations=1,
+            first_violation="capacity at gpus[0]: 9 > 8",
+            worst_slack_percent=-11.1,
+        ),
+        a_line(
+            "mudi",
+            status="failed",
+            reason="policy mudi failed: no weights",
+            cost_usd_per_hour=None,
+        ),
         a_line("k8s_hpa", unserved_percent=12.5, worst_slack_percent=None),
     ],
 }
@@ -54,7 +64,9 @@ def fake() -> FakeApi:
 
 
 def test_policies_plan_a_file_side_by_side_within_80_columns() -> None:
-    result = cli("policy", "compare", "joint", "k8s_hpa", "gslice", "--problem", EXAMPLE, *QUICK)
+    result = cli(
+        "policy", "compare", "joint", "k8s_hpa", "gslice", "--problem", EXAMPLE, *QUICK
+    )
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     rows = {line.split()[0]: line.split() for line in lines[1:4]}
@@ -66,7 +78,18 @@ def test_policies_plan_a_file_side_by_side_within_80_columns() -> None:
 
 
 def test_without_names_all_policies_plan_and_json_has_every_figure() -> None:
-    found = json.loads(cli("policy", "compare", "--problem", EXAMPLE, "--time-limit", "14", "-o", "json").out)
+    found = json.loads(
+        cli(
+            "policy",
+            "compare",
+            "--problem",
+            EXAMPLE,
+            "--time-limit",
+            "14",
+            "-o",
+            "json",
+        ).out
+    )
     assert [each["policy"] for each in found["policies"]] == [*policies()]
     assert set(found["policies"][0]) == set(a_line(""))
 
@@ -87,19 +110,27 @@ def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
 
 
 def test_a_control_plane_s_answer_comes_as_yaml() -> None:
-    assert yaml.safe_load(cli("policy", "compare", "-o", "yaml", api=fake()).out) == ANSWER
+    assert (
+        yaml.safe_load(cli("policy", "compare", "-o", "yaml", api=fake()).out) == ANSWER
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["hetsef"], 1, "no policy is called 'hetsef'; there are "),
-        (["--problem", "a", "--scenario", "b"], 2, "give --problem or --scenario, not both"),
+        (
+            ["--problem", "a", "--scenario", "b"],
+            2,
+            "give --problem or --scenario, not both",
+        ),
         (["--time-limit", "90"], 2, "a control plane plans for at most 60 s"),
         (["--problem", "nowhere.json"], 1, "nowhere.json"),
     ],
 )
-def test_wrong_usage_says_what_is_wrong(arguments: list[str], code: int, words: str) -> None:
+def test_wrong_usage_says_what_is_wrong(
+    arguments: list[str], code: int, words: str
+) -> None:
     result = cli("policy", "compare", *arguments, api=fake())
     assert (result.code, words in result.err) == (code, True), result.err
 
@@ -110,17 +141,30 @@ def a_file(folder: Path, **spec: Any) -> Path:
     return file
 
 
-def test_policies_are_compared_in_a_simulation_under_the_same_requests(tmp_path: Path) -> None:
+def test_policies_are_compared_in_a_simulation_under_the_same_requests(
+    tmp_path: Path,
+) -> None:
     file = a_file(tmp_path, duration_s=60, step_s=30)
-    result = cli("policy", "compare", "hetsev_greedy", "k8s_hpa", "--scenario", file, "-j", "1")
+    result = cli(
+        "policy", "compare", "hetsev_greedy", "k8s_hpa", "--scenario", file, "-j", "1"
+    )
     assert result.code == 0, result.err
-    assert [line.split()[0] for line in result.out.splitlines()[1:3]] == ["hetsev_greedy", "k8s_hpa"]
-    whole = json.loads(cli("policy", "compare", "--scenario", file, "-j", "1", "-o", "json").out)
+    assert [line.split()[0] for line in result.out.splitlines()[1:3]] == [
+        "hetsev_greedy",
+        "k8s_hpa",
+    ]
+    whole = json.loads(
+        cli("policy", "compare", "--scenario", file, "-j", "1", "-o", "json").out
+    )
     assert [each["policy"] for each in whole["policies"]] == ["hetsev_greedy"]
 
 
 def test_a_scenario_s_own_runs_keep_their_settings() -> None:
-    own = [{"policy": "joint", "name": "careful", "settings": {"headroom": 1.5}}, "k8s_hpa", "joint"]
+    own = [
+        {"policy": "joint", "name": "careful", "settings": {"headroom": 1.5}},
+        "k8s_hpa",
+        "joint",
+    ]
     spec = with_policies(a_scenario(policies=own), ["gslice", "joint"]).spec
     assert [run.label for run in spec.policies] == ["gslice", "careful", "joint"]
     assert spec.policies[1].settings == {"headroom": 1.5}

@@ -10,12 +10,28 @@ from tests.app.cli.fake_api import FakeApi, Json
 from tests.app.runner import Result, cli
 
 PATH = "policies/default"
-WEB: Json = {"name": "web", "policy": "hetsev", "projects": ["shop"], "labels": {}, "mode": "auto"}
+WEB: Json = {
+    "name": "web",
+    "policy": "hetsev",
+    "projects": ["shop"],
+    "labels": {},
+    "mode": "auto",
+}
 
 
 def a_policy(policy: str = "joint", *groups: Json, **spec: object) -> Json:
-    settings = {"policy": policy, "mode": "auto", "headroom": 1.2, "groups": [*groups], "approve_switch": False}
-    return {"kind": "Policy", "metadata": {"name": "default"}, "spec": {**settings, **spec}}
+    settings = {
+        "policy": policy,
+        "mode": "auto",
+        "headroom": 1.2,
+        "groups": [*groups],
+        "approve_switch": False,
+    }
+    return {
+        "kind": "Policy",
+        "metadata": {"name": "default"},
+        "spec": {**settings, **spec},
+    }
 
 
 def a_preview(**changes: object) -> Json:
@@ -31,7 +47,11 @@ def a_preview(**changes: object) -> Json:
     return answer | changes
 
 
-def a_plane(present: Json | None = None, preview: Json | None = None, versions: list[Json] | None = None) -> FakeApi:
+def a_plane(
+    present: Json | None = None,
+    preview: Json | None = None,
+    versions: list[Json] | None = None,
+) -> FakeApi:
     return FakeApi(
         objects={PATH: present or a_policy()},
         answers={
@@ -57,7 +77,9 @@ def test_a_switch_shows_cost_and_moves_asks_and_writes_a_version() -> None:
     ]
     assert "  it went well" in lines
     assert lines[-2:] == ["Switched", "`plimsoll policy switch --back` undoes it."]
-    assert api.sent("POST") == [{"policy": "hetsev", "groups": [], "from_running": True}]
+    assert api.sent("POST") == [
+        {"policy": "hetsev", "groups": [], "from_running": True}
+    ]
     (written,) = api.sent("PUT")
     # All other settings stay.
     assert written["spec"] == {**a_policy("hetsev")["spec"]}  # type: ignore[dict-item]
@@ -84,7 +106,10 @@ def test_the_first_plan_can_be_made_to_wait_for_a_person() -> None:
     result = switched(api, "hetsev", "--approve", "-y")
     (written,) = api.sent("PUT")
     assert json.dumps(written).count('"approve_switch": true') == 1
-    assert result.out.splitlines()[:2] == ["policy: joint → hetsev", "approve_switch: no → yes"]
+    assert result.out.splitlines()[:2] == [
+        "policy: joint → hetsev",
+        "approve_switch: no → yes",
+    ]
     assert "`plimsoll get plans`, then `plimsoll approve PLAN`" in result.out
 
 
@@ -102,7 +127,10 @@ def test_the_first_plan_can_be_made_to_wait_for_a_person() -> None:
 def test_whether_first_plans_wait_stays_as_it_was_unless_said(
     *, to: str, standing: bool, arguments: list[str], after: bool
 ) -> None:
-    api = a_plane(a_policy(approve_switch=standing), versions=[a_policy("k8s_hpa", approve_switch=not standing)])
+    api = a_plane(
+        a_policy(approve_switch=standing),
+        versions=[a_policy("k8s_hpa", approve_switch=not standing)],
+    )
     result = switched(api, to, *arguments, "-y")
     assert result.code == 0, result.err
     (written,) = api.sent("PUT")
@@ -137,7 +165,9 @@ def test_back_is_to_who_decided_before_with_the_settings_of_today() -> None:
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert lines[0] == "policy: hetsev → joint"
-    assert [line for line in lines if line.startswith("group")] == ["group web: hetsev → igniter"]
+    assert [line for line in lines if line.startswith("group")] == [
+        "group web: hetsev → igniter"
+    ]
     groups = [batch, {**wider, "policy": "igniter"}]
     assert api.sent("POST")[0]["groups"] == groups
     (written,) = api.sent("PUT")
@@ -146,40 +176,66 @@ def test_back_is_to_who_decided_before_with_the_settings_of_today() -> None:
 
 def test_groups_that_came_or_went_are_no_switch_to_go_back_on() -> None:
     versions = [a_policy("joint", WEB), a_policy("joint")]
-    result = switched(a_plane(a_policy("joint", {**WEB, "name": "batch"}), versions=versions), "--back", "-y")
-    assert (result.code, result.err.splitlines()[0]) == (1, "Error: no other policy was in force before")
+    result = switched(
+        a_plane(a_policy("joint", {**WEB, "name": "batch"}), versions=versions),
+        "--back",
+        "-y",
+    )
+    assert (result.code, result.err.splitlines()[0]) == (
+        1,
+        "Error: no other policy was in force before",
+    )
 
 
 def test_back_without_a_before_says_so() -> None:
     result = switched(a_plane(versions=[a_policy()]), "--back", "-y")
-    assert (result.code, result.err.splitlines()[0]) == (1, "Error: no other policy was in force before")
+    assert (result.code, result.err.splitlines()[0]) == (
+        1,
+        "Error: no other policy was in force before",
+    )
 
 
 def test_who_decides_already_is_left_alone() -> None:
     api = a_plane(a_policy("joint", WEB))
     assert switched(api, "joint").out == "joint decides already; nothing was changed.\n"
-    assert switched(api, "hetsev", "--group", "web").out == "web: hetsev decides already; nothing was changed.\n"
+    assert (
+        switched(api, "hetsev", "--group", "web").out
+        == "web: hetsev decides already; nothing was changed.\n"
+    )
     assert api.sent("POST") == api.sent("PUT") == []
 
 
-REFUSED = {"state": "refused", "reason": "the checker refused it: capacity at gpus[0]: 9 > 8"}
-FAILED = {"state": "kept", "status": "kept", "reason": "policy gslice failed: no weights"}
+REFUSED = {
+    "state": "refused",
+    "reason": "the checker refused it: capacity at gpus[0]: 9 > 8",
+}
+FAILED = {
+    "state": "kept",
+    "status": "kept",
+    "reason": "policy gslice failed: no weights",
+}
 
 
 @pytest.mark.parametrize("answer", [REFUSED, FAILED], ids=["refused", "failed"])
-def test_a_policy_whose_first_plan_would_not_be_pushed_is_not_switched_to(answer: Json) -> None:
+def test_a_policy_whose_first_plan_would_not_be_pushed_is_not_switched_to(
+    answer: Json,
+) -> None:
     api = a_plane(preview=a_preview(**answer))
     result = switched(api, "gslice", "-y")
     assert (result.code, api.sent("PUT")) == (1, [])
     assert "gslice may break the promise of a percentile" in result.out
-    assert result.err.startswith(f"Error: its first plan would not be pushed: {answer['reason']}")
+    assert result.err.startswith(
+        f"Error: its first plan would not be pushed: {answer['reason']}"
+    )
     assert "--force" in result.err
     forced = switched(api, "gslice", "-y", "--force")
     assert (forced.code, len(api.sent("PUT"))) == (0, 1)
 
 
 def test_a_plan_that_changes_nothing_is_no_reason_against_a_switch() -> None:
-    api = a_plane(preview=a_preview(state="kept", reason="nothing would change", changes=[]))
+    api = a_plane(
+        preview=a_preview(state="kept", reason="nothing would change", changes=[])
+    )
     result = switched(api, "hetsev", "-y")
     assert result.code == 0
     assert "No replica differs." in result.out and "would start" not in result.out
@@ -188,7 +244,9 @@ def test_a_plan_that_changes_nothing_is_no_reason_against_a_switch() -> None:
 def test_what_would_stay_unserved_is_shown() -> None:
     entry = {"service": "chat", "rate_rps": 12.5, "reason": "stock"}
     document = {"report": {"messages": []}, "unserved": [entry]}
-    result = switched(a_plane(preview=a_preview(document=document)), "hetsev", "--dry-run")
+    result = switched(
+        a_plane(preview=a_preview(document=document)), "hetsev", "--dry-run"
+    )
     assert "  chat: 12.5 rps would stay unserved (stock)" in result.out
 
 
@@ -209,7 +267,9 @@ def test_in_a_cautious_mode_the_switch_says_that_nothing_is_pushed() -> None:
         (["hetsev", "--group", "wbe"], 1, "no group is called 'wbe'; there is none"),
     ],
 )
-def test_wrong_usage_says_what_is_wrong(arguments: list[str], code: int, words: str) -> None:
+def test_wrong_usage_says_what_is_wrong(
+    arguments: list[str], code: int, words: str
+) -> None:
     result = switched(a_plane(), *arguments)
     assert (result.code, words in result.err) == (code, True), result.err
 

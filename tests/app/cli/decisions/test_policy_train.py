@@ -21,19 +21,39 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def test_only_inss_has_something_to_train(fleet: Path) -> None:
-    result = cli("policy", "train", "mudi", "--fleet", fleet, "-o", fleet.with_name("actor.npz"))
-    assert (result.code, result.err) == (1, "Error: policy mudi has nothing to train\nHint: only inss has\n")
+    result = cli(
+        "policy", "train", "mudi", "--fleet", fleet, "-o", fleet.with_name("actor.npz")
+    )
+    assert (result.code, result.err) == (
+        1,
+        "Error: policy mudi has nothing to train\nHint: only inss has\n",
+    )
 
 
 def test_a_training_that_keeps_nothing_is_not_begun(fleet: Path) -> None:
     result = cli("policy", "train", "inss", "--fleet", fleet)
-    assert (result.code, result.err) == (1, "Error: the actor would be lost\nHint: give -o FILE, or --save\n")
+    assert (result.code, result.err) == (
+        1,
+        "Error: the actor would be lost\nHint: give -o FILE, or --save\n",
+    )
 
 
 @pytest.mark.parametrize("option", ["-o", "--checkpoint", "--plot"])
-def test_a_folder_that_is_not_there_is_told_before_an_hour_of_training(fleet: Path, option: str) -> None:
+def test_a_folder_that_is_not_there_is_told_before_an_hour_of_training(
+    fleet: Path, option: str
+) -> None:
     missing = fleet.with_name("missing") / "file"
-    result = cli("policy", "train", "inss", "--fleet", fleet, "-o", fleet.with_name("actor.npz"), option, missing)
+    result = cli(
+        "policy",
+        "train",
+        "inss",
+        "--fleet",
+        fleet,
+        "-o",
+        fleet.with_name("actor.npz"),
+        option,
+        missing,
+    )
     assert result.code == 1
     assert f"{missing} cannot be written" in result.err
     assert f"mkdir -p {missing.parent}" in result.err
@@ -42,37 +62,73 @@ def test_a_folder_that_is_not_there_is_told_before_an_hour_of_training(fleet: Pa
 def test_there_must_be_something_to_resume(fleet: Path) -> None:
     output = ("-o", fleet.with_name("actor.npz"))
     for checkpoint in ((), ("--checkpoint", fleet.with_name("gone"))):
-        result = cli("policy", "train", "inss", "--fleet", fleet, *output, *checkpoint, "--resume")
+        result = cli(
+            "policy",
+            "train",
+            "inss",
+            "--fleet",
+            fleet,
+            *output,
+            *checkpoint,
+            "--resume",
+        )
         assert (result.code, "there is nothing to resume" in result.err) == (1, True)
 
 
 def test_a_fleet_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.yaml"
-    result = cli("policy", "train", "inss", "--fleet", missing, "-o", tmp_path / "actor.npz")
+    result = cli(
+        "policy", "train", "inss", "--fleet", missing, "-o", tmp_path / "actor.npz"
+    )
     assert result.code in (1, 2)
     assert "none.yaml" in result.err
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 def test_without_pytorch_it_says_what_to_install(fleet: Path) -> None:
-    result = cli("policy", "train", "inss", "--fleet", fleet, "-o", fleet.with_name("actor.npz"))
-    assert (result.code, result.err) == (1, "Error: training needs PyTorch\nHint: pip install 'plimsoll[rl]'\n")
+    result = cli(
+        "policy", "train", "inss", "--fleet", fleet, "-o", fleet.with_name("actor.npz")
+    )
+    assert (result.code, result.err) == (
+        1,
+        "Error: training needs PyTorch\nHint: pip install 'plimsoll[rl]'\n",
+    )
 
 
 def test_it_goes_on_from_a_checkpoint_and_draws_its_curves(fleet: Path) -> None:
     pytest.importorskip("torch")
-    actor, state, plot = (fleet.with_name(name) for name in ("actor.npz", "state.pt", "curve.svg"))
+    actor, state, plot = (
+        fleet.with_name(name) for name in ("actor.npz", "state.pt", "curve.svg")
+    )
     begun, _ = prepare(problem_of(fleet), seed=0)
     begun.episode = 32
     state.write_bytes(begun.save())
     files = ("-o", actor, "--checkpoint", state, "--plot", plot)
-    result = cli("policy", "train", "inss", "--fleet", fleet, "--episodes", "1", *files, "--resume")
+    result = cli(
+        "policy",
+        "train",
+        "inss",
+        "--fleet",
+        fleet,
+        "--episodes",
+        "1",
+        *files,
+        "--resume",
+    )
     assert result.code == 0, result.err
     assert result.err.startswith("episode 64: reward ")
     fingerprint = actor_from_bytes(actor.read_bytes()).fingerprint
-    assert result.out == f"Wrote {actor}: {actor.stat().st_size:,} bytes for fleet {fingerprint}\n"
+    assert (
+        result.out
+        == f"Wrote {actor}: {actor.stat().st_size:,} bytes for fleet {fingerprint}\n"
+    )
     assert plot.read_text().count("episodes</text>") == 3
-    assert sorted(path.name for path in fleet.parent.iterdir()) == ["actor.npz", "curve.svg", "fleet.yaml", "state.pt"]
+    assert sorted(path.name for path in fleet.parent.iterdir()) == [
+        "actor.npz",
+        "curve.svg",
+        "fleet.yaml",
+        "state.pt",
+    ]
     begun.resume(state.read_bytes())
     assert begun.episode == 64
 
@@ -82,7 +138,16 @@ def test_a_checkpoint_of_something_else_is_refused(fleet: Path) -> None:
     state = fleet.with_name("state.pt")
     state.write_bytes(b"no state")
     result = cli(
-        "policy", "train", "inss", "--fleet", fleet, "-o", fleet.with_name("a.npz"), "--checkpoint", state, "--resume"
+        "policy",
+        "train",
+        "inss",
+        "--fleet",
+        fleet,
+        "-o",
+        fleet.with_name("a.npz"),
+        "--checkpoint",
+        state,
+        "--resume",
     )
     assert result.code == 1
     assert f"{state} is no checkpoint of a training for this fleet" in result.err

@@ -19,13 +19,17 @@ spec: {network: resnet, slo: {latency_ms: 90}}
 """
 
 
-def an_answer(question: str, cost: float, difference: float, **changes: object) -> dict[str, object]:
+def an_answer(
+    question: str, cost: float, difference: float, **changes: object
+) -> dict[str, object]:
     facts = {
         "question": question,
         "cost_usd_per_hour": cost,
         "difference_usd_per_hour": difference,
         "gpus": {"T4": 2, "A100": 0},
-        "mix": [{"service": "chat", "gpu_type": "T4", "replicas": 2, "sm_percent": 160.0}],
+        "mix": [
+            {"service": "chat", "gpu_type": "T4", "replicas": 2, "sm_percent": 160.0}
+        ],
         "unserved_percent": 0.0,
         "unserved": [],
         "lower_bound_usd_per_hour": cost,
@@ -51,34 +55,75 @@ def fake() -> FakeApi:
 
 
 def test_questions_about_a_file_are_planned_and_ranked() -> None:
-    result = cli("what-if", EXAMPLE, "--without", "photo", "--demand", "all=1.2", "--gpus", "small=+1", *QUICK)
+    result = cli(
+        "what-if",
+        EXAMPLE,
+        "--without",
+        "photo",
+        "--demand",
+        "all=1.2",
+        "--gpus",
+        "small=+1",
+        *QUICK,
+    )
     assert (result.code, result.err) == (0, "")
     lines = [line.split("  ")[0] for line in result.out.splitlines()]
-    assert lines[:5] == ["WHAT IF", "as it is", "without photo", "+1 small", "all demand × 1.2"]
+    assert lines[:5] == [
+        "WHAT IF",
+        "as it is",
+        "without photo",
+        "+1 small",
+        "all demand × 1.2",
+    ]
     # The contract's optimum, and the same without what its small GPU runs.
-    assert "$1.7642" in result.out.splitlines()[1] and "1 small, 1 big" in result.out.splitlines()[1]
+    assert (
+        "$1.7642" in result.out.splitlines()[1]
+        and "1 small, 1 big" in result.out.splitlines()[1]
+    )
     assert "$1.2530    −$0.5112" in result.out.splitlines()[2]
     assert max(map(len, result.out.splitlines())) <= 100
 
 
 def test_answers_about_a_file_come_as_json_and_yaml() -> None:
-    answer = json.loads(cli("what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "json").out)
+    answer = json.loads(
+        cli("what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "json").out
+    )
     assert set(answer) == {"today", "answers"}
     (one,) = answer["answers"]
     assert set(one) == set(an_answer("", 0.0, 0.0))
-    assert [set(each) for each in one["mix"]] == [{"service", "gpu_type", "replicas", "sm_percent"}] * len(one["mix"])
+    assert [set(each) for each in one["mix"]] == [
+        {"service", "gpu_type", "replicas", "sm_percent"}
+    ] * len(one["mix"])
     assert {each["service"] for each in one["mix"]} == {"camera", "chat", "photo"}
-    assert (one["question"], one["difference_usd_per_hour"]) == ("big at $2/h", pytest.approx(0.8))
-    assert cli("what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "yaml").out.startswith("today:\n")
+    assert (one["question"], one["difference_usd_per_hour"]) == (
+        "big at $2/h",
+        pytest.approx(0.8),
+    )
+    assert cli(
+        "what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "yaml"
+    ).out.startswith("today:\n")
 
 
 def test_options_together_are_one_question() -> None:
     result = cli(
-        "what-if", EXAMPLE, "--demand", "chat=2", "--demand", "photo=1.1", "--gpus", "small=+1", "--together", *QUICK
+        "what-if",
+        EXAMPLE,
+        "--demand",
+        "chat=2",
+        "--demand",
+        "photo=1.1",
+        "--gpus",
+        "small=+1",
+        "--together",
+        *QUICK,
     )
-    assert [line.startswith("demand of") for line in result.out.splitlines()].count(True) == 1
+    assert [line.startswith("demand of") for line in result.out.splitlines()].count(
+        True
+    ) == 1
     assert "demand of chat × 2, demand of photo × 1.1, +1 small" in result.out
-    refused = cli("what-if", EXAMPLE, "--demand", "chat=2", "--demand", "chat=3", "--together")
+    refused = cli(
+        "what-if", EXAMPLE, "--demand", "chat=2", "--demand", "chat=3", "--together"
+    )
     assert (refused.code, "chat is given twice" in refused.err) == (2, True)
 
 
@@ -99,9 +144,21 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--demand", "cht=2"], 1, "Error: --demand: no service is called 'cht'; did you mean chat? There are camera"),
-        (["--price", "smal=2"], 1, "Error: --price: no GPU type is called 'smal'; did you mean small?"),
-        (["--gpus", "small=-9"], 1, "Error: --gpus: 2 small can be planned with; -9 would leave -7"),
+        (
+            ["--demand", "cht=2"],
+            1,
+            "Error: --demand: no service is called 'cht'; did you mean chat? There are camera",
+        ),
+        (
+            ["--price", "smal=2"],
+            1,
+            "Error: --price: no GPU type is called 'smal'; did you mean small?",
+        ),
+        (
+            ["--gpus", "small=-9"],
+            1,
+            "Error: --gpus: 2 small can be planned with; -9 would leave -7",
+        ),
         (["--gpus", "small=3"], 2, "'3' must say how many more or fewer: +2 or -1"),
         (["--demand", "chat=-1"], 2, "-1 must be a factor of 0 or more"),
         (["--demand", "chat"], 2, "'chat' is not NAME=VALUE, such as chat=2"),
@@ -110,7 +167,9 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
         ([], 2, "ask something: --demand, "),
     ],
 )
-def test_wrong_questions_name_the_option_and_the_remedy(arguments: list[str], code: int, words: str) -> None:
+def test_wrong_questions_name_the_option_and_the_remedy(
+    arguments: list[str], code: int, words: str
+) -> None:
     result = cli("what-if", EXAMPLE, *arguments)
     assert (result.code, words in result.err) == (code, True), result.err
 
@@ -118,13 +177,28 @@ def test_wrong_questions_name_the_option_and_the_remedy(arguments: list[str], co
 def test_a_control_plane_is_asked_the_same_questions() -> None:
     api = fake()
     result = cli(
-        *("what-if", "--demand", "chat=2", "--gpus", "T4=-1", "--slo", "chat=80", "--suggest", "--policy", "joint"),
+        *(
+            "what-if",
+            "--demand",
+            "chat=2",
+            "--gpus",
+            "T4=-1",
+            "--slo",
+            "chat=80",
+            "--suggest",
+            "--policy",
+            "joint",
+        ),
         api=api,
     )
     assert result.code == 0
     assert api.sent("POST") == [
         {
-            "scenarios": [{"demand_factor": {"chat": 2.0}}, {"gpus": {"T4": -1}}, {"slo_ms": {"chat": 80.0}}],
+            "scenarios": [
+                {"demand_factor": {"chat": 2.0}},
+                {"gpus": {"T4": -1}},
+                {"slo_ms": {"chat": 80.0}},
+            ],
             "suggest": True,
             "time_limit_s": 30.0,
             "policy": "joint",
@@ -144,7 +218,9 @@ def test_a_control_plane_s_answers_are_shown_with_what_is_not_sure() -> None:
 def test_a_manifest_with_its_rate_goes_to_the_control_plane(tmp_path: Path) -> None:
     file, api = tmp_path / "new.yaml", fake()
     file.write_text(SERVICE)
-    assert cli("what-if", "--service", file, "--rate", "new=30,chat=5", api=api).code == 0
+    assert (
+        cli("what-if", "--service", file, "--rate", "new=30,chat=5", api=api).code == 0
+    )
     (body,) = api.sent("POST")
     assert body["scenarios"] == [
         {"demand_rps": {"chat": 5.0}},
@@ -160,7 +236,10 @@ def test_a_control_plane_s_refusal_names_the_option() -> None:
         "detail": f"scenarios[0].demand_factor: {detail}",
         "errors": [{"pointer": "/scenarios/0/demand_factor", "detail": detail}],
     }
-    assert cli("what-if", "--demand", "cht=2", api=api).err == f"Error: --demand: {detail}\n"
+    assert (
+        cli("what-if", "--demand", "cht=2", api=api).err
+        == f"Error: --demand: {detail}\n"
+    )
 
 
 def test_a_control_plane_takes_no_longer_than_its_limit() -> None:

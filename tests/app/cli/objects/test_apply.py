@@ -29,11 +29,20 @@ def file(tmp_path: Path) -> Path:
 
 
 def api_with(present: dict[str, object] | None = None) -> FakeApi:
-    cost: dict[str, object] = {"cost_before_usd_per_hour": 1.0, "cost_usd_per_hour": 2.5, "document": {"unserved": []}}
-    return FakeApi(objects={} if present is None else {"services/chat": present}, answers={PREVIEW: cost})
+    cost: dict[str, object] = {
+        "cost_before_usd_per_hour": 1.0,
+        "cost_usd_per_hour": 2.5,
+        "document": {"unserved": []},
+    }
+    return FakeApi(
+        objects={} if present is None else {"services/chat": present},
+        answers={PREVIEW: cost},
+    )
 
 
-def test_a_new_object_is_shown_with_the_fields_that_it_gives_and_then_created(file: Path) -> None:
+def test_a_new_object_is_shown_with_the_fields_that_it_gives_and_then_created(
+    file: Path,
+) -> None:
     api = api_with()
     result = cli("apply", "-f", file, api=api, stdin="y\n")
     assert result.code == 0
@@ -50,12 +59,17 @@ def test_a_new_object_is_shown_with_the_fields_that_it_gives_and_then_created(fi
     assert api.header("PUT", "If-None-Match") == ["*"]
 
 
-def test_a_change_is_shown_field_by_field_and_sent_against_the_state_that_was_seen(file: Path) -> None:
+def test_a_change_is_shown_field_by_field_and_sent_against_the_state_that_was_seen(
+    file: Path,
+) -> None:
     api = api_with(service())
     seen = api.objects["services/chat"]
     result = cli("apply", "-f", file, "-y", api=api)
     assert result.code == 0
-    assert "~ Service chat  change\n    spec.slo.latency_ms: 50 → 40\n0 to create, 1 to change" in result.out
+    assert (
+        "~ Service chat  change\n    spec.slo.latency_ms: 50 → 40\n0 to create, 1 to change"
+        in result.out
+    )
     assert api.header("PUT", "If-Match")[0] is not None
     assert api.objects["services/chat"] != seen
 
@@ -65,11 +79,16 @@ def test_nothing_is_asked_or_written_when_nothing_differs(file: Path) -> None:
     api = api_with(service())
     result = cli("apply", "-f", file, api=api)
     assert (result.code, result.err) == (0, "")
-    assert result.out == "= Service chat  unchanged\n0 to create, 0 to change, 1 unchanged.\n"
+    assert (
+        result.out
+        == "= Service chat  unchanged\n0 to create, 0 to change, 1 unchanged.\n"
+    )
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""])
-def test_anything_but_yes_changes_nothing_and_ends_with_1(file: Path, answer: str) -> None:
+def test_anything_but_yes_changes_nothing_and_ends_with_1(
+    file: Path, answer: str
+) -> None:
     api = api_with()
     result = cli("apply", "-f", file, api=api, stdin=answer)
     assert (result.code, api.sent("PUT")) == (1, [])
@@ -91,7 +110,9 @@ def test_manifests_from_stdin_leave_nobody_to_ask(file: Path) -> None:
     assert len(api.sent("PUT")) == 1
 
 
-def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_plane(file: Path) -> None:
+def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_plane(
+    file: Path,
+) -> None:
     file.write_text(SERVICE.replace("slo", "sl0"))
     api = api_with()
     result = cli("apply", "-f", file, "-y", api=api)
@@ -104,7 +125,9 @@ def test_a_refusal_gets_its_line_and_says_what_was_written_before(file: Path) ->
     file.write_text(NETWORK + "---\n" + SERVICE)
     api = api_with()
     words = "40 ms is impossible; the least SLO possible is 61.2 ms; `?force=true` accepts it all the same"
-    api.problems["PUT services/chat"] = problem_document(422, f"spec.slo: {words}", pointers={"/spec/slo": words})
+    api.problems["PUT services/chat"] = problem_document(
+        422, f"spec.slo: {words}", pointers={"/spec/slo": words}
+    )
     result = cli("apply", "-f", file, "-y", api=api)
     assert result.code == 1
     assert "Network bert created" in result.out
@@ -118,7 +141,9 @@ def test_force_is_passed_on_for_services(file: Path) -> None:
     file.write_text(NETWORK + "---\n" + SERVICE)
     api = api_with()
     cli("apply", "-f", file, "-y", "--force", api=api)
-    assert [request.url.query for request in api.requests if request.method == "PUT"] == [b"", b"force=true"]
+    assert [
+        request.url.query for request in api.requests if request.method == "PUT"
+    ] == [b"", b"force=true"]
 
 
 def test_a_field_that_the_control_plane_does_not_keep_is_named(file: Path) -> None:
@@ -130,8 +155,13 @@ def test_a_field_that_the_control_plane_does_not_keep_is_named(file: Path) -> No
 
 def test_what_would_stay_unserved_is_said_before_asking(file: Path) -> None:
     api = api_with()
-    api.answers[PREVIEW]["document"] = {"unserved": [{"service": "chat", "rate_rps": 12.0, "reason": "stock"}]}
-    assert "  chat: 12.0 rps would stay unserved (stock)\n" in cli("apply", "-f", file, api=api).out
+    api.answers[PREVIEW]["document"] = {
+        "unserved": [{"service": "chat", "rate_rps": 12.0, "reason": "stock"}]
+    }
+    assert (
+        "  chat: 12.0 rps would stay unserved (stock)\n"
+        in cli("apply", "-f", file, api=api).out
+    )
 
 
 def test_a_cost_that_cannot_be_known_is_no_obstacle(file: Path) -> None:
@@ -139,11 +169,15 @@ def test_a_cost_that_cannot_be_known_is_no_obstacle(file: Path) -> None:
     api.problems[PREVIEW] = problem_document(422, "there is no profiled network 'bert'")
     result = cli("apply", "-f", file, api=api, stdin="y\n")
     assert result.code == 0
-    assert "Cost: not known beforehand (there is no profiled network 'bert')" in result.out
+    assert (
+        "Cost: not known beforehand (there is no profiled network 'bert')" in result.out
+    )
 
 
 @pytest.mark.parametrize(("latency_ms", "code"), [("50", 0), ("40", 1)])
-def test_diff_ends_with_1_where_something_differs(file: Path, latency_ms: str, code: int) -> None:
+def test_diff_ends_with_1_where_something_differs(
+    file: Path, latency_ms: str, code: int
+) -> None:
     file.write_text(SERVICE.replace("40", latency_ms))
     api = api_with(service())
     assert cli("diff", "-f", file, api=api).code == code
@@ -156,7 +190,9 @@ def test_what_get_prints_can_be_applied_again_and_differs_in_nothing() -> None:
     assert (result.code, result.err) == (0, "")
 
 
-def test_rows_of_a_profile_are_compared_without_their_order_and_summed_up(tmp_path: Path) -> None:
+def test_rows_of_a_profile_are_compared_without_their_order_and_summed_up(
+    tmp_path: Path,
+) -> None:
     rows = [[10 * step, 1, 1000, 0.1, 0.1, 5, 500, 20, 0.1] for step in range(1, 21)]
     profile = {
         "apiVersion": "plimsoll/v1",
@@ -171,20 +207,36 @@ def test_rows_of_a_profile_are_compared_without_their_order_and_summed_up(tmp_pa
     assert cli("diff", "-f", file, api=api).code == 0
     rows[3][5] = 7
     file.write_text(f"{head}  rows: {rows}\n")
-    assert "spec.rows: 20 rows → 20 rows, of which 1 are new" in cli("diff", "-f", file, api=api).out
+    assert (
+        "spec.rows: 20 rows → 20 rows, of which 1 are new"
+        in cli("diff", "-f", file, api=api).out
+    )
 
 
 def test_delete_asks_and_goes_from_users_to_what_they_use(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(NETWORK + "---\n" + SERVICE)
-    api = FakeApi(objects={"services/chat": service(), "networks/bert": {"metadata": {"name": "bert"}}})
+    api = FakeApi(
+        objects={
+            "services/chat": service(),
+            "networks/bert": {"metadata": {"name": "bert"}},
+        }
+    )
     refused = cli("delete", "-f", file, api=api, stdin="n\n")
     assert (refused.code, len(api.objects)) == (1, 2)
-    assert refused.err == "Delete Service chat, Network bert? [y/N] Error: nothing was deleted\n"
-    assert cli("delete", "-f", file, "-y", api=api).out == "Service chat deleted\nNetwork bert deleted\n"
+    assert (
+        refused.err
+        == "Delete Service chat, Network bert? [y/N] Error: nothing was deleted\n"
+    )
+    assert (
+        cli("delete", "-f", file, "-y", api=api).out
+        == "Service chat deleted\nNetwork bert deleted\n"
+    )
     assert api.header("DELETE", "If-Match") == ["*", "*"]
 
 
-@pytest.mark.parametrize("arguments", [["service"], ["gpu", "n1/gpu-0"], ["token", "t"], []])
+@pytest.mark.parametrize(
+    "arguments", [["service"], ["gpu", "n1/gpu-0"], ["token", "t"], []]
+)
 def test_delete_refuses_what_it_cannot_delete(arguments: list[str]) -> None:
     assert cli("delete", *arguments, "-y", api=FakeApi()).code == 2

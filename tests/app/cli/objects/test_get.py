@@ -14,7 +14,10 @@ NODE: dict[str, object] = {
     "apiVersion": "plimsoll/v1",
     "kind": "Node",
     "metadata": {"name": "n1", "labels": {"rack": "a"}},
-    "spec": {"gpus": [{"index": 0, "gpu_type": "T4"}, {"index": 1, "gpu_type": "T4"}], "cordoned": False},
+    "spec": {
+        "gpus": [{"index": 0, "gpu_type": "T4"}, {"index": 1, "gpu_type": "T4"}],
+        "cordoned": False,
+    },
     "status": {
         "last_seen_at": "2026-03-01T12:00:00Z",
         "silent_for_s": 1.4,
@@ -56,7 +59,9 @@ def fleet() -> FakeApi:
     return FakeApi(
         objects={
             "services/chat": service(),
-            "services/photo": service("photo", reading=None, conditions=[], replicas={}),
+            "services/photo": service(
+                "photo", reading=None, conditions=[], replicas={}
+            ),
             "nodes/n1": NODE,
             "gpu-types/RTX-2080-Ti": GPU_TYPE,
             "plans/12": PLAN,
@@ -75,7 +80,13 @@ def fleet() -> FakeApi:
                 "photo  bert     p98 ≤ 50 ms      -        -         0  Unknown",
             ],
         ),
-        ("nodes", ["NAME  STATE     SEEN  GENERATION  GPUS", "n1    ready  1 s ago           7  2 × T4"]),
+        (
+            "nodes",
+            [
+                "NAME  STATE     SEEN  GENERATION  GPUS",
+                "n1    ready  1 s ago           7  2 × T4",
+            ],
+        ),
         (
             "gpu-types",
             [
@@ -107,9 +118,17 @@ def test_a_table_has_one_line_for_each_object(kind: str, lines: list[str]) -> No
         ({}, {"healthy_gpus": 1}, "unhealthy"),
     ],
 )
-def test_a_node_s_state_says_what_is_wrong(spec: Json, status: Json, state: str) -> None:
-    node = {**NODE, "spec": {**written(NODE, "spec"), **spec}, "status": {**written(NODE, "status"), **status}}
-    line = cli("get", "nodes", api=FakeApi(objects={"nodes/n1": node})).out.splitlines()[1]
+def test_a_node_s_state_says_what_is_wrong(
+    spec: Json, status: Json, state: str
+) -> None:
+    node = {
+        **NODE,
+        "spec": {**written(NODE, "spec"), **spec},
+        "status": {**written(NODE, "status"), **status},
+    }
+    line = cli(
+        "get", "nodes", api=FakeApi(objects={"nodes/n1": node})
+    ).out.splitlines()[1]
     assert line.split()[1] == state
 
 
@@ -128,7 +147,9 @@ def test_plans_that_changed_nothing_are_listed_on_demand() -> None:
     api = fleet()
     assert cli("get", "plans", api=api).code == 0
     assert cli("get", "plans", "--all", api=api).code == 0
-    asked, everything = (request.url.params.get_list("state") for request in api.requests)
+    asked, everything = (
+        request.url.params.get_list("state") for request in api.requests
+    )
     assert {*asked, "kept"} == set(get_args(PlanState)) and "kept" not in asked
     assert everything == []
     assert "--all is for plans" in cli("get", "nodes", "--all", api=api).err
@@ -144,7 +165,9 @@ def test_wide_adds_columns() -> None:
 
 @pytest.mark.parametrize("word", ["service", "Service", "services", "svc", "SERVICES"])
 def test_a_kind_may_be_written_in_several_ways(word: str) -> None:
-    assert json.loads(cli("get", word, "chat", "-o", "json", api=fleet()).out) == service()
+    assert (
+        json.loads(cli("get", word, "chat", "-o", "json", api=fleet()).out) == service()
+    )
 
 
 def test_json_lists_are_under_items_over_all_pages() -> None:
@@ -152,12 +175,24 @@ def test_json_lists_are_under_items_over_all_pages() -> None:
     api.page_size = 1
     items = json.loads(cli("get", "services", "-o", "json", api=api).out)["items"]
     assert [entry["metadata"]["name"] for entry in items] == ["chat", "photo"]
-    assert len(json.loads(cli("get", "services", "-o", "json", "--limit", "1", api=api).out)["items"]) == 1
+    assert (
+        len(
+            json.loads(
+                cli("get", "services", "-o", "json", "--limit", "1", api=api).out
+            )["items"]
+        )
+        == 1
+    )
 
 
 def test_yaml_has_one_document_for_each_object() -> None:
-    documents = list(yaml.safe_load_all(cli("get", "services", "-o", "yaml", api=fleet()).out))
-    assert documents == [service(), service("photo", reading=None, conditions=[], replicas={})]
+    documents = list(
+        yaml.safe_load_all(cli("get", "services", "-o", "yaml", api=fleet()).out)
+    )
+    assert documents == [
+        service(),
+        service("photo", reading=None, conditions=[], replicas={}),
+    ]
 
 
 def test_an_empty_list_is_said_on_stderr_so_that_pipes_get_nothing() -> None:
@@ -169,13 +204,20 @@ def test_what_is_not_there_ends_with_1() -> None:
     result = cli("get", "service", "nope", api=fleet())
     assert (result.code, result.err) == (1, "Error: there is no services/nope\n")
     result = cli("get", "gpu", "nope", api=fleet())
-    assert (result.code, result.err) == (1, "Error: there is no Gpu 'nope'\nHint: `plimsoll get gpus` lists them\n")
+    assert (result.code, result.err) == (
+        1,
+        "Error: there is no Gpu 'nope'\nHint: `plimsoll get gpus` lists them\n",
+    )
 
 
 def test_filters_are_passed_on_for_services_only() -> None:
     api = fleet()
     cli("get", "services", "-p", "vision", "-l", "tier=web", api=api)
-    assert dict(api.requests[0].url.params) == {"limit": "500", "project": "vision", "label_selector": "tier=web"}
+    assert dict(api.requests[0].url.params) == {
+        "limit": "500",
+        "project": "vision",
+        "label_selector": "tier=web",
+    }
     assert cli("get", "nodes", "-p", "vision", api=fleet()).code == 2
 
 
@@ -193,19 +235,30 @@ def test_watching_shows_it_again_until_interrupted_and_ends_well() -> None:
 
 def test_describe_shows_fields_conditions_and_events() -> None:
     api = fleet()
-    event = {"at": "2026-03-01T12:00:00Z", "kind": "ServiceCreated", "actor": "token/ann", "reason": ""}
+    event = {
+        "at": "2026-03-01T12:00:00Z",
+        "kind": "ServiceCreated",
+        "actor": "token/ann",
+        "reason": "",
+    }
     api.answers["GET events"] = {"items": [event], "next_cursor": None}
     lines = cli("describe", "service", "chat", api=api).out.splitlines()
     assert lines[0] == "Service chat"
     assert "    latency_ms: 50" in lines
-    assert "    Ready      Serving  3 replicas serve it" in [line.replace("CONDITION", "") for line in lines]
+    assert "    Ready      Serving  3 replicas serve it" in [
+        line.replace("CONDITION", "") for line in lines
+    ]
     assert "  2026-03-01 12:00:00  ServiceCreated  token/ann  -" in lines
     assert api.requests[-1].url.params["subject"] == "service/chat"
 
 
 def test_describe_lays_lists_of_objects_out_as_tables() -> None:
     lines = cli("describe", "node", "n1", api=fleet()).out.splitlines()
-    assert lines[lines.index("  gpus:") + 1 :][:3] == ["    INDEX  GPU_TYPE", "    0      T4", "    1      T4"]
+    assert lines[lines.index("  gpus:") + 1 :][:3] == [
+        "    INDEX  GPU_TYPE",
+        "    0      T4",
+        "    1      T4",
+    ]
 
 
 def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> None:
@@ -222,16 +275,30 @@ def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> 
         "band": 0.08,
         "alarm_since": None,
     }
-    guessed = known | {"gpu_type": "T4", "provenance": "estimated", "technique": None, "cross_validated_error": None}
+    guessed = known | {
+        "gpu_type": "T4",
+        "provenance": "estimated",
+        "technique": None,
+        "cross_validated_error": None,
+    }
     guessed |= {"samples": 0, "correction": None, "error": None, "band": None}
-    drifted = known | {"gpu_type": "L4", "error": 0.262, "alarm_since": "2026-03-01T12:00:00Z"}
+    drifted = known | {
+        "gpu_type": "L4",
+        "error": 0.262,
+        "alarm_since": "2026-03-01T12:00:00Z",
+    }
     network: Json = {
         "kind": "Network",
         "metadata": {"name": "bert"},
         "spec": {"description": ""},
-        "status": {"gpu_types": ["L4", "T4", "V100-32GB"], "predictions": [drifted, guessed, known]},
+        "status": {
+            "gpu_types": ["L4", "T4", "V100-32GB"],
+            "predictions": [drifted, guessed, known],
+        },
     }
-    lines = cli("describe", "network", "bert", api=FakeApi(objects={"networks/bert": network})).out.splitlines()
+    lines = cli(
+        "describe", "network", "bert", api=FakeApi(objects={"networks/bert": network})
+    ).out.splitlines()
     first = lines.index("  predictions:")
     assert lines[first + 1 : first + 6] == [
         "    GPU TYPE   KNOWN AS   TECHNIQUE          ERROR  SAMPLES  SERVED     OFF",
@@ -247,4 +314,7 @@ def test_describe_says_when_events_may_not_be_seen() -> None:
     api = fleet()
     api.problems["GET events"] = problem_document(403, "this token is bound to vision")
     result = cli("describe", "node", "n1", api=api)
-    assert (result.code, result.out.splitlines()[-1]) == (0, "events: this token is bound to vision")
+    assert (result.code, result.out.splitlines()[-1]) == (
+        0,
+        "events: this token is bound to vision",
+    )

@@ -7,12 +7,18 @@ from tests.app.runner import cli
 
 
 def law(percentile: str, batch: str, ratio: str) -> tuple[int, str, str]:
-    result = cli("capacity-law", "--percentile", percentile, "--batch", batch, "--ratio", ratio)
+    result = cli(
+        "capacity-law", "--percentile", percentile, "--batch", batch, "--ratio", ratio
+    )
     return result.code, result.out, result.err
 
 
 def test_the_law_is_printed_with_six_decimals() -> None:
-    assert law("0.98", "16", "2") == (0, f"{max_utilisation(16, percentile=0.98, slo_ratio=2.0):.6f}\n", "")
+    assert law("0.98", "16", "2") == (
+        0,
+        f"{max_utilisation(16, percentile=0.98, slo_ratio=2.0):.6f}\n",
+        "",
+    )
     assert law("0.98", "16", "2")[1] == "0.718032\n"
     assert law("0.98", "16", "0.5")[1] == "0.000000\n"
 
@@ -28,7 +34,9 @@ def test_the_law_is_printed_with_six_decimals() -> None:
         (("0.98", "1", "nan"), "nan must be a number above 0"),
     ],
 )
-def test_values_out_of_range_are_wrong_usage(arguments: tuple[str, str, str], words: str) -> None:
+def test_values_out_of_range_are_wrong_usage(
+    arguments: tuple[str, str, str], words: str
+) -> None:
     code, out, err = law(*arguments)
     assert (code, out) == (2, "")
     assert words in err

@@ -23,27 +23,43 @@ def test_fits_go_to_a_file_and_a_table_to_the_terminal(tmp_path: Path) -> None:
     ]
     assert {fit.source for fit in fits.fits} == {str(SAMPLES)}
     lines = result.out.splitlines()
-    assert lines[0].split() == ["NETWORK", "GPU", "TYPE", "SAMPLES", "TECHNIQUE", "ERROR", "P90", "NEXT", "BEST"]
+    assert lines[0].split() == [
+        "NETWORK",
+        "GPU",
+        "TYPE",
+        "SAMPLES",
+        "TECHNIQUE",
+        "ERROR",
+        "P90",
+        "NEXT",
+        "BEST",
+    ]
     assert lines[1].split()[:4] == ["alexnet", "V100", "30", "linear_fractional"]
     assert float(lines[1].split()[4]) < 2.0
     assert lines[-1] == f"Wrote {tmp_path / 'fit.json'}"
     assert max(map(len, lines[:-1])) <= 80
 
 
-def test_auto_takes_the_technique_with_the_least_error_and_names_the_next_best() -> None:
+def test_auto_takes_the_technique_with_the_least_error_and_names_the_next_best() -> (
+    None
+):
     result = cli("fit", SAMPLES, "-o", "-")
     assert result.code == 0
     document = json.loads(result.out)  # The table stays out of its way.
     (chosen, *_) = [fit for fit in document["fits"] if fit["quantity"] == "latency_ms"]
     errors = [entry["cross_validated_error"] for entry in chosen["rejected"]]
     assert chosen["quality"]["cross_validated_error"] <= errors[0] <= errors[-1]
-    (line, *_) = [line for line in result.err.splitlines() if line.startswith("alexnet")]
+    (line, *_) = [
+        line for line in result.err.splitlines() if line.startswith("alexnet")
+    ]
     assert line.split()[-1] == chosen["rejected"][0]["technique"]
 
 
 def test_the_same_samples_give_the_same_file_whatever_the_files_and_pipes() -> None:
     text = SAMPLES.read_text()
-    first, second = (cli("fit", "-", "-o", "-", *TECHNIQUE, stdin=text) for _ in range(2))
+    first, second = (
+        cli("fit", "-", "-o", "-", *TECHNIQUE, stdin=text) for _ in range(2)
+    )
     assert (first.code, first.out) == (0, second.out)
 
 
@@ -67,7 +83,10 @@ def test_a_plot_is_drawn_beside_the_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("-o", "-", "--plot", "-"), "only one of the fits and the plot can go to stdout"),
+        (
+            ("-o", "-", "--plot", "-"),
+            "only one of the fits and the plot can go to stdout",
+        ),
         (("--seed", "-1"), "--seed"),
     ],
 )
@@ -82,21 +101,37 @@ def test_what_cannot_be_fitted_is_refused_with_its_place(tmp_path: Path) -> None
     path.write_text(f"{HEADER}\nn,g,1,50,nan\n")
     result = cli("fit", path)
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"Error: {path}:2: column latency_ms: must be a number above 0, not 'nan'\n"
-    assert "no technique is called 'magic'" in cli("fit", SAMPLES, "--technique", "magic").err
+    assert (
+        result.err
+        == f"Error: {path}:2: column latency_ms: must be a number above 0, not 'nan'\n"
+    )
+    assert (
+        "no technique is called 'magic'"
+        in cli("fit", SAMPLES, "--technique", "magic").err
+    )
     unwritten = cli("fit", SAMPLES, "-o", tmp_path / "no" / "fit.json", *TECHNIQUE)
-    assert (unwritten.code, unwritten.err.startswith("Error: cannot write ")) == (1, True)
+    assert (unwritten.code, unwritten.err.startswith("Error: cannot write ")) == (
+        1,
+        True,
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 5], ids=["one sample", "duplicates of one sample"])
-def test_a_network_with_too_few_samples_is_left_out_and_named(tmp_path: Path, rows: int) -> None:
+def test_a_network_with_too_few_samples_is_left_out_and_named(
+    tmp_path: Path, rows: int
+) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(f"{HEADER}\n" + "n,g,1,50,4\n" * rows)
     alone = cli("fit", path, "-o", tmp_path / "fit.json")
     noun = "1 sample" if rows == 1 else "5 samples"
     assert (alone.code, alone.out) == (1, "")
-    assert alone.err.startswith(f"Error: no technique can learn from so little: n on g ({noun})\nHint: measure more")
+    assert alone.err.startswith(
+        f"Error: no technique can learn from so little: n on g ({noun})\nHint: measure more"
+    )
     assert not (tmp_path / "fit.json").exists()
     result = cli("fit", SAMPLES, path, "-o", tmp_path / "fit.json")
     assert result.code == 0
-    assert result.err == f"Left out, since no technique can learn from so little: n on g ({noun})\n"
+    assert (
+        result.err
+        == f"Left out, since no technique can learn from so little: n on g ({noun})\n"
+    )

@@ -50,7 +50,13 @@ NEVER: Json = GONE | {"telemetry": "never", "silent_for_s": None}
 
 def shown(forecast: Json, *options: str) -> str:
     """What the command says of a service that is forecast like this."""
-    result = cli("forecast", "show", "chat", *options, api=FakeApi(answers={"GET services/chat/forecast": forecast}))
+    result = cli(
+        "forecast",
+        "show",
+        "chat",
+        *options,
+        api=FakeApi(answers={"GET services/chat/forecast": forecast}),
+    )
     assert (result.code, result.err) == (0, "")
     return result.out
 
@@ -70,7 +76,11 @@ def test_a_service_s_forecast_is_shown_with_what_it_rests_on() -> None:
         "burst_aware         2.000     100.0 %     95.1 %   90.0 %  8.0 %  default",
         "seasonal_hourly     2.000     100.0 %     95.1 %   90.0 %  8.0 %  no season",
     ]
-    assert json.loads(shown(BUSY, "-o", "json")) == yaml.safe_load(shown(BUSY, "-o", "yaml")) == BUSY
+    assert (
+        json.loads(shown(BUSY, "-o", "json"))
+        == yaml.safe_load(shown(BUSY, "-o", "yaml"))
+        == BUSY
+    )
 
 
 def test_a_technique_that_loses_a_little_less_is_told_what_it_lacks() -> None:
@@ -87,19 +97,30 @@ def test_a_technique_that_loses_a_little_less_is_told_what_it_lacks() -> None:
         (NEVER, "no node reported it in the last minutes; the planned rate stays"),
     ],
 )
-def test_a_quiet_service_and_missing_telemetry_read_differently(forecast: Json, telemetry: str) -> None:
+def test_a_quiet_service_and_missing_telemetry_read_differently(
+    forecast: Json, telemetry: str
+) -> None:
     text = shown(forecast)
     assert f"telemetry: {telemetry}\n" in text
     assert ("  rps  0.0  0.0\n" in text) is (forecast is QUIET)
-    assert text.endswith("back-test: none yet; the first one comes minutes after the first report\n")
+    assert text.endswith(
+        "back-test: none yet; the first one comes minutes after the first report\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("highest_rps", "row"),
-    [(0.25, "  rps  0.125  0.250"), (250.0, "  rps  125.0  250.0"), (2.5e6, "  rps  1,250,000  2,500,000")],
+    [
+        (0.25, "  rps  0.125  0.250"),
+        (250.0, "  rps  125.0  250.0"),
+        (2.5e6, "  rps  1,250,000  2,500,000"),
+    ],
 )
 def test_rates_have_the_decimals_that_they_need(highest_rps: float, row: str) -> None:
-    quantiles = [{"level": 0.5, "rate_rps": highest_rps / 2}, {"level": 0.95, "rate_rps": highest_rps}]
+    quantiles = [
+        {"level": 0.5, "rate_rps": highest_rps / 2},
+        {"level": 0.95, "rate_rps": highest_rps},
+    ]
     assert row in shown(QUIET | {"quantiles": quantiles}).splitlines()
 
 
@@ -107,14 +128,25 @@ def test_rates_have_the_decimals_that_they_need(highest_rps: float, row: str) ->
     ("forecast", "line"),
     [
         (BUSY, "forecast: seasonal_daily, p95 55.7 rps in 5 s (heard 1 s ago)"),
-        (QUIET, "forecast: burst_aware, p95 0.0 rps in 5 s (heard 1 s ago, quiet: no requests)"),
+        (
+            QUIET,
+            "forecast: burst_aware, p95 0.0 rps in 5 s (heard 1 s ago, quiet: no requests)",
+        ),
         (GONE, "forecast: none, reports stopped 40 s ago; the planned rate stays"),
-        (NEVER, "forecast: none, no node reported it in the last minutes; the planned rate stays"),
+        (
+            NEVER,
+            "forecast: none, no node reported it in the last minutes; the planned rate stays",
+        ),
     ],
 )
-def test_describe_service_says_the_forecast_in_one_line(forecast: Json, line: str) -> None:
+def test_describe_service_says_the_forecast_in_one_line(
+    forecast: Json, line: str
+) -> None:
     service: Json = {"kind": "Service", "metadata": {"name": "chat"}}
-    api = FakeApi(objects={"services/chat": service}, answers={"GET services/chat/forecast": forecast})
+    api = FakeApi(
+        objects={"services/chat": service},
+        answers={"GET services/chat/forecast": forecast},
+    )
     result = cli("describe", "service", "chat", api=api)
     assert (result.code, result.err) == (0, "")
     assert line in result.out.splitlines()
@@ -126,18 +158,35 @@ def test_the_level_in_that_line_is_the_one_that_plans_serve() -> None:
 
 def test_an_unknown_service_is_told_as_the_server_says_it() -> None:
     problem = problem_document(404, "no service is called 'nobody'")
-    result = cli("forecast", "show", "nobody", api=FakeApi(problems={"GET services/nobody/forecast": problem}))
-    assert (result.code, result.out, result.err) == (1, "", "Error: no service is called 'nobody'\n")
+    result = cli(
+        "forecast",
+        "show",
+        "nobody",
+        api=FakeApi(problems={"GET services/nobody/forecast": problem}),
+    )
+    assert (result.code, result.out, result.err) == (
+        1,
+        "",
+        "Error: no service is called 'nobody'\n",
+    )
 
 
-def a_trace(tmp_path: Path, rates_rps: np.ndarray[tuple[int], np.dtype[np.int64]], step_s: int = 1) -> Path:
+def a_trace(
+    tmp_path: Path,
+    rates_rps: np.ndarray[tuple[int], np.dtype[np.int64]],
+    step_s: int = 1,
+) -> Path:
     path = tmp_path / "trace.csv"
-    lines = [f"{number * step_s},{rate}" for number, rate in enumerate(rates_rps.tolist())]
+    lines = [
+        f"{number * step_s},{rate}" for number, rate in enumerate(rates_rps.tolist())
+    ]
     path.write_text("second,arrivals\n" + "\n".join(lines) + "\n")
     return path
 
 
-def test_a_table_shows_every_technique_and_the_one_that_is_chosen(tmp_path: Path) -> None:
+def test_a_table_shows_every_technique_and_the_one_that_is_chosen(
+    tmp_path: Path,
+) -> None:
     draw = np.random.default_rng(1)
     walk = draw.poisson(500.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=400))))
     result = cli("forecast", "test", a_trace(tmp_path, walk))
@@ -153,9 +202,15 @@ def test_a_table_shows_every_technique_and_the_one_that_is_chosen(tmp_path: Path
 
 def test_json_has_the_same_for_programs_and_windows_are_summed(tmp_path: Path) -> None:
     trace = a_trace(tmp_path, np.full(600, 7))
-    result = cli("forecast", "test", trace, "--window", "10s", "--horizon", "1m", "-o", "json")
+    result = cli(
+        "forecast", "test", trace, "--window", "10s", "--horizon", "1m", "-o", "json"
+    )
     document = json.loads(result.out)
-    assert (document["window_s"], document["horizon_s"], document["chosen"]) == (10.0, 60.0, "burst_aware")
+    assert (document["window_s"], document["horizon_s"], document["chosen"]) == (
+        10.0,
+        60.0,
+        "burst_aware",
+    )
     assert list(document["scores"]) == list(TECHNIQUES)
     assert document["scores"]["ewma"]["observed_rps"] == 7.0
     assert document["scores"]["ewma"]["coverage"] == 1.0
@@ -165,7 +220,9 @@ def test_a_seasonal_trace_chooses_the_season(tmp_path: Path) -> None:
     hour = np.full(60, 600)
     hour[:5] = 6000
     noisy = np.random.default_rng(2).poisson(np.tile(hour, 30))
-    document = json.loads(cli("forecast", "test", a_trace(tmp_path, noisy, step_s=60), "-o", "json").out)
+    document = json.loads(
+        cli("forecast", "test", a_trace(tmp_path, noisy, step_s=60), "-o", "json").out
+    )
     assert document["chosen"] == "seasonal_hourly"
 
 

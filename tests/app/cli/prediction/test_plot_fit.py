@@ -26,7 +26,9 @@ from solvers.predict.data.samples import Samples, make_queries, make_samples
 from solvers.predict.estimate.predict import predict_latency
 from solvers.predict.learn.fit_samples import make_fits
 
-SAMPLES = read_samples([Path(__file__).parents[3] / "data" / "measurements" / "samples.csv"]).samples
+SAMPLES = read_samples(
+    [Path(__file__).parents[3] / "data" / "measurements" / "samples.csv"]
+).samples
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -35,12 +37,19 @@ def parse(text: str) -> ElementTree.Element:
 
 
 def panel_of(*series: PlotSeries) -> Panel:
-    return Panel(title="t", note="", legend="batch", x_label="x", y_label="y", series=series)
+    return Panel(
+        title="t", note="", legend="batch", x_label="x", y_label="y", series=series
+    )
 
 
-def samples_at(batches: list[float], shares: list[float], latency_ms: list[float]) -> Samples:
+def samples_at(
+    batches: list[float], shares: list[float], latency_ms: list[float]
+) -> Samples:
     size = len(batches)
-    return make_samples(make_queries(["n<&>"] * size, ["g"] * size, batch=batches, sm_percent=shares), latency_ms)
+    return make_samples(
+        make_queries(["n<&>"] * size, ["g"] * size, batch=batches, sm_percent=shares),
+        latency_ms,
+    )
 
 
 def test_an_axis_maps_logarithms_between_its_ends() -> None:
@@ -58,14 +67,25 @@ def test_an_axis_maps_logarithms_between_its_ends() -> None:
         (4.21, 4.22, [4.21, 4.22]),
     ],
 )
-def test_ticks_are_round_numbers_within_the_axis(low: float, high: float, ticks: list[float]) -> None:
+def test_ticks_are_round_numbers_within_the_axis(
+    low: float, high: float, ticks: list[float]
+) -> None:
     assert Axis(low=low, high=high, start=0, end=1).ticks() == pytest.approx(ticks)
 
 
 def test_points_stand_at_their_coordinates_in_their_panel() -> None:
-    series = PlotSeries(label="1", colour="#4477cc", dots=[(10, 1)], rings=[(100, 4)], curve=[(10, 1), (100, 4)])
+    series = PlotSeries(
+        label="1",
+        colour="#4477cc",
+        dots=[(10, 1)],
+        rings=[(100, 4)],
+        curve=[(10, 1), (100, 4)],
+    )
     root = parse(sheet([panel_of(series)] * 5))
-    assert (root.get("width"), root.get("height")) == (f"{3 * WIDTH:g}", f"{2 * HEIGHT:g}")
+    assert (root.get("width"), root.get("height")) == (
+        f"{3 * WIDTH:g}",
+        f"{2 * HEIGHT:g}",
+    )
     last = root.findall(f"{SVG}g")[4]
     x, y = axes_of(panel_of(series), WIDTH, HEIGHT)
     assert (x.start, x.end) == (WIDTH + LEFT, 2 * WIDTH - RIGHT)
@@ -74,7 +94,9 @@ def test_points_stand_at_their_coordinates_in_their_panel() -> None:
     assert (ring.get("class"), dot.get("fill")) == ("other", "#4477cc")
     assert [dot.get("cx"), dot.get("cy")] == [f"{x.at(10):.1f}", f"{y.at(1):.1f}"]
     (curve,) = last.findall(f"{SVG}path[@class='curve']")
-    assert curve.get("d") == f"M{x.at(10):.1f} {y.at(1):.1f}L{x.at(100):.1f} {y.at(4):.1f}"
+    assert (
+        curve.get("d") == f"M{x.at(10):.1f} {y.at(1):.1f}L{x.at(100):.1f} {y.at(4):.1f}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +111,25 @@ def test_every_sample_is_drawn_and_those_with_neighbours_as_rings(fits: Fits) ->
     for panel in root.iter(f"{SVG}g"):
         circles = panel.findall(f"{SVG}circle")
         assert len(circles) == 32
-        assert len([circle for circle in circles if circle.get("class") == "other"]) == 2
+        assert (
+            len([circle for circle in circles if circle.get("class") == "other"]) == 2
+        )
         xs = [float(circle.get("cx", "nan")) % WIDTH for circle in circles]
         ys = [float(circle.get("cy", "nan")) for circle in circles]
         assert LEFT < min(xs) < max(xs) < WIDTH - RIGHT
         assert TOP < min(ys) < max(ys) < HEIGHT - BOTTOM
         words = [text.text for text in panel.iter(f"{SVG}text")]
-        assert {"batch", "1", "2", "4", "8", "16", "SM percent", "latency, ms", "linear fractional"} <= set(words)
+        assert {
+            "batch",
+            "1",
+            "2",
+            "4",
+            "8",
+            "16",
+            "SM percent",
+            "latency, ms",
+            "linear fractional",
+        } <= set(words)
 
 
 def test_curves_are_what_the_fits_predict(fits: Fits) -> None:
@@ -104,31 +138,57 @@ def test_curves_are_what_the_fits_predict(fits: Fits) -> None:
     assert [curve.get("stroke") for curve in curves] == list(COLOURS[:5])
     ends = predict_latency(
         fits,
-        make_queries(["alexnet"] * 2, ["V100"] * 2, batch=[16, 16], sm_percent=[10, 100], clock_mhz=[1530, 1530]),
+        make_queries(
+            ["alexnet"] * 2,
+            ["V100"] * 2,
+            batch=[16, 16],
+            sm_percent=[10, 100],
+            clock_mhz=[1530, 1530],
+        ),
     ).latency_ms
-    drawn = [tuple(map(float, point.split())) for point in str(curves[4].get("d"))[1:].split("L")]
+    drawn = [
+        tuple(map(float, point.split()))
+        for point in str(curves[4].get("d"))[1:].split("L")
+    ]
     heights = {}
     for text in panel.iter(f"{SVG}text"):
         if text.get("text-anchor") == "end" and str(text.text)[0].isdigit():
             heights[float(str(text.text))] = float(text.get("y", "nan")) - 4
     low, high = min(heights), max(heights)
     scale = Axis(low=low, high=high, start=heights[low], end=heights[high])
-    assert [drawn[0][1], drawn[-1][1]] == pytest.approx([scale.at(value) for value in ends], abs=0.3)
+    assert [drawn[0][1], drawn[-1][1]] == pytest.approx(
+        [scale.at(value) for value in ends], abs=0.3
+    )
 
 
 def test_many_batches_get_few_curves_and_all_their_dots() -> None:
     batches = [float(batch) for batch in range(1, 33)]
     samples = samples_at(
-        batches * 2, [20.0] * 32 + [80.0] * 32, [4 * b + 1 for b in batches] + [b + 1 for b in batches]
+        batches * 2,
+        [20.0] * 32 + [80.0] * 32,
+        [4 * b + 1 for b in batches] + [b + 1 for b in batches],
     )
-    panel = next(parse(plot_text(samples, make_fits(samples, technique="linear_fractional"))).iter(f"{SVG}g"))
-    assert len(panel.findall(f"{SVG}path[@class='curve']")) == len(panel.findall(f"{SVG}rect")) == MAX_CURVES
+    panel = next(
+        parse(
+            plot_text(samples, make_fits(samples, technique="linear_fractional"))
+        ).iter(f"{SVG}g")
+    )
+    assert (
+        len(panel.findall(f"{SVG}path[@class='curve']"))
+        == len(panel.findall(f"{SVG}rect"))
+        == MAX_CURVES
+    )
     circles = panel.findall(f"{SVG}circle")
-    assert (len(circles), {circle.get("fill") for circle in circles}) == (64, set(COLOURS))
+    assert (len(circles), {circle.get("fill") for circle in circles}) == (
+        64,
+        set(COLOURS),
+    )
 
 
 def test_a_group_without_a_fit_is_still_drawn_and_names_are_escaped() -> None:
-    panel = next(parse(plot_text(samples_at([1], [50], [3]), Fits(fits=()))).iter(f"{SVG}g"))
+    panel = next(
+        parse(plot_text(samples_at([1], [50], [3]), Fits(fits=()))).iter(f"{SVG}g")
+    )
     assert panel.findtext(f"{SVG}title") == "n<&> on g"
     assert len(panel.findall(f"{SVG}circle")) == 1
     assert "no fit" in [text.text for text in panel.iter(f"{SVG}text")]

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from app.cli.prediction.profile_cells import ProfileOptions, make_cells, read_numbers, read_splits
+from app.cli.prediction.profile_cells import (
+    ProfileOptions,
+    make_cells,
+    read_numbers,
+    read_splits,
+)
 from tests.app.runner import cli
 
 
@@ -49,7 +54,10 @@ def test_pairs_come_on_top_and_are_drawn_where_they_are_too_many() -> None:
 def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:
     plan = tmp_path / "points.csv"
     head = "network,gpu_type,batch,sm_percent,clock_mhz,neighbours"
-    plan.write_text(f"{head}\na,T4,1,50,900,\na,T4,1,50,1200,\na,T4,2,25,900,b:4:75\n", encoding="utf-8")
+    plan.write_text(
+        f"{head}\na,T4,1,50,900,\na,T4,1,50,1200,\na,T4,2,25,900,b:4:75\n",
+        encoding="utf-8",
+    )
     cells, _ = make_cells(wanted(networks=(), plan=plan, clocks="900"))
     assert [str(cell) for cell in cells] == [
         "a batch 1 at 50 %, 900 MHz",
@@ -58,7 +66,9 @@ def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:
     unlocked, notes = make_cells(wanted(networks=(), plan=plan))
     assert {cell.clock_mhz for cell in unlocked} == {None}
     assert len(unlocked) == 2
-    assert notes == ("the plan's clocks are passed over: without --clocks no clock is locked",)
+    assert notes == (
+        "the plan's clocks are passed over: without --clocks no clock is locked",
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,12 +79,17 @@ def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:
         (("--network", "a", "--shares", "120"), "at most 100 %"),
         (("--network", "a", "--batches", "1.5"), "must be whole numbers"),
         (("--network", "a", "--batches", "5000"), "must be 1 to 4096"),
-        (("--network", "a", "--pairs", "--pair-shares", "25"), "is no split like 25:75"),
+        (
+            ("--network", "a", "--pairs", "--pair-shares", "25"),
+            "is no split like 25:75",
+        ),
         (("--network", "a", "--budget", "soon"), "is not a duration"),
         (("--network", "a", "-o", "-"), "a profile needs a file"),
     ],
 )
-def test_wrong_words_are_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_wrong_words_are_refused(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
     place = () if "-o" in words else ("-o", tmp_path / "samples.csv")
     result = cli("profile", "run", "--gpu-type", "T4", *place, *words)
     assert result.code == 2, result.err

@@ -8,13 +8,33 @@ from app.measurements.csv_files import read_samples
 from tests.app.runner import cli
 
 DATA = Path(__file__).parents[3] / "data" / "measurements"
-PERF = ("--format", "perf-analyzer", "--gpu-type", "V100", "--network", "resnet50", "--batch", "8")
+PERF = (
+    "--format",
+    "perf-analyzer",
+    "--gpu-type",
+    "V100",
+    "--network",
+    "resnet50",
+    "--batch",
+    "8",
+)
 
 
 def test_a_converted_file_is_read_by_fit(tmp_path: Path) -> None:
     out = tmp_path / "samples.csv"
-    knobs = ("--sm-percent", "40", "--clock-mhz", "1380", "--time-quota-percent", "50", "--power-limit-w", "200")
-    result = cli("samples", "convert", DATA / "perf_analyzer.csv", *PERF, *knobs, "-o", out)
+    knobs = (
+        "--sm-percent",
+        "40",
+        "--clock-mhz",
+        "1380",
+        "--time-quota-percent",
+        "50",
+        "--power-limit-w",
+        "200",
+    )
+    result = cli(
+        "samples", "convert", DATA / "perf_analyzer.csv", *PERF, *knobs, "-o", out
+    )
     assert (result.code, result.out, result.err) == (0, f"Wrote {out}\n", "3 samples\n")
     assert out.read_text().splitlines()[:2] == [
         "network,gpu_type,batch,sm_percent,time_quota_percent,clock_mhz,power_limit_w,latency_ms,power_w,memory_mib",
@@ -24,7 +44,9 @@ def test_a_converted_file_is_read_by_fit(tmp_path: Path) -> None:
 
 
 def test_samples_go_to_stdout_and_notes_to_stderr() -> None:
-    result = cli("samples", "convert", DATA / "perf_analyzer.csv", *PERF, "--latency", "client")
+    result = cli(
+        "samples", "convert", DATA / "perf_analyzer.csv", *PERF, "--latency", "client"
+    )
     assert result.out.splitlines()[1:] == ["resnet50,V100,8,100,9.604,181.4,1704"]
     note, total = result.err.splitlines()
     assert note.startswith("Note: left out 2 of 3 rows")
@@ -33,10 +55,18 @@ def test_samples_go_to_stdout_and_notes_to_stderr() -> None:
 
 def test_every_tool_has_its_format() -> None:
     model_analyzer = cli(
-        *("samples", "convert", DATA / "metrics-model-inference.csv", "--format", "model-analyzer"),
+        *(
+            "samples",
+            "convert",
+            DATA / "metrics-model-inference.csv",
+            "--format",
+            "model-analyzer",
+        ),
         *("--gpu-type", "T4", "--gpu-metrics", DATA / "metrics-model-gpu.csv"),
     )
-    assert model_analyzer.out.splitlines()[1].startswith("resnet50_onnx,T4,1,100,4.2,121,1704.")
+    assert model_analyzer.out.splitlines()[1].startswith(
+        "resnet50_onnx,T4,1,100,4.2,121,1704."
+    )
     vllm = cli(
         "samples",
         "convert",
@@ -53,15 +83,25 @@ def test_every_tool_has_its_format() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--format", "perf-analyzer", "--gpu-type", "V100"), 1, "say it with --network"),
-        (("--format", "vllm", "--gpu-type", "V100"), 1, "perf_analyzer.csv:1:1: not JSON: Expecting value"),
+        (
+            ("--format", "perf-analyzer", "--gpu-type", "V100"),
+            1,
+            "say it with --network",
+        ),
+        (
+            ("--format", "vllm", "--gpu-type", "V100"),
+            1,
+            "perf_analyzer.csv:1:1: not JSON: Expecting value",
+        ),
         (("--format", "csv", "--gpu-type", "V100"), 2, "--format"),
         (("--format", "vllm"), 2, "--gpu-type"),
         ((*PERF, "--gpu-metrics", "x.csv"), 2, "perf-analyzer has no such file"),
         ((*PERF, "--sm-percent", "101"), 2, "--sm-percent"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_what_is_missing_or_wrong_is_named(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
     result = cli("samples", "convert", DATA / "perf_analyzer.csv", *arguments)
     assert (result.code, result.out) == (code, "")
     assert words in result.err

@@ -16,8 +16,14 @@ def planned(path: Path, *options: str | Path) -> list[tuple[float, float, float]
     result = cli(*PLAN, *options, "-o", path)
     assert result.code == 0, result.err
     queries = read_queries(path).queries
-    assert set(queries.network) == {"resnet50"} and set(queries.gpu_type) == {"V100-16GB"}
-    columns = (queries.batch.tolist(), queries.sm_percent.tolist(), queries.clock_mhz.tolist())
+    assert set(queries.network) == {"resnet50"} and set(queries.gpu_type) == {
+        "V100-16GB"
+    }
+    columns = (
+        queries.batch.tolist(),
+        queries.sm_percent.tolist(),
+        queries.clock_mhz.tolist(),
+    )
     return list(zip(*columns, strict=True))
 
 
@@ -30,46 +36,77 @@ def test_points_lie_on_the_grid_of_the_gpu_type(tmp_path: Path) -> None:
 
 
 def test_the_first_points_stay_first_and_reach_far(tmp_path: Path) -> None:
-    few, usual = planned(tmp_path / "few.csv", "--count", "3"), planned(tmp_path / "usual.csv")
+    few, usual = (
+        planned(tmp_path / "few.csv", "--count", "3"),
+        planned(tmp_path / "usual.csv"),
+    )
     assert (len(usual), usual[:3]) == (8, few)
     batches, shares, _ = zip(*usual, strict=True)
-    assert min(batches) <= 2 and max(batches) >= 32 and min(shares) <= 20 and max(shares) >= 80
+    assert (
+        min(batches) <= 2
+        and max(batches) >= 32
+        and min(shares) <= 20
+        and max(shares) >= 80
+    )
 
 
 def test_filled_in_points_are_not_asked_for_again(tmp_path: Path) -> None:
     first = planned(tmp_path / "first.csv")
     header, *rows = (tmp_path / "first.csv").read_text().splitlines()
     filled = tmp_path / "filled.csv"
-    filled.write_text("\n".join([f"{header},latency_ms", *(f"{row},10" for row in rows)]) + "\n")
+    filled.write_text(
+        "\n".join([f"{header},latency_ms", *(f"{row},10" for row in rows)]) + "\n"
+    )
     again = planned(tmp_path / "again.csv", "--samples", filled)
     assert not set(again) & set(first)
     assert again != planned(tmp_path / "without.csv")
     assert "8 points to measure; 8 known already" in cli(*PLAN, "--samples", filled).err
 
 
-def test_only_measurements_of_the_network_alone_and_without_limits_count(tmp_path: Path) -> None:
+def test_only_measurements_of_the_network_alone_and_without_limits_count(
+    tmp_path: Path,
+) -> None:
     others = tmp_path / "others.csv"
     others.write_text(
         "network,gpu_type,batch,sm_percent,latency_ms,time_quota_percent,power_limit_w,neighbours\n"
         "vgg16,V100-16GB,8,50,9,,,\nresnet50,T4,8,50,9,,,\nresnet50,V100-16GB,8,50,9,50,,\n"
         "resnet50,V100-16GB,8,50,9,,150,\nresnet50,V100-16GB,8,50,9,,,vgg16:1:50\n"
     )
-    assert planned(tmp_path / "a.csv", "--samples", others) == planned(tmp_path / "b.csv")
+    assert planned(tmp_path / "a.csv", "--samples", others) == planned(
+        tmp_path / "b.csv"
+    )
 
 
-def test_what_was_measured_at_no_known_clock_counts_as_the_highest(tmp_path: Path) -> None:
+def test_what_was_measured_at_no_known_clock_counts_as_the_highest(
+    tmp_path: Path,
+) -> None:
     """With one batch there are 20 shares at each of three clocks; all at the highest are known."""
     samples = tmp_path / "samples.csv"
     rows = "".join(f"resnet50,V100-16GB,1,{share},9\n" for share in range(5, 101, 5))
     samples.write_text("network,gpu_type,batch,sm_percent,latency_ms\n" + rows)
-    points = planned(tmp_path / "p.csv", "--samples", samples, "--largest-batch", "1", "--count", "16")
+    points = planned(
+        tmp_path / "p.csv",
+        "--samples",
+        samples,
+        "--largest-batch",
+        "1",
+        "--count",
+        "16",
+    )
     assert {clock for _, _, clock in points} <= {1230.0, 1380.0}
 
 
 def test_nothing_is_left_once_everything_is_measured(tmp_path: Path) -> None:
     samples = tmp_path / "samples.csv"
-    rows = [f"resnet50,V100-16GB,1,{share},{clock},9" for share in range(5, 101, 5) for clock in (1230, 1380, 1530)]
-    samples.write_text("\n".join(["network,gpu_type,batch,sm_percent,clock_mhz,latency_ms", *rows]) + "\n")
+    rows = [
+        f"resnet50,V100-16GB,1,{share},{clock},9"
+        for share in range(5, 101, 5)
+        for clock in (1230, 1380, 1530)
+    ]
+    samples.write_text(
+        "\n".join(["network,gpu_type,batch,sm_percent,clock_mhz,latency_ms", *rows])
+        + "\n"
+    )
     result = cli(*PLAN, "--samples", samples, "--largest-batch", "1")
     assert (result.code, len(result.out.splitlines())) == (0, 1)
     assert result.err == "0 points to measure; 60 known already\n"
@@ -78,13 +115,19 @@ def test_nothing_is_left_once_everything_is_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("samples", "plan", "resnet50", "--gpu-type", "V1000"), 2, "has no GPU type V1000; it has T4"),
+        (
+            ("samples", "plan", "resnet50", "--gpu-type", "V1000"),
+            2,
+            "has no GPU type V1000; it has T4",
+        ),
         (("samples", "plan", "resnet50"), 2, "--gpu-type"),
         ((*PLAN, "--count", "17"), 2, "--count"),
         ((*PLAN, "--samples", "none.csv"), 1, "cannot read none.csv"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_what_is_missing_or_wrong_is_named(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
     result = cli(*arguments)
     assert (result.code, result.out) == (code, "")
     # Usage errors are framed and folded.

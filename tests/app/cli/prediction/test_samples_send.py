@@ -11,12 +11,18 @@ from tests.app.runner import Result, cli
 
 HEADER = "network,gpu_type,batch,sm_percent,latency_ms"
 NETWORKS: dict[str, Json] = {
-    f"networks/{name}": {"kind": "Network", "metadata": {"name": name}} for name in ("bert", "resnet50")
+    f"networks/{name}": {"kind": "Network", "metadata": {"name": name}}
+    for name in ("bert", "resnet50")
 }
 FITTED: Json = {
     "network": "bert",
     "fits": [
-        {"quantity": "memory_mib", "gpu_type": "T4", "technique": "memory", "sample_count": 20},
+        {
+            "quantity": "memory_mib",
+            "gpu_type": "T4",
+            "technique": "memory",
+            "sample_count": 20,
+        },
         {
             "quantity": "latency_ms",
             "gpu_type": "T4",
@@ -27,8 +33,16 @@ FITTED: Json = {
         },
     ],
     "verdicts": [
-        {"gpu_type": "T4", "applied": True, "reason": "no worse than the profile in force (3.0 %)"},
-        {"gpu_type": "V100", "applied": False, "reason": "there are too few samples to judge it"},
+        {
+            "gpu_type": "T4",
+            "applied": True,
+            "reason": "no worse than the profile in force (3.0 %)",
+        },
+        {
+            "gpu_type": "V100",
+            "applied": False,
+            "reason": "there are too few samples to judge it",
+        },
     ],
 }
 
@@ -37,16 +51,32 @@ def kept(received: int, added: int) -> Json:
     return {"received": received, "added": added}
 
 
-def send(*rows: str, api: FakeApi, options: tuple[str, ...] = (), header: str = HEADER) -> Result:
+def send(
+    *rows: str, api: FakeApi, options: tuple[str, ...] = (), header: str = HEADER
+) -> Result:
     """Sends these rows from stdin."""
-    return cli("samples", "send", "-", *options, api=api, stdin="\n".join((header, *rows)) + "\n")
+    return cli(
+        "samples",
+        "send",
+        "-",
+        *options,
+        api=api,
+        stdin="\n".join((header, *rows)) + "\n",
+    )
 
 
 def test_samples_go_to_their_networks_with_what_is_known_of_them() -> None:
-    answers = {"POST networks/bert/samples": kept(2, 1), "POST networks/resnet50/samples": kept(1, 1)}
+    answers = {
+        "POST networks/bert/samples": kept(2, 1),
+        "POST networks/resnet50/samples": kept(1, 1),
+    }
     api = FakeApi(objects=dict(NETWORKS), answers=answers)
     header = f"{HEADER},power_w,time_quota_percent,neighbours"
-    rows = ("bert,T4,1,50,10,,,", "resnet50,T4,1.5,50,9,30,80,bert:2:25", "bert,T4,2,50,12,,,")
+    rows = (
+        "bert,T4,1,50,10,,,",
+        "resnet50,T4,1.5,50,9,30,80,bert:2:25",
+        "bert,T4,2,50,12,,,",
+    )
     result = send(*rows, api=api, header=header, options=("--source", "bench"))
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines() == [
@@ -54,11 +84,19 @@ def test_samples_go_to_their_networks_with_what_is_known_of_them() -> None:
         "bert            2    1      1",
         "resnet50        1    1      0",
     ]
-    alone = {"gpu_type": "T4", "sm_percent": 50.0, "time_quota_percent": 100.0, "neighbours": []}
+    alone = {
+        "gpu_type": "T4",
+        "sm_percent": 50.0,
+        "time_quota_percent": 100.0,
+        "neighbours": [],
+    }
     assert api.sent("POST") == [
         {
             "source": "bench",
-            "samples": [alone | {"batch": 1.0, "latency_ms": 10.0}, alone | {"batch": 2.0, "latency_ms": 12.0}],
+            "samples": [
+                alone | {"batch": 1.0, "latency_ms": 10.0},
+                alone | {"batch": 2.0, "latency_ms": 12.0},
+            ],
         },
         {
             "source": "bench",
@@ -70,7 +108,9 @@ def test_samples_go_to_their_networks_with_what_is_known_of_them() -> None:
                     "time_quota_percent": 80.0,
                     "latency_ms": 9.0,
                     "power_w": 30.0,
-                    "neighbours": [{"network": "bert", "batch": 2.0, "sm_percent": 25.0}],
+                    "neighbours": [
+                        {"network": "bert", "batch": 2.0, "sm_percent": 25.0}
+                    ],
                 }
             ],
         },
@@ -78,15 +118,28 @@ def test_samples_go_to_their_networks_with_what_is_known_of_them() -> None:
 
 
 def test_many_samples_go_in_several_requests_and_are_counted_together() -> None:
-    api = FakeApi(objects=dict(NETWORKS), answers={"POST networks/bert/samples": kept(CHUNK, 7)})
-    result = send(*(f"bert,T4,{1 + row},50,10" for row in range(CHUNK + 1)), api=api, options=("-o", "json"))
+    api = FakeApi(
+        objects=dict(NETWORKS), answers={"POST networks/bert/samples": kept(CHUNK, 7)}
+    )
+    result = send(
+        *(f"bert,T4,{1 + row},50,10" for row in range(CHUNK + 1)),
+        api=api,
+        options=("-o", "json"),
+    )
     assert [len(body["samples"]) for body in api.sent("POST")] == [CHUNK, 1]  # type: ignore[arg-type]
     (entry,) = json.loads(result.out)["items"]
-    assert entry == {"network": "bert", "received": 2 * CHUNK, "added": 14, "known": 2 * CHUNK - 14}
+    assert entry == {
+        "network": "bert",
+        "received": 2 * CHUNK,
+        "added": 14,
+        "known": 2 * CHUNK - 14,
+    }
 
 
 def test_an_unknown_network_is_named_with_its_line_before_anything_is_sent() -> None:
-    api = FakeApi(objects=dict(NETWORKS), answers={"POST networks/bert/samples": kept(1, 1)})
+    api = FakeApi(
+        objects=dict(NETWORKS), answers={"POST networks/bert/samples": kept(1, 1)}
+    )
     result = send("bert,T4,1,50,10", "resnet5,T4,1,50,10", api=api)
     assert (result.code, api.sent("POST")) == (1, [])
     assert result.err.startswith(
@@ -98,17 +151,35 @@ def test_an_unknown_network_is_named_with_its_line_before_anything_is_sent() -> 
 def test_what_the_control_plane_refuses_is_named_with_file_line_and_column() -> None:
     """The second request's second sample is the file's last but one line."""
     words = "no GPU type is called 'T5'; there are T4"
-    refused = problem_document(422, f"samples.1.gpu_type: {words}", pointers={"/samples/1/gpu_type": words})
-    api = FakeApi(objects=dict(NETWORKS), answers={"POST networks/bert/samples": kept(2, 2)})
+    refused = problem_document(
+        422, f"samples.1.gpu_type: {words}", pointers={"/samples/1/gpu_type": words}
+    )
+    api = FakeApi(
+        objects=dict(NETWORKS), answers={"POST networks/bert/samples": kept(2, 2)}
+    )
     api.problems["POST networks/resnet50/samples"] = refused
-    rows = ("resnet50,T4,1,50,9", "bert,T4,1,50,10", "resnet50,T5,1,50,9", "bert,T4,2,50,10")
+    rows = (
+        "resnet50,T4,1,50,9",
+        "bert,T4,1,50,10",
+        "resnet50,T5,1,50,9",
+        "bert,T4,2,50,10",
+    )
     result = send(*rows, api=api)
-    assert (result.code, result.err) == (1, f"Error: stdin:4: column gpu_type: {words}\n")
+    assert (result.code, result.err) == (
+        1,
+        f"Error: stdin:4: column gpu_type: {words}\n",
+    )
 
 
 def test_a_problem_that_is_about_no_sample_is_told_as_it_is() -> None:
-    refused = problem_document(422, "source: 'served' is for what the agents report", pointers={"/source": "served"})
-    api = FakeApi(objects=dict(NETWORKS), problems={"POST networks/bert/samples": refused})
+    refused = problem_document(
+        422,
+        "source: 'served' is for what the agents report",
+        pointers={"/source": "served"},
+    )
+    api = FakeApi(
+        objects=dict(NETWORKS), problems={"POST networks/bert/samples": refused}
+    )
     result = send("bert,T4,1,50,10", api=api, options=("--source", "served"))
     assert (result.code, "is for what the agents report" in result.err) == (1, True)
 
@@ -117,7 +188,10 @@ def test_a_file_that_cannot_be_read_reaches_nobody() -> None:
     api = FakeApi(objects=dict(NETWORKS))
     result = send("bert,T4,1,500,10", api=api)
     assert (result.code, api.requests) == (1, [])
-    assert result.err == "Error: stdin:2: column sm_percent: must be above 0 and at most 100, not 500\n"
+    assert (
+        result.err
+        == "Error: stdin:2: column sm_percent: must be above 0 and at most 100, not 500\n"
+    )
 
 
 def test_a_fit_shows_errors_and_what_was_applied() -> None:
@@ -138,16 +212,34 @@ def test_a_fit_shows_errors_and_what_was_applied() -> None:
 
 def test_a_fit_that_is_not_applied_says_how() -> None:
     api = FakeApi(answers={"POST networks/bert/fit": FITTED})
-    assert cli("samples", "fit", "bert", api=api).out.splitlines()[-1].startswith("`--apply` puts them in force")
+    assert (
+        cli("samples", "fit", "bert", api=api)
+        .out.splitlines()[-1]
+        .startswith("`--apply` puts them in force")
+    )
     assert [request.url.query for request in api.requests] == [b"apply=false"]
-    printed = [cli("samples", "fit", "bert", "-o", form, api=api).out for form in ("json", "yaml")]
+    printed = [
+        cli("samples", "fit", "bert", "-o", form, api=api).out
+        for form in ("json", "yaml")
+    ]
     assert json.loads(printed[0]) == yaml.safe_load(printed[1]) == FITTED
 
 
 @pytest.mark.parametrize(
-    ("status", "hint"), [(422, "Hint: `plimsoll samples send FILES` sends samples\n"), (404, "")], ids=str
+    ("status", "hint"),
+    [(422, "Hint: `plimsoll samples send FILES` sends samples\n"), (404, "")],
+    ids=str,
 )
 def test_a_network_that_cannot_be_fitted_says_why(status: int, hint: str) -> None:
-    api = FakeApi(problems={"POST networks/bert/fit": problem_document(status, "there are no samples of 'bert'")})
+    api = FakeApi(
+        problems={
+            "POST networks/bert/fit": problem_document(
+                status, "there are no samples of 'bert'"
+            )
+        }
+    )
     result = cli("samples", "fit", "bert", api=api)
-    assert (result.code, result.err) == (1, f"Error: there are no samples of 'bert'\n{hint}")
+    assert (result.code, result.err) == (
+        1,
+        f"Error: there are no samples of 'bert'\n{hint}",
+    )

@@ -13,7 +13,15 @@ from tests.app.runner import cli
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 COST: dict[str, object] = {
-    "columns": ["hour", "project", "service", "gpu_hours", "cost_usd", "whole_gpu_cost_usd", "memory_cost_usd"],
+    "columns": [
+        "hour",
+        "project",
+        "service",
+        "gpu_hours",
+        "cost_usd",
+        "whole_gpu_cost_usd",
+        "memory_cost_usd",
+    ],
     "rows": [
         ["2026-03-01T11:00:00+00:00", "(idle)", "(idle)", 0.5, 1.5, 0.0, 1.0],
         ["2026-03-01T11:00:00+00:00", "default", "chat", 0.5, 1.5, 3.0, 2.0],
@@ -22,7 +30,16 @@ COST: dict[str, object] = {
     "next_cursor": None,
 }
 SLO: dict[str, object] = {
-    "columns": ["hour", "service", "requests", "served", "in_slo", "rejected", "slo_latency_ms", "slo_percent"],
+    "columns": [
+        "hour",
+        "service",
+        "requests",
+        "served",
+        "in_slo",
+        "rejected",
+        "slo_latency_ms",
+        "slo_percent",
+    ],
     "rows": [
         ["2026-03-01T11:00:00+00:00", "chat", 1000, 990, 980, 10, 50.0, 98.0],
         ["2026-03-01T12:00:00+00:00", "chat", 1000, 1000, 990, 0, 40.0, 98.0],
@@ -58,7 +75,9 @@ def event(number: int, kind: str = "PlanPushed") -> dict[str, object]:
 
 
 def test_cost_is_summed_by_service_with_idle_last_and_a_total() -> None:
-    result = cli("cost", api=FakeApi(answers={"GET reports/cost_by_service_hour": COST}))
+    result = cli(
+        "cost", api=FakeApi(answers={"GET reports/cost_by_service_hour": COST})
+    )
     assert result.out.splitlines() == [
         "SERVICE  GPU HOURS     COST   SHARE  WHOLE-GPU COST",
         "chat          1.50  $4.5000  75.0 %         $6.0000",
@@ -68,7 +87,12 @@ def test_cost_is_summed_by_service_with_idle_last_and_a_total() -> None:
 
 
 def test_cost_is_written_as_csv_without_a_total() -> None:
-    result = cli("cost", "-o", "csv", api=FakeApi(answers={"GET reports/cost_by_service_hour": COST}))
+    result = cli(
+        "cost",
+        "-o",
+        "csv",
+        api=FakeApi(answers={"GET reports/cost_by_service_hour": COST}),
+    )
     assert result.out.splitlines() == [
         "service,gpu_hours,cost_usd,whole_gpu_cost_usd,memory_cost_usd",
         "chat,1.5,4.5,6.0,5.0",
@@ -82,11 +106,20 @@ def test_cost_may_be_summed_by_project_and_gpu_type_over_all_pages() -> None:
 
     def api(request: httpx2.Request) -> httpx2.Response:
         assert request.url.path == "/api/v1/reports/cost_by_project_hour"
-        return httpx2.Response(200, json=last if "cursor" in request.url.params else first)
+        return httpx2.Response(
+            200, json=last if "cursor" in request.url.params else first
+        )
 
-    items = json.loads(cli("cost", "--by", "project", "-o", "json", api=api).out)["items"]
-    assert [(entry["project"], entry["cost_usd"]) for entry in items] == [("default", 4.5), ("(idle)", 1.5)]
-    api_of_types = FakeApi(answers={"GET reports/cost_by_gpu_type_hour": {"columns": [], "rows": []}})
+    items = json.loads(cli("cost", "--by", "project", "-o", "json", api=api).out)[
+        "items"
+    ]
+    assert [(entry["project"], entry["cost_usd"]) for entry in items] == [
+        ("default", 4.5),
+        ("(idle)", 1.5),
+    ]
+    api_of_types = FakeApi(
+        answers={"GET reports/cost_by_gpu_type_hour": {"columns": [], "rows": []}}
+    )
     result = cli("cost", "--by", "gpu-type", "--since", "2h", api=api_of_types)
     assert (result.code, result.out, result.err) == (0, "", "No cost since 2h.\n")
 
@@ -102,9 +135,13 @@ def test_attainment_counts_refused_requests_as_misses_against_the_newest_slo() -
 
 
 def test_budgets_are_in_the_documents_by_period() -> None:
-    chat, idle = json.loads(cli("slo", "-o", "json", api=FakeApi(answers=SLO_ANSWERS)).out)["items"]
+    chat, idle = json.loads(
+        cli("slo", "-o", "json", api=FakeApi(answers=SLO_ANSWERS)).out
+    )["items"]
     assert chat["budget_left_percent"] == 24.5
-    assert [(row["period"], row["burn_rate"], row["is_alerting"]) for row in chat["periods"]] == [
+    assert [
+        (row["period"], row["burn_rate"], row["is_alerting"]) for row in chat["periods"]
+    ] == [
         ("1 h", 21.5, True),
         ("6 h", 0.75, False),
         ("30 d", 0.75, None),
@@ -134,7 +171,9 @@ def test_durations(words: str, wanted: timedelta) -> None:
     assert parse_duration(words) == wanted
 
 
-@pytest.mark.parametrize("words", ["", "5", "1x", "-1h", "1h x", "0s", "99999999d", "h"])
+@pytest.mark.parametrize(
+    "words", ["", "5", "1x", "-1h", "1h x", "0s", "99999999d", "h"]
+)
 def test_what_is_no_duration_is_wrong_usage(words: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_duration(words)
@@ -159,18 +198,34 @@ def test_what_is_no_moment_is_wrong_usage(words: str) -> None:
 
 
 def test_events_come_oldest_first() -> None:
-    api = FakeApi(answers={"GET events": {"items": [event(2), event(1, "LoopHeld")], "next_cursor": None}})
+    api = FakeApi(
+        answers={
+            "GET events": {
+                "items": [event(2), event(1, "LoopHeld")],
+                "next_cursor": None,
+            }
+        }
+    )
     result = cli("events", "--kind", "LoopHeld", "--subject", "plan/1", api=api)
     assert result.out.splitlines() == [
         "2026-03-01 12:00:00  LoopHeld          plan/1 by controller: chat: +1 on T4",
         "2026-03-01 12:00:00  PlanPushed        plan/2 by controller: chat: +1 on T4",
     ]
-    assert dict(api.requests[0].url.params) == {"limit": "50", "kind": "LoopHeld", "subject": "plan/1"}
+    assert dict(api.requests[0].url.params) == {
+        "limit": "50",
+        "kind": "LoopHeld",
+        "subject": "plan/1",
+    }
 
 
 def test_following_shows_each_new_event_once_until_interrupted() -> None:
-    api = FakeApi(answers={"GET events": {"items": [event(2), event(1)], "next_cursor": None}})
-    arriving = [[event(4), event(3), event(2), event(1)], [event(4), event(3), event(2), event(1)]]
+    api = FakeApi(
+        answers={"GET events": {"items": [event(2), event(1)], "next_cursor": None}}
+    )
+    arriving = [
+        [event(4), event(3), event(2), event(1)],
+        [event(4), event(3), event(2), event(1)],
+    ]
 
     def sleep(_seconds: float) -> None:
         if not arriving:
@@ -179,17 +234,26 @@ def test_following_shows_each_new_event_once_until_interrupted() -> None:
 
     result = cli("events", "-f", api=api, sleep=sleep)
     assert result.code == 0
-    assert [line.split()[3] for line in result.out.splitlines()] == ["plan/1", "plan/2", "plan/3", "plan/4"]
+    assert [line.split()[3] for line in result.out.splitlines()] == [
+        "plan/1",
+        "plan/2",
+        "plan/3",
+        "plan/4",
+    ]
 
 
-def test_following_begins_after_the_newest_event_even_where_none_fits_the_filter() -> None:
+def test_following_begins_after_the_newest_event_even_where_none_fits_the_filter() -> (
+    None
+):
     """Otherwise the first look would show the whole past."""
     shown: list[str] = []
 
     def api(request: httpx2.Request) -> httpx2.Response:
         is_filtered = "kind" in request.url.params
         shown.append(str(request.url.query))
-        return httpx2.Response(200, json={"items": [] if is_filtered else [event(7)], "next_cursor": None})
+        return httpx2.Response(
+            200, json={"items": [] if is_filtered else [event(7)], "next_cursor": None}
+        )
 
     def sleep(_seconds: float) -> None:
         if len(shown) > 3:

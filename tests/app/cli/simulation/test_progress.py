@@ -21,23 +21,41 @@ def test_bars_grow_in_simulated_time_and_go_with_their_runs() -> None:
     bars.passed(0, 30.0)
     bars.passed(1, 90.0)
     whole, first, second = progress.tasks
-    assert (whole.completed, whole.total, whole.fields["words"]) == (120.0, 240.0, "0 of 2 runs")
-    assert (first.description, first.fields["words"]) == ("hetsev_greedy, seed 1", "0.5 of 2 min")
-    assert (second.description, second.completed, second.total) == ("hetsev_greedy, seed 2", 90.0, 120.0)
+    assert (whole.completed, whole.total, whole.fields["words"]) == (
+        120.0,
+        240.0,
+        "0 of 2 runs",
+    )
+    assert (first.description, first.fields["words"]) == (
+        "hetsev_greedy, seed 1",
+        "0.5 of 2 min",
+    )
+    assert (second.description, second.completed, second.total) == (
+        "hetsev_greedy, seed 2",
+        90.0,
+        120.0,
+    )
 
     bars.ended(0, FailedRun(policy="hetsev_greedy", seed=1, reason="lost"))
     bars.ended(1, a_run("hetsev_greedy", seed=2))
-    assert [(task.description, task.completed, task.fields["words"]) for task in progress.tasks] == [
-        ("all runs", 240.0, "2 of 2 runs")
-    ]
+    assert [
+        (task.description, task.completed, task.fields["words"])
+        for task in progress.tasks
+    ] == [("all runs", 240.0, "2 of 2 runs")]
     assert "hetsev_greedy, seed 1: failed" in shown.getvalue()
 
 
 def test_a_policys_name_is_shown_as_it_was_written() -> None:
     shown = StringIO()
-    progress = Progress(*columns(), console=Console(file=shown, markup=False, width=100), auto_refresh=False)
+    progress = Progress(
+        *columns(),
+        console=Console(file=shown, markup=False, width=100),
+        auto_refresh=False,
+    )
     policies = [{"policy": "joint", "name": "[/x] [red]"}]
-    jobs = jobs_of(a_scenario(policies=policies), Catalogue(gpu_types=(), points=()), Path())
+    jobs = jobs_of(
+        a_scenario(policies=policies), Catalogue(gpu_types=(), points=()), Path()
+    )
     Bars(jobs, progress).passed(0, 30.0)
     progress.console.print(progress.get_renderable())
     assert "[/x] [red], seed 0" in shown.getvalue()

@@ -10,7 +10,15 @@ import pytest
 from app.cli.simulation.show import show_report
 from app.simulate.report.report import make_report
 from tests.app.runner import Result, cli
-from tests.app.runs import POOL, SERVICE, a_document, a_run, a_scenario, a_service_result, report_from_json
+from tests.app.runs import (
+    POOL,
+    SERVICE,
+    a_document,
+    a_run,
+    a_scenario,
+    a_service_result,
+    report_from_json,
+)
 
 
 def written(folder: Path, **spec: Any) -> Path:
@@ -34,22 +42,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def done(folder: Path) -> Result:
     file = written(folder, step_s=30, seeds=[1, 2])
-    return cli("simulate", file, "-o", folder / "report.json", "--html", folder / "report.html", "-j", "1")
+    return cli(
+        "simulate",
+        file,
+        "-o",
+        folder / "report.json",
+        "--html",
+        folder / "report.html",
+        "-j",
+        "1",
+    )
 
 
-def test_a_table_for_people_says_which_files_were_written(folder: Path, done: Result) -> None:
+def test_a_table_for_people_says_which_files_were_written(
+    folder: Path, done: Result
+) -> None:
     assert done.code == 0, done.err
     lines = done.out.splitlines()
-    assert lines[0].split() == ["POLICY", "USD", "GPU", "H", "KWH", "LATE", "%", "WORST", "%", "STARTS"]
+    assert lines[0].split() == [
+        "POLICY",
+        "USD",
+        "GPU",
+        "H",
+        "KWH",
+        "LATE",
+        "%",
+        "WORST",
+        "%",
+        "STARTS",
+    ]
     assert lines[1].split()[0] == "hetsev_greedy" and "±" in lines[1]
     assert lines[4].split()[:2] == ["resnet50", "hetsev_greedy"]
-    assert lines[-2:] == [f"Wrote {folder / 'report.json'}", f"Wrote {folder / 'report.html'}"]
+    assert lines[-2:] == [
+        f"Wrote {folder / 'report.json'}",
+        f"Wrote {folder / 'report.html'}",
+    ]
 
 
 def test_the_report_has_every_run(folder: Path, done: Result) -> None:
     assert done.code == 0
     report = report_from_json((folder / "report.json").read_bytes())
-    assert [(run.policy, run.seed) for run in report.runs] == [("hetsev_greedy", 1), ("hetsev_greedy", 2)]
+    assert [(run.policy, run.seed) for run in report.runs] == [
+        ("hetsev_greedy", 1),
+        ("hetsev_greedy", 2),
+    ]
 
 
 def test_the_page_says_how_it_was_made(folder: Path, done: Result) -> None:
@@ -90,15 +126,23 @@ def test_results_take_nobodys_place(tmp_path: Path, option: str) -> None:
     file = written(
         tmp_path,
         services=[{**SERVICE, "load": {"trace": {"file": "two.csv", "column": "a"}}}],
-        task_lists=[{"name": "jobs", "file": "jobs.csv", "kind": "training", "networks": [work]}],
+        task_lists=[
+            {"name": "jobs", "file": "jobs.csv", "kind": "training", "networks": [work]}
+        ],
     )
     before = file.read_text()
     for name in ("scenario.yaml", "two.csv", "jobs.csv"):
         result = cli("simulate", file, option, tmp_path / "." / name)
         assert (result.code, result.out) == (1, "")
-        assert f"cannot write {tmp_path / name}: the simulation is to read it" in result.err
+        assert (
+            f"cannot write {tmp_path / name}: the simulation is to read it"
+            in result.err
+        )
     both = cli("simulate", file, "-o", tmp_path / "x", "--html", tmp_path / "x")
-    assert (both.code, f"-o and --html cannot both be {tmp_path / 'x'}" in both.err) == (1, True)
+    assert (
+        both.code,
+        f"-o and --html cannot both be {tmp_path / 'x'}" in both.err,
+    ) == (1, True)
     assert file.read_text() == before
 
 
@@ -116,25 +160,38 @@ def test_a_missing_trace_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start_s", "words"), [(120, "ends at 120 s, so it cannot begin at 120 s"), (90, "steps of 60 s")]
+    ("start_s", "words"),
+    [(120, "ends at 120 s, so it cannot begin at 120 s"), (90, "steps of 60 s")],
 )
-def test_a_trace_begins_where_it_has_a_step(tmp_path: Path, start_s: float, words: str) -> None:
+def test_a_trace_begins_where_it_has_a_step(
+    tmp_path: Path, start_s: float, words: str
+) -> None:
     (tmp_path / "two.csv").write_text("second,a\n0,5\n60,6\n")
     load = {"trace": {"file": "two.csv", "column": "a", "start_s": start_s}}
     assert words in refused(tmp_path, services=[{**SERVICE, "load": load}])
 
 
-def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(tmp_path: Path) -> None:
-    service = {**SERVICE, "slo": {"latency_ms": 0.5, "percentile": 0.98}, "load": {"rate_rps": 1}}
+def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(
+    tmp_path: Path,
+) -> None:
+    service = {
+        **SERVICE,
+        "slo": {"latency_ms": 0.5, "percentile": 0.98},
+        "load": {"rate_rps": 1},
+    }
     page = tmp_path / "page.html"
-    result = cli("simulate", written(tmp_path, services=[service]), "--html", page, "-j", "1")
+    result = cli(
+        "simulate", written(tmp_path, services=[service]), "--html", page, "-j", "1"
+    )
     warning, _, run, *_ = result.err.splitlines()
     words = "service resnet50: 0.5 ms at percentile 0.98 is impossible on V100-32GB; the least SLO possible is "
     assert warning.startswith(f"Warning: {words}") and run.startswith("1 of 1 run")
     assert words in page.read_text()
 
 
-def test_all_files_that_cannot_be_used_are_told_at_once_with_their_fields(tmp_path: Path) -> None:
+def test_all_files_that_cannot_be_used_are_told_at_once_with_their_fields(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bad.csv").write_text("second,a\n0,5\n60,x\n")
     services = [
         {**SERVICE, "name": column, "load": {"trace": {"file": file, "column": column}}}
@@ -168,11 +225,23 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
     [
         ({"policies": "hetsev"}, "spec.policies: must be a list, not hetsev"),
         ({"fleet": []}, "spec.fleet: must be a list of at least 1 entry, not of 0"),
-        ({"seeds": list(range(1001))}, "spec.seeds: must be a list of at most 1,000 entries, not of 1,001"),
+        (
+            {"seeds": list(range(1001))},
+            "spec.seeds: must be a list of at most 1,000 entries, not of 1,001",
+        ),
         ({"duration_s": [3]}, "spec.duration_s: must be a number, not [3]"),
-        ({"policies": [{"policy": ""}]}, "spec.policies[0].policy: must have at least 1 character, not ''"),
-        ({"loop": {"paused": "perhaps"}}, "spec.loop.paused: must be true or false, not perhaps"),
-        ({"fleet": [{**POOL, "nodes": None}]}, "spec.fleet[0].nodes: must be a whole number, not null"),
+        (
+            {"policies": [{"policy": ""}]},
+            "spec.policies[0].policy: must have at least 1 character, not ''",
+        ),
+        (
+            {"loop": {"paused": "perhaps"}},
+            "spec.loop.paused: must be true or false, not perhaps",
+        ),
+        (
+            {"fleet": [{**POOL, "nodes": None}]},
+            "spec.fleet[0].nodes: must be a whole number, not null",
+        ),
         ({"fleet": [{**POOL, "name": 3}]}, "spec.fleet[0].name: must be text, not 3"),
         (
             {"services": [{**SERVICE, "load": {"clients": "many"}}]},
@@ -182,7 +251,10 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
             {"policies": [{"policy": "joint", "settings": {"headroom": "big"}}]},
             "spec.policies[0].settings.headroom: must be a number, not 'big'",
         ),
-        ({"faults": ["silent"]}, "spec.faults[0]: must be an object with fields of its own, not silent"),
+        (
+            {"faults": ["silent"]},
+            "spec.faults[0]: must be an object with fields of its own, not silent",
+        ),
         ({"duration_s": "ten"}, "spec.duration_s: must be a number, not ten"),
         ({"seeds": [1.5]}, "spec.seeds[0]: must be a whole number, not 1.5"),
         (
@@ -195,36 +267,71 @@ def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> No
         ),
     ],
 )
-def test_wrong_shapes_are_told_in_words_of_files(tmp_path: Path, spec: dict[str, Any], words: str) -> None:
+def test_wrong_shapes_are_told_in_words_of_files(
+    tmp_path: Path, spec: dict[str, Any], words: str
+) -> None:
     assert words in refused(tmp_path, **spec)
 
 
-def test_fields_that_do_not_fit_together_are_named_with_their_lines(tmp_path: Path) -> None:
+def test_fields_that_do_not_fit_together_are_named_with_their_lines(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "scenario.yaml"
     lines = {
         number: line.strip()
-        for number, line in enumerate(json.dumps(a_document(policies=["hetsevv"], step_s=50), indent=1).split("\n"), 1)
+        for number, line in enumerate(
+            json.dumps(a_document(policies=["hetsevv"], step_s=50), indent=1).split(
+                "\n"
+            ),
+            1,
+        )
     }
     error = refused(tmp_path, policies=["hetsevv"], step_s=50)
-    (policy,) = (number for number, line in lines.items() if line.startswith('"hetsevv"'))
-    (duration,) = (number for number, line in lines.items() if line.startswith('"duration_s"'))
-    assert f"{file}:{policy}: spec.policies[0].policy: no policy is called 'hetsevv'; did you mean hetsev?" in error
+    (policy,) = (
+        number for number, line in lines.items() if line.startswith('"hetsevv"')
+    )
+    (duration,) = (
+        number for number, line in lines.items() if line.startswith('"duration_s"')
+    )
+    assert (
+        f"{file}:{policy}: spec.policies[0].policy: no policy is called 'hetsevv'; did you mean hetsev?"
+        in error
+    )
     assert f"{file}:{duration}: spec.duration_s: less warm_up_s it is 120 s" in error
 
 
-def test_names_that_the_catalogue_has_not_are_told_at_once_with_the_nearest_ones(tmp_path: Path) -> None:
+def test_names_that_the_catalogue_has_not_are_told_at_once_with_the_nearest_ones(
+    tmp_path: Path,
+) -> None:
     service = {**SERVICE, "network": "resnet5", "gpu_types": {"excluded": ["T44"]}}
-    error = refused(tmp_path, services=[service], fleet=[{**POOL, "gpu_type": "v100-32gb"}])
-    assert "spec.services[0].network: no network is called 'resnet5'; did you mean resnet50?" in error
-    assert "spec.services[0].gpu_types.excluded[0]: no GPU type is called 'T44'; did you mean T4?" in error
-    assert "spec.fleet[0].gpu_type: no GPU type is called 'v100-32gb'; did you mean V100-32GB?" in error
+    error = refused(
+        tmp_path, services=[service], fleet=[{**POOL, "gpu_type": "v100-32gb"}]
+    )
+    assert (
+        "spec.services[0].network: no network is called 'resnet5'; did you mean resnet50?"
+        in error
+    )
+    assert (
+        "spec.services[0].gpu_types.excluded[0]: no GPU type is called 'T44'; did you mean T4?"
+        in error
+    )
+    assert (
+        "spec.fleet[0].gpu_type: no GPU type is called 'v100-32gb'; did you mean V100-32GB?"
+        in error
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"batch": 3}, "spec.tasks[0].batch: resnet18-training was profiled with batches 32, 64, 128, 256, not 3"),
-        ({"kind": "offline"}, "spec.tasks[0].network: resnet18-training is for tasks of kind training; this one's is"),
+        (
+            {"batch": 3},
+            "spec.tasks[0].batch: resnet18-training was profiled with batches 32, 64, 128, 256, not 3",
+        ),
+        (
+            {"kind": "offline"},
+            "spec.tasks[0].network: resnet18-training is for tasks of kind training; this one's is",
+        ),
         (
             {"network": "resnet18"},
             "spec.tasks[0].network: resnet18 is for tasks of kind offline; this one's is training",
@@ -235,12 +342,22 @@ def test_names_that_the_catalogue_has_not_are_told_at_once_with_the_nearest_ones
         ),
     ],
 )
-def test_what_tasks_iterate_must_have_been_profiled(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    task = {"name": "t", "kind": "training", "network": "resnet18-training", "batch": 128, "iterations": 5}
+def test_what_tasks_iterate_must_have_been_profiled(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    task = {
+        "name": "t",
+        "kind": "training",
+        "network": "resnet18-training",
+        "batch": 128,
+        "iterations": 5,
+    }
     assert words in refused(tmp_path, tasks=[{**task, **change}])
 
 
-def test_a_job_list_that_is_not_there_is_named_before_anything_is_simulated(tmp_path: Path) -> None:
+def test_a_job_list_that_is_not_there_is_named_before_anything_is_simulated(
+    tmp_path: Path,
+) -> None:
     work = {"network": "resnet18-training", "batch": 128}
     jobs = {"name": "jobs", "file": "gone.csv", "kind": "training", "networks": [work]}
     error = refused(tmp_path, task_lists=[jobs])
@@ -248,7 +365,13 @@ def test_a_job_list_that_is_not_there_is_named_before_anything_is_simulated(tmp_
 
 
 def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
-    task = {"name": "t", "kind": "training", "network": "resnet18-training", "batch": 128, "iterations": 50}
+    task = {
+        "name": "t",
+        "kind": "training",
+        "network": "resnet18-training",
+        "batch": 128,
+        "iterations": 50,
+    }
     result = cli("simulate", written(tmp_path, tasks=[task]), "-j", "1")
     heading, row = result.out.splitlines()[-2:]
     assert heading.split() == [
@@ -277,21 +400,41 @@ def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
     assert "holds 2 documents; a scenario is one" in cli("simulate", file).err
 
 
-def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(tmp_path: Path) -> None:
+def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(
+    tmp_path: Path,
+) -> None:
     fault = {"kind": "gpu_lost", "node": "v100-1", "start_s": 30}
-    result = cli("simulate", written(tmp_path, step_s=30, warm_up_s=30, faults=[fault]), "-o", "-", "-j", "1")
+    result = cli(
+        "simulate",
+        written(tmp_path, step_s=30, warm_up_s=30, faults=[fault]),
+        "-o",
+        "-",
+        "-j",
+        "1",
+    )
     assert report_from_json(result.out.encode()).runs[0].policy == "hetsev_greedy"
-    assert result.err.startswith("1 of 1 run: hetsev_greedy, seed 0: done\nPOLICY") and "failed" not in result.err
+    assert (
+        result.err.startswith("1 of 1 run: hetsev_greedy, seed 0: done\nPOLICY")
+        and "failed" not in result.err
+    )
 
 
 def test_a_run_that_fails_is_named_and_the_others_are_reported(tmp_path: Path) -> None:
     # Whether the chain begins at the level that is too much is drawn from the seed: with 3 it does not, with 4 it does.
     levels = {"rates_rps": [1, 2e6], "mean_stays_s": [1e6, 1e6]}
-    scenario = written(tmp_path, seeds=[3, 4], services=[{**SERVICE, "load": {"levels": levels}}])
+    scenario = written(
+        tmp_path, seeds=[3, 4], services=[{**SERVICE, "load": {"levels": levels}}]
+    )
     page = tmp_path / "page.html"
-    result = cli("simulate", scenario, "-o", tmp_path / "report.json", "--html", page, "-j", "1")
+    result = cli(
+        "simulate", scenario, "-o", tmp_path / "report.json", "--html", page, "-j", "1"
+    )
     report = report_from_json((tmp_path / "report.json").read_bytes())
-    assert (result.code, [run.seed for run in report.runs], [run.seed for run in report.failed]) == (1, [3], [4])
+    assert (
+        result.code,
+        [run.seed for run in report.runs],
+        [run.seed for run in report.failed],
+    ) == (1, [3], [4])
     assert "Error: 1 of 2 runs failed; the figures are of the others" in result.err
     assert "2 of 2 runs: hetsev_greedy, seed 4: failed" in result.err
     words = "hetsev_greedy, seed 4: service resnet50 gets up to 2,000,000 requests per second"

@@ -10,7 +10,9 @@ import yaml
 from app.cli.common.durations import duration_text, parse_duration
 from tests.app.runner import Result, cli
 
-SQUARE = "second,a,b\n" + "".join(f"{second},{2 if second % 60 < 30 else 6},1\n" for second in range(1800))
+SQUARE = "second,a,b\n" + "".join(
+    f"{second},{2 if second % 60 < 30 else 6},1\n" for second in range(1800)
+)
 JOBS = "# source: mine\nsubmit_s,duration_s,gpus,name\n0,1800,2,a\n10,60,0.5,b\n7200,3600,1,c\n"
 
 
@@ -47,7 +49,16 @@ def test_an_import_says_what_was_written_and_what_to_do_next(tmp_path: Path) -> 
 
 
 def test_results_go_to_stdout_and_words_to_stderr() -> None:
-    result = trace("import", "rates", "-", "--columns", "b", "--licence", "mine", stdin="second,a,b\n0,x,1\n1,x,4\n")
+    result = trace(
+        "import",
+        "rates",
+        "-",
+        "--columns",
+        "b",
+        "--licence",
+        "mine",
+        stdin="second,a,b\n0,x,1\n1,x,4\n",
+    )
     assert (result.code, result.out) == (0, "# licence: mine\nsecond,b\n0,1\n1,4\n")
     assert result.err == "2 steps of 1 s (2s), 1 series, 2.5 rps together\n"
 
@@ -68,7 +79,9 @@ def test_the_outline_rises_as_the_rate_does() -> None:
 
 
 def test_a_day_is_described_by_its_hours() -> None:
-    day = "second,a\n" + "".join(f"{3600 * hour},{3600 if hour != 14 else 9000}\n" for hour in range(24))
+    day = "second,a\n" + "".join(
+        f"{3600 * hour},{3600 if hour != 14 else 9000}\n" for hour in range(24)
+    )
     assert done("describe", "-", stdin=day).splitlines()[-1] == (
         "a: busiest in hour 14 (2.35 × the mean), quietest in hour 0 (0.94 ×)"
     )
@@ -76,12 +89,20 @@ def test_a_day_is_described_by_its_hours() -> None:
 
 def test_json_has_the_same_for_programs() -> None:
     document = json.loads(done("describe", "-", "-o", "json", stdin=SQUARE))
-    assert (document["duration_s"], document["step_s"], document["windows_s"]) == (1800.0, 1.0, [1.0, 10.0, 60.0])
+    assert (document["duration_s"], document["step_s"], document["windows_s"]) == (
+        1800.0,
+        1.0,
+        [1.0, 10.0, 60.0],
+    )
     assert [series["name"] for series in document["series"]] == ["a", "b"]
     assert document["series"][0]["autocorrelation"] == pytest.approx(1.0)
     assert yaml.safe_load(done("describe", "-", "-o", "yaml", stdin=SQUARE)) == document
     jobs = json.loads(done("describe", "-", "-o", "json", stdin=JOBS))
-    assert (jobs["jobs"], jobs["gpu_hours"], jobs["notes"]) == (3, pytest.approx(2.0 + 30 / 3600), ["source: mine"])
+    assert (jobs["jobs"], jobs["gpu_hours"], jobs["notes"]) == (
+        3,
+        pytest.approx(2.0 + 30 / 3600),
+        ["source: mine"],
+    )
 
 
 def test_a_job_list_is_described_in_words() -> None:
@@ -107,21 +128,55 @@ def test_a_job_list_is_described_in_words() -> None:
     ],
 )
 def test_scaling_changes_rates_or_time(options: list[str], expected: list[str]) -> None:
-    assert rows(done("scale", "-", *options, stdin="second,a,b\n0,1,2\n1,3,4\n")) == expected
+    assert (
+        rows(done("scale", "-", *options, stdin="second,a,b\n0,1,2\n1,3,4\n"))
+        == expected
+    )
 
 
 def test_scaling_leaves_notes_and_packs_by_name(tmp_path: Path) -> None:
     target = tmp_path / "out.csv.gz"
-    done("scale", "-", "--factor", "a=2", "--time", "2", "-o", target, stdin="# source: s\n" + SQUARE)
+    done(
+        "scale",
+        "-",
+        "--factor",
+        "a=2",
+        "--time",
+        "2",
+        "-o",
+        target,
+        stdin="# source: s\n" + SQUARE,
+    )
     lines = gzip.decompress(target.read_bytes()).decode().splitlines()
-    assert lines[:4] == ["# source: s", "# change: scaled a × 2", "# change: time × 2", "second,a,b"]
-    assert done("describe", target).startswith("900 steps of 1 s (15m), 2 series, 9.0 rps together")
+    assert lines[:4] == [
+        "# source: s",
+        "# change: scaled a × 2",
+        "# change: time × 2",
+        "second,a,b",
+    ]
+    assert done("describe", target).startswith(
+        "900 steps of 1 s (15m), 2 series, 9.0 rps together"
+    )
 
 
 def test_slicing_takes_a_time_and_some_series() -> None:
-    cut = rows(done("slice", "-", "--from", "29s", "--to", "32s", "--columns", "b,a", stdin=SQUARE))
+    cut = rows(
+        done(
+            "slice",
+            "-",
+            "--from",
+            "29s",
+            "--to",
+            "32s",
+            "--columns",
+            "b,a",
+            stdin=SQUARE,
+        )
+    )
     assert cut == ["second,b,a", "0,1,2", "1,1,6", "2,1,6"]
-    assert len(rows(done("slice", "-", "--from", "0s", "--to", "1m", stdin=SQUARE))) == 61
+    assert (
+        len(rows(done("slice", "-", "--from", "0s", "--to", "1m", stdin=SQUARE))) == 61
+    )
 
 
 def test_slices_of_job_lists_and_faster_ones() -> None:
@@ -135,8 +190,32 @@ def test_slices_of_job_lists_and_faster_ones() -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        ["diurnal", "--mean", "20", "--period", "1h", "--phase", "15m", "--bursts", "0.5", "--bursts-of", "code"],
-        ["spike", "--mean", "20", "--at", "3m", "--length", "30s", "--factor", "3", "--ramp", "10s"],
+        [
+            "diurnal",
+            "--mean",
+            "20",
+            "--period",
+            "1h",
+            "--phase",
+            "15m",
+            "--bursts",
+            "0.5",
+            "--bursts-of",
+            "code",
+        ],
+        [
+            "spike",
+            "--mean",
+            "20",
+            "--at",
+            "3m",
+            "--length",
+            "30s",
+            "--factor",
+            "3",
+            "--ramp",
+            "10s",
+        ],
         ["mmpp", "--level", "10:60s", "--level", "100:5s", "--name", "service"],
     ],
     ids=lambda shape: shape[0],
@@ -152,7 +231,18 @@ def test_what_is_made_repeats_by_the_line_in_its_note(shape: list[str]) -> None:
 
 def test_names_make_series_of_their_own() -> None:
     made = done(
-        "generate", "mmpp", "--level", "1:9s", "--level", "5:9s", "--duration", "5m", "--name", "x", "--name", "y"
+        "generate",
+        "mmpp",
+        "--level",
+        "1:9s",
+        "--level",
+        "5:9s",
+        "--duration",
+        "5m",
+        "--name",
+        "x",
+        "--name",
+        "y",
     )
     columns = list(zip(*(row.split(",") for row in rows(made)), strict=True))
     assert [column[0] for column in columns] == ["second", "x", "y"]
@@ -172,12 +262,17 @@ def test_names_make_series_of_their_own() -> None:
         (["slice", "-", "--from", "soon"], "'soon' is not a duration"),
         (["generate", "mmpp", "--level", "1:9s"], "at least two"),
         (["generate", "mmpp", "--level", "1:9s", "--level", "5"], "RPS:TIME"),
-        (["generate", "mmpp", "--level", "1:9s", "--level", "x:9s"], "'x' is not a number"),
+        (
+            ["generate", "mmpp", "--level", "1:9s", "--level", "x:9s"],
+            "'x' is not a number",
+        ),
         (["generate", "spike", "--mean", "1", "--duration", "1.5s"], "whole seconds"),
         (["generate", "diurnal", "--mean", "1", "--amplitude", "2"], "--amplitude"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], words: str) -> None:
+def test_wrong_usage_ends_with_2_and_says_what_is_wrong(
+    arguments: list[str], words: str
+) -> None:
     result = trace(*arguments, stdin=SQUARE)
     assert (result.code, result.out) == (2, "")
     assert words in result.err
@@ -186,7 +281,11 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], wo
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
-        (["describe", "-"], "second,a\n0,1\n1,x\n", "stdin:3: column a: must be a number at least 0, not 'x'"),
+        (
+            ["describe", "-"],
+            "second,a\n0,1\n1,x\n",
+            "stdin:3: column a: must be a number at least 0, not 'x'",
+        ),
         (["describe", "nowhere.csv"], "", "cannot read nowhere.csv"),
         (["scale", "-", "--factor", "c=2"], SQUARE, "no series is called 'c'"),
         (["scale", "-", "--factor", "2"], JOBS, "takes --time alone"),
@@ -195,11 +294,32 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], wo
         (["slice", "-", "--columns", "a"], JOBS, "--columns is for traces"),
         (["slice", "-", "--to", "1h"], SQUARE, "the trace ends after 1800 s"),
         (["slice", "-", "--columns", "c"], SQUARE, "no series is called 'c'"),
-        (["generate", "diurnal", "--mean", "1", "--name", "a", "--name", "a", "--duration", "9s"], "", "two series"),
-        (["scale", "-", "--factor", "2", "-o", "/nonexistent/x.csv"], SQUARE, "cannot write /nonexistent/x.csv"),
+        (
+            [
+                "generate",
+                "diurnal",
+                "--mean",
+                "1",
+                "--name",
+                "a",
+                "--name",
+                "a",
+                "--duration",
+                "9s",
+            ],
+            "",
+            "two series",
+        ),
+        (
+            ["scale", "-", "--factor", "2", "-o", "/nonexistent/x.csv"],
+            SQUARE,
+            "cannot write /nonexistent/x.csv",
+        ),
     ],
 )
-def test_what_cannot_be_done_ends_with_1(arguments: list[str], stdin: str, words: str) -> None:
+def test_what_cannot_be_done_ends_with_1(
+    arguments: list[str], stdin: str, words: str
+) -> None:
     result = trace(*arguments, stdin=stdin)
     assert (result.code, result.out) == (1, "")
     assert words in result.err

@@ -29,7 +29,9 @@ def changed_example(folder: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize("problem", [EXAMPLE, SHARED], ids=["own", "contract's"])
-def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(tmp_path: Path, problem: Path) -> None:
+def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(
+    tmp_path: Path, problem: Path
+) -> None:
     if not problem.exists():
         pytest.skip("the contract is not beside this checkout")
     result = cli("plan", problem, "-o", tmp_path / "plan.json")
@@ -40,7 +42,11 @@ def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(tmp_pat
     lines = result.out.splitlines()
     assert lines[0].startswith("Policy joint: ")
     assert f"Cost ${report.cost_usd_per_hour:,.4f} per hour" in result.out
-    assert [line.split()[0] for line in lines if line.startswith(("small", "big", "camera", "photo", "chat"))] == [
+    assert [
+        line.split()[0]
+        for line in lines
+        if line.startswith(("small", "big", "camera", "photo", "chat"))
+    ] == [
         *("small", "big"),
         *("camera", "photo", "chat"),
     ]
@@ -59,15 +65,21 @@ def test_the_same_seed_gives_the_same_plan_through_pipes() -> None:
 
 
 def test_what_stays_unserved_is_shown(tmp_path: Path) -> None:
-    result = cli("plan", changed_example(tmp_path, arrival_rate_rps=1e6, max_replicas=1))
+    result = cli(
+        "plan", changed_example(tmp_path, arrival_rate_rps=1e6, max_replicas=1)
+    )
     (line,) = [line for line in result.out.splitlines() if line.startswith("camera")]
     assert "unserved (replicas)" in line
 
 
-def test_a_plan_that_breaks_a_rule_is_shown_but_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_breaks_a_rule_is_shown_but_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     problem = problem_from_json(EXAMPLE.read_text())
     plan, report = plan_from_json((EXAMPLE.parent / "example_plan.json").read_text())
-    twice = replace(plan, gpus=tuple(replace(gpu, replicas=gpu.replicas * 2) for gpu in plan.gpus))
+    twice = replace(
+        plan, gpus=tuple(replace(gpu, replicas=gpu.replicas * 2) for gpu in plan.gpus)
+    )
     with pytest.raises(CliError, match=r"breaks \d+ rules; it is not written"):
         deliver(problem, twice, report, tmp_path / "plan.json")
     shown = capsys.readouterr().out
@@ -79,12 +91,17 @@ def test_a_plan_that_breaks_a_rule_is_shown_but_not_written(tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "not JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
+        (
+            "{",
+            "not JSON: Expecting property name enclosed in double quotes at line 1, column 2",
+        ),
         ('{"version": 2}', "version: this program reads version 1 only"),
         ('{"version": NaN}', "NaN is not a number that the contract allows"),
     ],
 )
-def test_a_problem_that_cannot_be_read_is_named_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+def test_a_problem_that_cannot_be_read_is_named_with_its_field(
+    tmp_path: Path, text: str, words: str
+) -> None:
     path = tmp_path / "problem.json"
     path.write_text(text)
     result = cli("plan", path)
@@ -99,6 +116,8 @@ def test_files_and_policies_that_are_not_there_are_named(tmp_path: Path) -> None
         == f"Error: cannot read {tmp_path}/none.json: No such file or directory\n"
     )
     refused = cli("plan", EXAMPLE, "--policy", "magic")
-    assert f"no policy is called 'magic'; there are {', '.join(policies())}" in refused.err
+    assert (
+        f"no policy is called 'magic'; there are {', '.join(policies())}" in refused.err
+    )
     result = cli("plan", EXAMPLE, "-o", tmp_path / "no" / "plan.json")
     assert (result.code, result.err.startswith("Error: cannot write ")) == (1, True)

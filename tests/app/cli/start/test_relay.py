@@ -46,18 +46,29 @@ def test_a_window_is_what_happened_between_two_readings() -> None:
         "served": 15,
         "in_slo": 12,  # 10 of the first bucket, half of the second one's 4
         "rejected": 0,
-        "latency_ms": [{"count": 10, "up_to_ms": 100.0}, {"count": 4, "up_to_ms": 200.0}, {"count": 1}],
+        "latency_ms": [
+            {"count": 10, "up_to_ms": 100.0},
+            {"count": 4, "up_to_ms": 200.0},
+            {"count": 1},
+        ],
     }
 
 
 def test_failures_came_and_are_misses() -> None:
-    window = make_window("s", reading(0.0, (1, 0, 0), failed=1.0), reading(10.0, (2, 0, 0), failed=4.0), 100.0)
+    window = make_window(
+        "s",
+        reading(0.0, (1, 0, 0), failed=1.0),
+        reading(10.0, (2, 0, 0), failed=4.0),
+        100.0,
+    )
     assert window is not None
     assert (window["arrivals"], window["served"], window["rejected"]) == (4, 1, 3)
 
 
 def test_after_a_restart_counts_begin_anew_and_are_never_negative() -> None:
-    window = make_window("s", reading(0.0, (50, 0, 0), running=9.0), reading(10.0, (2, 0, 0)), 100.0)
+    window = make_window(
+        "s", reading(0.0, (50, 0, 0), running=9.0), reading(10.0, (2, 0, 0)), 100.0
+    )
     assert window is not None
     assert (window["arrivals"], window["served"], window["in_slo"]) == (0, 2, 2)
 
@@ -80,15 +91,21 @@ class Both:
     asked: int = 0
     api: FakeApi = field(
         default_factory=lambda: FakeApi(
-            objects={"services/chat": CHAT}, answers={"POST services/chat/telemetry": {"stored": True}}
+            objects={"services/chat": CHAT},
+            answers={"POST services/chat/telemetry": {"stored": True}},
         )
     )
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.host == "gpu-7":
             self.asked += 1
-            lines = [f'{NAME}{{le="{end}",model_name="chat"}} {10 * self.asked}' for end in ("0.1", "+Inf")]
-            served = f'vllm:request_success_total{{model_name="chat"}} {10 * self.asked}'
+            lines = [
+                f'{NAME}{{le="{end}",model_name="chat"}} {10 * self.asked}'
+                for end in ("0.1", "+Inf")
+            ]
+            served = (
+                f'vllm:request_success_total{{model_name="chat"}} {10 * self.asked}'
+            )
             return httpx2.Response(200, text="\n".join([*lines, served]) + "\n")
         if request.method == "POST" and self.away:
             self.away -= 1
@@ -98,17 +115,38 @@ class Both:
 
 def test_each_period_s_counts_are_pushed() -> None:
     both = Both()
-    result = cli("relay", METRICS, "--kind", "vllm", "--service", "chat", "--windows", "2", api=both)
+    result = cli(
+        "relay",
+        METRICS,
+        "--kind",
+        "vllm",
+        "--service",
+        "chat",
+        "--windows",
+        "2",
+        api=both,
+    )
     assert result.code == 0, result.err
-    assert [(sent["source"], sent["served"], sent["in_slo"]) for sent in both.api.sent("POST")] == [
-        ("relay", 10, 10)
-    ] * 2
+    assert [
+        (sent["source"], sent["served"], sent["in_slo"])
+        for sent in both.api.sent("POST")
+    ] == [("relay", 10, 10)] * 2
     assert "10 came, 10 were served, 10 of them in time" in result.out
 
 
 def test_what_could_not_be_pushed_goes_with_the_next_window() -> None:
     both = Both(away=1)
-    result = cli("relay", METRICS, "--kind", "vllm", "--service", "chat", "--windows", "1", api=both)
+    result = cli(
+        "relay",
+        METRICS,
+        "--kind",
+        "vllm",
+        "--service",
+        "chat",
+        "--windows",
+        "1",
+        api=both,
+    )
     assert result.code == 0, result.err
     assert [sent["served"] for sent in both.api.sent("POST")] == [20]
     assert "not pushed" in result.out
@@ -122,7 +160,10 @@ def test_without_a_service_it_shows_what_the_server_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--kind", "vllm", "--service", "chat", "--served-as", "llama"), "says nothing of 'llama'"),
+        (
+            ("--kind", "vllm", "--service", "chat", "--served-as", "llama"),
+            "says nothing of 'llama'",
+        ),
         (("--kind", "dcgm", "--service", "chat"), "not of a service"),
         (("--kind", "dcgm"), "nothing there is known"),
     ],

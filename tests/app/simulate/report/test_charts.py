@@ -29,9 +29,17 @@ from app.simulate.report.charts import (
 TIMES = TimeAxis(at_s=[0.0, 60.0, 120.0], span_s=(0.0, 120.0))
 
 
-def a_chart(*values: float | None, times: TimeAxis = TIMES, limit: float | None = None) -> ET.Element:
+def a_chart(
+    *values: float | None, times: TimeAxis = TIMES, limit: float | None = None
+) -> ET.Element:
     lines = [Line(label="a & b", look=look_of(0), values=values)]
-    return ET.fromstring(line_chart(LineChart(title="t", times=times, lines=lines, limit=limit, limit_label="SLO")))
+    return ET.fromstring(
+        line_chart(
+            LineChart(
+                title="t", times=times, lines=lines, limit=limit, limit_label="SLO"
+            )
+        )
+    )
 
 
 def path_of(chart: ET.Element) -> str:
@@ -63,7 +71,9 @@ def test_a_mark_outside_the_axis_is_cut_at_its_ends() -> None:
     times = TimeAxis(at_s=TIMES.at_s, span_s=TIMES.span_s, marked=[span])
     rect = a_chart(1.0, 1.0, 1.0, times=times).find("rect")
     assert rect is not None
-    assert float(rect.attrib["x"]) + float(rect.attrib["width"]) == pytest.approx(WIDTH - RIGHT)
+    assert float(rect.attrib["x"]) + float(rect.attrib["width"]) == pytest.approx(
+        WIDTH - RIGHT
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,11 @@ def test_axes_begin_at_zero_and_end_at_a_round_value(
 
 
 def test_an_axis_of_percents_ends_at_a_hundred_and_shows_what_differs() -> None:
-    assert axis([97.2, 100.0], from_zero=False, highest=100.0) == (97.0, 100.0, [97, 98, 99, 100])
+    assert axis([97.2, 100.0], from_zero=False, highest=100.0) == (
+        97.0,
+        100.0,
+        [97, 98, 99, 100],
+    )
     low, high, ticks = axis([100.0, 100.0], from_zero=False, highest=100.0)
     assert (high, ticks[-1]) == (100.0, 100.0) and low < 100.0
 
@@ -94,31 +108,54 @@ def test_whole_numbers_get_whole_ticks() -> None:
 
 
 def test_the_unit_of_time_grows_with_the_run() -> None:
-    assert [time_unit(length)[1] for length in (60, 600, 36_000, 864_000)] == ["s", "min", "h", "d"]
+    assert [time_unit(length)[1] for length in (60, 600, 36_000, 864_000)] == [
+        "s",
+        "min",
+        "h",
+        "d",
+    ]
 
 
 def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
-    bars = [ChartBar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")]
+    bars = [
+        ChartBar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")
+    ]
     chart = ET.fromstring(bar_chart("t", bars))
     whisker = chart.find("path[@class='whisker']")
     assert whisker is not None
-    assert whisker.attrib["d"].startswith(f"M{RIGHT:.1f} ") and f"H{WIDTH - RIGHT:.1f}" in whisker.attrib["d"]
+    assert (
+        whisker.attrib["d"].startswith(f"M{RIGHT:.1f} ")
+        and f"H{WIDTH - RIGHT:.1f}" in whisker.attrib["d"]
+    )
     assert [text.text for text in chart.iter("text")] == ["<a>", "5 ±5"]
 
 
 def test_a_bars_long_name_leaves_room_for_its_figure() -> None:
     (name, _) = ET.fromstring(
-        bar_chart("t", [ChartBar(label="x" * 63, value=1, half_width=None, colour="#000", text="1")])
+        bar_chart(
+            "t",
+            [
+                ChartBar(
+                    label="x" * 63, value=1, half_width=None, colour="#000", text="1"
+                )
+            ],
+        )
     )[:2]
     assert name.text == "x" * 31 + "…"
     assert [title.text for title in name] == ["x" * 63]
 
 
 def test_no_bar_has_no_whisker_with_one_seed_and_none_is_wider_than_the_chart() -> None:
-    bars = [ChartBar(label="a", value=value, half_width=None, colour="#000", text="") for value in (0.0, 4.0)]
+    bars = [
+        ChartBar(label="a", value=value, half_width=None, colour="#000", text="")
+        for value in (0.0, 4.0)
+    ]
     chart = ET.fromstring(bar_chart("t", bars))
     assert chart.find("path") is None
-    assert [float(rect.attrib["width"]) for rect in chart.iter("rect")] == [0.0, WIDTH - 2 * RIGHT]
+    assert [float(rect.attrib["width"]) for rect in chart.iter("rect")] == [
+        0.0,
+        WIDTH - 2 * RIGHT,
+    ]
 
 
 def test_the_first_thirty_two_policies_look_different() -> None:
@@ -135,5 +172,8 @@ def test_every_colour_stands_out_from_light_and_dark(ground: str) -> None:
 def luminance(colour: str) -> float:
     """Relative luminance of WCAG 2."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    red, green, blue = (
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4
+        for each in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -31,35 +31,61 @@ def test_every_stretch_is_drawn_from_its_beginning_to_the_next_one() -> None:
     ]
     rects = drawn(a_task_result("a", course=course, finished_s=90.0)).findall("rect")
     ends = [
-        (at(rect.attrib["x"]), at(rect.attrib["x"]) + at(str(LEFT + float(rect.attrib["width"])))) for rect in rects
+        (
+            at(rect.attrib["x"]),
+            at(rect.attrib["x"]) + at(str(LEFT + float(rect.attrib["width"]))),
+        )
+        for rect in rects
     ]
-    assert ends == [pytest.approx(each, abs=0.05) for each in ((10, 20), (20, 50), (50, 70), (70, 90))]
-    assert [rect.attrib.get("class", "running") for rect in rects] == ["wait", "running", "swap", "running"]
+    assert ends == [
+        pytest.approx(each, abs=0.05)
+        for each in ((10, 20), (20, 50), (50, 70), (70, 90))
+    ]
+    assert [rect.attrib.get("class", "running") for rect in rects] == [
+        "wait",
+        "running",
+        "swap",
+        "running",
+    ]
     titles = [title.text for rect in rects for title in rect.findall("title")]
     assert titles[2] == "a swapped out from 50 s to 1 min 10 s"
 
 
 def test_a_task_that_is_not_done_goes_on_to_the_end_of_the_run() -> None:
-    (waits, runs) = drawn(a_task_result("a", course=[(10.0, "waiting"), (60.0, "running")])).findall("rect")
+    (waits, runs) = drawn(
+        a_task_result("a", course=[(10.0, "waiting"), (60.0, "running")])
+    ).findall("rect")
     assert at(waits.attrib["x"]) == pytest.approx(10.0, abs=0.05)
-    assert float(runs.attrib["x"]) + float(runs.attrib["width"]) == pytest.approx(WIDTH - RIGHT, abs=0.1)
+    assert float(runs.attrib["x"]) + float(runs.attrib["width"]) == pytest.approx(
+        WIDTH - RIGHT, abs=0.1
+    )
 
 
-@pytest.mark.parametrize(("deadline_s", "marks"), [(40.0, [40.0]), (None, []), (400.0, [])])
-def test_a_deadline_within_the_run_is_a_line_across(deadline_s: float | None, marks: list[float]) -> None:
-    lines = drawn(a_task_result("a", deadline_s=deadline_s)).findall("path[@class='due']")
-    places = [at(line.attrib["d"].removeprefix("M").partition(" ")[0]) for line in lines]
+@pytest.mark.parametrize(
+    ("deadline_s", "marks"), [(40.0, [40.0]), (None, []), (400.0, [])]
+)
+def test_a_deadline_within_the_run_is_a_line_across(
+    deadline_s: float | None, marks: list[float]
+) -> None:
+    lines = drawn(a_task_result("a", deadline_s=deadline_s)).findall(
+        "path[@class='due']"
+    )
+    places = [
+        at(line.attrib["d"].removeprefix("M").partition(" ")[0]) for line in lines
+    ]
     assert places == [pytest.approx(each, abs=0.05) for each in marks]
 
 
 def test_what_is_marked_is_shaded_behind_the_bars() -> None:
     span = ChartSpan(label="1", start_s=20.0, end_s=200.0, title="a GPU lost")
-    first, *bars = ET.fromstring(gantt_chart("t", [a_task_result()], SPAN_S, colour="#4477cc", marked=[span])).iter(
-        "rect"
-    )
+    first, *bars = ET.fromstring(
+        gantt_chart("t", [a_task_result()], SPAN_S, colour="#4477cc", marked=[span])
+    ).iter("rect")
     assert first.attrib["class"] == "fault" and len(bars) == 2
     assert at(first.attrib["x"]) == pytest.approx(20.0, abs=0.05)
-    assert float(first.attrib["x"]) + float(first.attrib["width"]) == pytest.approx(WIDTH - RIGHT, abs=0.1)
+    assert float(first.attrib["x"]) + float(first.attrib["width"]) == pytest.approx(
+        WIDTH - RIGHT, abs=0.1
+    )
 
 
 def test_long_names_are_cut_and_strange_ones_escaped() -> None:
@@ -69,4 +95,9 @@ def test_long_names_are_cut_and_strange_ones_escaped() -> None:
 
 def test_the_legend_explains_every_kind_of_bar() -> None:
     entries = ET.fromstring(phase_legend("#4477cc")).findall("li")
-    assert ["".join(entry.itertext()) for entry in entries] == ["waits", "runs", "swapped out", "deadline"]
+    assert ["".join(entry.itertext()) for entry in entries] == [
+        "waits",
+        "runs",
+        "swapped out",
+        "deadline",
+    ]

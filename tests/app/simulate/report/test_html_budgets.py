@@ -32,7 +32,9 @@ def test_gpus_are_counted_in_the_step_that_used_most() -> None:
 
 
 def test_where_nothing_was_in_slo_there_is_no_price_of_it() -> None:
-    (shown, _) = budgets_section({"one": [a_run(services=(a_service_result(served=100, in_slo=0),))]})
+    (shown, _) = budgets_section(
+        {"one": [a_run(services=(a_service_result(served=100, in_slo=0),))]}
+    )
     assert "<td>–</td>" in shown
 
 
@@ -43,7 +45,12 @@ def test_every_policy_has_a_line(policy: str) -> None:
 
 def test_a_policy_is_told_with_its_differences() -> None:
     run = PolicyRun(
-        policy="joint", name="best", settings={"headroom": 1.5}, clairvoyant=True, foresight_s=3600, launch_s=0
+        policy="joint",
+        name="best",
+        settings={"headroom": 1.5},
+        clairvoyant=True,
+        foresight_s=3600,
+        launch_s=0,
     )
     assert described(run) == (
         f"best (joint): {summary_of('joint')} Here: headroom 1.5, told the true rates of the next 3600 s and times, "

@@ -12,7 +12,9 @@ from tests.app.runs import SERVICE, a_run, a_scenario, a_service_result
 GOOD, BAD = 0.99, 0.5
 
 
-def course(*attainment: float | None, missed: list[int] | None = None, seed: int = 1) -> RunResult:
+def course(
+    *attainment: float | None, missed: list[int] | None = None, seed: int = 1
+) -> RunResult:
     """Steps of 60 s from second 60 on, of a service that is to have 98 % in SLO."""
     count = len(attainment)
     series = ServiceSeries(
@@ -24,7 +26,12 @@ def course(*attainment: float | None, missed: list[int] | None = None, seed: int
         missed=missed or [0] * count,
     )
     run = a_run(seed=seed, services=(a_service_result("resnet50"),))
-    return replace(run, series=replace(run.series, power_w=[0.0] * count, services={"resnet50": series}))
+    return replace(
+        run,
+        series=replace(
+            run.series, power_w=[0.0] * count, services={"resnet50": series}
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,14 +39,19 @@ def course(*attainment: float | None, missed: list[int] | None = None, seed: int
     [
         ((GOOD, GOOD, GOOD, GOOD), 0.0),
         ((BAD, GOOD, GOOD, GOOD), 0.0),  # That was before.
-        ((GOOD, BAD, GOOD, BAD), 50.0),  # From 130 s to 180 s; what comes later has another reason.
+        (
+            (GOOD, BAD, GOOD, BAD),
+            50.0,
+        ),  # From 130 s to 180 s; what comes later has another reason.
         ((GOOD, GOOD, BAD, GOOD), 110.0),
         ((GOOD, BAD, None, GOOD), 50.0),  # Nothing that finished was late.
         ((GOOD, BAD, BAD, BAD), math.inf),
         ((GOOD, GOOD, GOOD, BAD), 0.0),  # That began when it was over.
     ],
 )
-def test_it_is_over_when_a_step_is_in_slo_again(attainment: tuple[float | None, ...], after_s: float) -> None:
+def test_it_is_over_when_a_step_is_in_slo_again(
+    attainment: tuple[float | None, ...], after_s: float
+) -> None:
     # It touches the steps from 120 s and from 180 s.
     event = ReportedEvent(title="e", start_s=130.0, end_s=190.0, service="resnet50")
     assert recovery_s(course(*attainment), event, 60.0) == after_s
@@ -65,7 +77,11 @@ def test_every_fault_and_spike_has_a_row_under_every_policy() -> None:
         course(GOOD, BAD, GOOD, GOOD, missed=[1, 2, 4, 8]),
         course(GOOD, BAD, BAD, GOOD, missed=[0, 4, 0, 0], seed=2),
     ]
-    page = "".join(events_section(scenario.spec, {"one": one, "two": [course(GOOD, GOOD, BAD, BAD)]}))
+    page = "".join(
+        events_section(
+            scenario.spec, {"one": one, "two": [course(GOOD, GOOD, BAD, BAD)]}
+        )
+    )
     assert "silent" not in page
     # The spike goes from 130 s to 180 s, one step: 2 and 4 missed; in the second seed it is over at 240 s.
     assert (
@@ -75,7 +91,10 @@ def test_every_fault_and_spike_has_a_row_under_every_policy() -> None:
     assert '<td class="left">two</td><td>0</td><td>never out</td>' in page
     # The GPU is lost from 185 s on, two steps: 12 and 0 missed.
     assert '<td class="left">one</td><td>6</td><td>55 s</td>' in page
-    assert '<td class="left">two</td><td>0</td><td><span class="bad">not to the end</span></td>' in page
+    assert (
+        '<td class="left">two</td><td>0</td><td><span class="bad">not to the end</span></td>'
+        in page
+    )
 
 
 def test_where_nothing_happens_there_is_no_section() -> None:

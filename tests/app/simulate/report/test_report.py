@@ -5,9 +5,21 @@ import math
 import msgspec
 import pytest
 
-from app.simulate.report.report import estimate, make_report, report_to_json, seeds_note, violations
+from app.simulate.report.report import (
+    estimate,
+    make_report,
+    report_to_json,
+    seeds_note,
+    violations,
+)
 from app.simulate.run.results import FailedRun
-from tests.app.runs import a_run, a_scenario, a_service_result, a_task_result, report_from_json
+from tests.app.runs import (
+    a_run,
+    a_scenario,
+    a_service_result,
+    a_task_result,
+    report_from_json,
+)
 
 
 def test_a_mean_over_seeds_has_students_interval() -> None:
@@ -22,7 +34,12 @@ def test_one_seed_has_no_interval() -> None:
 
 
 def test_violations_count_late_and_rejected_requests_of_all_services() -> None:
-    run = a_run(services=(a_service_result("a", served=80, in_slo=70, rejected=20), a_service_result("b", served=100)))
+    run = a_run(
+        services=(
+            a_service_result("a", served=80, in_slo=70, rejected=20),
+            a_service_result("b", served=100),
+        )
+    )
     assert violations(run) == pytest.approx(30 / 200)
 
 
@@ -47,13 +64,21 @@ def test_without_requests_nothing_is_violated_and_attainment_is_unknown() -> Non
 
 def test_policies_are_summed_up_over_their_own_seeds() -> None:
     runs = [
-        a_run("one", seed=seed, cost_usd=cost, services=(a_service_result("a", served=100, in_slo=in_slo),))
+        a_run(
+            "one",
+            seed=seed,
+            cost_usd=cost,
+            services=(a_service_result("a", served=100, in_slo=in_slo),),
+        )
         for seed, cost, in_slo in ((1, 2.0, 90), (2, 4.0, 100))
     ] + [a_run("two", cost_usd=9.0)]
     one, two = make_report(a_scenario(), runs).policies
     assert (one.policy, two.policy) == ("one", "two")
     assert one.cost_usd.mean == 3.0
-    assert one.worst_attainment is not None and one.worst_attainment.mean == pytest.approx(0.95)
+    assert (
+        one.worst_attainment is not None
+        and one.worst_attainment.mean == pytest.approx(0.95)
+    )
     assert one.services[0].attainment == one.worst_attainment
     assert two.cost_usd == estimate([9.0])
 
@@ -61,10 +86,16 @@ def test_policies_are_summed_up_over_their_own_seeds() -> None:
 def test_policies_come_in_the_scenarios_order_whichever_runs_failed() -> None:
     scenario = a_scenario(policies=["hetsev", "joint"], seeds=[1, 2, 3])
     failed = FailedRun(policy="hetsev", seed=1, reason="lost")
-    runs = [a_run("joint", seed=1), *(a_run(name, seed=seed) for seed in (2, 3) for name in ("hetsev", "joint"))]
+    runs = [
+        a_run("joint", seed=1),
+        *(a_run(name, seed=seed) for seed in (2, 3) for name in ("hetsev", "joint")),
+    ]
     report = make_report(scenario, [failed, *runs])
     assert [summary.policy for summary in report.policies] == ["hetsev", "joint"]
-    assert (seeds_note(report, "hetsev"), seeds_note(report, "joint")) == ("2 of 3 seeds", "")
+    assert (seeds_note(report, "hetsev"), seeds_note(report, "joint")) == (
+        "2 of 3 seeds",
+        "",
+    )
 
 
 def test_a_service_that_is_idle_in_one_run_has_no_mean_attainment() -> None:
@@ -74,14 +105,23 @@ def test_a_service_that_is_idle_in_one_run_has_no_mean_attainment() -> None:
 
 def test_tasks_are_summed_up_where_every_run_has_them() -> None:
     done = a_task_result("a", finished_s=70.0, deadline_s=90.0)
-    open_, late = a_task_result("b", deadline_s=120.0), a_task_result("c", deadline_s=50.0)
-    runs = [a_run("one", seed=1, tasks=(done, open_, late)), a_run("one", seed=2, tasks=(done,)), a_run("two")]
+    open_, late = (
+        a_task_result("b", deadline_s=120.0),
+        a_task_result("c", deadline_s=50.0),
+    )
+    runs = [
+        a_run("one", seed=1, tasks=(done, open_, late)),
+        a_run("one", seed=2, tasks=(done,)),
+        a_run("two"),
+    ]
     one, two = make_report(a_scenario(), runs).policies
     assert two.tasks is None and one.tasks is not None
     assert one.tasks.finished.mean == pytest.approx((1 / 3 + 1) / 2)
     assert one.tasks.completion_s == estimate([60.0, 60.0])
     # Seed 1: one met, one missed, one has time left; seed 2: one met.
-    assert one.tasks.in_time is not None and one.tasks.in_time.mean == pytest.approx(0.75)
+    assert one.tasks.in_time is not None and one.tasks.in_time.mean == pytest.approx(
+        0.75
+    )
     # In the time that counts 180 + 80 + 80 iterations, and 180, of a hundredth of an hour each.
     assert one.tasks.work_gpu_hours.mean == pytest.approx((3.4 + 1.8) / 2)
     assert one.tasks.undecided.mean == 0.5
@@ -94,13 +134,19 @@ def test_where_no_task_ends_its_time_is_unknown() -> None:
 
 
 def test_a_report_comes_back_as_it_was_written() -> None:
-    report = make_report(a_scenario(), [a_run(seed=1, decision_seconds=(0.25, 0.5)), a_run(seed=2)])
+    report = make_report(
+        a_scenario(), [a_run(seed=1, decision_seconds=(0.25, 0.5)), a_run(seed=2)]
+    )
     assert report_from_json(report_to_json(report)) == report
 
 
 def test_only_seconds_tell_how_long_the_machine_took() -> None:
     slow, fast = (
-        msgspec.json.decode(report_to_json(make_report(a_scenario(), [a_run(decision_seconds=(seconds,))])))
+        msgspec.json.decode(
+            report_to_json(
+                make_report(a_scenario(), [a_run(decision_seconds=(seconds,))])
+            )
+        )
         for seconds in (3.0, 0.1)
     )
     assert slow != fast

@@ -2,7 +2,13 @@
 
 import pytest
 
-from app.simulate.report.timelines import MAX_POINTS, mean_course, mean_known, point_times_s, thinned
+from app.simulate.report.timelines import (
+    MAX_POINTS,
+    mean_course,
+    mean_known,
+    point_times_s,
+    thinned,
+)
 from tests.app.runs import a_run
 
 
@@ -22,7 +28,9 @@ def test_long_courses_become_means_of_neighbours(steps: int) -> None:
     times = point_times_s(steps, 10.0, first_s=60.0)
     assert len(found) == len(times) <= MAX_POINTS
     # A straight line stays on itself: step k, of which the middle is at 60 + 10 (k + 0.5).
-    assert [60.0 + 10.0 * (value + 0.5) for value in found if value is not None] == pytest.approx(times)
+    assert [
+        60.0 + 10.0 * (value + 0.5) for value in found if value is not None
+    ] == pytest.approx(times)
 
 
 def test_seeds_are_averaged_step_by_step() -> None:

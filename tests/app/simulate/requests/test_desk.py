@@ -24,8 +24,15 @@ def wrong(**wanted: Any) -> dict[str, str]:
 
 def test_a_scenario_is_ordered_with_its_defaults_filled_in() -> None:
     order = DESK.order(SimulationRequest(scenario=SCENARIO))
-    assert (order.name, order.example, order.policies, order.seeds) == ("small", None, ("k8s_hpa", "hetsev"), (0,))
-    assert SimulationScenario.model_validate(order.document) == SimulationScenario.model_validate(SCENARIO)
+    assert (order.name, order.example, order.policies, order.seeds) == (
+        "small",
+        None,
+        ("k8s_hpa", "hetsev"),
+        (0,),
+    )
+    assert SimulationScenario.model_validate(
+        order.document
+    ) == SimulationScenario.model_validate(SCENARIO)
 
 
 def test_text_and_object_are_the_same_scenario() -> None:
@@ -45,7 +52,9 @@ def test_every_shipped_scenario_can_be_ordered_as_it_is() -> None:
 
 
 def test_policies_that_the_scenario_has_keep_their_settings() -> None:
-    order = DESK.order(SimulationRequest(example="gpu_loss", policies=["k8s_hpa", "joint with room"]))
+    order = DESK.order(
+        SimulationRequest(example="gpu_loss", policies=["k8s_hpa", "joint with room"])
+    )
     ran = SimulationScenario.model_validate(order.document).spec.policies
     shipped = {
         run.label: run
@@ -66,22 +75,54 @@ def test_policies_that_the_scenario_has_keep_their_settings() -> None:
             "come to 6 policies; at most 5",
         ),
         ({"seeds": [1, 2, 3, 4, 5, 6]}, "seeds", "come to 6 seeds; at most 5"),
-        ({"duration_s": 21_630}, "duration_s", "come to 21,630 seconds; at most 21,600"),
-        ({"duration_s": 12_000, "step_s": 5}, "step_s", "come to 2,400 steps of the time series; at most 2,000"),
         (
-            {"fleet": [{"name": "t4", "gpu_type": "T4", "nodes": 10_000, "gpus_per_node": 64}]},
+            {"duration_s": 21_630},
+            "duration_s",
+            "come to 21,630 seconds; at most 21,600",
+        ),
+        (
+            {"duration_s": 12_000, "step_s": 5},
+            "step_s",
+            "come to 2,400 steps of the time series; at most 2,000",
+        ),
+        (
+            {
+                "fleet": [
+                    {
+                        "name": "t4",
+                        "gpu_type": "T4",
+                        "nodes": 10_000,
+                        "gpus_per_node": 64,
+                    }
+                ]
+            },
             "fleet",
             "has 640,000 GPUs",
         ),
         (  # As pydantic reads whole numbers, too.
-            {"fleet": [{"name": "t4", "gpu_type": "T4", "nodes": 10_000.0, "gpus_per_node": "64"}]},
+            {
+                "fleet": [
+                    {
+                        "name": "t4",
+                        "gpu_type": "T4",
+                        "nodes": 10_000.0,
+                        "gpus_per_node": "64",
+                    }
+                ]
+            },
             "fleet",
             "has 640,000 GPUs",
         ),
-        ({"services": [{**SERVICE, "name": f"s{place}"} for place in range(101)]}, "services", "come to 101 services"),
+        (
+            {"services": [{**SERVICE, "name": f"s{place}"} for place in range(101)]},
+            "services",
+            "come to 101 services",
+        ),
     ],
 )
-def test_what_is_too_much_is_refused_with_its_field(spec: dict[str, Any], field: str, words: str) -> None:
+def test_what_is_too_much_is_refused_with_its_field(
+    spec: dict[str, Any], field: str, words: str
+) -> None:
     found = wrong(scenario=scenario(**spec))[f"scenario.spec.{field}"]
     assert words in found and found.endswith("`plimsoll simulate` takes more")
 
@@ -90,7 +131,14 @@ def test_what_is_too_much_is_refused_with_its_field(spec: dict[str, Any], field:
     ("spec", "field"),
     [
         ({"grid_intensity": "/etc/passwd"}, "grid_intensity"),
-        ({"services": [{**SERVICE, "load": {"trace": {"file": "../a.csv", "column": "a"}}}]}, "services[0].load.trace"),
+        (
+            {
+                "services": [
+                    {**SERVICE, "load": {"trace": {"file": "../a.csv", "column": "a"}}}
+                ]
+            },
+            "services[0].load.trace",
+        ),
         (
             {
                 "task_lists": [
@@ -106,8 +154,13 @@ def test_what_is_too_much_is_refused_with_its_field(spec: dict[str, Any], field:
         ),
     ],
 )
-def test_no_file_of_the_server_is_read_for_a_caller(spec: dict[str, Any], field: str) -> None:
-    assert "names a file, which cannot be sent along" in wrong(scenario=scenario(**spec))[f"scenario.spec.{field}"]
+def test_no_file_of_the_server_is_read_for_a_caller(
+    spec: dict[str, Any], field: str
+) -> None:
+    assert (
+        "names a file, which cannot be sent along"
+        in wrong(scenario=scenario(**spec))[f"scenario.spec.{field}"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,13 +173,22 @@ def test_no_file_of_the_server_is_read_for_a_caller(spec: dict[str, Any], field:
         ("# nothing", "holds no documents"),
     ],
 )
-def test_a_text_that_is_no_scenario_is_told_with_its_line(text: str, words: str) -> None:
+def test_a_text_that_is_no_scenario_is_told_with_its_line(
+    text: str, words: str
+) -> None:
     assert words in wrong(scenario=text)["scenario"]
 
 
 @pytest.mark.parametrize(
     "value",
-    ["5", "[]", "spec: 3", "spec: {fleet: 3, policies: 7}", "spec: {fleet: [7]}", "spec: " + "[" * 300 + "]" * 300],
+    [
+        "5",
+        "[]",
+        "spec: 3",
+        "spec: {fleet: 3, policies: 7}",
+        "spec: {fleet: [7]}",
+        "spec: " + "[" * 300 + "]" * 300,
+    ],
 )
 def test_any_shape_is_refused_in_words(value: str) -> None:
     assert wrong(scenario=value, policies=["joint"], seeds=[1], duration_s=60)
@@ -139,10 +201,14 @@ def test_of_very_many_complaints_the_first_ones_are_told() -> None:
 
 def test_an_object_may_be_as_long_as_a_text() -> None:
     found = wrong(scenario={f"unknown{place}": 1 for place in range(5000)})["scenario"]
-    assert found.startswith("has 88,890 characters as JSON; at most 65,536 are read here")
+    assert found.startswith(
+        "has 88,890 characters as JSON; at most 65,536 are read here"
+    )
 
 
 def test_labels_that_are_too_many_are_told_like_lists() -> None:
     labels = {f"k{place}": "x" for place in range(65)}
     found = wrong(scenario=scenario(services=[{**SERVICE, "labels": labels}]))
-    assert found == {"scenario.spec.services[0].labels": "must be an object of at most 64 entries, not of 65"}
+    assert found == {
+        "scenario.spec.services[0].labels": "must be an object of at most 64 entries, not of 65"
+    }

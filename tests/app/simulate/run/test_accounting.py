@@ -28,7 +28,9 @@ def gpu_type(name: str, price: float) -> GpuType:
 TYPES = (gpu_type("small", 0.5), gpu_type("big", 3.0))
 
 
-def target(generation: int, *gpus: tuple[str, str, tuple[tuple[str, float, float], ...]]) -> BoundPlan:
+def target(
+    generation: int, *gpus: tuple[str, str, tuple[tuple[str, float, float], ...]]
+) -> BoundPlan:
     """(GPU id, GPU type, replicas of (service, SM percent, MiB))."""
     return BoundPlan(
         generation=generation,
@@ -71,7 +73,11 @@ def test_a_gpu_is_paid_by_its_services_in_proportion_to_sm_percent() -> None:
 def test_each_target_counts_until_the_next_one() -> None:
     # 30 min on the big GPU (1.5 USD), then 15 min on two small ones (2 · 0.5 · 0.25 = 0.25 USD).
     first = target(1, ("g", "big", (("a", 100.0, 8000.0),)))
-    second = target(2, ("s0", "small", (("a", 50.0, 8000.0),)), ("s1", "small", (("a", 50.0, 8000.0),)))
+    second = target(
+        2,
+        ("s0", "small", (("a", 50.0, 8000.0),)),
+        ("s1", "small", (("a", 50.0, 8000.0),)),
+    )
     pushed = [(START, first), (START + timedelta(minutes=30), second)]
     bill = make_bill(pushed, TYPES, START + timedelta(minutes=45))
     assert bill.total_usd == pytest.approx(1.75)
@@ -80,7 +86,13 @@ def test_each_target_counts_until_the_next_one() -> None:
 
 @pytest.mark.parametrize(
     ("from_min", "until_min", "expected"),
-    [(0, 15, [(5, 1), (10, 2)]), (7, 9, [(7, 1)]), (10, 25, [(10, 2), (20, 3)]), (30, 40, [(30, 3)]), (0, 5, [])],
+    [
+        (0, 15, [(5, 1), (10, 2)]),
+        (7, 9, [(7, 1)]),
+        (10, 25, [(10, 2), (20, 3)]),
+        (30, 40, [(30, 3)]),
+        (0, 5, []),
+    ],
 )
 def test_the_targets_of_a_stretch_begin_with_the_one_in_force(
     from_min: int, until_min: int, expected: list[tuple[int, int]]
@@ -90,35 +102,59 @@ def test_the_targets_of_a_stretch_begin_with_the_one_in_force(
 
     pushed = [(at(5), target(1)), (at(10), target(2)), (at(20), target(3))]
     found = within(pushed, at(from_min), at(until_min))
-    assert [(moment, plan.generation) for moment, plan in found] == [(at(minute), each) for minute, each in expected]
+    assert [(moment, plan.generation) for moment, plan in found] == [
+        (at(minute), each) for minute, each in expected
+    ]
 
 
 def test_bills_of_stretches_add_up_to_the_bill_of_the_whole() -> None:
     pushed = [
         (START, target(1, ("g", "big", (("a", 100.0, 8000.0),)))),
-        (START + timedelta(minutes=30), target(2, ("s", "small", (("a", 40.0, 500.0), ("b", 10.0, 600.0))))),
+        (
+            START + timedelta(minutes=30),
+            target(2, ("s", "small", (("a", 40.0, 500.0), ("b", 10.0, 600.0)))),
+        ),
     ]
     ends = [START + timedelta(minutes=minute) for minute in (0, 20, 40, 60)]
-    parts = [make_bill(within(pushed, begin, end), TYPES, end) for begin, end in pairwise(ends)]
+    parts = [
+        make_bill(within(pushed, begin, end), TYPES, end)
+        for begin, end in pairwise(ends)
+    ]
     whole = make_bill(pushed, TYPES, ends[-1])
     assert sum_bills(parts).whole_gpu_usd == pytest.approx(whole.whole_gpu_usd)
     assert sum_bills(parts).memory_usd == pytest.approx(whole.memory_usd)
     assert sum_bills(parts).gpu_hours == pytest.approx(whole.gpu_hours)
 
 
-def test_a_gpu_with_nothing_but_tasks_is_paid_by_them_and_one_with_replicas_is_not() -> None:
+def test_a_gpu_with_nothing_but_tasks_is_paid_by_them_and_one_with_replicas_is_not() -> (
+    None
+):
     # One hour of two GPUs at 3 USD: a's own, and one that tasks share 30 to 60.
     plan = target(1, ("g", "big", (("a", 50.0, 100.0),)), ("h", "big", ()))
 
     def task(name: str, share: float) -> BoundTask:
         return BoundTask(
-            name=name, kind="training", network="net", batch=1, sm_percent=share, memory_mib=1.0, iterations=1
+            name=name,
+            kind="training",
+            network="net",
+            batch=1,
+            sm_percent=share,
+            memory_mib=1.0,
+            iterations=1,
         )
 
     first, second = plan.gpus
-    gpus = (replace(first, tasks=(task("x", 40.0),)), replace(second, tasks=(task("y", 30.0), task("z", 60.0))))
-    bill = make_bill([(START, replace(plan, gpus=gpus))], TYPES, START + timedelta(hours=1))
-    assert (bill.whole_gpu_usd, bill.tasks_usd) == (pytest.approx({"a": 3.0}), pytest.approx({"y": 1.0, "z": 2.0}))
+    gpus = (
+        replace(first, tasks=(task("x", 40.0),)),
+        replace(second, tasks=(task("y", 30.0), task("z", 60.0))),
+    )
+    bill = make_bill(
+        [(START, replace(plan, gpus=gpus))], TYPES, START + timedelta(hours=1)
+    )
+    assert (bill.whole_gpu_usd, bill.tasks_usd) == (
+        pytest.approx({"a": 3.0}),
+        pytest.approx({"y": 1.0, "z": 2.0}),
+    )
     assert bill.total_usd == sum_bills([bill]).total_usd == pytest.approx(6.0)
 
 
@@ -128,5 +164,7 @@ def test_nothing_was_pushed_costs_nothing() -> None:
 
 
 def test_the_hourly_cost_is_that_of_the_used_gpus() -> None:
-    plan = target(1, ("g", "big", (("a", 10.0, 1.0),)), ("s", "small", (("a", 10.0, 1.0),)))
+    plan = target(
+        1, ("g", "big", (("a", 10.0, 1.0),)), ("s", "small", (("a", 10.0, 1.0),))
+    )
     assert hourly_cost_usd(plan, TYPES) == pytest.approx(3.5)

@@ -20,16 +20,28 @@ from tests.app.runs import a_scenario
 
 def test_a_value_holds_until_the_next_one_and_the_first_before_all() -> None:
     grid = GridIntensity(starts_s=(100.0, 200.0), g_per_kwh=(300.0, 500.0))
-    assert [grid.at(time_s) for time_s in (0.0, 100.0, 199.0, 200.0, 1e6)] == [300.0, 300.0, 300.0, 500.0, 500.0]
+    assert [grid.at(time_s) for time_s in (0.0, 100.0, 199.0, 200.0, 1e6)] == [
+        300.0,
+        300.0,
+        300.0,
+        500.0,
+        500.0,
+    ]
     # 1.8 MJ are half a kilowatt hour.
     assert grid.grams(1.8e6, 250.0) == pytest.approx(250.0)
 
 
-@pytest.mark.parametrize(("unit", "starts_s"), [("second", (0.0, 1.0)), ("hour", (0.0, 3600.0))])
-def test_it_is_read_by_the_second_or_the_hour(tmp_path: Path, unit: str, starts_s: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    ("unit", "starts_s"), [("second", (0.0, 1.0)), ("hour", (0.0, 3600.0))]
+)
+def test_it_is_read_by_the_second_or_the_hour(
+    tmp_path: Path, unit: str, starts_s: tuple[float, float]
+) -> None:
     path = tmp_path / "grid.csv"
     path.write_text(f"{unit},g_co2_per_kwh\n0,400\n1,420.5\n")
-    assert read_grid_intensity(path) == GridIntensity(starts_s=starts_s, g_per_kwh=(400.0, 420.5))
+    assert read_grid_intensity(path) == GridIntensity(
+        starts_s=starts_s, g_per_kwh=(400.0, 420.5)
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
 from tests.app.runs import SERVICE, a_scenario
 
-STEP = {"rate_rps": 50, "spikes": [{"start_s": 150, "length_s": 60, "factor": 4, "ramp_s": 0}]}
+STEP = {
+    "rate_rps": 50,
+    "spikes": [{"start_s": 150, "length_s": 60, "factor": 4, "ramp_s": 0}],
+}
 
 
 def knowing(**foresight: float) -> RunResult:
@@ -28,7 +31,10 @@ def knowing(**foresight: float) -> RunResult:
 
 def test_more_foresight_plans_for_the_peak_sooner() -> None:
     # The spike is at 150 s. 120 s ahead it is planned for from 30 s on; until the next decision, from 140 s on.
-    planned = [found.series.services["resnet50"].planned_rps[1] for found in (knowing(), knowing(foresight_s=120.0))]
+    planned = [
+        found.series.services["resnet50"].planned_rps[1]
+        for found in (knowing(), knowing(foresight_s=120.0))
+    ]
     assert planned == [pytest.approx(50.0), pytest.approx(200.0)]
 
 
@@ -44,17 +50,27 @@ def test_true_times_are_those_that_batches_take() -> None:
             batch=row.batch,
             clock_mhz=row.clock_mhz,
         )
-        assert row.transfer_ms + row.launch_ms + row.run_ms == pytest.approx(world.batch_ms(alone)[row.batch])
+        assert row.transfer_ms + row.launch_ms + row.run_ms == pytest.approx(
+            world.batch_ms(alone)[row.batch]
+        )
     assert points.rows != catalogue.points[0].rows
 
 
-def test_where_everything_takes_the_planned_time_true_times_are_the_planned_ones() -> None:
+def test_where_everything_takes_the_planned_time_true_times_are_the_planned_ones() -> (
+    None
+):
     given = a_scenario(truth="planned")
     catalogue = shipped_catalogue(given)
     world = make_world(given, catalogue)
     (points,) = catalogue.points
-    times = [(row.transfer_ms, row.launch_ms, row.run_ms) for row in with_true_times(points, world).rows]
-    assert times == [pytest.approx((row.transfer_ms, row.launch_ms, row.run_ms)) for row in points.rows]
+    times = [
+        (row.transfer_ms, row.launch_ms, row.run_ms)
+        for row in with_true_times(points, world).rows
+    ]
+    assert times == [
+        pytest.approx((row.transfer_ms, row.launch_ms, row.run_ms))
+        for row in points.rows
+    ]
     assert replace(with_true_times(points, world), rows=points.rows) == points
 
 

@@ -29,6 +29,12 @@ def bound(*replicas: tuple[str, int], clock_mhz: float = 1000.0) -> BoundPlan:
 
 
 def test_moves_are_counted_from_target_to_target() -> None:
-    moves = count_moves([bound(("a", 1), ("b", 2)), bound(("a", 4), ("c", 2)), bound(("a", 4), clock_mhz=900.0)])
+    moves = count_moves(
+        [
+            bound(("a", 1), ("b", 2)),
+            bound(("a", 4), ("c", 2)),
+            bound(("a", 4), clock_mhz=900.0),
+        ]
+    )
     assert (moves.plans, moves.replicas_started, moves.replicas_stopped) == (2, 1, 2)
     assert (moves.batches_changed, moves.clocks_changed) == (1, 1)

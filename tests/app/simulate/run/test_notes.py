@@ -28,7 +28,12 @@ def test_a_trace_that_ends_half_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("second,a\n0,5\n30,6\n")
     (tmp_path / "long.csv").write_text("second,a\n0,5\n60,6\n")
     services = [
-        {**SERVICE, "name": name, "load": {"trace": {"file": f"{name}.csv", "column": "a"}}} for name in ("two", "long")
+        {
+            **SERVICE,
+            "name": name,
+            "load": {"trace": {"file": f"{name}.csv", "column": "a"}},
+        }
+        for name in ("two", "long")
     ]
     assert notes(tmp_path, services=services) == (
         "service two: two.csv ends at 1 min of 2 min; nothing arrives after that",
@@ -41,4 +46,6 @@ def test_a_list_of_which_only_some_jobs_are_submitted_is_told(tmp_path: Path) ->
     work = {"network": "resnet18-training", "batch": 128}
     jobs = {"name": "team", "file": "jobs.csv", "kind": "training", "networks": [work]}
     # Two come before it, and the last one when the run is over.
-    assert notes(tmp_path, task_lists=[{**jobs, "first": 3}]) == ("list team: 2 tasks of the 5 jobs in jobs.csv",)
+    assert notes(tmp_path, task_lists=[{**jobs, "first": 3}]) == (
+        "list team: 2 tasks of the 5 jobs in jobs.csv",
+    )

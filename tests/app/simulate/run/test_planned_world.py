@@ -10,11 +10,16 @@ from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.simulate.run.planned_world import PlannedWorld
 
 (V100,) = load_gpu_types(["V100-32GB"])
-PROFILES = {entry.network: entry for entry in load_profiles(["resnet50", "vgg16"], ["V100-32GB"])}
+PROFILES = {
+    entry.network: entry
+    for entry in load_profiles(["resnet50", "vgg16"], ["V100-32GB"])
+}
 WORLD = PlannedWorld([V100], PROFILES.values())
 
 
-def placed(network: str, row: int, *neighbours: tuple[str, int], clock_mhz: float | None = None) -> RunningPart:
+def placed(
+    network: str, row: int, *neighbours: tuple[str, int], clock_mhz: float | None = None
+) -> RunningPart:
     at = PROFILES[network].rows[row]
     others = [(name, PROFILES[name].rows[number]) for name, number in neighbours]
     return RunningPart(
@@ -23,7 +28,10 @@ def placed(network: str, row: int, *neighbours: tuple[str, int], clock_mhz: floa
         sm_percent=at.sm_percent,
         batch=at.batch,
         clock_mhz=clock_mhz or at.clock_mhz,
-        neighbours=tuple(SimulatedNeighbour(name, other.sm_percent, other.batch) for name, other in others),
+        neighbours=tuple(
+            SimulatedNeighbour(name, other.sm_percent, other.batch)
+            for name, other in others
+        ),
     )
 
 
@@ -50,22 +58,37 @@ def test_watts_are_the_operating_points() -> None:
 
 
 def test_what_is_not_known_is_refused_in_words() -> None:
-    with pytest.raises(TruthError, match="no operating points for network 'bert'; known: resnet50, vgg16"):
+    with pytest.raises(
+        TruthError,
+        match="no operating points for network 'bert'; known: resnet50, vgg16",
+    ):
         WORLD.max_batch("bert")
     with pytest.raises(TruthError, match="no GPU type 'T4'"):
         WORLD.idle_w("T4")
-    with pytest.raises(TruthError, match="no operating point on V100-32GB at 33 % SM and batch 2"):
+    with pytest.raises(
+        TruthError, match="no operating point on V100-32GB at 33 % SM and batch 2"
+    ):
         WORLD.batch_ms(replace(placed("resnet50", 0), sm_percent=33.0, batch=2))
 
 
 def test_at_a_clock_that_was_not_planned_the_nearest_one_holds() -> None:
-    throttled = placed("resnet50", 0, clock_mhz=PROFILES["resnet50"].rows[0].clock_mhz + 7.0)
+    throttled = placed(
+        "resnet50", 0, clock_mhz=PROFILES["resnet50"].rows[0].clock_mhz + 7.0
+    )
     assert WORLD.batch_ms(throttled)[1] == WORLD.batch_ms(placed("resnet50", 0))[1]
 
 
-def test_a_batch_between_operating_points_takes_as_long_as_the_next_larger_one() -> None:
-    rows = [row for row in PROFILES["resnet50"].rows if (row.sm_percent, row.clock_mhz) == (50.0, 1530.0)]
-    (four,), (eight,) = ([row for row in rows if row.batch == batch] for batch in (4, 8))
+def test_a_batch_between_operating_points_takes_as_long_as_the_next_larger_one() -> (
+    None
+):
+    rows = [
+        row
+        for row in PROFILES["resnet50"].rows
+        if (row.sm_percent, row.clock_mhz) == (50.0, 1530.0)
+    ]
+    (four,), (eight,) = (
+        [row for row in rows if row.batch == batch] for batch in (4, 8)
+    )
     between = replace(placed("resnet50", 0), sm_percent=50.0, batch=5, clock_mhz=1530.0)
     assert WORLD.batch_ms(between)[1] == pytest.approx(eight.solo_ms)
     assert WORLD.batch_ms(replace(between, batch=4))[1] == pytest.approx(four.solo_ms)

@@ -19,7 +19,9 @@ NEEDS_RAY = find_spec("ray") is None
 
 
 def jobs(*seeds: int) -> tuple[SimulationRun, ...]:
-    return jobs_of(a_scenario(seeds=list(seeds)), Catalogue(gpu_types=(), points=()), Path())
+    return jobs_of(
+        a_scenario(seeds=list(seeds)), Catalogue(gpu_types=(), points=()), Path()
+    )
 
 
 class LosesOne:
@@ -28,7 +30,9 @@ class LosesOne:
     def __init__(self) -> None:
         self.folders: list[Path] = []
 
-    def submit(self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /) -> "Future[Outcome]":
+    def submit(
+        self, attempt: Callable[[SimulationRun], Outcome], job: SimulationRun, /
+    ) -> "Future[Outcome]":
         self.folders.append(job.folder)
         future: Future[Outcome] = Future()
         if job.seed == 2:
@@ -40,7 +44,9 @@ class LosesOne:
 
 def test_a_run_whose_worker_dies_has_failed_and_the_others_have_not() -> None:
     executor = LosesOne()
-    found = simulate_all(jobs(1, 2, 3), lambda todo, passed: run_with(todo, passed, executor=executor))
+    found = simulate_all(
+        jobs(1, 2, 3), lambda todo, passed: run_with(todo, passed, executor=executor)
+    )
     assert [isinstance(each, RunResult) for each in found] == [True, False, True]
     assert str(found[1]) == "hetsev_greedy, seed 2: OSError: the worker died"
     assert executor.folders == [Path.cwd()] * 3
@@ -48,7 +54,9 @@ def test_a_run_whose_worker_dies_has_failed_and_the_others_have_not() -> None:
 
 def test_what_fails_there_comes_back_in_words() -> None:
     with ThreadPoolExecutor(1) as executor:
-        (place, failed), *_ = run_with(jobs(1), lambda _place, _simulated_s: None, executor=executor)
+        (place, failed), *_ = run_with(
+            jobs(1), lambda _place, _simulated_s: None, executor=executor
+        )
     assert place == 0 and isinstance(failed, FailedRun)
     assert failed.reason.startswith("KeyError")
 
@@ -66,4 +74,6 @@ def test_a_ray_cluster_gives_the_same_results_as_this_process() -> None:
     todo = jobs_of(scenario, shipped_catalogue(scenario), Path())
     with on_ray("local") as runner:
         there = simulate_all(todo, runner)
-    assert [each.services for each in there if isinstance(each, RunResult)] == [simulate(job).services for job in todo]
+    assert [each.services for each in there if isinstance(each, RunResult)] == [
+        simulate(job).services for job in todo
+    ]

@@ -27,10 +27,15 @@ def steady() -> RunResult:
     return run(duration_s=180, warm_up_s=60)
 
 
-def test_a_steady_load_is_served_within_its_slo_and_every_request_is_counted(steady: RunResult) -> None:
+def test_a_steady_load_is_served_within_its_slo_and_every_request_is_counted(
+    steady: RunResult,
+) -> None:
     (service,) = steady.services
     assert service.arrived == pytest.approx(100 * 120, rel=0.05)
-    assert service.arrived + service.queued_before == service.served + service.rejected + service.queued_after
+    assert (
+        service.arrived + service.queued_before
+        == service.served + service.rejected + service.queued_after
+    )
     assert service.attainment is not None and service.attainment >= 0.98
     assert service.present_s == pytest.approx(service.sojourn_s)
     assert steady.counted_s == 120.0
@@ -41,22 +46,37 @@ def test_cost_is_price_times_time_of_the_used_gpus(steady: RunResult) -> None:
     hours = steady.gpu_hours["V100-32GB"]
     assert steady.cost_usd == pytest.approx(hours * gpu_type.price_usd_per_hour)
     assert hours == pytest.approx(sum(steady.series.gpus["V100-32GB"]) * 60 / 3600)
-    assert steady.memory_usd < steady.cost_usd == pytest.approx(steady.services[0].cost_usd)
+    assert (
+        steady.memory_usd
+        < steady.cost_usd
+        == pytest.approx(steady.services[0].cost_usd)
+    )
 
 
 def test_a_gpu_that_a_plan_has_left_is_paid_while_it_serves_on() -> None:
     rates = {"day": {"amplitude": 1, "period_s": 240}, "rate_rps": 400}
-    found = [run(duration_s=480, handover_s=each, services=[{**SERVICE, "load": rates}]) for each in (0.0, 40.0)]
+    found = [
+        run(duration_s=480, handover_s=each, services=[{**SERVICE, "load": rates}])
+        for each in (0.0, 40.0)
+    ]
     short, long = found
     assert 0.0 < short.handover_usd < long.handover_usd < long.cost_usd
     assert sum(each.cost_usd for each in long.services) == pytest.approx(long.cost_usd)
-    assert sum(long.series.cost_usd_per_hour) * 60 / 3600 == pytest.approx(long.cost_usd)
+    assert sum(long.series.cost_usd_per_hour) * 60 / 3600 == pytest.approx(
+        long.cost_usd
+    )
 
 
-def test_nobody_waits_overdue_where_all_is_served_and_everybody_where_nothing_is(steady: RunResult) -> None:
+def test_nobody_waits_overdue_where_all_is_served_and_everybody_where_nothing_is(
+    steady: RunResult,
+) -> None:
     assert steady.services[0].overdue == 0
     lost = {"kind": "gpu_lost", "node": "v100-1", "start_s": 61}
-    found = run(fleet=[POOL | {"nodes": 1}], faults=[lost], services=[SERVICE | {"load": {"rate_rps": 4}}])
+    found = run(
+        fleet=[POOL | {"nodes": 1}],
+        faults=[lost],
+        services=[SERVICE | {"load": {"rate_rps": 4}}],
+    )
     (service,) = found.services
     # Some 240 requests in the last minute, of which those of the last 0.3 s may yet be in time: nobody is rejected.
     assert service.queued_after - 6 <= service.overdue <= service.queued_after
@@ -73,10 +93,16 @@ def test_the_series_add_up_to_the_sums(steady: RunResult) -> None:
     assert len(steady.decision_seconds) == 12
 
 
-def test_a_gpu_is_busy_while_something_runs_on_it_and_only_then(steady: RunResult) -> None:
-    for busy, gpus in zip(steady.series.busy_gpus, steady.series.gpus["V100-32GB"], strict=True):
+def test_a_gpu_is_busy_while_something_runs_on_it_and_only_then(
+    steady: RunResult,
+) -> None:
+    for busy, gpus in zip(
+        steady.series.busy_gpus, steady.series.gpus["V100-32GB"], strict=True
+    ):
         assert 0.0 < busy <= gpus
-    idle = run(duration_s=180, warm_up_s=60, services=[SERVICE | {"load": {"rate_rps": 0}}])
+    idle = run(
+        duration_s=180, warm_up_s=60, services=[SERVICE | {"load": {"rate_rps": 0}}]
+    )
     assert idle.series.busy_gpus == [0.0, 0.0]
 
 
@@ -95,25 +121,40 @@ def test_the_same_scenario_gives_the_same_report_in_other_processes_too() -> Non
         ("k8s_hpa", 4),
     ]
     here, there = (simulate_all(jobs, make_runner(processes)) for processes in (1, 2))
-    texts = [report_to_json(make_report(scenario, runs)).split(b'"seconds"')[0] for runs in (here, there)]
+    texts = [
+        report_to_json(make_report(scenario, runs)).split(b'"seconds"')[0]
+        for runs in (here, there)
+    ]
     assert texts[0] == texts[1]
-    assert report_to_json(make_report(scenario, here[:2])) != report_to_json(make_report(scenario, here[2:]))
+    assert report_to_json(make_report(scenario, here[:2])) != report_to_json(
+        make_report(scenario, here[2:])
+    )
 
 
 def test_policies_see_the_same_requests() -> None:
     scenario = a_scenario(policies=["hetsev_greedy", "k8s_hpa"])
     one, other = map(simulate, jobs_of(scenario, shipped_catalogue(scenario), Path()))
-    assert one.series.services["resnet50"].arrival_rate_rps == other.series.services["resnet50"].arrival_rate_rps
+    assert (
+        one.series.services["resnet50"].arrival_rate_rps
+        == other.series.services["resnet50"].arrival_rate_rps
+    )
 
 
 def test_readings_are_as_new_as_the_steps_that_they_count_for() -> None:
     # Two agent periods are one step, but 0.1 + 0.2 is not 0.3: each step must have the energy of both.
-    found = run(step_s=0.2, duration_s=12.0, warm_up_s=6.0, agent_period_s=0.1, truth="planned")
-    assert min(found.series.power_w) == pytest.approx(max(found.series.power_w), rel=0.01)
+    found = run(
+        step_s=0.2, duration_s=12.0, warm_up_s=6.0, agent_period_s=0.1, truth="planned"
+    )
+    assert min(found.series.power_w) == pytest.approx(
+        max(found.series.power_w), rel=0.01
+    )
 
 
 def test_who_knows_the_rates_plans_for_them() -> None:
-    step = {"rate_rps": 50, "spikes": [{"start_s": 90, "length_s": 60, "factor": 8, "ramp_s": 0}]}
+    step = {
+        "rate_rps": 50,
+        "spikes": [{"start_s": 90, "length_s": 60, "factor": 8, "ramp_s": 0}],
+    }
     found = [
         run(
             duration_s=240,
@@ -128,12 +169,16 @@ def test_who_knows_the_rates_plans_for_them() -> None:
 
 
 def test_a_lost_gpu_costs_attainment_until_its_service_runs_elsewhere() -> None:
-    found = run(duration_s=300, faults=[{"kind": "gpu_lost", "node": "v100-1", "start_s": 122}])
+    found = run(
+        duration_s=300, faults=[{"kind": "gpu_lost", "node": "v100-1", "start_s": 122}]
+    )
     shares = found.series.services["resnet50"].attainment
     assert shares[-1] is not None and shares[-1] >= 0.98
 
 
-@pytest.mark.parametrize(("launch_s", "period_s"), [(0.0, 10.0), (3.3, 7.7), (10.0, 7.0)])
+@pytest.mark.parametrize(
+    ("launch_s", "period_s"), [(0.0, 10.0), (3.3, 7.7), (10.0, 7.0)]
+)
 def test_whatever_starts_take_time_goes_on(launch_s: float, period_s: float) -> None:
     found = run(
         policies=["hetsev_greedy"],
@@ -143,15 +188,24 @@ def test_whatever_starts_take_time_goes_on(launch_s: float, period_s: float) -> 
     assert found.services[0].served > 5000
 
 
-@pytest.mark.parametrize(("step_s", "duration_s"), [(1.1, 110.0), (0.7, 70.0), (60.0, 120.0)])
+@pytest.mark.parametrize(
+    ("step_s", "duration_s"), [(1.1, 110.0), (0.7, 70.0), (60.0, 120.0)]
+)
 def test_no_step_is_lost_to_rounding(step_s: float, duration_s: float) -> None:
-    found = run(step_s=step_s, duration_s=duration_s, policies=["hetsev_greedy"], agent_period_s=min(5.0, step_s))
+    found = run(
+        step_s=step_s,
+        duration_s=duration_s,
+        policies=["hetsev_greedy"],
+        agent_period_s=min(5.0, step_s),
+    )
     assert len(found.series.power_w) == round(duration_s / step_s)
     assert found.counted_s == pytest.approx(duration_s)
 
 
 def test_clients_who_wait_are_served_at_the_rate_that_latency_allows() -> None:
-    found = run(duration_s=180, warm_up_s=60, services=[{**SERVICE, "load": {"clients": 8}}])
+    found = run(
+        duration_s=180, warm_up_s=60, services=[{**SERVICE, "load": {"clients": 8}}]
+    )
     (service,) = found.services
     assert service.served > 1000
     # Eight clients, each always with one request in the 120 s that count: Little's law.

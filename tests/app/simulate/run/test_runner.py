@@ -14,7 +14,13 @@ from app.simulate.report.report import make_report, report_to_json
 from app.simulate.run.build import Catalogue
 from app.simulate.run.results import FailedRun, RunResult
 from app.simulate.run.run import SimulationRun
-from app.simulate.run.runner import Outcome, attempt_run, run_here, run_in_processes, simulate_all
+from app.simulate.run.runner import (
+    Outcome,
+    attempt_run,
+    run_here,
+    run_in_processes,
+    simulate_all,
+)
 from tests.app.runs import SERVICE, a_run, a_scenario, report_from_json
 from tests.app.simulate.run.attempts import deaf, done, endless, identified
 
@@ -37,17 +43,29 @@ def jobs(*seeds: int) -> list[SimulationRun]:
     scenario = a_scenario(seeds=list(seeds))
     empty = Catalogue(gpu_types=(), points=())
     return [
-        SimulationRun(scenario=scenario, run=scenario.spec.policies[0], seed=seed, catalogue=empty, folder=Path())
+        SimulationRun(
+            scenario=scenario,
+            run=scenario.spec.policies[0],
+            seed=seed,
+            catalogue=empty,
+            folder=Path(),
+        )
         for seed in seeds
     ]
 
 
-def test_a_process_that_dies_fails_its_own_run_only_and_all_come_in_the_order_of_the_jobs() -> None:
+def test_a_process_that_dies_fails_its_own_run_only_and_all_come_in_the_order_of_the_jobs() -> (
+    None
+):
     seen = Seen()
-    good, killed, left = simulate_all(jobs(1, 2, 3), partial(run_in_processes, processes=2, attempt=done), seen)
+    good, killed, left = simulate_all(
+        jobs(1, 2, 3), partial(run_in_processes, processes=2, attempt=done), seen
+    )
     assert isinstance(good, RunResult) and good.seed == 1
     assert isinstance(killed, FailedRun) and isinstance(left, FailedRun)
-    assert str(killed).startswith("hetsev_greedy, seed 2: its process was killed; perhaps there was too little memory")
+    assert str(killed).startswith(
+        "hetsev_greedy, seed 2: its process was killed; perhaps there was too little memory"
+    )
     assert left.reason == "its process ended by itself with exit code 7"
     assert sorted(seen.places) == [0, 1, 2]
     assert sorted(seen.times) == [(0, 60.0), (1, 60.0), (2, 60.0)]
@@ -58,10 +76,14 @@ def wait_for_death(process: int) -> None:
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
 
 
-def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only() -> None:
+def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only() -> (
+    None
+):
     def passed(place: int, told: float) -> None:
         if place == 0:
-            wait_for_death(int(told))  # Nobody reads meanwhile, so that not all of the result can have been sent.
+            wait_for_death(
+                int(told)
+            )  # Nobody reads meanwhile, so that not all of the result can have been sent.
 
     found = dict(run_in_processes(jobs(2, 3), passed, processes=1, attempt=identified))
     assert isinstance(found[0], FailedRun) and isinstance(found[1], RunResult)
@@ -82,7 +104,12 @@ def test_a_process_that_dies_before_it_gets_its_next_run_fails_that_run_only() -
     good, job, last = jobs(1, 3, 4)
     lethal = replace(job, scenario=Lethal())  # type: ignore[arg-type]
     found = dict(
-        run_in_processes([good, lethal, last], lambda _, told: ids.append(int(told)), processes=1, attempt=identified)
+        run_in_processes(
+            [good, lethal, last],
+            lambda _, told: ids.append(int(told)),
+            processes=1,
+            attempt=identified,
+        )
     )
     assert isinstance(found[0], RunResult) and isinstance(found[2], RunResult)
     assert isinstance(found[1], FailedRun) and "was killed" in found[1].reason
@@ -123,7 +150,13 @@ def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
     load = {"trace": {"file": "gone.csv", "column": "a"}}
     scenario = a_scenario(services=[{**SERVICE, "load": load}])
     (job,) = jobs(1)
-    here = SimulationRun(scenario=scenario, run=job.run, seed=1, catalogue=job.catalogue, folder=Path("nowhere"))
+    here = SimulationRun(
+        scenario=scenario,
+        run=job.run,
+        seed=1,
+        catalogue=job.catalogue,
+        folder=Path("nowhere"),
+    )
     failed = attempt_run(here, lambda _: None)
     assert isinstance(failed, FailedRun)
     report = make_report(scenario, [failed, a_run()])
@@ -135,7 +168,10 @@ def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
     ("error", "words"),
     [
         (InvalidRequest("service a gets too much"), "service a gets too much"),
-        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (test_runner.py, line "),
+        (
+            ZeroDivisionError("division by zero"),
+            "ZeroDivisionError: division by zero (test_runner.py, line ",
+        ),
     ],
 )
 def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_place(
@@ -147,7 +183,13 @@ def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_
             raise error
 
     (job,) = jobs(1)
-    broken = SimulationRun(scenario=Unreadable(), run=job.run, seed=1, catalogue=job.catalogue, folder=Path())  # type: ignore[arg-type]
+    broken = SimulationRun(
+        scenario=Unreadable(),
+        run=job.run,
+        seed=1,
+        catalogue=job.catalogue,
+        folder=Path(),
+    )  # type: ignore[arg-type]
     outcome = attempt_run(broken, lambda _: None)
     assert isinstance(outcome, FailedRun)
     assert outcome.reason.startswith(words)

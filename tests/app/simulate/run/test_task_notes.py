@@ -29,19 +29,34 @@ def noted(*changes: tuple[float, dict[str, object]]) -> TaskResult:
 
 def test_a_task_that_ran_within_one_window_has_run() -> None:
     # 40 iterations that took 2 s in all, in the window that ended at 15 s, in which it ended, too.
-    done = noted((10.0, {"state": "finished", "finished_at": at(15.0), "done_iterations": 40.0, "ran_s": 2.0}))
+    done = noted(
+        (
+            10.0,
+            {
+                "state": "finished",
+                "finished_at": at(15.0),
+                "done_iterations": 40.0,
+                "ran_s": 2.0,
+            },
+        )
+    )
     assert done.course == [(10.0, "waiting"), (13.0, "running"), (15.0, "finished")]
     assert done.first_ran_s == 13.0 and done.waited_s == 3.0
 
 
 def test_what_ran_and_was_swapped_out_within_one_window_has_run() -> None:
-    out = noted((10.0, {"state": "swapped", "ran_s": 4.0}), (20.0, {"state": "swapped", "swaps": 1}))
+    out = noted(
+        (10.0, {"state": "swapped", "ran_s": 4.0}),
+        (20.0, {"state": "swapped", "swaps": 1}),
+    )
     assert out.course == [(10.0, "waiting"), (16.0, "running"), (20.0, "swapped")]
 
 
 def test_a_running_task_goes_on_running() -> None:
     running = {"state": "running", "done_iterations": 8.0, "ran_s": 4.0}
-    on = noted((20.0, running), (30.0, {**running, "ran_s": 9.0}), (35.0, {"state": None}))
+    on = noted(
+        (20.0, running), (30.0, {**running, "ran_s": 9.0}), (35.0, {"state": None})
+    )
     assert on.course == [(10.0, "waiting"), (30.0, "running"), (100.0, "waiting")]
 
 

@@ -17,7 +17,9 @@ LIST = {"name": "jobs", "file": "jobs.csv", "kind": "training", "networks": [WOR
 def refusal(**spec: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         SimulationScenario.model_validate(a_document(**spec))
-    return " / ".join(f"{dotted(error['loc'])}: {error['msg']}" for error in caught.value.errors())
+    return " / ".join(
+        f"{dotted(error['loc'])}: {error['msg']}" for error in caught.value.errors()
+    )
 
 
 GROUP = {"name": "low", "policy": "hetsev", "labels": {"tier": "low"}}
@@ -33,19 +35,33 @@ def with_fault(**fault: Any) -> dict[str, Any]:
 
 def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
     scenario = a_scenario(
-        policies=["hetsev", {"policy": "joint", "name": "eager", "settings": {"headroom": 1.5, "min_dwell_s": 0}}]
+        policies=[
+            "hetsev",
+            {
+                "policy": "joint",
+                "name": "eager",
+                "settings": {"headroom": 1.5, "min_dwell_s": 0},
+            },
+        ]
     )
     plain, eager = scenario.spec.policies
     assert (plain.label, eager.label) == ("hetsev", "eager")
     assert loop_of(scenario.spec, plain).headroom == 1.1
-    assert (loop_of(scenario.spec, eager).headroom, loop_of(scenario.spec, eager).policy) == (1.5, "joint")
+    assert (
+        loop_of(scenario.spec, eager).headroom,
+        loop_of(scenario.spec, eager).policy,
+    ) == (1.5, "joint")
     assert loop_of(scenario.spec, eager).period_s == 10.0
 
 
 def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
     service = {**SERVICE, "labels": {"tier": "low", "team": "a"}}
-    scenario = a_scenario(services=[service], loop={"groups": [GROUP], "period_s": 10, "window_s": 5})
-    assert [group.name for group in loop_of(scenario.spec, scenario.spec.policies[0]).groups] == ["low"]
+    scenario = a_scenario(
+        services=[service], loop={"groups": [GROUP], "period_s": 10, "window_s": 5}
+    )
+    assert [
+        group.name for group in loop_of(scenario.spec, scenario.spec.policies[0]).groups
+    ] == ["low"]
 
 
 @pytest.mark.parametrize(
@@ -63,26 +79,44 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             {"policies": [{"policy": "joint", "settings": {"hedroom": 2}}]},
             "spec.policies[0].settings.hedroom: no setting is called 'hedroom'; did you mean headroom? There are",
         ),
-        ({"services": [SERVICE, SERVICE]}, "spec.services[1].name: 'resnet50' is there twice"),
+        (
+            {"services": [SERVICE, SERVICE]},
+            "spec.services[1].name: 'resnet50' is there twice",
+        ),
         ({"fleet": [POOL, POOL]}, "spec.fleet[1].name: 'v100' is there twice"),
         (
             {"duration_s": 100},
             "spec.duration_s: less warm_up_s it is 100 s, which must be a multiple of step_s, 60 s",
         ),
-        ({"warm_up_s": 120}, "spec.warm_up_s: 120 s are the whole run of 120 s, so that nothing would count"),
-        ({"warm_up_s": 300}, "spec.warm_up_s: 300 s are longer than the run of 120 s, so that nothing would count"),
-        ({"step_s": 12}, "spec.step_s: must be a multiple of agent_period_s, 5 s, after which GPUs are read, not 12"),
+        (
+            {"warm_up_s": 120},
+            "spec.warm_up_s: 120 s are the whole run of 120 s, so that nothing would count",
+        ),
+        (
+            {"warm_up_s": 300},
+            "spec.warm_up_s: 300 s are longer than the run of 120 s, so that nothing would count",
+        ),
+        (
+            {"step_s": 12},
+            "spec.step_s: must be a multiple of agent_period_s, 5 s, after which GPUs are read, not 12",
+        ),
         (
             {"step_s": 30, "warm_up_s": 60, "agent_period_s": 4},
             "spec.step_s: must be a multiple of agent_period_s, 4 s",
         ),
-        ({"step_s": 1, "warm_up_s": 1, "duration_s": 2}, "spec.warm_up_s: must be a multiple of agent_period_s"),
+        (
+            {"step_s": 1, "warm_up_s": 1, "duration_s": 2},
+            "spec.warm_up_s: must be a multiple of agent_period_s",
+        ),
         (
             {"seeds": list(range(1000)), "policies": ["joint", "hetsev"]},
             "spec.seeds: times the policies they are 2000 runs; at most 1000",
         ),
         ({"seeds": [1, 2, 1]}, "spec.seeds[2]: 1 is there twice"),
-        ({"agent_period_s": 10}, "spec.loop.window_s: must be at least the 10 s of agent_period_s"),
+        (
+            {"agent_period_s": 10},
+            "spec.loop.window_s: must be at least the 10 s of agent_period_s",
+        ),
         (
             {"policies": [{"policy": "joint", "settings": {"window_s": 1}}]},
             "spec.policies[0].settings.window_s: must be at least the 5 s of agent_period_s",
@@ -99,14 +133,30 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             {"policies": [{"policy": "joint", "name": "two\nlines"}]},
             "spec.policies[0].name: Value error, must be printable, on one line, without blanks at its ends, not",
         ),
-        ({"policies": [{"policy": "joint", "name": " "}]}, "spec.policies[0].name: Value error, must be printable"),
-        ({"loop": {"mode": "advise"}}, "spec.loop.mode: must be auto, not advise: nobody here approves plans"),
-        ({"loop": {"paused": True}}, "spec.loop.paused: must be false: nobody here resumes"),
         (
-            {"policies": [{"policy": "joint", "settings": {"mode": "off", "paused": True}}]},
+            {"policies": [{"policy": "joint", "name": " "}]},
+            "spec.policies[0].name: Value error, must be printable",
+        ),
+        (
+            {"loop": {"mode": "advise"}},
+            "spec.loop.mode: must be auto, not advise: nobody here approves plans",
+        ),
+        (
+            {"loop": {"paused": True}},
+            "spec.loop.paused: must be false: nobody here resumes",
+        ),
+        (
+            {
+                "policies": [
+                    {"policy": "joint", "settings": {"mode": "off", "paused": True}}
+                ]
+            },
             "spec.policies[0].settings.mode: must be auto, not off",
         ),
-        ({"services": [{**SERVICE, "mode": "approve"}]}, "spec.services[0].mode: must be auto, not approve"),
+        (
+            {"services": [{**SERVICE, "mode": "approve"}]},
+            "spec.services[0].mode: must be auto, not approve",
+        ),
         (
             {"services": [{**SERVICE, "gpu_types": {"allowed": ["A100-40GB", "T4"]}}]},
             "spec.services[0].gpu_types.allowed: leaves resnet50 no GPU; the fleet has V100-32GB",
@@ -117,11 +167,28 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
         ),
         ({"loop": {"policy": "igniter"}}, "spec.loop.policy: is not for here"),
         (
-            {"loop": {"groups": [{"name": "web", "policy": "hetsevv", "projects": ["default"]}]}},
+            {
+                "loop": {
+                    "groups": [
+                        {"name": "web", "policy": "hetsevv", "projects": ["default"]}
+                    ]
+                }
+            },
             "spec.loop.groups[0].policy: no policy is called 'hetsevv'; did you mean hetsev?",
         ),
         (
-            {"loop": {"groups": [{"name": "web", "policy": "joint", "projects": ["default"], "mode": "approve"}]}},
+            {
+                "loop": {
+                    "groups": [
+                        {
+                            "name": "web",
+                            "policy": "joint",
+                            "projects": ["default"],
+                            "mode": "approve",
+                        }
+                    ]
+                }
+            },
             "spec.loop.groups[0].mode: must be auto, not approve",
         ),
         (
@@ -129,29 +196,59 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.policies[0].settings.groups[0]: no service is of the projects and has the labels of low",
         ),
         (
-            {"policies": [{"policy": "joint", "settings": {"groups": [{"name": "all", "policy": "joint"}]}}]},
+            {
+                "policies": [
+                    {
+                        "policy": "joint",
+                        "settings": {"groups": [{"name": "all", "policy": "joint"}]},
+                    }
+                ]
+            },
             "spec.policies[0].settings.groups[0]: give projects or labels",
         ),
         (
-            {"policies": [{"policy": "joint", "clairvoyant": True}], **with_load(clients=3)},
+            {
+                "policies": [{"policy": "joint", "clairvoyant": True}],
+                **with_load(clients=3),
+            },
             "spec.policies[0].clairvoyant: nobody can know what the clients of resnet50 will do",
         ),
         (with_fault(kind="silent", end_s=1), "it ends at 1 s, but begins at 1 s only"),
         (with_fault(kind="straggler"), "a straggler needs a factor other than 1"),
-        (with_fault(kind="gpu_lost", factor=2), "factor is for stragglers; leave it out of gpu_lost"),
-        (with_fault(kind="stale"), "stale telemetry needs delay_s: it comes so much later"),
-        (with_fault(kind="silent", delay_s=2), "delay_s is for stale telemetry; leave it out of silent"),
-        (with_fault(kind="node_lost", gpu=0), "node_lost is of a whole node; leave gpu out"),
+        (
+            with_fault(kind="gpu_lost", factor=2),
+            "factor is for stragglers; leave it out of gpu_lost",
+        ),
+        (
+            with_fault(kind="stale"),
+            "stale telemetry needs delay_s: it comes so much later",
+        ),
+        (
+            with_fault(kind="silent", delay_s=2),
+            "delay_s is for stale telemetry; leave it out of silent",
+        ),
+        (
+            with_fault(kind="node_lost", gpu=0),
+            "node_lost is of a whole node; leave gpu out",
+        ),
         (
             {"faults": [{"kind": "silent", "node": "v100-3", "start_s": 1}]},
             "spec.faults[0].node: no node is called 'v100-3'",
         ),
         (
-            {"faults": [{"kind": "gpu_lost", "node": "v100-1", "gpu": 1, "start_s": 1}]},
+            {
+                "faults": [
+                    {"kind": "gpu_lost", "node": "v100-1", "gpu": 1, "start_s": 1}
+                ]
+            },
             "spec.faults[0].gpu: v100-1 has 1, counted from 0; there is no GPU 1",
         ),
         (
-            {"faults": [{"kind": "gpu_lost", "node": "v100-1", "gpu": 1000, "start_s": 1}]},
+            {
+                "faults": [
+                    {"kind": "gpu_lost", "node": "v100-1", "gpu": 1000, "start_s": 1}
+                ]
+            },
             "spec.faults[0].gpu: v100-1 has 1, counted from 0; there is no GPU 1000",
         ),
         (
@@ -159,11 +256,15 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.faults[0].start_s: silent on v100-1 would begin at 120 s, but the run is over at 120 s",
         ),
         (
-            with_load(rate_rps=1, spikes=[{"start_s": 200, "length_s": 1, "factor": 2}]),
+            with_load(
+                rate_rps=1, spikes=[{"start_s": 200, "length_s": 1, "factor": 2}]
+            ),
             "spec.services[0].load.spikes[0].start_s: a spike of resnet50 would begin at 200 s",
         ),
         (
-            with_load(clients=[{"start_s": 0, "clients": 1}, {"start_s": 130, "clients": 2}]),
+            with_load(
+                clients=[{"start_s": 0, "clients": 1}, {"start_s": 130, "clients": 2}]
+            ),
             "spec.services[0].load.clients[1].start_s: a number of clients of resnet50 would begin at 130 s",
         ),
         (
@@ -171,21 +272,36 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.tasks[0]: Value error, its deadline is at 50 s, but it is submitted at 50 s only",
         ),
         ({"tasks": [TASK, TASK]}, "spec.tasks[1].name: 't-1' is there twice"),
-        ({"tasks": [{**TASK, "submit_s": 120}]}, "spec.tasks[0].submit_s: task t-1 would begin at 120 s"),
+        (
+            {"tasks": [{**TASK, "submit_s": 120}]},
+            "spec.tasks[0].submit_s: task t-1 would begin at 120 s",
+        ),
         (
             {"tasks": [TASK], "task_lists": [{**LIST, "name": "t"}]},
             "spec.tasks[0].name: 't-1' may be the name of a task of the list t",
         ),
-        ({"task_lists": [LIST, LIST]}, "spec.task_lists[1].name: 'jobs' is there twice"),
-        ({"task_lists": [{**LIST, "start_s": 121}]}, "spec.task_lists[0].start_s: the list jobs would begin at 121 s"),
+        (
+            {"task_lists": [LIST, LIST]},
+            "spec.task_lists[1].name: 'jobs' is there twice",
+        ),
+        (
+            {"task_lists": [{**LIST, "start_s": 121}]},
+            "spec.task_lists[0].start_s: the list jobs would begin at 121 s",
+        ),
         (
             {"task_lists": [{**LIST, "gpu_type": "T4"}]},
             "spec.task_lists[0].gpu_type: no GPU type of the fleet is called 'T4'; there are V100-32GB",
         ),
         (with_load(), "give one of rate_rps, trace, levels, clients, not none of them"),
         (with_load(rate_rps=1, clients=3), "not rate_rps and clients"),
-        (with_load(clients=3, day={"amplitude": 1}), "day shapes a rate_rps; with clients it means nothing"),
-        (with_load(levels={"rates_rps": [1, 2], "mean_stays_s": [1, 2, 3]}), "2 rates_rps need as many"),
+        (
+            with_load(clients=3, day={"amplitude": 1}),
+            "day shapes a rate_rps; with clients it means nothing",
+        ),
+        (
+            with_load(levels={"rates_rps": [1, 2], "mean_stays_s": [1, 2, 3]}),
+            "2 rates_rps need as many",
+        ),
         (with_load(rate_rps=-1), "greater than or equal to 0"),
         (with_load(clients=[]), "at least 1 item"),
         (
@@ -194,21 +310,31 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_words(spec: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_meant_is_refused_in_words(
+    spec: dict[str, Any], words: str
+) -> None:
     assert words in refusal(**spec)
 
 
 def test_all_that_does_not_fit_together_is_told_at_once() -> None:
     words = refusal(duration_s=100, seeds=[1, 1], policies=["jiont"])
-    assert all(field in words for field in ("spec.duration_s", "spec.seeds[1]", "spec.policies[0].policy"))
+    assert all(
+        field in words
+        for field in ("spec.duration_s", "spec.seeds[1]", "spec.policies[0].policy")
+    )
 
 
 def test_four_fields_are_enough() -> None:
     whole = a_document()
-    least = {name: whole["spec"][name] for name in ("duration_s", "policies", "fleet", "services")}
+    least = {
+        name: whole["spec"][name]
+        for name in ("duration_s", "policies", "fleet", "services")
+    }
     scenario = SimulationScenario.model_validate({**whole, "spec": least})
     assert scenario.spec.loop.window_s == scenario.spec.agent_period_s == 5.0
-    assert SimulationScenario.model_validate(scenario.model_dump(mode="json")) == scenario
+    assert (
+        SimulationScenario.model_validate(scenario.model_dump(mode="json")) == scenario
+    )
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -15,13 +15,29 @@ from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.scenario import ScenarioSpec
-from app.simulate.scenario.tasks import Submissions, iteration_ms, make_submissions, reference_times_ms
+from app.simulate.scenario.tasks import (
+    Submissions,
+    iteration_ms,
+    make_submissions,
+    reference_times_ms,
+)
 from app.store.memory_store import MemoryStore
 from tests.app.runs import POOL, a_scenario, report_from_json
 
 NETWORK = "resnet18-training"
-TASK = {"name": "t", "kind": "training", "network": NETWORK, "batch": 128, "iterations": 200}
-LIST = {"name": "job", "file": "jobs.csv", "kind": "training", "networks": [{"network": NETWORK, "batch": 128}]}
+TASK = {
+    "name": "t",
+    "kind": "training",
+    "network": NETWORK,
+    "batch": 128,
+    "iterations": 200,
+}
+LIST = {
+    "name": "job",
+    "file": "jobs.csv",
+    "kind": "training",
+    "networks": [{"network": NETWORK, "batch": 128}],
+}
 POINTS = load_profiles([NETWORK, "lm-training"], ["V100-32GB"])
 
 
@@ -29,24 +45,41 @@ def spec_of(**spec: Any) -> ScenarioSpec:
     return a_scenario(**spec).spec
 
 
-def listed(folder: Path, *rows: str, **changes: Any) -> list[tuple[str, float, int, float | None]]:
+def listed(
+    folder: Path, *rows: str, **changes: Any
+) -> list[tuple[str, float, int, float | None]]:
     """(name, submitted at, iterations, due in) of a list's tasks."""
-    (folder / "jobs.csv").write_text("submit_s,duration_s,gpus,name\n" + "\n".join(rows) + "\n")
+    (folder / "jobs.csv").write_text(
+        "submit_s,duration_s,gpus,name\n" + "\n".join(rows) + "\n"
+    )
     found = make_submissions(spec_of(task_lists=[{**LIST, **changes}]), POINTS, folder)
-    return [(each.task.name, each.at_s, each.task.iterations, each.task.due_in_s) for each in found]
+    return [
+        (each.task.name, each.at_s, each.task.iterations, each.task.due_in_s)
+        for each in found
+    ]
 
 
 def test_a_named_task_is_as_it_is_written() -> None:
     (each,) = make_submissions(
-        spec_of(tasks=[{**TASK, "submit_s": 20, "deadline_s": 100, "priority": 3}]), POINTS, Path()
+        spec_of(tasks=[{**TASK, "submit_s": 20, "deadline_s": 100, "priority": 3}]),
+        POINTS,
+        Path(),
     )
     assert (each.at_s, each.task.name, each.task.iterations) == (20.0, "t", 200)
     assert (each.task.due_in_s, each.task.priority) == (80.0, 3.0)
 
 
-def test_a_job_becomes_the_iterations_that_a_whole_gpu_would_do_in_its_time(tmp_path: Path) -> None:
+def test_a_job_becomes_the_iterations_that_a_whole_gpu_would_do_in_its_time(
+    tmp_path: Path,
+) -> None:
     step_ms = iteration_ms(TaskWork(network=NETWORK, batch=128), "V100-32GB", POINTS)
-    rows = [row for entry in POINTS if entry.network == NETWORK for row in entry.rows if row.batch == 128]
+    rows = [
+        row
+        for entry in POINTS
+        if entry.network == NETWORK
+        for row in entry.rows
+        if row.batch == 128
+    ]
     assert step_ms == min(row.solo_ms for row in rows)
     # Half a GPU does half of the work in the time; four GPUs count as one.
     found = listed(tmp_path, "5,100,1,a", "6,100,0.5,b", "7,100,4,b", deadline_factor=2)
@@ -58,9 +91,13 @@ def test_a_job_becomes_the_iterations_that_a_whole_gpu_would_do_in_its_time(tmp_
     ]
 
 
-def test_the_list_begins_at_the_first_wanted_job_and_stops_at_the_most_or_at_the_end(tmp_path: Path) -> None:
+def test_the_list_begins_at_the_first_wanted_job_and_stops_at_the_most_or_at_the_end(
+    tmp_path: Path,
+) -> None:
     rows = ["0,10,1,a", "40,10,1,b", "60,10,1,c", "100,10,1,d", "300,10,1,e"]
-    assert [each[:2] for each in listed(tmp_path, *rows, first=2, most=2, start_s=7)] == [
+    assert [
+        each[:2] for each in listed(tmp_path, *rows, first=2, most=2, start_s=7)
+    ] == [
         ("job-1", 7.0),
         ("job-2", 27.0),
     ]
@@ -72,14 +109,23 @@ def test_the_list_begins_at_the_first_wanted_job_and_stops_at_the_most_or_at_the
 
 
 def test_networks_are_taken_in_turn(tmp_path: Path) -> None:
-    (tmp_path / "jobs.csv").write_text("submit_s,duration_s,gpus,name\n" + "1,10,1,a\n" * 3)
-    works = [{"network": NETWORK, "batch": 128}, {"network": "lm-training", "batch": 20}]
-    found = make_submissions(spec_of(task_lists=[{**LIST, "networks": works}]), POINTS, tmp_path)
+    (tmp_path / "jobs.csv").write_text(
+        "submit_s,duration_s,gpus,name\n" + "1,10,1,a\n" * 3
+    )
+    works = [
+        {"network": NETWORK, "batch": 128},
+        {"network": "lm-training", "batch": 20},
+    ]
+    found = make_submissions(
+        spec_of(task_lists=[{**LIST, "networks": works}]), POINTS, tmp_path
+    )
     assert [each.task.network for each in found] == [NETWORK, "lm-training", NETWORK]
 
 
 def test_a_list_without_that_many_jobs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"jobs.csv has 1 jobs; there is no number 2"):
+    with pytest.raises(
+        InvalidRequest, match=r"jobs.csv has 1 jobs; there is no number 2"
+    ):
         listed(tmp_path, "0,10,1,a", first=2)
 
 
@@ -88,14 +134,21 @@ def test_an_iterations_reference_is_the_fleets_first_type_that_has_it() -> None:
     found = reference_times_ms(spec_of(fleet=fleet, tasks=[TASK]), POINTS)
     # Nothing is known of T4s here, so it is the V100s' time.
     (work,) = spec_of(tasks=[TASK]).tasks
-    assert found == {(work.network, work.batch): iteration_ms(work, "V100-32GB", POINTS)}
+    assert found == {
+        (work.network, work.batch): iteration_ms(work, "V100-32GB", POINTS)
+    }
 
 
 def test_tasks_are_entered_when_their_time_has_come_with_that_time() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    tasks = [{**TASK, "name": name, "submit_s": at_s} for name, at_s in (("late", 8), ("early", 0), ("between", 3))]
+    tasks = [
+        {**TASK, "name": name, "submit_s": at_s}
+        for name, at_s in (("late", 8), ("early", 0), ("between", 3))
+    ]
     store = MemoryStore()
-    submissions = Submissions(make_submissions(spec_of(tasks=tasks), POINTS, Path()), store, start)
+    submissions = Submissions(
+        make_submissions(spec_of(tasks=tasks), POINTS, Path()), store, start
+    )
     submissions.enter(0.0)
     assert list(store.tasks.records) == ["early"]
     submissions.enter(5.0)
@@ -114,7 +167,13 @@ def done() -> RunResult:
         tasks=[
             {**TASK, "name": "short", "submit_s": 12},
             {**TASK, "name": "long", "iterations": 10**6, "deadline_s": 10_000},
-            {**TASK, "name": "late", "iterations": 10**6, "submit_s": 30, "deadline_s": 31},
+            {
+                **TASK,
+                "name": "late",
+                "iterations": 10**6,
+                "submit_s": 30,
+                "deadline_s": 31,
+            },
         ],
     )
     (job,) = jobs_of(scenario, shipped_catalogue(scenario), Path())
@@ -131,27 +190,37 @@ def test_every_task_is_accounted_for(done: RunResult) -> None:
     assert short.waited_s + short.ran_s == pytest.approx(short.completion_s)
     assert 0.0 < long.progress < 1.0 and long.completion_s is None
     assert (short.is_in_time, long.is_in_time, late.is_in_time) == (None, None, False)
-    assert done.services[0].attainment is not None and done.services[0].attainment >= 0.98
+    assert (
+        done.services[0].attainment is not None and done.services[0].attainment >= 0.98
+    )
 
 
 def test_a_course_goes_from_submission_to_the_end(done: RunResult) -> None:
     short = next(each for each in done.tasks if each.task == "short")
     assert [phase for _, phase in short.course] == ["waiting", "running", "finished"]
-    assert [at_s for at_s, _ in short.course] == [12.0, short.first_ran_s, short.finished_s]
+    assert [at_s for at_s, _ in short.course] == [
+        12.0,
+        short.first_ran_s,
+        short.finished_s,
+    ]
 
 
 def test_every_unfinished_task_is_in_the_series_once(done: RunResult) -> None:
     unfinished = [sum(step) for step in zip(*done.series.tasks.values(), strict=True)]
     short = next(each for each in done.tasks if each.task == "short")
     ends = [60.0 + 20.0 * step for step in range(1, 7)]
-    assert unfinished == [3 if end_s < (short.finished_s or 0.0) else 2 for end_s in ends]
+    assert unfinished == [
+        3 if end_s < (short.finished_s or 0.0) else 2 for end_s in ends
+    ]
 
 
 def test_what_tasks_do_in_the_warm_up_does_not_count(done: RunResult) -> None:
     (policy,) = make_report(a_scenario(), [done]).policies
     assert policy.tasks is not None
     assert policy.tasks.finished.mean == pytest.approx(1 / 3)
-    all_of_it = sum(each.done_iterations * each.reference_ms / 3.6e6 for each in done.tasks)
+    all_of_it = sum(
+        each.done_iterations * each.reference_ms / 3.6e6 for each in done.tasks
+    )
     assert 0.0 < policy.tasks.work_gpu_hours.mean < all_of_it
     assert policy.tasks.in_time is not None and policy.tasks.in_time.mean == 0.0
 
@@ -162,13 +231,26 @@ def test_tasks_come_back_from_a_reports_file(done: RunResult) -> None:
 
 
 def test_a_jobs_weight_variants_and_floor_are_submitted() -> None:
-    variants = [{"network": "resnet101", "accuracy": 0.77}, {"network": "resnet50", "accuracy": 0.76}]
-    job = {"name": "job", "kind": "offline", "network": "resnet101", "batch": 8, "iterations": 10, "weight": 0.8}
+    variants = [
+        {"network": "resnet101", "accuracy": 0.77},
+        {"network": "resnet50", "accuracy": 0.76},
+    ]
+    job = {
+        "name": "job",
+        "kind": "offline",
+        "network": "resnet101",
+        "batch": 8,
+        "iterations": 10,
+        "weight": 0.8,
+    }
     scenario = a_scenario(tasks=[{**job, "variants": variants, "accuracy_floor": 0.5}])
     catalogue = shipped_catalogue(scenario)
     (submission,) = make_submissions(scenario.spec, catalogue.points, Path())
     assert submission.task.weight == 0.8
-    assert [each.network for each in submission.task.variants] == ["resnet101", "resnet50"]
+    assert [each.network for each in submission.task.variants] == [
+        "resnet101",
+        "resnet50",
+    ]
     assert submission.task.accuracy_floor == 0.5
     assert {"resnet50", "resnet101"} <= {points.network for points in catalogue.points}
 
@@ -176,12 +258,29 @@ def test_a_jobs_weight_variants_and_floor_are_submitted() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"variants": [{"network": "resnet50", "accuracy": 0.76}]}, "must have its own network resnet101"),
-        ({"variants": [{"network": "resnet101", "accuracy": 0.7}], "accuracy_floor": 0.8}, "lower it"),
+        (
+            {"variants": [{"network": "resnet50", "accuracy": 0.76}]},
+            "must have its own network resnet101",
+        ),
+        (
+            {
+                "variants": [{"network": "resnet101", "accuracy": 0.7}],
+                "accuracy_floor": 0.8,
+            },
+            "lower it",
+        ),
         ({"weight": 1.5}, "less than or equal to 1"),
     ],
 )
-def test_impossible_variants_are_refused(changes: dict[str, object], words: str) -> None:
-    job = {"name": "job", "kind": "offline", "network": "resnet101", "batch": 8, "iterations": 10}
+def test_impossible_variants_are_refused(
+    changes: dict[str, object], words: str
+) -> None:
+    job = {
+        "name": "job",
+        "kind": "offline",
+        "network": "resnet101",
+        "batch": 8,
+        "iterations": 10,
+    }
     with pytest.raises(ValidationError, match=words):
         a_scenario(tasks=[{**job, **changes}])

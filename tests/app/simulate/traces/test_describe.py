@@ -6,7 +6,12 @@ import pytest
 from agents.sim.load import LoadShape, Modulation, Spike
 from agents.sim.rates import Shape
 from app.base.errors import InvalidRequest
-from app.simulate.traces.describe import OUTLINE, SeriesSummary, describe_jobs, describe_trace
+from app.simulate.traces.describe import (
+    OUTLINE,
+    SeriesSummary,
+    describe_jobs,
+    describe_trace,
+)
 from app.simulate.traces.generate import generate
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
@@ -18,15 +23,29 @@ def summary(rates_rps: object, step_s: float = 1.0) -> SeriesSummary:
     return found
 
 
-def made(shape: Shape, *, duration_s: int = 3600, seed: int = 1, draws: bool = False, series: int = 1) -> RateTrace:
+def made(
+    shape: Shape,
+    *,
+    duration_s: int = 3600,
+    seed: int = 1,
+    draws: bool = False,
+    series: int = 1,
+) -> RateTrace:
     names = [f"s{number}" for number in range(series)]
-    return generate(shape, names=names, duration_s=duration_s, seed=seed, draws=draws, note="mine")
+    return generate(
+        shape, names=names, duration_s=duration_s, seed=seed, draws=draws, note="mine"
+    )
 
 
 def test_the_figures_of_a_square_wave() -> None:
     # 30 s at 2, 30 s at 6, again and again for an hour.
     found = summary(np.tile(np.repeat([2.0, 6.0], 30), 60))
-    assert (found.requests, found.mean_rps, found.p99_rps, found.peak_rps) == (14400.0, 4.0, 6.0, 6.0)
+    assert (found.requests, found.mean_rps, found.p99_rps, found.peak_rps) == (
+        14400.0,
+        4.0,
+        6.0,
+        6.0,
+    )
     # Windows of 1 s: variance 4 over mean 4. Of 10 s: counts 20 and 60, variance 400 over mean 40. Of 60 s: all 240.
     assert found.dispersion == pytest.approx((1.0, 10.0, 0.0), rel=0.01)
     assert found.autocorrelation == pytest.approx(1.0)
@@ -35,7 +54,9 @@ def test_the_figures_of_a_square_wave() -> None:
 
 
 def test_half_a_period_apart_is_the_opposite() -> None:
-    assert summary(np.tile(np.repeat([2.0, 6.0], 60), 30)).autocorrelation == pytest.approx(-1.0)
+    assert summary(
+        np.tile(np.repeat([2.0, 6.0], 60), 30)
+    ).autocorrelation == pytest.approx(-1.0)
 
 
 def test_what_a_trace_cannot_say_is_none() -> None:
@@ -45,7 +66,11 @@ def test_what_a_trace_cannot_say_is_none() -> None:
     assert summary(np.arange(20.0), 60.0).dispersion[:2] == (None, None)
     assert summary(np.arange(200.0), 7.0).dispersion == (None, None, None)
     quiet = summary(np.zeros(3600))
-    assert (quiet.dispersion, quiet.autocorrelation, quiet.outline) == ((None,) * 3, None, (0.0,) * OUTLINE)
+    assert (quiet.dispersion, quiet.autocorrelation, quiet.outline) == (
+        (None,) * 3,
+        None,
+        (0.0,) * OUTLINE,
+    )
 
 
 def test_days_have_a_busiest_and_a_quietest_hour() -> None:
@@ -54,7 +79,9 @@ def test_days_have_a_busiest_and_a_quietest_hour() -> None:
     daily = summary(np.repeat(np.tile(hours, 2), 60), 60.0).daily
     assert daily is not None
     assert (daily.busiest_hour, daily.quietest_hour) == (14, 3)
-    assert (daily.busiest_factor, daily.quietest_factor) == pytest.approx((3.0 / 1.0625, 0.5 / 1.0625))
+    assert (daily.busiest_factor, daily.quietest_factor) == pytest.approx(
+        (3.0 / 1.0625, 0.5 / 1.0625)
+    )
     assert daily.repeats == pytest.approx(1.0)
     one_day = summary(np.repeat(hours, 60), 60.0).daily
     assert one_day is not None
@@ -70,17 +97,30 @@ def test_the_figures_of_a_job_list() -> None:
         names=("a", "b", "c"),
     )
     found = describe_jobs(jobs)
-    assert (found.jobs, found.duration_s, found.per_hour, found.dispersion_per_hour) == (3, 7200.0, 1.5, None)
-    assert (found.gpu_hours, found.gpus_most, found.duration_s_p50) == (3.0, 2.0, 3600.0)
+    assert (
+        found.jobs,
+        found.duration_s,
+        found.per_hour,
+        found.dispersion_per_hour,
+    ) == (3, 7200.0, 1.5, None)
+    assert (found.gpu_hours, found.gpus_most, found.duration_s_p50) == (
+        3.0,
+        2.0,
+        3600.0,
+    )
     assert found.outline == (1.0, *(0.0,) * (OUTLINE - 2), 0.5)
 
 
 def test_drawn_counts_of_a_steady_rate_are_a_poisson_stream() -> None:
-    (found,) = describe_trace(made(LoadShape(mean_rps=20.0), duration_s=7201, draws=True))
+    (found,) = describe_trace(
+        made(LoadShape(mean_rps=20.0), duration_s=7201, draws=True)
+    )
     assert found.mean_rps == pytest.approx(20.0, abs=5 * np.sqrt(20.0 / 7201))
     # Relative standard error of a variance: sqrt(2 / windows), here 720 and 120 of them for the longer ones.
     for index, windows in enumerate((7200, 720, 120)):
-        assert found.dispersion[index] == pytest.approx(1.0, abs=5 * np.sqrt(2 / windows))
+        assert found.dispersion[index] == pytest.approx(
+            1.0, abs=5 * np.sqrt(2 / windows)
+        )
     assert found.autocorrelation == pytest.approx(0.0, abs=5 / np.sqrt(7200))
 
 
@@ -90,7 +130,11 @@ def test_a_day_and_a_spike_have_the_rates_that_were_asked_for() -> None:
     assert (found.mean_rps, found.peak_rps) == pytest.approx((10.0, 15.0), rel=1e-6)
     assert found.daily is not None
     assert found.daily.busiest_hour in (5, 6)
-    spike = made(LoadShape(mean_rps=10.0, spikes=(Spike(start_s=600.0, length_s=300.0, factor=4.0),)))
+    spike = made(
+        LoadShape(
+            mean_rps=10.0, spikes=(Spike(start_s=600.0, length_s=300.0, factor=4.0),)
+        )
+    )
     assert spike.rates_rps[700, 0] == 40.0
     assert spike.rates_rps[[100, 1000], 0].tolist() == [10.0, 10.0]
 

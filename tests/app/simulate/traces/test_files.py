@@ -22,7 +22,12 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def read(tmp_path: Path, text: str, missing: Missing = Missing.REFUSE, columns: tuple[str, ...] = ()) -> RateTrace:
+def read(
+    tmp_path: Path,
+    text: str,
+    missing: Missing = Missing.REFUSE,
+    columns: tuple[str, ...] = (),
+) -> RateTrace:
     return read_trace(write(tmp_path, text), columns=columns, missing=missing)
 
 
@@ -31,7 +36,9 @@ def read(tmp_path: Path, text: str, missing: Missing = Missing.REFUSE, columns: 
 def test_what_is_written_reads_back(tmp_path: Path, name: str, step_s: float) -> None:
     rates_rps = np.random.default_rng(1).gamma(1.0, 100.0, size=(300, 2))
     notes = ("source: mine, all of it", "licence: none")
-    trace = RateTrace(names=("chat, loud", "s2"), rates_rps=rates_rps, step_s=step_s, notes=notes)
+    trace = RateTrace(
+        names=("chat, loud", "s2"), rates_rps=rates_rps, step_s=step_s, notes=notes
+    )
     write_csv(tmp_path / name, trace_rows(trace), notes=trace.notes)
     back = read_any(tmp_path / name)
     assert isinstance(back, RateTrace)
@@ -44,18 +51,32 @@ def test_the_same_trace_is_the_same_packed_file(tmp_path: Path) -> None:
     trace = RateTrace(names=("a",), rates_rps=np.ones((5, 1)), step_s=1.0)
     for name in ("one.csv.gz", "two.csv.gz"):
         write_csv(tmp_path / name, trace_rows(trace))
-    assert (tmp_path / "one.csv.gz").read_bytes() == (tmp_path / "two.csv.gz").read_bytes()
+    assert (tmp_path / "one.csv.gz").read_bytes() == (
+        tmp_path / "two.csv.gz"
+    ).read_bytes()
 
 
 @given(counts=st.lists(st.integers(0, 10**9), min_size=2, max_size=20))
 def test_counts_stay_whole_numbers(counts: list[int]) -> None:
-    trace = RateTrace(names=("a",), rates_rps=np.array(counts, dtype=float)[:, None] / 60.0, step_s=60.0)
+    trace = RateTrace(
+        names=("a",),
+        rates_rps=np.array(counts, dtype=float)[:, None] / 60.0,
+        step_s=60.0,
+    )
     rows = list(trace_rows(trace))
-    assert [tuple(row) for row in rows] == [("second", "a"), *((f"{60 * i}", f"{n}") for i, n in enumerate(counts))]
+    assert [tuple(row) for row in rows] == [
+        ("second", "a"),
+        *((f"{60 * i}", f"{n}") for i, n in enumerate(counts)),
+    ]
 
 
 def test_forecasts_read_what_is_written_here(tmp_path: Path) -> None:
-    trace = RateTrace(names=("a", "b"), rates_rps=np.array([[1.0, 2.0], [3.0, 4.0]]), step_s=60.0, notes=("source: x",))
+    trace = RateTrace(
+        names=("a", "b"),
+        rates_rps=np.array([[1.0, 2.0], [3.0, 4.0]]),
+        step_s=60.0,
+        notes=("source: x",),
+    )
     write_csv(tmp_path / "trace.csv", trace_rows(trace), notes=trace.notes)
     series = read_one_series(tmp_path / "trace.csv", "b").series
     assert (series.window_s, series.arrivals.tolist()) == (60.0, [120.0, 240.0])
@@ -68,7 +89,11 @@ def test_forecasts_read_what_is_written_here(tmp_path: Path) -> None:
         ("second,a,b_rps\n0,60,2\n60,120,4\n", 60.0, [[1, 2], [2, 4]]),
         ("a,t_min,b\n600,10,0\n300,20,6\n", 600.0, [[1, 0], [0.5, 0.01]]),
         ("t_s,a,b\n100.5,1,2\n101.0,3,4\n", 0.5, [[2, 4], [6, 8]]),
-        ("timestamp,a,b\n2026-01-31T18:00:00Z,5,5\n2026-01-31T18:00:05Z,10,5\n", 5.0, [[1, 1], [2, 1]]),
+        (
+            "timestamp,a,b\n2026-01-31T18:00:00Z,5,5\n2026-01-31T18:00:05Z,10,5\n",
+            5.0,
+            [[1, 1], [2, 1]],
+        ),
     ],
 )
 def test_cells_are_requests_of_the_step_and_rates_where_the_name_says_so(
@@ -89,9 +114,14 @@ GAPS = "second,a,b\n0,,5\n1,1,\n4,2,6\n"
 
 @pytest.mark.parametrize(
     ("missing", "a", "b"),
-    [(Missing.ZERO, [0, 1, 0, 0, 2], [5, 0, 0, 0, 6]), (Missing.HOLD, [0, 1, 1, 1, 2], [5, 5, 5, 5, 6])],
+    [
+        (Missing.ZERO, [0, 1, 0, 0, 2], [5, 0, 0, 0, 6]),
+        (Missing.HOLD, [0, 1, 1, 1, 2], [5, 5, 5, 5, 6]),
+    ],
 )
-def test_gaps_are_nothing_or_what_was_before(tmp_path: Path, missing: Missing, a: list[int], b: list[int]) -> None:
+def test_gaps_are_nothing_or_what_was_before(
+    tmp_path: Path, missing: Missing, a: list[int], b: list[int]
+) -> None:
     trace = read(tmp_path, GAPS, missing)
     assert (trace.rates_rps[:, 0].tolist(), trace.rates_rps[:, 1].tolist()) == (a, b)
 
@@ -109,14 +139,20 @@ def test_gaps_are_nothing_or_what_was_before(tmp_path: Path, missing: Missing, a
         ("second,a\n0,1\nx,1\n", ":3: column second:", "'x'"),
         ("timestamp,a\nnoon,1\n", ":2: column timestamp:", "'noon'"),
         ("second,a\n0,1\n1,1\n1,1\n", ":4: column second:", "rise"),
-        ("second,a\n0,1\n1,1\n5,1\n", ":4: column second:", "3 steps before this row are missing"),
+        (
+            "second,a\n0,1\n1,1\n5,1\n",
+            ":4: column second:",
+            "3 steps before this row are missing",
+        ),
         ("second,a\n0,1\n", ":2: column second:", "two"),
         (f"second,a\n0,1\n1,1\n{MAX_STEPS + 5},2\n", ":4: column second:", "too many"),
         ("second,a,a_rps\n0,1,1\n1,1,1\n", ":", "two series are called a"),
         ("second,a\n0,1,1\n", ":2:", "3 cells"),
     ],
 )
-def test_errors_name_file_line_and_column(tmp_path: Path, text: str, place: str, problem: str) -> None:
+def test_errors_name_file_line_and_column(
+    tmp_path: Path, text: str, place: str, problem: str
+) -> None:
     path = write(tmp_path, text)
     with pytest.raises(InvalidRequest) as caught:
         read_trace(path)
@@ -162,7 +198,10 @@ def test_part_of_a_job_list_begins_at_second_0() -> None:
 
 def test_in_faster_time_jobs_come_sooner_and_are_shorter() -> None:
     faster = make_jobs().faster(10.0)
-    assert (faster.submit_s.tolist(), faster.duration_s.tolist()) == ([0.0, 3.0, 3.0, 720.0], [1.0, 2.05, 3.0, 4.0])
+    assert (faster.submit_s.tolist(), faster.duration_s.tolist()) == (
+        [0.0, 3.0, 3.0, 720.0],
+        [1.0, 2.05, 3.0, 4.0],
+    )
     with pytest.raises(InvalidRequest, match="above 0"):
         make_jobs().faster(0.0)
 
@@ -171,13 +210,23 @@ def test_in_faster_time_jobs_come_sooner_and_are_shorter() -> None:
     ("text", "place", "problem"),
     [
         ("submit_s,gpus\n0,1\n", ":1:", "lacks the columns duration_s, name"),
-        ("submit_s,duration_s,gpus,name\n5,1,1,a\n4,1,1,b\n", ":3: column submit_s:", "sort the jobs"),
-        ("submit_s,duration_s,gpus,name\n5,0,1,a\n", ":2: column duration_s:", "above 0"),
+        (
+            "submit_s,duration_s,gpus,name\n5,1,1,a\n4,1,1,b\n",
+            ":3: column submit_s:",
+            "sort the jobs",
+        ),
+        (
+            "submit_s,duration_s,gpus,name\n5,0,1,a\n",
+            ":2: column duration_s:",
+            "above 0",
+        ),
         ("submit_s,duration_s,gpus,name\n5,1,0,a\n", ":2: column gpus:", "above 0"),
         ("submit_s,duration_s,gpus,name\n5,1,1,\n", ":2: column name:", "empty"),
     ],
 )
-def test_errors_of_job_lists_have_their_place(tmp_path: Path, text: str, place: str, problem: str) -> None:
+def test_errors_of_job_lists_have_their_place(
+    tmp_path: Path, text: str, place: str, problem: str
+) -> None:
     path = write(tmp_path, text)
     with pytest.raises(InvalidRequest) as caught:
         read_any(path)

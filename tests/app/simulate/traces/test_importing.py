@@ -16,13 +16,17 @@ SHARED = Path(__file__).parents[4].parent / "shared" / "data"
 MINUTES = ",".join(str(minute) for minute in range(1, 1441))
 
 
-def read(tmp_path: Path, kind: FileKind, text: str, **options: object) -> RateTrace | JobList:
+def read(
+    tmp_path: Path, kind: FileKind, text: str, **options: object
+) -> RateTrace | JobList:
     path = tmp_path / "file.csv"
     path.write_text(text, encoding="utf-8")
     return import_file(kind, path, ImportOptions(**options))  # type: ignore[arg-type]
 
 
-def read_trace(tmp_path: Path, kind: FileKind, text: str, **options: object) -> RateTrace:
+def read_trace(
+    tmp_path: Path, kind: FileKind, text: str, **options: object
+) -> RateTrace:
     found = read(tmp_path, kind, text, **options)
     assert isinstance(found, RateTrace)
     return found
@@ -48,15 +52,22 @@ def read_jobs(tmp_path: Path, kind: FileKind, text: str) -> JobList:
 )
 def test_llm_requests_are_counted_by_the_second(tmp_path: Path, text: str) -> None:
     trace = read_trace(tmp_path, FileKind.AZURE_LLM, text)
-    assert (trace.names, trace.step_s, trace.rates_rps[:, 0].tolist()) == (("requests",), 1.0, [2.0, 0.0, 1.0])
+    assert (trace.names, trace.step_s, trace.rates_rps[:, 0].tolist()) == (
+        ("requests",),
+        1.0,
+        [2.0, 0.0, 1.0],
+    )
 
 
 def functions_text(*rows: tuple[str, str, dict[int, int]]) -> str:
     lines = [
-        f"o,a,{name},{trigger}," + ",".join(str(counts.get(minute, 0)) for minute in range(1, 1441))
+        f"o,a,{name},{trigger},"
+        + ",".join(str(counts.get(minute, 0)) for minute in range(1, 1441))
         for name, trigger, counts in rows
     ]
-    return "\n".join([f"HashOwner,HashApp,HashFunction,Trigger,{MINUTES}", *lines]) + "\n"
+    return (
+        "\n".join([f"HashOwner,HashApp,HashFunction,Trigger,{MINUTES}", *lines]) + "\n"
+    )
 
 
 def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> None:
@@ -73,7 +84,11 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
         (1440, 3),
     )
     assert trace.requests.tolist() == pytest.approx([6000.0, 180.0, 30.0])
-    assert (trace.rates_rps[1, 0], trace.rates_rps[0, 1], trace.rates_rps[-1, 1]) == (100.0, 1.0, 2.0)
+    assert (trace.rates_rps[1, 0], trace.rates_rps[0, 1], trace.rates_rps[-1, 1]) == (
+        100.0,
+        1.0,
+        2.0,
+    )
     by_http = read_trace(tmp_path, FileKind.AZURE_FUNCTIONS, text, trigger="http")
     assert by_http.names == ("aaaaaaaa", "aaaaaaaa-2", "cccccccc")
 
@@ -81,7 +96,11 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
 def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
     text = "submit_s,duration_s,num_gpus,virtual_cluster\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
     jobs = read_jobs(tmp_path, FileKind.PHILLY, text)
-    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == ([0, 60], [50, 25], [8, 1])
+    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
+        [0, 60],
+        [50, 25],
+        [8, 1],
+    )
     assert jobs.names == ("blue-1", "red-3")
     assert jobs.notes[-1] == "left out: 0 without a GPU, 1 that never ran"
 
@@ -94,25 +113,43 @@ def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
     ],
     ids=["shared", "published"],
 )
-def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(tmp_path: Path, header: str) -> None:
+def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(
+    tmp_path: Path, header: str
+) -> None:
     text = f"{header}\nlate,1,460,500,900,600\nfirst,2,1000,100,200,100\ncpu,0,0,0,50,0\nwaiting,1,1000,300,400,\n"
     jobs = read_jobs(tmp_path, FileKind.ALIBABA, text)
     assert jobs.names == ("first", "late")
-    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == ([0, 400], [100, 300], [2, 0.46])
+    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
+        [0, 400],
+        [100, 300],
+        [2, 0.46],
+    )
     assert jobs.notes[-1] == "left out: 1 without a GPU, 1 that never ran"
 
 
 def test_a_family_per_column_keeps_its_notes_and_takes_new_ones(tmp_path: Path) -> None:
     text = "# source: the file's own\nsecond,bert,t5\n0,1,2\n2,3,4\n3,5,6\n"
-    trace = read_trace(tmp_path, FileKind.RATES, text, columns=("t5",), missing=Missing.HOLD, source="a friend")
-    assert (trace.names, trace.rates_rps[:, 0].tolist()) == (("t5",), [2.0, 2.0, 4.0, 6.0])
+    trace = read_trace(
+        tmp_path,
+        FileKind.RATES,
+        text,
+        columns=("t5",),
+        missing=Missing.HOLD,
+        source="a friend",
+    )
+    assert (trace.names, trace.rates_rps[:, 0].tolist()) == (
+        ("t5",),
+        [2.0, 2.0, 4.0, 6.0],
+    )
     assert trace.notes == ("source: a friend", "source: the file's own")
 
 
 def test_a_published_set_is_named_unless_the_user_knows_better(tmp_path: Path) -> None:
     text = "t_s\n0.1\n1.1\n"
     assert "Splitwise" in read(tmp_path, FileKind.AZURE_LLM, text).notes[0]
-    notes = read(tmp_path, FileKind.AZURE_LLM, text, source="our gateway", licence="ours").notes
+    notes = read(
+        tmp_path, FileKind.AZURE_LLM, text, source="our gateway", licence="ours"
+    ).notes
     assert notes == ("source: our gateway", "licence: ours")
 
 
@@ -120,22 +157,74 @@ def test_a_published_set_is_named_unless_the_user_knows_better(tmp_path: Path) -
     ("kind", "text", "place", "problem"),
     [
         (FileKind.AZURE_LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
-        (FileKind.AZURE_LLM, "TIMESTAMP,a\nyesterday,2\n", ":2: column TIMESTAMP:", "'yesterday'"),
+        (
+            FileKind.AZURE_LLM,
+            "TIMESTAMP,a\nyesterday,2\n",
+            ":2: column TIMESTAMP:",
+            "'yesterday'",
+        ),
         (FileKind.AZURE_LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
-        (FileKind.AZURE_LLM, f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n", ":3: column t_s:", "more than"),
+        (
+            FileKind.AZURE_LLM,
+            f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n",
+            ":3: column t_s:",
+            "more than",
+        ),
         (FileKind.AZURE_LLM, "t_s,a\n1,2\n1.5,2\n", ":", "at least two steps"),
-        (FileKind.AZURE_FUNCTIONS, "HashFunction,Trigger,1,2\na,http,1,2\n", ":1:", "lacks 3"),
-        (FileKind.AZURE_FUNCTIONS, functions_text(("f", "queue", {1: 1})), ": column Trigger:", "'http'"),
-        (FileKind.AZURE_FUNCTIONS, functions_text(("f", "http", {7: -1})), ":2: column 7:", "at least 0"),
-        (FileKind.PHILLY, "submit_s,duration_s\n1,2\n", ":1:", "num_gpus, virtual_cluster"),
-        (FileKind.PHILLY, "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,-1,a\n", ":2: column num_gpus:", "-1"),
-        (FileKind.PHILLY, "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,0,a\n", ":", "no job needs a GPU"),
-        (FileKind.ALIBABA, "pod,num_gpu,gpu_milli\na,1,1\n", ":1:", "creation_s, deletion_s, scheduled_s"),
+        (
+            FileKind.AZURE_FUNCTIONS,
+            "HashFunction,Trigger,1,2\na,http,1,2\n",
+            ":1:",
+            "lacks 3",
+        ),
+        (
+            FileKind.AZURE_FUNCTIONS,
+            functions_text(("f", "queue", {1: 1})),
+            ": column Trigger:",
+            "'http'",
+        ),
+        (
+            FileKind.AZURE_FUNCTIONS,
+            functions_text(("f", "http", {7: -1})),
+            ":2: column 7:",
+            "at least 0",
+        ),
+        (
+            FileKind.PHILLY,
+            "submit_s,duration_s\n1,2\n",
+            ":1:",
+            "num_gpus, virtual_cluster",
+        ),
+        (
+            FileKind.PHILLY,
+            "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,-1,a\n",
+            ":2: column num_gpus:",
+            "-1",
+        ),
+        (
+            FileKind.PHILLY,
+            "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,0,a\n",
+            ":",
+            "no job needs a GPU",
+        ),
+        (
+            FileKind.ALIBABA,
+            "pod,num_gpu,gpu_milli\na,1,1\n",
+            ":1:",
+            "creation_s, deletion_s, scheduled_s",
+        ),
     ],
 )
-def test_errors_name_file_line_and_column(tmp_path: Path, kind: FileKind, text: str, place: str, problem: str) -> None:
+def test_errors_name_file_line_and_column(
+    tmp_path: Path, kind: FileKind, text: str, place: str, problem: str
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        read(tmp_path, kind, text, trigger="http" if kind is FileKind.AZURE_FUNCTIONS else "")
+        read(
+            tmp_path,
+            kind,
+            text,
+            trigger="http" if kind is FileKind.AZURE_FUNCTIONS else "",
+        )
     assert str(caught.value).startswith(f"{tmp_path / 'file.csv'}{place}")
     assert problem in str(caught.value)
 

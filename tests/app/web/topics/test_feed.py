@@ -52,7 +52,9 @@ async def next_event(stream: AsyncIterator[bytes]) -> tuple[str, Any]:
         for event in message.split(b"\n\n"):
             if event.startswith(b"event: "):
                 name, data = event.split(b"\n", 1)
-                return name.removeprefix(b"event: ").decode(), msgspec.json.decode(data.removeprefix(b"data: "))
+                return name.removeprefix(b"event: ").decode(), msgspec.json.decode(
+                    data.removeprefix(b"data: ")
+                )
     raise AssertionError("the stream ended")
 
 
@@ -68,7 +70,10 @@ def test_everything_comes_first_and_then_only_what_changed() -> None:
     async def body() -> None:
         source = Source(items={"a": 1, "b": 2, "c": 3})
         stream = make_feed(source).stream({"fleet": LOOK})
-        assert await next_event(stream) == ("fleet", {"all": True, "set": {"a": 1, "b": 2, "c": 3}})
+        assert await next_event(stream) == (
+            "fleet",
+            {"all": True, "set": {"a": 1, "b": 2, "c": 3}},
+        )
         source.items = {"a": 1, "b": 5}
         assert await next_event(stream) == ("fleet", {"set": {"b": 5}, "gone": ["c"]})
         source.items = {"a": 1, "b": 5, "d": [1.5]}
@@ -80,7 +85,9 @@ def test_everything_comes_first_and_then_only_what_changed() -> None:
 
 def test_an_argument_is_in_the_name() -> None:
     async def body() -> None:
-        stream = make_feed(Source(items={"a": 1})).stream({"fleet": Look(parts=NOWHERE, argument="n1")})
+        stream = make_feed(Source(items={"a": 1})).stream(
+            {"fleet": Look(parts=NOWHERE, argument="n1")}
+        )
         assert (await next_event(stream))[0] == "fleet/n1"
 
     run(body)
@@ -109,7 +116,10 @@ def test_who_sees_less_has_a_table_of_his_own() -> None:
         return dict.fromkeys(look.projects or ("all",), True)
 
     async def body() -> None:
-        feed = TopicFeed({"services": Topic(name="services", load=load, period_s=0.01)}, asyncio.Event())
+        feed = TopicFeed(
+            {"services": Topic(name="services", load=load, period_s=0.01)},
+            asyncio.Event(),
+        )
         everybody = feed.stream({"services": LOOK})
         one = feed.stream({"services": Look(parts=NOWHERE, projects=("a",))})
         assert (await next_event(everybody))[1]["set"] == {"all": True}
@@ -118,7 +128,9 @@ def test_who_sees_less_has_a_table_of_his_own() -> None:
     run(body)
 
 
-def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes() -> None:
+def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes() -> (
+    None
+):
     async def body() -> None:
         source = Source(items={"a": 0, "b": 0})
         stream = make_feed(source).stream({"fleet": LOOK})
@@ -127,9 +139,16 @@ def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes()
             loads, source.items = source.loads, {"a": step, "b": 0}
             await source.loaded(loads + 2)
         seen = []
-        while not seen or seen[-1] != {"all": True, "set": {"a": 2 * MAX_PENDING - 1, "b": 0}}:
+        while not seen or seen[-1] != {
+            "all": True,
+            "set": {"a": 2 * MAX_PENDING - 1, "b": 0},
+        }:
             due = await anext(stream)
-            seen += [msgspec.json.decode(part.split(b"data: ")[1]) for part in due.split(b"\n\n") if b"data: " in part]
+            seen += [
+                msgspec.json.decode(part.split(b"data: ")[1])
+                for part in due.split(b"\n\n")
+                if b"data: " in part
+            ]
         assert len(seen) <= MAX_PENDING + 1
 
     run(body)
@@ -137,7 +156,10 @@ def test_who_is_slow_gets_everything_anew_and_holds_no_more_than_a_few_changes()
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [(Unavailable("the database is away"), "the database is away"), (KeyError("x"), "could not load")],
+    [
+        (Unavailable("the database is away"), "the database is away"),
+        (KeyError("x"), "could not load"),
+    ],
 )
 def test_a_fault_is_told_and_it_goes_on(fault: Exception, words: str) -> None:
     async def body() -> None:
@@ -160,7 +182,9 @@ def test_streams_end_with_the_server() -> None:
         stream = make_feed(Source(), stopping).stream({"fleet": LOOK})
         await next_event(stream)
         stopping.set()
-        assert [message async for message in stream if message.startswith(b"event")] == []
+        assert [
+            message async for message in stream if message.startswith(b"event")
+        ] == []
 
     run(body)
 

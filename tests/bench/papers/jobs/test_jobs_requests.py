@@ -11,7 +11,10 @@ from solvers.types.state import Variant
 KIND = JobKind(
     name="photo",
     rate_rps=20.0,
-    variants=(Variant(network="resnet50", accuracy=0.76), Variant(network="resnet101", accuracy=0.77)),
+    variants=(
+        Variant(network="resnet50", accuracy=0.76),
+        Variant(network="resnet101", accuracy=0.77),
+    ),
     inputs=(8, 16),
     slo_ms=80.0,
     trace="conv",
@@ -26,7 +29,10 @@ def test_the_deadline_is_the_slo_for_every_eight_inputs_and_an_allowance() -> No
 
 
 def test_uniform_jobs_come_evenly() -> None:
-    times = [one.submitted_s for one in make_requests([KIND], replace(POISSON, pattern="uniform"))]
+    times = [
+        one.submitted_s
+        for one in make_requests([KIND], replace(POISSON, pattern="uniform"))
+    ]
     assert np.diff(times) == pytest.approx(0.05)
     assert len(times) == 2000
 
@@ -40,7 +46,9 @@ def test_poisson_jobs_come_at_random_at_their_rate() -> None:
 
 
 def test_a_trace_gives_the_shape_and_the_kind_the_mean() -> None:
-    arrivals = Arrivals(pattern="trace", length_s=40.0, seed=1, traces=(("conv", (0.0, 3.0, 0.0, 1.0)),))
+    arrivals = Arrivals(
+        pattern="trace", length_s=40.0, seed=1, traces=(("conv", (0.0, 3.0, 0.0, 1.0)),)
+    )
     times = [one.submitted_s for one in make_requests([KIND], arrivals)]
     seconds = np.bincount(np.array(times).astype(int) % 4, minlength=4)
     # 20 rps on average over four seconds: 0, 60, 0 and 20, ten times.
@@ -52,7 +60,9 @@ def test_a_trace_gives_the_shape_and_the_kind_the_mean() -> None:
 def test_the_same_seed_gives_the_same_jobs_whatever_other_kinds_there_are() -> None:
     other = replace(KIND, name="other", rate_rps=3.0)
     alone = make_requests([KIND], POISSON)
-    assert [one for one in make_requests([other, KIND], POISSON) if one.kind == "photo"] == list(alone)
+    assert [
+        one for one in make_requests([other, KIND], POISSON) if one.kind == "photo"
+    ] == list(alone)
     assert make_requests([KIND], replace(POISSON, seed=2)) != alone
 
 

@@ -25,7 +25,9 @@ from solvers.types.state import Variant
 
 TRUTH = load_truth()
 GPUS = tuple(cluster())
-CASE = Case(policy="oltunes", pattern="poisson", seed=3, length_s=6.0, warm_up_s=1.0, load=0.2)
+CASE = Case(
+    policy="oltunes", pattern="poisson", seed=3, length_s=6.0, warm_up_s=1.0, load=0.2
+)
 
 
 def play(policy: str, run: JobsRun) -> JobsReport:
@@ -67,7 +69,9 @@ def test_every_dispatcher_does_a_lone_job_soon(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_job_is_finished_rejected_or_still_there_and_a_seed_says_all(policy: str) -> None:
+def test_every_job_is_finished_rejected_or_still_there_and_a_seed_says_all(
+    policy: str,
+) -> None:
     one, other = (play(policy, a_run(warm_up_s=1.0)) for _ in range(2))
     assert one == other
     assert one.jobs.finished + one.jobs.rejected <= one.jobs.submitted
@@ -87,10 +91,16 @@ def test_a_full_queue_rejects_and_a_rejected_job_counts_as_late() -> None:
     assert report.jobs.violations_percent >= 90.0
 
 
-def test_a_job_that_is_not_done_at_the_end_is_late_only_once_its_deadline_has_passed() -> None:
+def test_a_job_that_is_not_done_at_the_end_is_late_only_once_its_deadline_has_passed() -> (
+    None
+):
     endless = {"inputs": 1_000_000}
     report = play(
-        "oltunes", a_run(a_request("lost", deadline_s=3.0, **endless), a_request("open", deadline_s=90.0, **endless))
+        "oltunes",
+        a_run(
+            a_request("lost", deadline_s=3.0, **endless),
+            a_request("open", deadline_s=90.0, **endless),
+        ),
     )
     assert (report.jobs.finished, report.jobs.late) == (0, 1)
     # Their age at the end stands for the time that they will have taken.
@@ -99,17 +109,31 @@ def test_a_job_that_is_not_done_at_the_end_is_late_only_once_its_deadline_has_pa
 
 def test_only_what_comes_after_the_warm_up_is_judged() -> None:
     report = play(
-        "oltunes", a_run(a_request("early"), a_request("later", submitted_s=2.5, deadline_s=5.0), warm_up_s=2.0)
+        "oltunes",
+        a_run(
+            a_request("early"),
+            a_request("later", submitted_s=2.5, deadline_s=5.0),
+            warm_up_s=2.0,
+        ),
     )
     assert report.jobs.submitted == 1
     assert report.counted_s == 4.0
 
 
 def test_carbon_is_energy_times_the_grids_intensity_of_the_moment() -> None:
-    flat = play("joint", a_run(a_request(), grid=GridIntensity(starts_s=(0.0,), g_per_kwh=(500.0,))))
+    flat = play(
+        "joint",
+        a_run(a_request(), grid=GridIntensity(starts_s=(0.0,), g_per_kwh=(500.0,))),
+    )
     assert flat.carbon_g == pytest.approx(500.0 * flat.energy_kwh)
     # Twice as much in the second half, whatever runs there.
-    rising = play("joint", a_run(a_request(), grid=GridIntensity(starts_s=(0.0, 3.0), g_per_kwh=(500.0, 1000.0))))
+    rising = play(
+        "joint",
+        a_run(
+            a_request(),
+            grid=GridIntensity(starts_s=(0.0, 3.0), g_per_kwh=(500.0, 1000.0)),
+        ),
+    )
     assert flat.carbon_g is not None
     assert rising.carbon_g is not None
     assert 1.3 * flat.carbon_g < rising.carbon_g < 1.7 * flat.carbon_g
@@ -123,12 +147,16 @@ def test_an_unknown_size_of_gpu_is_no_place_and_the_job_is_rejected() -> None:
 
 
 def test_the_papers_cluster_and_loads() -> None:
-    assert {gpu.gpu_type: sum(one.gpu_type == gpu.gpu_type for one in GPUS) for gpu in GPUS} == CLUSTER
+    assert {
+        gpu.gpu_type: sum(one.gpu_type == gpu.gpu_type for one in GPUS) for gpu in GPUS
+    } == CLUSTER
     jobs = requests_of(replace(CASE, length_s=60.0, load=1.0))
     # Table 7, Poisson: 60 + 40 + 25 + 5 + 2 a second.
     assert len(jobs) == pytest.approx(132 * 60, rel=0.05)
     language = [job for job in jobs if job.kind in ("bert", "gpt2")]
-    assert sum(job.weight < 0.5 for job in language) == pytest.approx(0.9 * len(language), rel=0.06)
+    assert sum(job.weight < 0.5 for job in language) == pytest.approx(
+        0.9 * len(language), rel=0.06
+    )
 
 
 def test_ratios_are_measured_where_kernels_were_profiled() -> None:

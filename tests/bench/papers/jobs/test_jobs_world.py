@@ -24,21 +24,35 @@ def a_world(*, launch_s: float = 0.0, seed: int = 0) -> JobWorld:
     return JobWorld(truth(), [GPU], launch_s=launch_s, seed=seed)
 
 
-def a_setting(network: str = "resnet50", *, sm_percent: float = 50.0, batch: int = 8) -> JobSetting:
+def a_setting(
+    network: str = "resnet50", *, sm_percent: float = 50.0, batch: int = 8
+) -> JobSetting:
     memory = truth().memory_mib(network, batch)
     return JobSetting(network, V100, sm_percent, batch, 1530.0, memory, 1.0, 1.0, 0.0)
 
 
-def a_batch(*names: str, inputs: int = 80, setting: JobSetting | None = None) -> JobBatch:
+def a_batch(
+    *names: str, inputs: int = 80, setting: JobSetting | None = None
+) -> JobBatch:
     own = setting or a_setting()
     jobs = (
-        Job(name=name, weight=0.7, inputs=inputs, queued_s=0.0, settings=(own,), best_types=(V100,), mean_latency_s=1.0)
+        Job(
+            name=name,
+            weight=0.7,
+            inputs=inputs,
+            queued_s=0.0,
+            settings=(own,),
+            best_types=(V100,),
+            mean_latency_s=1.0,
+        )
         for name in names
     )
     return JobBatch(gpu=GPU.id, members=tuple(Member(job, own) for job in jobs))
 
 
-def batch_ms(*, sm_percent: float = 50.0, neighbours: tuple[SimulatedNeighbour, ...] = ()) -> float:
+def batch_ms(
+    *, sm_percent: float = 50.0, neighbours: tuple[SimulatedNeighbour, ...] = ()
+) -> float:
     placed = RunningPart(
         network="resnet50",
         gpu_type=V100,
@@ -52,7 +66,10 @@ def batch_ms(*, sm_percent: float = 50.0, neighbours: tuple[SimulatedNeighbour, 
 
 def noise(seed: int, jobs: int = 1) -> list[float]:
     random = np.random.default_rng([seed, 1])
-    return [1.0 + truth().noise_cv("resnet50") * float(random.standard_normal()) for _ in range(jobs)]
+    return [
+        1.0 + truth().noise_cv("resnet50") * float(random.standard_normal())
+        for _ in range(jobs)
+    ]
 
 
 def test_a_job_takes_its_batches_one_after_the_other() -> None:
@@ -74,7 +91,9 @@ def test_jobs_slow_each_other_down_while_they_run_together() -> None:
     assert first.at_s == pytest.approx(10 * together * factors[first.job.name])
     # What the second has left when the first is done goes on at the pace of one that is alone.
     left = 1.0 - first.at_s / (10 * together * factors[second.job.name])
-    assert second.at_s == pytest.approx(first.at_s + left * 10 * batch_ms() / 1000.0 * factors[second.job.name])
+    assert second.at_s == pytest.approx(
+        first.at_s + left * 10 * batch_ms() / 1000.0 * factors[second.job.name]
+    )
 
 
 def test_a_container_is_started_once_and_used_again() -> None:
@@ -136,8 +155,12 @@ def test_energy_is_that_of_the_idle_gpu_and_of_what_runs() -> None:
     assert world.energy_j() == pytest.approx(10.0 * truth().idle_w(V100))
     world.start(a_batch("a", inputs=8000))
     world.advance(11.0)
-    placed = RunningPart(network="resnet50", gpu_type=V100, sm_percent=50.0, batch=8, clock_mhz=1530.0)
-    assert world.energy_j() == pytest.approx(11.0 * truth().idle_w(V100) + truth().busy_w(placed, 8))
+    placed = RunningPart(
+        network="resnet50", gpu_type=V100, sm_percent=50.0, batch=8, clock_mhz=1530.0
+    )
+    assert world.energy_j() == pytest.approx(
+        11.0 * truth().idle_w(V100) + truth().busy_w(placed, 8)
+    )
     assert world.busy_sm_s()[GPU.id] == pytest.approx(0.5)
 
 
@@ -154,7 +177,7 @@ def test_cutting_time_into_steps_changes_nothing() -> None:
     for world in (whole, cut):
         world.start(a_batch("a", "b"))
     done = [each for step in range(1, 101) for each in cut.advance(step * 0.05)]
-    assert [(each.job.name, pytest.approx(each.at_s)) for each in whole.advance(5.0)] == [
-        (each.job.name, each.at_s) for each in done
-    ]
+    assert [
+        (each.job.name, pytest.approx(each.at_s)) for each in whole.advance(5.0)
+    ] == [(each.job.name, each.at_s) for each in done]
     assert cut.energy_j() == pytest.approx(whole.energy_j())

@@ -20,11 +20,21 @@ def truth() -> Truth:
     return load_truth()
 
 
-def a_batch(name: str, network: str, sm_percent: float, batch: int, inputs: int) -> JobBatch:
+def a_batch(
+    name: str, network: str, sm_percent: float, batch: int, inputs: int
+) -> JobBatch:
     memory = truth().memory_mib(network, batch)
-    setting = JobSetting(network, V100, sm_percent, batch, 1530.0, memory, 0.2, 1.0, 0.0)
+    setting = JobSetting(
+        network, V100, sm_percent, batch, 1530.0, memory, 0.2, 1.0, 0.0
+    )
     job = Job(
-        name=name, weight=0.7, inputs=inputs, queued_s=0.0, settings=(setting,), best_types=(V100,), mean_latency_s=0.2
+        name=name,
+        weight=0.7,
+        inputs=inputs,
+        queued_s=0.0,
+        settings=(setting,),
+        best_types=(V100,),
+        mean_latency_s=0.2,
     )
     return JobBatch(gpu=GPU.id, members=(PlacedJob(job, setting),))
 
@@ -57,7 +67,9 @@ def test_limits_hold_nobody_is_lost_and_time_runs_forward(
         (view,) = world.views()
         assert view.free_percent >= -1e-6
         assert view.free_mib >= -1e-6
-        assert {each.name for each in view.residents} == started - {each.job.name for each in ended}
+        assert {each.name for each in view.residents} == started - {
+            each.job.name for each in ended
+        }
         assert world.energy_j() >= energy_j + pause_s * truth().idle_w(V100) - 1e-6
         energy_j = world.energy_j()
     ended += world.advance(now_s + 1e4)

@@ -19,8 +19,12 @@ from tests.solvers.whole_program import Setting, optimum, set_up
 MOVES = 20_000
 
 
-def annealed(setting: Setting, fleet: tuple[int, ...], *, seed: int = 0, moves: int = MOVES) -> Counter[Pattern]:
-    chain = Annealer(setting.tables, setting.demand).chain(fleet, moves=moves, seed=seed)
+def annealed(
+    setting: Setting, fleet: tuple[int, ...], *, seed: int = 0, moves: int = MOVES
+) -> Counter[Pattern]:
+    chain = Annealer(setting.tables, setting.demand).chain(
+        fleet, moves=moves, seed=seed
+    )
     advance([chain], None, never)
     return chain.plan()
 
@@ -40,8 +44,12 @@ def test_plans_keep_every_limit_of_the_gpus_and_the_fleet(seed: int) -> None:
     for pattern, count in plan.items():
         used[setting.tables.modes[pattern.mode].gpu_type] += count
     assert all(used[gpu_type] <= count for gpu_type, count in enumerate(fleet))
-    roomy = replace(problem, gpu_types=tuple(replace(one, count=None) for one in problem.gpu_types))
-    decoded = decode(roomy, setting.tables, setting.columns, numbered(setting, plan), policy="joint")
+    roomy = replace(
+        problem, gpu_types=tuple(replace(one, count=None) for one in problem.gpu_types)
+    )
+    decoded = decode(
+        roomy, setting.tables, setting.columns, numbered(setting, plan), policy="joint"
+    )
     assert not [entry for entry in violations(roomy, decoded) if entry.rule != "demand"]
 
 
@@ -50,12 +58,15 @@ def test_tiny_fleets_are_used_as_well_as_any_plan_could(seed: int) -> None:
     """With GPUs that cost the same used or not, the least of shortages and watts is what the whole program finds."""
     setting = set_up(random_problem(seed, services=3, types=1, gpus=2))
     free = setting.tables._replace(
-        modes=tuple(mode._replace(price=0.0) for mode in setting.tables.modes), price=0.0 * setting.tables.price
+        modes=tuple(mode._replace(price=0.0) for mode in setting.tables.modes),
+        price=0.0 * setting.tables.price,
     )
     free_setting = Setting(free, setting.demand, type(setting.columns)(free))
     gpus = int(setting.demand.stock[0])
     plan = annealed(setting, (gpus,), moves=60_000)
-    stated = state_plan(free, free_setting.columns, setting.demand, numbered(free_setting, plan))
+    stated = state_plan(
+        free, free_setting.columns, setting.demand, numbered(free_setting, plan)
+    )
     reached = stated.cost_usd_per_hour + shortage_cost(setting.demand, stated)
     assert reached == pytest.approx(optimum(free_setting), rel=1e-6, abs=1e-9)
 
@@ -78,7 +89,12 @@ def test_the_same_seed_gives_the_same_plan_on_any_number_of_threads() -> None:
 def test_more_moves_never_begin_worse_than_nothing() -> None:
     setting = set_up(random_problem(5, services=6, types=2, gpus=8))
     nothing = state_plan(setting.tables, setting.columns, setting.demand, {})
-    plan = state_plan(setting.tables, setting.columns, setting.demand, numbered(setting, annealed(setting, (3, 3))))
+    plan = state_plan(
+        setting.tables,
+        setting.columns,
+        setting.demand,
+        numbered(setting, annealed(setting, (3, 3))),
+    )
     before, after = (shortage_cost(setting.demand, one) for one in (nothing, plan))
     assert after < before
 
@@ -87,15 +103,22 @@ def test_annealing_from_a_plan_never_ends_worse() -> None:
     setting = set_up(random_problem(5, services=6, types=2, gpus=8))
 
     def reached(plan: Counter[Pattern]) -> float:
-        stated = state_plan(setting.tables, setting.columns, setting.demand, numbered(setting, plan))
+        stated = state_plan(
+            setting.tables, setting.columns, setting.demand, numbered(setting, plan)
+        )
         watts = stated.cost_usd_per_hour - sum(
-            count * setting.tables.modes[pattern.mode].price for pattern, count in plan.items()
+            count * setting.tables.modes[pattern.mode].price
+            for pattern, count in plan.items()
         )
         return watts + shortage_cost(setting.demand, stated)
 
     annealer, plan = Annealer(setting.tables, setting.demand), annealed(setting, (3, 3))
     for seed in range(3):
-        start = [setting.columns[number] for number, count in numbered(setting, plan).items() for _ in range(count)]
+        start = [
+            setting.columns[number]
+            for number, count in numbered(setting, plan).items()
+            for _ in range(count)
+        ]
         chain = annealer.chain((3, 3), moves=10_000, seed=seed, start=start)
         advance([chain], None, never)
         assert reached(chain.plan()) <= reached(plan) + 1e-9
@@ -113,10 +136,19 @@ def test_it_stops_after_the_part_in_which_time_is_over() -> None:
 
 def test_most_replicas_are_kept_where_that_is_cheaper() -> None:
     problem = random_problem(2, services=3, types=1, gpus=4)
-    limited = replace(problem, services=tuple(replace(one, max_replicas=2, min_replicas=0) for one in problem.services))
+    limited = replace(
+        problem,
+        services=tuple(
+            replace(one, max_replicas=2, min_replicas=0) for one in problem.services
+        ),
+    )
     setting = set_up(limited)
     plan = annealed(setting, (4,))
     replicas = np.zeros(3)
     for pattern, count in plan.items():
-        np.add.at(replicas, setting.tables.modes[pattern.mode].service[list(pattern.items)], float(count))
+        np.add.at(
+            replicas,
+            setting.tables.modes[pattern.mode].service[list(pattern.items)],
+            float(count),
+        )
     assert (replicas <= setting.demand.most).all()

@@ -20,17 +20,43 @@ from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
 
 
-def search_of(problem: Problem, is_over: Callable[[], bool] = never, executor: Executor | None = None) -> DiveContext:
+def search_of(
+    problem: Problem,
+    is_over: Callable[[], bool] = never,
+    executor: Executor | None = None,
+) -> DiveContext:
     setting = set_up(problem)
-    relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+    relaxation = generate(
+        setting.tables, setting.demand, setting.pricer(), setting.columns
+    )
     pricer = setting.pricer().on(executor)
-    tools = SearchContext(setting.tables, pricer, setting.columns, ColumnPool(setting.tables, setting.columns))
-    return DiveContext(tools, setting.demand, relaxation.solution.duals, np.random.default_rng(0), is_over)
+    tools = SearchContext(
+        setting.tables,
+        pricer,
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
+    )
+    return DiveContext(
+        tools,
+        setting.demand,
+        relaxation.solution.duals,
+        np.random.default_rng(0),
+        is_over,
+    )
 
 
-def thinned(search: DiveContext, plan: Counter[int], gpus: int = 1) -> Counter[int] | None:
+def thinned(
+    search: DiveContext, plan: Counter[int], gpus: int = 1
+) -> Counter[int] | None:
     soft = soft_demand(search)
-    return eliminate_by_annealing(search, Annealer(search.tools.tables, soft), soft, plan, gpus=gpus, is_first=True)
+    return eliminate_by_annealing(
+        search,
+        Annealer(search.tools.tables, soft),
+        soft,
+        plan,
+        gpus=gpus,
+        is_first=True,
+    )
 
 
 def wasteful_plan(search: DiveContext) -> Counter[int]:
@@ -44,7 +70,9 @@ def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = search_of(random_problem(seed, services=8, types=2, gpus=12))
     plan = wasteful_plan(search)
     before = carried(search.tools.tables, search.tools.columns, plan)
-    if (before.rps < search.demand.rate).any() or (before.gpus > search.demand.stock).any():
+    if (before.rps < search.demand.rate).any() or (
+        before.gpus > search.demand.stock
+    ).any():
         return
     found = thinned(search, plan)
     assert found is not None
@@ -58,23 +86,41 @@ def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
 
 
 def test_where_all_gpus_are_needed_nothing_is_found() -> None:
-    search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=6),)))
+    search = search_of(
+        a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=6),))
+    )
     # A GPU carries 100 rps.
-    best = next(number for number, column in enumerate(search.tools.columns) if column.capacity[0] >= 99.0)
+    best = next(
+        number
+        for number, column in enumerate(search.tools.columns)
+        if column.capacity[0] >= 99.0
+    )
     assert thinned(search, Counter({best: 4})) is None
 
 
 def test_a_plan_of_one_pattern_may_be_shrunk_too() -> None:
-    search = search_of(a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),)))
-    best = next(number for number, column in enumerate(search.tools.columns) if column.capacity[0] >= 99.0)
+    search = search_of(
+        a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),))
+    )
+    best = next(
+        number
+        for number, column in enumerate(search.tools.columns)
+        if column.capacity[0] >= 99.0
+    )
     found = thinned(search, Counter({best: 4}))
     assert found is None or sum(found.values()) == 3
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 50])
 def test_several_gpus_may_go_at_once(gpus: int) -> None:
-    search = search_of(a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=20),)))
-    best = next(number for number, column in enumerate(search.tools.columns) if column.capacity[0] >= 99.0)
+    search = search_of(
+        a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=20),))
+    )
+    best = next(
+        number
+        for number, column in enumerate(search.tools.columns)
+        if column.capacity[0] >= 99.0
+    )
     found = thinned(search, Counter({best: 7}), gpus)
     if gpus > 3:
         assert found is None
@@ -89,4 +135,6 @@ def test_threads_do_not_change_what_is_found() -> None:
     alone = search_of(problem)
     with ThreadPoolExecutor(2) as pool:
         together = search_of(problem, executor=pool)
-        assert thinned(alone, wasteful_plan(alone)) == thinned(together, wasteful_plan(together))
+        assert thinned(alone, wasteful_plan(alone)) == thinned(
+            together, wasteful_plan(together)
+        )

@@ -27,11 +27,21 @@ ALL_OF_IT = CapacityLaw(
 
 
 def a_fluid_problem(
-    draw: random.Random, *, services: int, types: int, step: float, count: int | None = None
+    draw: random.Random,
+    *,
+    services: int,
+    types: int,
+    step: float,
+    count: int | None = None,
 ) -> Problem:
     """Linear rows in steps; nothing but SM steps runs out."""
     fleet = tuple(
-        a_type(f"type{number}", price_usd_per_hour=draw.uniform(0.5, 4.0), sm_percent_step=step, count=count)
+        a_type(
+            f"type{number}",
+            price_usd_per_hour=draw.uniform(0.5, 4.0),
+            sm_percent_step=step,
+            count=count,
+        )
         for number in range(types)
     )
     percents = [step * at for at in range(1, round(100.0 / step) + 1)]
@@ -40,7 +50,12 @@ def a_fluid_problem(
         capacity_law=ALL_OF_IT,
         gpu_types=fleet,
         services=tuple(
-            a_service(f"s{number}", network=f"net{number}", rate_rps=draw.uniform(5.0, 60.0), slo_ms=1e9)
+            a_service(
+                f"s{number}",
+                network=f"net{number}",
+                rate_rps=draw.uniform(5.0, 60.0),
+                slo_ms=1e9,
+            )
             for number in range(services)
         ),
         points=tuple(
@@ -49,7 +64,17 @@ def a_fluid_problem(
                 gpu_type=one.name,
                 sensitivity=0.0,
                 rows=tuple(
-                    OperatingPoint(percent, 1, 1000.0, 0.0, 0.0, 1000.0 / (0.01 * percent * rps), 0.0, 0.0, 0.0)
+                    OperatingPoint(
+                        percent,
+                        1,
+                        1000.0,
+                        0.0,
+                        0.0,
+                        1000.0 / (0.01 * percent * rps),
+                        0.0,
+                        0.0,
+                        0.0,
+                    )
                     for percent in percents
                 ),
             )
@@ -73,13 +98,21 @@ def attempted(problem: Problem) -> tuple[Plan, FluidPlan] | None:
     demand = make_demand(problem, tables, cheapest_rps(tables, columns))
     assert is_fluid(tables, demand)
     found = solve_fluid(tables, demand, columns, is_over=never)
-    return None if found is None else (decode(problem, tables, columns, found.counts, policy="fluid"), found)
+    return (
+        None
+        if found is None
+        else (decode(problem, tables, columns, found.counts, policy="fluid"), found)
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plans_are_lawful_and_serve_everything_and_cost_no_less_than_the_bound(seed: int) -> None:
+def test_plans_are_lawful_and_serve_everything_and_cost_no_less_than_the_bound(
+    seed: int,
+) -> None:
     draw = random.Random(seed)
-    problem = a_fluid_problem(draw, services=draw.randint(1, 25), types=draw.randint(1, 4), step=0.5)
+    problem = a_fluid_problem(
+        draw, services=draw.randint(1, 25), types=draw.randint(1, 4), step=0.5
+    )
     plan, found = solved(problem)
     assert violations(problem, plan) == ()
     assert plan.unserved == ()
@@ -93,8 +126,13 @@ def test_plans_are_lawful_and_serve_everything_and_cost_no_less_than_the_bound(s
 def test_the_bound_is_no_more_than_the_best_of_all_plans_costs() -> None:
     compared = 0
     for seed in range(15):
-        problem = a_fluid_problem(random.Random(seed), services=3, types=2, step=50.0, count=3)
-        best, everything = best_plan(problem), sum(one.arrival_rate_rps for one in problem.services)
+        problem = a_fluid_problem(
+            random.Random(seed), services=3, types=2, step=50.0, count=3
+        )
+        best, everything = (
+            best_plan(problem),
+            sum(one.arrival_rate_rps for one in problem.services),
+        )
         found = attempted(problem)
         if found is not None and best.weight >= everything - 1e-5:
             compared += 1
@@ -108,7 +146,9 @@ def test_fine_steps_lose_nothing_to_rates_that_are_cut_anywhere() -> None:
     problem = a_fluid_problem(random.Random(3), services=40, types=1, step=0.1)
     services, points = [], []
     for service, one in zip(problem.services, problem.points, strict=True):
-        services.append(replace(service, arrival_rate_rps=0.12 * 1000.0 / one.rows[-1].run_ms))
+        services.append(
+            replace(service, arrival_rate_rps=0.12 * 1000.0 / one.rows[-1].run_ms)
+        )
         points.append(one)
     problem = replace(problem, services=tuple(services), points=tuple(points))
     plan, found = solved(problem)
@@ -141,7 +181,11 @@ def with_rows(problem: Problem, **changes: float) -> Problem:
     return replace(
         problem,
         points=tuple(
-            replace(one, sensitivity=0.5, rows=tuple(row._replace(**changes) for row in one.rows))
+            replace(
+                one,
+                sensitivity=0.5,
+                rows=tuple(row._replace(**changes) for row in one.rows),
+            )
             for one in problem.points
         ),
     )
@@ -157,15 +201,31 @@ def test_only_problems_without_any_other_contention_are_fluid() -> None:
     assert fluid(with_rows(problem, memory_mib=4000.0))
     assert not fluid(with_rows(problem, power_w=60.0))
     assert not fluid(replace(problem, max_replicas_per_gpu=3))
-    assert not fluid(replace(problem, services=(replace(first, min_replicas=1), *problem.services[1:])))
-    assert not fluid(replace(problem, services=(replace(first, max_replicas=1), *problem.services[1:])))
+    assert not fluid(
+        replace(
+            problem, services=(replace(first, min_replicas=1), *problem.services[1:])
+        )
+    )
+    assert not fluid(
+        replace(
+            problem, services=(replace(first, max_replicas=1), *problem.services[1:])
+        )
+    )
     slowed = replace(problem, gpu_types=(replace(gpu_type, launch_per_neighbour=0.1),))
     assert not fluid(with_rows(slowed, launch_ms=0.1))
     assert fluid(slowed)
 
 
-def test_steps_of_a_thousandth_of_a_percent_are_too_fine_for_the_general_search() -> None:
-    coarse = make_tables(a_fluid_problem(random.Random(1), services=4, types=1, step=2.5))
+def test_steps_of_a_thousandth_of_a_percent_are_too_fine_for_the_general_search() -> (
+    None
+):
+    coarse = make_tables(
+        a_fluid_problem(random.Random(1), services=4, types=1, step=2.5)
+    )
     (mode,) = coarse.modes
     assert not is_too_fine(coarse)
-    assert is_too_fine(coarse._replace(modes=(mode._replace(steps=100_000, width=np.ones_like(mode.width)),)))
+    assert is_too_fine(
+        coarse._replace(
+            modes=(mode._replace(steps=100_000, width=np.ones_like(mode.width)),)
+        )
+    )

@@ -20,11 +20,22 @@ from tests.solvers.whole_program import set_up
 
 def search_of(seed: int, is_over: Callable[[], bool] = never) -> DiveContext:
     setting = set_up(random_problem(seed, services=8, types=2, gpus=12))
-    relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    tools = SearchContext(
-        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+    relaxation = generate(
+        setting.tables, setting.demand, setting.pricer(), setting.columns
     )
-    return DiveContext(tools, setting.demand, relaxation.solution.duals, np.random.default_rng(seed), is_over)
+    tools = SearchContext(
+        setting.tables,
+        setting.pricer(),
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
+    )
+    return DiveContext(
+        tools,
+        setting.demand,
+        relaxation.solution.duals,
+        np.random.default_rng(seed),
+        is_over,
+    )
 
 
 def greedy_plan(search: DiveContext) -> Counter[int]:
@@ -47,14 +58,31 @@ def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
 
 
 def test_a_superfluous_gpu_goes() -> None:
-    setting = set_up(a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),)))
-    relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    tools = SearchContext(
-        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+    setting = set_up(
+        a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),))
     )
-    search = DiveContext(tools, setting.demand, relaxation.solution.duals, np.random.default_rng(0), never)
+    relaxation = generate(
+        setting.tables, setting.demand, setting.pricer(), setting.columns
+    )
+    tools = SearchContext(
+        setting.tables,
+        setting.pricer(),
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
+    )
+    search = DiveContext(
+        tools,
+        setting.demand,
+        relaxation.solution.duals,
+        np.random.default_rng(0),
+        never,
+    )
     # A GPU carries 100 rps: two do for 130.
-    best = next(number for number, column in enumerate(setting.columns) if column.capacity[0] >= 99.0)
+    best = next(
+        number
+        for number, column in enumerate(setting.columns)
+        if column.capacity[0] >= 99.0
+    )
     found = eliminate_gpus(search, Counter({best: 4}))
     assert found is not None
     assert sum(found.values()) < 4
@@ -69,7 +97,14 @@ def test_the_same_seed_shrinks_to_the_same_plan() -> None:
     def found() -> dict[object, int] | None:
         search = search_of(3)
         plan = eliminate_gpus(search, greedy_plan(search))
-        return None if plan is None else {search.tools.columns[number].pattern: count for number, count in plan.items()}
+        return (
+            None
+            if plan is None
+            else {
+                search.tools.columns[number].pattern: count
+                for number, count in plan.items()
+            }
+        )
 
     assert found() == found()
 

@@ -35,7 +35,9 @@ def after(calls: int) -> Callable[[], bool]:
     return is_over
 
 
-def packed(setting: Setting, *, calls: int = 60, seed: int = 0, threads: int = 0) -> PackingPlan:
+def packed(
+    setting: Setting, *, calls: int = 60, seed: int = 0, threads: int = 0
+) -> PackingPlan:
     def run(pool: ThreadPoolExecutor | None) -> PackingPlan:
         return pack(
             *(setting.tables, setting.demand),
@@ -51,7 +53,9 @@ def packed(setting: Setting, *, calls: int = 60, seed: int = 0, threads: int = 0
         return run(pool)
 
 
-def parts_problem(seed: int, *, services: int = 5, stock: int | None = None, dear: float = 2.0) -> Problem:
+def parts_problem(
+    seed: int, *, services: int = 5, stock: int | None = None, dear: float = 2.0
+) -> Problem:
     """Services that need a tenth to nine tenths of one of two GPU types; neighbours, watts and memory all matter."""
     draw = random.Random(seed)
     types = tuple(
@@ -73,7 +77,13 @@ def parts_problem(seed: int, *, services: int = 5, stock: int | None = None, dea
             sensitivity=draw.choice((0.1, 0.5)),
             rows=tuple(
                 a_row(
-                    *(sm_percent, work_ms / speed * (0.5 + 0.5 * batch) * (100.0 / sm_percent) ** 0.9),
+                    *(
+                        sm_percent,
+                        work_ms
+                        / speed
+                        * (0.5 + 0.5 * batch)
+                        * (100.0 / sm_percent) ** 0.9,
+                    ),
                     batch=batch,
                     launch_ms=0.3,
                     memory_mib=2000.0 + 300.0 * batch,
@@ -83,7 +93,9 @@ def parts_problem(seed: int, *, services: int = 5, stock: int | None = None, dea
                 for sm_percent, batch in ((20.0, 1), (30.0, 4), (50.0, 1), (70.0, 4))
             ),
         )
-        for number, work_ms in enumerate((draw.uniform(1.0, 3.0), draw.uniform(2.0, 6.0)))
+        for number, work_ms in enumerate(
+            (draw.uniform(1.0, 3.0), draw.uniform(2.0, 6.0))
+        )
         for one, speed in zip(types, (2.0, 1.0), strict=True)
     )
     return Problem(
@@ -107,19 +119,27 @@ def parts_problem(seed: int, *, services: int = 5, stock: int | None = None, dea
 
 def carries_all(setting: Setting, pattern: Pattern) -> bool:
     column = make_column(setting.tables, pattern)
-    return bool((column.capacity >= setting.demand.rate[column.service] * (1.0 - 1e-9)).all())
+    return bool(
+        (column.capacity >= setting.demand.rate[column.service] * (1.0 - 1e-9)).all()
+    )
 
 
 def min_cost(setting: Setting) -> float:
     """Of all plans of patterns whose replicas all carry everything, by an integer program; infinite without any."""
     tables, demand = setting.tables, setting.demand
-    columns = [column for column in all_columns(tables) if carries_all(setting, column.pattern)]
+    columns = [
+        column for column in all_columns(tables) if carries_all(setting, column.pattern)
+    ]
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("mip_rel_gap", 0.0)
     numbers = [highs.addIntegral(0.0, 20.0, column.price) for column in columns]
     for service, fewest in enumerate(demand.fewest):
-        inside = [one for one, column in zip(numbers, columns, strict=True) if service in column.service]
+        inside = [
+            one
+            for one, column in zip(numbers, columns, strict=True)
+            if service in column.service
+        ]
         highs.addConstr(sum(inside) >= max(1.0, fewest))
     for gpu_type, count in enumerate(demand.stock):
         inside = [
@@ -136,12 +156,20 @@ def min_cost(setting: Setting) -> float:
 
 
 def cost(setting: Setting, plan: Counter[Pattern]) -> float:
-    return sum(count * make_column(setting.tables, pattern).price for pattern, count in plan.items())
+    return sum(
+        count * make_column(setting.tables, pattern).price
+        for pattern, count in plan.items()
+    )
 
 
 @pytest.mark.parametrize("stock", [None, 3])
-def test_packings_of_few_services_are_hardly_ever_dearer_than_the_best(stock: int | None) -> None:
-    settings = [set_up(parts_problem(seed, services=4 if stock else 5, stock=stock)) for seed in range(25)]
+def test_packings_of_few_services_are_hardly_ever_dearer_than_the_best(
+    stock: int | None,
+) -> None:
+    settings = [
+        set_up(parts_problem(seed, services=4 if stock else 5, stock=stock))
+        for seed in range(25)
+    ]
     settings = [setting for setting in settings if np.isfinite(min_cost(setting))]
     costs = np.array([cost(setting, packed(setting).plan) for setting in settings])
     least = np.array([min_cost(setting) for setting in settings])
@@ -157,7 +185,9 @@ def test_packings_keep_stock(seed: int) -> None:
     gpus = Counter[int]()
     for pattern, count in packed(setting).plan.items():
         gpus[setting.tables.modes[pattern.mode].gpu_type] += count
-    assert all(gpus[gpu_type] <= stock for gpu_type, stock in enumerate(setting.demand.stock))
+    assert all(
+        gpus[gpu_type] <= stock for gpu_type, stock in enumerate(setting.demand.stock)
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -179,7 +209,12 @@ def test_the_same_question_has_the_same_answer_with_any_number_of_threads() -> N
 
 def test_better_plans_are_reported_at_once() -> None:
     setting, seen = set_up(parts_problem(1, services=15)), list[Counter[Pattern]]()
-    found = pack(*(setting.tables, setting.demand), seed=0, is_over=after(0), on_better=seen.append)
+    found = pack(
+        *(setting.tables, setting.demand),
+        seed=0,
+        is_over=after(0),
+        on_better=seen.append,
+    )
     assert seen
     assert seen[-1] == found.plan
 
@@ -191,14 +226,20 @@ def test_a_single_service_takes_a_single_gpu() -> None:
 
 def test_halves_fill_gpus_two_by_two() -> None:
     # One half carries 25 of the 50 rps that it is busy with: 10 ms at batch 1, half of the time may be used.
-    setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=25.0) for number in range(7))))
+    setting = set_up(
+        a_problem(*(a_service(f"s{number}", rate_rps=25.0) for number in range(7)))
+    )
     assert sum(packed(setting).plan.values()) == 4
 
 
 def test_what_no_replica_carries_is_left_out() -> None:
-    setting = set_up(a_problem(a_service("much", rate_rps=500.0), a_service("little", rate_rps=20.0)))
+    setting = set_up(
+        a_problem(a_service("much", rate_rps=500.0), a_service("little", rate_rps=20.0))
+    )
     found = packed(setting)
-    assert [make_column(setting.tables, pattern).service.tolist() for pattern in found.plan] == [[1]]
+    assert [
+        make_column(setting.tables, pattern).service.tolist() for pattern in found.plan
+    ] == [[1]]
 
 
 def test_nothing_is_packed_where_no_service_can_be() -> None:
@@ -211,17 +252,25 @@ def test_replicas_of_one_service_stand_on_different_gpus() -> None:
 
 
 def test_missing_replicas_are_counted() -> None:
-    setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=25.0) for number in range(4))))
+    setting = set_up(
+        a_problem(*(a_service(f"s{number}", rate_rps=25.0) for number in range(4)))
+    )
     parts = PartTables(setting.tables, setting.demand.rate)
-    wanted = PackingDemand(np.ones(4, np.int32), np.array([1.0]), np.ones(4), np.zeros(1))
+    wanted = PackingDemand(
+        np.ones(4, np.int32), np.array([1.0]), np.ones(4), np.zeros(1)
+    )
     found = Packer(parts).pack(wanted)
     assert (len(found.plan), found.missing) == (1, 2)
 
 
 def test_a_packing_ends_as_soon_as_it_is_late() -> None:
-    setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=60.0) for number in range(4))))
+    setting = set_up(
+        a_problem(*(a_service(f"s{number}", rate_rps=60.0) for number in range(4)))
+    )
     parts = PartTables(setting.tables, setting.demand.rate)
-    wanted = PackingDemand(np.ones(4, np.int32), np.array([4.0]), np.ones(4), np.zeros(1))
+    wanted = PackingDemand(
+        np.ones(4, np.int32), np.array([4.0]), np.ones(4), np.zeros(1)
+    )
     found = Packer(parts).pack(wanted, after(3))
     assert (len(found.plan), found.missing) == (3, 1)
 
@@ -229,16 +278,38 @@ def test_a_packing_ends_as_soon_as_it_is_late() -> None:
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (a_problem(*(a_service(f"s{number}", rate_rps=20.0) for number in range(4))), True),
-        (a_problem(a_service("much", rate_rps=500.0), a_service("little", rate_rps=20.0)), False),
+        (
+            a_problem(*(a_service(f"s{number}", rate_rps=20.0) for number in range(4))),
+            True,
+        ),
+        (
+            a_problem(
+                a_service("much", rate_rps=500.0), a_service("little", rate_rps=20.0)
+            ),
+            False,
+        ),
         (a_problem(a_service(rate_rps=80.0)), False),
-        (a_problem(a_service(rate_rps=20.0), types=(a_type(price_usd_per_hour=0.0),)), False),
+        (
+            a_problem(
+                a_service(rate_rps=20.0), types=(a_type(price_usd_per_hour=0.0),)
+            ),
+            False,
+        ),
         (a_problem(a_service(rate_rps=0.0)), False),
         (a_problem(), False),
     ],
-    ids=["parts", "more than one GPU", "a whole GPU", "free GPUs", "nothing wanted", "no services"],
+    ids=[
+        "parts",
+        "more than one GPU",
+        "a whole GPU",
+        "free GPUs",
+        "nothing wanted",
+        "no services",
+    ],
 )
-def test_packing_is_promising_where_parts_of_gpus_carry_nearly_everything(problem: Problem, expected: bool) -> None:
+def test_packing_is_promising_where_parts_of_gpus_carry_nearly_everything(
+    problem: Problem, expected: bool
+) -> None:
     setting = set_up(problem)
     assert is_promising(setting.tables, setting.demand) is expected
 
@@ -270,17 +341,28 @@ def test_a_packing_may_leave_replicas_to_services_that_no_gpu_carries() -> None:
     ("name", "gpus"),
     [
         pytest.param(name, gpus, marks=needs(f"problems/v100_3models_{name}.json.gz"))
-        for name, gpus in (("n12_half", 3), ("n12_p98", 4), ("n50_half", 10), ("n50_p98", 13))
+        for name, gpus in (
+            ("n12_half", 3),
+            ("n12_p98", 4),
+            ("n50_half", 10),
+            ("n50_p98", 13),
+        )
     ],
 )
-def test_measured_problems_are_packed_into_the_fewest_gpus_known(name: str, gpus: int) -> None:
-    text = gzip.decompress((SHARED / "problems" / f"v100_3models_{name}.json.gz").read_bytes())
+def test_measured_problems_are_packed_into_the_fewest_gpus_known(
+    name: str, gpus: int
+) -> None:
+    text = gzip.decompress(
+        (SHARED / "problems" / f"v100_3models_{name}.json.gz").read_bytes()
+    )
     problem = problem_from_json(text)
     assert sum(packed(set_up(problem)).plan.values()) == gpus
 
 
 def test_a_proven_optimum_of_many_parts() -> None:
-    problem = a_problem(*(a_service(f"s{number}", rate_rps=25.0) for number in range(11)))
+    problem = a_problem(
+        *(a_service(f"s{number}", rate_rps=25.0) for number in range(11))
+    )
     solution, report = solve(problem, Budget(work=1.0))
     assert report.status is SolveStatus.OPTIMAL
     assert sum(gpu.count for gpu in solution.plan.gpus) == 6

@@ -20,17 +20,29 @@ CHEAP = Effort(2, 0, 0, 2e-3)
 
 def two_services(chat_rps: float = 130.0) -> Setting:
     """One type at 1 USD/h of which there are 4; a single replica on the whole GPU carries 100 rps."""
-    services = a_service("chat", rate_rps=chat_rps, max_replicas=3), a_service("photo", rate_rps=40.0, min_replicas=2)
+    services = (
+        a_service("chat", rate_rps=chat_rps, max_replicas=3),
+        a_service("photo", rate_rps=40.0, min_replicas=2),
+    )
     return set_up(a_problem(*services, types=(a_type(count=4),)))
 
 
 def single(columns: Columns, service: int) -> int:
     """The number of a column with that service alone."""
-    return next(number for number, column in enumerate(columns) if column.service.tolist() == [service])
+    return next(
+        number
+        for number, column in enumerate(columns)
+        if column.service.tolist() == [service]
+    )
 
 
 def kit_of(setting: Setting) -> SearchContext:
-    return SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
+    return SearchContext(
+        setting.tables,
+        setting.pricer(),
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
+    )
 
 
 def test_what_is_carried_adds_up() -> None:
@@ -47,7 +59,11 @@ def test_the_rest_is_what_was_wanted_less_what_is_taken() -> None:
     setting = two_services()
     chat, photo = single(setting.columns, 0), single(setting.columns, 1)
     capacity = float(setting.columns[chat].capacity[0])
-    rest = rest_of(setting.demand, setting.tables, carried(setting.tables, setting.columns, {chat: 1, photo: 1}))
+    rest = rest_of(
+        setting.demand,
+        setting.tables,
+        carried(setting.tables, setting.columns, {chat: 1, photo: 1}),
+    )
     assert rest.rate == pytest.approx([130.0 - capacity, 0.0])
     assert rest.fewest.tolist() == [0.0, 1.0]
     assert rest.most.tolist() == [2.0, np.inf]
@@ -68,7 +84,13 @@ def test_shortage_of_a_small_rest_stays_dearer_than_a_gpu_and_priorities_stay() 
 def test_nothing_is_left_of_a_demand_that_is_met() -> None:
     setting = two_services()
     counts = {single(setting.columns, 0): 2, single(setting.columns, 1): 2}
-    assert is_met(rest_of(setting.demand, setting.tables, carried(setting.tables, setting.columns, counts)))
+    assert is_met(
+        rest_of(
+            setting.demand,
+            setting.tables,
+            carried(setting.tables, setting.columns, counts),
+        )
+    )
 
 
 def test_prune_removes_what_is_superfluous_and_nothing_else() -> None:
@@ -82,23 +104,41 @@ def test_prune_removes_what_is_superfluous_and_nothing_else() -> None:
 def test_prune_keeps_all_that_serves_though_it_is_not_enough() -> None:
     setting = two_services(chat_rps=1000.0)
     chat = single(setting.columns, 0)
-    assert prune(setting.tables, setting.columns, setting.demand, {chat: 3}) == {chat: 3}
+    assert prune(setting.tables, setting.columns, setting.demand, {chat: 3}) == {
+        chat: 3
+    }
 
 
 def test_the_relaxation_of_a_whole_demand_is_that_of_column_generation() -> None:
     setting = set_up(random_problem(3))
     tools = kit_of(setting)
     phases = (Phase(effort=CHEAP, min_gain=0.0),)
-    found = generate(setting.tables, setting.demand, setting.pricer(), Columns(setting.tables), phases=phases)
+    found = generate(
+        setting.tables,
+        setting.demand,
+        setting.pricer(),
+        Columns(setting.tables),
+        phases=phases,
+    )
     part = relax_rest(tools, setting.demand, range(len(setting.columns)), rounds=200)
     assert part.solution.objective == pytest.approx(found.solution.objective, rel=5e-3)
 
 
 def test_pricing_for_some_services_finds_patterns_of_the_whole_tables() -> None:
-    setting = set_up(a_problem(*(a_service(f"s{number}", rate_rps=40.0) for number in range(3))))
+    setting = set_up(
+        a_problem(*(a_service(f"s{number}", rate_rps=40.0) for number in range(3)))
+    )
     services = np.array([0, 2], dtype=np.int32)
-    duals = relax_rest(kit_of(setting), setting.demand, range(len(setting.columns)), rounds=0).solution.duals
-    priced = price(setting.tables, NarrowPricer(setting.tables, services), setting.demand, duals, CHEAP)
+    duals = relax_rest(
+        kit_of(setting), setting.demand, range(len(setting.columns)), rounds=0
+    ).solution.duals
+    priced = price(
+        setting.tables,
+        NarrowPricer(setting.tables, services),
+        setting.demand,
+        duals,
+        CHEAP,
+    )
     patterns = [pattern for entry in priced for pattern in entry.patterns]
     assert patterns
     for pattern in patterns:
@@ -111,18 +151,32 @@ def test_pricing_for_some_services_finds_patterns_of_the_whole_tables() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_small_program_is_exact_where_it_has_all_columns_and_few_gpus(seed: int) -> None:
+def test_the_small_program_is_exact_where_it_has_all_columns_and_few_gpus(
+    seed: int,
+) -> None:
     setting = set_up(tiny_problem(seed, services=3))
     tools = kit_of(setting)
     part = relax_rest(tools, setting.demand, range(len(setting.columns)), rounds=50)
-    numbers = tools.pool.cheapest(tools.pool.reduced_costs(setting.demand, part.solution.duals), 400)
-    found = solve_small_program(tools.pool, setting.demand, part.solution.duals, numbers, below=1e9)
+    numbers = tools.pool.cheapest(
+        tools.pool.reduced_costs(setting.demand, part.solution.duals), 400
+    )
+    found = solve_small_program(
+        tools.pool, setting.demand, part.solution.duals, numbers, below=1e9
+    )
     assert found is not None
     taken = carried(setting.tables, setting.columns, found.counts)
     rest = rest_of(setting.demand, setting.tables, taken)
-    short = rest.rate @ setting.demand.shortage_price + rest.fewest @ setting.demand.missing_price
+    short = (
+        rest.rate @ setting.demand.shortage_price
+        + rest.fewest @ setting.demand.missing_price
+    )
     assert found.cost == pytest.approx(taken.cost + short)
     assert (taken.gpus <= setting.demand.stock).all()
     assert (taken.replicas <= setting.demand.most).all()
     assert found.cost >= optimum(setting) - 1e-6
-    assert solve_small_program(tools.pool, setting.demand, part.solution.duals, numbers, below=found.cost) is None
+    assert (
+        solve_small_program(
+            tools.pool, setting.demand, part.solution.duals, numbers, below=found.cost
+        )
+        is None
+    )

@@ -7,7 +7,11 @@ import pytest
 
 from solvers.joint.heuristics.integer_plans import state_plan
 from solvers.joint.heuristics.residual import SearchContext
-from solvers.joint.heuristics.small_fleets import list_fleets, mild_prices, plan_on_fleets
+from solvers.joint.heuristics.small_fleets import (
+    list_fleets,
+    mild_prices,
+    plan_on_fleets,
+)
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import Relaxation, generate
@@ -18,23 +22,44 @@ from tests.solvers.whole_program import Setting, optimum, set_up
 DEAR = 1e3
 
 
-def prepared(seed: int, *, services: int = 3, gpus: int = 2) -> tuple[Setting, SearchContext, Relaxation]:
+def prepared(
+    seed: int, *, services: int = 3, gpus: int = 2
+) -> tuple[Setting, SearchContext, Relaxation]:
     setting = set_up(random_problem(seed, services=services, types=2, gpus=gpus))
-    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
-    return setting, kit, generate(setting.tables, setting.demand, kit.pricer, setting.columns)
+    kit = SearchContext(
+        setting.tables,
+        setting.pricer(),
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
+    )
+    return (
+        setting,
+        kit,
+        generate(setting.tables, setting.demand, kit.pricer, setting.columns),
+    )
 
 
-def found(seed: int, *, below: float = DEAR, is_over: Callable[[], bool] = never) -> dict[object, int] | None:
+def found(
+    seed: int, *, below: float = DEAR, is_over: Callable[[], bool] = never
+) -> dict[object, int] | None:
     setting, kit, relaxation = prepared(seed)
-    plan = plan_on_fleets(kit, setting.demand, relaxation, below=below, seed=0, is_over=is_over)
-    return None if plan is None else {kit.columns[number].pattern: count for number, count in plan.items()}
+    plan = plan_on_fleets(
+        kit, setting.demand, relaxation, below=below, seed=0, is_over=is_over
+    )
+    return (
+        None
+        if plan is None
+        else {kit.columns[number].pattern: count for number, count in plan.items()}
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_tiny_problems_are_solved_to_the_optimum(seed: int) -> None:
     setting, kit, relaxation = prepared(seed)
     best = optimum(setting, serves_all=True)
-    plan = plan_on_fleets(kit, setting.demand, relaxation, below=DEAR, seed=0, is_over=never)
+    plan = plan_on_fleets(
+        kit, setting.demand, relaxation, below=DEAR, seed=0, is_over=never
+    )
     if np.isinf(best):
         assert plan is None
         return
@@ -42,7 +67,9 @@ def test_tiny_problems_are_solved_to_the_optimum(seed: int) -> None:
     stated = state_plan(kit.tables, kit.columns, setting.demand, plan)
     assert not stated.shortage_rps.any() and not stated.replicas_missing.any()
     taken = carried(kit.tables, kit.columns, plan)
-    assert (taken.gpus <= setting.demand.stock).all() and (taken.replicas <= setting.demand.most).all()
+    assert (taken.gpus <= setting.demand.stock).all() and (
+        taken.replicas <= setting.demand.most
+    ).all()
     assert stated.cost_usd_per_hour == pytest.approx(best, rel=1e-6)
 
 
@@ -65,12 +92,19 @@ def test_fleets_that_cost_more_than_is_wanted_are_left_out() -> None:
     cheap = list_fleets(kit, setting.demand, relaxation, below=below, is_over=never)
     assert cheap
     assert all(fleet.value < below for fleet in cheap)
-    assert not list_fleets(kit, setting.demand, relaxation, below=0.5 * fleets[0].value, is_over=never)
+    assert not list_fleets(
+        kit, setting.demand, relaxation, below=0.5 * fleets[0].value, is_over=never
+    )
 
 
 def test_fleets_are_counted_where_there_are_as_many_gpus_as_wanted() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=250.0), types=(a_type(),)))
-    kit = SearchContext(setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns))
+    kit = SearchContext(
+        setting.tables,
+        setting.pricer(),
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
+    )
     relaxation = generate(setting.tables, setting.demand, kit.pricer, setting.columns)
     # A GPU carries 100 rps.
     fleets = list_fleets(kit, setting.demand, relaxation, below=5.5, is_over=never)

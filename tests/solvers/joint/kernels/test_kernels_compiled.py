@@ -14,7 +14,9 @@ from solvers.joint.kernels.laws import capacity_rps
 
 def run(directory: Path, stamp: str, *, added: int) -> list[int]:
     """(result, cache hits) of a kernel whose callee adds so much; the file that holds the kernel stays as it is."""
-    (directory / "callee.py").write_text(f"import numba\n\n@numba.njit\ndef inner(x):\n    return x + {added}\n")
+    (directory / "callee.py").write_text(
+        f"import numba\n\n@numba.njit\ndef inner(x):\n    return x + {added}\n"
+    )
     (directory / "caller.py").write_text(
         "import sys\n\nimport numba\n\nfrom callee import inner\n"
         "from solvers.joint.kernels.compiled import KernelCache\n\n"
@@ -23,14 +25,25 @@ def run(directory: Path, stamp: str, *, added: int) -> list[int]:
         "print(kernel(1), sum(kernel.stats.cache_hits.values()))\n"
     )
     root = Path(compiled.__file__).parents[4]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(directory / "cache"), "PYTHONPATH": str(root)}
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(directory / "cache"),
+        "PYTHONPATH": str(root),
+    }
     done = subprocess.run(
-        [sys.executable, "caller.py", stamp], cwd=directory, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "caller.py", stamp],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [int(word) for word in done.stdout.split()]
 
 
-def test_code_is_kept_while_the_stamp_is_the_same_and_made_anew_when_it_changes(tmp_path: Path) -> None:
+def test_code_is_kept_while_the_stamp_is_the_same_and_made_anew_when_it_changes(
+    tmp_path: Path,
+) -> None:
     assert run(tmp_path, "one", added=1) == [2, 0]
     assert run(tmp_path, "one", added=1) == [2, 1]
     # Without a new stamp numba runs the old callee: what this test is about.
@@ -47,13 +60,22 @@ def test_the_stamp_follows_every_source_of_the_kernels(tmp_path: Path) -> None:
         copy.write_text(text + "\n")
         assert digest(copies) != before, copy.name
         copy.write_text(text)
-    assert {source.name for source in SOURCES} >= {"search.py", "laws.py", "types.py", "compiled.py"}
+    assert {source.name for source in SOURCES} >= {
+        "search.py",
+        "laws.py",
+        "types.py",
+        "compiled.py",
+    }
 
 
 def test_every_kernel_carries_the_stamp() -> None:
     assert isinstance(capacity_rps._cache, KernelCache)  # type: ignore[attr-defined]
     kernels = Path(compiled.__file__).parent
-    assert not [path.name for path in kernels.glob("*.py") if "njit" in path.read_text() and path.name != "compiled.py"]
+    assert not [
+        path.name
+        for path in kernels.glob("*.py")
+        if "njit" in path.read_text() and path.name != "compiled.py"
+    ]
 
 
 def test_where_no_cache_can_be_written_a_kernel_still_works() -> None:

@@ -10,7 +10,17 @@ import pytest
 from solvers.joint.kernels.knapsack import NONE, fill_table, read_solution, shorten
 from solvers.joint.kernels.laws import INVALID, pattern_worth
 from solvers.joint.kernels.relaxation import charge, limits_price, value_candidates
-from solvers.joint.kernels.types import Effort, GpuMode, Law, Numbers, PricingCell, PricingTask, Reals, Scratch, Worth
+from solvers.joint.kernels.types import (
+    Effort,
+    GpuMode,
+    Law,
+    Numbers,
+    PricingCell,
+    PricingTask,
+    Reals,
+    Scratch,
+    Worth,
+)
 from solvers.joint.relaxation.pricing import make_scratch
 
 SERVICES = 5
@@ -32,7 +42,9 @@ def random_task(draw: random.Random) -> PricingTask:
         power_w=draw.choice((6.0, 20.0)),
         price=1.0,
         watt_price=0.01,
-        launch_factor=np.array([1.0, 1.0, *(1.0 + 0.1 * count for count in range(2, most + 1))]),
+        launch_factor=np.array(
+            [1.0, 1.0, *(1.0 + 0.1 * count for count in range(2, most + 1))]
+        ),
         service=service,
         row=np.arange(12, dtype=np.int32),
         width=width[order],
@@ -47,8 +59,14 @@ def random_task(draw: random.Random) -> PricingTask:
         slo_ms=np.full(12, 60.0),
         may_idle=np.zeros(12, np.bool_),
     )
-    law = Law(ratios=np.array([1.0, 4.0, 10.0]), utilisation=np.array([[0.1, 0.6, 0.9]]))
-    worth = Worth(rate=np.full(SERVICES, 60.0), rps=rng.uniform(0.005, 0.05, SERVICES), bonus=np.zeros(12))
+    law = Law(
+        ratios=np.array([1.0, 4.0, 10.0]), utilisation=np.array([[0.1, 0.6, 0.9]])
+    )
+    worth = Worth(
+        rate=np.full(SERVICES, 60.0),
+        rps=rng.uniform(0.005, 0.05, SERVICES),
+        bonus=np.zeros(12),
+    )
     return PricingTask(mode, law, worth, 1.0, Effort(0, 0, 0, 0.0))
 
 
@@ -56,11 +74,16 @@ def sets(mode: GpuMode, replicas: int) -> Iterator[tuple[int, ...]]:
     """All sets of so many candidates of different services within the SM steps."""
     for items in itertools.combinations(range(len(mode.service)), replicas):
         chosen = list(items)
-        if len(set(mode.service[chosen])) == replicas and mode.width[chosen].sum() <= mode.steps:
+        if (
+            len(set(mode.service[chosen])) == replicas
+            and mode.width[chosen].sum() <= mode.steps
+        ):
             yield items
 
 
-def solve(task: PricingTask, cell: PricingCell, multipliers: Reals) -> tuple[Scratch, Numbers, float]:
+def solve(
+    task: PricingTask, cell: PricingCell, multipliers: Reals
+) -> tuple[Scratch, Numbers, float]:
     """(scratch, shortlist, optimum of the knapsack) of a cell with all candidates."""
     scratch = make_scratch(task.mode, SERVICES)
     scratch.ids[:] = np.arange(len(task.mode.service))
@@ -74,12 +97,22 @@ def solve(task: PricingTask, cell: PricingCell, multipliers: Reals) -> tuple[Scr
 def test_the_shortlist_holds_an_optimum_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     task = random_task(draw)
-    multipliers = np.array([draw.uniform(0.0, 0.3), draw.uniform(0.0, 0.3), draw.uniform(-0.5, 0.5)])
+    multipliers = np.array(
+        [draw.uniform(0.0, 0.3), draw.uniform(0.0, 0.3), draw.uniform(-0.5, 0.5)]
+    )
     for replicas in range(1, task.mode.max_replicas + 1):
         cell = PricingCell(replicas, 0.3, 0.8)
         scratch, short, reached = solve(task, cell, multipliers)
-        adjusted = dict(zip(scratch.ids.tolist(), scratch.adjusted.tolist(), strict=True))
-        best = max((sum(adjusted[item] for item in items) for items in sets(task.mode, replicas)), default=NONE)
+        adjusted = dict(
+            zip(scratch.ids.tolist(), scratch.adjusted.tolist(), strict=True)
+        )
+        best = max(
+            (
+                sum(adjusted[item] for item in items)
+                for items in sets(task.mode, replicas)
+            ),
+            default=NONE,
+        )
         assert reached == pytest.approx(best)
         assert len(short) <= replicas * task.mode.steps
         count = read_solution(task, scratch, short, replicas)
@@ -99,13 +132,27 @@ def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
     for replicas in range(1, task.mode.max_replicas + 1):
         cell = PricingCell(replicas, low, low + draw.uniform(0.0, 1.5))
         best = max(
-            (worth for worth, pressure in lawful(task, replicas) if cell.low <= pressure <= cell.high), default=0.0
+            (
+                worth
+                for worth, pressure in lawful(task, replicas)
+                if cell.low <= pressure <= cell.high
+            ),
+            default=0.0,
         )
         for _ in range(5):
             pressure = draw.uniform(-1.0, 1.0) if replicas > 1 else 0.0
-            multipliers = np.array([draw.choice((0.0, draw.uniform(0.0, 0.5))), draw.uniform(0.0, 0.2), pressure])
+            multipliers = np.array(
+                [
+                    draw.choice((0.0, draw.uniform(0.0, 0.5))),
+                    draw.uniform(0.0, 0.2),
+                    pressure,
+                ]
+            )
             _, _, reached = solve(task, cell, multipliers)
-            assert reached + limits_price(task, cell, multipliers) >= best * (1.0 - 1e-12) or best == 0.0
+            assert (
+                reached + limits_price(task, cell, multipliers) >= best * (1.0 - 1e-12)
+                or best == 0.0
+            )
 
 
 def lawful(task: PricingTask, replicas: int) -> Iterator[tuple[float, float]]:
@@ -113,8 +160,13 @@ def lawful(task: PricingTask, replicas: int) -> Iterator[tuple[float, float]]:
     mode = task.mode
     for items in sets(mode, replicas):
         chosen = list(items)
-        if mode.memory[chosen].sum() <= mode.memory_mib and mode.power[chosen].sum() <= mode.power_w:
-            worth = pattern_worth(mode, task.law, task.worth, np.array(items, np.int32), replicas)
+        if (
+            mode.memory[chosen].sum() <= mode.memory_mib
+            and mode.power[chosen].sum() <= mode.power_w
+        ):
+            worth = pattern_worth(
+                mode, task.law, task.worth, np.array(items, np.int32), replicas
+            )
             assert worth > INVALID
             yield worth, float(mode.pressure[chosen].sum())
 
@@ -123,5 +175,7 @@ def test_a_set_of_exactly_so_many_may_not_exist() -> None:
     """All candidates of one service: no two of them together."""
     task = random_task(random.Random(3))
     mode = task.mode._replace(service=np.zeros(12, np.int32), max_replicas=2)
-    _, _, reached = solve(task._replace(mode=mode), PricingCell(2, 0.0, 1.0), np.zeros(3))
+    _, _, reached = solve(
+        task._replace(mode=mode), PricingCell(2, 0.0, 1.0), np.zeros(3)
+    )
     assert reached == NONE

@@ -28,8 +28,13 @@ class Clock:
         return self.now_s
 
 
-def deadline(clock: Callable[[], float], *, seconds: float = 10.0, work: float = 1.0) -> Deadline:
-    return Deadline(Budget(seconds=seconds, work=work, elapsed=clock), set_up(random_problem(0)).tables)
+def deadline(
+    clock: Callable[[], float], *, seconds: float = 10.0, work: float = 1.0
+) -> Deadline:
+    return Deadline(
+        Budget(seconds=seconds, work=work, elapsed=clock),
+        set_up(random_problem(0)).tables,
+    )
 
 
 def test_a_share_ends_at_its_share_of_what_is_left() -> None:
@@ -62,10 +67,17 @@ def test_where_no_time_passes_rounds_are_counted_and_it_is_never_late() -> None:
 
 def test_pricing_that_is_cut_short_proves_nothing() -> None:
     setting = set_up(random_problem(1))
-    relaxation = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+    relaxation = generate(
+        setting.tables, setting.demand, setting.pricer(), setting.columns
+    )
     late = setting.pricer().on(None, is_late=lambda: True)
     duals = relaxation.solution.duals
-    assert all(np.isinf(one.bound) for one in price(setting.tables, late, setting.demand, duals, Effort(2, 0, 0, 2e-3)))
+    assert all(
+        np.isinf(one.bound)
+        for one in price(
+            setting.tables, late, setting.demand, duals, Effort(2, 0, 0, 2e-3)
+        )
+    )
     again = set_up(random_problem(1))
     cut = generate(
         again.tables,
@@ -82,36 +94,53 @@ def test_pricing_that_is_cut_short_proves_nothing() -> None:
 def test_a_whole_plan_is_there_before_the_relaxation_ends() -> None:
     setting = set_up(random_problem(2))
     tools = SearchContext(
-        setting.tables, setting.pricer(), setting.columns, ColumnPool(setting.tables, setting.columns)
+        setting.tables,
+        setting.pricer(),
+        setting.columns,
+        ColumnPool(setting.tables, setting.columns),
     )
     events: list[str] = []
-    whole = IntegerPlans(tools, setting.demand, seed=0, on_better=lambda _: events.append("plan"))
+    whole = IntegerPlans(
+        tools, setting.demand, seed=0, on_better=lambda _: events.append("plan")
+    )
 
     def look(found: Relaxation) -> None:
         events.append("round")
         if not whole.best.counts:
             whole.sketch(found)
 
-    relaxation = generate(setting.tables, setting.demand, tools.pricer, setting.columns, on_round=look)
+    relaxation = generate(
+        setting.tables, setting.demand, tools.pricer, setting.columns, on_round=look
+    )
     assert events[:2] == ["round", "plan"]
     # The last round is not reported.
     assert events.count("round") == relaxation.rounds - 1 > 1
 
 
 @pytest.mark.parametrize("tick_s", [1e-4, 1e-2, 0.5, 20.0])
-def test_however_soon_time_is_over_there_is_a_plan_and_no_false_bound(tick_s: float) -> None:
+def test_however_soon_time_is_over_there_is_a_plan_and_no_false_bound(
+    tick_s: float,
+) -> None:
     problem = random_problem(3)
     best, _ = solve(problem, Budget(work=2.0))
     clock = Clock(tick_s)
     found, report = solve(problem, Budget(seconds=1.0, elapsed=clock))
     assert found.plan.gpus
     assert report.status.has_solution
-    if not best.plan.unserved and not found.plan.unserved and report.bound is not None and best.cost_bound is not None:
+    if (
+        not best.plan.unserved
+        and not found.plan.unserved
+        and report.bound is not None
+        and best.cost_bound is not None
+    ):
         assert report.objective is not None
         assert report.objective >= best.cost_bound * (1.0 - 1e-9)
 
 
 def test_two_threads_make_the_same_plan_as_one_under_a_work_limit() -> None:
     problem = random_problem(4)
-    plans = [solve(problem, Budget(work=0.5, seed=3, threads=threads))[0].plan for threads in (1, 2)]
+    plans = [
+        solve(problem, Budget(work=0.5, seed=3, threads=threads))[0].plan
+        for threads in (1, 2)
+    ]
     assert plans[0] == plans[1]

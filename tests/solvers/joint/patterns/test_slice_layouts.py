@@ -16,7 +16,9 @@ from solvers.joint.patterns.slice_layouts import (
 )
 
 PLAIN = tuple(
-    profile for profile in A100_40GB if profile.name in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+    profile
+    for profile in A100_40GB
+    if profile.name in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 )
 PUBLISHED = {
     "7", "43", "421", "4111", "33", "321", "3111", "223", "2113", "1123", "11113",
@@ -36,15 +38,23 @@ def maximal_placements(profiles: tuple[SliceProfile, ...]) -> set[str]:
     found = set()
 
     def taken(chosen: tuple[tuple[SliceProfile, int], ...]) -> set[int]:
-        return {start + at for profile, start in chosen for at in range(profile.memory_slices)}
+        return {
+            start + at
+            for profile, start in chosen
+            for at in range(profile.memory_slices)
+        }
 
-    def fits(chosen: tuple[tuple[SliceProfile, int], ...], profile: SliceProfile, start: int) -> bool:
+    def fits(
+        chosen: tuple[tuple[SliceProfile, int], ...], profile: SliceProfile, start: int
+    ) -> bool:
         return not taken(chosen) & set(range(start, start + profile.memory_slices))
 
     def grow(chosen: tuple[tuple[SliceProfile, int], ...], start: int) -> None:
         if start == MEMORY_SLICES:
             if not any(fits(chosen, *spot) for spot in spots):
-                found.add("".join(str(compute_slices(profile)) for profile, _ in chosen))
+                found.add(
+                    "".join(str(compute_slices(profile)) for profile, _ in chosen)
+                )
             return
         grow(chosen, start + 1)
         for profile, at in spots:
@@ -60,9 +70,15 @@ def test_the_placements_of_an_a100_are_the_19_of_the_guide() -> None:
 
 
 def test_the_possible_multisets_are_the_parts_of_those_19() -> None:
-    by_compute = {str(compute_slices(profile)): number for number, profile in enumerate(PLAIN)}
+    by_compute = {
+        str(compute_slices(profile)): number for number, profile in enumerate(PLAIN)
+    }
     parts = {
-        tuple(np.bincount([by_compute[one] for one in some], minlength=len(PLAIN)).tolist())
+        tuple(
+            np.bincount(
+                [by_compute[one] for one in some], minlength=len(PLAIN)
+            ).tolist()
+        )
         for whole in PUBLISHED
         for size in range(len(whole) + 1)
         for some in itertools.combinations(whole, size)
@@ -71,21 +87,37 @@ def test_the_possible_multisets_are_the_parts_of_those_19() -> None:
 
 
 @pytest.mark.parametrize("profiles", [A100_40GB, A100_80GB, H100_80GB])
-def test_every_multiset_has_places_without_overlap(profiles: tuple[SliceProfile, ...]) -> None:
+def test_every_multiset_has_places_without_overlap(
+    profiles: tuple[SliceProfile, ...],
+) -> None:
     known = {profile.name: profile for profile in profiles}
     for counts in make_layouts(profiles, 7).counts:
         placed = place(profiles, counts.tolist())
         assert all(one.start in known[one.profile].starts for one in placed)
-        slices = [one.start + at for one in placed for at in range(known[one.profile].memory_slices)]
-        assert len(set(slices)) == len(slices) and all(one < MEMORY_SLICES for one in slices)
+        slices = [
+            one.start + at
+            for one in placed
+            for at in range(known[one.profile].memory_slices)
+        ]
+        assert len(set(slices)) == len(slices) and all(
+            one < MEMORY_SLICES for one in slices
+        )
         assert sum(compute_slices(known[one.profile]) for one in placed) <= 7
         assert sorted(one.profile for one in placed) == sorted(
-            profile.name for profile, count in zip(profiles, counts, strict=True) for _ in range(count)
+            profile.name
+            for profile, count in zip(profiles, counts, strict=True)
+            for _ in range(count)
         )
 
 
 @pytest.mark.parametrize(
-    "counts", [(8, 0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 1, 2, 0), (1, 0, 0, 0, 0, 0, 1), (0, 0, 0, 4, 0, 0, 0)]
+    "counts",
+    [
+        (8, 0, 0, 0, 0, 0, 0),
+        (0, 0, 0, 0, 1, 2, 0),
+        (1, 0, 0, 0, 0, 0, 1),
+        (0, 0, 0, 4, 0, 0, 0),
+    ],
 )
 def test_more_than_fits_has_no_place(counts: tuple[int, ...]) -> None:
     assert counts not in set(map(tuple, make_layouts(A100_40GB, 7).counts.tolist()))

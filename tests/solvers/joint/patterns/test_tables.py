@@ -11,7 +11,12 @@ from solvers.joint.patterns.tables import make_tables
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoints, Problem
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
-from tests.solvers.joint.modes import best_worth, is_lawful, random_prices, random_problem
+from tests.solvers.joint.modes import (
+    best_worth,
+    is_lawful,
+    random_prices,
+    random_problem,
+)
 
 
 def rows_of(problem: Problem) -> list[tuple[float, int]]:
@@ -23,7 +28,11 @@ def rows_of(problem: Problem) -> list[tuple[float, int]]:
 
 def test_a_mode_for_every_type_and_clock_that_has_candidates() -> None:
     rows = (a_row(50.0, 10.0, clock_mhz=1000.0), a_row(50.0, 9.0, clock_mhz=1200.0))
-    problem = a_problem(a_service(rate_rps=1.0), types=(a_type(clocks_mhz=(1000.0, 1200.0, 1400.0)),), rows=rows)
+    problem = a_problem(
+        a_service(rate_rps=1.0),
+        types=(a_type(clocks_mhz=(1000.0, 1200.0, 1400.0)),),
+        rows=rows,
+    )
     assert [mode.clock_mhz for mode in make_tables(problem).modes] == [1000.0, 1200.0]
 
 
@@ -71,7 +80,9 @@ def test_the_grid_is_as_coarse_as_the_shares_allow(
     step: float, percents: tuple[float, ...], widths: list[int], steps: int
 ) -> None:
     rows = tuple(a_row(percent, 900.0 / percent) for percent in percents)
-    problem = a_problem(a_service(rate_rps=1e6), types=(a_type(sm_percent_step=step),), rows=rows)
+    problem = a_problem(
+        a_service(rate_rps=1e6), types=(a_type(sm_percent_step=step),), rows=rows
+    )
     (mode,) = make_tables(problem).modes
     assert (mode.width.tolist(), mode.steps) == (widths, steps)
 
@@ -82,23 +93,33 @@ def test_of_two_rows_that_both_carry_all_the_lighter_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"memory_mib": 4100.0}, {"power_w": 51.0}, {"pressure": 0.2}], ids=["memory", "watts", "pressure"]
+    "changes",
+    [{"memory_mib": 4100.0}, {"power_w": 51.0}, {"pressure": 0.2}],
+    ids=["memory", "watts", "pressure"],
 )
 def test_a_row_that_takes_less_of_anything_stays(changes: dict[str, float]) -> None:
     """25 % would do for the rate, but takes more of one thing than 50 %."""
     rows = (a_row(25.0, 5.0, power_w=50.0)._replace(**changes), a_row(50.0, 5.0))
-    assert rows_of(a_problem(a_service(rate_rps=1.0), rows=rows)) == [(25.0, 1), (50.0, 1)]
+    assert rows_of(a_problem(a_service(rate_rps=1.0), rows=rows)) == [
+        (25.0, 1),
+        (50.0, 1),
+    ]
 
 
 def test_a_row_that_carries_more_of_the_rate_stays() -> None:
     rows = (a_row(25.0, 20.0), a_row(50.0, 10.0))
-    assert rows_of(a_problem(a_service(rate_rps=1e3), rows=rows)) == [(25.0, 1), (50.0, 1)]
+    assert rows_of(a_problem(a_service(rate_rps=1e3), rows=rows)) == [
+        (25.0, 1),
+        (50.0, 1),
+    ]
 
 
 def test_a_row_that_bears_neighbours_better_stays() -> None:
     """Alone both carry all 10 rps; next to pressure 1 the narrow one takes all of its SLO, the wide one 60 ms."""
     rows = (a_row(25.0, 20.0, pressure=0.5), a_row(50.0, 12.0, pressure=0.5))
-    problem = a_problem(*(a_service(name, rate_rps=10.0) for name in "abcd"), rows=rows, sensitivity=4.0)
+    problem = a_problem(
+        *(a_service(name, rate_rps=10.0) for name in "abcd"), rows=rows, sensitivity=4.0
+    )
     assert rows_of(problem) == [(25.0, 1), (50.0, 1)]
 
 
@@ -106,8 +127,13 @@ def test_what_runs_now_stays_a_candidate() -> None:
     """Its SM percent costs no migration, whatever dominates it."""
     rows = (a_row(25.0, 5.0), a_row(50.0, 4.0), a_row(75.0, 3.0))
     problem = a_problem(a_service(rate_rps=1.0), rows=rows)
-    running = ReplicaPlan(service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=1.0)
-    current = Plan(policy="test", gpus=(GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(running,)),))
+    running = ReplicaPlan(
+        service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=1.0
+    )
+    current = Plan(
+        policy="test",
+        gpus=(GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(running,)),),
+    )
     assert rows_of(replace(problem, current=current)) == [(25.0, 1), (50.0, 1)]
 
 
@@ -119,7 +145,9 @@ def test_undominated_rows_alone_earn_as_much_as_all_rows(seed: int) -> None:
     kept = only_candidates(problem, tables.modes)
     for _ in range(5):
         prices = random_prices(draw, problem)
-        assert best_worth(kept, prices) == pytest.approx(best_worth(problem, prices), rel=1e-12)
+        assert best_worth(kept, prices) == pytest.approx(
+            best_worth(problem, prices), rel=1e-12
+        )
 
 
 def only_candidates(problem: Problem, modes: tuple[GpuMode, ...]) -> Problem:
@@ -132,19 +160,29 @@ def only_candidates(problem: Problem, modes: tuple[GpuMode, ...]) -> Problem:
         if of_type is not None:
             kept = tuple(of_type.rows[row] for row in rows)
             points.append(
-                OperatingPoints(network=service.name, gpu_type="gpu", sensitivity=of_type.sensitivity, rows=kept)
+                OperatingPoints(
+                    network=service.name,
+                    gpu_type="gpu",
+                    sensitivity=of_type.sensitivity,
+                    rows=kept,
+                )
             )
     return replace(problem, services=tuple(services), points=tuple(points))
 
 
 def test_some_rows_are_dominated() -> None:
     problems = [random_problem(random.Random(seed)) for seed in range(40)]
-    candidates = sum(len(mode.service) for problem in problems for mode in make_tables(problem).modes)
+    candidates = sum(
+        len(mode.service) for problem in problems for mode in make_tables(problem).modes
+    )
     alone = 0
     for problem in problems:
         for number, service in enumerate(problem.services):
             points = problem.points_of(service.network, "gpu")
-            alone += sum(is_lawful(problem, ((number, row),)) for row in (points.rows if points else ()))
+            alone += sum(
+                is_lawful(problem, ((number, row),))
+                for row in (points.rows if points else ())
+            )
     assert candidates < 0.9 * alone
 
 

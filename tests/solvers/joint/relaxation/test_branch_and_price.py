@@ -12,7 +12,9 @@ from tests.solvers.whole_program import Setting, optimum, set_up
 GAP = 1e-6
 
 
-def _branch(setting: Setting, incumbent: Incumbent | None = None, *, max_asked: int = 20_000) -> BranchResult:
+def _branch(
+    setting: Setting, incumbent: Incumbent | None = None, *, max_asked: int = 20_000
+) -> BranchResult:
     """Time is over when it was asked for so many times."""
     asked = count(1)
     pricer = setting.pricer()
@@ -29,7 +31,9 @@ def _branch(setting: Setting, incumbent: Incumbent | None = None, *, max_asked: 
     )
 
 
-@pytest.mark.parametrize("seeds", [range(first, first + 20) for first in range(0, 120, 20)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(first, first + 20) for first in range(0, 120, 20)], ids=str
+)
 def test_equals_the_best_whole_plan_of_tiny_problems(seeds: range) -> None:
     for seed in seeds:
         setting = set_up(tiny_problem(seed), has_stock=seed % 3 > 0)
@@ -37,7 +41,9 @@ def test_equals_the_best_whole_plan_of_tiny_problems(seeds: range) -> None:
         assert found.bound <= best * (1 + 1e-6) + 1e-9, seed
         assert found.incumbent is not None
         assert found.bound >= found.incumbent.cost_usd_per_hour * (1.0 - GAP), seed
-        assert found.incumbent.cost_usd_per_hour == pytest.approx(best, rel=2e-5, abs=1e-9), seed
+        assert found.incumbent.cost_usd_per_hour == pytest.approx(
+            best, rel=2e-5, abs=1e-9
+        ), seed
 
 
 def test_its_plan_costs_what_it_says() -> None:
@@ -48,7 +54,9 @@ def test_its_plan_costs_what_it_says() -> None:
         taken = carried(setting.tables, setting.columns, incumbent.counts)
         short = demand.shortage_price @ np.maximum(demand.rate - taken.rps, 0.0)
         missing = demand.missing_price @ np.maximum(demand.fewest - taken.replicas, 0.0)
-        assert taken.cost + short + missing == pytest.approx(incumbent.cost_usd_per_hour, rel=1e-6, abs=1e-6), seed
+        assert taken.cost + short + missing == pytest.approx(
+            incumbent.cost_usd_per_hour, rel=1e-6, abs=1e-6
+        ), seed
         assert (taken.gpus <= demand.stock).all()
         assert (taken.replicas <= demand.most).all()
 
@@ -75,9 +83,18 @@ def _a_plan_that_serves_all(setting: Setting) -> Incumbent | None:
     """Single replicas, each service's cheapest per rps, as many as it takes; None where stock or limits forbid it."""
     counts: dict[int, int] = {}
     for service, rate in enumerate(setting.demand.rate):
-        own = [number for number, column in enumerate(setting.columns) if column.service.tolist() == [service]]
+        own = [
+            number
+            for number, column in enumerate(setting.columns)
+            if column.service.tolist() == [service]
+        ]
         if rate > 0.0:
-            best = min(own, key=lambda number: setting.columns[number].price / setting.columns[number].capacity[0])
+            best = min(
+                own,
+                key=lambda number: (
+                    setting.columns[number].price / setting.columns[number].capacity[0]
+                ),
+            )
             counts[best] = int(np.ceil(rate / setting.columns[best].capacity[0]))
     taken = carried(setting.tables, setting.columns, counts)
     demand = setting.demand
@@ -93,7 +110,10 @@ def test_bound_never_falls_with_more_time_and_never_passes_the_optimum() -> None
     for seed in range(12):
         problem = tiny_problem(seed, services=4)
         best = optimum(set_up(problem))
-        bounds = [_branch(set_up(problem), max_asked=asked).bound for asked in (1, 4, 16, 64, 20_000)]
+        bounds = [
+            _branch(set_up(problem), max_asked=asked).bound
+            for asked in (1, 4, 16, 64, 20_000)
+        ]
         assert bounds == sorted(bounds), seed
         assert bounds[-1] <= best * (1 + 1e-6) + 1e-9, seed
 

@@ -7,7 +7,13 @@ from solvers.joint.relaxation.branching import Split, find_split
 from tests.solvers.instances import a_problem, a_service, a_type
 
 # One type at one clock; candidates 0 and 1 are the half and the whole GPU of `chat`, 2 and 3 those of `photo`.
-TABLES = make_tables(a_problem(a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=90.0), types=(a_type(),)))
+TABLES = make_tables(
+    a_problem(
+        a_service("chat", rate_rps=90.0),
+        a_service("photo", rate_rps=90.0),
+        types=(a_type(),),
+    )
+)
 NO_IDLE = np.zeros(1)
 
 
@@ -23,7 +29,9 @@ def test_gpus_of_a_type_come_first() -> None:
 
 def test_idle_gpus_count_among_those_of_their_mode() -> None:
     columns = [make_column(TABLES, Pattern(0, (1,)))]
-    assert find_split(TABLES, columns, np.array([0.75]), np.array([0.5])) == Split(BranchingRow((0,)), 1.25)
+    assert find_split(TABLES, columns, np.array([0.75]), np.array([0.5])) == Split(
+        BranchingRow((0,)), 1.25
+    )
 
 
 def test_then_replicas_of_the_most_fractional_service() -> None:
@@ -41,7 +49,9 @@ def test_nothing_is_left_to_split_where_all_sums_are_whole() -> None:
     assert _split(both=1.0, photo=2.0) is None
 
 
-def test_a_row_counts_patterns_of_its_modes_that_hold_a_candidate_of_the_range() -> None:
+def test_a_row_counts_patterns_of_its_modes_that_hold_a_candidate_of_the_range() -> (
+    None
+):
     row = BranchingRow((0,), ((0, 2),))
     assert row.counts(Pattern(0, (1,)))
     assert row.counts(Pattern(0, (0, 2)))

@@ -11,14 +11,20 @@ from tests.solvers.whole_program import optimum, set_up
 def test_finds_the_relaxation_over_all_patterns() -> None:
     for seed in range(100, 140):
         setting = set_up(tiny_problem(seed, services=4))
-        found = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-        assert found.solution.objective == pytest.approx(optimum(setting, is_whole=False), rel=2e-3, abs=1e-3), seed
+        found = generate(
+            setting.tables, setting.demand, setting.pricer(), setting.columns
+        )
+        assert found.solution.objective == pytest.approx(
+            optimum(setting, is_whole=False), rel=2e-3, abs=1e-3
+        ), seed
 
 
 def test_bound_and_objective_meet_within_the_tolerance_of_the_last_phase() -> None:
     for seed in range(5):
         setting = set_up(random_problem(seed))
-        found = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+        found = generate(
+            setting.tables, setting.demand, setting.pricer(), setting.columns
+        )
         assert found.is_exact
         assert found.bound <= found.solution.objective * (1 + 1e-9)
         assert found.bound >= found.solution.objective * (1 - 2e-3)
@@ -26,7 +32,13 @@ def test_bound_and_objective_meet_within_the_tolerance_of_the_last_phase() -> No
 
 def test_stops_after_one_round_when_time_is_over_and_still_proves_something() -> None:
     setting = set_up(random_problem(1))
-    found = generate(setting.tables, setting.demand, setting.pricer(), setting.columns, is_over=lambda: True)
+    found = generate(
+        setting.tables,
+        setting.demand,
+        setting.pricer(),
+        setting.columns,
+        is_over=lambda: True,
+    )
     assert found.rounds == 1
     assert not found.is_exact
     full = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
@@ -49,14 +61,22 @@ def test_counts_belong_to_the_columns_in_their_order() -> None:
 def test_a_warm_start_needs_no_more_rounds_and_ends_at_the_same_value() -> None:
     setting = set_up(random_problem(3))
     cold = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
-    warm = generate(setting.tables, setting.demand, setting.pricer(), setting.columns, start=cold.columns)
+    warm = generate(
+        setting.tables,
+        setting.demand,
+        setting.pricer(),
+        setting.columns,
+        start=cold.columns,
+    )
     assert warm.rounds <= cold.rounds
     assert warm.solution.objective == pytest.approx(cold.solution.objective, rel=2e-3)
 
 
 def test_nothing_wanted_costs_nothing() -> None:
     setting = set_up(a_problem(a_service(rate_rps=0.0)))
-    found = generate(setting.tables, setting.demand, setting.pricer(), Columns(setting.tables))
+    found = generate(
+        setting.tables, setting.demand, setting.pricer(), Columns(setting.tables)
+    )
     assert found.solution.objective == 0.0
     assert found.bound == pytest.approx(0.0, abs=1e-2)
 
@@ -64,7 +84,9 @@ def test_nothing_wanted_costs_nothing() -> None:
 def test_same_input_gives_the_same_columns() -> None:
     def run() -> tuple[float, np.ndarray]:
         setting = set_up(random_problem(4))
-        found = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+        found = generate(
+            setting.tables, setting.demand, setting.pricer(), setting.columns
+        )
         return found.bound, found.solution.counts
 
     (first, counts), (second, others) = run(), run()

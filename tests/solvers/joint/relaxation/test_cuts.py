@@ -9,7 +9,10 @@ from solvers.joint.relaxation import cuts
 
 def _random_potential(rng: np.random.Generator) -> Reals:
     return (
-        np.cumsum(rng.choice((0.0, 0.0, 1.0), cuts.PARTS + 2) * rng.random(cuts.PARTS + 2)) + np.eye(cuts.PARTS + 2)[-1]
+        np.cumsum(
+            rng.choice((0.0, 0.0, 1.0), cuts.PARTS + 2) * rng.random(cuts.PARTS + 2)
+        )
+        + np.eye(cuts.PARTS + 2)[-1]
     )
 
 
@@ -18,12 +21,17 @@ def _min_cover(steps: Reals) -> float:
     least = np.full(cuts.PARTS + 2, np.inf)
     least[0] = 0.0
     for parts in range(1, cuts.PARTS + 2):
-        least[parts] = min(steps[own - 1] + least[max(0, parts - own)] for own in range(1, cuts.PARTS + 2))
+        least[parts] = min(
+            steps[own - 1] + least[max(0, parts - own)]
+            for own in range(1, cuts.PARTS + 2)
+        )
     return float(least[-1])
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_potential_makes_a_cut_that_holds_for_all_sets_of_replicas_that_serve_the_rate(seed: int) -> None:
+def test_every_potential_makes_a_cut_that_holds_for_all_sets_of_replicas_that_serve_the_rate(
+    seed: int,
+) -> None:
     rng = np.random.default_rng(seed)
     steps = cuts.steps(_random_potential(rng))
     assert _min_cover(steps) >= 1.0 - 1e-12
@@ -33,15 +41,23 @@ def test_every_potential_makes_a_cut_that_holds_for_all_sets_of_replicas_that_se
 
 def test_cuts_hold_for_capacities_that_just_serve_the_rate() -> None:
     draw, rng = random.Random(5), np.random.default_rng(5)
-    potentials = [cuts.rounding(multiple) for multiple in range(1, 7)] + [_random_potential(rng) for _ in range(6)]
+    potentials = [cuts.rounding(multiple) for multiple in range(1, 7)] + [
+        _random_potential(rng) for _ in range(6)
+    ]
     staircases = [cuts.steps(potential) for potential in potentials]
     served = 0
     for _ in range(2000):
-        parts = [draw.choice((draw.random(), 1 / 2, 1 / 3, 2 / 3, 3 / 5, 1.0, 1.4)) for _ in range(draw.randint(1, 7))]
+        parts = [
+            draw.choice((draw.random(), 1 / 2, 1 / 3, 2 / 3, 3 / 5, 1.0, 1.4))
+            for _ in range(draw.randint(1, 7))
+        ]
         rate = draw.uniform(0.1, 1000.0)
         if sum(min(part, 1.0) for part in parts) >= 1.0 - 1e-6:
             levels = cuts.levels(rate * np.array(parts), np.full(len(parts), rate))
-            assert all(steps[levels].sum() >= 1.0 - 1e-9 for steps in staircases), (parts, rate)
+            assert all(steps[levels].sum() >= 1.0 - 1e-9 for steps in staircases), (
+                parts,
+                rate,
+            )
             served += 1
     assert served > 500
 

@@ -4,7 +4,14 @@ import highspy
 import numpy as np
 import pytest
 
-from solvers.joint.relaxation.highs import INFINITE, is_feasible, is_solved, make_program, solve_program, solve_whole
+from solvers.joint.relaxation.highs import (
+    INFINITE,
+    is_feasible,
+    is_solved,
+    make_program,
+    solve_program,
+    solve_whole,
+)
 
 
 def a_program(*, least: float = 5.0, most: float = INFINITE) -> highspy.Highs:
@@ -24,7 +31,9 @@ def test_the_optimum_is_found() -> None:
 
 def test_a_program_without_an_optimum_is_named() -> None:
     program = a_program(most=1.0)
-    with pytest.raises(RuntimeError, match="the program without an optimum with kInfeasible"):
+    with pytest.raises(
+        RuntimeError, match="the program without an optimum with kInfeasible"
+    ):
         solve_program(program, "program without an optimum")
     assert not is_feasible(program)
 
@@ -43,7 +52,13 @@ def a_hard_program() -> highspy.Highs:
     for price in random.uniform(1.0, 2.0, kinds):
         program.addCol(price, 0.0, 50.0, 0, np.zeros(0, np.int32), np.zeros(0))
     for least in random.uniform(50.0, 100.0, 12):
-        program.addRow(least, INFINITE, kinds, np.arange(kinds, dtype=np.int32), random.uniform(0.0, 3.0, kinds))
+        program.addRow(
+            least,
+            INFINITE,
+            kinds,
+            np.arange(kinds, dtype=np.int32),
+            random.uniform(0.0, 3.0, kinds),
+        )
     return program
 
 

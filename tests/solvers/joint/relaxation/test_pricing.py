@@ -45,7 +45,9 @@ def gpu_of(problem: Problem, tables: Tables, pattern: Pattern) -> Gpu:
     found = []
     for item in pattern.items:
         service = int(mode.service[item])
-        points = problem.points_of(problem.services[service].network, problem.gpu_types[0].name)
+        points = problem.points_of(
+            problem.services[service].network, problem.gpu_types[0].name
+        )
         assert points is not None
         found.append((service, points.rows[mode.row[item]]))
     return tuple(found)
@@ -79,7 +81,11 @@ def test_patterns_obey_all_rules_and_beat_the_threshold(seed: int) -> None:
             gpu = gpu_of(problem, tables, pattern)
             assert is_lawful(problem, gpu)
             worth = worth_of(problem, prices, gpu)
-            assert prices.threshold * (1.0 + effort.tolerance) * (1.0 - 1e-9) <= worth <= priced.bound * (1.0 + 1e-9)
+            assert (
+                prices.threshold * (1.0 + effort.tolerance) * (1.0 - 1e-9)
+                <= worth
+                <= priced.bound * (1.0 + 1e-9)
+            )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -92,7 +98,10 @@ def test_thorough_pricing_finds_the_best_pattern_and_proves_it(seed: int) -> Non
     best, priced = best_worth(problem, prices), price(tables, prices, THOROUGH)
     assert priced.bound == pytest.approx(max(prices.threshold, best), rel=1e-5)
     if best > prices.threshold * (1.0 + 1e-9):
-        worths = [worth_of(problem, prices, gpu_of(problem, tables, pattern)) for pattern in priced.patterns]
+        worths = [
+            worth_of(problem, prices, gpu_of(problem, tables, pattern))
+            for pattern in priced.patterns
+        ]
         assert max(worths) == pytest.approx(best, rel=1e-9)
     else:
         assert not priced.patterns
@@ -115,7 +124,9 @@ def test_a_tolerance_costs_the_bound_no_more_than_itself() -> None:
         tables, prices = make_tables(problem), random_prices(draw, problem)
         if tables.modes:
             bound = price(tables, prices, THOROUGH._replace(tolerance=0.01)).bound
-            assert bound <= 1.01 * max(prices.threshold, best_worth(problem, prices)) * (1.0 + 1e-5)
+            assert bound <= 1.01 * max(
+                prices.threshold, best_worth(problem, prices)
+            ) * (1.0 + 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -132,7 +143,9 @@ def test_what_was_priced_before_changes_no_proof(seed: int) -> None:
         for effort in (QUICK, THOROUGH):
             (priced,) = pricer.price(prices.worth(tables), [prices.threshold], effort)
             assert priced.bound >= best_worth(problem, prices) * (1.0 - 1e-9)
-        assert priced.bound == pytest.approx(max(prices.threshold, best_worth(problem, prices)), rel=1e-5)
+        assert priced.bound == pytest.approx(
+            max(prices.threshold, best_worth(problem, prices)), rel=1e-5
+        )
 
 
 def test_threads_change_nothing() -> None:
@@ -140,7 +153,9 @@ def test_threads_change_nothing() -> None:
     tables, prices = make_tables(problem), random_prices(random.Random(8), problem)
     alone = price(tables, prices, THOROUGH)
     with ThreadPoolExecutor(2) as pool:
-        (shared,) = Pricer(tables, pool=pool).price(prices.worth(tables), [prices.threshold], THOROUGH)
+        (shared,) = Pricer(tables, pool=pool).price(
+            prices.worth(tables), [prices.threshold], THOROUGH
+        )
     assert (alone.bound, alone.patterns) == (shared.bound, shared.patterns)
 
 
@@ -168,7 +183,10 @@ def test_stairs_of_rounding_cuts_count_by_how_much_of_the_rate_is_carried() -> N
             continue
         count = len(problem.services)
         stairs = np.tile([0.0, 0.25], (count, 1))
-        worth = [entry._replace(edges=np.array([0.5]), stairs=stairs) for entry in prices.worth(tables)]
+        worth = [
+            entry._replace(edges=np.array([0.5]), stairs=stairs)
+            for entry in prices.worth(tables)
+        ]
         (priced,) = Pricer(tables).price(worth, [0.0], THOROUGH)
         best = _best_with_stairs(problem, prices)
         assert priced.bound == pytest.approx(best, rel=1e-5)
@@ -177,6 +195,12 @@ def test_stairs_of_rounding_cuts_count_by_how_much_of_the_rate_is_carried() -> N
 def _best_with_stairs(problem: Problem, prices: Prices) -> float:
     def climbed(gpu: Gpu) -> float:
         carried = capacities(problem, gpu)
-        return 0.25 * sum(problem.services[at].arrival_rate_rps * 0.5 < rps for at, rps in carried.items())
+        return 0.25 * sum(
+            problem.services[at].arrival_rate_rps * 0.5 < rps
+            for at, rps in carried.items()
+        )
 
-    return max((worth_of(problem, prices, gpu) + climbed(gpu) for gpu in gpus(problem)), default=0.0)
+    return max(
+        (worth_of(problem, prices, gpu) + climbed(gpu) for gpu in gpus(problem)),
+        default=0.0,
+    )

@@ -12,16 +12,32 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
-from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 
-PRESSED = (a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0), a_row(50.0, 16.0, batch=4, pressure=0.5))
+PRESSED = (
+    a_row(50.0, 10.0, pressure=0.5),
+    a_row(100.0, 5.0),
+    a_row(50.0, 16.0, batch=4, pressure=0.5),
+)
 
 
 def never() -> bool:
     return False
 
 
-def changed(problem: Problem, *, start_usd_per_hour: float | None = None, may_rearrange: bool = False) -> Plan:
+def changed(
+    problem: Problem,
+    *,
+    start_usd_per_hour: float | None = None,
+    may_rearrange: bool = False,
+) -> Plan:
     """The better of the two, which the checker accepts."""
     found = change(
         problem,
@@ -37,9 +53,16 @@ def changed(problem: Problem, *, start_usd_per_hour: float | None = None, may_re
     return plan
 
 
-def halves(*services: str, count: int = 1, gpu_type: str = "gpu", batch: int = 1) -> GpuPlan:
-    replicas = (ReplicaPlan(service=name, sm_percent=50.0, batch=batch, arrival_rate_rps=1.0) for name in services)
-    return GpuPlan(gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=tuple(replicas))
+def halves(
+    *services: str, count: int = 1, gpu_type: str = "gpu", batch: int = 1
+) -> GpuPlan:
+    replicas = (
+        ReplicaPlan(service=name, sm_percent=50.0, batch=batch, arrival_rate_rps=1.0)
+        for name in services
+    )
+    return GpuPlan(
+        gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=tuple(replicas)
+    )
 
 
 def running(*gpus: GpuPlan) -> Plan:
@@ -48,7 +71,9 @@ def running(*gpus: GpuPlan) -> Plan:
 
 def test_what_still_carries_the_rates_goes_on_without_a_start() -> None:
     # Two halves carry 50 rps each.
-    problem = a_problem(a_service("chat", rate_rps=50.0), a_service("photo", rate_rps=45.0))
+    problem = a_problem(
+        a_service("chat", rate_rps=50.0), a_service("photo", rate_rps=45.0)
+    )
     problem = replace(problem, current=running(halves("chat", "photo")))
     plan = changed(problem)
     assert started(problem, plan) == 0
@@ -56,7 +81,9 @@ def test_what_still_carries_the_rates_goes_on_without_a_start() -> None:
 
 
 def test_superfluous_gpus_go_without_a_start() -> None:
-    problem = a_problem(a_service("chat", rate_rps=60.0), current=running(halves("chat", count=4)))
+    problem = a_problem(
+        a_service("chat", rate_rps=60.0), current=running(halves("chat", count=4))
+    )
     plan = changed(problem)
     assert (started(problem, plan), sum(gpu.count for gpu in plan.gpus)) == (0, 2)
 
@@ -71,7 +98,9 @@ def test_growth_of_one_service_starts_one_replica() -> None:
 
 def test_a_larger_batch_is_no_start() -> None:
     # Batch 4 in 16 ms at 80 % carries 200 rps where batch 1 carries 50.
-    problem = a_problem(a_service("chat", rate_rps=150.0), rows=PRESSED, current=running(halves("chat")))
+    problem = a_problem(
+        a_service("chat", rate_rps=150.0), rows=PRESSED, current=running(halves("chat"))
+    )
     plan = changed(problem)
     assert (plan.unserved, started(problem, plan)) == ((), 0)
     assert [each.batch for gpu in plan.gpus for each in gpu.replicas] == [4]
@@ -80,7 +109,12 @@ def test_a_larger_batch_is_no_start() -> None:
 def test_another_neighbour_is_no_start() -> None:
     # Next to its neighbour chat takes 10 · (1 + 0.5) ms and carries 33 rps; alone on a GPU it carries 50.
     services = (a_service("chat", rate_rps=50.0), a_service("photo", rate_rps=50.0))
-    problem = a_problem(*services, rows=PRESSED[:2], sensitivity=1.0, current=running(halves("chat", "photo")))
+    problem = a_problem(
+        *services,
+        rows=PRESSED[:2],
+        sensitivity=1.0,
+        current=running(halves("chat", "photo")),
+    )
     plan = changed(problem)
     assert (plan.unserved, started(problem, plan)) == ((), 0)
 
@@ -117,14 +151,21 @@ def test_a_new_service_joins_and_the_others_stay() -> None:
 
 
 def test_a_service_that_left_takes_its_replicas_along() -> None:
-    problem = a_problem(a_service("chat", rate_rps=45.0), current=running(halves("chat"), halves("gone", count=2)))
+    problem = a_problem(
+        a_service("chat", rate_rps=45.0),
+        current=running(halves("chat"), halves("gone", count=2)),
+    )
     plan = changed(problem)
-    assert [(gpu.count, [each.service for each in gpu.replicas]) for gpu in plan.gpus] == [(1, ["chat"])]
+    assert [
+        (gpu.count, [each.service for each in gpu.replicas]) for gpu in plan.gpus
+    ] == [(1, ["chat"])]
     assert started(problem, plan) == 0
 
 
 def test_rates_times_ten_are_served() -> None:
-    problem = a_problem(a_service("chat", rate_rps=450.0), a_service("photo", rate_rps=450.0))
+    problem = a_problem(
+        a_service("chat", rate_rps=450.0), a_service("photo", rate_rps=450.0)
+    )
     problem = replace(problem, current=running(halves("chat", "photo")))
     plan = changed(problem)
     assert plan.unserved == ()
@@ -148,7 +189,11 @@ def test_a_price_of_starts_decides_between_few_starts_and_few_gpus() -> None:
     whole = GpuPlan(
         gpu_type="gpu",
         clock_mhz=1000.0,
-        replicas=(ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=40.0),),
+        replicas=(
+            ReplicaPlan(
+                service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=40.0
+            ),
+        ),
     )
     other = replace(whole, replicas=(replace(whole.replicas[0], service="photo"),))
     services = (a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0))

@@ -23,7 +23,9 @@ from solvers.types.problem import Problem
 from tests.solvers.joint.heuristics.test_fluid import a_fluid_problem
 
 STACK = Stack(
-    service=np.array([[0, 1], [1, 2]], np.int32),  # 2 services: the second column has one replica.
+    service=np.array(
+        [[0, 1], [1, 2]], np.int32
+    ),  # 2 services: the second column has one replica.
     capacity=np.array([[10.0, 4.0], [30.0, 0.0]]),
     price=np.array([3.0, 5.0]),
     gpu_type=np.array([0, 1], np.int32),
@@ -34,7 +36,9 @@ KINDS = np.array([[1, NO_KIND], [0, NO_KIND]])
 class Refusing(Pricer):
     """Fails when it is asked for patterns."""
 
-    def price(self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort) -> list[Priced]:
+    def price(
+        self, worth: Sequence[Worth], thresholds: Sequence[float], effort: Effort
+    ) -> list[Priced]:
         raise AssertionError("priced")
 
 
@@ -55,7 +59,9 @@ def costs(*, stock: tuple[float, float] = (9.0, 9.0)) -> Reals:
         stock=np.array(stock),
         gpu=np.array([0.0, -0.5]),
     )
-    return move_costs(STACK, np.array([0.7, 0.2]), KINDS, prices, np.array([-0.05, -0.3]))
+    return move_costs(
+        STACK, np.array([0.7, 0.2]), KINDS, prices, np.array([-0.05, -0.3])
+    )
 
 
 def test_a_new_gpu_costs_its_price_and_its_starts_less_what_of_it_is_wanted() -> None:
@@ -70,12 +76,18 @@ def test_a_gpu_of_which_none_is_left_is_out_of_the_question() -> None:
     assert np.isinf(second)
 
 
-def test_growth_where_shares_are_too_fine_to_price_is_served_by_the_columns_at_hand() -> None:
+def test_growth_where_shares_are_too_fine_to_price_is_served_by_the_columns_at_hand() -> (
+    None
+):
     problem = a_fluid_problem(random.Random(1), services=2, types=1, step=0.02)
     narrow = tuple(
-        ReplicaPlan(service=one.name, sm_percent=1.0, batch=1, arrival_rate_rps=0.0) for one in problem.services
+        ReplicaPlan(service=one.name, sm_percent=1.0, batch=1, arrival_rate_rps=0.0)
+        for one in problem.services
     )
-    runs = Plan(policy="joint", gpus=(GpuPlan(gpu_type="type0", count=1, clock_mhz=1000.0, replicas=narrow),))
+    runs = Plan(
+        policy="joint",
+        gpus=(GpuPlan(gpu_type="type0", count=1, clock_mhz=1000.0, replicas=narrow),),
+    )
     problem = replace(problem, current=runs)
     warm = Unpriced(problem)
     assert is_too_fine(warm.tables(problem))

@@ -19,7 +19,14 @@ from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget
 from solvers.types.problem import Problem
-from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 
 PROBLEM = random_problem(3)
 
@@ -35,34 +42,55 @@ def test_a_state_serves_other_rates_within_its_headroom() -> None:
 
 def test_headroom_is_wide_where_that_takes_few_more_candidates() -> None:
     # One batch carries 50 or 100 rps: higher rates need no other candidates.
-    assert WarmStart(a_problem(a_service("chat", rate_rps=60.0)), has_headroom=True).headroom == WIDE_HEADROOM
+    assert (
+        WarmStart(
+            a_problem(a_service("chat", rate_rps=60.0)), has_headroom=True
+        ).headroom
+        == WIDE_HEADROOM
+    )
     # Shares carry ever more, from half of the rate to five times as much.
     rows = tuple(a_row(10.0 * share, 100.0 / share) for share in range(1, 11))
-    small = a_problem(a_service("chat", rate_rps=10.0, slo_ms=1000.0), rows=rows, types=(a_type(sm_percent_step=10.0),))
+    small = a_problem(
+        a_service("chat", rate_rps=10.0, slo_ms=1000.0),
+        rows=rows,
+        types=(a_type(sm_percent_step=10.0),),
+    )
     assert WarmStart(small, has_headroom=True).headroom == HEADROOM
 
 
-def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_before() -> None:
+def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_before() -> (
+    None
+):
     problem = random_problem(5)
     warm = WarmStart(problem, has_headroom=True)
     before, _ = solve(problem, Budget(), warm=warm)
     running = warm.running(replace(problem, current=before.plan))
-    patterns = {warm.columns[number].pattern: count for number, count in running.items()}
+    patterns = {
+        warm.columns[number].pattern: count for number, count in running.items()
+    }
     many = len(warm.columns)
     warm.trim(problem, most=many, kept=1)
     assert len(warm.columns) == many
     warm.trim(problem, most=many - 1, kept=1)
     assert len(warm.columns) == len(warm.singles) + 1 < many
     after = warm.running(replace(problem, current=before.plan))
-    assert {warm.columns[number].pattern: count for number, count in after.items()} == patterns
+    assert {
+        warm.columns[number].pattern: count for number, count in after.items()
+    } == patterns
     again, report = solve(problem, Budget(), warm=warm)
     assert report.status == "optimal"
-    assert cost_usd_per_hour(problem, again.plan) == pytest.approx(cost_usd_per_hour(problem, before.plan))
+    assert cost_usd_per_hour(problem, again.plan) == pytest.approx(
+        cost_usd_per_hour(problem, before.plan)
+    )
 
 
 def test_a_state_serves_other_stock_and_priorities() -> None:
-    fewer = replace(PROBLEM, gpu_types=tuple(replace(one, count=1) for one in PROBLEM.gpu_types))
-    other = replace(PROBLEM, services=tuple(replace(one, priority=7.0) for one in PROBLEM.services))
+    fewer = replace(
+        PROBLEM, gpu_types=tuple(replace(one, count=1) for one in PROBLEM.gpu_types)
+    )
+    other = replace(
+        PROBLEM, services=tuple(replace(one, priority=7.0) for one in PROBLEM.services)
+    )
     warm = WarmStart(PROBLEM)
     assert warm.fits(fewer)
     assert warm.tables(fewer).stock.tolist() == [1.0, 1.0]
@@ -74,11 +102,20 @@ def test_a_state_serves_other_stock_and_priorities() -> None:
     "other",
     [
         replace(PROBLEM, services=PROBLEM.services[1:]),
-        replace(PROBLEM, services=(replace(PROBLEM.services[0], slo_ms=1.0), *PROBLEM.services[1:])),
+        replace(
+            PROBLEM,
+            services=(replace(PROBLEM.services[0], slo_ms=1.0), *PROBLEM.services[1:]),
+        ),
         replace(PROBLEM, points=PROBLEM.points[1:]),
         replace(PROBLEM, energy_price_usd_per_kwh=1.0),
         replace(PROBLEM, max_replicas_per_gpu=2),
-        replace(PROBLEM, gpu_types=(replace(PROBLEM.gpu_types[0], price_usd_per_hour=9.0), *PROBLEM.gpu_types[1:])),
+        replace(
+            PROBLEM,
+            gpu_types=(
+                replace(PROBLEM.gpu_types[0], price_usd_per_hour=9.0),
+                *PROBLEM.gpu_types[1:],
+            ),
+        ),
     ],
 )
 def test_a_state_serves_no_other_services_rows_or_prices(other: Problem) -> None:
@@ -95,7 +132,9 @@ def test_tables_with_headroom_hold_every_candidate_of_the_exact_ones() -> None:
 
 
 def test_a_solve_with_warm_state_finds_the_same_optimum() -> None:
-    problem = a_problem(a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0))
+    problem = a_problem(
+        a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0)
+    )
     warm = WarmStart(problem, has_headroom=True)
     solve(problem, Budget(), warm=warm)
     for factor in (0.5, 1.2):

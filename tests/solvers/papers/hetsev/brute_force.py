@@ -19,16 +19,24 @@ def optimum(problem: Problem) -> tuple[float, float]:
     """
     by_type = [
         [
-            (sum(cost for cost, _ in gpus), _totals(problem, [capacities for _, capacities in gpus]))
+            (
+                sum(cost for cost, _ in gpus),
+                _totals(problem, [capacities for _, capacities in gpus]),
+            )
             for used in range((gpu_type.count or 0) + 1)
-            for gpus in itertools.combinations_with_replacement(_patterns(problem, gpu_type.name), used)
+            for gpus in itertools.combinations_with_replacement(
+                _patterns(problem, gpu_type.name), used
+            )
         ]
         for gpu_type in problem.gpu_types
     ]
     best = (0.0, 0.0)
     for choice in itertools.product(*by_type):
         totals = _totals(problem, [capacities for _, capacities in choice])
-        weight = sum(each.priority * min(each.arrival_rate_rps, totals[each.name]) for each in problem.services)
+        weight = sum(
+            each.priority * min(each.arrival_rate_rps, totals[each.name])
+            for each in problem.services
+        )
         best = max(best, (round(weight, 6), -sum(cost for cost, _ in choice)))
     return best[0], -best[1]
 
@@ -38,7 +46,10 @@ def _patterns(problem: Problem, gpu_type: str) -> list[tuple[float, Capacities]]
     return [
         (
             cost_usd_per_hour(problem, Plan(policy="brute", gpus=(gpu,))),
-            {replica.service: capacity_rps(problem, gpu, index) for index, replica in enumerate(gpu.replicas)},
+            {
+                replica.service: capacity_rps(problem, gpu, index)
+                for index, replica in enumerate(gpu.replicas)
+            },
         )
         for gpu in _gpus(problem, gpu_type)
         if not _is_unlawful(problem, gpu)
@@ -50,13 +61,20 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
         choices: list[list[ReplicaPlan | None]] = []
         for service in problem.services:
             points = problem.points_of(service.network, gpu_type)
-            rows = [row for row in points.rows if row.clock_mhz == clock_mhz] if points else []
+            rows = (
+                [row for row in points.rows if row.clock_mhz == clock_mhz]
+                if points
+                else []
+            )
             choices.append(
                 [
                     None,
                     *(
                         ReplicaPlan(
-                            service=service.name, sm_percent=row.sm_percent, batch=row.batch, arrival_rate_rps=0.0
+                            service=service.name,
+                            sm_percent=row.sm_percent,
+                            batch=row.batch,
+                            arrival_rate_rps=0.0,
                         )
                         for row in rows
                     ),
@@ -74,4 +92,7 @@ def _is_unlawful(problem: Problem, gpu: GpuPlan) -> bool:
 
 
 def _totals(problem: Problem, parts: list[Capacities]) -> Capacities:
-    return {service.name: sum(part.get(service.name, 0.0) for part in parts) for service in problem.services}
+    return {
+        service.name: sum(part.get(service.name, 0.0) for part in parts)
+        for service in problem.services
+    }

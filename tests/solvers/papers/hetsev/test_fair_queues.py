@@ -7,11 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.papers.hetsev.fair_queues import WaitingReplica, cluster, fair_order, make_queues, weight
+from solvers.papers.hetsev.fair_queues import (
+    WaitingReplica,
+    cluster,
+    fair_order,
+    make_queues,
+    weight,
+)
 
 
-def replica(name: str, *, network: str = "bert", memory_mib: float = 1000.0, waiting_s: float = 0.0) -> WaitingReplica:
-    return WaitingReplica(name=name, network=network, memory_mib=memory_mib, waiting_s=waiting_s)
+def replica(
+    name: str,
+    *,
+    network: str = "bert",
+    memory_mib: float = 1000.0,
+    waiting_s: float = 0.0,
+) -> WaitingReplica:
+    return WaitingReplica(
+        name=name, network=network, memory_mib=memory_mib, waiting_s=waiting_s
+    )
 
 
 waiting_replicas = st.lists(
@@ -40,12 +54,22 @@ def test_fewer_different_points_than_clusters_make_fewer_clusters() -> None:
     assert cluster(np.zeros((0, 2)), 3).tolist() == []
 
 
-@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=25), st.integers(1, 6))
-def test_no_point_is_much_nearer_to_another_clusters_median(points: list[tuple[float, float]], clusters: int) -> None:
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=25),
+    st.integers(1, 6),
+)
+def test_no_point_is_much_nearer_to_another_clusters_median(
+    points: list[tuple[float, float]], clusters: int
+) -> None:
     table = np.array(points)
     labels = cluster(table, clusters)
     assert sorted(set(labels.tolist())) == list(range(int(labels.max()) + 1))
-    medians = np.array([np.median(table[labels == label], axis=0) for label in range(int(labels.max()) + 1)])
+    medians = np.array(
+        [
+            np.median(table[labels == label], axis=0)
+            for label in range(int(labels.max()) + 1)
+        ]
+    )
     distances = np.abs(table[:, None, :] - medians[None, :, :]).sum(axis=2)
     own = distances[np.arange(len(table)), labels]
     assert (own <= distances.min(axis=1) + 1e-9).all()
@@ -58,8 +82,13 @@ def test_queues_hold_similar_replicas_with_the_longest_wait_first() -> None:
         replica("c", network="bert", waiting_s=3.0),
     ]
     queues = make_queues(waiting, 2)
-    assert sorted([one.name for one in queue] for queue in queues) == [["b"], ["c", "a"]]
-    assert weight(next(queue for queue in queues if len(queue) == 2)) == 2 * 2.0  # Median of 1 and 3 is 2.
+    assert sorted([one.name for one in queue] for queue in queues) == [
+        ["b"],
+        ["c", "a"],
+    ]
+    assert (
+        weight(next(queue for queue in queues if len(queue) == 2)) == 2 * 2.0
+    )  # Median of 1 and 3 is 2.
 
 
 def test_a_rounds_picks_follow_the_weights_by_hand() -> None:
@@ -70,7 +99,9 @@ def test_a_rounds_picks_follow_the_weights_by_hand() -> None:
     waiting += [replica(f"vgg-{n}", network="vgg", waiting_s=10.0) for n in range(3)]
     first_round = fair_order(waiting, queues=2, per_round=6)[:6]
     assert first_round[0] == "bert-0"
-    assert sorted(name.split("-")[0] for name in first_round) == ["bert"] * 4 + ["vgg"] * 2
+    assert (
+        sorted(name.split("-")[0] for name in first_round) == ["bert"] * 4 + ["vgg"] * 2
+    )
 
 
 @given(waiting_replicas, st.integers(1, 5), st.integers(1, 6))
@@ -94,7 +125,9 @@ def test_the_kth_longest_wait_is_picked_within_k_rounds(
 
 
 @pytest.mark.parametrize("flood", (3, 10))
-def test_a_lone_replica_beside_an_endless_flood_is_placed_in_bounded_time(flood: int) -> None:
+def test_a_lone_replica_beside_an_endless_flood_is_placed_in_bounded_time(
+    flood: int,
+) -> None:
     # Two are placed a second while `flood` others arrive: the flood's weight grows without end.
     pending = {f"flood-0-{n}": (0, "bert") for n in range(20)} | {"lone": (0, "vgg")}
     ahead = len(pending)

@@ -36,9 +36,13 @@ from tests.solvers.small_plans import capacity_rps, example, planned_problems
 SHARED = Path(__file__).parents[4] / ".." / "shared" / "problems"
 
 
-def run(problem: Problem, *, at_s: float = 0.0, memory: Json = None, seed: int = 0) -> tuple[Plan, PlanReport, Json]:
+def run(
+    problem: Problem, *, at_s: float = 0.0, memory: Json = None, seed: int = 0
+) -> tuple[Plan, PlanReport, Json]:
     """A plan that the checker accepts, with a report that it confirms."""
-    plan, report, remembered = make_plan(problem, Observed(at_s=at_s), memory, Budget(seed=seed))
+    plan, report, remembered = make_plan(
+        problem, Observed(at_s=at_s), memory, Budget(seed=seed)
+    )
     assert violations(problem, plan) == ()
     assert report_violations(problem, plan, report) == ()
     return plan, report, remembered
@@ -68,11 +72,18 @@ def is_complete(plan: Plan) -> bool:
 
 
 def test_two_services_share_a_gpu_by_halves() -> None:
-    plan = plan_of(a_problem(a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=50.0)))
+    plan = plan_of(
+        a_problem(a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=50.0))
+    )
     (gpu,) = plan.gpus
     assert gpu.count == 1
-    assert [(each.service, each.sm_percent) for each in gpu.replicas] == [("chat", 50.0), ("photo", 50.0)]
-    assert [each.arrival_rate_rps for each in gpu.replicas] == pytest.approx([40.0, 50.0])
+    assert [(each.service, each.sm_percent) for each in gpu.replicas] == [
+        ("chat", 50.0),
+        ("photo", 50.0),
+    ]
+    assert [each.arrival_rate_rps for each in gpu.replicas] == pytest.approx(
+        [40.0, 50.0]
+    )
 
 
 def test_a_large_service_is_spread_over_gpus() -> None:
@@ -83,16 +94,23 @@ def test_a_large_service_is_spread_over_gpus() -> None:
 
 def test_the_cheaper_type_is_taken_until_it_runs_out() -> None:
     # 250 rps are 2.5 GPUs: two cheap ones, then a dear one.
-    types = (a_type("cheap", price_usd_per_hour=1.0, count=2), a_type("dear", price_usd_per_hour=3.0))
+    types = (
+        a_type("cheap", price_usd_per_hour=1.0, count=2),
+        a_type("dear", price_usd_per_hour=3.0),
+    )
     plan, report, _ = run(a_problem(a_service("chat", rate_rps=250.0), types=types))
     assert gpus_of(plan) == {"cheap": 2, "dear": 1}
     assert report.cost_usd_per_hour == pytest.approx(5.0)
 
 
 def test_without_demand_nothing_runs_but_the_least_number_of_replicas() -> None:
-    plan, report, _ = run(a_problem(a_service("chat"), a_service("photo", min_replicas=2)))
+    plan, report, _ = run(
+        a_problem(a_service("chat"), a_service("photo", min_replicas=2))
+    )
     assert replica_counts(plan) == {("photo", "gpu", 50.0): 2}
-    assert all(each.arrival_rate_rps == 0.0 for gpu in plan.gpus for each in gpu.replicas)
+    assert all(
+        each.arrival_rate_rps == 0.0 for gpu in plan.gpus for each in gpu.replicas
+    )
     assert report.status == "feasible"
 
 
@@ -105,19 +123,41 @@ def test_a_problem_without_services_or_without_gpus_has_an_empty_plan() -> None:
 @pytest.mark.parametrize(
     ("problem", "unserved"),
     [
-        (a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9)), [("chat", 70.0, "slo", 0)]),
-        (a_problem(a_service("chat", rate_rps=250.0), types=(a_type(count=2),)), [("chat", 50.0, "stock", 0)]),
-        (a_problem(a_service("chat", rate_rps=250.0, max_replicas=2)), [("chat", 50.0, "replicas", 0)]),
-        (a_problem(a_service("chat", min_replicas=3), types=(a_type(count=2),)), [("chat", 0.0, "stock", 1)]),
+        (
+            a_problem(a_service("chat", rate_rps=70.0, slo_ms=9.9)),
+            [("chat", 70.0, "slo", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=250.0), types=(a_type(count=2),)),
+            [("chat", 50.0, "stock", 0)],
+        ),
+        (
+            a_problem(a_service("chat", rate_rps=250.0, max_replicas=2)),
+            [("chat", 50.0, "replicas", 0)],
+        ),
+        (
+            a_problem(a_service("chat", min_replicas=3), types=(a_type(count=2),)),
+            [("chat", 0.0, "stock", 1)],
+        ),
     ],
 )
-def test_what_cannot_be_served_names_its_rule(problem: Problem, unserved: list[tuple[str, float, str, int]]) -> None:
-    entries = [(each.service, each.rate_rps, each.reason, each.replicas_missing) for each in plan_of(problem).unserved]
-    assert entries == [(name, pytest.approx(rate, abs=1e-6), *rest) for name, rate, *rest in unserved]
+def test_what_cannot_be_served_names_its_rule(
+    problem: Problem, unserved: list[tuple[str, float, str, int]]
+) -> None:
+    entries = [
+        (each.service, each.rate_rps, each.reason, each.replicas_missing)
+        for each in plan_of(problem).unserved
+    ]
+    assert entries == [
+        (name, pytest.approx(rate, abs=1e-6), *rest) for name, rate, *rest in unserved
+    ]
 
 
 def test_when_gpus_are_short_the_important_service_is_served() -> None:
-    services = (a_service("chat", rate_rps=100.0), a_service("photo", rate_rps=100.0, priority=5.0))
+    services = (
+        a_service("chat", rate_rps=100.0),
+        a_service("photo", rate_rps=100.0, priority=5.0),
+    )
     plan = plan_of(a_problem(*services, types=(a_type(count=1),)))
     assert [each.service for gpu in plan.gpus for each in gpu.replicas] == ["photo"]
     assert [each.service for each in plan.unserved] == ["chat"]
@@ -125,7 +165,10 @@ def test_when_gpus_are_short_the_important_service_is_served() -> None:
 
 def test_goodput_is_maximised_on_the_gpus_that_are_paid_for() -> None:
     rates = {"chat": 100.0, "photo": 50.0, "text": 50.0, "late": 50.0}
-    services = (a_service(name, rate_rps=rate, priority=2.0 - (name == "late")) for name, rate in rates.items())
+    services = (
+        a_service(name, rate_rps=rate, priority=2.0 - (name == "late"))
+        for name, rate in rates.items()
+    )
     problem = a_problem(*services, types=(a_type(count=3),), objective="max_goodput")
     plan, report, _ = run(replace(problem, gpu_types=(a_type(count=2),)))
     # 200 rps fit: chat on a whole GPU, photo and text on half a GPU each.
@@ -137,8 +180,12 @@ def test_goodput_is_maximised_on_the_gpus_that_are_paid_for() -> None:
     assert report.served_weight == pytest.approx(2.0 * 200.0 + 50.0)
 
 
-@pytest.mark.parametrize(("seed", "services", "gpus"), [(6, 30, 4), (18, 20, 3), (35, 30, 4)])
-def test_nobody_is_left_unserved_beside_room_for_him(seed: int, services: int, gpus: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "services", "gpus"), [(6, 30, 4), (18, 20, 3), (35, 30, 4)]
+)
+def test_nobody_is_left_unserved_beside_room_for_him(
+    seed: int, services: int, gpus: int
+) -> None:
     problem = random_problem(seed, services=services, gpus=gpus)
     carriers = running_carriers(after(problem, plan_of(problem)))
     assert top_up(problem, carriers, configure(problem, keep_running=False)) == carriers
@@ -178,7 +225,9 @@ def test_a_plan_for_the_same_demand_stays_as_it_is_for_ever() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_little_more_or_less_demand_starts_at_most_one_replica_per_service(seed: int) -> None:
+def test_a_little_more_or_less_demand_starts_at_most_one_replica_per_service(
+    seed: int,
+) -> None:
     problem = random_problem(seed)
     plan = plan_of(problem)
     if not is_complete(plan):
@@ -191,13 +240,17 @@ def test_a_little_more_or_less_demand_starts_at_most_one_replica_per_service(see
 
 def _started_by_service(before: Plan, later: Plan) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for (service, _, _), count in (replica_counts(later) - replica_counts(before)).items():
+    for (service, _, _), count in (
+        replica_counts(later) - replica_counts(before)
+    ).items():
         counts[service] += count
     return counts
 
 
 def test_growth_adds_replicas_and_restarts_none() -> None:
-    problem = a_problem(a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=45.0))
+    problem = a_problem(
+        a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=45.0)
+    )
     plan = plan_of(problem)
     grown = plan_of(after(with_rates(problem, 2.0), plan))
     assert is_complete(grown)
@@ -205,10 +258,14 @@ def test_growth_adds_replicas_and_restarts_none() -> None:
 
 
 def test_a_service_that_left_frees_its_gpus_and_the_others_stay() -> None:
-    problem = a_problem(a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=95.0))
+    problem = a_problem(
+        a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=95.0)
+    )
     plan = plan_of(problem)
     left = plan_of(replace(problem, services=problem.services[:1], current=plan))
-    assert set(replica_counts(left)) == {key for key in replica_counts(plan) if key[0] == "chat"}
+    assert set(replica_counts(left)) == {
+        key for key in replica_counts(plan) if key[0] == "chat"
+    }
 
 
 def test_one_gpu_less_starts_only_what_ran_there() -> None:
@@ -241,29 +298,41 @@ def test_a_cheaper_arrangement_waits_for_its_hold_and_then_comes() -> None:
     quiet = after(with_rates(problem, 0.4), plan)
     states: list[str] = []
     memory: Json = None
-    for at_s in (1000.0, 1000.0 + 0.5 * CONSOLIDATION_HOLD_S, 1000.0 + CONSOLIDATION_HOLD_S):
+    for at_s in (
+        1000.0,
+        1000.0 + 0.5 * CONSOLIDATION_HOLD_S,
+        1000.0 + CONSOLIDATION_HOLD_S,
+    ):
         later, report, memory = run(quiet, at_s=at_s, memory=memory)
         states.append(report.messages[0].split(",")[0].split(":")[0])
-        assert gpus_of(later) == {"gpu": 1 if at_s == 1000.0 + CONSOLIDATION_HOLD_S else 2}
+        assert gpus_of(later) == {
+            "gpu": 1 if at_s == 1000.0 + CONSOLIDATION_HOLD_S else 2
+        }
     assert states == ["running arrangement", "running arrangement", "consolidation"]
 
 
 def test_no_consolidation_pays_more_for_restarts_than_it_saves() -> None:
     problem = a_problem(a_service("a", rate_rps=100.0), a_service("b", rate_rps=100.0))
     plan = plan_of(problem)
-    quiet = replace(with_rates(problem, 0.4), current=plan, migration_cost_usd_per_hour=0.5)
+    quiet = replace(
+        with_rates(problem, 0.4), current=plan, migration_cost_usd_per_hour=0.5
+    )
     _, report, memory = run(quiet, at_s=0.0)
     later, report, _ = run(quiet, at_s=10 * CONSOLIDATION_HOLD_S, memory=memory)
     assert later.gpus != () and gpus_of(later) == {"gpu": 2}
     assert report.messages[0] == "running arrangement, changed"
 
 
-def test_without_time_the_running_arrangement_is_changed_and_a_waiting_consolidation_waits_on() -> None:
+def test_without_time_the_running_arrangement_is_changed_and_a_waiting_consolidation_waits_on() -> (
+    None
+):
     problem = a_problem(a_service("a", rate_rps=100.0), a_service("b", rate_rps=100.0))
     quiet = after(with_rates(problem, 0.4), plan_of(problem))
     _, _, waiting = run(quiet, at_s=1000.0)
     late = Budget(elapsed=lambda: 2.0)
-    plan, report, memory = make_plan(quiet, Observed(at_s=1000.0 + CONSOLIDATION_HOLD_S), waiting, late)
+    plan, report, memory = make_plan(
+        quiet, Observed(at_s=1000.0 + CONSOLIDATION_HOLD_S), waiting, late
+    )
     assert violations(quiet, plan) == ()
     assert is_complete(plan)
     assert "no time was left" in report.messages[0]
@@ -272,7 +341,9 @@ def test_without_time_the_running_arrangement_is_changed_and_a_waiting_consolida
     assert is_complete(first)
 
 
-@pytest.mark.parametrize("memory", [None, [], {"version": 99}, {"version": 1, "consolidation_since_s": 9e9}])
+@pytest.mark.parametrize(
+    "memory", [None, [], {"version": 99}, {"version": 1, "consolidation_since_s": 9e9}]
+)
 def test_an_unknown_memory_or_one_of_the_future_counts_as_none(memory: Json) -> None:
     problem = a_problem(a_service("a", rate_rps=100.0), a_service("b", rate_rps=100.0))
     quiet = after(with_rates(problem, 0.4), plan_of(problem))
@@ -284,12 +355,16 @@ def test_an_unknown_memory_or_one_of_the_future_counts_as_none(memory: Json) -> 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(planned_problems())
-def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(case: tuple[Problem, Plan]) -> None:
+def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(
+    case: tuple[Problem, Plan],
+) -> None:
     problem, drawn = case
     turned = {
         "services": problem.services[::-1],
         "gpu_types": problem.gpu_types[::-1],
-        "points": tuple(replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]),
+        "points": tuple(
+            replace(each, rows=each.rows[::-1]) for each in problem.points[::-1]
+        ),
     }
     for current in (None, drawn):
         posed = replace(problem, current=current)
@@ -304,28 +379,45 @@ def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(case: t
 
 def _changed(problem: Problem, draw: random.Random) -> Problem:
     """Something happened to the fleet, the services or the rules."""
-    match draw.choice(("rates", "service", "type", "stock", "allowed", "power", "places", "goodput")):
+    match draw.choice(
+        ("rates", "service", "type", "stock", "allowed", "power", "places", "goodput")
+    ):
         case "rates":
             return with_rates(problem, draw.choice((0.5, 0.97, 1.03, 1.5)))
         case "service":
             return replace(problem, services=problem.services[1:])
         case "type" if len(problem.gpu_types) > 1:
-            services = (replace(each, allowed_gpu_types=None) for each in problem.services)
-            return replace(problem, gpu_types=problem.gpu_types[1:], services=tuple(services))
+            services = (
+                replace(each, allowed_gpu_types=None) for each in problem.services
+            )
+            return replace(
+                problem, gpu_types=problem.gpu_types[1:], services=tuple(services)
+            )
         case "stock":
-            types = (replace(each, count=max(0, (each.count or 0) - 1)) for each in problem.gpu_types)
+            types = (
+                replace(each, count=max(0, (each.count or 0) - 1))
+                for each in problem.gpu_types
+            )
             return replace(problem, gpu_types=tuple(types))
         case "allowed":
             allowed = (draw.choice(problem.gpu_types).name,)
             services = (
-                replace(each, allowed_gpu_types=allowed) if draw.random() < 0.4 else each for each in problem.services
+                replace(each, allowed_gpu_types=allowed)
+                if draw.random() < 0.4
+                else each
+                for each in problem.services
             )
             return replace(problem, services=tuple(services))
         case "power":
-            types = (replace(each, power_cap_w=0.8 * each.power_cap_w) for each in problem.gpu_types)
+            types = (
+                replace(each, power_cap_w=0.8 * each.power_cap_w)
+                for each in problem.gpu_types
+            )
             return replace(problem, gpu_types=tuple(types))
         case "places":
-            return replace(problem, max_replicas_per_gpu=max(1, problem.max_replicas_per_gpu - 1))
+            return replace(
+                problem, max_replicas_per_gpu=max(1, problem.max_replicas_per_gpu - 1)
+            )
         case _:
             return replace(problem, objective="max_goodput")
 
@@ -334,7 +426,10 @@ def _changed(problem: Problem, draw: random.Random) -> Problem:
 def test_whatever_happens_while_a_plan_runs_the_next_one_is_lawful(seed: int) -> None:
     draw = random.Random(seed)
     problem = random_problem(
-        seed, services=draw.choice((3, 8)), types=draw.choice((1, 2, 3)), gpus=draw.choice((1, 3, 6))
+        seed,
+        services=draw.choice((3, 8)),
+        types=draw.choice((1, 2, 3)),
+        gpus=draw.choice((1, 3, 6)),
     )
     plan, _, memory = run(problem)
     for tick in range(1, 6):
@@ -346,11 +441,22 @@ def _tiny(seed: int) -> Problem:
     """Two services on two types of two GPUs each, with some of six rows."""
     draw = random.Random(seed)
     types = tuple(
-        a_type(name, price_usd_per_hour=price, count=2, power_cap_w=draw.choice((120.0, 250.0)), launch_base=0.2)
+        a_type(
+            name,
+            price_usd_per_hour=price,
+            count=2,
+            power_cap_w=draw.choice((120.0, 250.0)),
+            launch_base=0.2,
+        )
         for name, price in (("one", 1.0), ("two", 1.7))
     )
     rows = tuple(
-        a_row(sm_percent, ms * draw.uniform(0.8, 1.2) * batch**0.7, batch=batch, pressure=sm_percent / 200.0)
+        a_row(
+            sm_percent,
+            ms * draw.uniform(0.8, 1.2) * batch**0.7,
+            batch=batch,
+            pressure=sm_percent / 200.0,
+        )
         for sm_percent, ms in ((25.0, 18.0), (50.0, 9.0), (100.0, 5.0))
         for batch in (1, 4)
         if draw.random() < 0.8
@@ -364,7 +470,9 @@ def _tiny(seed: int) -> Problem:
         )
         for name in ("a", "b")
     )
-    return a_problem(*services, types=types, rows=rows, sensitivity=draw.choice((0.0, 0.5, 2.0)))
+    return a_problem(
+        *services, types=types, rows=rows, sensitivity=draw.choice((0.0, 0.5, 2.0))
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -382,7 +490,9 @@ def _exclusive_weight(problem: Problem) -> float:
     """What a greedy serves that gives whole GPUs to the most important services, the strongest type first."""
     left = {gpu_type.name: gpu_type.count or 0 for gpu_type in problem.gpu_types}
     weight = 0.0
-    for service in sorted(problem.services, key=lambda each: (-each.priority, each.name)):
+    for service in sorted(
+        problem.services, key=lambda each: (-each.priority, each.name)
+    ):
         missing_rps, places = service.arrival_rate_rps, service.max_replicas or 99
         for capacity, name in sorted(_whole_gpus(problem, service.name), reverse=True):
             while missing_rps > 0.0 and left[name] and places and capacity:
@@ -400,18 +510,32 @@ def _whole_gpus(problem: Problem, name: str) -> list[tuple[float, str]]:
         gpu_type = problem.gpu_type(points.gpu_type)
         if points.network == service.network and service.allows(gpu_type.name):
             watts = gpu_type.power_cap_w - gpu_type.idle_w
-            alone = [_alone(gpu_type.name, name, row) for row in points.rows if row.power_w <= watts]
-            best.append((max(capacity_rps(problem, gpu, 0) for gpu in alone), gpu_type.name))
+            alone = [
+                _alone(gpu_type.name, name, row)
+                for row in points.rows
+                if row.power_w <= watts
+            ]
+            best.append(
+                (max(capacity_rps(problem, gpu, 0) for gpu in alone), gpu_type.name)
+            )
     return best
 
 
 def _alone(gpu_type: str, service: str, row: OperatingPoint) -> GpuPlan:
-    replica = ReplicaPlan(service=service, sm_percent=row.sm_percent, batch=row.batch, arrival_rate_rps=0.0)
+    replica = ReplicaPlan(
+        service=service,
+        sm_percent=row.sm_percent,
+        batch=row.batch,
+        arrival_rate_rps=0.0,
+    )
     return GpuPlan(gpu_type=gpu_type, clock_mhz=row.clock_mhz, replicas=(replica,))
 
 
 def test_under_shortage_more_is_served_than_by_a_greedy_with_whole_gpus() -> None:
-    problems = [with_rates(random_problem(seed, gpus=1 + seed % 3), 1.0 + seed % 4) for seed in range(24)]
+    problems = [
+        with_rates(random_problem(seed, gpus=1 + seed % 3), 1.0 + seed % 4)
+        for seed in range(24)
+    ]
     plans = [plan_of(problem) for problem in problems]
     assert not all(is_complete(plan) for plan in plans)
     pairs = [
@@ -429,18 +553,34 @@ def test_when_gpus_are_short_services_share_what_each_alone_would_take_whole() -
     plan = plan_of(a_problem(*services, types=(a_type(count=2),), rows=rows))
     served = Counter[str]()
     for gpu in plan.gpus:
-        served.update({replica.service: gpu.count * replica.arrival_rate_rps for replica in gpu.replicas})
-    assert {name: round(rate_rps, 6) for name, rate_rps in served.items()} == {"a": 140.0, "b": 140.0}
+        served.update(
+            {
+                replica.service: gpu.count * replica.arrival_rate_rps
+                for replica in gpu.replicas
+            }
+        )
+    assert {name: round(rate_rps, 6) for name, rate_rps in served.items()} == {
+        "a": 140.0,
+        "b": 140.0,
+    }
 
 
 def test_the_contracts_example_is_served_near_its_optimum() -> None:
     problem, _, best = example()
     plan, report, _ = run(problem)
     assert is_complete(plan)
-    assert best.cost_usd_per_hour <= report.cost_usd_per_hour <= 1.5 * best.cost_usd_per_hour
+    assert (
+        best.cost_usd_per_hour
+        <= report.cost_usd_per_hour
+        <= 1.5 * best.cost_usd_per_hour
+    )
 
 
-@pytest.mark.parametrize("path", sorted(SHARED.glob("*.json.gz")), ids=lambda path: path.name.removesuffix(".json.gz"))
+@pytest.mark.parametrize(
+    "path",
+    sorted(SHARED.glob("*.json.gz")),
+    ids=lambda path: path.name.removesuffix(".json.gz"),
+)
 def test_shared_problems_are_served_completely(path: Path) -> None:
     problem = problem_from_json(gzip.decompress(path.read_bytes()).decode())
     assert is_complete(plan_of(problem))

@@ -12,7 +12,9 @@ from solvers.types.problem import Problem
 def random_actor(problem: Problem, *, seed: int, slots: int = 1) -> Actor:
     """An actor of the right shape for the Problem whose weights are drawn."""
     draw = np.random.default_rng(seed)
-    percents = tuple(sorted({row.sm_percent for points in problem.points for row in points.rows}))
+    percents = tuple(
+        sorted({row.sm_percent for points in problem.points for row in points.rows})
+    )
     fleet = fleet_of(problem.gpu_types)
     gpus, services = sum(count for _, count in fleet), len(problem.services)
     features = 3 * gpus + 2 * services + slots * services * gpus
@@ -32,13 +34,19 @@ def random_actor(problem: Problem, *, seed: int, slots: int = 1) -> Actor:
     )
 
 
-def world_of(problem: Problem, *, slots: int = 1, knows_neighbours: bool = True) -> ProvisioningWorld:
+def world_of(
+    problem: Problem, *, slots: int = 1, knows_neighbours: bool = True
+) -> ProvisioningWorld:
     """The world of a Problem at its types' highest clocks."""
     setting = ActorSetting(
-        gpus=tuple(name for name, count in fleet_of(problem.gpu_types) for _ in range(count)),
+        gpus=tuple(
+            name for name, count in fleet_of(problem.gpu_types) for _ in range(count)
+        ),
         services=tuple(service.name for service in problem.services),
         slots=slots,
-        sm_percents=tuple(sorted({row.sm_percent for points in problem.points for row in points.rows})),
+        sm_percents=tuple(
+            sorted({row.sm_percent for points in problem.points for row in points.rows})
+        ),
         knows_neighbours=knows_neighbours,
     )
     clocks = [gpu_type.clocks_mhz[-1] for gpu_type in problem.gpu_types]

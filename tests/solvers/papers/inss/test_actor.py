@@ -26,7 +26,9 @@ def small() -> Problem:
 
 def situation(world: ProvisioningWorld) -> Situation:
     services = len(world.setting.services)
-    return Situation(rates_rps=0.3 * world.max_rps, queued=np.zeros(services), used_mib=np.zeros(2))
+    return Situation(
+        rates_rps=0.3 * world.max_rps, queued=np.zeros(services), used_mib=np.zeros(2)
+    )
 
 
 def test_an_actor_survives_its_bytes() -> None:
@@ -38,11 +40,17 @@ def test_an_actor_survives_its_bytes() -> None:
         actor.sm_percents,
         actor.notes,
     )
-    assert all((one == other).all() for one, other in zip(actor.layers, again.layers, strict=True))
+    assert all(
+        (one == other).all()
+        for one, other in zip(actor.layers, again.layers, strict=True)
+    )
     assert refusal(again, small()) == ""
 
 
-@pytest.mark.parametrize("data", [b"", b"PK", b"x" * 100, actor_to_bytes(random_actor(small(), seed=1))[:-50]])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK", b"x" * 100, actor_to_bytes(random_actor(small(), seed=1))[:-50]],
+)
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BadActor, match="plimsoll policy train inss"):
         actor_from_bytes(data)
@@ -52,7 +60,9 @@ def test_proposals_are_lawful_repeatable_and_begin_with_the_best_of_each_head() 
     world, actor = world_of(small()), random_actor(small(), seed=1)
     chosen = propose(actor, world, situation(world), rounds=40, seed=7)
     assert (chosen == propose(actor, world, situation(world), rounds=40, seed=7)).all()
-    assert (chosen[0] == propose(actor, world, situation(world), rounds=1, seed=8)[0]).all()
+    assert (
+        chosen[0] == propose(actor, world, situation(world), rounds=1, seed=8)[0]
+    ).all()
     rates = np.tile(situation(world).rates_rps, (40, 1))
     for slot in range(world.slots):
         assert world.allowed(chosen, slot, rates)[np.arange(40), chosen[:, slot]].all()
@@ -81,7 +91,10 @@ def test_training_goes_on_from_a_checkpoint_and_gives_an_actor() -> None:
     resumed = Training(world, seed=9)
     resumed.resume(training.save())
     assert resumed.episode == 32
-    assert all((one == other).all() for one, other in zip(training.layers(), resumed.layers(), strict=True))
+    assert all(
+        (one == other).all()
+        for one, other in zip(training.layers(), resumed.layers(), strict=True)
+    )
     actor = actor_of(resumed.layers(), setting, problem, notes="a test")
     assert refusal(actor_from_bytes(actor_to_bytes(actor)), problem) == ""
 
@@ -90,6 +103,9 @@ def test_a_fleet_without_limits_cannot_be_trained_for() -> None:
     from dataclasses import replace
 
     problem = small()
-    endless = replace(problem, gpu_types=tuple(replace(each, count=None) for each in problem.gpu_types))
+    endless = replace(
+        problem,
+        gpu_types=tuple(replace(each, count=None) for each in problem.gpu_types),
+    )
     with pytest.raises(ValueError, match="say of every GPU type how many"):
         setting_to_train(endless, clocks_mhz=[1000.0])

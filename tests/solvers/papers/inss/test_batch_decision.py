@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.laws.colocation import capacity_rps
-from solvers.papers.inss.batch_decision import BatchHost, BatchTenant, decide_batches, task_latency_ms
+from solvers.papers.inss.batch_decision import (
+    BatchHost,
+    BatchTenant,
+    decide_batches,
+    task_latency_ms,
+)
 from solvers.types.problem import OperatingPoint
 from solvers.types.state import GpuType
 
@@ -30,30 +35,51 @@ CARD = GpuType(
 HOST = BatchHost(gpu_type=CARD, law=LAW)
 
 
-def row(batch: int, run_ms: float, *, memory_mib: float = 1000.0, pressure: float = 0.1) -> OperatingPoint:
-    return OperatingPoint(50.0, batch, 1000.0, 0.0, 0.5, run_ms, memory_mib, 20.0, pressure)
+def row(
+    batch: int, run_ms: float, *, memory_mib: float = 1000.0, pressure: float = 0.1
+) -> OperatingPoint:
+    return OperatingPoint(
+        50.0, batch, 1000.0, 0.0, 0.5, run_ms, memory_mib, 20.0, pressure
+    )
 
 
 def tenant(**facts: object) -> BatchTenant:
     """Batches of 1, 2, 4 and 8 that execute in 10.5, 12.5, 16.5 and 24.5 ms alone."""
-    rows = tuple(row(batch, 8.5 + 2.0 * batch - 0.5, memory_mib=1000.0 + 100.0 * batch) for batch in BATCHES)
-    chosen = BatchTenant(rows=rows, sensitivity=0.5, slo_ms=100.0, percentile=0.98, arrival_rate_rps=100.0)
+    rows = tuple(
+        row(batch, 8.5 + 2.0 * batch - 0.5, memory_mib=1000.0 + 100.0 * batch)
+        for batch in BATCHES
+    )
+    chosen = BatchTenant(
+        rows=rows,
+        sensitivity=0.5,
+        slo_ms=100.0,
+        percentile=0.98,
+        arrival_rate_rps=100.0,
+    )
     return replace(chosen, **facts)
 
 
-def test_a_request_that_finds_nobody_waits_for_its_batch_and_for_the_running_one() -> None:
+def test_a_request_that_finds_nobody_waits_for_its_batch_and_for_the_running_one() -> (
+    None
+):
     # W = 1 < 4: gathering takes 3 / 100 s = 30 ms, the running batch 20 ms: max(20, 30) + 20 = 50 ms.
     assert task_latency_ms(4, 20.0, arrival_rate_rps=100.0) == pytest.approx(50.0)
     # At 1000 requests per second 3 ms suffice, and the running batch is what lasts: 20 + 20 = 40 ms.
     assert task_latency_ms(4, 20.0, arrival_rate_rps=1000.0) == pytest.approx(40.0)
     # Nothing left of the running batch: 3 + 20 = 23 ms.
-    assert task_latency_ms(4, 20.0, arrival_rate_rps=1000.0, remainder_ms=0.0) == pytest.approx(23.0)
+    assert task_latency_ms(
+        4, 20.0, arrival_rate_rps=1000.0, remainder_ms=0.0
+    ) == pytest.approx(23.0)
 
 
 def test_latency_falls_with_the_batch_while_requests_wait() -> None:
     # W = 10 + 1 = 11. Batch 1 at 10 ms: 10 + 11 · 10 = 120 ms. Batch 4 at 14 ms: 14 + 3 · 14 = 56 ms.
-    assert task_latency_ms(1, 10.0, arrival_rate_rps=50.0, queued=10.0) == pytest.approx(120.0)
-    assert task_latency_ms(4, 14.0, arrival_rate_rps=50.0, queued=10.0) == pytest.approx(56.0)
+    assert task_latency_ms(
+        1, 10.0, arrival_rate_rps=50.0, queued=10.0
+    ) == pytest.approx(120.0)
+    assert task_latency_ms(
+        4, 14.0, arrival_rate_rps=50.0, queued=10.0
+    ) == pytest.approx(56.0)
 
 
 def test_a_batch_that_nobody_fills_never_ends() -> None:
@@ -73,7 +99,9 @@ def test_the_scan_takes_the_batch_that_carries_most() -> None:
 
 def test_few_requests_make_small_batches_where_batches_are_filled() -> None:
     # At 30/s gathering 8 takes 233 ms and 4 takes 100 ms, both too long; 2 takes 33 ms.
-    decided = decide_batches(replace(HOST, fills_batches=True), [tenant(arrival_rate_rps=30.0)])
+    decided = decide_batches(
+        replace(HOST, fills_batches=True), [tenant(arrival_rate_rps=30.0)]
+    )
     assert decided is not None
     assert decided[0].row.batch == 2
     # Replicas that take whatever waits need not care.
@@ -109,7 +137,13 @@ def test_memory_goes_to_the_first_when_it_is_short() -> None:
     decided = decide_batches(small, [tenant(), tenant()])
     assert decided is not None
     assert [each.row.batch for each in decided] == [8, 1]
-    assert decide_batches(replace(HOST, gpu_type=replace(CARD, memory_mib=2100.0)), [tenant(), tenant()]) is None
+    assert (
+        decide_batches(
+            replace(HOST, gpu_type=replace(CARD, memory_mib=2100.0)),
+            [tenant(), tenant()],
+        )
+        is None
+    )
 
 
 def test_no_batch_within_the_slo_carries_nothing() -> None:
@@ -127,7 +161,10 @@ class Printed(NamedTuple):
 
 
 def search_as_printed(
-    keeps_limits: Callable[[int], bool], carries_rate: Callable[[int], bool], *, largest: int = 32
+    keeps_limits: Callable[[int], bool],
+    carries_rate: Callable[[int], bool],
+    *,
+    largest: int = 32,
 ) -> Printed:
     """Algorithm 1 for one replica, line by line, with its faults; for comparison with the scan.
 
@@ -168,7 +205,9 @@ def test_the_printed_flag_is_true_where_no_batch_fits() -> None:
 
 def test_the_printed_search_gives_up_where_the_middle_carries_too_little() -> None:
     # 16 carries too little, so 24, which would carry enough, is never tried.
-    assert search_as_printed(lambda _: True, lambda batch: batch >= 20) == Printed(None, False)
+    assert search_as_printed(lambda _: True, lambda batch: batch >= 20) == Printed(
+        None, False
+    )
 
 
 def test_the_printed_search_misses_what_the_scan_finds_under_a_queue() -> None:
@@ -181,17 +220,30 @@ def test_the_printed_search_misses_what_the_scan_finds_under_a_queue() -> None:
     assert latency_ms(16) == pytest.approx(104.0)
     assert latency_ms(24) == pytest.approx(102.0)
     assert latency_ms(4) == pytest.approx(168.0)
-    assert search_as_printed(lambda batch: latency_ms(batch) <= 103.0, lambda _: True) == Printed(None, True)
-    assert [batch for batch in range(1, 33) if latency_ms(batch) <= 103.0] == [14, 15, 21, 22, 23, 24]
+    assert search_as_printed(
+        lambda batch: latency_ms(batch) <= 103.0, lambda _: True
+    ) == Printed(None, True)
+    assert [batch for batch in range(1, 33) if latency_ms(batch) <= 103.0] == [
+        14,
+        15,
+        21,
+        22,
+        23,
+        24,
+    ]
 
 
 @given(
     limit=st.integers(1, 32),
     least=st.integers(1, 32),
 )
-def test_the_printed_search_is_right_where_its_assumption_holds(limit: int, least: int) -> None:
+def test_the_printed_search_is_right_where_its_assumption_holds(
+    limit: int, least: int
+) -> None:
     """One threshold for the limits, and every batch carries enough from `least` on, which the middle reaches."""
-    found = search_as_printed(lambda batch: batch <= limit, lambda batch: batch >= least)
+    found = search_as_printed(
+        lambda batch: batch <= limit, lambda batch: batch >= least
+    )
     if least == 1:
         assert found.batch == limit
     if found.batch is not None:
@@ -204,9 +256,13 @@ def test_the_printed_search_is_right_where_its_assumption_holds(limit: int, leas
     queued=st.floats(0.0, 30.0),
     memory_mib=st.floats(1000.0, 8000.0),
 )
-def test_decisions_keep_every_limit(rates: list[float], slo_ms: float, queued: float, memory_mib: float) -> None:
+def test_decisions_keep_every_limit(
+    rates: list[float], slo_ms: float, queued: float, memory_mib: float
+) -> None:
     host = replace(HOST, gpu_type=replace(CARD, memory_mib=memory_mib))
-    tenants = [tenant(arrival_rate_rps=rate, slo_ms=slo_ms, queued=queued) for rate in rates]
+    tenants = [
+        tenant(arrival_rate_rps=rate, slo_ms=slo_ms, queued=queued) for rate in rates
+    ]
     decided = decide_batches(host, tenants)
     if decided is None:
         assert 1100.0 * len(rates) > memory_mib

@@ -10,9 +10,17 @@ ROWS = (a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0))
 
 def a_world(slots: int = 2) -> ProvisioningWorld:
     problem = a_problem(
-        a_service("a", rate_rps=10.0), a_service("b", rate_rps=10.0), rows=ROWS, types=(a_type(count=2),)
+        a_service("a", rate_rps=10.0),
+        a_service("b", rate_rps=10.0),
+        rows=ROWS,
+        types=(a_type(count=2),),
     )
-    setting = ActorSetting(gpus=("gpu", "gpu"), services=("a", "b"), slots=slots, sm_percents=(25.0, 50.0, 100.0))
+    setting = ActorSetting(
+        gpus=("gpu", "gpu"),
+        services=("a", "b"),
+        slots=slots,
+        sm_percents=(25.0, 50.0, 100.0),
+    )
     return ProvisioningWorld(problem, setting, clocks_mhz=[1000.0])
 
 
@@ -30,11 +38,20 @@ def test_there_and_back() -> None:
 
 def test_nothing_where_the_world_lacks_a_share() -> None:
     world = a_world(slots=1)
-    twice = (Provisioned("gpu", (Share("a", 50.0),)), Provisioned("gpu", (Share("a", 50.0),)))
+    twice = (
+        Provisioned("gpu", (Share("a", 50.0),)),
+        Provisioned("gpu", (Share("a", 50.0),)),
+    )
     assert options_of(world, twice).shape == (0, 2)
     assert options_of(world, (Provisioned("gpu", (Share("a", 75.0),)),)).shape == (0, 2)
-    assert options_of(world, (Provisioned("other", (Share("a", 50.0),)),)).shape == (0, 2)
-    assert options_of(world, (Provisioned("gpu", (Share("gone", 50.0),)),)).shape == (0, 2)
+    assert options_of(world, (Provisioned("other", (Share("a", 50.0),)),)).shape == (
+        0,
+        2,
+    )
+    assert options_of(world, (Provisioned("gpu", (Share("gone", 50.0),)),)).shape == (
+        0,
+        2,
+    )
 
 
 def test_an_empty_provision_is_nowhere() -> None:

@@ -23,13 +23,25 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json, Observed, ServiceObservation
-from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 from tests.solvers.papers.inss.actors import random_actor
 
 NOW = Observed(at_s=0.0)
 TWO = (a_type(count=2),)
 BATCHES = tuple(
-    a_row(percent, batch * 1000.0 / percent, batch=batch, memory_mib=3000.0 + 1000.0 * batch)
+    a_row(
+        percent,
+        batch * 1000.0 / percent,
+        batch=batch,
+        memory_mib=3000.0 + 1000.0 * batch,
+    )
     for percent in (50.0, 100.0)
     for batch in (1, 4)
 )
@@ -37,9 +49,16 @@ BATCHES = tuple(
 
 
 def decide(
-    problem: Problem, memory: Json = None, *, name: str = "inss", observed: Observed = NOW, seed: int = 0
+    problem: Problem,
+    memory: Json = None,
+    *,
+    name: str = "inss",
+    observed: Observed = NOW,
+    seed: int = 0,
 ) -> tuple[Plan, PlanReport, Json]:
-    plan, report, memory = policy(name).make_plan(problem, observed, memory, Budget(seed=seed))
+    plan, report, memory = policy(name).make_plan(
+        problem, observed, memory, Budget(seed=seed)
+    )
     assert plan.policy == name
     assert report_violations(problem, plan, report) == ()
     return plan, report, json.loads(json.dumps(memory))
@@ -47,7 +66,10 @@ def decide(
 
 def shares(plan: Plan) -> list[tuple[str, list[tuple[str, float]]]]:
     return sorted(
-        (gpu.gpu_type, sorted((replica.service, replica.sm_percent) for replica in gpu.replicas))
+        (
+            gpu.gpu_type,
+            sorted((replica.service, replica.sm_percent) for replica in gpu.replicas),
+        )
         for gpu in plan.gpus
         for _ in range(gpu.count)
     )
@@ -59,7 +81,9 @@ def batches(plan: Plan) -> list[int]:
 
 def test_one_service_gets_a_share_and_the_batch_that_carries_most() -> None:
     # SLO 200 ms. On half a GPU batch 4 takes 80 ms: 4 / 80 ms · 0.8 = 40/s; batch 1 takes 20 ms: 50 · 0.5 = 25/s.
-    problem = a_problem(a_service(rate_rps=30.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES)
+    problem = a_problem(
+        a_service(rate_rps=30.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES
+    )
     plan, report, _ = decide(problem)
     assert violations(problem, plan) == ()
     assert batches(plan) == [4]
@@ -75,12 +99,18 @@ def test_a_rate_that_batches_can_serve_moves_nothing() -> None:
     assert report.status == "kept"
     assert report.messages == ("batches: what is provisioned serves all rates",)
     assert remembered == memory
-    assert sum(gpu.replicas[0].arrival_rate_rps for gpu in again.gpus for _ in range(gpu.count)) == pytest.approx(36.0)
+    assert sum(
+        gpu.replicas[0].arrival_rate_rps for gpu in again.gpus for _ in range(gpu.count)
+    ) == pytest.approx(36.0)
 
 
 def test_batches_shrink_at_once_where_the_slo_gets_tighter() -> None:
     # 90 ms: batch 4 on half a GPU (80 ms, twice that is over 90) is out, batch 1 (20 ms) stays.
-    problem = a_problem(a_service(rate_rps=10.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES[:2])
+    problem = a_problem(
+        a_service(rate_rps=10.0, slo_ms=200.0),
+        types=(a_type(count=1),),
+        rows=BATCHES[:2],
+    )
     _, _, memory = decide(problem)
     tighter = replace(problem, services=(a_service(rate_rps=10.0, slo_ms=90.0),))
     plan, report, _ = decide(tighter, memory)
@@ -89,8 +119,12 @@ def test_batches_shrink_at_once_where_the_slo_gets_tighter() -> None:
 
 
 def test_a_rate_that_no_batch_serves_is_provisioned_anew() -> None:
-    problem = a_problem(a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2])
-    plan, report, _ = decide(problem, {"version": 1, "gpus": [["gpu", [["chat", 50.0]]]]})
+    problem = a_problem(
+        a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2]
+    )
+    plan, report, _ = decide(
+        problem, {"version": 1, "gpus": [["gpu", [["chat", 50.0]]]]}
+    )
     # One half carries 40/s, two halves on two GPUs 80/s.
     assert len(shares(plan)) == 2
     assert plan.unserved == ()
@@ -98,7 +132,9 @@ def test_a_rate_that_no_batch_serves_is_provisioned_anew() -> None:
 
 
 def test_under_1e_a_network_stays_on_one_gpu() -> None:
-    problem = a_problem(a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2])
+    problem = a_problem(
+        a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2]
+    )
     plan, _, _ = decide(problem, name="inss_1e")
     assert len(shares(plan)) == 1
     assert plan.unserved[0].rate_rps == pytest.approx(20.0, rel=1e-6)
@@ -106,18 +142,30 @@ def test_under_1e_a_network_stays_on_one_gpu() -> None:
 
 def test_nothing_moves_for_less_than_a_clear_gain() -> None:
     # The whole fleet carries 80/s. At 100/s no provision is better than the present one.
-    problem = a_problem(a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2])
+    problem = a_problem(
+        a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2]
+    )
     first, _, memory = decide(problem)
-    over = a_problem(a_service(rate_rps=100.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2])
+    over = a_problem(
+        a_service(rate_rps=100.0, slo_ms=200.0), types=TWO, rows=BATCHES[:2]
+    )
     plan, report, remembered = decide(replace(over, current=first), memory)
     assert shares(plan) == shares(first)
     assert report.status == "kept"
-    assert report.messages[-1] == "no provision serves clearly more than the present one"
+    assert (
+        report.messages[-1] == "no provision serves clearly more than the present one"
+    )
     # At a rate like that it is not looked for again; at another one it is.
-    _, report, remembered = decide(replace(with_rates(over, 1.02), current=first), remembered)
-    assert report.messages == ("no provision served clearly more when rates were last like these",)
+    _, report, remembered = decide(
+        replace(with_rates(over, 1.02), current=first), remembered
+    )
+    assert report.messages == (
+        "no provision served clearly more when rates were last like these",
+    )
     _, report, _ = decide(replace(with_rates(over, 1.2), current=first), remembered)
-    assert report.messages[-1] == "no provision serves clearly more than the present one"
+    assert (
+        report.messages[-1] == "no provision serves clearly more than the present one"
+    )
 
 
 WORDS_OF_TRIED = ("no provision served clearly more when rates were last like these",)
@@ -125,7 +173,9 @@ WORDS_OF_TRIED = ("no provision served clearly more when rates were last like th
 
 def overloaded() -> Problem:
     """One GPU; batch 4 on the whole of it carries 4 / 40 ms · 0.8 = 80 rps of 200."""
-    return a_problem(a_service(rate_rps=200.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES)
+    return a_problem(
+        a_service(rate_rps=200.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES
+    )
 
 
 def test_gpus_that_come_are_used_although_rates_stay() -> None:
@@ -140,7 +190,9 @@ def test_gpus_that_come_are_used_although_rates_stay() -> None:
 
 
 def changed_service(**changes: object) -> Problem:
-    return replace(overloaded(), services=(replace(overloaded().services[0], **changes),))  # type: ignore[arg-type]
+    return replace(
+        overloaded(), services=(replace(overloaded().services[0], **changes),)
+    )  # type: ignore[arg-type]
 
 
 def changed_points(**changes: object) -> Problem:
@@ -158,16 +210,32 @@ def slower(factor: float) -> Problem:
         changed_service(priority=2.0),
         changed_service(max_replicas=5),
         changed_service(allowed_gpu_types=("gpu",)),
-        replace(overloaded(), services=(a_service("new", slo_ms=200.0), *overloaded().services)),
+        replace(
+            overloaded(),
+            services=(a_service("new", slo_ms=200.0), *overloaded().services),
+        ),
         replace(overloaded(), gpu_types=(a_type(count=1, memory_mib=20_000.0),)),
         replace(overloaded(), max_replicas_per_gpu=3),
         changed_points(rows=(*BATCHES, a_row(25.0, 40.0))),
         changed_points(sensitivity=0.1),
         slower(0.9),
     ],
-    ids=["slo", "priority", "limit", "types", "service", "memory", "replicas", "rows", "sensitivity", "times"],
+    ids=[
+        "slo",
+        "priority",
+        "limit",
+        "types",
+        "service",
+        "memory",
+        "replicas",
+        "rows",
+        "sensitivity",
+        "times",
+    ],
 )
-def test_whatever_proposals_depend_on_makes_them_be_looked_for_again(changed: Problem) -> None:
+def test_whatever_proposals_depend_on_makes_them_be_looked_for_again(
+    changed: Problem,
+) -> None:
     _, _, memory = decide(overloaded())
     assert decide(overloaded(), memory)[1].messages == WORDS_OF_TRIED
     assert decide(changed, memory)[1].messages != WORDS_OF_TRIED
@@ -179,14 +247,21 @@ def test_a_trained_actor_and_another_seed_are_asked_although_rates_stay() -> Non
     _, report, after = decide(problem, memory, observed=with_actor(problem))
     assert not any(line.startswith("no actor") for line in report.messages)
     assert report.messages != WORDS_OF_TRIED
-    assert decide(problem, after, observed=with_actor(problem))[1].messages == WORDS_OF_TRIED
+    assert (
+        decide(problem, after, observed=with_actor(problem))[1].messages
+        == WORDS_OF_TRIED
+    )
     assert decide(problem, memory, seed=1)[1].messages != WORDS_OF_TRIED
 
 
-def test_times_that_are_learned_a_little_better_and_other_orders_are_no_change() -> None:
+def test_times_that_are_learned_a_little_better_and_other_orders_are_no_change() -> (
+    None
+):
     _, _, memory = decide(overloaded())
     assert decide(slower(1.03), memory)[1].messages == WORDS_OF_TRIED
-    assert decide(changed_points(rows=BATCHES[::-1]), memory)[1].messages == WORDS_OF_TRIED
+    assert (
+        decide(changed_points(rows=BATCHES[::-1]), memory)[1].messages == WORDS_OF_TRIED
+    )
 
 
 def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
@@ -194,7 +269,10 @@ def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
         Settled(provision=provision, batches=(), carried_rps={})
         for provision in (
             (Provisioned("gpu", (Share("a", 50.0), Share("b", 50.0))),),
-            (Provisioned("gpu", (Share("a", 50.0), Share("b", 25.0))), Provisioned("gpu", (Share("a", 50.0),))),
+            (
+                Provisioned("gpu", (Share("a", 50.0), Share("b", 25.0))),
+                Provisioned("gpu", (Share("a", 50.0),)),
+            ),
             (Provisioned("other", (Share("a", 50.0), Share("b", 50.0))),),
         )
     )
@@ -205,7 +283,9 @@ def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
 
 def test_what_runs_is_taken_over_where_it_serves() -> None:
     problem = a_problem(a_service(rate_rps=30.0, slo_ms=200.0), types=TWO, rows=BATCHES)
-    current, _, _ = policy("joint").make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=20.0, work=0.2))
+    current, _, _ = policy("joint").make_plan(
+        problem, Observed(at_s=0.0), None, Budget(seconds=20.0, work=0.2)
+    )
     plan, report, _ = decide(replace(problem, current=current))
     assert shares(plan) == shares(current)
     assert report.status == "kept"
@@ -242,7 +322,9 @@ def test_an_impossible_slo_is_said_to_be_one() -> None:
     problem = a_problem(a_service(rate_rps=1.0, slo_ms=5.0), types=TWO, rows=BATCHES)
     plan, _, _ = decide(problem)
     assert plan.gpus == ()
-    assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [("chat", 1.0)]
+    assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [
+        ("chat", 1.0)
+    ]
 
 
 def test_no_services_need_no_gpu() -> None:
@@ -252,7 +334,9 @@ def test_no_services_need_no_gpu() -> None:
 
 
 def test_replicas_that_must_run_do_although_nothing_is_asked() -> None:
-    problem = a_problem(a_service(rate_rps=0.0, min_replicas=2, slo_ms=200.0), types=TWO, rows=BATCHES)
+    problem = a_problem(
+        a_service(rate_rps=0.0, min_replicas=2, slo_ms=200.0), types=TWO, rows=BATCHES
+    )
     plan, _, _ = decide(problem)
     assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == 2
     assert plan.unserved == ()
@@ -262,15 +346,24 @@ def test_replicas_that_must_run_do_although_nothing_is_asked() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_rules_hold_through_changing_rates_and_lost_gpus(name: str, seed: int) -> None:
     draw = random.Random(seed)
-    problem = random_problem(seed, services=2 + seed % 6, types=1 + seed % 3, gpus=1 + seed % 4)
+    problem = random_problem(
+        seed, services=2 + seed % 6, types=1 + seed % 3, gpus=1 + seed % 4
+    )
     memory: Json = None
     for period in range(4):
         plan, _, memory = decide(problem, memory, name=name)
-        broken = [entry for entry in violations(problem, plan) if name != "inss_ni" or entry.rule != "capacity"]
+        broken = [
+            entry
+            for entry in violations(problem, plan)
+            if name != "inss_ni" or entry.rule != "capacity"
+        ]
         assert broken == []
         problem = replace(with_rates(problem, draw.uniform(0.7, 1.4)), current=plan)
         if period == 2:
-            fewer = (replace(each, count=max(0, (each.count or 0) - 1)) for each in problem.gpu_types)
+            fewer = (
+                replace(each, count=max(0, (each.count or 0) - 1))
+                for each in problem.gpu_types
+            )
             problem = replace(problem, gpu_types=tuple(fewer))
 
 
@@ -281,7 +374,9 @@ def test_the_order_of_what_a_problem_lists_changes_nothing(seed: int) -> None:
         problem,
         services=problem.services[::-1],
         gpu_types=problem.gpu_types[::-1],
-        points=tuple(replace(entry, rows=entry.rows[::-1]) for entry in problem.points[::-1]),
+        points=tuple(
+            replace(entry, rows=entry.rows[::-1]) for entry in problem.points[::-1]
+        ),
     )
     assert decide(problem)[0] == decide(turned)[0]
 
@@ -292,7 +387,9 @@ def test_one_seed_gives_one_plan() -> None:
 
 
 def test_fleets_without_limits_are_provisioned_greedily() -> None:
-    problem = a_problem(a_service(rate_rps=500.0, slo_ms=200.0), types=(a_type(),), rows=BATCHES)
+    problem = a_problem(
+        a_service(rate_rps=500.0, slo_ms=200.0), types=(a_type(),), rows=BATCHES
+    )
     plan, report, _ = decide(problem)
     assert violations(problem, plan) == ()
     assert plan.unserved == ()
@@ -308,9 +405,14 @@ def with_actor(problem: Problem) -> Observed:
 
 def actors_problem() -> Problem:
     """Two networks on two GPUs."""
-    services = (a_service("one", rate_rps=20.0, slo_ms=200.0), a_service("two", rate_rps=5.0, slo_ms=300.0))
+    services = (
+        a_service("one", rate_rps=20.0, slo_ms=200.0),
+        a_service("two", rate_rps=5.0, slo_ms=300.0),
+    )
     problem = a_problem(*services, types=TWO, rows=BATCHES)
-    other = OperatingPoints(network="other", gpu_type="gpu", sensitivity=0.0, rows=BATCHES)
+    other = OperatingPoints(
+        network="other", gpu_type="gpu", sensitivity=0.0, rows=BATCHES
+    )
     renamed = (services[0], replace(services[1], network="other"))
     return replace(problem, services=renamed, points=(*problem.points, other))
 
@@ -355,7 +457,10 @@ def test_bytes_that_are_no_actor_are_refused_with_a_remedy() -> None:
 
 
 def test_the_fleets_name_changes_with_its_gpus_only() -> None:
-    assert fleet_of((a_type("b", count=2), a_type("a", count=1))) == (("a", 1), ("b", 2))
+    assert fleet_of((a_type("b", count=2), a_type("a", count=1))) == (
+        ("a", 1),
+        ("b", 2),
+    )
     assert fleet_of((a_type("a", count=0), a_type("b", count=2))) == (("b", 2),)
     assert known_service(a_service("x")) == known_service(a_service("y"))
 
@@ -378,16 +483,27 @@ def test_a_provision_keeps_what_may_still_be() -> None:
 def test_greedy_gives_the_least_share_that_serves_and_then_what_is_free() -> None:
     # 40 rps need half a GPU (50 · 0.5 = 25 is too little: 100 · 0.5 = 50 needs the whole one).
     problem = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),))
-    settled = provision_greedily(BatchDecider(problem=problem, belief=ProvisioningRules()))
+    settled = provision_greedily(
+        BatchDecider(problem=problem, belief=ProvisioningRules())
+    )
     assert settled.provision == (Provisioned("gpu", (Share("chat", 100.0),)),)
     assert settled.carried_rps == {"chat": pytest.approx(100.0)}
 
 
 def test_a_measured_backlog_counts_in_the_batch_decision() -> None:
-    problem = a_problem(a_service(rate_rps=30.0, slo_ms=200.0), types=(a_type(count=1),), rows=BATCHES[:2])
+    problem = a_problem(
+        a_service(rate_rps=30.0, slo_ms=200.0),
+        types=(a_type(count=1),),
+        rows=BATCHES[:2],
+    )
     _, _, memory = decide(problem)
     late = ServiceObservation(
-        service="chat", arrival_rate_rps=30.0, served_rps=25.0, latency_ms=260.0, attainment=0.8, age_s=1.0
+        service="chat",
+        arrival_rate_rps=30.0,
+        served_rps=25.0,
+        latency_ms=260.0,
+        attainment=0.8,
+        age_s=1.0,
     )
     plan, _, _ = decide(problem, memory, observed=Observed(at_s=0.0, readings=(late,)))
     assert batches(plan) == [4]

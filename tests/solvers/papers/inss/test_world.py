@@ -7,23 +7,40 @@ import pytest
 
 from solvers.papers.inss.load_courses import Courses
 from solvers.papers.inss.local_search import improve, random_starts
-from solvers.papers.inss.provisioning import BatchDecider, Provisioned, ProvisioningRules, Share
+from solvers.papers.inss.provisioning import (
+    BatchDecider,
+    Provisioned,
+    ProvisioningRules,
+    Share,
+)
 from solvers.papers.inss.world import PENALTY, late_shares
 from solvers.types.problem import OperatingPoints, Problem
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.papers.inss.actors import world_of
 
 ROWS = tuple(
-    a_row(percent, batch * 1000.0 / percent, batch=batch, memory_mib=3000.0 + 1000.0 * batch, pressure=0.1)
+    a_row(
+        percent,
+        batch * 1000.0 / percent,
+        batch=batch,
+        memory_mib=3000.0 + 1000.0 * batch,
+        pressure=0.1,
+    )
     for percent in (50.0, 100.0)
     for batch in (1, 4)
 )
 
 
 def two_services(**changes: float) -> Problem:
-    services = (a_service("one", rate_rps=20.0, slo_ms=200.0), a_service("two", rate_rps=5.0, slo_ms=300.0))
+    services = (
+        a_service("one", rate_rps=20.0, slo_ms=200.0),
+        a_service("two", rate_rps=5.0, slo_ms=300.0),
+    )
     problem = a_problem(
-        services[0], replace(services[1], network="other"), types=(a_type(count=2, **changes),), rows=ROWS
+        services[0],
+        replace(services[1], network="other"),
+        types=(a_type(count=2, **changes),),
+        rows=ROWS,
     )
     other = OperatingPoints(network="other", gpu_type="gpu", sensitivity=0.0, rows=ROWS)
     return replace(problem, points=(*problem.points, other))
@@ -43,7 +60,9 @@ def test_rewards_by_hand() -> None:
     # A whole GPU with batch 1 executes 100/s: 0.4 + 0.8, and nobody is late.
     assert world.whole_rps == pytest.approx([100.0, 100.0])
     assert world.rewards(decided, RATES)[0] == pytest.approx(1.2)
-    assert world.used_mib(np.array([[0, 3]]), decided)[0] == pytest.approx([7000.0, 7000.0])
+    assert world.used_mib(np.array([[0, 3]]), decided)[0] == pytest.approx(
+        [7000.0, 7000.0]
+    )
 
 
 def test_what_is_not_carried_is_punished() -> None:
@@ -51,7 +70,9 @@ def test_what_is_not_carried_is_punished() -> None:
     rates = np.array([[50.0, 5.0]])
     decided = world.decide(np.array([[0, NOWHERE]]), NONE)
     # 10 of 50 and 5 of 5 are late: −100 · (0.2 + 1) + 0.4.
-    assert late_shares(world.carried_of_services(decided), rates)[0] == pytest.approx([0.2, 1.0])
+    assert late_shares(world.carried_of_services(decided), rates)[0] == pytest.approx(
+        [0.2, 1.0]
+    )
     assert world.rewards(decided, rates)[0] == pytest.approx(0.4 - 1.2 * PENALTY)
 
 
@@ -60,18 +81,26 @@ def test_masks_keep_every_limit() -> None:
     nobody = np.full((1, 2), NOWHERE)
     assert world.allowed(nobody, 0, RATES).tolist() == [[True, True, True, True, False]]
     # The first GPU is given away as a whole, so only the second one is left.
-    assert world.allowed(np.array([[1, NOWHERE]]), 1, RATES).tolist() == [[False, False, True, True, False]]
+    assert world.allowed(np.array([[1, NOWHERE]]), 1, RATES).tolist() == [
+        [False, False, True, True, False]
+    ]
     # Nobody asks for the second service: it goes nowhere.
-    assert world.allowed(nobody, 1, np.array([[20.0, 0.0]])).tolist() == [[False] * 4 + [True]]
+    assert world.allowed(nobody, 1, np.array([[20.0, 0.0]])).tolist() == [
+        [False] * 4 + [True]
+    ]
     # 7000 MiB hold one smallest batch of 4000 only.
     small = world_of(two_services(memory_mib=7000.0))
-    assert small.allowed(np.array([[0, NOWHERE]]), 1, RATES).tolist() == [[False, False, True, True, False]]
+    assert small.allowed(np.array([[0, NOWHERE]]), 1, RATES).tolist() == [
+        [False, False, True, True, False]
+    ]
 
 
 def test_second_slots_avoid_the_first_ones_gpu() -> None:
     world = world_of(two_services(), slots=2)
     chosen = np.array([[0, NOWHERE, NOWHERE, NOWHERE]])
-    assert world.allowed(chosen, 1, RATES).tolist() == [[False, False, True, True, True]]
+    assert world.allowed(chosen, 1, RATES).tolist() == [
+        [False, False, True, True, True]
+    ]
     assert world.repeats_service(np.array([[0, 0, 2, NOWHERE]])).tolist() == [True]
 
 
@@ -82,13 +111,21 @@ def test_a_gpu_that_is_given_away_twice_carries_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("knows_neighbours", [True, False])
-def test_the_world_decides_as_the_policy_does(seed: int, knows_neighbours: bool) -> None:
+def test_the_world_decides_as_the_policy_does(
+    seed: int, knows_neighbours: bool
+) -> None:
     problem = random_problem(seed, services=4, types=2, gpus=2)
     world = world_of(problem, knows_neighbours=knows_neighbours)
-    settler = BatchDecider(problem=problem, belief=ProvisioningRules(knows_neighbours=knows_neighbours))
-    rates = np.array([problem.service(name).arrival_rate_rps for name in world.setting.services])
+    settler = BatchDecider(
+        problem=problem, belief=ProvisioningRules(knows_neighbours=knows_neighbours)
+    )
+    rates = np.array(
+        [problem.service(name).arrival_rate_rps for name in world.setting.services]
+    )
     starts = random_starts(world, rates, count=20, seed=seed)
-    carried = world.carried_of_services(world.decide(starts, np.zeros((len(starts), len(rates)))))
+    carried = world.carried_of_services(
+        world.decide(starts, np.zeros((len(starts), len(rates))))
+    )
     for chosen, found in zip(starts, carried, strict=True):
         shares: list[list[Share]] = [[] for _ in world.setting.gpus]
         for slot, option in enumerate(chosen.tolist()):
@@ -96,7 +133,8 @@ def test_the_world_decides_as_the_policy_does(seed: int, knows_neighbours: bool)
                 gpu, percent = world.place(option)
                 shares[gpu].append(Share(world.setting.services[slot], percent))
         provision = tuple(
-            Provisioned(name, tuple(given)) for name, given in zip(world.setting.gpus, shares, strict=True)
+            Provisioned(name, tuple(given))
+            for name, given in zip(world.setting.gpus, shares, strict=True)
         )
         settled = settler.settle(provision)
         expected = [settled.carried_rps[name] for name in world.setting.services]
@@ -107,7 +145,9 @@ def test_the_world_decides_as_the_policy_does(seed: int, knows_neighbours: bool)
 def test_search_is_no_worse_than_its_starts_and_repeatable(seed: int) -> None:
     problem = random_problem(seed, services=4, types=2, gpus=2)
     world = world_of(problem)
-    rates = np.array([problem.service(name).arrival_rate_rps for name in world.setting.services])
+    rates = np.array(
+        [problem.service(name).arrival_rate_rps for name in world.setting.services]
+    )
     starts = random_starts(world, rates, count=6, seed=seed)
     weights, queued = np.ones(len(rates)), np.zeros(len(rates))
     chosen, score = improve(world, starts, rates, queued, weights, passes=4)

@@ -21,7 +21,10 @@ def a_row(sm_percent: float, time_ms: float) -> OperatingPoint:
 @pytest.mark.parametrize(
     ("knees", "shares"),
     [
-        ((20.0, 30.0, 30.0, 20.0), (20.0, 30.0, 30.0, 20.0)),  # MobileNet, GoogLeNet, ResNet-101 and one more: full
+        (
+            (20.0, 30.0, 30.0, 20.0),
+            (20.0, 30.0, 30.0, 20.0),
+        ),  # MobileNet, GoogLeNet, ResNet-101 and one more: full
         ((20.0,), (100.0,)),
         ((30.0, 30.0), (50.0, 50.0)),
         # 33.3 and 66.7 become 30 and 60, both 90 % of what they wish: the first gets what is left.
@@ -32,13 +35,18 @@ def a_row(sm_percent: float, time_ms: float) -> OperatingPoint:
         ((80.0, 100.0), (50.0, 50.0)),
     ],
 )
-def test_shares_are_in_proportion_to_knees(knees: tuple[float, ...], shares: tuple[float, ...]) -> None:
+def test_shares_are_in_proportion_to_knees(
+    knees: tuple[float, ...], shares: tuple[float, ...]
+) -> None:
     assert partition([a_wish(knee) for knee in knees]) == shares
 
 
 def test_only_shares_that_were_profiled_are_given() -> None:
     # Wishes are 50 and 50; the first has nothing between 25 and 75, which would leave too little.
-    assert partition([a_wish(30.0, (25.0, 75.0)), a_wish(30.0, (40.0, 60.0))]) == (25.0, 60.0)
+    assert partition([a_wish(30.0, (25.0, 75.0)), a_wish(30.0, (40.0, 60.0))]) == (
+        25.0,
+        60.0,
+    )
 
 
 def test_a_least_share_above_its_wish_takes_from_the_others() -> None:
@@ -52,7 +60,9 @@ def test_least_shares_that_do_not_fit_have_no_partition() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.floats(1.0, 100.0), st.sets(st.sampled_from(TENS), min_size=1)), min_size=1, max_size=6
+        st.tuples(st.floats(1.0, 100.0), st.sets(st.sampled_from(TENS), min_size=1)),
+        min_size=1,
+        max_size=6,
     ).filter(lambda wishes: sum(min(shares) for _, shares in wishes) <= 100.0)
 )
 def test_a_partition_fits_uses_allowed_shares_and_leaves_nothing_that_could_be_given(
@@ -69,7 +79,10 @@ def test_a_partition_fits_uses_allowed_shares_and_leaves_nothing_that_could_be_g
 
 def test_the_knee_of_rows_is_where_their_latency_bends() -> None:
     # Down by 1 ms per percent up to 30 %, then by 0.02.
-    rows = [a_row(share, 40.0 - share if share <= 30.0 else 10.0 - 0.02 * (share - 30.0)) for share in TENS]
+    rows = [
+        a_row(share, 40.0 - share if share <= 30.0 else 10.0 - 0.02 * (share - 30.0))
+        for share in TENS
+    ]
     assert knee_percent(rows) == pytest.approx(30.0, abs=0.5)
     assert knee_percent(rows[:2]) == 20.0
     assert knee_percent([a_row(share, 5.0) for share in TENS]) == 10.0

@@ -10,16 +10,28 @@ from solvers.check import violations
 from solvers.papers.morak.policy import MEMORY_VERSION, SETTLING_S, make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Json, Observed
 from tests.solvers.instances import LAW, a_row, a_service, a_type, random_problem
 
 # 20 ms at 20 %, 11 at 40 %, and hardly less beyond: the knee of three segments' two lines lies at 40 %.
-BENT = tuple(a_row(share, time_ms) for share, time_ms in ((20.0, 20.0), (40.0, 11.0), (60.0, 10.6), (80.0, 10.2)))
+BENT = tuple(
+    a_row(share, time_ms)
+    for share, time_ms in ((20.0, 20.0), (40.0, 11.0), (60.0, 10.6), (80.0, 10.2))
+)
 BENT += (a_row(100.0, 9.8),)
 
 
-def a_problem(*services: ServiceDemand, networks: Mapping[str, Sequence[OperatingPoint]], **changes: object) -> Problem:
+def a_problem(
+    *services: ServiceDemand,
+    networks: Mapping[str, Sequence[OperatingPoint]],
+    **changes: object,
+) -> Problem:
     gpu_type = a_type(**{"sm_percent_step": 20.0, **changes})
     return Problem(
         max_replicas_per_gpu=4,
@@ -27,16 +39,24 @@ def a_problem(*services: ServiceDemand, networks: Mapping[str, Sequence[Operatin
         gpu_types=(gpu_type,),
         services=services,
         points=tuple(
-            OperatingPoints(network=name, gpu_type=gpu_type.name, sensitivity=0.0, rows=tuple(rows))
+            OperatingPoints(
+                network=name, gpu_type=gpu_type.name, sensitivity=0.0, rows=tuple(rows)
+            )
             for name, rows in networks.items()
         ),
     )
 
 
 def planned(
-    problem: Problem, *, memory: Json = None, at_s: float = 0.0, asking: tuple[str, ...] = ()
+    problem: Problem,
+    *,
+    memory: Json = None,
+    at_s: float = 0.0,
+    asking: tuple[str, ...] = (),
 ) -> tuple[Plan, PlanReport, Json]:
-    plan, report, after = make_plan(problem, Observed(at_s=at_s, repartition=asking), memory, Budget())
+    plan, report, after = make_plan(
+        problem, Observed(at_s=at_s, repartition=asking), memory, Budget()
+    )
     assert violations(problem, plan) == ()
     return plan, report, json.loads(json.dumps(after, allow_nan=False))
 
@@ -44,20 +64,30 @@ def planned(
 def shares(plan: Plan) -> list[dict[str, float]]:
     """SM percent by service, one entry per GPU."""
     return [
-        {replica.service: replica.sm_percent for replica in gpu.replicas} for gpu in plan.gpus for _ in range(gpu.count)
+        {replica.service: replica.sm_percent for replica in gpu.replicas}
+        for gpu in plan.gpus
+        for _ in range(gpu.count)
     ]
 
 
 def test_two_knees_of_40_percent_share_a_gpu_and_a_third_needs_another() -> None:
     # The law lets half of 1000 / 11 ms = 90.9 rps be used, 45 rps; with 60 % of the SMs 47 rps.
-    two = a_problem(*(a_service(name, rate_rps=40.0) for name in "ab"), networks={"net": BENT})
+    two = a_problem(
+        *(a_service(name, rate_rps=40.0) for name in "ab"), networks={"net": BENT}
+    )
     assert shares(planned(two)[0]) == [{"a": 60.0, "b": 40.0}]
-    three = a_problem(*(a_service(name, rate_rps=40.0) for name in "abc"), networks={"net": BENT})
+    three = a_problem(
+        *(a_service(name, rate_rps=40.0) for name in "abc"), networks={"net": BENT}
+    )
     assert shares(planned(three)[0]) == [{"a": 60.0, "b": 40.0}, {"c": 100.0}]
 
 
 def test_a_rate_beyond_one_replica_is_split_and_neighbours_fill_the_same_gpus() -> None:
-    problem = a_problem(a_service("a", rate_rps=85.0), a_service("b", rate_rps=85.0), networks={"net": BENT})
+    problem = a_problem(
+        a_service("a", rate_rps=85.0),
+        a_service("b", rate_rps=85.0),
+        networks={"net": BENT},
+    )
     assert shares(planned(problem)[0]) == [{"a": 60.0, "b": 40.0}] * 2
 
 
@@ -65,17 +95,32 @@ def test_the_batch_is_the_largest_within_half_the_slo_at_its_own_knee() -> None:
     rows = (*BENT, *(row._replace(batch=4, run_ms=4.0 * row.run_ms) for row in BENT))
     # Four at 40 % take 44 ms, within half of 100 ms, not within half of 80 ms.
     for slo_ms, batch in ((100.0, 4), (80.0, 1)):
-        plan, _, _ = planned(a_problem(a_service(rate_rps=20.0, slo_ms=slo_ms), networks={"net": rows}))
+        plan, _, _ = planned(
+            a_problem(a_service(rate_rps=20.0, slo_ms=slo_ms), networks={"net": rows})
+        )
         assert [gpu.replicas[0].batch for gpu in plan.gpus] == [batch]
 
 
 def test_the_clock_is_the_highest_at_which_the_partition_keeps_the_cap() -> None:
     # At 1000 MHz a SM percent draws 1 W, at 800 MHz half of it and takes 1.2 times as long; idle power is 50 W.
-    slower = tuple(row._replace(clock_mhz=800.0, run_ms=1.2 * row.run_ms, power_w=0.5 * row.power_w) for row in BENT)
+    slower = tuple(
+        row._replace(
+            clock_mhz=800.0, run_ms=1.2 * row.run_ms, power_w=0.5 * row.power_w
+        )
+        for row in BENT
+    )
     services = [a_service(name, rate_rps=30.0) for name in "ab"]
-    for cap_w, clock_mhz in ((250.0, 1000.0), (150.0, 1000.0), (149.0, 800.0), (100.0, 800.0)):
+    for cap_w, clock_mhz in (
+        (250.0, 1000.0),
+        (150.0, 1000.0),
+        (149.0, 800.0),
+        (100.0, 800.0),
+    ):
         problem = a_problem(
-            *services, networks={"net": (*BENT, *slower)}, power_cap_w=cap_w, clocks_mhz=(800.0, 1000.0)
+            *services,
+            networks={"net": (*BENT, *slower)},
+            power_cap_w=cap_w,
+            clocks_mhz=(800.0, 1000.0),
         )
         (gpu,) = planned(problem)[0].gpus
         assert (gpu.clock_mhz, len(gpu.replicas)) == (clock_mhz, 2)
@@ -84,34 +129,55 @@ def test_the_clock_is_the_highest_at_which_the_partition_keeps_the_cap() -> None
 def test_under_a_cap_that_no_whole_partition_keeps_each_has_its_knee() -> None:
     # All of the SMs would draw 150 W, two knees of 40 % draw 130 W and one 90 W.
     services = [a_service(name, rate_rps=30.0) for name in "ab"]
-    for cap_w, expected in ((130.0, [{"a": 40.0, "b": 40.0}]), (90.0, [{"a": 40.0}, {"b": 40.0}])):
+    for cap_w, expected in (
+        (130.0, [{"a": 40.0, "b": 40.0}]),
+        (90.0, [{"a": 40.0}, {"b": 40.0}]),
+    ):
         problem = a_problem(*services, networks={"net": BENT}, power_cap_w=cap_w)
         assert shares(planned(problem)[0]) == expected
 
 
 def test_who_asks_counts_as_wider_until_fewer_share_a_gpu() -> None:
-    problem = a_problem(*(a_service(name, rate_rps=40.0) for name in "ab"), networks={"net": BENT})
+    problem = a_problem(
+        *(a_service(name, rate_rps=40.0) for name in "ab"), networks={"net": BENT}
+    )
     plan, _, memory = planned(problem)
     running = replace(problem, current=plan)
     assert planned(running, memory=memory, at_s=100.0)[0] == plan
-    after, report, memory = planned(running, memory=memory, at_s=200.0, asking=("a", "b"))
+    after, report, memory = planned(
+        running, memory=memory, at_s=200.0, asking=("a", "b")
+    )
     # 50 and 50 still fit; from 60 and 60 on they do not.
     assert shares(after) == [{"a": 60.0, "b": 40.0}]
     assert report.messages == ("another partition for a, b",)
-    after, _, memory = planned(running, memory=memory, at_s=200.0 + SETTLING_S, asking=("a", "b"))
+    after, _, memory = planned(
+        running, memory=memory, at_s=200.0 + SETTLING_S, asking=("a", "b")
+    )
     assert shares(after) == [{"a": 100.0}, {"b": 100.0}]
-    assert memory == {"version": MEMORY_VERSION, "wider": {"a": 2, "b": 2}, "heard_at_s": 200.0 + SETTLING_S}
+    assert memory == {
+        "version": MEMORY_VERSION,
+        "wider": {"a": 2, "b": 2},
+        "heard_at_s": 200.0 + SETTLING_S,
+    }
 
 
 def test_requests_are_not_heard_while_the_last_one_settles() -> None:
     problem = a_problem(a_service("a", rate_rps=40.0), networks={"net": BENT})
     _, _, memory = planned(problem, at_s=100.0, asking=("a",))
-    _, report, later = planned(problem, memory=memory, at_s=100.0 + SETTLING_S - 1.0, asking=("a",))
+    _, report, later = planned(
+        problem, memory=memory, at_s=100.0 + SETTLING_S - 1.0, asking=("a",)
+    )
     assert (later, report.messages) == (memory, ())
 
 
 @pytest.mark.parametrize(
-    "memory", [[], {"version": 99}, {"version": 1, "wider": 3}, {"version": 1, "wider": {"a": "x"}}]
+    "memory",
+    [
+        [],
+        {"version": 99},
+        {"version": 1, "wider": 3},
+        {"version": 1, "wider": {"a": "x"}},
+    ],
 )
 def test_unknown_memory_starts_afresh(memory: Json) -> None:
     problem = a_problem(a_service("a", rate_rps=40.0), networks={"net": BENT})
@@ -120,15 +186,30 @@ def test_unknown_memory_starts_afresh(memory: Json) -> None:
 
 def test_a_service_that_left_is_no_longer_wider() -> None:
     problem = a_problem(a_service("a", rate_rps=40.0), networks={"net": BENT})
-    memory: Json = {"version": MEMORY_VERSION, "wider": {"gone": 3, "a": 1}, "heard_at_s": 0.0}
-    assert planned(problem, memory=memory)[2] == {"version": MEMORY_VERSION, "wider": {"a": 1}, "heard_at_s": 0.0}
+    memory: Json = {
+        "version": MEMORY_VERSION,
+        "wider": {"gone": 3, "a": 1},
+        "heard_at_s": 0.0,
+    }
+    assert planned(problem, memory=memory)[2] == {
+        "version": MEMORY_VERSION,
+        "wider": {"a": 1},
+        "heard_at_s": 0.0,
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_its_plans_keep_every_promise(seed: int) -> None:
-    problem = random_problem(seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6)
+    problem = random_problem(
+        seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6
+    )
     plan, _, memory = planned(problem)
-    planned(replace(problem, current=plan), memory=memory, at_s=60.0, asking=(problem.services[0].name,))
+    planned(
+        replace(problem, current=plan),
+        memory=memory,
+        at_s=60.0,
+        asking=(problem.services[0].name,),
+    )
 
 
 def test_where_gpus_are_short_everybody_gets_the_same_part() -> None:

@@ -35,7 +35,9 @@ def by_id(gpus: tuple[BoundGpu, ...]) -> dict[str, BoundGpu]:
     return {gpu.id: gpu for gpu in gpus}
 
 
-def test_a_task_gets_what_the_service_does_not_need_and_the_replica_is_a_new_process() -> None:
+def test_a_task_gets_what_the_service_does_not_need_and_the_replica_is_a_new_process() -> (
+    None
+):
     (gpu,) = fill(to_fill(a_plan(bound_gpu()), [a_task()]))
     assert (settings(gpu), gpu.replicas[0].id) == ((30.0, 4), "")
     assert gpu.tasks == (bound_task(sm_percent=70.0),)
@@ -46,7 +48,9 @@ def test_without_tasks_nothing_is_tuned() -> None:
     assert fill(to_fill(bound, [], gpus=2)) == bound.gpus
 
 
-def test_only_training_and_no_service_waits_for_an_idle_gpu_and_gets_all_of_it() -> None:
+def test_only_training_and_no_service_waits_for_an_idle_gpu_and_gets_all_of_it() -> (
+    None
+):
     assert fill(to_fill(a_plan(), [a_task(waiting_s=599.0)])) == ()
     (gpu,) = fill(to_fill(a_plan(), [a_task(waiting_s=600.0)]))
     assert (gpu.replicas, shares((gpu,))) == ((), {"nightly": ("n1/gpu-0", 100.0)})
@@ -67,11 +71,19 @@ def test_it_goes_to_the_gpu_whose_service_needs_least() -> None:
 def test_a_second_task_joins_only_where_both_together_get_more_done() -> None:
     # `train` at half the share takes twice as long: nothing is gained. `light` takes the same time at any share.
     running = a_plan(bound_gpu(0, bound_task("first", 70.0), **TUNED))
-    waiting = to_fill(running, [a_task("first"), a_task("second", waiting_s=5.0)], running=running)
+    waiting = to_fill(
+        running, [a_task("first"), a_task("second", waiting_s=5.0)], running=running
+    )
     assert set(shares(fill(waiting))) == {"first"}
-    light = to_fill(running, [a_task("first"), a_task("second", "light", waiting_s=5.0)], running=running)
+    light = to_fill(
+        running,
+        [a_task("first"), a_task("second", "light", waiting_s=5.0)],
+        running=running,
+    )
     assert set(shares(fill(light))) == {"first", "second"}
-    patient = replace(waiting, tasks=[a_task("first"), a_task("second", waiting_s=PATIENCE_S)])
+    patient = replace(
+        waiting, tasks=[a_task("first"), a_task("second", waiting_s=PATIENCE_S)]
+    )
     assert set(shares(fill(patient))) == {"first", "second"}
 
 
@@ -79,11 +91,26 @@ def test_at_most_three_tasks_share_a_gpu() -> None:
     tasks = [a_task(name, "light", waiting_s=PATIENCE_S) for name in "abcde"]
     filled = fill(to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks))
     assert len(shares(filled)) == 3
-    assert len(fill(to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks), FillLimits(max_tasks_per_gpu=2))[0].tasks) == 2
+    assert (
+        len(
+            fill(
+                to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks),
+                FillLimits(max_tasks_per_gpu=2),
+            )[0].tasks
+        )
+        == 2
+    )
 
 
 def test_a_share_that_another_one_left_is_taken_as_it_is() -> None:
-    was = a_plan(bound_gpu(0, bound_task("stays", 40.0, "light"), bound_task("goes", 30.0, "light"), **TUNED))
+    was = a_plan(
+        bound_gpu(
+            0,
+            bound_task("stays", 40.0, "light"),
+            bound_task("goes", 30.0, "light"),
+            **TUNED,
+        )
+    )
     tasks = [a_task("stays", "light"), a_task("comes", "light", waiting_s=5.0)]
     (gpu,) = fill(to_fill(a_plan(bound_gpu(**TUNED)), tasks, running=was))
     assert (gpu.replicas, shares((gpu,))) == (
@@ -105,15 +132,29 @@ def test_when_load_rises_the_batch_grows_first() -> None:
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), sm_percent=30.0, batch=2))
     bound = a_plan(bound_gpu(rate_rps=75.0, sm_percent=30.0, batch=2))
     (gpu,) = fill(to_fill(bound, [a_task()], running=was))
-    assert (settings(gpu), gpu.replicas[0].id, gpu.tasks) == ((30.0, 4), "web-0", was.gpus[0].tasks)
+    assert (settings(gpu), gpu.replicas[0].id, gpu.tasks) == (
+        (30.0, 4),
+        "web-0",
+        was.gpus[0].tasks,
+    )
 
 
 def test_then_the_task_is_swapped_out_and_comes_back() -> None:
     # 100 rps: batch 4 at 30 % takes 36.7 ms alone (109 rps), beside the task 49.5 (80 rps).
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), **TUNED))
-    busy = fill(to_fill(a_plan(bound_gpu(rate_rps=100.0, **TUNED)), [a_task()], running=was))
-    assert (swapped(busy), settings(busy[0]), shares(busy)) == (["nightly"], (30.0, 4), {})
-    calm = fill(to_fill(a_plan(bound_gpu(**TUNED)), [a_task(waiting_s=5.0)], running=a_plan(*busy)))
+    busy = fill(
+        to_fill(a_plan(bound_gpu(rate_rps=100.0, **TUNED)), [a_task()], running=was)
+    )
+    assert (swapped(busy), settings(busy[0]), shares(busy)) == (
+        ["nightly"],
+        (30.0, 4),
+        {},
+    )
+    calm = fill(
+        to_fill(
+            a_plan(bound_gpu(**TUNED)), [a_task(waiting_s=5.0)], running=a_plan(*busy)
+        )
+    )
     assert shares(calm) == {"nightly": ("n1/gpu-0", 70.0)}
 
 
@@ -124,19 +165,31 @@ def test_where_load_stays_high_the_gpu_is_divided_anew() -> None:
     bound = a_plan(bound_gpu(rate_rps=100.0, **TUNED))
     early = fill(to_fill(bound, [a_task(waiting_s=RETUNE_S - 1.0)], running=was))
     assert swapped(early) == ["nightly"]
-    (gpu,) = fill(to_fill(bound, [a_task(waiting_s=RETUNE_S, done_iterations=7.0)], running=was))
-    assert (settings(gpu), shares((gpu,))) == ((50.0, 4), {"nightly": ("n1/gpu-0", 50.0)})
+    (gpu,) = fill(
+        to_fill(bound, [a_task(waiting_s=RETUNE_S, done_iterations=7.0)], running=was)
+    )
+    assert (settings(gpu), shares((gpu,))) == (
+        (50.0, 4),
+        {"nightly": ("n1/gpu-0", 50.0)},
+    )
     assert gpu.tasks[0].done_iterations == 7.0
 
 
 def test_what_cannot_come_back_goes_elsewhere_after_a_minute() -> None:
     full = bound_gpu(0, rate_rps=330.0, batch=4)
-    was = a_plan(replace(full, tasks=(bound_task("nightly", 10.0, is_resident=False),)), bound_gpu(1))
+    was = a_plan(
+        replace(full, tasks=(bound_task("nightly", 10.0, is_resident=False),)),
+        bound_gpu(1),
+    )
     problem = a_problem(a_service(rate_rps=390.0))
     bound = a_plan(full, bound_gpu(1))
-    held = fill(to_fill(bound, [a_task(waiting_s=59.0)], gpus=2, running=was, problem=problem))
+    held = fill(
+        to_fill(bound, [a_task(waiting_s=59.0)], gpus=2, running=was, problem=problem)
+    )
     assert swapped(held) == ["nightly"]
-    moved = fill(to_fill(bound, [a_task(waiting_s=60.0)], gpus=2, running=was, problem=problem))
+    moved = fill(
+        to_fill(bound, [a_task(waiting_s=60.0)], gpus=2, running=was, problem=problem)
+    )
     assert shares(moved) == {"nightly": ("n1/gpu-1", 70.0)}
 
 
@@ -145,7 +198,10 @@ def test_a_widened_replica_leaves_its_tasks_the_rest() -> None:
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), **TUNED))
     bound = a_plan(bound_gpu(rate_rps=100.0, sm_percent=100.0, batch=4))
     (gpu,) = fill(to_fill(bound, [a_task()], running=was))
-    assert (settings(gpu), shares((gpu,))) == ((50.0, 4), {"nightly": ("n1/gpu-0", 50.0)})
+    assert (settings(gpu), shares((gpu,))) == (
+        (50.0, 4),
+        {"nightly": ("n1/gpu-0", 50.0)},
+    )
 
 
 def test_the_least_urgent_is_swapped_out_first() -> None:
@@ -159,11 +215,17 @@ def test_the_least_urgent_is_swapped_out_first() -> None:
 
 
 def test_two_that_share_a_gpu_part_when_another_one_has_no_task() -> None:
-    was = a_plan(bound_gpu(0, bound_task("a", 40.0), bound_task("b", 30.0), **TUNED), bound_gpu(1))
+    was = a_plan(
+        bound_gpu(0, bound_task("a", 40.0), bound_task("b", 30.0), **TUNED),
+        bound_gpu(1),
+    )
     bound = a_plan(bound_gpu(**TUNED), bound_gpu(1))
     filled = fill(to_fill(bound, [a_task("a"), a_task("b")], gpus=2, running=was))
     assert shares(filled) == {"a": ("n1/gpu-0", 70.0), "b": ("n1/gpu-1", 70.0)}
-    nearly = [a_task("a", done_iterations=900.0), a_task("b", done_iterations=900.0)]  # 100 of 333 ms: half a minute
+    nearly = [
+        a_task("a", done_iterations=900.0),
+        a_task("b", done_iterations=900.0),
+    ]  # 100 of 333 ms: half a minute
     assert shares(fill(to_fill(bound, nearly, gpus=2, running=was))) == {
         "a": ("n1/gpu-0", 40.0),
         "b": ("n1/gpu-0", 30.0),
@@ -172,7 +234,9 @@ def test_two_that_share_a_gpu_part_when_another_one_has_no_task() -> None:
 
 def test_one_that_is_left_alone_gets_what_others_left_if_that_is_worth_it() -> None:
     was = a_plan(bound_gpu(0, bound_task("a", 30.0), **TUNED))
-    (gpu,) = fill(to_fill(a_plan(bound_gpu(rate_rps=20.0, **TUNED)), [a_task("a")], running=was))
+    (gpu,) = fill(
+        to_fill(a_plan(bound_gpu(rate_rps=20.0, **TUNED)), [a_task("a")], running=was)
+    )
     assert shares((gpu,))["a"][1] >= 70.0
     was = a_plan(bound_gpu(0, bound_task("a", 60.0), **TUNED))
     (gpu,) = fill(to_fill(a_plan(bound_gpu(**TUNED)), [a_task("a")], running=was))
@@ -180,10 +244,15 @@ def test_one_that_is_left_alone_gets_what_others_left_if_that_is_worth_it() -> N
 
 
 def test_nothing_starts_on_a_cordoned_gpu_and_what_runs_there_stays() -> None:
-    wanted = replace(to_fill(a_plan(bound_gpu()), [a_task(waiting_s=1e6)]), cordoned=[a_gpu().id])
+    wanted = replace(
+        to_fill(a_plan(bound_gpu()), [a_task(waiting_s=1e6)]), cordoned=[a_gpu().id]
+    )
     assert shares(fill(wanted)) == {}
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), **TUNED))
-    kept = replace(to_fill(a_plan(bound_gpu(**TUNED)), [a_task()], running=was), cordoned=[a_gpu().id])
+    kept = replace(
+        to_fill(a_plan(bound_gpu(**TUNED)), [a_task()], running=was),
+        cordoned=[a_gpu().id],
+    )
     assert fill(kept) == was.gpus
 
 
@@ -194,9 +263,9 @@ def test_a_gpu_with_several_replicas_keeps_its_tasks_and_gets_none() -> None:
     pair = replace(pair, replicas=(*pair.replicas, *second))
     assert shares(fill(to_fill(a_plan(pair), [a_task()], problem=problem))) == {}
     was = a_plan(replace(pair, tasks=(bound_task("nightly", 10.0),)))
-    assert shares(fill(to_fill(a_plan(pair), [a_task()], running=was, problem=problem))) == {
-        "nightly": ("n1/gpu-0", 10.0)
-    }
+    assert shares(
+        fill(to_fill(a_plan(pair), [a_task()], running=was, problem=problem))
+    ) == {"nightly": ("n1/gpu-0", 10.0)}
 
 
 def test_a_replica_of_another_time_is_refused() -> None:
@@ -205,45 +274,78 @@ def test_a_replica_of_another_time_is_refused() -> None:
 
 
 def test_a_task_of_an_unknown_network_waits() -> None:
-    assert shares(fill(to_fill(a_plan(bound_gpu()), [a_task(network="unknown", waiting_s=1e6)]))) == {}
+    assert (
+        shares(
+            fill(
+                to_fill(a_plan(bound_gpu()), [a_task(network="unknown", waiting_s=1e6)])
+            )
+        )
+        == {}
+    )
 
 
 def test_tunings_of_one_call_are_limited_and_the_rest_follows() -> None:
-    gpus = [bound_gpu(number, service=f"s{number}") for number in range(MAX_TUNINGS + 4)]
+    gpus = [
+        bound_gpu(number, service=f"s{number}") for number in range(MAX_TUNINGS + 4)
+    ]
     problem = a_problem(*(a_service(f"s{number}") for number in range(len(gpus))))
     tasks = [a_task(f"t{number:03}") for number in range(len(gpus))]
     first = fill(to_fill(a_plan(*gpus), tasks, gpus=len(gpus), problem=problem))
     assert len(shares(first)) == MAX_TUNINGS
     bound = a_plan(*(replace(gpu, tasks=()) for gpu in first))
-    second = fill(to_fill(bound, tasks, gpus=len(gpus), running=a_plan(*first), problem=problem))
+    second = fill(
+        to_fill(bound, tasks, gpus=len(gpus), running=a_plan(*first), problem=problem)
+    )
     assert len(shares(second)) == len(tasks)
 
 
 @pytest.mark.parametrize("odd", [{"memory_mib": 9800.0}, {"power_w": 190.0}])
-def test_tasks_that_fit_nowhere_do_not_take_the_tunings_of_others(odd: dict[str, float]) -> None:
+def test_tasks_that_fit_nowhere_do_not_take_the_tunings_of_others(
+    odd: dict[str, float],
+) -> None:
     # 9,800 MiB beside a replica's 1 GiB are more than 10 GiB; 190 W beside its 100 W and 50 W idle more than 300 W.
     gpus = [bound_gpu(number, service=f"s{number}") for number in range(8)]
     problem = a_problem(*(a_service(f"s{number}") for number in range(8)))
-    huge = replace(task_points(), network="huge", rows=tuple(row._replace(**odd) for row in task_points().rows))
-    first = [a_task(f"a{number:02}", network="huge", waiting_s=500.0, priority=2.0) for number in range(12)]
+    huge = replace(
+        task_points(),
+        network="huge",
+        rows=tuple(row._replace(**odd) for row in task_points().rows),
+    )
+    first = [
+        a_task(f"a{number:02}", network="huge", waiting_s=500.0, priority=2.0)
+        for number in range(12)
+    ]
     wanted = to_fill(a_plan(*gpus), [*first, a_task("last")], gpus=8, problem=problem)
-    assert shares(fill(replace(wanted, points=(*POINTS, huge)))) == {"last": ("n1/gpu-0", 70.0)}
+    assert shares(fill(replace(wanted, points=(*POINTS, huge)))) == {
+        "last": ("n1/gpu-0", 70.0)
+    }
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(seed: int) -> None:
+def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(
+    seed: int,
+) -> None:
     draw = random.Random(seed)
     names = [f"s{number}" for number in range(5)]
     rates = {name: draw.uniform(5.0, 150.0) for name in names}
     problem = a_problem(
-        *(a_service(name, rates[name], network=draw.choice(("web", "slow"))) for name in names), max_replicas_per_gpu=4
+        *(
+            a_service(name, rates[name], network=draw.choice(("web", "slow")))
+            for name in names
+        ),
+        max_replicas_per_gpu=4,
     )
     networks = {service.name: service.network for service in problem.services}
 
     def site(number: int, *tasks: object) -> BoundGpu:
         name = names[number]
         gpu = bound_gpu(
-            number, rate_rps=rates[name], batch=4, service=name, network=networks[name], sm_percent=draw.choice(SHARES)
+            number,
+            rate_rps=rates[name],
+            batch=4,
+            service=name,
+            network=networks[name],
+            sm_percent=draw.choice(SHARES),
         )
         return replace(gpu, tasks=tasks)  # type: ignore[arg-type]
 
@@ -254,7 +356,11 @@ def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(se
             replace(
                 gpu,
                 tasks=tuple(
-                    bound_task(f"t{number}{letter}", draw.choice(SHARES[:3]), is_resident=draw.random() < 0.7)
+                    bound_task(
+                        f"t{number}{letter}",
+                        draw.choice(SHARES[:3]),
+                        is_resident=draw.random() < 0.7,
+                    )
                     for letter in "ab"[: draw.randrange(3)]
                 ),
             )
@@ -263,20 +369,32 @@ def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(se
     )
     known = [task.name for gpu in running.gpus for task in gpu.tasks]
     tasks = [
-        a_task(name, draw.choice(("train", "train", "light")), waiting_s=draw.choice((0.0, 30.0, 700.0)))
+        a_task(
+            name,
+            draw.choice(("train", "train", "light")),
+            waiting_s=draw.choice((0.0, 30.0, 700.0)),
+        )
         for name in (*known, "new-1", "new-2", "new-3")
     ]
     wanted = to_fill(bound, tasks, gpus=6, running=running, problem=problem)
     filled = fill(wanted)
     before = {(each.rule, each.where) for each in violations(problem, anonymous(bound))}
     after = replace(bound, gpus=tuple(gpu for gpu in filled if gpu.replicas))
-    assert {(each.rule, each.where) for each in violations(problem, anonymous(after))} <= before
+    assert {
+        (each.rule, each.where) for each in violations(problem, anonymous(after))
+    } <= before
     sound = [gpu for gpu in filled if shares((gpu,))]
     assert task_violations(problem, sound, POINTS) == ()
     placed = [task.name for gpu in filled for task in gpu.tasks]
-    assert len(set(placed)) == len(placed) and set(placed) <= {task.name for task in tasks}
+    assert len(set(placed)) == len(placed) and set(placed) <= {
+        task.name for task in tasks
+    }
     assert all(len(gpu.tasks) <= 3 for gpu in filled)
-    shuffled = replace(wanted, tasks=draw.sample(tasks, len(tasks)), gpus=draw.sample(wanted.gpus, len(wanted.gpus)))
+    shuffled = replace(
+        wanted,
+        tasks=draw.sample(tasks, len(tasks)),
+        gpus=draw.sample(wanted.gpus, len(wanted.gpus)),
+    )
     assert fill(shuffled) == filled
 
 
@@ -291,10 +409,17 @@ def test_no_task_starves_while_there_is_an_idle_gpu(seed: int) -> None:
     for tick in range(7):
         filled = () if running is None else running.gpus
         tasks = [
-            a_task(f"t{number}", waiting_s=0.0 if f"t{number}" in shares(filled) else 100.0 * tick)
+            a_task(
+                f"t{number}",
+                waiting_s=0.0 if f"t{number}" in shares(filled) else 100.0 * tick,
+            )
             for number in range(count)
         ]
-        running = a_plan(*fill(to_fill(bound, tasks, gpus=1 + count, running=running, problem=problem)))
+        running = a_plan(
+            *fill(
+                to_fill(bound, tasks, gpus=1 + count, running=running, problem=problem)
+            )
+        )
     assert running is not None and len(shares(running.gpus)) == count
 
 
@@ -307,6 +432,16 @@ def test_one_that_is_slow_alone_moves_to_a_gpu_whose_service_leaves_more() -> No
     moved = fill(to_fill(bound, [a_task()], gpus=2, running=was, problem=problem))
     assert shares(moved) == {"nightly": ("n1/gpu-1", 70.0)}
     # Where it gets no more it stays.
-    same = a_plan(replace(bound_gpu(0, **TUNED), tasks=(bound_task("nightly", 70.0),)), bound_gpu(1))
-    stays = fill(to_fill(a_plan(bound_gpu(0, **TUNED), bound_gpu(1)), [a_task()], gpus=2, running=same))
+    same = a_plan(
+        replace(bound_gpu(0, **TUNED), tasks=(bound_task("nightly", 70.0),)),
+        bound_gpu(1),
+    )
+    stays = fill(
+        to_fill(
+            a_plan(bound_gpu(0, **TUNED), bound_gpu(1)),
+            [a_task()],
+            gpus=2,
+            running=same,
+        )
+    )
     assert shares(stays) == {"nightly": ("n1/gpu-0", 70.0)}

@@ -29,7 +29,9 @@ def test_the_posterior_is_that_of_scikit_learn(seed: int) -> None:
     draw = np.random.default_rng(seed)
     tried, asked = draw.uniform(0.0, 7.0, 6), np.linspace(0.0, 7.0, 15)
     values = draw.normal(size=6)
-    oracle = GaussianProcessRegressor(kernel=RBF(LENGTH), alpha=NOISE, optimizer=None).fit(tried[:, None], values)
+    oracle = GaussianProcessRegressor(
+        kernel=RBF(LENGTH), alpha=NOISE, optimizer=None
+    ).fit(tried[:, None], values)
     expected, spread = oracle.predict(asked[:, None], return_std=True)
     mean, deviation = posterior(tried, values, asked)
     assert mean == pytest.approx(expected, abs=1e-6)
@@ -63,7 +65,9 @@ def test_what_scales_the_values_changes_no_decision() -> None:
         return 1000.0 * in_seconds(batch)
 
     one, other = search_batch(POWERS, in_seconds), search_batch(POWERS, in_milliseconds)
-    assert [trial.batch for trial in one.trials] == [trial.batch for trial in other.trials]
+    assert [trial.batch for trial in one.trials] == [
+        trial.batch for trial in other.trials
+    ]
 
 
 def test_it_ends_early_where_nothing_better_can_be_expected() -> None:
@@ -74,14 +78,18 @@ def test_it_ends_early_where_nothing_better_can_be_expected() -> None:
 
 
 def test_a_bowl_over_many_batches_takes_few_of_them() -> None:
-    found = search_batch(range(1, 129), lambda batch: 1.0 + (math.log2(batch) - 5.0) ** 2)
+    found = search_batch(
+        range(1, 129), lambda batch: 1.0 + (math.log2(batch) - 5.0) ** 2
+    )
     assert found.best == 32
     assert len(found.trials) <= MAX_TRIALS
 
 
 @pytest.mark.parametrize("best", POWERS)
 def test_it_finds_the_best_of_a_few_batches(best: int) -> None:
-    found = search_batch(POWERS, lambda batch: 1.0 + abs(math.log2(batch) - math.log2(best)))
+    found = search_batch(
+        POWERS, lambda batch: 1.0 + abs(math.log2(batch) - math.log2(best))
+    )
     assert found.best == best
 
 
@@ -112,7 +120,9 @@ def test_a_batch_below_one_is_refused() -> None:
     st.lists(st.integers(1, 4096), min_size=1, max_size=200, unique=True),
     st.integers(0, 2**31),
 )
-def test_fewer_than_25_trials_each_once_whatever_the_order(batches: list[int], seed: int) -> None:
+def test_fewer_than_25_trials_each_once_whatever_the_order(
+    batches: list[int], seed: int
+) -> None:
     values = {batch: ((batch * 2654435761 + seed) % 997) / 997.0 for batch in batches}
     found = search_batch(batches, values.__getitem__)
     tried = [trial.batch for trial in found.trials]

@@ -20,20 +20,30 @@ ASKED = a_task("asked")
 Running = tuple[Task, BoundGpu]
 
 
-def running(factor: float, *, number: int = 0, batch: int = 4, replica_percent: float = 30.0) -> Running:
+def running(
+    factor: float, *, number: int = 0, batch: int = 4, replica_percent: float = 30.0
+) -> Running:
     """A task on half of a GPU, where by the laws a step takes 200 ms beside a service; here so many times as long."""
     task = a_task(f"t{number}", iteration_ms=factor * 200.0)
-    gpu = bound_gpu(number, a_bound_task(task.name, 50.0), sm_percent=replica_percent, batch=batch)
+    gpu = bound_gpu(
+        number, a_bound_task(task.name, 50.0), sm_percent=replica_percent, batch=batch
+    )
     return task, gpu
 
 
-def slowness(*seen: Running, share: float = 50.0, sm_percent: float = 30.0, asked: Task = ASKED) -> float:
+def slowness(
+    *seen: Running, share: float = 50.0, sm_percent: float = 30.0, asked: Task = ASKED
+) -> float:
     seats = Seats(POINTS)
-    host = make_host(PROBLEM, OperatingRows(PROBLEM), bound_gpu(9, sm_percent=sm_percent, batch=4))
+    host = make_host(
+        PROBLEM, OperatingRows(PROBLEM), bound_gpu(9, sm_percent=sm_percent, batch=4)
+    )
     seat = seats.of_share(asked, host, share)
     assert seat is not None
     host.residents.append((bound_task(asked, seat), seat))
-    iterations = Iterations(PROBLEM, seats, [task for task, _ in seen], [gpu for _, gpu in seen])
+    iterations = Iterations(
+        PROBLEM, seats, [task for task, _ in seen], [gpu for _, gpu in seen]
+    )
     return iterations.slowness(asked, host, 0)
 
 
@@ -52,7 +62,10 @@ def test_one_reading_by_hand() -> None:
 
 
 def test_readings_that_agree_with_the_laws_change_nothing() -> None:
-    seen = [running(1.0, number=number, replica_percent=10.0 * (1 + number)) for number in range(3)]
+    seen = [
+        running(1.0, number=number, replica_percent=10.0 * (1 + number))
+        for number in range(3)
+    ]
     assert slowness(*seen) == pytest.approx(2.0)
 
 
@@ -63,12 +76,20 @@ def test_what_the_replicas_share_and_batch_do_is_told_from_tasks_on_many_gpus() 
     ]
     narrow, wide = (slowness(*by_share, sm_percent=share) for share in (10.0, 50.0))
     assert 2.0 < narrow < wide < 4.5
-    by_batch = [running(1.0 + batch / 4.0, number=number, batch=batch) for number, batch in enumerate((1, 2, 4) * 4)]
-    assert slowness(*by_batch) > slowness(*[each for each in by_batch if each[1].replicas[0].batch == 1])
+    by_batch = [
+        running(1.0 + batch / 4.0, number=number, batch=batch)
+        for number, batch in enumerate((1, 2, 4) * 4)
+    ]
+    assert slowness(*by_batch) > slowness(
+        *[each for each in by_batch if each[1].replicas[0].batch == 1]
+    )
 
 
 def test_the_order_of_what_is_seen_changes_hardly_a_digit() -> None:
-    seen = [running(1.0 + 0.1 * number, number=number, batch=(1, 2, 4)[number % 3]) for number in range(6)]
+    seen = [
+        running(1.0 + 0.1 * number, number=number, batch=(1, 2, 4)[number % 3])
+        for number in range(6)
+    ]
     assert slowness(*seen) == pytest.approx(slowness(*seen[::-1]), rel=1e-12)
 
 
@@ -112,4 +133,6 @@ def test_beside_several_replicas_the_laws_speak() -> None:
         replicas=(*host.replicas, *host.replicas),
         residents=[(bound_task(ASKED, seat), seat)],
     )
-    assert Iterations(PROBLEM, seats, [task], [gpu]).slowness(ASKED, crowded, 0) == pytest.approx(5.0)
+    assert Iterations(PROBLEM, seats, [task], [gpu]).slowness(
+        ASKED, crowded, 0
+    ) == pytest.approx(5.0)

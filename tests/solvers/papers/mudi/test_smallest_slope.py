@@ -9,12 +9,29 @@ import pytest
 from solvers.backfill.hosts import make_host
 from solvers.backfill.residents import Seats
 from solvers.laws.operating_rows import OperatingRows
-from solvers.papers.mudi.smallest_slope import NOWHERE, Demanded, Slopes, Stretched, waiting_requests
+from solvers.papers.mudi.smallest_slope import (
+    NOWHERE,
+    Demanded,
+    Slopes,
+    Stretched,
+    waiting_requests,
+)
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import ProfiledNetworks, UnprofiledNetwork
+from solvers.predict.estimate.unprofiled_training import (
+    ProfiledNetworks,
+    UnprofiledNetwork,
+)
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Task
-from tests.solvers.training_beside import A_TYPE, POINTS, a_problem, a_service, a_task, bound_gpu, task_points
+from tests.solvers.training_beside import (
+    A_TYPE,
+    POINTS,
+    a_problem,
+    a_service,
+    a_task,
+    bound_gpu,
+    task_points,
+)
 
 CURVE = Stretched(1, np.array([10.0, 20.0, 100.0]), np.array([100.0, 50.0, 40.0]))
 
@@ -22,10 +39,20 @@ CURVE = Stretched(1, np.array([10.0, 20.0, 100.0]), np.array([100.0, 50.0, 40.0]
 @pytest.mark.parametrize(
     ("limit_ms", "share"),
     # Between 10 and 20 % a percent is worth 5 ms, beyond 0.125: 75 ms are reached half-way, 45 at 60 %.
-    [(200.0, 10.0), (100.0, 10.0), (75.0, 15.0), (50.0, 20.0), (45.0, 60.0), (40.0, 100.0), (20.0, 200.0)],
+    [
+        (200.0, 10.0),
+        (100.0, 10.0),
+        (75.0, 15.0),
+        (50.0, 20.0),
+        (45.0, 60.0),
+        (40.0, 100.0),
+        (20.0, 200.0),
+    ],
 )
 def test_where_a_curve_reaches_its_limit(limit_ms: float, share: float) -> None:
-    assert CURVE.demanded(limit_ms) == Demanded(pytest.approx(share), pytest.approx(5.0 / limit_ms))
+    assert CURVE.demanded(limit_ms) == Demanded(
+        pytest.approx(share), pytest.approx(5.0 / limit_ms)
+    )
 
 
 def test_a_single_row_has_no_slope_and_no_limit_no_share() -> None:
@@ -40,7 +67,9 @@ def test_what_waits_is_what_comes_within_one_slo_but_a_batch_at_least() -> None:
     assert waiting_requests(service, batch=64, rate_rps=60.0) == 64.0
 
 
-def demanded(problem: Problem, tasks: list[Task], *, service: str = "web", rate_rps: float = 60.0) -> Demanded:
+def demanded(
+    problem: Problem, tasks: list[Task], *, service: str = "web", rate_rps: float = 60.0
+) -> Demanded:
     network = problem.service(service).network
     gpu = bound_gpu(rate_rps=rate_rps, service=service, network=network)
     seats = Seats(POINTS)
@@ -56,17 +85,24 @@ def demanded(problem: Problem, tasks: list[Task], *, service: str = "web", rate_
 def test_beside_a_task_a_service_asks_for_more_and_beside_two_for_more_still() -> None:
     problem = a_problem()
     none_yet = 1100.0 / (4000.0 / 60.0)  # 16.5 % with batch 4, alone
-    one, two = demanded(problem, [a_task("a")]), demanded(problem, [a_task("a"), a_task("b", "light")])
+    one, two = (
+        demanded(problem, [a_task("a")]),
+        demanded(problem, [a_task("a"), a_task("b", "light")]),
+    )
     # Between 10 and 30 % beside the rest in `train`: about 1100 / p · (1 + (100 − p) / 200) = 66.7.
     assert none_yet < one.share_percent < 30.0
     # `light` presses a fifth as much, so that two, one of each, press less than one `train` on the whole rest.
     assert two.share_percent < one.share_percent
-    assert demanded(problem, [a_task("a"), a_task("b")]).share_percent == pytest.approx(one.share_percent)
+    assert demanded(problem, [a_task("a"), a_task("b")]).share_percent == pytest.approx(
+        one.share_percent
+    )
 
 
 def test_of_two_services_the_slower_and_the_busier_ask_for_more() -> None:
     problem = a_problem(a_service(), a_service("heavy", network="slow"))
-    assert demanded(problem, [a_task()]) < demanded(problem, [a_task()], service="heavy")
+    assert demanded(problem, [a_task()]) < demanded(
+        problem, [a_task()], service="heavy"
+    )
     assert demanded(problem, [a_task()]) < demanded(problem, [a_task()], rate_rps=90.0)
 
 
@@ -77,12 +113,22 @@ def test_a_task_without_rows_finds_no_place() -> None:
 
 def test_a_never_profiled_task_is_judged_by_what_its_layers_foretell() -> None:
     # Its relatives are `train` and `light`; without layers of theirs it counts as the heavier one, which is `train`.
-    relatives = ProfiledNetworks(gpu_type=A_TYPE, training=POINTS, services=a_problem().points, layers=())
-    layers = LayerCounts(network="unseen", counts={"linear": 10}, parameters_millions=10.0)
-    points = relatives.estimate(UnprofiledNetwork(layers=layers, batch=64, memory_mib=2048.0))
+    relatives = ProfiledNetworks(
+        gpu_type=A_TYPE, training=POINTS, services=a_problem().points, layers=()
+    )
+    layers = LayerCounts(
+        network="unseen", counts={"linear": 10}, parameters_millions=10.0
+    )
+    points = relatives.estimate(
+        UnprofiledNetwork(layers=layers, batch=64, memory_mib=2048.0)
+    )
     assert points is not None
     problem, gpu = a_problem(), bound_gpu()
-    slopes = Slopes(problem, Seats((*POINTS, points)), lambda _, batch, rate_rps: 1000.0 * batch / rate_rps)
+    slopes = Slopes(
+        problem,
+        Seats((*POINTS, points)),
+        lambda _, batch, rate_rps: 1000.0 * batch / rate_rps,
+    )
     host = make_host(problem, OperatingRows(problem), gpu)
     assert slopes.of(host, [a_task(network="unseen")]) == slopes.of(host, [a_task()])
 
@@ -90,10 +136,15 @@ def test_a_never_profiled_task_is_judged_by_what_its_layers_foretell() -> None:
 def test_profiles_with_fewer_than_three_shares_are_taken_as_straight() -> None:
     problem = a_problem()
     (points,) = problem.points
-    two = replace(points, rows=tuple(row for row in points.rows if row.sm_percent in (20.0, 100.0)))
+    two = replace(
+        points,
+        rows=tuple(row for row in points.rows if row.sm_percent in (20.0, 100.0)),
+    )
     found = demanded(replace(problem, points=(two,)), [a_task()])
     assert 20.0 <= found.share_percent <= 100.0
-    one = replace(points, rows=tuple(row for row in points.rows if row.sm_percent == 100.0))
+    one = replace(
+        points, rows=tuple(row for row in points.rows if row.sm_percent == 100.0)
+    )
     assert demanded(replace(problem, points=(one,)), [a_task()]).share_percent == 100.0
 
 

@@ -21,24 +21,42 @@ from tests.solvers.training_beside import (
 
 def a_tuner(problem: Problem) -> Tuner:
     seats = Seats(POINTS)
-    return Tuner(problem=problem, seats=seats, iterations=Iterations(problem, seats, (), ()))
+    return Tuner(
+        problem=problem, seats=seats, iterations=Iterations(problem, seats, (), ())
+    )
 
 
-def a_host(rate_rps: float, problem: Problem, *, sm_percent: float = 100.0, batch: int = 1) -> Host:
+def a_host(
+    rate_rps: float, problem: Problem, *, sm_percent: float = 100.0, batch: int = 1
+) -> Host:
     gpu = bound_gpu(rate_rps=rate_rps, sm_percent=sm_percent, batch=batch)
     return make_host(problem, OperatingRows(problem), gpu)
 
 
-def tuned(rate_rps: float, *tasks: Task, room: float = 1.0, sm_percent: float = 100.0, batch: int = 1) -> Tuned | None:
+def tuned(
+    rate_rps: float,
+    *tasks: Task,
+    room: float = 1.0,
+    sm_percent: float = 100.0,
+    batch: int = 1,
+) -> Tuned | None:
     problem = a_problem(a_service(rate_rps=rate_rps))
-    return a_tuner(problem).tune(a_host(rate_rps, problem, sm_percent=sm_percent, batch=batch), tasks, room=room)
+    return a_tuner(problem).tune(
+        a_host(rate_rps, problem, sm_percent=sm_percent, batch=batch), tasks, room=room
+    )
 
 
 def summary(found: Tuned | None) -> tuple[float, int, list[float]] | None:
-    return found and (found.row.sm_percent, found.row.batch, [seat.row.sm_percent for seat in found.seats])
+    return found and (
+        found.row.sm_percent,
+        found.row.batch,
+        [seat.row.sm_percent for seat in found.seats],
+    )
 
 
-def test_the_largest_batch_needs_the_smallest_share_and_leaves_the_task_the_rest() -> None:
+def test_the_largest_batch_needs_the_smallest_share_and_leaves_the_task_the_rest() -> (
+    None
+):
     # 60 rps: batch 4 may take 66.7 ms. At 20 % beside 80 % of training (Π = 0.4) it takes 1100 / 20 · 1.4 = 77, at 30 %
     # beside 70 % 36.7 · 1.35 = 49.5. Batch 2 may take 33.3: 23.3 · 1.35 = 31.5 at 30 %. Batch 1 16.7: 40 % beside 60 %.
     # Both leave 70 % to the task; a search that began with batch 1 may end with either.
@@ -64,11 +82,19 @@ def test_what_a_service_cannot_bear_is_not_tuned() -> None:
 
 def test_three_tasks_get_even_shares_and_single_ones_what_rounding_leaves() -> None:
     # 20 rps: batch 4 may take 200 ms: at 10 % beside 3 · 30 % (Π = 0.45) it takes 110 · 1.45 = 159.5.
-    assert summary(tuned(20.0, a_task("a"), a_task("b"), a_task("c"))) == (10.0, 4, [30.0, 30.0, 30.0])
+    assert summary(tuned(20.0, a_task("a"), a_task("b"), a_task("c"))) == (
+        10.0,
+        4,
+        [30.0, 30.0, 30.0],
+    )
     # 45 rps: batch 1 may take 22 ms, 25 at 20 %; batch 2 44 ms: at 10 % 70, at 20 % beside 3 · 20 % 35 · 1.3 = 45.5; so
     # 30 %: 23.3 · 1.3 = 30. Batch 4 may take 89 ms: 55 · 1.3 = 71.5 at 20 %. Rounding leaves 20 % of the 80 %: the
     # first two get 10 % more each, 55 · 1.4 = 77 ms.
-    assert summary(tuned(45.0, a_task("a"), a_task("b"), a_task("c"), batch=4)) == (20.0, 4, [30.0, 30.0, 20.0])
+    assert summary(tuned(45.0, a_task("a"), a_task("b"), a_task("c"), batch=4)) == (
+        20.0,
+        4,
+        [30.0, 30.0, 20.0],
+    )
 
 
 def test_tasks_get_less_than_an_even_part_where_the_service_bears_no_more() -> None:
@@ -83,14 +109,20 @@ def test_a_replica_stays_as_it_is_where_another_tuning_is_hardly_better() -> Non
     # which takes the same time at any share, nothing is better.
     moved = summary(tuned(60.0, a_task(), sm_percent=40.0, batch=4))
     assert moved is not None and (moved[0], moved[2]) == (30.0, [70.0])
-    assert summary(tuned(60.0, a_task(network="light"), sm_percent=40.0, batch=4)) == (40.0, 4, [60.0])
+    assert summary(tuned(60.0, a_task(network="light"), sm_percent=40.0, batch=4)) == (
+        40.0,
+        4,
+        [60.0],
+    )
 
 
 def test_the_constraint_of_the_slide_holds_beside_the_law() -> None:
     # W = max(b, λ · SLO) requests within one SLO of 1 s: at 60 rps with batch 4 the 60 must be done in 15 batches of
     # 66.7 ms. At 2 rps W is the batch itself, which must be done within the SLO.
     service = a_service()
-    assert longest_ms(LAW, service, 4, 60.0) == pytest.approx(1000.0 * 4 / 60.0, rel=1e-6)
+    assert longest_ms(LAW, service, 4, 60.0) == pytest.approx(
+        1000.0 * 4 / 60.0, rel=1e-6
+    )
     assert longest_ms(LAW, service, 4, 2.0) == pytest.approx(1000.0, rel=2e-3)
 
 
@@ -108,7 +140,12 @@ def test_another_batch_in_place_is_one_that_bears_those_who_are_there() -> None:
     row = tuner.rebatched(host, [])
     assert row is not None and (row.sm_percent, row.batch) in [(30.0, 2), (30.0, 4)]
     # 200 rps at 30 %: batch 4 takes 36.7 ms, which is 109 rps.
-    assert tuner.rebatched(a_host(200.0, a_problem(a_service(rate_rps=200.0)), sm_percent=30.0), []) is None
+    assert (
+        tuner.rebatched(
+            a_host(200.0, a_problem(a_service(rate_rps=200.0)), sm_percent=30.0), []
+        )
+        is None
+    )
 
 
 def test_what_a_replica_could_spare() -> None:

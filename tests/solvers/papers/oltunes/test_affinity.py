@@ -64,7 +64,9 @@ def test_an_empty_batch_suits_everybody() -> None:
 
 
 @given(ratios, ratios)
-def test_defect_high_beside_low_always_passes_and_high_beside_high_never(one: float, other: float) -> None:
+def test_defect_high_beside_low_always_passes_and_high_beside_high_never(
+    one: float, other: float
+) -> None:
     assert suits(high(one), [low(other)])
     assert not suits(high(one), [high(other)])
 
@@ -76,7 +78,9 @@ def test_two_low_variants_need_ratios_that_differ_by_ln_9() -> None:
     assert not suits(low(1.0), [low(0.999 + needed)])
 
 
-def test_in_a_full_fleet_any_two_low_variants_may_share_and_two_high_ones_still_not() -> None:
+def test_in_a_full_fleet_any_two_low_variants_may_share_and_two_high_ones_still_not() -> (
+    None
+):
     assert threshold(0.0) == 70.0
     assert threshold(1.0) == 50.0
     assert suits(low(1.0), [low(1.0)], load=1.0)
@@ -99,10 +103,14 @@ def test_equation_1_counts_the_other_kind_alone_where_one_is_missing() -> None:
     assert kernel_ratio(0.0, 3.0) == 3.0
 
 
-def test_defect_by_counts_every_profiled_network_is_memory_bound_and_by_time_most_are_not() -> None:
+def test_defect_by_counts_every_profiled_network_is_memory_bound_and_by_time_most_are_not() -> (
+    None
+):
     assert all(ratio < COMPUTE_FROM for ratio in load_count_ratios().values())
     # mobilenet_v2: 1.043 ms / 0.928 ms = 1.12 is the only one below.
-    assert [name for name, ratio in load_kernel_ratios().items() if ratio < COMPUTE_FROM] == ["mobilenet_v2"]
+    assert [
+        name for name, ratio in load_kernel_ratios().items() if ratio < COMPUTE_FROM
+    ] == ["mobilenet_v2"]
 
 
 def test_what_was_not_profiled_follows_from_its_sensitivity() -> None:
@@ -110,5 +118,9 @@ def test_what_was_not_profiled_follows_from_its_sensitivity() -> None:
     assert sensitivity_ratio(0.0, 0.4) == COMPUTE_FROM
     found = ratios_of({"resnet50": 3.8}, {"resnet50": 0.1, "vgg": 0.2, "alexnet": 0.4})
     # The median of 0.1, 0.2, 0.4 is 0.2.
-    assert found == {"resnet50": 3.8, "vgg": COMPUTE_FROM, "alexnet": pytest.approx(0.6)}
+    assert found == {
+        "resnet50": 3.8,
+        "vgg": COMPUTE_FROM,
+        "alexnet": pytest.approx(0.6),
+    }
     assert ratios_of({}, {}) == {}

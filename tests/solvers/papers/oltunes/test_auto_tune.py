@@ -37,7 +37,8 @@ def test_the_fastest_setting_that_the_room_allows(room: Room, expected: object) 
 
 def test_throughput_oriented_jobs_are_raised_first_and_only_one_is() -> None:
     members, tuned = auto_tune(
-        [placed("critical"), placed("first", weight=0.2), placed("second", weight=0.1)], Room(75.0, 9e3)
+        [placed("critical"), placed("first", weight=0.2), placed("second", weight=0.1)],
+        Room(75.0, 9e3),
     )
     assert tuned == "first"
     assert [member.setting for member in members] == [NOW, BOTH, NOW]
@@ -63,11 +64,23 @@ def test_an_empty_batch_stays_empty() -> None:
     assert auto_tune([], Room(100.0, 9e3)) == ((), None)
 
 
-@given(st.floats(0.0, 100.0), st.floats(0.0, 2000.0), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4))
-def test_the_room_is_never_exceeded_and_nobody_gets_slower(percent: float, mib: float, weights: list[float]) -> None:
-    before = [placed(f"j{number}", weight=weight) for number, weight in enumerate(weights)]
+@given(
+    st.floats(0.0, 100.0),
+    st.floats(0.0, 2000.0),
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4),
+)
+def test_the_room_is_never_exceeded_and_nobody_gets_slower(
+    percent: float, mib: float, weights: list[float]
+) -> None:
+    before = [
+        placed(f"j{number}", weight=weight) for number, weight in enumerate(weights)
+    ]
     after, _ = auto_tune(before, Room(percent, mib))
-    changed = [(old.setting, new.setting) for old, new in zip(before, after, strict=True) if old != new]
+    changed = [
+        (old.setting, new.setting)
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    ]
     assert len(changed) <= 1
     for old, new in changed:
         assert new.sm_percent - old.sm_percent <= percent

@@ -6,7 +6,9 @@ import pytest
 
 from solvers.papers.oltunes.tuning_score import estimated_power_consumption
 
-PRINTED = Path(__file__).parents[5] / "shared" / "data" / "papers" / "oltunes_epc_example.csv"
+PRINTED = (
+    Path(__file__).parents[5] / "shared" / "data" / "papers" / "oltunes_epc_example.csv"
+)
 
 
 @pytest.mark.parametrize(
@@ -15,14 +17,28 @@ PRINTED = Path(__file__).parents[5] / "shared" / "data" / "papers" / "oltunes_ep
         (300.0, 70.0, 8 / 16, 12.0, 1068.0),  # 60 + 240 · 0.7 · 0.5 · 12
         (200.0, 70.0, 6 / 12, 19.0, 991.0),  # 60 + 140 · 0.7 · 0.5 · 19
         (300.0, 20.0, 8 / 16, 2.0, 108.0),  # 60 + 240 · 0.2 · 0.5 · 2
-        (200.0, 20.0, 6 / 12, 3.8, 113.2),  # 60 + 140 · 0.2 · 0.5 · 3.8; the text says 3.5 s, which would be 109
+        (
+            200.0,
+            20.0,
+            6 / 12,
+            3.8,
+            113.2,
+        ),  # 60 + 140 · 0.2 · 0.5 · 3.8; the text says 3.5 s, which would be 109
     ],
 )
 def test_the_papers_worked_examples(
-    tdp_w: float, sm_percent: float, memory_share: float, latency_s: float, printed: float
+    tdp_w: float,
+    sm_percent: float,
+    memory_share: float,
+    latency_s: float,
+    printed: float,
 ) -> None:
     assert estimated_power_consumption(
-        base_w=60.0, tdp_w=tdp_w, sm_percent=sm_percent, memory_share=memory_share, latency_s=latency_s
+        base_w=60.0,
+        tdp_w=tdp_w,
+        sm_percent=sm_percent,
+        memory_share=memory_share,
+        latency_s=latency_s,
     ) == pytest.approx(printed)
 
 
@@ -48,7 +64,11 @@ def test_the_second_example_prefers_gpu_a_with_either_latency() -> None:
     def task2(tdp_w: float, latency_s: float) -> float:
         return float(
             estimated_power_consumption(
-                base_w=60.0, tdp_w=tdp_w, sm_percent=20.0, memory_share=0.5, latency_s=latency_s
+                base_w=60.0,
+                tdp_w=tdp_w,
+                sm_percent=20.0,
+                memory_share=0.5,
+                latency_s=latency_s,
             )
         )
 
@@ -57,4 +77,6 @@ def test_the_second_example_prefers_gpu_a_with_either_latency() -> None:
 
 def test_a_tdp_below_the_base_power_is_refused() -> None:
     with pytest.raises(ValueError, match="above the TDP"):
-        estimated_power_consumption(base_w=60.0, tdp_w=50.0, sm_percent=50.0, memory_share=0.5, latency_s=1.0)
+        estimated_power_consumption(
+            base_w=60.0, tdp_w=50.0, sm_percent=50.0, memory_share=0.5, latency_s=1.0
+        )

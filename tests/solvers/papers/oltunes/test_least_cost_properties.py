@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from bench.papers.dispatch_least_cost import schedule
 from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
+from solvers.papers.oltunes.types import (
+    MAX_JOBS,
+    Job,
+    JobBatch,
+    JobGpu,
+    Resident,
+    could_hold,
+)
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 PRICES = {"fast": 3.0, "cheap": 1.0}
@@ -24,7 +31,9 @@ sizes = st.tuples(
 )
 fleets = st.lists(
     st.builds(
-        lambda gpu_type, percent, mib: a_gpu(gpu_type=gpu_type, sm_percent=percent, memory_mib=mib),
+        lambda gpu_type, percent, mib: a_gpu(
+            gpu_type=gpu_type, sm_percent=percent, memory_mib=mib
+        ),
         st.sampled_from(sorted(PRICES)),
         st.sampled_from((10.0, 50.0, 100.0)),
         st.sampled_from((1000.0, 16000.0)),
@@ -34,11 +43,18 @@ fleets = st.lists(
 )
 
 
-def a_job_of(name: str, size: tuple[float, float, float], queued_s: float, slack_s: float = float("inf")) -> Job:
+def a_job_of(
+    name: str,
+    size: tuple[float, float, float],
+    queued_s: float,
+    slack_s: float = float("inf"),
+) -> Job:
     """The same on both types, but for half as long on the fast one."""
     percent, mib, latency_s = size
     both = (
-        a_setting(gpu_type=gpu_type, sm_percent=percent, memory_mib=mib, latency_s=seconds)
+        a_setting(
+            gpu_type=gpu_type, sm_percent=percent, memory_mib=mib, latency_s=seconds
+        )
         for gpu_type, seconds in (("cheap", latency_s), ("fast", latency_s / 2.0))
     )
     return a_job(name, *both, queued_s=queued_s, deadline_s=queued_s + slack_s)
@@ -49,14 +65,24 @@ class _Plant:
 
     def __init__(self, fleet: Sequence[JobGpu]) -> None:
         self.bare = {f"g{at}": gpu for at, gpu in enumerate(fleet)}
-        self.running: dict[str, list[tuple[float, Resident]]] = {name: [] for name in self.bare}
+        self.running: dict[str, list[tuple[float, Resident]]] = {
+            name: [] for name in self.bare
+        }
 
     def views(self, now_s: float) -> list[JobGpu]:
         views = []
         for name, gpu in self.bare.items():
-            self.running[name] = [(end_s, each) for end_s, each in self.running[name] if end_s > now_s]
+            self.running[name] = [
+                (end_s, each) for end_s, each in self.running[name] if end_s > now_s
+            ]
             residents = (each for _, each in self.running[name])
-            view = a_gpu(name, *residents, gpu_type=gpu.gpu_type, sm_percent=gpu.sm_percent, memory_mib=gpu.memory_mib)
+            view = a_gpu(
+                name,
+                *residents,
+                gpu_type=gpu.gpu_type,
+                sm_percent=gpu.sm_percent,
+                memory_mib=gpu.memory_mib,
+            )
             assert view.free_percent >= -1e-6
             assert view.free_mib >= -1e-6
             assert len(view.residents) <= MAX_JOBS
@@ -66,17 +92,23 @@ class _Plant:
     def start(self, batches: Sequence[JobBatch], now_s: float) -> None:
         for batch in batches:
             ((job, setting),) = batch.members
-            resident = a_resident(job.name, sm_percent=setting.sm_percent, memory_mib=setting.memory_mib)
+            resident = a_resident(
+                job.name, sm_percent=setting.sm_percent, memory_mib=setting.memory_mib
+            )
             self.running[batch.gpu].append((now_s + setting.latency_s, resident))
 
 
-def play(fleet: Sequence[JobGpu], coming: Sequence[Sequence[Job]], until_s: int) -> tuple[dict[str, float], Queues]:
+def play(
+    fleet: Sequence[JobGpu], coming: Sequence[Sequence[Job]], until_s: int
+) -> tuple[dict[str, float], Queues]:
     """When each job started, and who still waits; `coming` by second."""
     plant, queues, started = _Plant(fleet), Queues(), {}
     for second in range(until_s):
         now_s = float(second)
         queues = enqueue(queues, coming[second] if second < len(coming) else ())
-        batches, queues = schedule(queues, plant.views(now_s), now_s, PRICES, PATIENCE_S)
+        batches, queues = schedule(
+            queues, plant.views(now_s), now_s, PRICES, PATIENCE_S
+        )
         plant.start(batches, now_s)
         started |= {batch.members[0].job.name: now_s for batch in batches}
     return started, queues
@@ -84,7 +116,11 @@ def play(fleet: Sequence[JobGpu], coming: Sequence[Sequence[Job]], until_s: int)
 
 @given(
     sizes,
-    st.lists(st.lists(st.tuples(sizes, st.sampled_from((1.0, 6.0, 60.0))), max_size=3), min_size=1, max_size=5),
+    st.lists(
+        st.lists(st.tuples(sizes, st.sampled_from((1.0, 6.0, 60.0))), max_size=3),
+        min_size=1,
+        max_size=5,
+    ),
     fleets,
 )
 def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_drain(
@@ -119,7 +155,10 @@ def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_dra
 def test_all_jobs_that_some_gpu_could_hold_are_done_and_the_others_wait(
     own: list[tuple[float, float, float]], fleet: list[JobGpu]
 ) -> None:
-    jobs = [a_job_of(f"j{at}", size, 0.0, slack_s=2.0 + at % 3) for at, size in enumerate(own)]
+    jobs = [
+        a_job_of(f"j{at}", size, 0.0, slack_s=2.0 + at % 3)
+        for at, size in enumerate(own)
+    ]
     # At worst one after the other.
     _, queues = play(fleet, [jobs], int(PATIENCE_S + len(jobs) * MAX_S) + 1)
     never = {job.name for job in jobs if not any(could_hold(gpu, job) for gpu in fleet)}
@@ -129,7 +168,10 @@ def test_all_jobs_that_some_gpu_could_hold_are_done_and_the_others_wait(
 def test_a_large_job_starts_beside_a_stream_of_small_ones() -> None:
     # One GPU, each second a job of 30 % for 4 s: three run at any time, started at 0, 1, 2, 4, 5, 6, 8, 9 s and so on.
     # One of 60 % comes at 5 s. At 10 s it has waited long; those of 8 and 9 s hold 60 %, the first one ends at 12 s.
-    small = [[a_job_of(f"s{second}", (30.0, 4000.0, 4.0), float(second))] for second in range(100)]
+    small = [
+        [a_job_of(f"s{second}", (30.0, 4000.0, 4.0), float(second))]
+        for second in range(100)
+    ]
     small[5].append(a_job_of("big", (60.0, 4000.0, 4.0), 5.0))
     started, _ = play([a_gpu(gpu_type="cheap")], small, 100)
     assert started["big"] == 12.0

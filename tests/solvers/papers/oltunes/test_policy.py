@@ -9,9 +9,22 @@ from solvers.check import report_violations, violations
 from solvers.papers.oltunes.policy import SPARE, make_plan
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem import OperatingPoint, OperatingPoints, Problem, ServiceDemand
+from solvers.types.problem import (
+    OperatingPoint,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.state import Observed
-from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_type, random_problem
+from tests.solvers.instances import (
+    HALVES,
+    LAW,
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    random_problem,
+)
 
 
 def plan_of(problem: Problem) -> Plan:
@@ -25,10 +38,16 @@ def plan_of(problem: Problem) -> Plan:
 
 def neighbour_sets(plan: Plan) -> list[set[str]]:
     """Services by GPU."""
-    return [{replica.service for replica in gpu.replicas} for gpu in plan.gpus for _ in range(gpu.count)]
+    return [
+        {replica.service for replica in gpu.replicas}
+        for gpu in plan.gpus
+        for _ in range(gpu.count)
+    ]
 
 
-def two_networks(sensitivity: float, *services: ServiceDemand, count: int | None = None) -> Problem:
+def two_networks(
+    sensitivity: float, *services: ServiceDemand, count: int | None = None
+) -> Problem:
     """Networks `a` with sensitivity 1 and `b` with another, half a GPU each."""
     gpu_type = a_type(count=count)
     rows = (a_row(50.0, 10.0, pressure=0.0),)
@@ -38,7 +57,9 @@ def two_networks(sensitivity: float, *services: ServiceDemand, count: int | None
         gpu_types=(gpu_type,),
         services=services,
         points=tuple(
-            OperatingPoints(network=name, gpu_type=gpu_type.name, sensitivity=value, rows=rows)
+            OperatingPoints(
+                network=name, gpu_type=gpu_type.name, sensitivity=value, rows=rows
+            )
             for name, value in (("a", 1.0), ("b", sensitivity))
         ),
     )
@@ -58,14 +79,25 @@ def test_a_rate_beyond_one_gpu_takes_more_of_them() -> None:
 
 def test_equal_networks_share_only_where_the_fleet_is_full() -> None:
     # Equal sensitivities have affinity (50 + 50) / 2 = 50: below 70, and enough once no GPU is idle.
-    one, other = a_service("one", network="a", rate_rps=20.0), a_service("other", network="a", rate_rps=20.0)
-    assert neighbour_sets(plan_of(two_networks(1.0, one, other))) == [{"one"}, {"other"}]
-    assert neighbour_sets(plan_of(two_networks(1.0, one, other, count=1))) == [{"one", "other"}]
+    one, other = (
+        a_service("one", network="a", rate_rps=20.0),
+        a_service("other", network="a", rate_rps=20.0),
+    )
+    assert neighbour_sets(plan_of(two_networks(1.0, one, other))) == [
+        {"one"},
+        {"other"},
+    ]
+    assert neighbour_sets(plan_of(two_networks(1.0, one, other, count=1))) == [
+        {"one", "other"}
+    ]
 
 
 def test_unlike_networks_share_a_gpu() -> None:
     # The median of 0.2 and 1 is 1: ratios 1.2 and 1.2 / 0.2 = 6, 4.8 apart: 99.2, with 50 for two low ones 74.6.
-    one, other = a_service("one", network="a", rate_rps=20.0), a_service("other", network="b", rate_rps=20.0)
+    one, other = (
+        a_service("one", network="a", rate_rps=20.0),
+        a_service("other", network="b", rate_rps=20.0),
+    )
     assert neighbour_sets(plan_of(two_networks(0.2, one, other))) == [{"one", "other"}]
 
 
@@ -73,13 +105,22 @@ def test_nobody_loses_what_he_carries_to_a_newcomer() -> None:
     # Beside pressure 1 `a` takes 20 ms: 25 of its 50 rps. At 40 rps it does not share, at 20 it does.
     problem = two_networks(0.2)
     loud = tuple(
-        replace(entry, rows=(a_row(50.0, 10.0, pressure=1.0),)) if entry.network == "b" else entry
+        replace(entry, rows=(a_row(50.0, 10.0, pressure=1.0),))
+        if entry.network == "b"
+        else entry
         for entry in problem.points
     )
     other = a_service("other", network="b", rate_rps=20.0)
     for rate_rps, gpus in ((40.0, 2), (20.0, 1)):
         services = (a_service("one", network="a", rate_rps=rate_rps), other)
-        assert len(neighbour_sets(plan_of(replace(problem, points=loud, services=services)))) == gpus
+        assert (
+            len(
+                neighbour_sets(
+                    plan_of(replace(problem, points=loud, services=services))
+                )
+            )
+            == gpus
+        )
 
 
 def running(*counts: tuple[str, int]) -> Plan:
@@ -90,15 +131,24 @@ def running(*counts: tuple[str, int]) -> Plan:
                 gpu_type="gpu",
                 count=count,
                 clock_mhz=1000.0,
-                replicas=(ReplicaPlan(service=name, sm_percent=100.0, batch=1, arrival_rate_rps=50.0),),
+                replicas=(
+                    ReplicaPlan(
+                        service=name, sm_percent=100.0, batch=1, arrival_rate_rps=50.0
+                    ),
+                ),
             )
             for name, count in counts
         ),
     )
 
 
-@pytest.mark.parametrize(("rate_rps", "replicas"), [(100.0 / SPARE - 1.0, 1), (100.0 / SPARE + 1.0, 2), (150.0, 2)])
-def test_a_replica_goes_when_the_others_carry_more_than_enough(rate_rps: float, replicas: int) -> None:
+@pytest.mark.parametrize(
+    ("rate_rps", "replicas"),
+    [(100.0 / SPARE - 1.0, 1), (100.0 / SPARE + 1.0, 2), (150.0, 2)],
+)
+def test_a_replica_goes_when_the_others_carry_more_than_enough(
+    rate_rps: float, replicas: int
+) -> None:
     problem = a_problem(a_service(rate_rps=rate_rps), current=running(("chat", 2)))
     assert sum(gpu.count for gpu in plan_of(problem).gpus) == replicas
 
@@ -106,19 +156,31 @@ def test_a_replica_goes_when_the_others_carry_more_than_enough(rate_rps: float, 
 def test_limits_of_replicas_hold() -> None:
     few = plan_of(a_problem(a_service(rate_rps=1.0, min_replicas=3)))
     assert len(neighbour_sets(few)) == 3
-    most = plan_of(a_problem(a_service(rate_rps=500.0, max_replicas=2), current=running(("chat", 4))))
+    most = plan_of(
+        a_problem(
+            a_service(rate_rps=500.0, max_replicas=2), current=running(("chat", 4))
+        )
+    )
     assert len(neighbour_sets(most)) == 2
-    assert [(entry.service, entry.reason) for entry in most.unserved] == [("chat", "replicas")]
+    assert [(entry.service, entry.reason) for entry in most.unserved] == [
+        ("chat", "replicas")
+    ]
 
 
 def test_what_no_gpu_can_serve_stays_unserved() -> None:
-    plan = plan_of(a_problem(a_service(rate_rps=5.0, slo_ms=1.0), a_service("other", rate_rps=5.0)))
-    assert [(entry.service, entry.reason) for entry in plan.unserved] == [("chat", "slo")]
+    plan = plan_of(
+        a_problem(a_service(rate_rps=5.0, slo_ms=1.0), a_service("other", rate_rps=5.0))
+    )
+    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
+        ("chat", "slo")
+    ]
     assert plan_of(a_problem(types=(a_type(count=0),), rows=HALVES)).gpus == ()
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_random_problems_keep_every_rule_and_a_plan_stays_while_nothing_changes(seed: int) -> None:
+def test_random_problems_keep_every_rule_and_a_plan_stays_while_nothing_changes(
+    seed: int,
+) -> None:
     problem = random_problem(seed)
     plan = plan_of(problem)
     again = plan_of(replace(problem, current=plan))
@@ -140,7 +202,12 @@ def test_the_order_of_the_input_changes_nothing(seed: int) -> None:
 def shapes(plan: Plan) -> list[tuple[str, list[tuple[str, float, int]]]]:
     """GPUs with their replicas, without rates."""
     return sorted(
-        (gpu.gpu_type, sorted((each.service, each.sm_percent, each.batch) for each in gpu.replicas))
+        (
+            gpu.gpu_type,
+            sorted(
+                (each.service, each.sm_percent, each.batch) for each in gpu.replicas
+            ),
+        )
         for gpu in plan.gpus
         for _ in range(gpu.count)
     )

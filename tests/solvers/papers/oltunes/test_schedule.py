@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, Round, deployment_failed, schedule, submitted
+from solvers.papers.oltunes.schedule import (
+    DispatchRules,
+    DispatchState,
+    Round,
+    deployment_failed,
+    schedule,
+    submitted,
+)
 from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu
 from solvers.types.state import Variant
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
@@ -16,7 +23,10 @@ COMPUTE, MEMORY = a_setting("compute"), a_setting("memory")
 
 
 def round_of(
-    *jobs: Job, gpus: tuple[JobGpu, ...] = (a_gpu(),), now_s: float = 1.0, rules: DispatchRules = RULES
+    *jobs: Job,
+    gpus: tuple[JobGpu, ...] = (a_gpu(),),
+    now_s: float = 1.0,
+    rules: DispatchRules = RULES,
 ) -> Round:
     return schedule(submitted(DispatchState(), jobs), gpus, now_s, rules)
 
@@ -75,15 +85,23 @@ def test_a_full_batch_goes_at_once() -> None:
 
 
 def test_at_most_four_jobs_share_a_gpu_with_those_that_run_there() -> None:
-    jobs = [a_job(f"j{at}", a_setting(name, sm_percent=5.0)) for at, name in enumerate(["compute", "memory"] * 3)]
+    jobs = [
+        a_job(f"j{at}", a_setting(name, sm_percent=5.0))
+        for at, name in enumerate(["compute", "memory"] * 3)
+    ]
     loose = replace(RULES, patience_s=0.5)  # affinity is not asked
     assert len(round_of(*jobs, rules=loose).batches[0].members) == MAX_JOBS
-    shared = (a_gpu("g", a_resident("x", sm_percent=10.0), a_resident("y", sm_percent=10.0)),)
+    shared = (
+        a_gpu("g", a_resident("x", sm_percent=10.0), a_resident("y", sm_percent=10.0)),
+    )
     assert len(round_of(*jobs, gpus=shared, rules=loose).batches[0].members) == 2
 
 
 def test_fewer_jobs_may_share_where_the_rules_say_so() -> None:
-    jobs = [a_job(f"j{at}", a_setting(name, sm_percent=5.0)) for at, name in enumerate(["compute", "memory"] * 3)]
+    jobs = [
+        a_job(f"j{at}", a_setting(name, sm_percent=5.0))
+        for at, name in enumerate(["compute", "memory"] * 3)
+    ]
     decided = round_of(*jobs, rules=replace(RULES, patience_s=0.5, max_jobs=3))
     assert len(decided.batches[0].members) == 3
     assert decided.state.max_jobs == 3
@@ -103,11 +121,16 @@ def test_trap_a_gpu_for_which_nobody_waits_keeps_no_other_idle() -> None:
 
 def test_trap_a_pause_longer_than_the_window_does_not_end_all_work() -> None:
     # Printed, jobs join only within the window after the last batch; this one comes an hour after it.
-    assert len(round_of(a_job("late", COMPUTE, queued_s=3600.0), now_s=3600.1).batches) == 1
+    assert (
+        len(round_of(a_job("late", COMPUTE, queued_s=3600.0), now_s=3600.1).batches)
+        == 1
+    )
 
 
 def test_a_job_uses_its_two_best_types_until_the_longest_window_has_passed() -> None:
-    settings = [a_setting(gpu_type=name, latency_s=1.0) for name in ("one", "two", "three")]
+    settings = [
+        a_setting(gpu_type=name, latency_s=1.0) for name in ("one", "two", "three")
+    ]
     job = a_job("a", *settings)
     third = (a_gpu("g", gpu_type="three"),)
     assert job.best_types == ("one", "two")
@@ -132,17 +155,32 @@ def test_what_a_batch_leaves_is_filled_by_raising_one_job() -> None:
 
 
 def test_a_variant_that_does_not_suit_the_batch_gives_way_to_one_that_does() -> None:
-    variants = (Variant(network="compute", accuracy=0.8), Variant(network="small", accuracy=0.7))
+    variants = (
+        Variant(network="compute", accuracy=0.8),
+        Variant(network="small", accuracy=0.7),
+    )
     rules = DispatchRules(ratios={"compute": 1.2, "small": 1.2})
     high = a_job("high", a_setting("compute"), variants=variants, deadline_s=3.0)
-    either = a_job("either", a_setting("compute", score=2.0), a_setting("small", score=1.0), variants=variants)
+    either = a_job(
+        "either",
+        a_setting("compute", score=2.0),
+        a_setting("small", score=1.0),
+        variants=variants,
+    )
     # high + high: (50 + 0) / 2 = 25; high + low: (50 + 100) / 2 = 75.
     decided = round_of(high, either, rules=rules)
-    assert [member.setting.network for member in decided.batches[0].members] == ["compute", "small"]
+    assert [member.setting.network for member in decided.batches[0].members] == [
+        "compute",
+        "small",
+    ]
 
 
-def test_a_failed_batch_comes_back_in_front_with_a_smaller_window_and_one_job_less() -> None:
-    state = replace(submitted(DispatchState(), [a_job("t", MEMORY, weight=0.2)]), window_ms=200.0)
+def test_a_failed_batch_comes_back_in_front_with_a_smaller_window_and_one_job_less() -> (
+    None
+):
+    state = replace(
+        submitted(DispatchState(), [a_job("t", MEMORY, weight=0.2)]), window_ms=200.0
+    )
     decided = schedule(state, [a_gpu()], 1.0, RULES)
     assert decided.state.window_ms == 210.0
     after = deployment_failed(decided.state, decided.batches[0])
@@ -156,7 +194,9 @@ def test_a_failed_batch_comes_back_in_front_with_a_smaller_window_and_one_job_le
 
 
 @pytest.mark.parametrize("is_state_before", [False, True])
-def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(is_state_before: bool) -> None:
+def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(
+    is_state_before: bool,
+) -> None:
     """Whether the caller goes on from the state before a failed round or from that after it."""
     jobs = [a_job(f"j{at}", a_setting(sm_percent=10.0), weight=0.2) for at in range(9)]
     state = replace(submitted(DispatchState(), jobs), window_ms=100.0)
@@ -165,7 +205,9 @@ def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(is_state_before:
     for _ in range(5):
         decided = schedule(state, [a_gpu()], 1.0, rules)
         sizes.append(len(decided.batches[0].members))
-        state = deployment_failed(state if is_state_before else decided.state, decided.batches[0])
+        state = deployment_failed(
+            state if is_state_before else decided.state, decided.batches[0]
+        )
         assert len(state.queues) == len(jobs)
     assert sizes == [4, 3, 2, 1, 1]
     assert (state.max_jobs, state.window_ms) == (1, 50.0)
@@ -179,7 +221,9 @@ def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(is_state_before:
 
 
 def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
-    decided = round_of(a_job("a", COMPUTE), a_job("b", COMPUTE), gpus=(a_gpu("g"), a_gpu("h")))
+    decided = round_of(
+        a_job("a", COMPUTE), a_job("b", COMPUTE), gpus=(a_gpu("g"), a_gpu("h"))
+    )
     assert len(decided.batches) == 2
     state = decided.state
     for batch in decided.batches:
@@ -188,7 +232,9 @@ def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
     assert {job.name for job in state.queues.latency_critical} == {"a", "b"}
 
 
-def test_a_batch_of_unknown_limits_is_taken_as_formed_under_those_of_the_state() -> None:
+def test_a_batch_of_unknown_limits_is_taken_as_formed_under_those_of_the_state() -> (
+    None
+):
     batch = replace(round_of(a_job("a", COMPUTE)).batches[0], limits=None)
     state = deployment_failed(DispatchState(max_jobs=3, window_ms=200.0), batch)
     assert (state.max_jobs, state.window_ms) == (2, 190.0)
@@ -214,7 +260,10 @@ def test_who_has_waited_long_comes_first_beside_anybody() -> None:
     urgent = a_job("urgent", COMPUTE, queued_s=9.9, deadline_s=11.5)
     assert names(round_of(old, urgent, now_s=10.0, rules=rules).batches[0]) == ["old"]
     older = a_job("older", COMPUTE, weight=0.1, queued_s=-1.0)
-    assert names(round_of(old, older, now_s=10.0, rules=rules).batches[0]) == ["older", "old"]
+    assert names(round_of(old, older, now_s=10.0, rules=rules).batches[0]) == [
+        "older",
+        "old",
+    ]
 
 
 def test_a_gpu_waits_for_a_large_job_that_has_waited_long() -> None:
@@ -222,11 +271,18 @@ def test_a_gpu_waits_for_a_large_job_that_has_waited_long() -> None:
     whole = a_job("whole", a_setting("compute", sm_percent=100.0), weight=0.1)
     small = a_job("small", a_setting("memory", sm_percent=10.0), queued_s=9.0)
     half_free = a_gpu("g", a_resident(sm_percent=10.0))
-    assert round_of(whole, small, gpus=(half_free,), now_s=10.0, rules=rules).batches == ()
+    assert (
+        round_of(whole, small, gpus=(half_free,), now_s=10.0, rules=rules).batches == ()
+    )
     # Only one GPU waits for it.
     gpus = (half_free, a_gpu("h", a_resident(sm_percent=15.0)))
-    assert [batch.gpu for batch in round_of(whole, small, gpus=gpus, now_s=10.0, rules=rules).batches] == ["h"]
-    assert names(round_of(whole, small, now_s=10.0, rules=rules).batches[0]) == ["whole"]
+    assert [
+        batch.gpu
+        for batch in round_of(whole, small, gpus=gpus, now_s=10.0, rules=rules).batches
+    ] == ["h"]
+    assert names(round_of(whole, small, now_s=10.0, rules=rules).batches[0]) == [
+        "whole"
+    ]
 
 
 SMALL = a_setting("memory", sm_percent=5.0, memory_mib=100.0)
@@ -241,22 +297,37 @@ def test_a_gpu_that_its_replicas_fill_does_not_wait_for_a_job_that_would_fit() -
     assert round_of(tiny, small, gpus=gpus, now_s=40.0).batches == ()
 
 
-@pytest.mark.parametrize(("sm_percent", "memory_mib"), [(10.0, 16000.0), (100.0, 500.0)])
-def test_a_gpu_on_which_a_job_can_never_run_does_not_wait_for_it(sm_percent: float, memory_mib: float) -> None:
+@pytest.mark.parametrize(
+    ("sm_percent", "memory_mib"), [(10.0, 16000.0), (100.0, 500.0)]
+)
+def test_a_gpu_on_which_a_job_can_never_run_does_not_wait_for_it(
+    sm_percent: float, memory_mib: float
+) -> None:
     # `a` is idle, but its replicas leave too little for any setting of the job; it takes whom it can hold.
-    gpus = (a_gpu("a", sm_percent=sm_percent, memory_mib=memory_mib), a_gpu("b", a_resident(sm_percent=10.0)))
+    gpus = (
+        a_gpu("a", sm_percent=sm_percent, memory_mib=memory_mib),
+        a_gpu("b", a_resident(sm_percent=10.0)),
+    )
     job = a_job("old", a_setting("compute", sm_percent=20.0))
     small = a_job("small", SMALL, queued_s=39.0)
-    found = {batch.gpu: names(batch) for batch in round_of(job, small, gpus=gpus, now_s=40.0).batches}
+    found = {
+        batch.gpu: names(batch)
+        for batch in round_of(job, small, gpus=gpus, now_s=40.0).batches
+    }
     assert found == {"a": ["small"], "b": ["old"]}
 
 
 def test_jobs_that_no_gpu_can_ever_hold_hold_nobody_up() -> None:
-    big = [a_job(f"big{at}", a_setting("compute", memory_mib=14000.0)) for at in range(2)]
+    big = [
+        a_job(f"big{at}", a_setting("compute", memory_mib=14000.0)) for at in range(2)
+    ]
     whole = a_job("whole", a_setting("compute", sm_percent=100.0), queued_s=1.0)
     small = a_job("small", SMALL, queued_s=39.0)
     # Replicas of 4000 MiB stand on both.
-    gpus = tuple(a_gpu(name, a_resident(sm_percent=10.0), memory_mib=12000.0) for name in ("g", "h"))
+    gpus = tuple(
+        a_gpu(name, a_resident(sm_percent=10.0), memory_mib=12000.0)
+        for name in ("g", "h")
+    )
     found = round_of(*big, whole, small, gpus=gpus, now_s=40.0).batches
     # `g` waits for `whole`, which has waited for less than the big ones.
     assert [(batch.gpu, names(batch)) for batch in found] == [("h", ["small"])]
@@ -265,17 +336,27 @@ def test_jobs_that_no_gpu_can_ever_hold_hold_nobody_up() -> None:
 
 def test_no_gpu_waits_for_a_job_that_has_room_on_another_one() -> None:
     # 87 %: `g` is used least, 5 of 90 %, and has 85 % free; `h` has 90 %.
-    gpus = (a_gpu("g", a_resident(sm_percent=5.0), sm_percent=90.0), a_gpu("h", a_resident(sm_percent=10.0)))
+    gpus = (
+        a_gpu("g", a_resident(sm_percent=5.0), sm_percent=90.0),
+        a_gpu("h", a_resident(sm_percent=10.0)),
+    )
     wide = a_job("wide", a_setting("compute", sm_percent=87.0))
     small = a_job("small", SMALL, queued_s=39.0)
-    found = {batch.gpu: names(batch) for batch in round_of(wide, small, gpus=gpus, now_s=40.0).batches}
+    found = {
+        batch.gpu: names(batch)
+        for batch in round_of(wide, small, gpus=gpus, now_s=40.0).batches
+    }
     assert found == {"g": ["small"], "h": ["wide"]}
 
 
 def test_each_job_that_has_waited_long_has_one_gpu_that_waits_for_it() -> None:
     gpus = tuple(a_gpu(name, a_resident(sm_percent=10.0)) for name in ("e", "f", "g"))
-    whole = [a_job(f"whole{at}", a_setting("compute", sm_percent=100.0)) for at in range(2)]
+    whole = [
+        a_job(f"whole{at}", a_setting("compute", sm_percent=100.0)) for at in range(2)
+    ]
     small = a_job("small", SMALL, queued_s=39.0)
-    assert [batch.gpu for batch in round_of(*whole, small, gpus=gpus, now_s=40.0).batches] == ["g"]
+    assert [
+        batch.gpu for batch in round_of(*whole, small, gpus=gpus, now_s=40.0).batches
+    ] == ["g"]
     # One GPU waits for the first one, and nobody else starts anywhere.
     assert round_of(*whole, small, gpus=gpus[:1], now_s=40.0).batches == ()

@@ -7,8 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.papers.oltunes.schedule import DispatchRules, DispatchState, schedule, submitted
-from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu, Resident, could_hold
+from solvers.papers.oltunes.schedule import (
+    DispatchRules,
+    DispatchState,
+    schedule,
+    submitted,
+)
+from solvers.papers.oltunes.types import (
+    MAX_JOBS,
+    Job,
+    JobBatch,
+    JobGpu,
+    Resident,
+    could_hold,
+)
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 STEP_S = 0.05
@@ -29,7 +41,9 @@ settings_of = st.builds(
 )
 jobs_of = st.lists(
     st.builds(
-        lambda name, own, weight, deadline_s: a_job(name, *own, weight=weight, deadline_s=deadline_s),
+        lambda name, own, weight, deadline_s: a_job(
+            name, *own, weight=weight, deadline_s=deadline_s
+        ),
         st.uuids().map(str),
         st.lists(settings_of, min_size=1, max_size=4),
         st.floats(0.0, 1.0),
@@ -41,7 +55,9 @@ jobs_of = st.lists(
 gpus_of = st.lists(
     st.builds(
         lambda name, gpu_type, percent: a_gpu(
-            name, *([a_resident(sm_percent=percent)] if percent else []), gpu_type=gpu_type
+            name,
+            *([a_resident(sm_percent=percent)] if percent else []),
+            gpu_type=gpu_type,
         ),
         st.uuids().map(str),
         st.sampled_from(("fast", "slow")),
@@ -53,7 +69,10 @@ gpus_of = st.lists(
 
 
 def check_limits(gpu: JobGpu, batch: JobBatch) -> None:
-    used = [(member.setting.sm_percent, member.setting.memory_mib) for member in batch.members]
+    used = [
+        (member.setting.sm_percent, member.setting.memory_mib)
+        for member in batch.members
+    ]
     used += [(each.sm_percent, each.memory_mib) for each in gpu.residents]
     assert sum(percent for percent, _ in used) <= gpu.sm_percent + 1e-6
     assert sum(mib for _, mib in used) <= gpu.memory_mib + 1e-6
@@ -62,7 +81,9 @@ def check_limits(gpu: JobGpu, batch: JobBatch) -> None:
 
 
 @given(jobs_of, gpus_of, st.floats(0.0, 5.0))
-def test_no_limit_is_broken_and_no_job_is_lost_or_doubled(jobs: list[Job], gpus: list[JobGpu], now_s: float) -> None:
+def test_no_limit_is_broken_and_no_job_is_lost_or_doubled(
+    jobs: list[Job], gpus: list[JobGpu], now_s: float
+) -> None:
     decided = schedule(submitted(DispatchState(), jobs), gpus, now_s, RULES)
     by_id = {gpu.id: gpu for gpu in gpus}
     for batch in decided.batches:
@@ -79,7 +100,10 @@ def test_no_limit_is_broken_and_no_job_is_lost_or_doubled(jobs: list[Job], gpus:
 def test_the_order_of_jobs_and_gpus_changes_nothing(
     jobs: list[Job], gpus: list[JobGpu], now_s: float, shuffle: random.Random
 ) -> None:
-    mixed_jobs, mixed_gpus = shuffle.sample(jobs, len(jobs)), shuffle.sample(gpus, len(gpus))
+    mixed_jobs, mixed_gpus = (
+        shuffle.sample(jobs, len(jobs)),
+        shuffle.sample(gpus, len(gpus)),
+    )
     one = schedule(submitted(DispatchState(), jobs), gpus, now_s, RULES)
     other = schedule(submitted(DispatchState(), mixed_jobs), mixed_gpus, now_s, RULES)
     assert one.batches == other.batches
@@ -91,25 +115,38 @@ class _Plant:
 
     def __init__(self, gpus: Sequence[tuple[float, float]]) -> None:
         self.bare = {f"g{number}": each for number, each in enumerate(gpus)}
-        self.running: dict[str, list[tuple[float, Resident]]] = {name: [] for name in self.bare}
+        self.running: dict[str, list[tuple[float, Resident]]] = {
+            name: [] for name in self.bare
+        }
 
     def views(self, now_s: float) -> list[JobGpu]:
         for gpu, own in self.running.items():
-            self.running[gpu] = [(end_s, each) for end_s, each in own if end_s > now_s + 1e-9]
+            self.running[gpu] = [
+                (end_s, each) for end_s, each in own if end_s > now_s + 1e-9
+            ]
         return [
-            a_gpu(gpu, *(each for _, each in own), sm_percent=self.bare[gpu][0], memory_mib=self.bare[gpu][1])
+            a_gpu(
+                gpu,
+                *(each for _, each in own),
+                sm_percent=self.bare[gpu][0],
+                memory_mib=self.bare[gpu][1],
+            )
             for gpu, own in self.running.items()
         ]
 
     def start(self, batch: JobBatch, now_s: float) -> None:
         for job, setting in batch.members:
-            resident = a_resident(job.name, sm_percent=setting.sm_percent, memory_mib=setting.memory_mib)
+            resident = a_resident(
+                job.name, sm_percent=setting.sm_percent, memory_mib=setting.memory_mib
+            )
             self.running[batch.gpu].append((now_s + RUN_S, resident))
 
 
 @pytest.mark.parametrize("gpus", [1, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(seed: int, gpus: int) -> None:
+def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(
+    seed: int, gpus: int
+) -> None:
     """Throughput-oriented jobs of one class, among them whole-GPU ones, beside more urgent jobs than the fleet can run.
 
     At any time the jobs that came before a given one and still wait are fewer than those of the patience's time. Each
@@ -120,7 +157,14 @@ def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(seed: int, gpus: int
     draw = random.Random(seed)
     state, plant = DispatchState(), _Plant([WHOLE] * gpus)
     for number in range(3):
-        state = submitted(state, [a_job(f"lone{number}", a_setting("compute", sm_percent=100.0), weight=0.1)])
+        state = submitted(
+            state,
+            [
+                a_job(
+                    f"lone{number}", a_setting("compute", sm_percent=100.0), weight=0.1
+                )
+            ],
+        )
     ended: dict[str, float] = {}
     for step in range(200):
         now_s = step * STEP_S
@@ -139,19 +183,28 @@ def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(seed: int, gpus: int
             plant.start(batch, now_s)
             ended |= {member.job.name: now_s for member in batch.members}
     # The lone ones came first of all: each needs one GPU that drains (at most RUN_S) and one run of the one before.
-    assert max(ended[f"lone{number}"] for number in range(3)) <= PATIENCE_S + 3 * 2 * (RUN_S + STEP_S)
+    assert max(ended[f"lone{number}"] for number in range(3)) <= PATIENCE_S + 3 * 2 * (
+        RUN_S + STEP_S
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_impatient_jobs_leave_in_the_order_of_their_waiting(seed: int) -> None:
     draw = random.Random(seed)
     jobs = [
-        a_job(f"j{number}", a_setting("compute", sm_percent=50.0), weight=draw.random(), queued_s=-float(number))
+        a_job(
+            f"j{number}",
+            a_setting("compute", sm_percent=50.0),
+            weight=draw.random(),
+            queued_s=-float(number),
+        )
         for number in range(10)
     ]
     state, plant, order = submitted(DispatchState(), jobs), _Plant([WHOLE]), []
     for step in range(200):
-        decided = schedule(state, plant.views(step * STEP_S), 2.0 + step * STEP_S, RULES)
+        decided = schedule(
+            state, plant.views(step * STEP_S), 2.0 + step * STEP_S, RULES
+        )
         state = decided.state
         for batch in decided.batches:
             plant.start(batch, step * STEP_S)
@@ -161,10 +214,17 @@ def test_impatient_jobs_leave_in_the_order_of_their_waiting(seed: int) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from((5.0, 25.0, 60.0, 100.0)), st.sampled_from((500.0, 4000.0, 12000.0))), max_size=8
+        st.tuples(
+            st.sampled_from((5.0, 25.0, 60.0, 100.0)),
+            st.sampled_from((500.0, 4000.0, 12000.0)),
+        ),
+        max_size=8,
     ),
     st.lists(
-        st.tuples(st.sampled_from((10.0, 50.0, 100.0)), st.sampled_from((200.0, 1000.0, 16000.0))),
+        st.tuples(
+            st.sampled_from((10.0, 50.0, 100.0)),
+            st.sampled_from((200.0, 1000.0, 16000.0)),
+        ),
         min_size=1,
         max_size=3,
     ),
@@ -184,6 +244,10 @@ def test_beside_replicas_each_job_that_some_gpu_could_hold_starts_and_the_others
         for batch in decided.batches:
             plant.start(batch, step * STEP_S)
     # What leaves no more than 256 MiB is full.
-    empty = [a_gpu(sm_percent=percent, memory_mib=mib) for percent, mib in gpus if mib > 256.0]
+    empty = [
+        a_gpu(sm_percent=percent, memory_mib=mib)
+        for percent, mib in gpus
+        if mib > 256.0
+    ]
     never = {job.name for job in jobs if not any(could_hold(gpu, job) for gpu in empty)}
     assert {job.name for job in state.queues.jobs} == never

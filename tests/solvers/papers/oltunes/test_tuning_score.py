@@ -47,28 +47,54 @@ def an_option(
     )
 
 
-def a_wish(*, weight: float = 0.75, inputs: int = 4, left_s: float = math.inf, load: float = 0.0) -> JobDemand:
+def a_wish(
+    *,
+    weight: float = 0.75,
+    inputs: int = 4,
+    left_s: float = math.inf,
+    load: float = 0.0,
+) -> JobDemand:
     return JobDemand(weight=weight, inputs=inputs, left_s=left_s, load=load)
 
 
 def epc(gpu: str, *, sm_percent: float, latency_s: float) -> float:
     value = estimated_power_consumption(
-        base_w=60.0, tdp_w=TDP_W[gpu], sm_percent=sm_percent, memory_share=0.5, latency_s=latency_s
+        base_w=60.0,
+        tdp_w=TDP_W[gpu],
+        sm_percent=sm_percent,
+        memory_share=0.5,
+        latency_s=latency_s,
     )
     return float(value)
 
 
 def printed_score(
-    wish: JobDemand, *, latency_s: float, throughput_rps: float, epc: float, alpha: float = 1.0, beta: float = 1.0
+    wish: JobDemand,
+    *,
+    latency_s: float,
+    throughput_rps: float,
+    epc: float,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> float:
     """Equation 4 as printed; no policy uses it."""
     slack = max(0.0, wish.left_s - latency_s)
-    return wish.weight / latency_s + (1.0 - wish.weight) * throughput_rps + alpha * slack + beta * epc
+    return (
+        wish.weight / latency_s
+        + (1.0 - wish.weight) * throughput_rps
+        + alpha * slack
+        + beta * epc
+    )
 
 
-def test_trap_the_printed_score_rewards_the_higher_epc_of_its_own_first_example() -> None:
+def test_trap_the_printed_score_rewards_the_higher_epc_of_its_own_first_example() -> (
+    None
+):
     # 60 + 240 · 0.7 · 0.5 · 12 = 1068 and 60 + 140 · 0.7 · 0.5 · 19 = 991: the paper gives the task to B, the lower.
-    a, b = epc("A", sm_percent=70.0, latency_s=12.0), epc("B", sm_percent=70.0, latency_s=19.0)
+    a, b = (
+        epc("A", sm_percent=70.0, latency_s=12.0),
+        epc("B", sm_percent=70.0, latency_s=19.0),
+    )
     assert (a, b) == (pytest.approx(1068.0), pytest.approx(991.0))
     wish = a_wish(weight=0.0, left_s=1.0)
     same = {"latency_s": 1.0, "throughput_rps": 0.0}
@@ -76,7 +102,9 @@ def test_trap_the_printed_score_rewards_the_higher_epc_of_its_own_first_example(
 
 
 @pytest.mark.parametrize(("latency_s", "watts"), [(3.5, 109.0), (3.8, 113.2)])
-def test_trap_the_second_example_says_3_5_s_and_computes_with_3_8(latency_s: float, watts: float) -> None:
+def test_trap_the_second_example_says_3_5_s_and_computes_with_3_8(
+    latency_s: float, watts: float
+) -> None:
     # 60 + 140 · 0.2 · 0.5 · 3.5 = 109 and · 3.8 = 113.2; A's 60 + 240 · 0.2 · 0.5 · 2 = 108 is less than both.
     assert epc("B", sm_percent=20.0, latency_s=latency_s) == pytest.approx(watts)
     assert epc("A", sm_percent=20.0, latency_s=2.0) == pytest.approx(108.0)
@@ -85,11 +113,14 @@ def test_trap_the_second_example_says_3_5_s_and_computes_with_3_8(latency_s: flo
 def test_trap_the_printed_score_prefers_slack_without_limit() -> None:
     near, far = a_wish(left_s=2.0), a_wish(left_s=50.0)
     same = {"latency_s": 1.0, "throughput_rps": 4.0, "epc": 100.0}
-    assert printed_score(far, **same) - printed_score(near, **same) == pytest.approx(48.0)
+    assert printed_score(far, **same) - printed_score(near, **same) == pytest.approx(
+        48.0
+    )
 
 
 @pytest.mark.parametrize(
-    ("big_ms", "small_ms", "sm_percent", "winner"), [(12e3, 19e3, 70.0, "small"), (2e3, 3.8e3, 20.0, "big")]
+    ("big_ms", "small_ms", "sm_percent", "winner"),
+    [(12e3, 19e3, 70.0, "small"), (2e3, 3.8e3, 20.0, "big")],
 )
 def test_under_load_the_papers_examples_come_out_as_its_text_says(
     big_ms: float, small_ms: float, sm_percent: float, winner: str
@@ -98,13 +129,19 @@ def test_under_load_the_papers_examples_come_out_as_its_text_says(
     # leave EPC to decide, so each option stands for one whole GPU's rate.
     options = [
         an_option("big", sm_percent=sm_percent, memory_mib=8192.0, iteration_ms=big_ms),
-        an_option("small", sm_percent=sm_percent, memory_mib=6144.0, iteration_ms=small_ms),
+        an_option(
+            "small", sm_percent=sm_percent, memory_mib=6144.0, iteration_ms=small_ms
+        ),
     ]
     wish = a_wish(weight=0.5, load=1.0)
     by_type = {setting.gpu_type: setting for setting in tune(options, BOARDS, wish)}
     # n(1 / ŷ) and n(throughput) are 1 for `big` and 0 for `small`; n(EPC) is 1 for the higher one.
-    assert by_type["big"].score == pytest.approx(1.0 - (BETA if winner == "small" else 0.0))
-    assert by_type["small"].score == pytest.approx(0.0 - (BETA if winner == "big" else 0.0))
+    assert by_type["big"].score == pytest.approx(
+        1.0 - (BETA if winner == "small" else 0.0)
+    )
+    assert by_type["small"].score == pytest.approx(
+        0.0 - (BETA if winner == "big" else 0.0)
+    )
 
 
 def test_the_score_by_hand() -> None:
@@ -116,41 +153,65 @@ def test_the_score_by_hand() -> None:
         an_option(sm_percent=20.0, iteration_ms=250.0),
         an_option(sm_percent=50.0, iteration_ms=125.0),
     ]
-    settings = {one.sm_percent: one for one in tune(options, BOARDS, a_wish(weight=0.75, inputs=8, left_s=1.0))}
+    settings = {
+        one.sm_percent: one
+        for one in tune(options, BOARDS, a_wish(weight=0.75, inputs=8, left_s=1.0))
+    }
     assert settings[100.0].score == pytest.approx(0.75 + 0.8 * ALPHA)
     assert settings[20.0].score == pytest.approx(0.25 + 0.5 * ALPHA)
     assert settings[50.0].score == pytest.approx(0.75 * 2 / 3 + 0.25 + 0.75 * ALPHA)
     assert settings[50.0].gpu_throughput_rps == pytest.approx(64.0)
 
 
-def test_a_latency_critical_job_gets_speed_and_a_throughput_oriented_one_efficiency() -> None:
-    options = [an_option(sm_percent=100.0, iteration_ms=100.0), an_option(sm_percent=25.0, iteration_ms=150.0)]
+def test_a_latency_critical_job_gets_speed_and_a_throughput_oriented_one_efficiency() -> (
+    None
+):
+    options = [
+        an_option(sm_percent=100.0, iteration_ms=100.0),
+        an_option(sm_percent=25.0, iteration_ms=150.0),
+    ]
     assert tune(options, BOARDS, a_wish(weight=0.9))[0].sm_percent == 100.0
     assert tune(options, BOARDS, a_wish(weight=0.1))[0].sm_percent == 25.0
 
 
-def test_an_idle_fleet_takes_the_accurate_variant_and_a_full_one_the_light_one() -> None:
+def test_an_idle_fleet_takes_the_accurate_variant_and_a_full_one_the_light_one() -> (
+    None
+):
     options = [
         an_option(network="large", accuracy=0.80, iteration_ms=100.0),
         an_option(network="light", accuracy=0.78, iteration_ms=90.0),
     ]
     idle = tune(options, BOARDS, a_wish(weight=0.0, load=0.0))
     # Of `light` n(throughput) is 1 and its loss 1: 1 − γ. Of `large` both are 0.
-    assert {one.network: one.score for one in idle} == {"light": pytest.approx(1.0 - GAMMA), "large": 0.0}
+    assert {one.network: one.score for one in idle} == {
+        "light": pytest.approx(1.0 - GAMMA),
+        "large": 0.0,
+    }
     full = tune(options, BOARDS, a_wish(weight=0.0, load=1.0))
     # No loss counts any more; the higher EPC is that of `large`.
-    assert {one.network: one.score for one in full} == {"light": pytest.approx(1.0), "large": pytest.approx(-BETA)}
+    assert {one.network: one.score for one in full} == {
+        "light": pytest.approx(1.0),
+        "large": pytest.approx(-BETA),
+    }
 
 
 def test_batches_beyond_the_inputs_are_left_out() -> None:
     options = [an_option(batch=batch) for batch in (1, 2, 4, 8)]
     assert {one.batch for one in tune(options, BOARDS, a_wish(inputs=3))} == {1, 2, 4}
-    assert {one.batch for one in tune(options, BOARDS, a_wish(inputs=100))} == {1, 2, 4, 8}
+    assert {one.batch for one in tune(options, BOARDS, a_wish(inputs=100))} == {
+        1,
+        2,
+        4,
+        8,
+    }
     assert {one.batch for one in tune(options[3:], BOARDS, a_wish(inputs=1))} == {8}
 
 
 def test_what_fits_no_memory_or_unknown_boards_is_left_out() -> None:
-    assert tune([an_option(memory_mib=20000.0), an_option("other")], BOARDS, a_wish()) == ()
+    assert (
+        tune([an_option(memory_mib=20000.0), an_option("other")], BOARDS, a_wish())
+        == ()
+    )
     assert tune([], BOARDS, a_wish()) == ()
 
 
@@ -171,18 +232,29 @@ def test_two_gpu_types_are_kept_and_their_latencies_averaged() -> None:
 
 
 @given(st.permutations(range(8)), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_the_order_of_options_changes_nothing(order: list[int], weight: float, load: float) -> None:
+def test_the_order_of_options_changes_nothing(
+    order: list[int], weight: float, load: float
+) -> None:
     options = [
-        an_option(gpu, sm_percent=percent, batch=batch, iteration_ms=40.0 + batch * 100.0 / percent)
+        an_option(
+            gpu,
+            sm_percent=percent,
+            batch=batch,
+            iteration_ms=40.0 + batch * 100.0 / percent,
+        )
         for gpu in ("big", "small")
         for percent in (25.0, 100.0)
         for batch in (1, 4)
     ]
     wish = a_wish(weight=weight, load=load, left_s=1.0)
-    assert tune([options[at] for at in order], BOARDS, wish) == tune(options, BOARDS, wish)
+    assert tune([options[at] for at in order], BOARDS, wish) == tune(
+        options, BOARDS, wish
+    )
 
 
-def test_as_submitted_is_the_accurate_variant_at_the_largest_batch_and_its_knee() -> None:
+def test_as_submitted_is_the_accurate_variant_at_the_largest_batch_and_its_knee() -> (
+    None
+):
     options = [
         an_option(network="light", accuracy=0.6, iteration_ms=1.0),
         an_option(batch=8, sm_percent=100.0, iteration_ms=100.0),

@@ -8,7 +8,13 @@ from solvers.predict.data.samples import even_choice
 
 @pytest.mark.parametrize(
     ("count", "most", "positions"),
-    [(0, 3, []), (2, 3, [0, 1]), (3, 3, [0, 1, 2]), (5, 3, [0, 2, 4]), (7, 3, [0, 3, 6])],
+    [
+        (0, 3, []),
+        (2, 3, [0, 1]),
+        (3, 3, [0, 1, 2]),
+        (5, 3, [0, 2, 4]),
+        (7, 3, [0, 3, 6]),
+    ],
 )
 def test_positions(count: int, most: int, positions: list[int]) -> None:
     assert even_choice(count, most=most).tolist() == positions

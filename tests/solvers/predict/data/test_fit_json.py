@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Fit, Fits, Quality, Quantity
-from solvers.predict.data.fit_json import fit_from_document, fit_to_document, fits_from_json, fits_to_json
-from solvers.predict.data.sampled_range import ANYWHERE, CONDITIONS, SampledRange, SampledSpan
+from solvers.predict.data.fit_json import (
+    fit_from_document,
+    fit_to_document,
+    fits_from_json,
+    fits_to_json,
+)
+from solvers.predict.data.sampled_range import (
+    ANYWHERE,
+    CONDITIONS,
+    SampledRange,
+    SampledSpan,
+)
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.data.techniques import technique_names
 from solvers.predict.estimate.predict import predict_latency
@@ -23,7 +33,9 @@ NAMES = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=
 ERRORS = st.floats(0.0, 1e300) | st.just(float("inf"))
 
 
-SPANS = st.none() | st.tuples(st.floats(1e-6, 1e12), st.floats(1e-6, 1e12)).map(lambda ends: SampledSpan(*sorted(ends)))
+SPANS = st.none() | st.tuples(st.floats(1e-6, 1e12), st.floats(1e-6, 1e12)).map(
+    lambda ends: SampledSpan(*sorted(ends))
+)
 
 
 @st.composite
@@ -40,14 +52,20 @@ def arrays(draw: st.DrawFn) -> Reals:
 def some_fits(draw: st.DrawFn) -> Fit:
     quantity: Quantity = draw(st.sampled_from(get_args(Quantity)))
     techniques = st.sampled_from(technique_names(quantity))
-    quantiles = st.lists(st.floats(1e-6, 1e6), min_size=len(LEVELS), max_size=len(LEVELS))
+    quantiles = st.lists(
+        st.floats(1e-6, 1e6), min_size=len(LEVELS), max_size=len(LEVELS)
+    )
     return Fit(
         quantity=quantity,
         group=Group(draw(NAMES | st.just("")), draw(NAMES)),
         technique=draw(techniques),
         coefficients=Coefficients(
             arrays=draw(st.dictionaries(NAMES, arrays(), max_size=3)),
-            labels=draw(st.dictionaries(NAMES, st.lists(NAMES, max_size=3).map(tuple), max_size=2)),
+            labels=draw(
+                st.dictionaries(
+                    NAMES, st.lists(NAMES, max_size=3).map(tuple), max_size=2
+                )
+            ),
         ),
         quality=Quality(
             training_error=draw(ERRORS),
@@ -65,19 +83,35 @@ def some_fits(draw: st.DrawFn) -> Fit:
 @given(some_fits())
 def test_a_fit_comes_back_as_it_was(fit: Fit) -> None:
     (back,) = fits_from_json(fits_to_json(Fits(fits=(fit,)))).fits
-    for name in ("quantity", "group", "technique", "quality", "sampled", "source", "rejected"):
+    for name in (
+        "quantity",
+        "group",
+        "technique",
+        "quality",
+        "sampled",
+        "source",
+        "rejected",
+    ):
         assert getattr(back, name) == getattr(fit, name)
     assert back.coefficients.labels == fit.coefficients.labels
     assert list(back.coefficients.arrays) == list(fit.coefficients.arrays)
     for name, array in fit.coefficients.arrays.items():
         read = back.coefficients.arrays[name]
-        assert (read.shape, read.dtype, read.tobytes()) == (array.shape, array.dtype, array.tobytes())
+        assert (read.shape, read.dtype, read.tobytes()) == (
+            array.shape,
+            array.dtype,
+            array.tobytes(),
+        )
 
 
 @pytest.fixture(scope="module")
 def learned() -> Fits:
     """A fit of each kind: latency by the best technique, interference, power and memory."""
-    samples = joined(grid_samples(("a", "b"), noise=0.02), beside("a", "b", factor=1.1), beside("b", "a", factor=1.2))
+    samples = joined(
+        grid_samples(("a", "b"), noise=0.02),
+        beside("a", "b", factor=1.1),
+        beside("b", "a", factor=1.2),
+    )
     at = samples.at
     alone = np.array([not neighbours for neighbours in at.neighbours])
     measured = type(samples)(
@@ -90,10 +124,16 @@ def learned() -> Fits:
     return make_fits(measured, source="bench.csv")
 
 
-def test_what_was_learned_predicts_the_same_to_the_last_bit_after_reading(learned: Fits) -> None:
+def test_what_was_learned_predicts_the_same_to_the_last_bit_after_reading(
+    learned: Fits,
+) -> None:
     assert {fit.quantity for fit in learned.fits} == set(get_args(Quantity))
     back = fits_from_json(fits_to_json(learned).encode())
-    queries = joined(grid_samples(("a", "b")), beside("a", "b", factor=1.0), beside("a", "z", factor=1.0)).at
+    queries = joined(
+        grid_samples(("a", "b")),
+        beside("a", "b", factor=1.0),
+        beside("a", "z", factor=1.0),
+    ).at
     before, after = predict_latency(learned, queries), predict_latency(back, queries)
     for name in ("latency_ms", "latency_ms_low", "latency_ms_high"):
         assert getattr(before, name).tobytes() == getattr(after, name).tobytes()
@@ -107,7 +147,9 @@ def test_every_latency_technique_can_be_written_and_read(technique: str) -> None
     assert fits_to_json(fits_from_json(fits_to_json(fits))) == fits_to_json(fits)
 
 
-def test_an_older_fit_without_its_sampled_range_is_read_and_nothing_is_outside() -> None:
+def test_an_older_fit_without_its_sampled_range_is_read_and_nothing_is_outside() -> (
+    None
+):
     values = document()
     del values["sampled"]
     assert fit_from_document(values).sampled == ANYWHERE
@@ -135,7 +177,9 @@ def document() -> dict[str, Any]:
     return values
 
 
-def fields(value: object, path: str = "fit") -> list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]]:
+def fields(
+    value: object, path: str = "fit"
+) -> list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]]:
     """(path, how to find its object) of every named field; names of arrays and labels are free."""
     found: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = []
 
@@ -159,21 +203,33 @@ REQUIRED = [entry for entry in FIELDS if entry[0] != "fit.sampled"]
 
 def test_the_walk_sees_the_whole_document() -> None:
     paths = {path for path, _ in FIELDS}
-    assert {"fit.quantity", "fit.quality.sample_count", "fit.rejected[0].technique", "fit.coefficients.labels"} <= paths
+    assert {
+        "fit.quantity",
+        "fit.quality.sample_count",
+        "fit.rejected[0].technique",
+        "fit.coefficients.labels",
+    } <= paths
     assert sum(path.endswith(".shape") for path in paths) >= 2
 
 
 @pytest.mark.parametrize(("path", "find"), REQUIRED, ids=[path for path, _ in REQUIRED])
-def test_a_missing_field_is_named(path: str, find: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def test_a_missing_field_is_named(
+    path: str, find: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     spoilt = document()
     del find(spoilt)[path.rsplit(".", 1)[1]]
     with pytest.raises(InvalidInput) as refused:
         fit_from_document(spoilt)
-    assert (refused.value.field, refused.value.problem) == (path, "this field is missing")
+    assert (refused.value.field, refused.value.problem) == (
+        path,
+        "this field is missing",
+    )
 
 
 @pytest.mark.parametrize(("path", "find"), FIELDS, ids=[path for path, _ in FIELDS])
-def test_a_field_of_the_wrong_kind_is_named(path: str, find: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def test_a_field_of_the_wrong_kind_is_named(
+    path: str, find: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     spoilt = document()
     find(spoilt)[path.rsplit(".", 1)[1]] = True
     with pytest.raises(InvalidInput) as refused:
@@ -184,7 +240,9 @@ def test_a_field_of_the_wrong_kind_is_named(path: str, find: Callable[[dict[str,
 @pytest.mark.parametrize("path", sorted({path.rsplit(".", 1)[0] for path, _ in FIELDS}))
 def test_an_unknown_field_is_named(path: str) -> None:
     spoilt = document()
-    next(find for each, find in FIELDS if each.rsplit(".", 1)[0] == path)(spoilt)["colour"] = 1
+    next(find for each, find in FIELDS if each.rsplit(".", 1)[0] == path)(spoilt)[
+        "colour"
+    ] = 1
     with pytest.raises(InvalidInput) as refused:
         fit_from_document(spoilt)
     assert refused.value.field == f"{path}.colour"
@@ -199,15 +257,37 @@ def test_an_unknown_field_is_named(path: str) -> None:
         (("quality", "training_error"), -0.1, "fit.quality.training_error"),
         (("quality", "sample_count"), 1.5, "fit.quality.sample_count"),
         (("quality", "ratio_quantiles"), [1.0] * 6, "fit.quality.ratio_quantiles"),
-        (("quality", "ratio_quantiles"), [1.1, 1.0, 1.2, 1.3, 1.4, 1.5, 1.6], "fit.quality.ratio_quantiles"),
+        (
+            ("quality", "ratio_quantiles"),
+            [1.1, 1.0, 1.2, 1.3, 1.4, 1.5, 1.6],
+            "fit.quality.ratio_quantiles",
+        ),
         (("quality", "ratio_quantiles"), [0.0] * 7, "fit.quality.ratio_quantiles[0]"),
-        (("coefficients", "arrays"), {"x": {"shape": [2], "values": [1.0]}}, "fit.coefficients.arrays.x.values"),
-        (("coefficients", "arrays"), {"x": {"shape": [-1], "values": []}}, "fit.coefficients.arrays.x.shape[0]"),
-        (("coefficients", "arrays"), {"x": {"shape": [], "values": ["1"]}}, "fit.coefficients.arrays.x.values[0]"),
-        (("coefficients", "labels"), {"networks": [""]}, "fit.coefficients.labels.networks[0]"),
+        (
+            ("coefficients", "arrays"),
+            {"x": {"shape": [2], "values": [1.0]}},
+            "fit.coefficients.arrays.x.values",
+        ),
+        (
+            ("coefficients", "arrays"),
+            {"x": {"shape": [-1], "values": []}},
+            "fit.coefficients.arrays.x.shape[0]",
+        ),
+        (
+            ("coefficients", "arrays"),
+            {"x": {"shape": [], "values": ["1"]}},
+            "fit.coefficients.arrays.x.values[0]",
+        ),
+        (
+            ("coefficients", "labels"),
+            {"networks": [""]},
+            "fit.coefficients.labels.networks[0]",
+        ),
     ],
 )
-def test_a_value_that_cannot_be_is_named(keys: tuple[str, ...], value: object, field: str) -> None:
+def test_a_value_that_cannot_be_is_named(
+    keys: tuple[str, ...], value: object, field: str
+) -> None:
     spoilt = document()
     holder = spoilt
     for key in keys[:-1]:
@@ -241,5 +321,8 @@ def test_a_file_that_is_not_of_fits_is_refused(text: str, field: str) -> None:
 
 def test_two_fits_of_one_thing_are_refused() -> None:
     fits = make_fits(grid_samples(), technique="linear_fractional").fits
-    with pytest.raises(InvalidInput, match=r"fits\[1\]: a second fit of latency_ms for a on V100-16GB; keep one"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"fits\[1\]: a second fit of latency_ms for a on V100-16GB; keep one",
+    ):
         fits_from_json(fits_to_json(Fits(fits=(*fits, *fits))))

@@ -10,12 +10,18 @@ B, C = Neighbour("b", 2.0, 20.0), Neighbour("c", 4.0, 30.0)
 
 
 def test_every_neighbour_of_every_row_is_a_pair() -> None:
-    pairs = pairs_of(colocated([("a", 1.0, 10.0, [C, B]), ("a", 1.0, 10.0, []), ("b", 1.0, 10.0, [C])]))
+    pairs = pairs_of(
+        colocated(
+            [("a", 1.0, 10.0, [C, B]), ("a", 1.0, 10.0, []), ("b", 1.0, 10.0, [C])]
+        )
+    )
     assert pairs.row.tolist() == [0, 0, 2]
     assert pairs.network == ("b", "c", "c")
     assert pairs.batch.tolist() == [2.0, 4.0, 4.0]
     assert pairs.sum_per_row(pairs.sm_percent).tolist() == [50.0, 0.0, 30.0]
-    assert pairs.sum_per_row(np.column_stack((pairs.batch, pairs.sm_percent))).tolist() == [[6, 50], [0, 0], [4, 30]]
+    assert pairs.sum_per_row(
+        np.column_stack((pairs.batch, pairs.sm_percent))
+    ).tolist() == [[6, 50], [0, 0], [4, 30]]
 
 
 def test_nobody_has_neighbours() -> None:

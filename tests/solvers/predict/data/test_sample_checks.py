@@ -27,7 +27,9 @@ def with_value(samples: Samples, column: str, value: float, *, row: int = 3) -> 
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 0.0, -1.0, 1e13])
-@pytest.mark.parametrize("column", ["latency_ms", "batch", "sm_percent", "time_quota_percent"])
+@pytest.mark.parametrize(
+    "column", ["latency_ms", "batch", "sm_percent", "time_quota_percent"]
+)
 def test_a_needed_figure_that_cannot_be_is_refused(column: str, value: float) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_samples(with_value(grid_samples(), column, value))
@@ -37,18 +39,30 @@ def test_a_needed_figure_that_cannot_be_is_refused(column: str, value: float) ->
 
 
 @pytest.mark.parametrize("value", [INF, -INF, 0.0, -1.0, 1e13])
-@pytest.mark.parametrize("column", ["clock_mhz", "power_limit_w", "power_w", "memory_mib"])
+@pytest.mark.parametrize(
+    "column", ["clock_mhz", "power_limit_w", "power_w", "memory_mib"]
+)
 def test_a_figure_may_lack_but_not_be_impossible(column: str, value: float) -> None:
     check_samples(with_value(grid_samples(), column, NAN))
-    with pytest.raises(InvalidInput, match=rf"rows\[3\]\.{column}.* must be a number above 0 .*{REMEDY}"):
+    with pytest.raises(
+        InvalidInput,
+        match=rf"rows\[3\]\.{column}.* must be a number above 0 .*{REMEDY}",
+    ):
         check_samples(with_value(grid_samples(), column, value))
 
 
 @pytest.mark.parametrize(
     ("column", "least", "most"),
-    [("batch", 1.0, 65536.0), ("sm_percent", 1e-9, 100.0), ("l2_util_percent", 0.0, 100.0), ("latency_ms", 1e-9, 1e12)],
+    [
+        ("batch", 1.0, 65536.0),
+        ("sm_percent", 1e-9, 100.0),
+        ("l2_util_percent", 0.0, 100.0),
+        ("latency_ms", 1e-9, 1e12),
+    ],
 )
-def test_the_ends_of_a_range_are_allowed(column: str, least: float, most: float) -> None:
+def test_the_ends_of_a_range_are_allowed(
+    column: str, least: float, most: float
+) -> None:
     for value in (least, most):
         check_samples(with_value(grid_samples(), column, value))
     with pytest.raises(InvalidInput, match=column):
@@ -56,7 +70,9 @@ def test_the_ends_of_a_range_are_allowed(column: str, least: float, most: float)
 
 
 def test_the_first_wrong_row_is_named() -> None:
-    samples = with_value(with_value(grid_samples(), "latency_ms", NAN, row=17), "latency_ms", -2.0, row=5)
+    samples = with_value(
+        with_value(grid_samples(), "latency_ms", NAN, row=17), "latency_ms", -2.0, row=5
+    )
     with pytest.raises(InvalidInput, match=r"rows\[5\]\.latency_ms"):
         check_samples(samples)
 
@@ -69,10 +85,15 @@ def test_a_name_that_no_document_can_hold_is_refused(name: str) -> None:
         with pytest.raises(InvalidInput, match=rf"rows\[7\]\.{column}"):
             check_queries(replace(at, **{column: names}))
     with pytest.raises(InvalidInput, match=r"rows\[0\]\.neighbours"):
-        check_queries(replace(at, neighbours=((Neighbour(name, 4.0, 50.0),),) * len(at)))
+        check_queries(
+            replace(at, neighbours=((Neighbour(name, 4.0, 50.0),),) * len(at))
+        )
 
 
-@pytest.mark.parametrize(("batch", "share"), [(0.5, 50.0), (NAN, 50.0), (INF, 50.0), (4.0, 0.0), (4.0, 101.0)])
+@pytest.mark.parametrize(
+    ("batch", "share"),
+    [(0.5, 50.0), (NAN, 50.0), (INF, 50.0), (4.0, 0.0), (4.0, 101.0)],
+)
 def test_a_neighbour_that_cannot_be_is_refused(batch: float, share: float) -> None:
     at = grid_samples().at
     neighbours = (Neighbour("b", 2.0, 10.0), Neighbour("vgg19", batch, share))

@@ -22,13 +22,21 @@ from tests.solvers.synthetic_samples import beside, grid_samples, joined, sample
 
 
 def at(batch: float, sm_percent: float, clock_mhz: float = np.nan) -> Queries:
-    return make_queries(["a"], ["V100-16GB"], batch=[batch], sm_percent=[sm_percent], clock_mhz=[clock_mhz])
+    return make_queries(
+        ["a"],
+        ["V100-16GB"],
+        batch=[batch],
+        sm_percent=[sm_percent],
+        clock_mhz=[clock_mhz],
+    )
 
 
 def test_the_range_spans_what_is_known() -> None:
     found = sampled_range(samples_at([1, 4, 2], [50, 20, 100], [1, 1, 1]).at)
     assert found == SampledRange(
-        batch=SampledSpan(1, 4), sm_percent=SampledSpan(20, 100), time_quota_percent=SampledSpan(100, 100)
+        batch=SampledSpan(1, 4),
+        sm_percent=SampledSpan(20, 100),
+        time_quota_percent=SampledSpan(100, 100),
     )
 
 
@@ -45,18 +53,34 @@ def test_the_range_spans_what_is_known() -> None:
         (at(2, 50, clock_mhz=np.nan), 0.0),
     ],
 )
-def test_every_doubling_outside_counts_alike_and_they_add_up(asked: Queries, doublings: float) -> None:
-    known = SampledRange(batch=SampledSpan(1, 4), sm_percent=SampledSpan(20, 100), clock_mhz=SampledSpan(1000, 1500))
-    assert widening(known, asked) == pytest.approx(np.hypot(1.0, EXTRAPOLATION * doublings))
+def test_every_doubling_outside_counts_alike_and_they_add_up(
+    asked: Queries, doublings: float
+) -> None:
+    known = SampledRange(
+        batch=SampledSpan(1, 4),
+        sm_percent=SampledSpan(20, 100),
+        clock_mhz=SampledSpan(1000, 1500),
+    )
+    assert widening(known, asked) == pytest.approx(
+        np.hypot(1.0, EXTRAPOLATION * doublings)
+    )
     assert widening(ANYWHERE, asked) == 1.0
 
 
 def test_an_end_that_is_absurdly_far_out_remains_a_number() -> None:
-    assert widen(np.array([0.5, 1.0, 2.0]), np.full(3, 1e9)) == pytest.approx([1e-6, 1.0, 1e6])
+    assert widen(np.array([0.5, 1.0, 2.0]), np.full(3, 1e9)) == pytest.approx(
+        [1e-6, 1.0, 1e6]
+    )
 
 
-def test_the_interval_of_a_prediction_widens_outside_alone_and_next_to_neighbours() -> None:
-    samples = joined(grid_samples(("a", "b"), noise=0.02), beside("a", "b", factor=1.1), beside("b", "a", factor=1.2))
+def test_the_interval_of_a_prediction_widens_outside_alone_and_next_to_neighbours() -> (
+    None
+):
+    samples = joined(
+        grid_samples(("a", "b"), noise=0.02),
+        beside("a", "b", factor=1.1),
+        beside("b", "a", factor=1.2),
+    )
     fits = make_fits(samples)
     forgetful = Fits(fits=tuple(replace(fit, sampled=ANYWHERE) for fit in fits.fits))
     inside = beside("a", "b", factor=1.0).at.take(np.array([0]))
@@ -68,5 +92,8 @@ def test_the_interval_of_a_prediction_widens_outside_alone_and_next_to_neighbour
             wide, narrow = (predict_latency(each, asked) for each in (fits, forgetful))
             assert wide.latency_ms == narrow.latency_ms
             for end in ("latency_ms_low", "latency_ms_high"):
-                widths = [np.log(getattr(each, end) / each.latency_ms) for each in (wide, narrow)]
+                widths = [
+                    np.log(getattr(each, end) / each.latency_ms)
+                    for each in (wide, narrow)
+                ]
                 assert widths[0] == pytest.approx(expected * widths[1])

@@ -7,11 +7,15 @@ from solvers.predict.data.samples import Group, Queries, make_queries
 
 def queries_of(networks: list[str], gpu_types: list[str]) -> Queries:
     size = len(networks)
-    return make_queries(networks, gpu_types, batch=np.arange(1.0, size + 1.0), sm_percent=[50.0] * size)
+    return make_queries(
+        networks, gpu_types, batch=np.arange(1.0, size + 1.0), sm_percent=[50.0] * size
+    )
 
 
 def test_rows_are_found_by_group_in_their_order_and_groups_sorted() -> None:
-    groups = queries_of(["b", "a", "b", "a", "b"], ["T4", "T4", "A10", "T4", "T4"]).groups()
+    groups = queries_of(
+        ["b", "a", "b", "a", "b"], ["T4", "T4", "A10", "T4", "T4"]
+    ).groups()
     assert {group: rows.tolist() for group, rows in groups.items()} == {
         Group("a", "T4"): [1, 3],
         Group("b", "A10"): [2],

@@ -31,11 +31,16 @@ def layers_of(name: str, size: int, *, gmacs: bool = True) -> LayerCounts:
     """So many convolutions and half as many activations; parameters and operations in proportion."""
     counts = {"convolution": size, "activation": size // 2}
     return LayerCounts(
-        network=name, counts=counts, parameters_millions=size / 4.0, gmacs=size / 20.0 if gmacs else None
+        network=name,
+        counts=counts,
+        parameters_millions=size / 4.0,
+        gmacs=size / 20.0 if gmacs else None,
     )
 
 
-LAYERS: Mapping[str, LayerCounts] = {name: layers_of(name, size) for name, size in zip(NAMES, SIZES, strict=True)}
+LAYERS: Mapping[str, LayerCounts] = {
+    name: layers_of(name, size) for name, size in zip(NAMES, SIZES, strict=True)
+}
 
 
 def family(*, gpu_type: str = V100, speed: float = 1.0) -> Samples:
@@ -59,7 +64,10 @@ def leave_out(fits: Fits) -> list[tuple[float, float]]:
     for name in NAMES:
         measured = family().take(np.flatnonzero(np.array(family().at.network) == name))
         estimate = estimate_from_layers(
-            without(fits, Group(name, V100)), tuple(LAYERS.values()), LAYERS[name], measured.at
+            without(fits, Group(name, V100)),
+            tuple(LAYERS.values()),
+            LAYERS[name],
+            measured.at,
         )
         ratio = np.log(measured.latency_ms / estimate.latency_ms).mean()
         pairs.append((float(ratio), float(estimate.sigma.mean())))
@@ -83,13 +91,17 @@ def test_sigma_is_as_large_as_the_error_of_networks_left_out(fits: Fits) -> None
 def test_a_network_unlike_all_others_is_less_sure(fits: Fits) -> None:
     at = grid_samples(("new",)).at
     like = estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 100), at)
-    unlike = estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 20_000), at)
+    unlike = estimate_from_layers(
+        fits, tuple(LAYERS.values()), layers_of("new", 20_000), at
+    )
     assert (unlike.sigma > 1.5 * like.sigma).all()
 
 
 def test_an_estimate_keeps_the_shape_of_its_relatives_curves(fits: Fits) -> None:
     at = grid_samples(("new",)).at
-    estimate = estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 100), at)
+    estimate = estimate_from_layers(
+        fits, tuple(LAYERS.values()), layers_of("new", 100), at
+    )
     shape = estimate.latency_ms / grid_samples(("new",)).latency_ms
     assert shape == pytest.approx(np.full(40, shape.mean()), rel=0.02)
     assert estimate.source == f"estimated from the layers of 12 networks on {V100}"
@@ -100,7 +112,9 @@ def test_operations_help_only_where_all_have_them(fits: Fits) -> None:
     known = tuple(replace(entry, gmacs=None) for entry in LAYERS.values())
     estimate = estimate_from_layers(fits, known, layers_of("new", 100), at)
     assert np.isfinite(estimate.latency_ms).all()
-    assert estimate.latency_ms == pytest.approx(2.0 * grid_samples(("new",)).latency_ms, rel=0.5)
+    assert estimate.latency_ms == pytest.approx(
+        2.0 * grid_samples(("new",)).latency_ms, rel=0.5
+    )
 
 
 def test_the_order_of_known_networks_does_not_matter(fits: Fits) -> None:
@@ -115,10 +129,15 @@ def test_the_order_of_known_networks_does_not_matter(fits: Fits) -> None:
 def test_too_few_relatives_say_how_many_are_needed(fits: Fits) -> None:
     known = tuple(LAYERS.values())[: MIN_RELATIVES - 1]
     with pytest.raises(
-        TooFewSamples, match=r"4 networks with known layers have a fit on V100-16GB; .* needs 5: measure"
+        TooFewSamples,
+        match=r"4 networks with known layers have a fit on V100-16GB; .* needs 5: measure",
     ):
-        estimate_from_layers(fits, known, layers_of("new", 100), grid_samples(("new",)).at)
-    with pytest.raises(TooFewSamples, match="0 networks with known layers have a fit on T4"):
+        estimate_from_layers(
+            fits, known, layers_of("new", 100), grid_samples(("new",)).at
+        )
+    with pytest.raises(
+        TooFewSamples, match="0 networks with known layers have a fit on T4"
+    ):
         at = grid_samples(("new",), gpu_type="T4").at
         estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 100), at)
 
@@ -128,7 +147,12 @@ def two_types(fits: Fits) -> Fits:
     """Three of the networks are known on a T4 as well, where everything takes 2.5 times as long."""
     on_t4 = family(gpu_type="T4", speed=0.4)
     rows = np.flatnonzero(np.isin(on_t4.at.network, NAMES[:3]))
-    return Fits(fits=(*fits.fits, *make_fits(on_t4.take(rows), technique="linear_fractional").fits))
+    return Fits(
+        fits=(
+            *fits.fits,
+            *make_fits(on_t4.take(rows), technique="linear_fractional").fits,
+        )
+    )
 
 
 def on_t4(network: str) -> Samples:
@@ -136,33 +160,52 @@ def on_t4(network: str) -> Samples:
     return samples.take(np.flatnonzero(np.array(samples.at.network) == network))
 
 
-def test_a_curve_moves_by_the_ratio_of_networks_known_on_both_gpu_types(two_types: Fits) -> None:
+def test_a_curve_moves_by_the_ratio_of_networks_known_on_both_gpu_types(
+    two_types: Fits,
+) -> None:
     truth = on_t4("net320")
     estimate = estimate_on_gpu_type(two_types, truth.at, known_on=V100)
     assert estimate.latency_ms == pytest.approx(truth.latency_ms, rel=0.03)
     assert (estimate.sigma >= RATIO_SIGMA / np.sqrt(3.0)).all()
-    assert estimate.source == f"moved from {V100} by the ratio of 3 networks known on both"
+    assert (
+        estimate.source == f"moved from {V100} by the ratio of 3 networks known on both"
+    )
 
 
-def test_a_clock_or_power_limit_of_the_new_type_is_not_asked_of_the_old_one(two_types: Fits) -> None:
+def test_a_clock_or_power_limit_of_the_new_type_is_not_asked_of_the_old_one(
+    two_types: Fits,
+) -> None:
     at = on_t4("net320").at
-    limited = replace(at, clock_mhz=np.full(40, 1590.0), power_limit_w=np.full(40, 70.0))
-    plain, of_clock = (estimate_on_gpu_type(two_types, each, known_on=V100) for each in (at, limited))
+    limited = replace(
+        at, clock_mhz=np.full(40, 1590.0), power_limit_w=np.full(40, 70.0)
+    )
+    plain, of_clock = (
+        estimate_on_gpu_type(two_types, each, known_on=V100) for each in (at, limited)
+    )
     assert of_clock.latency_ms == pytest.approx(plain.latency_ms)
 
 
-def test_a_published_ratio_of_speeds_serves_where_no_network_is_known_on_both(fits: Fits) -> None:
+def test_a_published_ratio_of_speeds_serves_where_no_network_is_known_on_both(
+    fits: Fits,
+) -> None:
     at = on_t4("net320").at
     estimate = estimate_on_gpu_type(fits, at, known_on=V100, speed_ratio=0.4)
     assert estimate.latency_ms == pytest.approx(on_t4("net320").latency_ms, rel=0.02)
     assert (estimate.sigma >= RATIO_SIGMA).all()
-    with pytest.raises(TooFewSamples, match="no network is known on both V100-16GB and T4, and no ratio of speeds"):
+    with pytest.raises(
+        TooFewSamples,
+        match="no network is known on both V100-16GB and T4, and no ratio of speeds",
+    ):
         estimate_on_gpu_type(fits, at, known_on=V100)
-    with pytest.raises(TooFewSamples, match="net320 has no fit on A100, so it cannot be moved to T4"):
+    with pytest.raises(
+        TooFewSamples, match="net320 has no fit on A100, so it cannot be moved to T4"
+    ):
         estimate_on_gpu_type(fits, at, known_on="A100", speed_ratio=0.4)
 
 
-def ends(estimate: ColdStartEstimate, z: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def ends(
+    estimate: ColdStartEstimate, z: float
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.asarray(estimate.latency_ms * np.exp(z * estimate.sigma))
 
 
@@ -170,7 +213,9 @@ def new_on(gpu_type: str) -> Queries:
     return grid_samples(("new",), gpu_type=gpu_type).at
 
 
-def test_predictions_fall_back_on_another_gpu_type_with_the_estimates_interval(two_types: Fits) -> None:
+def test_predictions_fall_back_on_another_gpu_type_with_the_estimates_interval(
+    two_types: Fits,
+) -> None:
     at = on_t4("net320").at
     predicted = predict_latency(two_types, at, layers=LAYERS)
     estimate = estimate_on_gpu_type(two_types, at, known_on=V100)
@@ -180,10 +225,14 @@ def test_predictions_fall_back_on_another_gpu_type_with_the_estimates_interval(t
     assert predicted.latency_ms_high == pytest.approx(ends(estimate, 1.6449), rel=1e-4)
 
 
-def test_predictions_fall_back_on_layers_with_the_estimates_interval(fits: Fits) -> None:
+def test_predictions_fall_back_on_layers_with_the_estimates_interval(
+    fits: Fits,
+) -> None:
     layers = {**LAYERS, "new": layers_of("new", 100)}
     predicted = predict_latency(fits, new_on(V100), layers=layers, coverage=0.5)
-    estimate = estimate_from_layers(fits, tuple(layers.values()), layers["new"], new_on(V100))
+    estimate = estimate_from_layers(
+        fits, tuple(layers.values()), layers["new"], new_on(V100)
+    )
     assert set(predicted.technique) == {"layer_counts"}
     assert predicted.latency_ms == pytest.approx(estimate.latency_ms)
     assert predicted.latency_ms_high == pytest.approx(ends(estimate, 0.6745), rel=1e-4)
@@ -191,8 +240,13 @@ def test_predictions_fall_back_on_layers_with_the_estimates_interval(fits: Fits)
 
 def test_of_several_gpu_types_the_surest_is_moved(two_types: Fits) -> None:
     # On an A100 only one network is known on both types, so that the ratio is less sure than from the V100.
-    a100 = make_fits(joined(grid_samples((NAMES[0], "net320"), gpu_type="A100")), technique="linear_fractional")
-    predicted = predict_latency(Fits(fits=(*a100.fits, *two_types.fits)), on_t4("net320").at)
+    a100 = make_fits(
+        joined(grid_samples((NAMES[0], "net320"), gpu_type="A100")),
+        technique="linear_fractional",
+    )
+    predicted = predict_latency(
+        Fits(fits=(*a100.fits, *two_types.fits)), on_t4("net320").at
+    )
     estimate = estimate_on_gpu_type(two_types, on_t4("net320").at, known_on=V100)
     assert predicted.latency_ms == pytest.approx(estimate.latency_ms)
 
@@ -206,19 +260,28 @@ def test_without_anything_to_estimate_from_the_row_is_refused(fits: Fits) -> Non
     fits = without(fits, *(Group(name, V100) for name in NAMES[MIN_RELATIVES - 1 :]))
     known = {**LAYERS, "new": layers_of("new", 100)}
     for layers in ({}, LAYERS, known):
-        with pytest.raises(InvalidInput, match=r"rows\[0\]\.network: the fits know nothing of new on V100-16GB; they"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"rows\[0\]\.network: the fits know nothing of new on V100-16GB; they",
+        ):
             predict_latency(fits, new_on(V100), layers=layers)
 
 
 def test_an_estimate_next_to_neighbours_stays_as_unsure_as_alone() -> None:
     fits = make_fits(
-        joined(family(), beside(NAMES[4], NAMES[5], factor=1.2), beside(NAMES[5], NAMES[4], factor=1.2)),
+        joined(
+            family(),
+            beside(NAMES[4], NAMES[5], factor=1.2),
+            beside(NAMES[5], NAMES[4], factor=1.2),
+        ),
         technique="linear_fractional",
     )
     neighbours = (Neighbour(NAMES[4], 4.0, 50.0),)
     layers = {**LAYERS, "new": layers_of("new", 100)}
     alone, together = (
-        predict_latency(fits, replace(new_on(V100), neighbours=(each,) * 40), layers=layers)
+        predict_latency(
+            fits, replace(new_on(V100), neighbours=(each,) * 40), layers=layers
+        )
         for each in ((), neighbours)
     )
     assert all(name.startswith("layer_counts+") for name in together.technique)

@@ -8,7 +8,13 @@ import pytest
 
 from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.sampled_range import EXTRAPOLATION
-from solvers.predict.data.samples import Group, Neighbour, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Group,
+    Neighbour,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.estimate.operating_points import (
     TYPICAL_PRESSURE,
     TYPICAL_SENSITIVITY,
@@ -38,7 +44,17 @@ PRESENT = OperatingPoints(
     gpu_type="V100",
     sensitivity=0.6,
     rows=tuple(
-        OperatingPoint(share, batch, clock, 0.1 * batch, 0.2, 30.0 * 1500.0 / clock, 900.0 + batch, share, 0.01 * share)
+        OperatingPoint(
+            share,
+            batch,
+            clock,
+            0.1 * batch,
+            0.2,
+            30.0 * 1500.0 / clock,
+            900.0 + batch,
+            share,
+            0.01 * share,
+        )
         for share in (50.0, 100.0)
         for batch in (1, 4)
         for clock in (1000.0, 1500.0)
@@ -53,7 +69,11 @@ def true_ms(batch: float, share: float) -> float:
 def samples(*, memory: bool = True, noise: float = 0.0) -> Samples:
     """Batches 1 to 8 at 20 to 100 % of the SMs, with watts and memory."""
     draw = np.random.default_rng(7)
-    conditions = [(batch, share) for batch in (1.0, 2.0, 4.0, 8.0) for share in (20.0, 40.0, 60.0, 80.0, 100.0)]
+    conditions = [
+        (batch, share)
+        for batch in (1.0, 2.0, 4.0, 8.0)
+        for share in (20.0, 40.0, 60.0, 80.0, 100.0)
+    ]
     size = len(conditions)
     at = make_queries(
         [GROUP.network] * size,
@@ -61,16 +81,22 @@ def samples(*, memory: bool = True, noise: float = 0.0) -> Samples:
         batch=[batch for batch, _ in conditions],
         sm_percent=[share for _, share in conditions],
     )
-    latency_ms = [true_ms(*each) * float(np.exp(noise * draw.normal())) for each in conditions]
+    latency_ms = [
+        true_ms(*each) * float(np.exp(noise * draw.normal())) for each in conditions
+    ]
     return make_samples(
         at,
         latency_ms,
         power_w=[50.0 + 2.0 * share for _, share in conditions] if memory else None,
-        memory_mib=[1000.0 + 100.0 * batch for batch, _ in conditions] if memory else None,
+        memory_mib=[1000.0 + 100.0 * batch for batch, _ in conditions]
+        if memory
+        else None,
     )
 
 
-def performance(of: Samples, *, grid: ConditionGrid | None = None, **known: object) -> Performance:
+def performance(
+    of: Samples, *, grid: ConditionGrid | None = None, **known: object
+) -> Performance:
     facts = FitFacts(gpu_type=GPU_TYPE, sampled=of.at, **known)  # type: ignore[arg-type]
     return make_performance(make_fits(of), GROUP, grid or make_grid(facts), facts)
 
@@ -91,7 +117,9 @@ def test_the_points_are_what_was_measured() -> None:
         assert row.power_w <= GPU_TYPE.power_cap_w - GPU_TYPE.idle_w
 
 
-def test_times_never_rise_with_the_share_nor_fall_with_the_batch_however_noisy_the_samples() -> None:
+def test_times_never_rise_with_the_share_nor_fall_with_the_batch_however_noisy_the_samples() -> (
+    None
+):
     rows = rows_by_key(performance(samples(noise=0.15)))
     shares, batches = sorted({key[0] for key in rows}), sorted({key[1] for key in rows})
     for batch in batches:
@@ -103,8 +131,13 @@ def test_times_never_rise_with_the_share_nor_fall_with_the_batch_however_noisy_t
 
 
 def test_noise_and_extrapolation_widen_the_uncertainty() -> None:
-    grid = ConditionGrid(sm_percents=(10.0, 20.0, 50.0), batches=(8, 16), clocks_mhz=(1500.0,))
-    calm, noisy = (performance(samples(noise=noise), grid=grid).latency_sigma for noise in (0.01, 0.15))
+    grid = ConditionGrid(
+        sm_percents=(10.0, 20.0, 50.0), batches=(8, 16), clocks_mhz=(1500.0,)
+    )
+    calm, noisy = (
+        performance(samples(noise=noise), grid=grid).latency_sigma
+        for noise in (0.01, 0.15)
+    )
     assert calm[4] < 0.05 < noisy[4]
     # Half the least share, twice the largest batch, and both.
     assert calm[0] == pytest.approx(calm[4] * np.hypot(1.0, EXTRAPOLATION))
@@ -115,9 +148,18 @@ def test_noise_and_extrapolation_widen_the_uncertainty() -> None:
 def test_what_no_fit_says_comes_from_the_present_profile() -> None:
     made = performance(samples(memory=False), present=PRESENT)
     rows = rows_by_key(made)
-    assert rows.keys() == rows_by_key(Performance(points=PRESENT, latency_sigma=(0.0,) * 8)).keys()
+    assert (
+        rows.keys()
+        == rows_by_key(Performance(points=PRESENT, latency_sigma=(0.0,) * 8)).keys()
+    )
     row = rows[50.0, 4, 1500.0]
-    assert (row.transfer_ms, row.launch_ms, row.memory_mib, row.power_w, row.pressure) == (0.4, 0.2, 904.0, 50.0, 0.5)
+    assert (
+        row.transfer_ms,
+        row.launch_ms,
+        row.memory_mib,
+        row.power_w,
+        row.pressure,
+    ) == (0.4, 0.2, 904.0, 50.0, 0.5)
     assert row.solo_ms == pytest.approx(true_ms(4.0, 50.0), rel=0.05)
     # The present profile takes 1.5 times as long for the run term at 1000 MHz: (45 + 0.6) / (30 + 0.6).
     assert rows[50.0, 4, 1000.0].solo_ms / row.solo_ms == pytest.approx(45.6 / 30.6)
@@ -134,20 +176,30 @@ def test_memory_is_never_guessed_and_other_figures_are_bounded() -> None:
 
 def test_memory_at_a_batch_that_was_not_measured_has_the_margin_of_its_fit() -> None:
     grid = ConditionGrid(sm_percents=(50.0,), batches=(8, 16), clocks_mhz=(1500.0,))
-    scattered = np.exp(0.1 * np.random.default_rng(0).normal(size=20)) * samples().memory_mib
+    scattered = (
+        np.exp(0.1 * np.random.default_rng(0).normal(size=20)) * samples().memory_mib
+    )
     of = replace(samples(), memory_mib=scattered)
-    measured, beyond = (row.memory_mib for row in performance(of, grid=grid).points.rows)
+    measured, beyond = (
+        row.memory_mib for row in performance(of, grid=grid).points.rows
+    )
     assert measured == pytest.approx(scattered[of.at.batch <= 8.0].max())
     # 1000 + 100 · 16 with 10 % of scatter: the line is a tenth off at most, and the 95 % quantile 17 % above it.
     assert 1.05 * 2600.0 < beyond < 1.3 * 2600.0
 
 
-def test_the_pressure_law_gives_pressures_whose_product_with_the_sensitivity_it_keeps() -> None:
+def test_the_pressure_law_gives_pressures_whose_product_with_the_sensitivity_it_keeps() -> (
+    None
+):
     law = pressure.prior((GROUP.network,))
     made = performance(samples(), neighbours=law)
     row = rows_by_key(made)[50.0, 4, 1500.0]
-    raw = pressure.pressures(law, GROUP.network, batch=np.array([4.0]), sm_percent=np.array([50.0]))[0]
-    assert made.points.sensitivity * row.pressure == pytest.approx(raw * pressure.sensitivity(law, GROUP.network))
+    raw = pressure.pressures(
+        law, GROUP.network, batch=np.array([4.0]), sm_percent=np.array([50.0])
+    )[0]
+    assert made.points.sensitivity * row.pressure == pytest.approx(
+        raw * pressure.sensitivity(law, GROUP.network)
+    )
 
 
 def test_samples_next_to_neighbours_do_not_pass_for_alone() -> None:
@@ -182,5 +234,8 @@ def test_a_network_that_nothing_is_known_of_is_refused() -> None:
 
 
 def test_shares_keep_to_the_gpu_types_step() -> None:
-    coarse = GpuType(**{name: getattr(GPU_TYPE, name) for name in GpuType.__slots__} | {"sm_percent_step": 25.0})
+    coarse = GpuType(
+        **{name: getattr(GPU_TYPE, name) for name in GpuType.__slots__}
+        | {"sm_percent_step": 25.0}
+    )
     assert make_grid(FitFacts(gpu_type=coarse)).sm_percents == (50.0, 100.0)

@@ -22,7 +22,11 @@ BESIDE_B = (Neighbour("b", 4.0, 50.0),)
 def queries_of(network: str, *neighbour_sets: tuple[Neighbour, ...]) -> Queries:
     size = len(neighbour_sets)
     return make_queries(
-        [network] * size, [V100] * size, batch=[2.0] * size, sm_percent=[30.0] * size, neighbours=neighbour_sets
+        [network] * size,
+        [V100] * size,
+        batch=[2.0] * size,
+        sm_percent=[30.0] * size,
+        neighbours=neighbour_sets,
     )
 
 
@@ -46,34 +50,54 @@ def fit_of(fits: Fits, network: str) -> Fit:
 
 def test_neighbours_stretch_the_latency_by_what_was_measured(fits: Fits) -> None:
     predicted = predict_latency(fits, queries_of("a", (), BESIDE_B))
-    assert predicted.latency_ms[1] / predicted.latency_ms[0] == pytest.approx(1.1, rel=0.03)
+    assert predicted.latency_ms[1] / predicted.latency_ms[0] == pytest.approx(
+        1.1, rel=0.03
+    )
     interference = fits.interference(V100)
     assert interference is not None
-    assert predicted.technique == ("linear_fractional", f"linear_fractional+{interference.technique}")
+    assert predicted.technique == (
+        "linear_fractional",
+        f"linear_fractional+{interference.technique}",
+    )
 
 
-def test_a_neighbour_that_was_never_sampled_is_spoken_for_by_the_fit_for_strangers(fits: Fits) -> None:
+def test_a_neighbour_that_was_never_sampled_is_spoken_for_by_the_fit_for_strangers(
+    fits: Fits,
+) -> None:
     (known,), (strangers,) = fits.of("interference"), fits.of("stranger_interference")
-    doubled = Coefficients(arrays={"counts": np.array([1.0]), "factors": np.array([2.0])})
+    doubled = Coefficients(
+        arrays={"counts": np.array([1.0]), "factors": np.array([2.0])}
+    )
     changed = replace(strangers, technique="constant", coefficients=doubled)
     fits = Fits(fits=(*(fit for fit in fits.fits if fit is not strangers), changed))
     stranger = (Neighbour("never", 4.0, 50.0),)
-    predicted = predict_latency(fits, queries_of("a", stranger, BESIDE_B, (*BESIDE_B, *stranger), ()))
+    predicted = predict_latency(
+        fits, queries_of("a", stranger, BESIDE_B, (*BESIDE_B, *stranger), ())
+    )
     names = [name.split("+")[-1] for name in predicted.technique]
     assert names == ["constant", known.technique, "constant", "linear_fractional"]
     assert predicted.latency_ms[0] == pytest.approx(2.0 * predicted.latency_ms[3])
 
 
-def test_without_a_fit_for_strangers_the_one_for_known_neighbours_speaks(fits: Fits) -> None:
-    fits = Fits(fits=tuple(fit for fit in fits.fits if fit.quantity != "stranger_interference"))
+def test_without_a_fit_for_strangers_the_one_for_known_neighbours_speaks(
+    fits: Fits,
+) -> None:
+    fits = Fits(
+        fits=tuple(fit for fit in fits.fits if fit.quantity != "stranger_interference")
+    )
     predicted = predict_latency(fits, queries_of("a", (Neighbour("never", 4.0, 50.0),)))
-    assert predicted.latency_ms[0] > predict_latency(fits, queries_of("a", ())).latency_ms[0]
+    assert (
+        predicted.latency_ms[0]
+        > predict_latency(fits, queries_of("a", ())).latency_ms[0]
+    )
 
 
 def test_the_interval_is_the_fits_own_and_holds_its_middle(fits: Fits) -> None:
     predicted = predict_latency(fits, queries_of("b", ()))
     quality = fit_of(fits, "b").quality
-    assert predicted.latency_ms_low / predicted.latency_ms == pytest.approx(quality.ratio_quantiles[0])
+    assert predicted.latency_ms_low / predicted.latency_ms == pytest.approx(
+        quality.ratio_quantiles[0]
+    )
     assert predicted.latency_ms_high / predicted.latency_ms == pytest.approx(
         quality.ratio_quantiles[LEVELS.index(0.95)]
     )
@@ -81,40 +105,72 @@ def test_the_interval_is_the_fits_own_and_holds_its_middle(fits: Fits) -> None:
 
 @pytest.mark.parametrize("network", ["a", "b", "c"])
 @pytest.mark.parametrize("neighbours", [(), BESIDE_B, (Neighbour("never", 1.0, 9.0),)])
-def test_low_middle_high_stand_in_that_order(fits: Fits, network: str, neighbours: tuple[Neighbour, ...]) -> None:
+def test_low_middle_high_stand_in_that_order(
+    fits: Fits, network: str, neighbours: tuple[Neighbour, ...]
+) -> None:
     for coverage in (0.1, 0.5, 0.9):
-        predicted = predict_latency(fits, queries_of(network, neighbours), coverage=coverage)
+        predicted = predict_latency(
+            fits, queries_of(network, neighbours), coverage=coverage
+        )
         assert (predicted.latency_ms_low <= predicted.latency_ms).all()
         assert (predicted.latency_ms <= predicted.latency_ms_high).all()
 
 
-@pytest.mark.parametrize("quantiles", [(1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7), (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)])
-def test_the_interval_of_a_biased_fit_still_holds_what_it_says(fits: Fits, quantiles: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "quantiles",
+    [(1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7), (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)],
+)
+def test_the_interval_of_a_biased_fit_still_holds_what_it_says(
+    fits: Fits, quantiles: tuple[float, ...]
+) -> None:
     fit = fit_of(fits, "a")
-    biased = Fits(fits=(replace(fit, quality=replace(fit.quality, ratio_quantiles=quantiles)),))
+    biased = Fits(
+        fits=(replace(fit, quality=replace(fit.quality, ratio_quantiles=quantiles)),)
+    )
     predicted = predict_latency(biased, queries_of("a", ()))
-    ends = predicted.latency_ms_low / predicted.latency_ms, predicted.latency_ms_high / predicted.latency_ms
-    assert ends == (pytest.approx(min(1.0, quantiles[0])), pytest.approx(max(1.0, quantiles[LEVELS.index(0.95)])))
+    ends = (
+        predicted.latency_ms_low / predicted.latency_ms,
+        predicted.latency_ms_high / predicted.latency_ms,
+    )
+    assert ends == (
+        pytest.approx(min(1.0, quantiles[0])),
+        pytest.approx(max(1.0, quantiles[LEVELS.index(0.95)])),
+    )
 
 
 def test_more_coverage_makes_a_wider_interval(fits: Fits) -> None:
     widths = [
         float(np.ptp([predicted.latency_ms_low, predicted.latency_ms_high]))
-        for predicted in (predict_latency(fits, queries_of("b", ()), coverage=share) for share in (0.2, 0.5, 0.8, 0.9))
+        for predicted in (
+            predict_latency(fits, queries_of("b", ()), coverage=share)
+            for share in (0.2, 0.5, 0.8, 0.9)
+        )
     ]
     assert widths == sorted(widths)
     assert widths[0] < widths[-1]
 
 
 @pytest.mark.parametrize("coverage", [0.0, -0.5, 0.91, 1.0, float("nan")])
-def test_a_coverage_whose_ends_nobody_knows_is_refused(fits: Fits, coverage: float) -> None:
-    with pytest.raises(InvalidInput, match=r"coverage: must be above 0 and at most 0\.9"):
+def test_a_coverage_whose_ends_nobody_knows_is_refused(
+    fits: Fits, coverage: float
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"coverage: must be above 0 and at most 0\.9"
+    ):
         predict_latency(fits, queries_of("a", ()), coverage=coverage)
 
 
-def test_who_was_never_seen_beside_neighbours_is_no_surer_there_than_alone(fits: Fits) -> None:
-    predictions = [predict_latency(fits, queries_of("c", neighbours)) for neighbours in ((), BESIDE_B)]
-    alone, together = ((each.latency_ms_low[0], each.latency_ms_high[0]) / each.latency_ms for each in predictions)
+def test_who_was_never_seen_beside_neighbours_is_no_surer_there_than_alone(
+    fits: Fits,
+) -> None:
+    predictions = [
+        predict_latency(fits, queries_of("c", neighbours))
+        for neighbours in ((), BESIDE_B)
+    ]
+    alone, together = (
+        (each.latency_ms_low[0], each.latency_ms_high[0]) / each.latency_ms
+        for each in predictions
+    )
     assert together[0] <= alone[0] + 1e-9
     assert together[1] >= alone[1] - 1e-9
     interference = fits.interference(V100)
@@ -123,10 +179,14 @@ def test_who_was_never_seen_beside_neighbours_is_no_surer_there_than_alone(fits:
 
 
 @pytest.mark.parametrize(("wider", "is_kept"), [(1.5, False), (3.0, True)])
-def test_who_is_far_less_sure_alone_stays_so_beside_neighbours(fits: Fits, wider: float, is_kept: bool) -> None:
+def test_who_is_far_less_sure_alone_stays_so_beside_neighbours(
+    fits: Fits, wider: float, is_kept: bool
+) -> None:
     interference, of_a = fits.interference(V100), fit_of(fits, "a")
     assert interference is not None
-    quantiles = tuple(quantile**wider for quantile in interference.quality.ratio_quantiles)
+    quantiles = tuple(
+        quantile**wider for quantile in interference.quality.ratio_quantiles
+    )
     unsure = replace(of_a, quality=replace(of_a.quality, ratio_quantiles=quantiles))
     changed = Fits(fits=tuple(unsure if fit is of_a else fit for fit in fits.fits))
     predicted = predict_latency(changed, queries_of("a", BESIDE_B))
@@ -135,7 +195,8 @@ def test_who_is_far_less_sure_alone_stays_so_beside_neighbours(fits: Fits, wider
 
 
 @pytest.mark.parametrize(
-    ("technique", "noise", "seeds"), [("linear_fractional", 0.03, 8), ("linear_fractional", 0.1, 8), ("auto", 0.05, 2)]
+    ("technique", "noise", "seeds"),
+    [("linear_fractional", 0.03, 8), ("linear_fractional", 0.1, 8), ("auto", 0.05, 2)],
 )
 def test_the_stated_interval_covers_about_nine_of_ten_new_measurements(
     technique: str, noise: float, seeds: int
@@ -143,26 +204,46 @@ def test_the_stated_interval_covers_about_nine_of_ten_new_measurements(
     networks = tuple("abcd")
     inside = []
     for seed in range(seeds):
-        fits = make_fits(grid_samples(networks, noise=noise, seed=seed), technique=technique)
+        fits = make_fits(
+            grid_samples(networks, noise=noise, seed=seed), technique=technique
+        )
         fresh = grid_samples(networks, noise=noise, seed=100 + seed)
         predicted = predict_latency(fits, fresh.at)
-        inside.append((predicted.latency_ms_low <= fresh.latency_ms) & (fresh.latency_ms <= predicted.latency_ms_high))
+        inside.append(
+            (predicted.latency_ms_low <= fresh.latency_ms)
+            & (fresh.latency_ms <= predicted.latency_ms_high)
+        )
     assert 0.85 <= np.mean(inside) <= 0.95
 
 
-def test_levels_between_the_known_ones_are_interpolated_in_logarithms(fits: Fits) -> None:
-    quality = replace(fit_of(fits, "a").quality, ratio_quantiles=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
-    assert [ratio_quantile(quality, level) for level in LEVELS] == pytest.approx(quality.ratio_quantiles)
+def test_levels_between_the_known_ones_are_interpolated_in_logarithms(
+    fits: Fits,
+) -> None:
+    quality = replace(
+        fit_of(fits, "a").quality, ratio_quantiles=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    )
+    assert [ratio_quantile(quality, level) for level in LEVELS] == pytest.approx(
+        quality.ratio_quantiles
+    )
     # Half way from 0.5 to 0.75: the geometric mean of 1 and 2.
     assert ratio_quantile(quality, 0.625) == pytest.approx(2.0**0.5)
 
 
 def test_answers_keep_the_order_of_the_queries(fits: Fits) -> None:
-    queries = joined(grid_samples(("a", "b")), beside("a", "b", factor=1.0), beside("b", "z", factor=1.0)).at
+    queries = joined(
+        grid_samples(("a", "b")),
+        beside("a", "b", factor=1.0),
+        beside("b", "z", factor=1.0),
+    ).at
     order = np.random.default_rng(5).permutation(len(queries))
-    straight, mixed = predict_latency(fits, queries), predict_latency(fits, queries.take(order))
+    straight, mixed = (
+        predict_latency(fits, queries),
+        predict_latency(fits, queries.take(order)),
+    )
     assert mixed.latency_ms == pytest.approx(straight.latency_ms[order], rel=1e-12)
-    assert mixed.latency_ms_high == pytest.approx(straight.latency_ms_high[order], rel=1e-12)
+    assert mixed.latency_ms_high == pytest.approx(
+        straight.latency_ms_high[order], rel=1e-12
+    )
     assert mixed.technique == tuple(straight.technique[row] for row in order)
 
 
@@ -174,7 +255,10 @@ def test_no_queries_give_no_answers(fits: Fits) -> None:
 
 
 def test_a_network_that_nobody_knows_is_answered_with_eight_known_ones() -> None:
-    fits = make_fits(grid_samples([f"n{number}" for number in range(11)]), technique="linear_fractional")
+    fits = make_fits(
+        grid_samples([f"n{number}" for number in range(11)]),
+        technique="linear_fractional",
+    )
     with pytest.raises(InvalidInput) as refused:
         predict_latency(fits, queries_of("zzz", ()))
     assert refused.value.problem.count(" on V100-16GB") == 9
@@ -193,8 +277,12 @@ class _CallCounter:
         self.calls += event == "call"
 
 
-@pytest.mark.parametrize("neighbours", [(), BESIDE_B], ids=["alone", "with a neighbour"])
-def test_a_hundred_thousand_queries_are_computed_in_columns(fits: Fits, neighbours: tuple[Neighbour, ...]) -> None:
+@pytest.mark.parametrize(
+    "neighbours", [(), BESIDE_B], ids=["alone", "with a neighbour"]
+)
+def test_a_hundred_thousand_queries_are_computed_in_columns(
+    fits: Fits, neighbours: tuple[Neighbour, ...]
+) -> None:
     def count(size: int) -> int:
         random = np.random.default_rng(0)
         queries = make_queries(

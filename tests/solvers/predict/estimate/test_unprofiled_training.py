@@ -6,13 +6,19 @@ import pytest
 
 from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import MARGIN, ProfiledNetworks, UnprofiledNetwork
+from solvers.predict.estimate.unprofiled_training import (
+    MARGIN,
+    ProfiledNetworks,
+    UnprofiledNetwork,
+)
 from solvers.types.problem import OperatingPoint, OperatingPoints
 
 LAYERS = load_training_layers()
 (A100,) = load_gpu_types(["A100-40GB"])
 TRAINING = load_profiles([each.network for each in LAYERS], [A100.name])
-SERVICES = load_profiles(["resnet50", "inception_v3", "convnext_small", "vgg16"], [A100.name])
+SERVICES = load_profiles(
+    ["resnet50", "inception_v3", "convnext_small", "vgg16"], [A100.name]
+)
 
 
 def without(network: str) -> ProfiledNetworks:
@@ -29,45 +35,83 @@ def profiled(network: str) -> dict[float, float]:
     (points,) = (entry for entry in TRAINING if entry.network == network)
     rows = [row for row in points.rows if row.clock_mhz == A100.clocks_mhz[-1]]
     batches = sorted({row.batch for row in rows})
-    return {row.sm_percent: row.pressure for row in rows if row.batch == batches[len(batches) // 2]}
+    return {
+        row.sm_percent: row.pressure
+        for row in rows
+        if row.batch == batches[len(batches) // 2]
+    }
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids=lambda each: each.network)
-def test_left_out_a_network_is_judged_too_heavy_rather_than_too_light(layers: LayerCounts) -> None:
-    found = without(layers.network).estimate(UnprofiledNetwork(layers=layers, batch=7, memory_mib=3000.0))
+def test_left_out_a_network_is_judged_too_heavy_rather_than_too_light(
+    layers: LayerCounts,
+) -> None:
+    found = without(layers.network).estimate(
+        UnprofiledNetwork(layers=layers, batch=7, memory_mib=3000.0)
+    )
     assert found is not None
     truth = profiled(layers.network)
-    ratios = [row.pressure / truth[row.sm_percent] for row in found.rows if row.sm_percent >= 20.0]
+    ratios = [
+        row.pressure / truth[row.sm_percent]
+        for row in found.rows
+        if row.sm_percent >= 20.0
+    ]
     assert min(ratios) >= 0.9 and max(ratios) <= 6.0
 
 
 def test_a_heavier_architecture_presses_more() -> None:
     light, heavy = (
-        next(each for each in LAYERS if each.network == name) for name in ("resnet18-training", "bert-training")
+        next(each for each in LAYERS if each.network == name)
+        for name in ("resnet18-training", "bert-training")
     )
     left = ProfiledNetworks(
         gpu_type=A100,
-        training=[entry for entry in TRAINING if entry.network not in (light.network, heavy.network)],
+        training=[
+            entry
+            for entry in TRAINING
+            if entry.network not in (light.network, heavy.network)
+        ],
         services=SERVICES,
         layers=[each for each in LAYERS if each not in (light, heavy)],
     )
-    ours = [left.estimate(UnprofiledNetwork(layers=each, batch=7, memory_mib=3000.0)) for each in (light, heavy)]
+    ours = [
+        left.estimate(UnprofiledNetwork(layers=each, batch=7, memory_mib=3000.0))
+        for each in (light, heavy)
+    ]
     assert ours[0] is not None and ours[1] is not None
     assert ours[0].rows[-1].pressure < ours[1].rows[-1].pressure
 
 
 # A row takes 10 ms and presses with p / 100 (light) or p / 50 (heavy); 5 W and 1 % sensitivity.
-def points(network: str, pressure: float, *, power_w: float = 5.0, run_ms: float = 10.0) -> OperatingPoints:
+def points(
+    network: str, pressure: float, *, power_w: float = 5.0, run_ms: float = 10.0
+) -> OperatingPoints:
     rows = tuple(
-        OperatingPoint(p, 4, A100.clocks_mhz[-1], 0.0, 0.0, run_ms, 100.0, power_w, pressure * p / 100.0)
+        OperatingPoint(
+            p,
+            4,
+            A100.clocks_mhz[-1],
+            0.0,
+            0.0,
+            run_ms,
+            100.0,
+            power_w,
+            pressure * p / 100.0,
+        )
         for p in (20.0, 60.0, 80.0)
     )
-    return OperatingPoints(network=network, gpu_type=A100.name, sensitivity=0.01, rows=rows)
+    return OperatingPoints(
+        network=network, gpu_type=A100.name, sensitivity=0.01, rows=rows
+    )
 
 
-def test_without_layers_it_presses_as_the_worst_relative_and_has_the_mean_of_their_times() -> None:
+def test_without_layers_it_presses_as_the_worst_relative_and_has_the_mean_of_their_times() -> (
+    None
+):
     newcomer = UnprofiledNetwork(
-        layers=LayerCounts(network="new", counts={}, parameters_millions=1.0), batch=3, memory_mib=777.0
+        layers=LayerCounts(network="new", counts={}, parameters_millions=1.0),
+        batch=3,
+        memory_mib=777.0,
     )
     relatives = ProfiledNetworks(
         gpu_type=A100,
@@ -78,8 +122,12 @@ def test_without_layers_it_presses_as_the_worst_relative_and_has_the_mean_of_the
     found = relatives.estimate(newcomer)
     assert found is not None
     assert [row.pressure for row in found.rows] == [0.4, 1.2, 1.6]
-    assert [row.run_ms for row in found.rows] == pytest.approx([20.0] * 3)  # the geometric mean of 10 and 40
-    assert {(row.batch, row.memory_mib, row.power_w) for row in found.rows} == {(3, 777.0, 9.0)}
+    assert [row.run_ms for row in found.rows] == pytest.approx(
+        [20.0] * 3
+    )  # the geometric mean of 10 and 40
+    assert {(row.batch, row.memory_mib, row.power_w) for row in found.rows} == {
+        (3, 777.0, 9.0)
+    }
 
 
 def test_without_relatives_nothing_can_be_said() -> None:
@@ -91,7 +139,10 @@ def test_a_service_that_feels_nothing_tells_nothing() -> None:
     numb = [replace(entry, sensitivity=0.0) for entry in SERVICES]
     newcomer = UnprofiledNetwork(layers=LAYERS[0], batch=3, memory_mib=777.0)
     found, worst = (
-        replace(without(LAYERS[0].network), services=numb, layers=layers).estimate(newcomer) for layers in (LAYERS, ())
+        replace(without(LAYERS[0].network), services=numb, layers=layers).estimate(
+            newcomer
+        )
+        for layers in (LAYERS, ())
     )
     assert found == worst
 

@@ -25,13 +25,19 @@ def test_the_factor_is_the_median_of_its_count() -> None:
 
 
 def test_more_neighbours_never_help_however_the_samples_fell() -> None:
-    fit = constant.fit(make_samples(colocated(by_count(1, 2)), [13.0, 11.0]), np.full(2, 10.0))
-    assert constant.predict(fit, colocated(by_count(1, 2)), np.ones(2)) == pytest.approx([1.3, 1.3])
+    fit = constant.fit(
+        make_samples(colocated(by_count(1, 2)), [13.0, 11.0]), np.full(2, 10.0)
+    )
+    assert constant.predict(
+        fit, colocated(by_count(1, 2)), np.ones(2)
+    ) == pytest.approx([1.3, 1.3])
 
 
 def test_a_factor_below_one_counts_as_one() -> None:
     fit = constant.fit(make_samples(colocated(by_count(1)), [9.0]), np.array([10.0]))
-    assert constant.predict(fit, colocated(by_count(1)), np.ones(1)) == pytest.approx([1.0])
+    assert constant.predict(fit, colocated(by_count(1)), np.ones(1)) == pytest.approx(
+        [1.0]
+    )
 
 
 @pytest.mark.parametrize("alone_ms", [np.nan, 0.0])
@@ -46,6 +52,12 @@ def test_samples_without_neighbours_are_too_few() -> None:
 
 
 def test_two_gpu_types_at_once_are_refused() -> None:
-    at = make_queries(["a", "a"], ["A100", "T4"], batch=[1, 1], sm_percent=[20, 20], neighbours=[tuple(ONE)] * 2)
+    at = make_queries(
+        ["a", "a"],
+        ["A100", "T4"],
+        batch=[1, 1],
+        sm_percent=[20, 20],
+        neighbours=[tuple(ONE)] * 2,
+    )
     with pytest.raises(ValueError, match="A100, T4"):
         constant.fit(make_samples(at, [1.0, 1.0]), np.ones(2))

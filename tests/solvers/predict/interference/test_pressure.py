@@ -22,12 +22,22 @@ from tests.solvers.predict.neighbour_sets import (
 )
 
 NETWORKS = ("a", "b", "c", "d")
-TRUTH = Law(sensitivity={"a": 0.6, "b": 0.9, "c": 1.2, "d": 1.6}, weight={"a": 1.5, "b": 1.1, "c": 0.8, "d": 0.7})
-NOTHING_BUT_RUN = {network: NetworkFacts(kernels=0.0, input_bytes=0.0, output_bytes=0.0) for network in NETWORKS}
+TRUTH = Law(
+    sensitivity={"a": 0.6, "b": 0.9, "c": 1.2, "d": 1.6},
+    weight={"a": 1.5, "b": 1.1, "c": 0.8, "d": 0.7},
+)
+NOTHING_BUT_RUN = {
+    network: NetworkFacts(kernels=0.0, input_bytes=0.0, output_bytes=0.0)
+    for network in NETWORKS
+}
 
 
-def learned(rows: int = 200, *, max_neighbours: int = 3, seed: int = 1) -> tuple[Samples, np.ndarray]:
-    queries = random_neighbours(NETWORKS, rows=rows, max_neighbours=max_neighbours, seed=seed)
+def learned(
+    rows: int = 200, *, max_neighbours: int = 3, seed: int = 1
+) -> tuple[Samples, np.ndarray]:
+    queries = random_neighbours(
+        NETWORKS, rows=rows, max_neighbours=max_neighbours, seed=seed
+    )
     alone_ms = np.random.default_rng(seed).uniform(2.0, 50.0, rows)
     return samples_by(TRUTH, queries, alone_ms), alone_ms
 
@@ -46,7 +56,9 @@ def test_pairs_foretell_larger_groups() -> None:
     samples, alone_ms = learned(max_neighbours=1)
     fit = pressure.fit(samples, alone_ms, NOTHING_BUT_RUN)
     unseen, unseen_ms = learned(seed=2, max_neighbours=3)
-    assert pressure.predict(fit, unseen.at, unseen_ms) * unseen_ms == pytest.approx(unseen.latency_ms, rel=0.03)
+    assert pressure.predict(fit, unseen.at, unseen_ms) * unseen_ms == pytest.approx(
+        unseen.latency_ms, rel=0.03
+    )
 
 
 def test_a_launch_delay_that_grows_with_the_replicas_is_recovered() -> None:
@@ -54,7 +66,9 @@ def test_a_launch_delay_that_grows_with_the_replicas_is_recovered() -> None:
     facts = {"a": NetworkFacts(kernels=1000.0, input_bytes=0.0, output_bytes=0.0)}
     link = LinkFacts(pcie_bytes_per_ms=1e7, launch_ms_per_kernel=0.002)
     other = [Neighbour("z", 1.0, 10.0)]
-    queries = colocated([("a", 1.0, 20.0, other * count) for count in (1, 2, 3, 4) * 10])
+    queries = colocated(
+        [("a", 1.0, 20.0, other * count) for count in (1, 2, 3, 4) * 10]
+    )
     replicas = np.array([2.0, 3.0, 4.0, 5.0] * 10)
     no_pressure = Law(sensitivity={"a": 0.0}, weight={"z": 0.0})
     samples = samples_by(no_pressure, queries, 10.0 + 2.0 * 0.5 * replicas)
@@ -82,30 +96,58 @@ def test_latencies_are_those_of_the_contract() -> None:
     expected = []
     for i, neighbours in enumerate(samples.at.neighbours):
         row = OperatingPoint(
-            20.0, 1, 1410.0, times.transfer_ms[i], times.launch_ms[i], times.run_ms[i], 1000.0, 50.0, 0.0
+            20.0,
+            1,
+            1410.0,
+            times.transfer_ms[i],
+            times.launch_ms[i],
+            times.run_ms[i],
+            1000.0,
+            50.0,
+            0.0,
         )
         heavy = [
-            pressure.pressures(fit, n.network, batch=np.array([n.batch]), sm_percent=np.array([n.sm_percent]))[0]
+            pressure.pressures(
+                fit,
+                n.network,
+                batch=np.array([n.batch]),
+                sm_percent=np.array([n.sm_percent]),
+            )[0]
             for n in neighbours
         ]
         others = Neighbours(count=len(neighbours), pressure=sum(heavy))
         sensitivity = pressure.sensitivity(fit, samples.at.network[i])
-        expected.append(execution_ms(row, others, sensitivity=sensitivity, gpu_type=gpu_type))
-    assert pressure.predict(fit, samples.at, alone_ms) * alone_ms == pytest.approx(expected, rel=1e-12)
+        expected.append(
+            execution_ms(row, others, sensitivity=sensitivity, gpu_type=gpu_type)
+        )
+    assert pressure.predict(fit, samples.at, alone_ms) * alone_ms == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_more_wider_and_larger_neighbours_never_help() -> None:
     samples, alone_ms = learned(60)
-    noisy = replace(samples, latency_ms=samples.latency_ms * np.random.default_rng(3).normal(1.0, 0.1, 60))
+    noisy = replace(
+        samples,
+        latency_ms=samples.latency_ms * np.random.default_rng(3).normal(1.0, 0.1, 60),
+    )
     fit = pressure.fit(noisy, alone_ms)
     grid = [
         [Neighbour("a", 1.0, 10.0)],
         [Neighbour("a", 1.0, 30.0)],
         [Neighbour("a", 8.0, 30.0)],
         [Neighbour("a", 8.0, 30.0), Neighbour("b", 1.0, 10.0)],
-        [Neighbour("a", 8.0, 30.0), Neighbour("b", 1.0, 10.0), Neighbour("new", 1.0, 10.0)],
+        [
+            Neighbour("a", 8.0, 30.0),
+            Neighbour("b", 1.0, 10.0),
+            Neighbour("new", 1.0, 10.0),
+        ],
     ]
-    factors = pressure.predict(fit, colocated([("c", 4.0, 20.0, neighbours) for neighbours in grid]), np.full(5, 9.0))
+    factors = pressure.predict(
+        fit,
+        colocated([("c", 4.0, 20.0, neighbours) for neighbours in grid]),
+        np.full(5, 9.0),
+    )
     assert np.all(np.diff(factors) >= 0.0) and factors[0] >= 1.0
 
 
@@ -114,10 +156,15 @@ def test_the_order_of_neighbours_and_of_samples_changes_nothing() -> None:
     fit = pressure.fit(samples, alone_ms)
     order = np.random.default_rng(4).permutation(50)
     shuffled = pressure.fit(samples.take(order), alone_ms[order])
-    turned = replace(samples.at, neighbours=tuple(neighbours[::-1] for neighbours in samples.at.neighbours))
+    turned = replace(
+        samples.at,
+        neighbours=tuple(neighbours[::-1] for neighbours in samples.at.neighbours),
+    )
     expected = pressure.predict(fit, samples.at, alone_ms)
     assert pressure.predict(fit, turned, alone_ms) == pytest.approx(expected, rel=1e-12)
-    assert pressure.predict(shuffled, samples.at, alone_ms) == pytest.approx(expected, rel=1e-6)
+    assert pressure.predict(shuffled, samples.at, alone_ms) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_an_unknown_network_is_the_pooled_mean() -> None:
@@ -125,7 +172,9 @@ def test_an_unknown_network_is_the_pooled_mean() -> None:
     fit = pressure.fit(samples, alone_ms)
     assert pressure.sensitivity(fit, "new") == 1.0
     neighbours = [[Neighbour(network, 4.0, 20.0)] for network in (*NETWORKS, "new")]
-    *known, new = pressure.predict(fit, colocated([("new", 4.0, 20.0, c) for c in neighbours]), np.full(5, 9.0))
+    *known, new = pressure.predict(
+        fit, colocated([("new", 4.0, 20.0, c) for c in neighbours]), np.full(5, 9.0)
+    )
     assert min(known) < new < max(known)
 
 
@@ -133,7 +182,10 @@ def test_one_sample_moves_the_prior_towards_it() -> None:
     queries = colocated([("a", 4.0, 40.0, [Neighbour("b", 4.0, 40.0)])])
     alone_ms = np.array([10.0])
     before = pressure.predict(pressure.prior(("a", "b")), queries, alone_ms)[0]
-    fit = pressure.fit(samples_by(Law(sensitivity={"a": 4.0}, weight={"b": 1.0}), queries, alone_ms), alone_ms)
+    fit = pressure.fit(
+        samples_by(Law(sensitivity={"a": 4.0}, weight={"b": 1.0}), queries, alone_ms),
+        alone_ms,
+    )
     after = pressure.predict(fit, queries, alone_ms)[0]
     assert 1.0 < before < 1.15 < after <= 1.0 + 4.0 * (0.05 + 0.04 + 0.04)
 
@@ -155,8 +207,16 @@ def test_an_outlier_in_forty_hardly_matters() -> None:
 
 def test_rows_of_unknown_latency_alone_teach_what_their_neighbours_shares_do() -> None:
     # One condition next to b at three shares. Per unit of share the true law adds 1.0, ten times the prior's.
-    steep = Law(sensitivity={"a": 1.0}, weight={"b": 1.0}, per_share=1.0, constant=0.0, per_log_batch=0.0)
-    queries = colocated([("a", 4.0, 18.0, [Neighbour("b", 4.0, share)]) for share in (10.0, 40.0, 70.0)])
+    steep = Law(
+        sensitivity={"a": 1.0},
+        weight={"b": 1.0},
+        per_share=1.0,
+        constant=0.0,
+        per_log_batch=0.0,
+    )
+    queries = colocated(
+        [("a", 4.0, 18.0, [Neighbour("b", 4.0, share)]) for share in (10.0, 40.0, 70.0)]
+    )
     fit = pressure.fit(samples_by(steep, queries, np.full(3, 12.0)), np.full(3, np.nan))
     factors = pressure.predict(fit, queries, np.full(3, 12.0))
     assert factors[2] / factors[0] == pytest.approx(1.7 / 1.1, rel=0.1)
@@ -164,7 +224,9 @@ def test_rows_of_unknown_latency_alone_teach_what_their_neighbours_shares_do() -
 
 def test_measured_counters_stand_in_for_the_shape() -> None:
     # b loads the cache five times as much as c at every share: that is known from counters alone, before any pair.
-    counted = colocated([(network, 4.0, share, []) for network in "bc" for share in (10.0, 20.0, 40.0)])
+    counted = colocated(
+        [(network, 4.0, share, []) for network in "bc" for share in (10.0, 20.0, 40.0)]
+    )
     pairs = colocated(
         [
             ("a", 4.0, own, [Neighbour(other, 4.0, share)])
@@ -180,29 +242,49 @@ def test_measured_counters_stand_in_for_the_shape() -> None:
         batch=np.append(counted.batch, pairs.batch),
         sm_percent=np.append(counted.sm_percent, pairs.sm_percent),
         clock_mhz=np.append(counted.clock_mhz, pairs.clock_mhz),
-        time_quota_percent=np.append(counted.time_quota_percent, pairs.time_quota_percent),
+        time_quota_percent=np.append(
+            counted.time_quota_percent, pairs.time_quota_percent
+        ),
         power_limit_w=np.append(counted.power_limit_w, pairs.power_limit_w),
         neighbours=counted.neighbours + pairs.neighbours,
     )
     law = Law(
-        sensitivity={"a": 1.0, "b": 1.0, "c": 1.0}, weight={"b": 1.0}, per_share=1.0, constant=0.0, per_log_batch=0.0
+        sensitivity={"a": 1.0, "b": 1.0, "c": 1.0},
+        weight={"b": 1.0},
+        per_share=1.0,
+        constant=0.0,
+        per_log_batch=0.0,
     )
     samples = samples_by(law, everything, np.full(10, 10.0))
-    l2_util_percent = np.append(np.array([10.0, 20.0, 40.0, 2.0, 4.0, 8.0]), np.full(4, np.nan))
-    fit = pressure.fit(replace(samples, l2_util_percent=l2_util_percent), np.full(10, 10.0))
+    l2_util_percent = np.append(
+        np.array([10.0, 20.0, 40.0, 2.0, 4.0, 8.0]), np.full(4, np.nan)
+    )
+    fit = pressure.fit(
+        replace(samples, l2_util_percent=l2_util_percent), np.full(10, 10.0)
+    )
     share = np.array([40.0])
-    of_b, of_c = (pressure.pressures(fit, network, batch=np.array([4.0]), sm_percent=share)[0] for network in "bc")
+    of_b, of_c = (
+        pressure.pressures(fit, network, batch=np.array([4.0]), sm_percent=share)[0]
+        for network in "bc"
+    )
     assert of_b > 1.5 * of_c
 
 
-@pytest.mark.skipif(not MEASURED.exists(), reason="needs the shared folder beside the repository")
+@pytest.mark.skipif(
+    not MEASURED.exists(), reason="needs the shared folder beside the repository"
+)
 def test_measured_pairs_are_foretold_better_than_by_a_constant() -> None:
     samples, alone_ms = measured_pairs()
     held = np.arange(len(samples)) // 2 % 4 == 0
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
     truth = samples.latency_ms[test] / alone_ms[test]
     errors = [
-        np.mean(np.abs(technique.predict(fit, samples.at.take(test), alone_ms[test]) / truth - 1.0))
+        np.mean(
+            np.abs(
+                technique.predict(fit, samples.at.take(test), alone_ms[test]) / truth
+                - 1.0
+            )
+        )
         for technique in (pressure, constant)
         for fit in [technique.fit(samples.take(train), alone_ms[train])]
     ]

@@ -7,11 +7,17 @@ import pytest
 
 from solvers.predict.data.fit import FitTechnique, TooFewSamples
 from solvers.predict.data.samples import Queries, make_queries, make_samples
-from solvers.predict.latency import linear_fractional, locally_weighted, piecewise_linear
+from solvers.predict.latency import (
+    linear_fractional,
+    locally_weighted,
+    piecewise_linear,
+)
 from tests.solvers.synthetic_samples import grid_samples, samples_at
 
 TECHNIQUES = [
-    pytest.param(cast(FitTechnique, technique), id=technique.__name__.rpartition(".")[2])
+    pytest.param(
+        cast(FitTechnique, technique), id=technique.__name__.rpartition(".")[2]
+    )
     for technique in (linear_fractional, locally_weighted, piecewise_linear)
 ]
 
@@ -23,7 +29,9 @@ def far_and_wide(size: int = 500) -> Queries:
         ["V100-16GB"] * size,
         batch=10.0 ** random.uniform(0.0, 4.5, size),
         sm_percent=10.0 ** random.uniform(-2.0, 2.0, size),
-        clock_mhz=np.where(random.random(size) < 0.3, np.nan, random.uniform(1.0, 4000.0, size)),
+        clock_mhz=np.where(
+            random.random(size) < 0.3, np.nan, random.uniform(1.0, 4000.0, size)
+        ),
         time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, size),
     )
 
@@ -42,7 +50,10 @@ def test_the_order_of_samples_changes_nothing(technique: FitTechnique) -> None:
 def test_milliseconds_in_are_milliseconds_out(technique: FitTechnique) -> None:
     samples = grid_samples(noise=0.02)
     thousandfold = make_samples(samples.at, 1000.0 * samples.latency_ms)
-    small, large = (technique.predict(technique.fit(given), samples.at) for given in (samples, thousandfold))
+    small, large = (
+        technique.predict(technique.fit(given), samples.at)
+        for given in (samples, thousandfold)
+    )
     np.testing.assert_allclose(large, 1000.0 * small, rtol=1e-3)
 
 
@@ -61,7 +72,9 @@ def test_every_condition_has_a_positive_finite_latency(technique: FitTechnique) 
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_one_sample_is_too_few_however_often_it_was_taken(technique: FitTechnique) -> None:
+def test_one_sample_is_too_few_however_often_it_was_taken(
+    technique: FitTechnique,
+) -> None:
     for times in (1, 20):
         with pytest.raises(TooFewSamples):
             technique.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))

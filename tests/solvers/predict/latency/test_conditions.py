@@ -15,7 +15,10 @@ from solvers.predict.latency.conditions import (
 
 
 def queries(
-    batch: list[float], sm_percent: list[float], clock_mhz: list[float], time_quota_percent: list[float]
+    batch: list[float],
+    sm_percent: list[float],
+    clock_mhz: list[float],
+    time_quota_percent: list[float],
 ) -> Queries:
     size = len(batch)
     return make_queries(
@@ -29,7 +32,10 @@ def queries(
 
 
 MEASURED = measured_range(
-    log_conditions(queries([2.0, 8.0], [20.0, 80.0], [600.0, 1200.0], [50.0, 100.0]), highest_clock_mhz=1200.0)
+    log_conditions(
+        queries([2.0, 8.0], [20.0, 80.0], [600.0, 1200.0], [50.0, 100.0]),
+        highest_clock_mhz=1200.0,
+    )
 )
 
 
@@ -48,14 +54,18 @@ MEASURED = measured_range(
 def test_the_factor_for_the_way_beyond(
     batch: float, sm_percent: float, clock_mhz: float, quota: float, factor: float
 ) -> None:
-    logs = log_conditions(queries([batch], [sm_percent], [clock_mhz], [quota]), highest_clock_mhz=1200.0)
+    logs = log_conditions(
+        queries([batch], [sm_percent], [clock_mhz], [quota]), highest_clock_mhz=1200.0
+    )
     inside, found = clip_to_measured(logs, MEASURED)
     assert found == pytest.approx([factor])
     assert np.all((inside >= MEASURED.low) & (inside <= MEASURED.high))
 
 
 def test_an_unknown_clock_is_the_highest() -> None:
-    at = queries([1.0, 1.0, 1.0], [50.0] * 3, [float("nan"), 1400.0, 700.0], [100.0] * 3)
+    at = queries(
+        [1.0, 1.0, 1.0], [50.0] * 3, [float("nan"), 1400.0, 700.0], [100.0] * 3
+    )
     logs = log_conditions(at, highest_clock_mhz=highest_clock_mhz(at))
     np.testing.assert_allclose(logs[:, 2], np.log([1.0, 1.0, 0.5]))
 

@@ -6,10 +6,21 @@ import pytest
 from bench.measured_sets import load_rapp
 from bench.predict_fm import one_pass
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Group, Indices, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Group,
+    Indices,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.latency import factorisation_machine as technique
 from solvers.predict.latency.factorisation_features import ALL, ServedConditions
-from solvers.predict.latency.factorisation_learner import FactorisationLearner, LearningRates, evaluate
+from solvers.predict.latency.factorisation_learner import (
+    FactorisationLearner,
+    LearningRates,
+    evaluate,
+)
 
 SHARED = Path(__file__).parents[5] / "shared"
 SHARES = tuple(range(5, 101, 5))
@@ -17,19 +28,37 @@ BATCHES = (1.0, 2.0, 4.0, 8.0)
 
 
 def _hinge_samples(
-    networks: int, *, noise: float = 0.0, seed: int = 0, gpu_factors: tuple[float, ...] = (1.0,)
+    networks: int,
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    gpu_factors: tuple[float, ...] = (1.0,),
 ) -> Samples:
     """Networks whose latency is max(host time, work · batch / share), on GPU types that differ by a factor."""
     random = np.random.default_rng(seed)
-    host_ms, work_ms = random.uniform(3.0, 50.0, networks), random.uniform(0.5, 30.0, networks)
+    host_ms, work_ms = (
+        random.uniform(3.0, 50.0, networks),
+        random.uniform(0.5, 30.0, networks),
+    )
     network, gpu, batch, share = (
-        axis.ravel() for axis in np.meshgrid(range(networks), range(len(gpu_factors)), BATCHES, SHARES, indexing="ij")
+        axis.ravel()
+        for axis in np.meshgrid(
+            range(networks), range(len(gpu_factors)), BATCHES, SHARES, indexing="ij"
+        )
     )
-    latency_ms = np.maximum(host_ms[network], work_ms[network] * batch / (share / 100.0)) * np.array(gpu_factors)[gpu]
+    latency_ms = (
+        np.maximum(host_ms[network], work_ms[network] * batch / (share / 100.0))
+        * np.array(gpu_factors)[gpu]
+    )
     at = make_queries(
-        [f"n{i:02}" for i in network], [f"g{i}" for i in gpu], batch=batch, sm_percent=share.astype(float)
+        [f"n{i:02}" for i in network],
+        [f"g{i}" for i in gpu],
+        batch=batch,
+        sm_percent=share.astype(float),
     )
-    return make_samples(at, latency_ms * np.exp(random.normal(0.0, noise, len(at)) if noise else 0.0))
+    return make_samples(
+        at, latency_ms * np.exp(random.normal(0.0, noise, len(at)) if noise else 0.0)
+    )
 
 
 def _split(samples: Samples, count: int, *, seed: int = 0) -> tuple[Samples, Samples]:
@@ -46,7 +75,9 @@ def _learned(samples: Samples, **settings: float) -> FactorisationLearner:
 def _predict(learner: FactorisationLearner, samples: Samples) -> Reals:
     latency_ms = np.empty(len(samples))
     for group, rows in samples.at.groups().items():
-        latency_ms[rows] = technique.predict(learner.group_coefficients(group), samples.at.take(rows))
+        latency_ms[rows] = technique.predict(
+            learner.group_coefficients(group), samples.at.take(rows)
+        )
     return latency_ms
 
 
@@ -55,7 +86,9 @@ def _mean_error(predicted: Reals, samples: Samples) -> float:
 
 
 def test_slopes_are_the_finite_differences_of_the_outputs() -> None:
-    learner = _learned(_split(_hinge_samples(3, gpu_factors=(1.0, 1.5)), 50)[0], start_spread=0.3)
+    learner = _learned(
+        _split(_hinge_samples(3, gpu_factors=(1.0, 1.5)), 50)[0], start_spread=0.3
+    )
     state = learner.state().arrays
     shared, own = state["values"], state["own_values"][0]
     columns = np.random.default_rng(3).uniform(0.0, 1.0, shared.shape[1])
@@ -65,8 +98,13 @@ def test_slopes_are_the_finite_differences_of_the_outputs() -> None:
         for factor in range(shared.shape[2]):
             moved = shared.copy()
             moved[:, column, factor] += size
-            difference = evaluate(moved, own, columns).outputs - evaluate(shared, own, columns).outputs
-            assert difference / size == pytest.approx(slopes[:, column, factor], abs=1e-4)
+            difference = (
+                evaluate(moved, own, columns).outputs
+                - evaluate(shared, own, columns).outputs
+            )
+            assert difference / size == pytest.approx(
+                slopes[:, column, factor], abs=1e-4
+            )
 
 
 def test_a_row_equals_the_sum_over_all_pairs_of_different_features() -> None:
@@ -82,8 +120,12 @@ def test_a_row_equals_the_sum_over_all_pairs_of_different_features() -> None:
     for j in range(len(inputs)):
         for k in range(j + 1, len(inputs)):
             if field[j] != field[k]:
-                expected += float(vectors[j, 1:] @ vectors[k, 1:]) * inputs[j] * inputs[k]
-    latency_ms, _ = technique.predict_targets(learner.group_coefficients(Group(row.network, "g0")), [row])
+                expected += (
+                    float(vectors[j, 1:] @ vectors[k, 1:]) * inputs[j] * inputs[k]
+                )
+    latency_ms, _ = technique.predict_targets(
+        learner.group_coefficients(Group(row.network, "g0")), [row]
+    )
     assert np.log(latency_ms[0]) == pytest.approx(expected)
 
 
@@ -103,10 +145,18 @@ def test_a_gpu_type_that_is_a_factor_faster_is_learned_from_few_rows() -> None:
 
 def test_both_targets_agree_where_throughput_is_batch_over_latency() -> None:
     learner = _learned(_split(_hinge_samples(6), 250)[0])
-    rows = [ServedConditions("n00", "g0", batch, share) for batch in BATCHES for share in (10.0, 50.0, 100.0)]
-    latency_ms, throughput_rps = technique.predict_targets(learner.group_coefficients(Group("n00", "g0")), rows)
+    rows = [
+        ServedConditions("n00", "g0", batch, share)
+        for batch in BATCHES
+        for share in (10.0, 50.0, 100.0)
+    ]
+    latency_ms, throughput_rps = technique.predict_targets(
+        learner.group_coefficients(Group("n00", "g0")), rows
+    )
     batch = np.array([row.batch for row in rows])
-    assert throughput_rps * latency_ms / 1000.0 / batch == pytest.approx(np.ones(len(rows)), rel=0.1)
+    assert throughput_rps * latency_ms / 1000.0 / batch == pytest.approx(
+        np.ones(len(rows)), rel=0.1
+    )
 
 
 def test_a_stream_of_updates_learns_what_one_pass_over_the_rows_learns() -> None:
@@ -114,9 +164,15 @@ def test_a_stream_of_updates_learns_what_one_pass_over_the_rows_learns() -> None
     streamed = FactorisationLearner()
     at = samples.at
     for row in range(len(samples)):
-        conditions = ServedConditions(at.network[row], at.gpu_type[row], at.batch[row], at.sm_percent[row])
+        conditions = ServedConditions(
+            at.network[row], at.gpu_type[row], at.batch[row], at.sm_percent[row]
+        )
         latency_ms = float(samples.latency_ms[row])
-        streamed.update(conditions, latency_ms=latency_ms, throughput_rps=1000.0 * conditions.batch / latency_ms)
+        streamed.update(
+            conditions,
+            latency_ms=latency_ms,
+            throughput_rps=1000.0 * conditions.batch / latency_ms,
+        )
     for name, array in _learned(samples).state().arrays.items():
         np.testing.assert_array_equal(streamed.state().arrays[name], array)
 
@@ -154,7 +210,9 @@ def test_the_fit_does_not_depend_on_the_order_of_the_rows() -> None:
 
 
 def test_starting_factors_follow_the_seed() -> None:
-    same = [FactorisationLearner(seed=seed).state().arrays["values"] for seed in (1, 1, 2)]
+    same = [
+        FactorisationLearner(seed=seed).state().arrays["values"] for seed in (1, 1, 2)
+    ]
     np.testing.assert_array_equal(same[0], same[1])
     assert np.any(same[0] != same[2])
 
@@ -187,9 +245,13 @@ def test_a_network_and_a_gpu_type_never_seen_are_mean_ones() -> None:
     learner = _learned(samples)
     stranger = technique.predict(
         learner.group_coefficients(Group("stranger", "other")),
-        make_queries(["stranger"] * 2, ["other"] * 2, batch=[1.0, 8.0], sm_percent=[100.0, 10.0]),
+        make_queries(
+            ["stranger"] * 2, ["other"] * 2, batch=[1.0, 8.0], sm_percent=[100.0, 10.0]
+        ),
     )
-    assert samples.latency_ms.min() < stranger[0] < stranger[1] < samples.latency_ms.max()
+    assert (
+        samples.latency_ms.min() < stranger[0] < stranger[1] < samples.latency_ms.max()
+    )
 
 
 def test_too_few_samples_are_refused() -> None:
@@ -217,12 +279,20 @@ def test_rows_that_no_measurement_can_be_are_refused_and_change_nothing(
     with pytest.raises(ValueError, match=message):
         learner.update(row, latency_ms=latency_ms, throughput_rps=100.0)
     assert learner.state().labels == before.labels
-    np.testing.assert_array_equal(learner.state().arrays["values"], before.arrays["values"])
+    np.testing.assert_array_equal(
+        learner.state().arrays["values"], before.arrays["values"]
+    )
 
 
-@pytest.mark.skipif(not (SHARED / "data" / "rapp_v100").exists(), reason="the measured set is not here")
-@pytest.mark.parametrize(("rows", "rmse", "r2"), [(500, 1.3, 0.5), (1400, 0.5681, 0.8772)])
-def test_one_pass_over_measured_rows_reaches_the_papers_figures(rows: int, rmse: float, r2: float) -> None:
+@pytest.mark.skipif(
+    not (SHARED / "data" / "rapp_v100").exists(), reason="the measured set is not here"
+)
+@pytest.mark.parametrize(
+    ("rows", "rmse", "r2"), [(500, 1.3, 0.5), (1400, 0.5681, 0.8772)]
+)
+def test_one_pass_over_measured_rows_reaches_the_papers_figures(
+    rows: int, rmse: float, r2: float
+) -> None:
     samples = load_rapp(SHARED, full_quota=True)
     seen, unseen = _split(samples, rows, seed=7)
     median_ms = float(np.median(samples.latency_ms))

@@ -2,7 +2,11 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.samples import Reals
-from solvers.predict.latency.ftrl_proximal import CoordinateWeights, FtrlRates, RowWeights
+from solvers.predict.latency.ftrl_proximal import (
+    CoordinateWeights,
+    FtrlRates,
+    RowWeights,
+)
 
 
 def test_two_steps_of_one_coordinate_by_hand() -> None:
@@ -10,7 +14,9 @@ def test_two_steps_of_one_coordinate_by_hand() -> None:
     # g = 3: n = 9, z = 3 − (3 − 0) / 0.5 · 0 = 3, w = 1 − (3 − 0.25) / ((1 + 3) / 0.5 + 2) = 1 − 2.75 / 10 = 0.725
     # g = 4: n = 25, z = 3 + 4 − (5 − 3) / 0.5 · (0.725 − 1) = 8.1,
     #        w = 1 − (8.1 − 0.25) / ((1 + 5) / 0.5 + 2) = 1 − 7.85 / 14
-    weights = CoordinateWeights.at(np.array([1.0]), FtrlRates(eta=0.5, zeta=1.0, l1=0.25, l2=2.0))
+    weights = CoordinateWeights.at(
+        np.array([1.0]), FtrlRates(eta=0.5, zeta=1.0, l1=0.25, l2=2.0)
+    )
     weights.step(np.array([3.0]))
     assert weights.values == pytest.approx([0.725])
     weights.step(np.array([4.0]))
@@ -46,7 +52,9 @@ def test_l1_leaves_coordinates_that_carry_nothing_exactly_at_their_start() -> No
 
 
 def test_a_coordinate_without_gradient_stays_where_it_is() -> None:
-    weights = CoordinateWeights.at(np.array([0.1, 0.2]), FtrlRates(eta=0.3, zeta=1.0, l1=0.01, l2=0.1))
+    weights = CoordinateWeights.at(
+        np.array([0.1, 0.2]), FtrlRates(eta=0.3, zeta=1.0, l1=0.01, l2=0.1)
+    )
     weights.step(np.array([0.5, 0.25]))
     before = weights.values[1]
     weights.step(np.array([0.5, 0.0]))
@@ -62,7 +70,9 @@ def test_a_row_is_the_ridge_regression_of_all_that_it_saw() -> None:
         row.step(x[None], np.array([y - row.values[0] @ x]), clip=1e9)
     ridge = np.linalg.solve(inputs.T @ inputs + np.diag(penalty), inputs.T @ targets)
     assert row.values[0] == pytest.approx(ridge)
-    assert row.covariance[0] == pytest.approx(np.linalg.inv(inputs.T @ inputs + np.diag(penalty)))
+    assert row.covariance[0] == pytest.approx(
+        np.linalg.inv(inputs.T @ inputs + np.diag(penalty))
+    )
 
 
 def test_a_row_returns_the_residual_that_is_left_and_takes_at_most_the_clip() -> None:

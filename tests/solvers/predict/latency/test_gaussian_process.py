@@ -11,7 +11,10 @@ from tests.solvers.synthetic_samples import grid_samples, known_latency_ms, samp
 def between_the_grid(size: int = 200) -> Queries:
     random = np.random.default_rng(3)
     return make_queries(
-        ["a"] * size, ["V100-16GB"] * size, batch=random.uniform(1, 8, size), sm_percent=random.uniform(10, 100, size)
+        ["a"] * size,
+        ["V100-16GB"] * size,
+        batch=random.uniform(1, 8, size),
+        sm_percent=random.uniform(10, 100, size),
     )
 
 
@@ -27,20 +30,35 @@ def test_an_exact_curve_is_followed_between_the_samples() -> None:
 
 def test_the_curve_under_noise_is_found_closer_than_the_noise() -> None:
     for seed in range(3):
-        assert errors(grid_samples(noise=0.03, seed=seed), grid_samples().at).mean() < 0.02, f"seed {seed}"
+        assert (
+            errors(grid_samples(noise=0.03, seed=seed), grid_samples().at).mean() < 0.02
+        ), f"seed {seed}"
 
 
 def test_four_samples_are_met_and_the_curve_between_them_is_sane() -> None:
     batch, share = [1.0, 8.0, 1.0, 8.0], [10.0, 10.0, 100.0, 50.0]
-    samples = samples_at(batch, share, known_latency_ms(np.array(batch), np.array(share)).tolist())
-    met = gaussian_process.predict(gaussian_process.fit(samples), samples.at) / samples.latency_ms - 1.0
+    samples = samples_at(
+        batch, share, known_latency_ms(np.array(batch), np.array(share)).tolist()
+    )
+    met = (
+        gaussian_process.predict(gaussian_process.fit(samples), samples.at)
+        / samples.latency_ms
+        - 1.0
+    )
     assert np.abs(met).max() < 0.04
     assert errors(samples, between_the_grid()).mean() < 0.15
 
 
 def test_two_samples_give_a_falling_curve() -> None:
-    coefficients = gaussian_process.fit(samples_at([4.0, 4.0], [20.0, 80.0], [40.0, 12.0]))
-    at = make_queries(["a"] * 4, ["V100-16GB"] * 4, batch=[4.0] * 4, sm_percent=[10.0, 20.0, 40.0, 80.0])
+    coefficients = gaussian_process.fit(
+        samples_at([4.0, 4.0], [20.0, 80.0], [40.0, 12.0])
+    )
+    at = make_queries(
+        ["a"] * 4,
+        ["V100-16GB"] * 4,
+        batch=[4.0] * 4,
+        sm_percent=[10.0, 20.0, 40.0, 80.0],
+    )
     found = gaussian_process.predict(coefficients, at)
     assert np.all(np.diff(found) < 0.0)
     np.testing.assert_allclose(found[[1, 3]], [40.0, 12.0], rtol=0.04)
@@ -49,7 +67,9 @@ def test_two_samples_give_a_falling_curve() -> None:
 def test_one_condition_is_too_few_however_often_it_was_measured() -> None:
     for times in (1, 20):
         with pytest.raises(TooFewSamples, match="1 condition"):
-            gaussian_process.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))
+            gaussian_process.fit(
+                samples_at([4.0] * times, [50.0] * times, [3.0] * times)
+            )
 
 
 def test_the_order_of_samples_changes_nothing() -> None:
@@ -65,7 +85,11 @@ def test_one_outlier_hardly_moves_the_rest() -> None:
     latency_ms = samples.latency_ms.copy()
     latency_ms[17] *= 3.0
     spoiled = make_samples(samples.at, latency_ms)
-    found = gaussian_process.predict(gaussian_process.fit(spoiled), samples.at) / samples.latency_ms - 1.0
+    found = (
+        gaussian_process.predict(gaussian_process.fit(spoiled), samples.at)
+        / samples.latency_ms
+        - 1.0
+    )
     assert np.abs(np.delete(found, 17)).mean() < 0.03
 
 
@@ -76,7 +100,9 @@ def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() ->
         ["V100-16GB"] * 300,
         batch=10.0 ** random.uniform(0.0, 4.5, 300),
         sm_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
-        clock_mhz=np.where(random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)),
+        clock_mhz=np.where(
+            random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)
+        ),
         time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
     )
     for seed in range(5):
@@ -92,7 +118,9 @@ def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() ->
 
 def test_the_trend_goes_on_beyond_the_samples_and_then_the_worst_case() -> None:
     coefficients = gaussian_process.fit(grid_samples())
-    at = make_queries(["a"] * 3, ["V100-16GB"] * 3, batch=[8.0, 16.0, 64.0], sm_percent=[50.0] * 3)
+    at = make_queries(
+        ["a"] * 3, ["V100-16GB"] * 3, batch=[8.0, 16.0, 64.0], sm_percent=[50.0] * 3
+    )
     eight, sixteen, sixty_four = gaussian_process.predict(coefficients, at)
     assert 1.5 < sixteen / eight < 2.2
     np.testing.assert_allclose(sixty_four / sixteen, 4.0)
@@ -101,7 +129,10 @@ def test_the_trend_goes_on_beyond_the_samples_and_then_the_worst_case() -> None:
 def test_clock_and_quota_are_learned_where_they_vary() -> None:
     grid = grid_samples()
     size = len(grid)
-    clock, quota = np.tile([1530.0, 1100.0, 800.0], size), np.repeat([100.0, 80.0, 60.0], size)
+    clock, quota = (
+        np.tile([1530.0, 1100.0, 800.0], size),
+        np.repeat([100.0, 80.0, 60.0], size),
+    )
     at = make_queries(
         ["a"] * (3 * size),
         ["V100-16GB"] * (3 * size),
@@ -110,8 +141,13 @@ def test_clock_and_quota_are_learned_where_they_vary() -> None:
         clock_mhz=clock,
         time_quota_percent=quota,
     )
-    samples = make_samples(at, np.tile(grid.latency_ms, 3) * (1530.0 / clock) ** 0.6 * 100.0 / quota)
-    found = gaussian_process.predict(gaussian_process.fit(samples), at) / samples.latency_ms - 1.0
+    samples = make_samples(
+        at, np.tile(grid.latency_ms, 3) * (1530.0 / clock) ** 0.6 * 100.0 / quota
+    )
+    found = (
+        gaussian_process.predict(gaussian_process.fit(samples), at) / samples.latency_ms
+        - 1.0
+    )
     assert np.abs(found).mean() < 0.01
 
 
@@ -124,7 +160,9 @@ def test_a_table_of_scattered_conditions_stays_small() -> None:
         sm_percent=random.uniform(2.0, 100.0, 900),
         time_quota_percent=random.uniform(10.0, 100.0, 900),
     )
-    samples = make_samples(at, known_latency_ms(at.batch, at.sm_percent) * 100.0 / at.time_quota_percent)
+    samples = make_samples(
+        at, known_latency_ms(at.batch, at.sm_percent) * 100.0 / at.time_quota_percent
+    )
     coefficients = gaussian_process.fit(samples)
     assert sum(array.size for array in coefficients.arrays.values()) < 4300
     found = gaussian_process.predict(coefficients, at) / samples.latency_ms - 1.0

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Group, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Group,
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.latency import hierarchical_kriging
 from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
 from tests.solvers.synthetic_samples import grid_samples, known_latency_ms, samples_at
@@ -18,12 +25,25 @@ def family(*, noise: float = 0.0, quotas: tuple[float, ...] = (100.0,)) -> Sampl
     axes = np.meshgrid(np.arange(len(FAMILY)), BATCHES, SHARES, quotas, indexing="ij")
     which, batch, share, quota = (axis.ravel() for axis in axes)
     random = np.random.default_rng(11)
-    work, host = 10.0 ** random.uniform(1.0, 2.5, len(FAMILY)), random.uniform(2.0, 20.0, len(FAMILY))
+    work, host = (
+        10.0 ** random.uniform(1.0, 2.5, len(FAMILY)),
+        random.uniform(2.0, 20.0, len(FAMILY)),
+    )
     names = [FAMILY[int(index)] for index in which]
-    at = make_queries(names, ["V100-16GB"] * len(names), batch=batch, sm_percent=share, time_quota_percent=quota)
+    at = make_queries(
+        names,
+        ["V100-16GB"] * len(names),
+        batch=batch,
+        sm_percent=share,
+        time_quota_percent=quota,
+    )
     index = which.astype(np.intp)
-    latency_ms = np.maximum(work[index] * batch**0.9 / share, host[index] * 100.0 / quota)
-    return make_samples(at, latency_ms * np.exp(random.normal(0.0, noise, len(names)) if noise else 0.0))
+    latency_ms = np.maximum(
+        work[index] * batch**0.9 / share, host[index] * 100.0 / quota
+    )
+    return make_samples(
+        at, latency_ms * np.exp(random.normal(0.0, noise, len(names)) if noise else 0.0)
+    )
 
 
 def predict_all(samples: Samples, queries: Queries) -> Reals:
@@ -38,10 +58,15 @@ def hold_out_quarter(samples: Samples) -> Reals:
     """Relative errors of a random quarter."""
     is_held = np.random.default_rng(0).random(len(samples)) < 0.25
     held = samples.take(np.flatnonzero(is_held))
-    return np.abs(predict_all(samples.take(np.flatnonzero(~is_held)), held.at) / held.latency_ms - 1.0)
+    return np.abs(
+        predict_all(samples.take(np.flatnonzero(~is_held)), held.at) / held.latency_ms
+        - 1.0
+    )
 
 
-def keep_few(samples: Samples, network: str, count: int, seed: int = 0) -> tuple[Samples, Samples]:
+def keep_few(
+    samples: Samples, network: str, count: int, seed: int = 0
+) -> tuple[Samples, Samples]:
     """All samples of the others and a few of this network; the rest of this network."""
     rows = samples.at.groups()[Group(network, samples.at.gpu_type[0])]
     kept = np.random.default_rng(seed).permutation(rows)[:count]
@@ -54,7 +79,9 @@ def test_held_out_rows_of_a_family_are_foreseen_within_the_noise() -> None:
 
 
 def test_time_quotas_stretch_the_host_part() -> None:
-    assert hold_out_quarter(family(noise=0.02, quotas=(20.0, 50.0, 100.0))).mean() < 0.035
+    assert (
+        hold_out_quarter(family(noise=0.02, quotas=(20.0, 50.0, 100.0))).mean() < 0.035
+    )
 
 
 def test_six_samples_of_a_new_network_are_worth_more_with_the_others() -> None:
@@ -62,35 +89,55 @@ def test_six_samples_of_a_new_network_are_worth_more_with_the_others() -> None:
     for seed in range(5):
         known, rest = keep_few(family(noise=0.02), FAMILY[1], 6, seed)
         alone = known.take(known.at.groups()[Group(FAMILY[1], "V100-16GB")])
-        together.append(np.abs(predict_all(known, rest.at) / rest.latency_ms - 1.0).mean())
+        together.append(
+            np.abs(predict_all(known, rest.at) / rest.latency_ms - 1.0).mean()
+        )
         apart.append(np.abs(predict_all(alone, rest.at) / rest.latency_ms - 1.0).mean())
     assert np.mean(together) < 0.06
     assert np.mean(together) < 0.7 * np.mean(apart)
 
 
-def test_beyond_what_was_measured_only_the_part_grows_that_the_condition_is_about() -> None:
+def test_beyond_what_was_measured_only_the_part_grows_that_the_condition_is_about() -> (
+    None
+):
     samples = family(noise=0.02, quotas=(20.0, 50.0, 100.0))
     at = samples.at
     for is_known in (at.batch < 8.0, at.sm_percent > 5.0, at.time_quota_percent > 20.0):
-        known, outside = samples.take(np.flatnonzero(is_known)), samples.take(np.flatnonzero(~is_known))
-        assert np.abs(predict_all(known, outside.at) / outside.latency_ms - 1.0).mean() < 0.08
+        known, outside = (
+            samples.take(np.flatnonzero(is_known)),
+            samples.take(np.flatnonzero(~is_known)),
+        )
+        assert (
+            np.abs(predict_all(known, outside.at) / outside.latency_ms - 1.0).mean()
+            < 0.08
+        )
 
 
-def test_two_conditions_are_enough_and_one_is_not_however_often_it_was_measured() -> None:
-    learned = hierarchical_kriging.fit_groups(samples_at([1.0, 4.0], [50.0, 50.0], [3.0, 9.0]))
-    at = make_queries(["a"] * 3, ["V100-16GB"] * 3, batch=[1.0, 2.0, 4.0], sm_percent=[50.0] * 3)
+def test_two_conditions_are_enough_and_one_is_not_however_often_it_was_measured() -> (
+    None
+):
+    learned = hierarchical_kriging.fit_groups(
+        samples_at([1.0, 4.0], [50.0, 50.0], [3.0, 9.0])
+    )
+    at = make_queries(
+        ["a"] * 3, ["V100-16GB"] * 3, batch=[1.0, 2.0, 4.0], sm_percent=[50.0] * 3
+    )
     found = hierarchical_kriging.predict(learned[Group("a", "V100-16GB")], at)
     assert np.all(np.diff(found) > 0.0)
     np.testing.assert_allclose(found[[0, 2]], [3.0, 9.0], rtol=0.1)
     for times in (1, 20):
         with pytest.raises(TooFewSamples, match="2 conditions"):
-            hierarchical_kriging.fit_groups(samples_at([1.0] * times, [50.0] * times, [3.0] * times))
+            hierarchical_kriging.fit_groups(
+                samples_at([1.0] * times, [50.0] * times, [3.0] * times)
+            )
 
 
 def test_no_queries_get_no_latencies() -> None:
     samples = grid_samples()
     learned = hierarchical_kriging.fit_groups(samples)[Group("a", "V100-16GB")]
-    assert hierarchical_kriging.predict(learned, samples.at.take(np.array([], dtype=np.intp))).shape == (0,)
+    assert hierarchical_kriging.predict(
+        learned, samples.at.take(np.array([], dtype=np.intp))
+    ).shape == (0,)
 
 
 def test_a_group_of_one_sample_is_left_out_and_does_not_spoil_the_others() -> None:
@@ -101,7 +148,9 @@ def test_a_group_of_one_sample_is_left_out_and_does_not_spoil_the_others() -> No
 
 
 @pytest.mark.parametrize("networks", [("a",), ("a", "b"), ("a", "b", "c")])
-def test_with_one_to_three_networks_the_curve_is_still_found(networks: tuple[str, ...]) -> None:
+def test_with_one_to_three_networks_the_curve_is_still_found(
+    networks: tuple[str, ...],
+) -> None:
     scales = [1.0, 3.0, 0.4][: len(networks)]
     found = hold_out_quarter(grid_samples(networks, scales=scales, noise=0.01))
     assert found.mean() < 0.03
@@ -111,7 +160,10 @@ def test_the_order_of_samples_changes_nothing_and_a_second_fit_is_the_same() -> 
     samples = family(noise=0.02)
     shuffled = samples.take(np.random.default_rng(1).permutation(len(samples)))
     first = hierarchical_kriging.fit_groups(samples)
-    for other in (hierarchical_kriging.fit_groups(samples), hierarchical_kriging.fit_groups(shuffled)):
+    for other in (
+        hierarchical_kriging.fit_groups(samples),
+        hierarchical_kriging.fit_groups(shuffled),
+    ):
         assert list(first) == list(other)
         for group, coefficients in first.items():
             for name, array in coefficients.arrays.items():
@@ -122,7 +174,9 @@ def test_milliseconds_in_are_milliseconds_out() -> None:
     samples = family(noise=0.02)
     thousandfold = make_samples(samples.at, 1000.0 * samples.latency_ms)
     small, large = (predict_all(given, samples.at) for given in (samples, thousandfold))
-    np.testing.assert_allclose(large, 1000.0 * small, rtol=0.01)  # The steps end within 0.3 % of where they go.
+    np.testing.assert_allclose(
+        large, 1000.0 * small, rtol=0.01
+    )  # The steps end within 0.3 % of where they go.
 
 
 def test_groups_of_several_gpu_types_are_learned_side_by_side() -> None:
@@ -145,7 +199,9 @@ def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() ->
         ["V100-16GB"] * 300,
         batch=10.0 ** random.uniform(0.0, 4.5, 300),
         sm_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
-        clock_mhz=np.where(random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)),
+        clock_mhz=np.where(
+            random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)
+        ),
         time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
     )
     for seed in range(5):
@@ -160,7 +216,9 @@ def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() ->
 
 
 def test_beyond_the_batches_of_all_the_latency_grows_in_proportion() -> None:
-    at = make_queries(["a"] * 2, ["V100-16GB"] * 2, batch=[8.0, 32.0], sm_percent=[50.0] * 2)
+    at = make_queries(
+        ["a"] * 2, ["V100-16GB"] * 2, batch=[8.0, 32.0], sm_percent=[50.0] * 2
+    )
     eight, thirty_two = predict_all(grid_samples(), at)
     np.testing.assert_allclose(thirty_two / eight, 4.0)
 
@@ -169,7 +227,11 @@ def test_the_clock_stretches_what_the_gpu_does() -> None:
     grid = grid_samples(["a", "b"], scales=[1.0, 2.0])
     clock = np.where(np.arange(len(grid)) % 3 == 0, 800.0, 1530.0)
     at = make_queries(
-        grid.at.network, grid.at.gpu_type, batch=grid.at.batch, sm_percent=grid.at.sm_percent, clock_mhz=clock
+        grid.at.network,
+        grid.at.gpu_type,
+        batch=grid.at.batch,
+        sm_percent=grid.at.sm_percent,
+        clock_mhz=clock,
     )
     samples = make_samples(at, grid.latency_ms * (1530.0 / clock) ** 0.6)
     assert np.abs(predict_all(samples, at) / samples.latency_ms - 1.0).mean() < 0.02
@@ -186,7 +248,10 @@ def test_scattered_conditions_leave_small_coefficients() -> None:
     )
     samples = make_samples(at, known_latency_ms(at.batch, at.sm_percent))
     learned = hierarchical_kriging.fit_groups(samples)
-    written = {name: array.tolist() for name, array in learned[Group("n0", "V100-16GB")].arrays.items()}
+    written = {
+        name: array.tolist()
+        for name, array in learned[Group("n0", "V100-16GB")].arrays.items()
+    }
     assert len(json.dumps(written)) < 50_000
     assert np.abs(predict_all(samples, at) / samples.latency_ms - 1.0).mean() < 0.04
 
@@ -220,7 +285,9 @@ def test_a_quarter_of_measured_networks_is_foreseen_within_five_percent() -> Non
     assert hold_out_quarter(rapp_full_quota(*MEASURED)).mean() < 0.05
 
 
-def test_eight_samples_of_a_measured_network_and_the_others_foresee_it_within_ten_percent() -> None:
+def test_eight_samples_of_a_measured_network_and_the_others_foresee_it_within_ten_percent() -> (
+    None
+):
     samples = rapp_full_quota(*MEASURED)
     found = []
     for network in ("densenet201", "resnet50", "vgg16", "regnet_x_32gf"):

@@ -14,8 +14,12 @@ from solvers.predict.latency.launch_and_run import (
 
 
 def logs_of_a_grid() -> Reals:
-    batch, share, quota = np.meshgrid([1.0, 2.0, 8.0], [10.0, 25.0, 50.0, 100.0], [50.0, 100.0], indexing="ij")
-    columns = [np.log(axis.ravel()) for axis in (batch, share, np.ones_like(batch), quota)]
+    batch, share, quota = np.meshgrid(
+        [1.0, 2.0, 8.0], [10.0, 25.0, 50.0, 100.0], [50.0, 100.0], indexing="ij"
+    )
+    columns = [
+        np.log(axis.ravel()) for axis in (batch, share, np.ones_like(batch), quota)
+    ]
     return np.stack(columns, axis=1)
 
 
@@ -30,7 +34,9 @@ def draw(nodes: Nodes, seed: int) -> Reals:
     return z
 
 
-def test_the_latency_is_the_longer_of_the_two_and_a_little_more_where_they_are_equal() -> None:
+def test_the_latency_is_the_longer_of_the_two_and_a_little_more_where_they_are_equal() -> (
+    None
+):
     nodes = make_surface_nodes(logs_of_a_grid())
     readings = make_readings(nodes, logs_of_a_grid())
     z = np.zeros(len(suppose(nodes).mean))
@@ -66,8 +72,12 @@ def test_surfaces_drawn_from_the_prior_are_found_from_their_maximum() -> None:
         measured = truth + np.random.default_rng(seed).normal(0.0, 0.02, len(truth))
         start = touch_from_below(nodes, readings, measured, supposed)
         prior = supposed._replace(mean=start)
-        found = find_posterior(readings, measured, prior, start=start, noise=0.02, is_near=False)
-        assert np.abs(log_latency(readings, found.mode) - truth).mean() < 0.02, f"seed {seed}"
+        found = find_posterior(
+            readings, measured, prior, start=start, noise=0.02, is_near=False
+        )
+        assert np.abs(log_latency(readings, found.mode) - truth).mean() < 0.02, (
+            f"seed {seed}"
+        )
 
 
 def test_samples_leave_less_uncertain_than_was_supposed() -> None:
@@ -75,7 +85,13 @@ def test_samples_leave_less_uncertain_than_was_supposed() -> None:
     nodes = make_surface_nodes(logs)
     readings, supposed = make_readings(nodes, logs), suppose(nodes)
     measured = log_latency(readings, draw(nodes, 1))
-    prior = supposed._replace(mean=touch_from_below(nodes, readings, measured, supposed))
-    found = find_posterior(readings, measured, prior, start=prior.mean, noise=0.02, is_near=False)
-    assert np.all(np.diag(found.covariance) <= np.diag(supposed.covariance) * (1.0 + 1e-9))
+    prior = supposed._replace(
+        mean=touch_from_below(nodes, readings, measured, supposed)
+    )
+    found = find_posterior(
+        readings, measured, prior, start=prior.mean, noise=0.02, is_near=False
+    )
+    assert np.all(
+        np.diag(found.covariance) <= np.diag(supposed.covariance) * (1.0 + 1e-9)
+    )
     assert np.linalg.eigvalsh(found.covariance).min() > 0.0

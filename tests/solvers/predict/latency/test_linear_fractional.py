@@ -31,7 +31,10 @@ def samples_with(
 
 
 def mesh(*axes: list[float]) -> list[Reals]:
-    return [axis.ravel() for axis in np.meshgrid(*(np.array(axis) for axis in axes), indexing="ij")]
+    return [
+        axis.ravel()
+        for axis in np.meshgrid(*(np.array(axis) for axis in axes), indexing="ij")
+    ]
 
 
 def errors_of(coefficients: Coefficients, samples: Samples) -> Reals:
@@ -45,7 +48,9 @@ def test_a_known_law_comes_back_between_and_beyond_its_samples() -> None:
 
 
 def test_a_hosts_floor_is_found() -> None:
-    batch, share = mesh([1.0, 2.0, 4.0, 8.0], [5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0])
+    batch, share = mesh(
+        [1.0, 2.0, 4.0, 8.0], [5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+    )
     samples = samples_with(np.maximum(120.0 * batch / share, 20.0), batch, share)
     found = predict(fit(samples), samples.at)
     assert np.abs(found / samples.latency_ms - 1.0).mean() < 0.03
@@ -54,22 +59,39 @@ def test_a_hosts_floor_is_found() -> None:
 
 
 def test_work_slows_down_with_the_clock_by_an_exponent_of_its_own() -> None:
-    batch, share, clock = mesh([1.0, 4.0, 16.0], [10.0, 40.0, 100.0], [600.0, 1000.0, 1500.0])
-    samples = samples_with((20.0 + 50.0 * batch) / share * (1500.0 / clock) ** 0.8 + 0.5, batch, share, clock_mhz=clock)
+    batch, share, clock = mesh(
+        [1.0, 4.0, 16.0], [10.0, 40.0, 100.0], [600.0, 1000.0, 1500.0]
+    )
+    samples = samples_with(
+        (20.0 + 50.0 * batch) / share * (1500.0 / clock) ** 0.8 + 0.5,
+        batch,
+        share,
+        clock_mhz=clock,
+    )
     assert errors_of(fit(samples), samples).max() < 0.005
 
 
 def test_an_unknown_clock_means_the_highest() -> None:
-    batch, share, clock = mesh([1.0, 4.0, 16.0], [10.0, 40.0, 100.0], [750.0, 1000.0, 1500.0])
+    batch, share, clock = mesh(
+        [1.0, 4.0, 16.0], [10.0, 40.0, 100.0], [750.0, 1000.0, 1500.0]
+    )
     latency_ms = (20.0 + 50.0 * batch) / share * 1500.0 / clock
     known = fit(samples_with(latency_ms, batch, share, clock_mhz=clock))
-    asked = make_queries(["a"] * 2, ["V100-16GB"] * 2, batch=[4.0] * 2, sm_percent=[40.0] * 2, clock_mhz=[np.nan, 1500])
+    asked = make_queries(
+        ["a"] * 2,
+        ["V100-16GB"] * 2,
+        batch=[4.0] * 2,
+        sm_percent=[40.0] * 2,
+        clock_mhz=[np.nan, 1500],
+    )
     unknown_clock, highest_clock = predict(known, asked)
     assert unknown_clock == highest_clock == pytest.approx(5.5, rel=0.01)
 
 
 def test_a_time_quota_slows_the_host_down_and_leaves_long_kernels_alone() -> None:
-    batch, share, quota = mesh([1.0, 8.0], [10.0, 30.0, 100.0], [10.0, 25.0, 50.0, 100.0])
+    batch, share, quota = mesh(
+        [1.0, 8.0], [10.0, 30.0, 100.0], [10.0, 25.0, 50.0, 100.0]
+    )
     latency_ms = np.maximum(100.0 * batch / share, 500.0 / quota)
     samples = samples_with(latency_ms, batch, share, time_quota_percent=quota)
     assert errors_of(fit(samples), samples).mean() < 0.05
@@ -78,14 +100,20 @@ def test_a_time_quota_slows_the_host_down_and_leaves_long_kernels_alone() -> Non
 def test_one_quota_measured_means_less_time_costs_in_proportion() -> None:
     coefficients = fit(grid_samples())
     asked = make_queries(
-        ["a"] * 2, ["V100-16GB"] * 2, batch=[4.0] * 2, sm_percent=[50.0] * 2, time_quota_percent=[100.0, 25.0]
+        ["a"] * 2,
+        ["V100-16GB"] * 2,
+        batch=[4.0] * 2,
+        sm_percent=[50.0] * 2,
+        time_quota_percent=[100.0, 25.0],
     )
     full, quarter = predict(coefficients, asked)
     assert quarter == pytest.approx(4.0 * full)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_latency_never_rises_with_share_or_quota_nor_falls_with_the_batch(seed: int) -> None:
+def test_latency_never_rises_with_share_or_quota_nor_falls_with_the_batch(
+    seed: int,
+) -> None:
     random = np.random.default_rng(seed)
     size = 30
     samples = samples_with(
@@ -94,7 +122,11 @@ def test_latency_never_rises_with_share_or_quota_nor_falls_with_the_batch(seed: 
         random.choice([10.0, 50.0, 90.0], size),
         time_quota_percent=random.choice([20.0, 60.0, 100.0], size),
     )
-    batch, share, quota = mesh([1.0, 3.0, 9.0, 64.0], [1.0, 5.0, 33.0, 70.0, 100.0], [5.0, 20.0, 40.0, 80.0, 100.0])
+    batch, share, quota = mesh(
+        [1.0, 3.0, 9.0, 64.0],
+        [1.0, 5.0, 33.0, 70.0, 100.0],
+        [5.0, 20.0, 40.0, 80.0, 100.0],
+    )
     asked = samples_with(np.ones(len(batch)), batch, share, time_quota_percent=quota).at
     found = predict(fit(samples), asked).reshape(4, 5, 5)
     tolerance = 1e-9 * found.max()
@@ -121,14 +153,20 @@ def test_one_wild_sample_moves_the_others_little() -> None:
         ([1.0, 2.0, 4.0, 8.0], [50.0] * 4, "more than one SM share"),
     ],
 )
-def test_samples_that_tell_too_little_are_refused(batch: list[float], sm_percent: list[float], reason: str) -> None:
+def test_samples_that_tell_too_little_are_refused(
+    batch: list[float], sm_percent: list[float], reason: str
+) -> None:
     with pytest.raises(TooFewSamples, match=reason):
         fit(samples_at(batch, sm_percent, [2.0] * len(batch)))
 
 
 def test_many_quotas_are_thinned_out() -> None:
-    batch, share, quota = mesh([1.0, 8.0], [20.0, 100.0], [float(step) for step in range(4, 101, 4)])
-    samples = samples_with(50.0 * batch / share * 100.0 / quota, batch, share, time_quota_percent=quota)
+    batch, share, quota = mesh(
+        [1.0, 8.0], [20.0, 100.0], [float(step) for step in range(4, 101, 4)]
+    )
+    samples = samples_with(
+        50.0 * batch / share * 100.0 / quota, batch, share, time_quota_percent=quota
+    )
     coefficients = fit(samples)
     assert len(coefficients.arrays["log_quotas"]) == 10
     assert errors_of(coefficients, samples).max() < 0.01

@@ -26,7 +26,9 @@ def known(batch: float) -> TwoSegments:
 def known_samples(*batches: float, shares: Reals = SHARES) -> Samples:
     latency_ms = np.concatenate([known(batch).latency_ms(shares) for batch in batches])
     return samples_at(
-        np.repeat(batches, len(shares)).tolist(), np.tile(shares, len(batches)).tolist(), latency_ms.tolist()
+        np.repeat(batches, len(shares)).tolist(),
+        np.tile(shares, len(batches)).tolist(),
+        latency_ms.tolist(),
     )
 
 
@@ -36,18 +38,29 @@ def latency_at(samples: Samples, batch: float, sm_percent: float) -> float:
 
 
 @pytest.mark.parametrize("batch", [2.0, 3.0, 4.0])
-def test_breakpoint_and_slopes_come_back_at_and_between_measured_batches(batch: float) -> None:
+def test_breakpoint_and_slopes_come_back_at_and_between_measured_batches(
+    batch: float,
+) -> None:
     found = curve(fit(known_samples(2.0, 4.0)), batch)
-    assert found.breakpoint_percent == pytest.approx(known(batch).breakpoint_percent, abs=0.05)
-    assert found.latency_ms_at_breakpoint == pytest.approx(known(batch).latency_ms_at_breakpoint, rel=0.01)
+    assert found.breakpoint_percent == pytest.approx(
+        known(batch).breakpoint_percent, abs=0.05
+    )
+    assert found.latency_ms_at_breakpoint == pytest.approx(
+        known(batch).latency_ms_at_breakpoint, rel=0.01
+    )
     assert found.slope_before == pytest.approx(known(batch).slope_before, rel=0.01)
     assert found.slope_after == pytest.approx(known(batch).slope_after, rel=0.01)
 
 
 def test_the_prediction_is_the_curve_that_is_handed_out() -> None:
     coefficients = fit(known_samples(2.0, 4.0))
-    asked = make_queries(["a"] * 3, ["V100-16GB"] * 3, batch=[3.0] * 3, sm_percent=[15.0, 35.0, 90.0])
-    np.testing.assert_allclose(predict(coefficients, asked), curve(coefficients, 3.0).latency_ms([15.0, 35.0, 90.0]))
+    asked = make_queries(
+        ["a"] * 3, ["V100-16GB"] * 3, batch=[3.0] * 3, sm_percent=[15.0, 35.0, 90.0]
+    )
+    np.testing.assert_allclose(
+        predict(coefficients, asked),
+        curve(coefficients, 3.0).latency_ms([15.0, 35.0, 90.0]),
+    )
 
 
 @pytest.mark.parametrize("batch", [1.0, 2.0, 2.5, 4.0, 9.0])
@@ -56,14 +69,23 @@ def test_latency_never_rises_with_the_share(batch: float) -> None:
     noise = np.exp(np.random.default_rng(4).normal(0.0, 0.1, len(noisy)))
     coefficients = fit(make_samples(noisy.at, noisy.latency_ms * noise))
     share = np.linspace(1.0, 100.0, 60)
-    found = predict(coefficients, make_queries(["a"] * 60, ["V100-16GB"] * 60, batch=[batch] * 60, sm_percent=share))
+    found = predict(
+        coefficients,
+        make_queries(
+            ["a"] * 60, ["V100-16GB"] * 60, batch=[batch] * 60, sm_percent=share
+        ),
+    )
     assert np.diff(found).max() <= 1e-9
     assert found.min() > 0.0
 
 
 def test_a_share_that_one_batch_misses_is_filled_in_from_the_others() -> None:
     # Work over the share: without the fill-in, batch 2 at 10 % would lie on a line through 20, 40 and 80 %.
-    full = [(batch, share) for batch in (1.0, 2.0, 4.0) for share in (10.0, 20.0, 40.0, 80.0)]
+    full = [
+        (batch, share)
+        for batch in (1.0, 2.0, 4.0)
+        for share in (10.0, 20.0, 40.0, 80.0)
+    ]
     seen = [pair for pair in full if pair != (2.0, 10.0)]
     batch, share = zip(*seen, strict=True)
     samples = samples_at(batch, share, [100.0 * b / s for b, s in seen])
@@ -71,43 +93,74 @@ def test_a_share_that_one_batch_misses_is_filled_in_from_the_others() -> None:
 
 
 def test_a_batch_with_one_share_takes_its_neighbours_curve_at_its_own_level() -> None:
-    pairs = [(batch, share) for batch in (1.0, 4.0) for share in (10.0, 20.0, 40.0, 80.0)] + [(2.0, 30.0)]
+    pairs = [
+        (batch, share) for batch in (1.0, 4.0) for share in (10.0, 20.0, 40.0, 80.0)
+    ] + [(2.0, 30.0)]
     batch, share = zip(*pairs, strict=True)
     curve_ms = np.interp(share, [10.0, 30.0, 80.0], [30.0, 10.0, 5.0])
-    samples = samples_at(batch, share, (curve_ms * np.where(np.array(batch) == 2.0, 2.0, 1.0)).tolist())
+    samples = samples_at(
+        batch, share, (curve_ms * np.where(np.array(batch) == 2.0, 2.0, 1.0)).tolist()
+    )
     assert latency_at(samples, 2.0, 10.0) == pytest.approx(60.0, rel=0.02)
     assert latency_at(samples, 2.0, 80.0) == pytest.approx(10.0, rel=0.02)
 
 
 def test_beyond_the_measured_range_the_worst_case_is_taken() -> None:
     samples = known_samples(2.0, 4.0)
-    assert latency_at(samples, 8.0, 50.0) == pytest.approx(2.0 * latency_at(samples, 4.0, 50.0))
-    assert latency_at(samples, 4.0, 5.0) == pytest.approx(2.0 * latency_at(samples, 4.0, 10.0))
-    assert latency_at(samples, 1.0, 50.0) == pytest.approx(latency_at(samples, 2.0, 50.0))
+    assert latency_at(samples, 8.0, 50.0) == pytest.approx(
+        2.0 * latency_at(samples, 4.0, 50.0)
+    )
+    assert latency_at(samples, 4.0, 5.0) == pytest.approx(
+        2.0 * latency_at(samples, 4.0, 10.0)
+    )
+    assert latency_at(samples, 1.0, 50.0) == pytest.approx(
+        latency_at(samples, 2.0, 50.0)
+    )
 
 
-def test_a_line_that_would_reach_zero_stops_at_half_of_the_least_measured_latency() -> None:
+def test_a_line_that_would_reach_zero_stops_at_half_of_the_least_measured_latency() -> (
+    None
+):
     # Batch 1 falls by 1 ms per 10 % up to 40 %; only batch 8 was measured beyond.
     batch, share = [1.0] * 4 + [8.0] * 3, [10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0]
-    assert latency_at(samples_at(batch, share, [4.0, 3.0, 2.0, 1.0, 9.0, 8.0, 7.0]), 1.0, 100.0) == 0.5
+    assert (
+        latency_at(
+            samples_at(batch, share, [4.0, 3.0, 2.0, 1.0, 9.0, 8.0, 7.0]), 1.0, 100.0
+        )
+        == 0.5
+    )
 
 
 def test_too_few_shares_are_refused() -> None:
     with pytest.raises(TooFewSamples, match="3 distinct SM shares"):
-        fit(samples_at([1.0, 1.0, 2.0, 2.0, 4.0], [10.0, 50.0, 10.0, 90.0, 70.0], [5.0, 1.0, 9.0, 2.0, 4.0]))
+        fit(
+            samples_at(
+                [1.0, 1.0, 2.0, 2.0, 4.0],
+                [10.0, 50.0, 10.0, 90.0, 70.0],
+                [5.0, 1.0, 9.0, 2.0, 4.0],
+            )
+        )
 
 
 def test_several_clocks_or_quotas_are_refused() -> None:
     size = 4
-    conditions = {"clock_mhz": [600.0, 900.0, 600.0, 900.0], "time_quota_percent": [50.0, 100.0, 50.0, 100.0]}
-    for name, reason in (("clock_mhz", "several clocks"), ("time_quota_percent", "several time quotas")):
+    conditions = {
+        "clock_mhz": [600.0, 900.0, 600.0, 900.0],
+        "time_quota_percent": [50.0, 100.0, 50.0, 100.0],
+    }
+    for name, reason in (
+        ("clock_mhz", "several clocks"),
+        ("time_quota_percent", "several time quotas"),
+    ):
         at = make_queries(
             ["a"] * size,
             ["V100-16GB"] * size,
             batch=[1.0] * size,
             sm_percent=[10.0, 20.0, 50.0, 90.0],
             clock_mhz=conditions["clock_mhz"] if name == "clock_mhz" else None,
-            time_quota_percent=conditions["time_quota_percent"] if name == "time_quota_percent" else None,
+            time_quota_percent=conditions["time_quota_percent"]
+            if name == "time_quota_percent"
+            else None,
         )
         with pytest.raises(TooFewSamples, match=reason):
             fit(make_samples(at, [4.0, 3.0, 2.0, 1.0]))

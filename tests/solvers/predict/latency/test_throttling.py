@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.latency import throttling
 
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
@@ -18,7 +24,13 @@ DEMAND_W, IDLE_W, BUSY = 220.0, 40.0, 0.8
 
 def _at(batch: list[float], limits_w: list[float]) -> Queries:
     size = len(batch)
-    return make_queries(["net"] * size, ["T4"] * size, batch=batch, sm_percent=[100] * size, power_limit_w=limits_w)
+    return make_queries(
+        ["net"] * size,
+        ["T4"] * size,
+        batch=batch,
+        sm_percent=[100] * size,
+        power_limit_w=limits_w,
+    )
 
 
 def _true_ms(at: Queries) -> Reals:
@@ -29,7 +41,10 @@ def _true_ms(at: Queries) -> Reals:
 
 
 def _truth() -> Samples:
-    at = _at([b for b in BATCHES for _ in LIMITS_W], [limit for _ in BATCHES for limit in LIMITS_W])
+    at = _at(
+        [b for b in BATCHES for _ in LIMITS_W],
+        [limit for _ in BATCHES for limit in LIMITS_W],
+    )
     return make_samples(at, _true_ms(at))
 
 
@@ -40,32 +55,50 @@ def test_a_known_curve_is_found_again_at_points_between_the_samples() -> None:
 
 
 def test_a_limit_above_what_the_network_draws_does_not_slow_it_down() -> None:
-    slow, free, unlimited = throttling.predict(throttling.fit(_truth()), _at([32] * 3, [120, 400, 4000]))
+    slow, free, unlimited = throttling.predict(
+        throttling.fit(_truth()), _at([32] * 3, [120, 400, 4000])
+    )
     assert free == pytest.approx(unlimited, rel=1e-3)
     assert slow > 1.2 * free
 
 
 def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
-    unlimited, limited = throttling.predict(throttling.fit(_truth()), _at([32, 32], [np.nan, max(LIMITS_W)]))
+    unlimited, limited = throttling.predict(
+        throttling.fit(_truth()), _at([32, 32], [np.nan, max(LIMITS_W)])
+    )
     assert unlimited == limited
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(6, 16), noise=st.sampled_from((0.0, 0.05, 0.5)))
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(6, 16),
+    noise=st.sampled_from((0.0, 0.05, 0.5)),
+)
 def test_the_time_never_falls_with_the_limit_however_few_and_scattered_the_samples(
     seed: int, count: int, noise: float
 ) -> None:
     rng = np.random.default_rng(seed)
     samples = _truth()
-    few = samples.take(np.concatenate(([0, 1], 2 + rng.permutation(len(samples) - 2)[: count - 2])))
-    coefficients = throttling.fit(replace(few, latency_ms=few.latency_ms * np.exp(noise * rng.standard_normal(count))))
+    few = samples.take(
+        np.concatenate(([0, 1], 2 + rng.permutation(len(samples) - 2)[: count - 2]))
+    )
+    coefficients = throttling.fit(
+        replace(
+            few, latency_ms=few.latency_ms * np.exp(noise * rng.standard_normal(count))
+        )
+    )
     for batch in (4, 20, 200):
-        times = throttling.predict(coefficients, _at([batch] * 40, np.linspace(600.0, 20.0, 40).tolist()))
+        times = throttling.predict(
+            coefficients, _at([batch] * 40, np.linspace(600.0, 20.0, 40).tolist())
+        )
         assert np.all(np.isfinite(times)), (seed, batch)
         assert np.all(np.diff(times) >= -1e-9 * times[1:]), (seed, batch)
 
 
-def test_far_beyond_the_batches_of_the_samples_the_time_grows_in_proportion_and_before_them_it_stays() -> None:
+def test_far_beyond_the_batches_of_the_samples_the_time_grows_in_proportion_and_before_them_it_stays() -> (
+    None
+):
     coefficients = throttling.fit(_truth())
     twice, far = throttling.predict(coefficients, _at([256, 65536], [150, 150]))
     assert far / twice == pytest.approx(65536 / 256)
@@ -78,13 +111,22 @@ def test_one_wrong_sample_bends_the_curve_little() -> None:
     latency_ms = samples.latency_ms.copy()
     latency_ms[17] *= 5.0
     coefficients = throttling.fit(replace(samples, latency_ms=latency_ms))
-    assert np.mean(np.abs(throttling.predict(coefficients, samples.at) / samples.latency_ms - 1.0)) < 0.03
+    assert (
+        np.mean(
+            np.abs(
+                throttling.predict(coefficients, samples.at) / samples.latency_ms - 1.0
+            )
+        )
+        < 0.03
+    )
 
 
 def test_too_few_samples_say_what_is_missing() -> None:
     samples = _truth()
     with pytest.raises(TooFewSamples, match="5 of 5 have one, at 5"):
         throttling.fit(samples.take(np.arange(5)))
-    unlimited = replace(samples, at=replace(samples.at, power_limit_w=np.full(len(samples), np.nan)))
+    unlimited = replace(
+        samples, at=replace(samples.at, power_limit_w=np.full(len(samples), np.nan))
+    )
     with pytest.raises(TooFewSamples, match="0 of 35 have one, at 0"):
         throttling.fit(unlimited)

@@ -19,7 +19,9 @@ from tests.solvers.synthetic_samples import grid_samples, joined, samples_at
 
 
 def test_equal_conditions_are_held_out_together() -> None:
-    samples = samples_at([1, 2, 1, 4, 2, 1], [50, 50, 50, 50, 50, 100], [1, 2, 3, 4, 5, 6])
+    samples = samples_at(
+        [1, 2, 1, 4, 2, 1], [50, 50, 50, 50, 50, 100], [1, 2, 3, 4, 5, 6]
+    )
     folds = make_folds(samples.at, seed=3, singly=True)
     assert folds[0] == folds[2]
     assert folds[1] == folds[4]
@@ -35,7 +37,10 @@ def test_each_group_is_spread_evenly_over_the_folds() -> None:
 def test_the_order_of_rows_does_not_matter() -> None:
     samples = grid_samples(("a", "b"))
     order = np.random.default_rng(1).permutation(len(samples))
-    assert (make_folds(samples.at, seed=7)[order] == make_folds(samples.at.take(order), seed=7)).all()
+    assert (
+        make_folds(samples.at, seed=7)[order]
+        == make_folds(samples.at.take(order), seed=7)
+    ).all()
 
 
 def test_another_seed_makes_other_folds() -> None:
@@ -51,7 +56,9 @@ def test_rows_with_other_neighbours_are_other_conditions() -> None:
         batch=np.concatenate((alone.at.batch, beside.at.batch)),
         sm_percent=np.concatenate((alone.at.sm_percent, beside.at.sm_percent)),
         clock_mhz=np.concatenate((alone.at.clock_mhz, beside.at.clock_mhz)),
-        time_quota_percent=np.concatenate((alone.at.time_quota_percent, beside.at.time_quota_percent)),
+        time_quota_percent=np.concatenate(
+            (alone.at.time_quota_percent, beside.at.time_quota_percent)
+        ),
         power_limit_w=np.concatenate((alone.at.power_limit_w, beside.at.power_limit_w)),
         neighbours=alone.at.neighbours + beside.at.neighbours,
     )
@@ -65,7 +72,9 @@ class _MeanLearner(TechniqueEntry):
 
     def fit_groups(self, samples: Samples) -> dict[Group, Coefficients]:
         return {
-            group: Coefficients(arrays={"mean": np.array(samples.latency_ms[rows].mean())})
+            group: Coefficients(
+                arrays={"mean": np.array(samples.latency_ms[rows].mean())}
+            )
             for group, rows in samples.at.groups().items()
         }
 
@@ -91,12 +100,17 @@ def test_what_is_learned_at_once_says_what_each_would_say_alone() -> None:
     few = samples_at([1, 2, 4, 8], [9, 30, 60, 90], [9, 6, 6, 7], network="b")
     samples = joined(grid_samples(("a",), noise=0.03), few)
     found = [family for family in families(LEARNERS["latency_ms"]) if len(family) > 1]
-    assert [learner.name for family in found for learner in family] == ["linear_fractional", "locally_weighted"]
+    assert [learner.name for family in found for learner in family] == [
+        "linear_fractional",
+        "locally_weighted",
+    ]
     for family in found:
         together = hold_out_family(family, samples, seed=2)
         assert np.isnan(together).any(axis=0).sum() == len(few)
         for learner, predictions in zip(family, together, strict=True):
-            np.testing.assert_array_equal(predictions, hold_out(learner, samples, seed=2))
+            np.testing.assert_array_equal(
+                predictions, hold_out(learner, samples, seed=2)
+            )
 
 
 class _EmptyHandedLearner(_MeanLearner):
@@ -107,7 +121,9 @@ class _EmptyHandedLearner(_MeanLearner):
 
 
 def test_what_cannot_be_learned_is_not_a_number() -> None:
-    assert np.isnan(hold_out(_EmptyHandedLearner(name="none", package=""), grid_samples(), seed=0)).all()
+    assert np.isnan(
+        hold_out(_EmptyHandedLearner(name="none", package=""), grid_samples(), seed=0)
+    ).all()
 
 
 def test_errors_are_relative_to_the_measurement() -> None:
@@ -126,17 +142,24 @@ def test_a_row_without_prediction_makes_the_error_infinite() -> None:
 def test_of_many_ratios_the_quantiles_are_read_off() -> None:
     # The k-th of 199 has level k/200.
     ratios = np.linspace(-0.99, 0.99, 199)
-    assert log_ratio_quantiles(ratios) == pytest.approx([-0.9, -0.5, 0.0, 0.5, 0.8, 0.9, 0.98], abs=1e-12)
+    assert log_ratio_quantiles(ratios) == pytest.approx(
+        [-0.9, -0.5, 0.0, 0.5, 0.8, 0.9, 0.98], abs=1e-12
+    )
 
 
 def test_fewer_ratios_of_the_same_size_make_a_wider_interval() -> None:
-    spans = [float(np.ptp(log_ratio_quantiles(np.tile([-0.1, 0.1], pairs)))) for pairs in (2, 5, 14)]
+    spans = [
+        float(np.ptp(log_ratio_quantiles(np.tile([-0.1, 0.1], pairs))))
+        for pairs in (2, 5, 14)
+    ]
     assert spans == sorted(spans, reverse=True)
     assert spans[0] > 1.2 * spans[2]
 
 
 def test_without_ratios_the_uncertainty_is_that_of_an_unknown_fit() -> None:
-    assert log_ratio_quantiles(np.array([]))[LEVELS.index(0.95)] == pytest.approx(1.645 * UNKNOWN_SIGMA, rel=1e-3)
+    assert log_ratio_quantiles(np.array([]))[LEVELS.index(0.95)] == pytest.approx(
+        1.645 * UNKNOWN_SIGMA, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("count", [5, 12, EMPIRICAL_FROM, 200])

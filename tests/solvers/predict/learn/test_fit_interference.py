@@ -5,8 +5,17 @@ import pytest
 
 from solvers.predict.data.samples import Samples
 from solvers.predict.interference.layer_counts import NO_LAYERS
-from solvers.predict.learn.fit_interference import Colocated, fit_interference, lend_alone
-from tests.solvers.synthetic_samples import beside, grid_samples, joined, known_latency_ms
+from solvers.predict.learn.fit_interference import (
+    Colocated,
+    fit_interference,
+    lend_alone,
+)
+from tests.solvers.synthetic_samples import (
+    beside,
+    grid_samples,
+    joined,
+    known_latency_ms,
+)
 
 UNKNOWN = float("nan")
 
@@ -22,7 +31,9 @@ def neighbours() -> Samples:
     )
 
 
-def alone_ms(samples: Samples, *known: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def alone_ms(
+    samples: Samples, *known: str
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """(N,) the truth for known networks."""
     truth = known_latency_ms(samples.at.batch, samples.at.sm_percent)
     return np.asarray(np.where(np.isin(samples.at.network, known), truth, UNKNOWN))
@@ -40,7 +51,9 @@ def test_a_network_never_alone_lends_its_samples_as_if_alone() -> None:
     assert lent.latency_ms[is_c] == pytest.approx(truth, rel=0.03)
 
 
-def test_nothing_is_lent_when_every_latency_alone_is_known_or_nobody_has_neighbours() -> None:
+def test_nothing_is_lent_when_every_latency_alone_is_known_or_nobody_has_neighbours() -> (
+    None
+):
     samples = neighbours()
     assert len(lend_alone(samples, alone_ms(samples, "a", "c"))) == 0
     alone = grid_samples(("a",))
@@ -49,17 +62,28 @@ def test_nothing_is_lent_when_every_latency_alone_is_known_or_nobody_has_neighbo
 
 def colocated(*known: str) -> Colocated:
     samples = neighbours()
-    return Colocated(samples=samples, alone_ms=alone_ms(samples, *known), layers=NO_LAYERS)
+    return Colocated(
+        samples=samples, alone_ms=alone_ms(samples, *known), layers=NO_LAYERS
+    )
 
 
 def test_strangers_are_judged_by_leaving_each_neighbour_out() -> None:
     known, strangers = fit_interference(colocated("a", "c"), seed=0, source="s.csv")
-    assert (known.quantity, strangers.quantity) == ("interference", "stranger_interference")
-    assert (known.group.network, known.group.gpu_type, known.source) == ("", "V100-16GB", "s.csv")
+    assert (known.quantity, strangers.quantity) == (
+        "interference",
+        "stranger_interference",
+    )
+    assert (known.group.network, known.group.gpu_type, known.source) == (
+        "",
+        "V100-16GB",
+        "s.csv",
+    )
     assert known.quality.cross_validated_error < 0.02
     # Who has met only one of them takes the other for the same: 1.02 for 1.4, or the reverse.
     assert 0.2 < strangers.quality.cross_validated_error < 0.4
-    assert strangers.quality.ratio_quantiles[-1] > known.quality.ratio_quantiles[-1] + 0.1
+    assert (
+        strangers.quality.ratio_quantiles[-1] > known.quality.ratio_quantiles[-1] + 0.1
+    )
 
 
 def test_rows_whose_latency_alone_is_not_known_do_not_count_as_samples() -> None:
@@ -75,7 +99,10 @@ def test_without_neighbours_or_latencies_alone_there_is_nothing_to_fit() -> None
 
 
 def test_another_seed_makes_other_folds_and_the_same_coefficients() -> None:
-    one, other = (fit_interference(colocated("a", "c"), seed=seed, source="")[0] for seed in (0, 1))
+    one, other = (
+        fit_interference(colocated("a", "c"), seed=seed, source="")[0]
+        for seed in (0, 1)
+    )
     assert one.technique == other.technique
     for name, array in one.coefficients.arrays.items():
         assert array.tobytes() == other.coefficients.arrays[name].tobytes()

@@ -44,7 +44,10 @@ def test_the_technique_that_foresees_held_out_samples_best_is_kept() -> None:
 
 def test_a_technique_can_be_demanded() -> None:
     fits = make_fits(grid_samples(("a", "b")), technique="piecewise_linear")
-    assert [(fit.group.network, fit.technique, fit.rejected) for fit in fits.of("latency_ms")] == [
+    assert [
+        (fit.group.network, fit.technique, fit.rejected)
+        for fit in fits.of("latency_ms")
+    ] == [
         ("a", "piecewise_linear", ()),
         ("b", "piecewise_linear", ()),
     ]
@@ -52,7 +55,8 @@ def test_a_technique_can_be_demanded() -> None:
 
 def test_an_unknown_technique_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
-        InvalidInput, match=r"technique: no technique is called 'magic'; there are auto, hierarchical_kriging"
+        InvalidInput,
+        match=r"technique: no technique is called 'magic'; there are auto, hierarchical_kriging",
     ):
         make_fits(grid_samples(), technique="magic")
 
@@ -67,7 +71,10 @@ def everything() -> Samples:
         memory_mib=np.where(is_a, 700.0 + 20.0 * alone.at.batch, np.nan),
     )
     return joined(
-        alone, beside("a", "b", factor=1.1), beside("b", "a", factor=1.2), beside("only_beside", "a", factor=1.2)
+        alone,
+        beside("a", "b", factor=1.1),
+        beside("b", "a", factor=1.2),
+        beside("only_beside", "a", factor=1.2),
     )
 
 
@@ -77,18 +84,30 @@ def learned() -> Fits:
 
 
 def test_the_order_of_rows_changes_nothing_at_all(learned: Fits) -> None:
-    assert fits_to_json(make_fits(shuffled(everything()), seed=3)) == fits_to_json(learned)
+    assert fits_to_json(make_fits(shuffled(everything()), seed=3)) == fits_to_json(
+        learned
+    )
 
 
-def test_the_same_seed_gives_the_same_fits_and_another_one_other_folds(learned: Fits) -> None:
+def test_the_same_seed_gives_the_same_fits_and_another_one_other_folds(
+    learned: Fits,
+) -> None:
     assert fits_to_json(make_fits(everything(), seed=3)) == fits_to_json(learned)
-    one, other = (make_fits(grid_samples(noise=0.05), technique="linear_fractional", seed=seed) for seed in (3, 4))
+    one, other = (
+        make_fits(grid_samples(noise=0.05), technique="linear_fractional", seed=seed)
+        for seed in (3, 4)
+    )
     assert one.fits[0].quality.training_error == other.fits[0].quality.training_error
-    assert one.fits[0].quality.cross_validated_error != other.fits[0].quality.cross_validated_error
+    assert (
+        one.fits[0].quality.cross_validated_error
+        != other.fits[0].quality.cross_validated_error
+    )
 
 
 def test_fits_are_sorted_and_each_carries_the_source() -> None:
-    fits = make_fits(everything(), technique="linear_fractional", source="yesterday.csv").fits
+    fits = make_fits(
+        everything(), technique="linear_fractional", source="yesterday.csv"
+    ).fits
     keys = [(fit.quantity, fit.group) for fit in fits]
     assert keys == sorted(set(keys))
     assert {fit.source for fit in fits} == {"yesterday.csv"}
@@ -102,8 +121,12 @@ def test_power_and_memory_are_learned_where_measured(learned: Fits) -> None:
     assert all(fit.quality.sample_count == 0 for fit in others)
     assert all(fit.quality.cross_validated_error == float("inf") for fit in others)
     at = samples_at([2, 4], [40, 80], [1, 1]).at
-    assert predict_quantity(learned, "memory_mib", at) == pytest.approx([740.0, 780.0], rel=0.01)
-    assert predict_quantity(learned, "power_w", at) == pytest.approx([120.0, 160.0], rel=0.05)
+    assert predict_quantity(learned, "memory_mib", at) == pytest.approx(
+        [740.0, 780.0], rel=0.01
+    )
+    assert predict_quantity(learned, "power_w", at) == pytest.approx(
+        [120.0, 160.0], rel=0.05
+    )
     unknown = replace(at, network=("b", "b"))
     assert np.isnan(predict_quantity(learned, "memory_mib", unknown)).all()
 
@@ -118,7 +141,9 @@ def test_rows_beside_neighbours_do_not_blur_the_latency_alone(learned: Fits) -> 
     assert fit.quality.sample_count == 40
 
 
-def test_a_network_seen_only_beside_neighbours_is_learned_as_if_alone(learned: Fits) -> None:
+def test_a_network_seen_only_beside_neighbours_is_learned_as_if_alone(
+    learned: Fits,
+) -> None:
     at = grid_samples(("only_beside",)).at
     truth = known_latency_ms(at.batch, at.sm_percent)
     errors = np.abs(predict_latency(learned, at).latency_ms / truth - 1.0)
@@ -127,17 +152,31 @@ def test_a_network_seen_only_beside_neighbours_is_learned_as_if_alone(learned: F
 
 
 def test_neighbours_help_a_network_with_too_few_samples_alone() -> None:
-    single = samples_at([4.0], [50.0], [float(known_latency_ms(np.array([4.0]), np.array([50.0]))[0])], network="c")
-    rest = joined(grid_samples(("a", "b")), beside("a", "b", factor=1.1), beside("b", "a", factor=1.1))
+    single = samples_at(
+        [4.0],
+        [50.0],
+        [float(known_latency_ms(np.array([4.0]), np.array([50.0]))[0])],
+        network="c",
+    )
+    rest = joined(
+        grid_samples(("a", "b")),
+        beside("a", "b", factor=1.1),
+        beside("b", "a", factor=1.1),
+    )
     alone = make_fits(joined(single, rest), technique="linear_fractional")
     assert alone.find("latency_ms", Group("c", V100)) is None
-    fits = make_fits(joined(single, rest, beside("c", "a", factor=1.1)), technique="linear_fractional")
+    fits = make_fits(
+        joined(single, rest, beside("c", "a", factor=1.1)),
+        technique="linear_fractional",
+    )
     at = grid_samples(("c",)).at
     truth = known_latency_ms(at.batch, at.sm_percent)
     assert predict_latency(fits, at).latency_ms == pytest.approx(truth, rel=0.05)
 
 
-@pytest.mark.parametrize("copies", [1, 5], ids=["one sample", "duplicates of one sample"])
+@pytest.mark.parametrize(
+    "copies", [1, 5], ids=["one sample", "duplicates of one sample"]
+)
 def test_a_network_that_no_technique_can_learn_is_left_out(copies: int) -> None:
     few = samples_at([4.0] * copies, [50.0] * copies, [7.0] * copies, network="few")
     assert make_fits(few, technique="linear_fractional").fits == ()
@@ -146,7 +185,10 @@ def test_a_network_that_no_technique_can_learn_is_left_out(copies: int) -> None:
     with pytest.raises(InvalidInput) as refused:
         predict_latency(fits, joined(grid_samples(), few).at)
     assert refused.value.field == "rows[40].network"
-    assert refused.value.problem == f"the fits know nothing of few on {V100}; they know a on {V100}"
+    assert (
+        refused.value.problem
+        == f"the fits know nothing of few on {V100}; they know a on {V100}"
+    )
 
 
 def test_duplicates_among_the_samples_do_not_flatter_the_held_out_error() -> None:
@@ -154,13 +196,22 @@ def test_duplicates_among_the_samples_do_not_flatter_the_held_out_error() -> Non
     (single,) = make_fits(once, technique="linear_fractional").fits
     (twice,) = make_fits(joined(once, once), technique="linear_fractional").fits
     assert twice.quality.sample_count == 2 * single.quality.sample_count
-    assert twice.quality.cross_validated_error == pytest.approx(single.quality.cross_validated_error, rel=0.05)
+    assert twice.quality.cross_validated_error == pytest.approx(
+        single.quality.cross_validated_error, rel=0.05
+    )
 
 
 def test_one_wild_measurement_moves_the_curve_little() -> None:
     clean = grid_samples()
-    wild = replace(clean, latency_ms=np.where(np.arange(40) == 20, 20.0 * clean.latency_ms, clean.latency_ms))
-    predicted = predict_latency(make_fits(wild, technique="linear_fractional"), clean.at).latency_ms
+    wild = replace(
+        clean,
+        latency_ms=np.where(
+            np.arange(40) == 20, 20.0 * clean.latency_ms, clean.latency_ms
+        ),
+    )
+    predicted = predict_latency(
+        make_fits(wild, technique="linear_fractional"), clean.at
+    ).latency_ms
     assert np.abs(predicted / clean.latency_ms - 1.0).mean() < 0.02
 
 
@@ -175,10 +226,20 @@ def test_measurements_that_nothing_explains_still_give_finite_intervals() -> Non
 
 
 def test_neighbours_on_one_gpu_type_say_nothing_of_another() -> None:
-    samples = joined(grid_samples(("a",)), grid_samples(("a",), gpu_type="T4"), beside("a", "a", factor=1.3))
+    samples = joined(
+        grid_samples(("a",)),
+        grid_samples(("a",), gpu_type="T4"),
+        beside("a", "a", factor=1.3),
+    )
     fits = make_fits(samples, technique="linear_fractional")
     assert fits.interference(V100) is not None
     assert fits.interference("T4") is None
-    asked = replace(grid_samples(("a",), gpu_type="T4").at, neighbours=((Neighbour("a", 1.0, 10.0),),) * 40)
-    with pytest.raises(InvalidInput, match=r"rows\[0\]\.neighbours: the fits know of no neighbours on T4; fit samples"):
+    asked = replace(
+        grid_samples(("a",), gpu_type="T4").at,
+        neighbours=((Neighbour("a", 1.0, 10.0),),) * 40,
+    )
+    with pytest.raises(
+        InvalidInput,
+        match=r"rows\[0\]\.neighbours: the fits know of no neighbours on T4; fit samples",
+    ):
         predict_latency(fits, asked)

@@ -30,22 +30,40 @@ def sigmas(stated: dict[RowKey, float]) -> Reals:
     return np.array([stated[A], stated[B]])
 
 
-def reading(log_ratio: float, *, replica: str = "r1", row: RowKey = A, variance: float = 0.03**2) -> ExecutionReading:
-    return ExecutionReading(replica=replica, row=row, log_ratio=log_ratio, variance=variance)
+def reading(
+    log_ratio: float, *, replica: str = "r1", row: RowKey = A, variance: float = 0.03**2
+) -> ExecutionReading:
+    return ExecutionReading(
+        replica=replica, row=row, log_ratio=log_ratio, variance=variance
+    )
 
 
 def after(
-    log_ratios: list[float], stated: dict[RowKey, float] = EXACT, *, health: FitState | None = None, row: RowKey = A
+    log_ratios: list[float],
+    stated: dict[RowKey, float] = EXACT,
+    *,
+    health: FitState | None = None,
+    row: RowKey = A,
 ) -> FitState:
     """The health after one reading of `row` per period."""
     health = health or new_health(sigmas(stated), 0.0)
     for log_ratio in log_ratios:
-        health = learn(health, [reading(log_ratio, row=row)], stated, health.seen_until_s + PERIOD_S)
+        health = learn(
+            health,
+            [reading(log_ratio, row=row)],
+            stated,
+            health.seen_until_s + PERIOD_S,
+        )
     return health
 
 
-def factors(health: FitState, stated: dict[RowKey, float] = EXACT, z: float = Z90) -> list[float]:
-    return [float(factor) for factor in np.exp(log_factors(health, [A, B], sigmas(stated), z))]
+def factors(
+    health: FitState, stated: dict[RowKey, float] = EXACT, z: float = Z90
+) -> list[float]:
+    return [
+        float(factor)
+        for factor in np.exp(log_factors(health, [A, B], sigmas(stated), z))
+    ]
 
 
 def test_exact_rows_stay_as_they_are_until_something_is_served() -> None:
@@ -109,7 +127,9 @@ def test_one_wild_period_moves_little_and_raises_no_alarm() -> None:
 def test_one_slow_gpu_does_not_speak_for_the_others() -> None:
     health = new_health(sigmas(EXACT), 0.0)
     for period in range(1, 11):
-        seen = [reading(0.0, replica=f"r{index}") for index in range(6)] + [reading(1.0, replica="straggler")]
+        seen = [reading(0.0, replica=f"r{index}") for index in range(6)] + [
+            reading(1.0, replica="straggler")
+        ]
         health = learn(health, seen, EXACT, PERIOD_S * period)
     assert not health.is_alarmed
     assert factors(health)[0] < 1.03
@@ -118,12 +138,17 @@ def test_one_slow_gpu_does_not_speak_for_the_others() -> None:
 def test_a_repeated_or_late_period_changes_nothing() -> None:
     health = after([0.1] * 3)
     assert learn(health, [reading(0.1)], EXACT, health.seen_until_s) is health
-    assert learn(health, [reading(-1.0)], EXACT, health.seen_until_s - PERIOD_S) is health
+    assert (
+        learn(health, [reading(-1.0)], EXACT, health.seen_until_s - PERIOD_S) is health
+    )
     assert learn(health, [], EXACT, health.seen_until_s + PERIOD_S) is health
 
 
 def test_a_replica_counts_once_and_order_does_not_count() -> None:
-    seen = [reading(0.05 * index, replica=f"r{index}", row=A if index % 2 else B) for index in range(7)]
+    seen = [
+        reading(0.05 * index, replica=f"r{index}", row=A if index % 2 else B)
+        for index in range(7)
+    ]
     once = learn(new_health(sigmas(EXACT), 0.0), seen, EXACT, PERIOD_S)
     for seed in range(5):
         shuffled = random.Random(seed).sample([*seen, *seen], 14)
@@ -132,7 +157,9 @@ def test_a_replica_counts_once_and_order_does_not_count() -> None:
 
 def test_what_cannot_be_is_not_learned() -> None:
     health = after([0.0] * 3)
-    assert learn(health, [reading(9.0)], EXACT, health.seen_until_s + PERIOD_S) is health
+    assert (
+        learn(health, [reading(9.0)], EXACT, health.seen_until_s + PERIOD_S) is health
+    )
 
 
 def test_drift_raises_the_alarm_and_following_it_clears_it() -> None:
@@ -160,14 +187,19 @@ def test_the_guard_stays_as_long_as_nothing_new_is_seen() -> None:
     later = learn(health, [], EXACT, health.seen_until_s + 3600.0)
     assert later.is_alarmed
     mean, _, _ = row_beliefs(later, [A], np.zeros(1))
-    assert log_factors(later, [A], np.zeros(1), 0.0)[0] == pytest.approx(mean[0] + 1.6449 * later.shortfall, rel=1e-4)
+    assert log_factors(later, [A], np.zeros(1), 0.0)[0] == pytest.approx(
+        mean[0] + 1.6449 * later.shortfall, rel=1e-4
+    )
     assert later.shortfall > 0.3
 
 
 def test_what_was_learned_grows_old() -> None:
     health = after([0.1] * 10)
     old = learn(health, [reading(0.1, row=B)], EXACT, health.seen_until_s + 7200.0)
-    assert row_beliefs(old, [A], np.zeros(1))[1][0] > 1.5 * row_beliefs(health, [A], np.zeros(1))[1][0]
+    assert (
+        row_beliefs(old, [A], np.zeros(1))[1][0]
+        > 1.5 * row_beliefs(health, [A], np.zeros(1))[1][0]
+    )
 
 
 def test_the_number_of_rows_that_are_remembered_is_bounded() -> None:

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.samples import Queries, make_queries
-from solvers.predict.learn.profiling_plan import MAX_GRID, MAX_POINTS, make_profiling_plan
+from solvers.predict.learn.profiling_plan import (
+    MAX_GRID,
+    MAX_POINTS,
+    make_profiling_plan,
+)
 from solvers.types.errors import InvalidInput
 
 BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -15,18 +19,31 @@ SHARES = tuple(float(share) for share in range(5, 101, 5))
 
 
 def make_grid(
-    batches: tuple[float, ...] = BATCHES, shares: tuple[float, ...] = SHARES, clocks: tuple[float, ...] = (1530.0,)
+    batches: tuple[float, ...] = BATCHES,
+    shares: tuple[float, ...] = SHARES,
+    clocks: tuple[float, ...] = (1530.0,),
 ) -> Queries:
-    batch, share, clock = zip(*product(batches, shares, clocks), strict=True) if batches else ((), (), ())
+    batch, share, clock = (
+        zip(*product(batches, shares, clocks), strict=True) if batches else ((), (), ())
+    )
     size = len(batch)
-    return make_queries(["a"] * size, ["V100"] * size, batch=batch, sm_percent=share, clock_mhz=clock)
+    return make_queries(
+        ["a"] * size, ["V100"] * size, batch=batch, sm_percent=share, clock_mhz=clock
+    )
 
 
 NOTHING = make_grid(batches=())
 
 
 def conditions(queries: Queries) -> list[tuple[float, float, float]]:
-    return list(zip(queries.batch.tolist(), queries.sm_percent.tolist(), queries.clock_mhz.tolist(), strict=True))
+    return list(
+        zip(
+            queries.batch.tolist(),
+            queries.sm_percent.tolist(),
+            queries.clock_mhz.tolist(),
+            strict=True,
+        )
+    )
 
 
 def test_at_most_sixteen_different_points_of_the_grid() -> None:
@@ -62,17 +79,23 @@ def test_a_point_measured_at_no_known_clock_counts_as_measured_at_the_highest() 
 def test_going_on_after_some_points_is_the_same_plan() -> None:
     whole = conditions(make_profiling_plan(make_grid(), done=NOTHING, count=6))
     begun = make_profiling_plan(make_grid(), done=NOTHING, count=3)
-    assert conditions(make_profiling_plan(make_grid(), done=begun, count=3)) == whole[3:]
+    assert (
+        conditions(make_profiling_plan(make_grid(), done=begun, count=3)) == whole[3:]
+    )
 
 
 def test_clocks_are_varied_when_the_grid_has_several() -> None:
-    plan = make_profiling_plan(make_grid(clocks=(900.0, 1200.0, 1530.0)), done=NOTHING, count=5)
+    plan = make_profiling_plan(
+        make_grid(clocks=(900.0, 1200.0, 1530.0)), done=NOTHING, count=5
+    )
     assert len(set(plan.clock_mhz.tolist())) >= 2
 
 
 def test_a_small_grid_is_measured_whole() -> None:
     grid = make_grid(batches=(1.0, 2.0), shares=(50.0, 100.0))
-    assert sorted(conditions(make_profiling_plan(grid, done=NOTHING))) == sorted(conditions(grid))
+    assert sorted(conditions(make_profiling_plan(grid, done=NOTHING))) == sorted(
+        conditions(grid)
+    )
 
 
 def test_of_an_empty_grid_there_is_nothing_to_measure() -> None:
@@ -82,7 +105,10 @@ def test_of_an_empty_grid_there_is_nothing_to_measure() -> None:
 def test_the_order_of_the_grid_does_not_matter() -> None:
     grid = make_grid()
     shuffled = grid.take(np.random.default_rng(0).permutation(len(grid)))
-    one, other = (conditions(make_profiling_plan(part, done=NOTHING, count=8)) for part in (grid, shuffled))
+    one, other = (
+        conditions(make_profiling_plan(part, done=NOTHING, count=8))
+        for part in (grid, shuffled)
+    )
     assert set(one) == set(other)
 
 

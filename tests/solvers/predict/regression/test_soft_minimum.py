@@ -12,10 +12,15 @@ def test_equal_ceilings_give_the_stated_part_of_them() -> None:
 
 
 def test_a_harmonic_sum_is_the_soft_minimum_of_sharpness_one() -> None:
-    np.testing.assert_allclose(soft_minimum(np.array([3.0, 1.0]), np.array([6.0, 1.0]), sharpness=1.0), [2.0, 0.5])
+    np.testing.assert_allclose(
+        soft_minimum(np.array([3.0, 1.0]), np.array([6.0, 1.0]), sharpness=1.0),
+        [2.0, 0.5],
+    )
 
 
-def test_it_is_never_above_the_lower_ceiling_and_near_it_when_the_other_is_far() -> None:
+def test_it_is_never_above_the_lower_ceiling_and_near_it_when_the_other_is_far() -> (
+    None
+):
     far = soft_minimum(5.0, np.array([5.5, 50.0, 5e300, np.inf]), sharpness=6.0)
     assert np.all(far <= 5.0)
     assert np.all(np.diff(far) >= 0.0)

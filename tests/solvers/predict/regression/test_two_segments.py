@@ -10,7 +10,12 @@ from solvers.predict.data.samples import Reals
 from solvers.predict.regression.two_segments import TwoSegments, fit_two_segments
 
 SHARES = np.arange(5.0, 101.0, 5.0)
-KNOWN = TwoSegments(breakpoint_percent=32.0, latency_ms_at_breakpoint=11.0, slope_before=-1.5, slope_after=-0.05)
+KNOWN = TwoSegments(
+    breakpoint_percent=32.0,
+    latency_ms_at_breakpoint=11.0,
+    slope_before=-1.5,
+    slope_after=-0.05,
+)
 
 
 def fit(sm_percent: Reals, latency_ms: Reals) -> TwoSegments:
@@ -18,8 +23,12 @@ def fit(sm_percent: Reals, latency_ms: Reals) -> TwoSegments:
 
 
 def assert_same(found: TwoSegments, expected: TwoSegments) -> None:
-    assert found.breakpoint_percent == pytest.approx(expected.breakpoint_percent, abs=0.02)
-    assert found.latency_ms_at_breakpoint == pytest.approx(expected.latency_ms_at_breakpoint, abs=0.03)
+    assert found.breakpoint_percent == pytest.approx(
+        expected.breakpoint_percent, abs=0.02
+    )
+    assert found.latency_ms_at_breakpoint == pytest.approx(
+        expected.latency_ms_at_breakpoint, abs=0.03
+    )
     assert found.slope_before == pytest.approx(expected.slope_before, abs=0.01)
     assert found.slope_after == pytest.approx(expected.slope_after, abs=0.001)
 
@@ -51,7 +60,9 @@ def test_weights_decide_between_samples_that_disagree() -> None:
 @given(
     latency_ms=st.lists(st.floats(0.01, 1000.0), min_size=4, max_size=20),
 )
-def test_no_measurements_make_it_rise_or_steepen_or_turn_negative(latency_ms: list[float]) -> None:
+def test_no_measurements_make_it_rise_or_steepen_or_turn_negative(
+    latency_ms: list[float],
+) -> None:
     share = np.linspace(5.0, 100.0, len(latency_ms))
     found = fit(share, np.array(latency_ms))
     assert found.slope_before <= found.slope_after <= 0.0

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.resources import duty_cycle
 
 IDLE_W = 40.0
@@ -18,7 +24,13 @@ BATCHES = (8, 16, 32, 64, 128)
 
 def _at(batch: list[float], limits_w: list[float]) -> Queries:
     size = len(batch)
-    return make_queries(["net"] * size, ["T4"] * size, batch=batch, sm_percent=[100] * size, power_limit_w=limits_w)
+    return make_queries(
+        ["net"] * size,
+        ["T4"] * size,
+        batch=batch,
+        sm_percent=[100] * size,
+        power_limit_w=limits_w,
+    )
 
 
 def _true_w(at: Queries) -> Reals:
@@ -30,14 +42,19 @@ def _true_w(at: Queries) -> Reals:
 
 
 def _truth() -> Samples:
-    at = _at([b for b in BATCHES for _ in LIMITS_W], [limit for _ in BATCHES for limit in LIMITS_W])
+    at = _at(
+        [b for b in BATCHES for _ in LIMITS_W],
+        [limit for _ in BATCHES for limit in LIMITS_W],
+    )
     return make_samples(at, np.full(len(at), np.nan), power_w=_true_w(at))
 
 
 def test_a_known_surface_is_found_again_at_points_between_the_samples() -> None:
     coefficients = duty_cycle.fit(_truth())
     between = _at([12, 24, 96, 48], [110, 160, 190, 240])
-    np.testing.assert_allclose(duty_cycle.predict(coefficients, between), _true_w(between), rtol=0.04)
+    np.testing.assert_allclose(
+        duty_cycle.predict(coefficients, between), _true_w(between), rtol=0.04
+    )
 
 
 def test_held_out_rows_are_foreseen_within_two_percent_on_average() -> None:
@@ -46,8 +63,12 @@ def test_held_out_rows_are_foreseen_within_two_percent_on_average() -> None:
     errors: list[float] = []
     for part in parts:
         held = samples.take(part)
-        coefficients = duty_cycle.fit(samples.take(np.setdiff1d(np.arange(len(samples)), part)))
-        errors.extend(np.abs(duty_cycle.predict(coefficients, held.at) / held.power_w - 1.0))
+        coefficients = duty_cycle.fit(
+            samples.take(np.setdiff1d(np.arange(len(samples)), part))
+        )
+        errors.extend(
+            np.abs(duty_cycle.predict(coefficients, held.at) / held.power_w - 1.0)
+        )
     assert np.mean(errors) < 0.02
 
 
@@ -57,28 +78,42 @@ def test_watts_no_longer_rise_once_the_limit_is_above_what_the_network_draws() -
 
 
 def test_average_watts_may_fall_with_the_batch() -> None:
-    small, large = duty_cycle.predict(duty_cycle.fit(_truth()), _at([8, 128], [150, 150]))
+    small, large = duty_cycle.predict(
+        duty_cycle.fit(_truth()), _at([8, 128], [150, 150])
+    )
     assert small > large + 10.0
 
 
 def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
     coefficients = duty_cycle.fit(_truth())
-    unlimited, limited = duty_cycle.predict(coefficients, _at([32, 32], [np.nan, max(LIMITS_W)]))
+    unlimited, limited = duty_cycle.predict(
+        coefficients, _at([32, 32], [np.nan, max(LIMITS_W)])
+    )
     assert unlimited == limited
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(4, 16), noise=st.sampled_from((0.0, 0.05, 0.5)))
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(4, 16),
+    noise=st.sampled_from((0.0, 0.05, 0.5)),
+)
 def test_watts_never_fall_with_the_limit_however_few_and_scattered_the_samples(
     seed: int, count: int, noise: float
 ) -> None:
     rng = np.random.default_rng(seed)
     samples = _truth()
-    few = samples.take(np.concatenate(([0, 1], 2 + rng.permutation(len(samples) - 2)[: count - 2])))
-    scattered = replace(few, power_w=few.power_w * np.exp(noise * rng.standard_normal(count)))
+    few = samples.take(
+        np.concatenate(([0, 1], 2 + rng.permutation(len(samples) - 2)[: count - 2]))
+    )
+    scattered = replace(
+        few, power_w=few.power_w * np.exp(noise * rng.standard_normal(count))
+    )
     coefficients = duty_cycle.fit(scattered)
     for batch in (1, 20, 1000):
-        watts = duty_cycle.predict(coefficients, _at([batch] * 40, np.linspace(20.0, 600.0, 40).tolist()))
+        watts = duty_cycle.predict(
+            coefficients, _at([batch] * 40, np.linspace(20.0, 600.0, 40).tolist())
+        )
         assert np.all(np.isfinite(watts)), (seed, batch)
         assert np.all(watts > 0.0), (seed, batch)
         assert np.all(np.diff(watts) >= -1e-9 * watts[1:]), (seed, batch)
@@ -89,17 +124,25 @@ def test_one_wrong_sample_bends_the_surface_little() -> None:
     watts = samples.power_w.copy()
     watts[17] *= 3.0
     coefficients = duty_cycle.fit(replace(samples, power_w=watts))
-    assert np.mean(np.abs(duty_cycle.predict(coefficients, samples.at) / samples.power_w - 1.0)) < 0.03
+    assert (
+        np.mean(
+            np.abs(duty_cycle.predict(coefficients, samples.at) / samples.power_w - 1.0)
+        )
+        < 0.03
+    )
 
 
 def test_rows_without_watts_or_limit_are_skipped() -> None:
     samples = _truth()
     watts, limits = samples.power_w.copy(), samples.at.power_limit_w.copy()
     watts[::5], limits[1::5] = np.nan, np.nan
-    holed = replace(samples, power_w=watts, at=replace(samples.at, power_limit_w=limits))
+    holed = replace(
+        samples, power_w=watts, at=replace(samples.at, power_limit_w=limits)
+    )
     kept = np.flatnonzero(np.isfinite(watts) & np.isfinite(limits))
     np.testing.assert_array_equal(
-        duty_cycle.fit(holed).arrays["parameters"], duty_cycle.fit(samples.take(kept)).arrays["parameters"]
+        duty_cycle.fit(holed).arrays["parameters"],
+        duty_cycle.fit(samples.take(kept)).arrays["parameters"],
     )
 
 
@@ -108,5 +151,7 @@ def test_too_few_samples_say_what_is_missing() -> None:
     with pytest.raises(TooFewSamples, match="3 of 3 have both, at 3"):
         duty_cycle.fit(samples.take(np.arange(3)))
     one_limit = samples.take(np.flatnonzero(samples.at.power_limit_w == 150.0))
-    with pytest.raises(TooFewSamples, match="two limits or more; 5 of 5 have both, at 1"):
+    with pytest.raises(
+        TooFewSamples, match="two limits or more; 5 of 5 have both, at 1"
+    ):
         duty_cycle.fit(one_limit)

@@ -11,7 +11,12 @@ from solvers.predict.resources import memory
 
 
 def _at(batch: list[float]) -> Queries:
-    return make_queries(["net"] * len(batch), ["T4"] * len(batch), batch=batch, sm_percent=[100] * len(batch))
+    return make_queries(
+        ["net"] * len(batch),
+        ["T4"] * len(batch),
+        batch=batch,
+        sm_percent=[100] * len(batch),
+    )
 
 
 def _measured(batch: list[float], memory_mib: list[float]) -> Samples:
@@ -21,7 +26,9 @@ def _measured(batch: list[float], memory_mib: list[float]) -> Samples:
 def test_a_line_is_found_again_beyond_the_samples() -> None:
     coefficients = memory.fit(_measured([1, 4, 16], [510, 540, 660]))
     # 500 MiB and 10 MiB per request.
-    np.testing.assert_allclose(memory.predict(coefficients, _at([0.5, 2, 64])), [505, 520, 1140])
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([0.5, 2, 64])), [505, 520, 1140]
+    )
 
 
 def test_without_scatter_there_is_no_margin() -> None:
@@ -30,19 +37,30 @@ def test_without_scatter_there_is_no_margin() -> None:
 
 
 def test_one_wrong_sample_of_seven_leaves_the_line_where_it_was() -> None:
-    coefficients = memory.fit(_measured([1, 2, 4, 8, 16, 32, 64], [510, 520, 540, 580, 660, 82, 1140]))
-    np.testing.assert_allclose(memory.predict(coefficients, _at([32, 128])), [820, 1780], rtol=0.02)
+    coefficients = memory.fit(
+        _measured([1, 2, 4, 8, 16, 32, 64], [510, 520, 540, 580, 660, 82, 1140])
+    )
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([32, 128])), [820, 1780], rtol=0.02
+    )
 
 
 def test_a_high_measurement_is_kept_at_its_batch_and_above() -> None:
     coefficients = memory.fit(_measured([1, 2, 4, 8, 16], [510, 900, 540, 580, 660]))
-    np.testing.assert_allclose(memory.predict(coefficients, _at([1, 2, 8, 256])), [510, 900, 900, 3060], rtol=0.01)
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([1, 2, 8, 256])),
+        [510, 900, 900, 3060],
+        rtol=0.01,
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(
-        st.tuples(st.integers(1, 256), st.floats(1.0, 80_000.0)), min_size=2, max_size=16, unique_by=lambda row: row
+        st.tuples(st.integers(1, 256), st.floats(1.0, 80_000.0)),
+        min_size=2,
+        max_size=16,
+        unique_by=lambda row: row,
     ).filter(lambda rows: len({batch for batch, _ in rows}) > 1)
 )
 def test_nothing_measured_is_under_predicted_and_memory_never_falls_with_the_batch(
@@ -51,16 +69,22 @@ def test_nothing_measured_is_under_predicted_and_memory_never_falls_with_the_bat
     samples = _measured([float(batch) for batch, _ in rows], [mib for _, mib in rows])
     coefficients = memory.fit(samples)
     assert np.all(memory.predict(coefficients, samples.at) >= samples.memory_mib)
-    everywhere = memory.predict(coefficients, _at([float(batch) for batch in range(1, 400)]))
+    everywhere = memory.predict(
+        coefficients, _at([float(batch) for batch in range(1, 400)])
+    )
     assert np.all(everywhere > 0.0)
     assert np.all(np.diff(everywhere) >= 0.0)
-    upper = memory.predict_upper(coefficients, _at([float(batch) for batch in range(1, 400)]))
+    upper = memory.predict_upper(
+        coefficients, _at([float(batch) for batch in range(1, 400)])
+    )
     assert np.all(upper >= everywhere)
 
 
 def test_memory_that_seems_to_fall_with_the_batch_is_taken_as_constant() -> None:
     coefficients = memory.fit(_measured([1, 2, 4], [600, 590, 580]))
-    np.testing.assert_allclose(memory.predict(coefficients, _at([1, 64])), [600, 600], rtol=0.02)
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([1, 64])), [600, 600], rtol=0.02
+    )
 
 
 def test_the_upper_estimate_is_seldom_too_low_where_measurements_scatter() -> None:
@@ -74,16 +98,24 @@ def test_the_upper_estimate_is_seldom_too_low_where_measurements_scatter() -> No
     assert too_low < 0.1 * 400
 
 
-def test_two_samples_get_the_margin_of_the_unknown_but_not_where_they_were_measured() -> None:
+def test_two_samples_get_the_margin_of_the_unknown_but_not_where_they_were_measured() -> (
+    None
+):
     coefficients = memory.fit(_measured([1, 2], [510, 520]))
-    np.testing.assert_allclose(memory.predict_upper(coefficients, _at([2, 3])), [520, 1.25 * 530])
+    np.testing.assert_allclose(
+        memory.predict_upper(coefficients, _at([2, 3])), [520, 1.25 * 530]
+    )
 
 
 def test_repeated_rows_and_rows_without_memory_change_nothing() -> None:
     once = memory.fit(_measured([1, 4, 16], [510, 540, 660]))
-    again = memory.fit(_measured([16, 1, 1, 4, 4, 2, 16], [660, 510, 510, 540, 540, np.nan, 660]))
+    again = memory.fit(
+        _measured([16, 1, 1, 4, 4, 2, 16], [660, 510, 510, 540, 540, np.nan, 660])
+    )
     queries = _at([1, 3, 50])
-    np.testing.assert_allclose(memory.predict(again, queries), memory.predict(once, queries))
+    np.testing.assert_allclose(
+        memory.predict(again, queries), memory.predict(once, queries)
+    )
 
 
 def test_many_samples_are_fitted_without_comparing_all_of_them_in_pairs() -> None:
@@ -91,9 +123,13 @@ def test_many_samples_are_fitted_without_comparing_all_of_them_in_pairs() -> Non
     batch = rng.integers(1, 33, 30_000).astype(np.float64)
     mib = 800.0 + 25.0 * batch + rng.normal(0.0, 5.0, len(batch))
     coefficients = memory.fit(_measured(batch.tolist(), mib.tolist()))
-    np.testing.assert_allclose(memory.predict(coefficients, _at([64])), [2400], rtol=0.01)
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([64])), [2400], rtol=0.01
+    )
 
 
 def test_one_batch_is_too_few_and_the_message_says_so() -> None:
-    with pytest.raises(TooFewSamples, match="two batches or more; 2 of 3 samples have it, at 1"):
+    with pytest.raises(
+        TooFewSamples, match="two batches or more; 2 of 3 samples have it, at 1"
+    ):
         memory.fit(_measured([4, 4, 8], [540, 541, np.nan]))

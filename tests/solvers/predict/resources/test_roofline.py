@@ -10,26 +10,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
-from solvers.predict.data.samples import Group, Neighbour, Queries, Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Group,
+    Neighbour,
+    Queries,
+    Reals,
+    Samples,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.resources import roofline
 
-MEASURED = Path(__file__).parents[5] / "shared" / "data" / "igniter_v100" / "power_clock.csv"
+MEASURED = (
+    Path(__file__).parents[5] / "shared" / "data" / "igniter_v100" / "power_clock.csv"
+)
 BASE_W, FULL_SHARE_W, LIMIT_W = 50.0, 300.0, 280.0
 PARALLEL_W = {"small": 40.0, "large": 400.0}
 REFERENCE_MHZ = 1500.0
 
 
 def _grid(network: str, *, clocks_mhz: tuple[float, ...] = (REFERENCE_MHZ,)) -> Queries:
-    points = [(b, p, f) for b in (1, 4, 16, 64) for p in (10, 25, 50, 100) for f in clocks_mhz]
+    points = [
+        (b, p, f) for b in (1, 4, 16, 64) for p in (10, 25, 50, 100) for f in clocks_mhz
+    ]
     batch, sm_percent, clock_mhz = np.array(points, dtype=np.float64).T
     size = len(points)
-    return make_queries([network] * size, ["T4"] * size, batch=batch, sm_percent=sm_percent, clock_mhz=clock_mhz)
+    return make_queries(
+        [network] * size,
+        ["T4"] * size,
+        batch=batch,
+        sm_percent=sm_percent,
+        clock_mhz=clock_mhz,
+    )
 
 
 def _true_dynamic_w(at: Queries) -> Reals:
     """An own statement of the formula, with a harmonic sum, exponents 0.6 over batch and 2.2 over clock."""
     parallel = np.array([PARALLEL_W[network] for network in at.network]) * at.batch**0.6
-    dynamic: Reals = (at.clock_mhz / REFERENCE_MHZ) ** 2.2 / (100.0 / (FULL_SHARE_W * at.sm_percent) + 1.0 / parallel)
+    dynamic: Reals = (at.clock_mhz / REFERENCE_MHZ) ** 2.2 / (
+        100.0 / (FULL_SHARE_W * at.sm_percent) + 1.0 / parallel
+    )
     return dynamic
 
 
@@ -39,7 +59,9 @@ def _true_w(at: Queries) -> Reals:
 
 def _truth(at: Queries) -> Samples:
     """Latency = a batch's energy over its dynamic watts, the same at every share."""
-    return make_samples(at, 1000.0 * at.batch / _true_dynamic_w(at), power_w=_true_w(at))
+    return make_samples(
+        at, 1000.0 * at.batch / _true_dynamic_w(at), power_w=_true_w(at)
+    )
 
 
 def _join(*parts: Samples) -> Samples:
@@ -73,9 +95,18 @@ CLOCKS = (600.0, 1000.0, REFERENCE_MHZ)
 
 
 def test_a_known_surface_is_found_again_at_points_between_the_samples() -> None:
-    coefficients = _fit(_join(_truth(_grid("small", clocks_mhz=CLOCKS)), _truth(_grid("large", clocks_mhz=CLOCKS))))
+    coefficients = _fit(
+        _join(
+            _truth(_grid("small", clocks_mhz=CLOCKS)),
+            _truth(_grid("large", clocks_mhz=CLOCKS)),
+        )
+    )
     between = make_queries(
-        ["large"] * 4, ["T4"] * 4, batch=[2, 8, 8, 32], sm_percent=[30, 75, 40, 15], clock_mhz=[800, 800, 1250, 1500]
+        ["large"] * 4,
+        ["T4"] * 4,
+        batch=[2, 8, 8, 32],
+        sm_percent=[30, 75, 40, 15],
+        clock_mhz=[800, 800, 1250, 1500],
     )
     assert _worst_error(coefficients, between) < 0.04
 
@@ -89,39 +120,78 @@ def test_the_learned_limit_is_kept_and_nearly_reached_at_full_load() -> None:
 def test_no_limit_is_invented_below_watts_that_were_never_reached() -> None:
     narrow = _truth(_grid("large"))
     coefficients = _fit(narrow.take(np.flatnonzero(narrow.at.sm_percent <= 50)))
-    wide = make_queries(["large"], ["T4"], batch=[64], sm_percent=[100], clock_mhz=[REFERENCE_MHZ])
-    assert roofline.predict(coefficients, wide)[0] > 1.2 * np.max(narrow.power_w[narrow.at.sm_percent <= 50])
+    wide = make_queries(
+        ["large"], ["T4"], batch=[64], sm_percent=[100], clock_mhz=[REFERENCE_MHZ]
+    )
+    assert roofline.predict(coefficients, wide)[0] > 1.2 * np.max(
+        narrow.power_w[narrow.at.sm_percent <= 50]
+    )
 
 
-def test_a_stated_power_limit_is_never_exceeded_and_takes_the_learned_ones_place() -> None:
+def test_a_stated_power_limit_is_never_exceeded_and_takes_the_learned_ones_place() -> (
+    None
+):
     coefficients = _fit(_truth(_grid("large")))
     limits = np.array([60.0, 120.0, 200.0, 279.0])
-    at = make_queries(["large"] * 4, ["T4"] * 4, batch=[64] * 4, sm_percent=[100] * 4, power_limit_w=limits)
+    at = make_queries(
+        ["large"] * 4,
+        ["T4"] * 4,
+        batch=[64] * 4,
+        sm_percent=[100] * 4,
+        power_limit_w=limits,
+    )
     watts = roofline.predict(coefficients, at)
     assert np.all(watts <= limits)
     assert np.all(watts > 0.85 * limits)
     assert np.all(np.diff(watts) > 0.0)
 
 
-def test_a_board_that_was_always_limited_has_the_highest_limit_where_none_is_stated() -> None:
+def test_a_board_that_was_always_limited_has_the_highest_limit_where_none_is_stated() -> (
+    None
+):
     samples = _truth(_grid("large"))
-    limited = replace(samples, at=replace(samples.at, power_limit_w=np.full(len(samples), LIMIT_W)))
-    free = make_queries(["large"], ["T4"], batch=[10_000], sm_percent=[100], clock_mhz=[10 * REFERENCE_MHZ])
+    limited = replace(
+        samples, at=replace(samples.at, power_limit_w=np.full(len(samples), LIMIT_W))
+    )
+    free = make_queries(
+        ["large"],
+        ["T4"],
+        batch=[10_000],
+        sm_percent=[100],
+        clock_mhz=[10 * REFERENCE_MHZ],
+    )
     assert roofline.predict(_fit(limited), free)[0] == pytest.approx(LIMIT_W, rel=0.01)
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(4, 16), noise=st.sampled_from((0.0, 0.05, 0.5)))
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(4, 16),
+    noise=st.sampled_from((0.0, 0.05, 0.5)),
+)
 def test_watts_never_fall_with_clock_share_or_batch_however_few_and_scattered_the_samples(
     seed: int, count: int, noise: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    everything = _join(_truth(_grid("small", clocks_mhz=CLOCKS)), _truth(_grid("large", clocks_mhz=CLOCKS)))
+    everything = _join(
+        _truth(_grid("small", clocks_mhz=CLOCKS)),
+        _truth(_grid("large", clocks_mhz=CLOCKS)),
+    )
     few = everything.take(rng.permutation(len(everything))[:count])
-    scattered = replace(few, power_w=few.power_w * np.exp(noise * rng.standard_normal(count)))
+    scattered = replace(
+        few, power_w=few.power_w * np.exp(noise * rng.standard_normal(count))
+    )
     steps = np.linspace(0.0, 1.0, 20)
-    fixed = {"batch": np.full(20, 8.0), "sm_percent": np.full(20, 40.0), "clock_mhz": np.full(20, 1000.0)}
-    rising = {"batch": 1.0 + 255.0 * steps, "sm_percent": 1.0 + 99.0 * steps, "clock_mhz": 200.0 + 2000.0 * steps}
+    fixed = {
+        "batch": np.full(20, 8.0),
+        "sm_percent": np.full(20, 40.0),
+        "clock_mhz": np.full(20, 1000.0),
+    }
+    rising = {
+        "batch": 1.0 + 255.0 * steps,
+        "sm_percent": 1.0 + 99.0 * steps,
+        "clock_mhz": 200.0 + 2000.0 * steps,
+    }
     for coefficients in roofline.fit_groups(scattered).values():
         for name, column in rising.items():
             columns = {**fixed, name: column}
@@ -144,33 +214,54 @@ def test_eight_samples_foresee_the_rest_within_a_tenth_on_average() -> None:
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(len(samples))
         rest = samples.take(order[8:])
-        errors.append(np.abs(roofline.predict(_fit(samples.take(order[:8])), rest.at) / rest.power_w - 1.0))
+        errors.append(
+            np.abs(
+                roofline.predict(_fit(samples.take(order[:8])), rest.at) / rest.power_w
+                - 1.0
+            )
+        )
     assert np.mean(errors) < 0.10
 
 
-def test_a_network_is_learned_from_its_latencies_where_no_watts_of_it_were_measured() -> None:
+def test_a_network_is_learned_from_its_latencies_where_no_watts_of_it_were_measured() -> (
+    None
+):
     small = _truth(_grid("small"))
     unmeasured = replace(small, power_w=np.full(len(small), np.nan))
     coefficients = _fit(_join(_truth(_grid("large")), unmeasured), network="small")
     assert _worst_error(coefficients, small.at) < 0.12
 
 
-def test_a_network_without_watts_and_without_two_shares_of_a_batch_is_not_learned() -> None:
+def test_a_network_without_watts_and_without_two_shares_of_a_batch_is_not_learned() -> (
+    None
+):
     small = _truth(_grid("small"))
-    one_share = replace(small, power_w=np.full(len(small), np.nan)).take(np.flatnonzero(small.at.sm_percent == 100))
-    assert list(roofline.fit_groups(_join(_truth(_grid("large")), one_share))) == [Group("large", "T4")]
+    one_share = replace(small, power_w=np.full(len(small), np.nan)).take(
+        np.flatnonzero(small.at.sm_percent == 100)
+    )
+    assert list(roofline.fit_groups(_join(_truth(_grid("large")), one_share))) == [
+        Group("large", "T4")
+    ]
 
 
 def test_rows_without_watts_latency_or_alone_do_not_disturb() -> None:
     samples = _truth(_grid("large"))
-    useless = replace(samples, power_w=np.full(len(samples), np.nan), latency_ms=np.full(len(samples), np.nan))
+    useless = replace(
+        samples,
+        power_w=np.full(len(samples), np.nan),
+        latency_ms=np.full(len(samples), np.nan),
+    )
     crowded = replace(
         samples,
         power_w=10.0 * samples.power_w,
-        at=replace(samples.at, neighbours=((Neighbour("x", 1.0, 10.0),),) * len(samples)),
+        at=replace(
+            samples.at, neighbours=((Neighbour("x", 1.0, 10.0),),) * len(samples)
+        ),
     )
     plain = roofline.predict(_fit(samples), samples.at)
-    np.testing.assert_allclose(roofline.predict(_fit(_join(samples, useless)), samples.at), plain, rtol=1e-6)
+    np.testing.assert_allclose(
+        roofline.predict(_fit(_join(samples, useless)), samples.at), plain, rtol=1e-6
+    )
     with pytest.raises(TooFewSamples):
         roofline.fit_groups(crowded)
 
@@ -180,21 +271,30 @@ def test_one_wrong_sample_bends_the_surface_little() -> None:
     watts = samples.power_w.copy()
     watts[5] *= 3.0
     disturbed = _fit(replace(samples, power_w=watts))
-    assert np.mean(np.abs(roofline.predict(disturbed, samples.at) / samples.power_w - 1.0)) < 0.05
+    assert (
+        np.mean(np.abs(roofline.predict(disturbed, samples.at) / samples.power_w - 1.0))
+        < 0.05
+    )
 
 
 def test_repeated_and_reordered_samples_say_the_same() -> None:
     samples = _truth(_grid("large"))
     plain = roofline.predict(_fit(samples), samples.at)
     order = np.random.default_rng(3).permutation(len(samples))
-    np.testing.assert_allclose(roofline.predict(_fit(samples.take(order)), samples.at), plain, rtol=1e-4)
-    np.testing.assert_allclose(roofline.predict(_fit(_join(samples, samples)), samples.at), plain, rtol=0.02)
+    np.testing.assert_allclose(
+        roofline.predict(_fit(samples.take(order)), samples.at), plain, rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        roofline.predict(_fit(_join(samples, samples)), samples.at), plain, rtol=0.02
+    )
 
 
 def test_too_few_samples_say_what_is_missing() -> None:
     samples = _truth(_grid("large"))
     same = samples.take(np.zeros(20, dtype=np.intp))
-    with pytest.raises(TooFewSamples, match="4 different conditions on a GPU type; 20 of 20 samples"):
+    with pytest.raises(
+        TooFewSamples, match="4 different conditions on a GPU type; 20 of 20 samples"
+    ):
         roofline.fit_groups(same)
     with pytest.raises(TooFewSamples, match="0 of 16 samples have power_w"):
         roofline.fit_groups(replace(samples, power_w=np.full(len(samples), np.nan)))
@@ -202,24 +302,42 @@ def test_too_few_samples_say_what_is_missing() -> None:
 
 def test_samples_without_clocks_give_watts_that_do_not_depend_on_the_clock() -> None:
     samples = _truth(_grid("large"))
-    unclocked = replace(samples, at=replace(samples.at, clock_mhz=np.full(len(samples), np.nan)))
-    at = make_queries(["large"] * 2, ["T4"] * 2, batch=[8, 8], sm_percent=[50, 50], clock_mhz=[600, 1500])
+    unclocked = replace(
+        samples, at=replace(samples.at, clock_mhz=np.full(len(samples), np.nan))
+    )
+    at = make_queries(
+        ["large"] * 2,
+        ["T4"] * 2,
+        batch=[8, 8],
+        sm_percent=[50, 50],
+        clock_mhz=[600, 1500],
+    )
     slow, fast = roofline.predict(_fit(unclocked), at)
     assert slow == fast
 
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="the measurements are not here")
-def test_each_measured_row_of_a_v100_is_foreseen_from_the_others_within_five_percent_on_average() -> None:
+def test_each_measured_row_of_a_v100_is_foreseen_from_the_others_within_five_percent_on_average() -> (
+    None
+):
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     batch, sm_percent, latency_ms, power_w = (
-        np.array([float(row[name]) for row in rows]) for name in ("batch", "sm_pct", "gpu_latency_ms", "gpu_power_w")
+        np.array([float(row[name]) for row in rows])
+        for name in ("batch", "sm_pct", "gpu_latency_ms", "gpu_power_w")
     )
-    at = make_queries([row["model"] for row in rows], ["V100"] * len(rows), batch=batch, sm_percent=sm_percent)
+    at = make_queries(
+        [row["model"] for row in rows],
+        ["V100"] * len(rows),
+        batch=batch,
+        sm_percent=sm_percent,
+    )
     samples = make_samples(at, latency_ms, power_w=power_w)
     errors = []
     for row in range(len(rows)):
-        learned = roofline.fit_groups(samples.take(np.delete(np.arange(len(rows)), row)))
+        learned = roofline.fit_groups(
+            samples.take(np.delete(np.arange(len(rows)), row))
+        )
         held = samples.take(np.array([row], dtype=np.intp))
         watts = roofline.predict(learned[Group(rows[row]["model"], "V100")], held.at)
         errors.append(float(np.abs(watts / held.power_w - 1.0)[0]))
