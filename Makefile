@@ -4,12 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS ?= server,ml,dev
+FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/power tests/solvers/predict/interference \
+  tests/solvers/predict/test_unit_free.py tests/solvers/predict/regression/test_posterior_mode.py \
+  tests/solvers/predict/regression/test_two_segments.py tests/solvers/predict/test_bounded_search.py
 
-.PHONY: help install demo test check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
+.PHONY: help install demo test test-core-types check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
 	@echo "make test     install, then run all tests"
+	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
 	@echo "make check    formatting, lint, types, import arrows, generated files"
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
@@ -41,6 +45,14 @@ test: install
 	$(BIN)/pytest tests -m "not integration" -n 2 --dist worksteal
 	$(BIN)/pytest tests -m integration -n 2 --dist worksteal --ignore=tests/browser
 	$(BIN)/pytest tests/browser -n 2 --dist worksteal
+
+# Rounding differs between the kernels; SkylakeX's need AVX-512. One thread: the matrices are small.
+test-core-types: install
+	@for core in Haswell SkylakeX; do \
+	  if [ $$core = SkylakeX ] && ! grep -qs avx512f /proc/cpuinfo; then echo "SkylakeX skipped: no AVX-512 here"; continue; fi; \
+	  echo "OPENBLAS_CORETYPE=$$core"; \
+	  OPENBLAS_CORETYPE=$$core OPENBLAS_NUM_THREADS=1 $(BIN)/pytest $(FIT_TESTS) -n 2 --dist worksteal || exit 1; \
+	done
 
 check: install
 	$(BIN)/ruff format --check .

@@ -30,6 +30,7 @@ from solvers.predict.data.interference_factor import (
 )
 from solvers.predict.data.samples import Indices, Queries, Reals, Samples, even_choice
 from solvers.predict.interference import pressure
+from solvers.predict.latency.decomposition import TYPICAL_LINK, LinkFacts
 
 _MIN_SAMPLES = 8
 """With fewer the law alone says as much."""
@@ -47,14 +48,16 @@ _SCALE = np.array([2.0, 2.0, 1.0, 1.0])
 """Features are standardised by these constants: batch 8 and half of the GPU are 0, batch 32 is 1."""
 
 
-def fit(samples: Samples, alone_ms: Reals) -> Coefficients:
+def fit(
+    samples: Samples, alone_ms: Reals, *, link: LinkFacts = TYPICAL_LINK
+) -> Coefficients:
     """The law and the surfaces; raises TooFewSamples below _MIN_SAMPLES samples with a known latency alone."""
     rows = known_rows(samples, alone_ms)
     if len(rows) < _MIN_SAMPLES:
         raise TooFewSamples(
             f"{len(rows)} samples with neighbours, a response surface needs {_MIN_SAMPLES}"
         )
-    law = pressure.fit(samples, alone_ms)
+    law = pressure.fit(samples, alone_ms, link=link)
     rows = _even_selection(rows, samples.latency_ms)
     at, known_ms = samples.at.take(rows), alone_ms[rows]
     residuals = np.log(samples.latency_ms[rows] / known_ms) - np.log(

@@ -35,7 +35,8 @@ _FIELD_STARTS = np.concatenate(
 )
 """First column of every feature, of w₀ and of the GPU types."""
 _START_MS = 20.0
-"""Latency where w₀ starts: it only has to be nearer than nothing, the networks' own weights are hardly held."""
+"""Latency where w₀ starts when no row was seen: it only has to be nearer than nothing, the networks' own weights are
+hardly held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,16 @@ class LearningRates:
 class FactorisationLearner:
     """Learns latency and throughput of any networks on any GPU types from a stream of rows."""
 
-    def __init__(self, *, seed: int = 0, settings: LearningRates | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        settings: LearningRates | None = None,
+        start_ms: float = _START_MS,
+    ) -> None:
+        """`start_ms`: the latency, in the unit of the rows, that is foreseen before the first of them."""
         self.settings = settings or LearningRates()
-        start = _start_weights(seed, self.settings.start_spread)
+        start = _start_weights(seed, self.settings.start_spread, start_ms=start_ms)
         self._shared = CoordinateWeights.at(start, _rates(self.settings))
         self._own: dict[str, RowWeights] = {}
         self._gpu_types: dict[str, int] = {}
@@ -248,7 +256,7 @@ def _log_targets(
     return np.array([log(latency_ms), log(throughput_rps / conditions.batch)])
 
 
-def _start_weights(seed: int, spread: float) -> Reals:
+def _start_weights(seed: int, spread: float, *, start_ms: float) -> Reals:
     """(targets, columns, 1 + K): throughput per batch starts as the reciprocal of latency."""
     known = make_start()
     factors = known.factors + np.random.default_rng(seed).normal(
@@ -261,8 +269,8 @@ def _start_weights(seed: int, spread: float) -> Reals:
         -known.weights,
     )
     start[LATENCY, _BIAS, 0], start[THROUGHPUT, _BIAS, 0] = (
-        log(_START_MS),
-        log(1000.0 / _START_MS),
+        log(start_ms),
+        log(1000.0 / start_ms),
     )
     return start
 

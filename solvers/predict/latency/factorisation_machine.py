@@ -59,7 +59,8 @@ def fit_groups(samples: Samples) -> Mapping[Group, Coefficients]:
         raise TooFewSamples(
             f"a factorisation machine needs {MIN_SAMPLES} samples, not {len(samples)}"
         )
-    learner = FactorisationLearner()
+    # From their own middle, so that their unit does not matter.
+    learner = FactorisationLearner(start_ms=float(np.median(samples.latency_ms)))
     ordered = samples.take(_order(samples))
     for _ in range(max(1, min(_MAX_PASSES, _MAX_UPDATES // len(samples)))):
         learner.forget_networks()

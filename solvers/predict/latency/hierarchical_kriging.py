@@ -42,9 +42,7 @@ from solvers.predict.latency.conditions import (
 from solvers.predict.latency.launch_and_run import (
     Gaussian,
     Nodes,
-    Posterior,
     SurfaceReadings,
-    find_posterior,
     grown_log_latency,
     log_latency,
     make_gaussian,
@@ -54,6 +52,7 @@ from solvers.predict.latency.launch_and_run import (
     suppose,
     touch_from_below,
 )
+from solvers.predict.latency.surface_posterior import Posterior, find_posterior
 from solvers.predict.regression.posterior_mode import weigh
 
 _MIN_CONDITIONS = 2
@@ -70,7 +69,7 @@ _MISFIT = 2.0  # Of the noise: a network has something of its own that no other'
 _SUM_STEPS = 3  # Two are too few for the maximum; five to twelve do not lower the held-out error.
 _KEPT = 6
 """Gaussians kept of a sum."""
-_DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
+_DIGITS = 7  # Decimals of a kept logarithm: rounding moves no latency by more than a ten-millionth.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

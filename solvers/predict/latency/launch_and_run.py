@@ -1,5 +1,4 @@
-"""Latency as the longer of launching and running: two latent surfaces per network, what is supposed of them, and how
-they are found from samples of their maximum.
+"""Latency as the longer of launching and running: two latent surfaces per network, and what is supposed of them.
 
     ln latency(b, s, f, q) = softmax( run(b, s) - γ·ln(f / f_max),  launch(s, q) + per_batch(b) ),
     softmax(u, v)          = ln(exp(p·u) + exp(p·v)) / p
@@ -9,9 +8,8 @@ part has no share or clock in it, but the quota stretches it, and the host's spe
 (a share) to the next. All that is latent stands in one vector per network, z (D,): run at the nodes of a batch × share
 mesh, launch at those of a share × quota mesh, per_batch at those of the batches, and γ. Between nodes: multilinear.
 
-Both surfaces are Gaussian processes, so z ~ N(mean, covariance); `suppose` gives the two before any sample is seen. The
-maximum is not linear, so z is found by Gauss-Newton steps to its most probable value. The noise is Student's, by
-reweighting, as measured latencies have outliers. The maximum of what the GPU and what another resource takes: roofline
+Both surfaces are Gaussian processes, so z ~ N(mean, covariance); `suppose` gives the two before any sample is seen, and
+`surface_posterior` finds z from samples. The maximum of what the GPU and what another resource takes: roofline
 (Williams, Waterman, Patterson 2009).
 """
 
@@ -20,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import block_diag, cho_factor, cho_solve
+from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
 from solvers.predict.data.samples import Reals
@@ -31,21 +29,10 @@ from solvers.predict.latency.conditions import (
     TIME_QUOTA_PERCENT,
 )
 from solvers.predict.regression.mesh import Corners, find_corners, make_nodes
-from solvers.predict.regression.posterior_mode import weigh
 
-_SHARPNESS = 8.0  # p: 9 % above either where both are equal, 0.5 % where one is 1.5 times the other.
+SHARPNESS = 8.0  # p: 9 % above either where both are equal, 0.5 % where one is 1.5 times the other.
 _MAX_BATCHES, _MAX_SHARES, _MAX_QUOTAS = 16, 20, 10
 """Nodes; D is at most 537, and a step costs D³/3 operations: 50 million."""
-_STEPS = 12
-_FIRST_SHARPNESS, _SHARPENING = (
-    2.0,
-    1.5,
-)  # A blunt maximum first: both surfaces then feel every sample.
-_PLAIN_STEPS = 3  # Without reweighting: before, a sample off the first guess would pass for an outlier.
-_LATE_STEP = (
-    0.8  # Of a full step; damps the flipping of a sample between the two surfaces.
-)
-_SETTLED = 3e-3  # Largest change of a logarithm after which the steps end.
 _LEVEL_QUANTILE = 0.02  # Neither surface lies above the latency: the first guess touches it from below.
 
 # Standard deviations of logarithms, and lengths in logarithms (of shares: in percent), supposed before any sample. They
@@ -64,6 +51,7 @@ _RUN_TO_RUN = 0.02
 _LAUNCH_PER_BATCH, _PER_BATCH_LENGTH = 0.04, 1.0
 _GRAIN = 0.01  # Of every node by itself.
 _CLOCK_EXPONENT, _CLOCK_EXPONENT_SPREAD = 0.8, 0.2
+_ROUNDING = 1e-13  # Of the sum of all variances: more than the root's rounding, and far less than any of them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,11 +72,11 @@ class Nodes:
 
 
 class Gaussian(NamedTuple):
-    """What is known of z: (D,) mean, (D, D) covariance and its inverse."""
+    """What is known of z: (D,) mean, (D, D) covariance and its root, a lower triangle."""
 
     mean: Reals
     covariance: Reals
-    precision: Reals
+    root: Reals
 
 
 class SurfaceReadings(NamedTuple):
@@ -96,15 +84,6 @@ class SurfaceReadings(NamedTuple):
 
     run: csr_array
     launch: csr_array
-
-
-class Posterior(NamedTuple):
-    """z after N samples, and what the M-step of the population asks of them."""
-
-    mode: Reals
-    covariance: Reals
-    squared_noise: float
-    """Σ weight · expected squared residual of the logarithm."""
 
 
 def make_surface_nodes(logs: Reals) -> Nodes:
@@ -136,32 +115,33 @@ def make_readings(nodes: Nodes, logs: Reals) -> SurfaceReadings:
     )
 
 
-def log_latency(
-    readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS
-) -> Reals:
+def log_latency(readings: SurfaceReadings, z: Reals) -> Reals:
     """(N,) logarithms from z (D,), or (N, C) from the columns of z (D, C)."""
-    return _longer(readings.run @ z, readings.launch @ z, sharpness)
+    return longer_of(readings.run @ z, readings.launch @ z, SHARPNESS)
 
 
 def grown_log_latency(
     readings: SurfaceReadings, z: Reals, *, run: Reals, launch: Reals
 ) -> Reals:
     """(N, C) logarithms as of `log_latency`, where either part has grown by these (N,) logarithms."""
-    return _longer(
+    return longer_of(
         readings.run @ z + run[:, None],
         readings.launch @ z + launch[:, None],
-        _SHARPNESS,
+        SHARPNESS,
     )
 
 
-def run_weight(
-    readings: SurfaceReadings, z: Reals, *, sharpness: float = _SHARPNESS
-) -> Reals:
+def run_weight(readings: SurfaceReadings, z: Reals) -> Reals:
     """How much of a change of the run surface shows in the latency, 0 to 1; the launch surface has the rest."""
     run = readings.run @ z
     return np.asarray(
-        np.exp(sharpness * (run - _longer(run, readings.launch @ z, sharpness)))
+        np.exp(SHARPNESS * (run - longer_of(run, readings.launch @ z, SHARPNESS)))
     )
+
+
+def longer_of(run: Reals, launch: Reals, sharpness: float) -> Reals:
+    """The softmax of the module's docstring."""
+    return np.asarray(np.logaddexp(sharpness * run, sharpness * launch) / sharpness)
 
 
 def suppose(nodes: Nodes) -> Gaussian:
@@ -188,12 +168,16 @@ def suppose(nodes: Nodes) -> Gaussian:
     )
     return make_gaussian(
         mean, covariance + 1e-7 * np.eye(len(mean))
-    )  # Keeps the inverse of equal rows finite.
+    )  # So that equal rows have a root.
 
 
 def make_gaussian(mean: Reals, covariance: Reals) -> Gaussian:
     """The Gaussian with this mean and covariance; O(D³) once, for any number of groups."""
-    return Gaussian(mean, covariance, np.asarray(np.linalg.inv(covariance)))
+    # However alike its rows are, and however different its networks.
+    rounding = _ROUNDING * np.trace(covariance) * np.eye(len(mean))
+    return Gaussian(
+        mean, covariance, np.asarray(np.linalg.cholesky(covariance + rounding))
+    )
 
 
 def touch_from_below(
@@ -208,52 +192,6 @@ def touch_from_below(
     z[run] += np.quantile(measured - readings.run @ prior.mean, _LEVEL_QUANTILE)
     z[launch] += np.quantile(measured - readings.launch @ prior.mean, _LEVEL_QUANTILE)
     return z
-
-
-def find_posterior(
-    readings: SurfaceReadings,
-    measured: Reals,
-    prior: Gaussian,
-    *,
-    start: Reals,
-    noise: float,
-    is_near: bool,
-) -> Posterior:
-    """The most probable z for (N,) measured logarithms of that noise; Laplace's covariance around it.
-
-    `is_near`: the start is an earlier solution; the maximum is sharp and samples are weighed from the first step on.
-    """
-    z = start
-    for step in range(_STEPS):
-        sharpness = (
-            _SHARPNESS
-            if is_near
-            else min(_SHARPNESS, _FIRST_SHARPNESS + _SHARPENING * step)
-        )
-        run, launch = readings.run @ z, readings.launch @ z
-        longer = _longer(run, launch, sharpness)
-        residual = measured - longer
-        is_weighing = is_near or step >= _PLAIN_STEPS
-        weight = (
-            weigh(residual / noise) if is_weighing else np.ones(len(measured))
-        ) / noise**2
-        slope = _slope(readings, np.exp(sharpness * (run - longer)))
-        back = slope.T
-        gain = back @ (weight[:, None] * slope.toarray())
-        factor = cho_factor(prior.precision + gain, lower=True, check_finite=False)
-        pull = back @ (weight * (residual + slope @ (z - prior.mean)))
-        from_mean = cho_solve(factor, pull, check_finite=False)
-        change = (_LATE_STEP if is_weighing else 1.0) * (prior.mean + from_mean - z)
-        z = z + change
-        if np.abs(change).max() < _SETTLED:
-            break
-    covariance = cho_solve(factor, np.eye(len(z)), check_finite=False)
-    residual = measured - log_latency(readings, z)
-    squared = float(
-        np.sum(weigh(residual / noise) * residual**2)
-        + noise**2 * np.sum(covariance * gain)
-    )
-    return Posterior(z, covariance, squared)
 
 
 def _run_covariance(batch: Reals, share: Reals) -> Reals:
@@ -284,23 +222,6 @@ def _launch_covariance(nodes: Nodes) -> Reals:
         + np.kron(run_to_run, np.exp(-between_quotas))
         + _GRAIN**2 * np.eye(shares * quotas)
     )
-
-
-def _slope(readings: SurfaceReadings, share: Reals) -> csr_array:
-    """(N, D) how the longer of both changes with z, where this share (N,) of a change of the run surface shows."""
-    rows = len(share)
-    parts = [
-        Corners(
-            surface.indices.astype(np.intp).reshape(rows, -1),
-            surface.data.reshape(rows, -1) * weight[:, None],
-        )
-        for surface, weight in ((readings.run, share), (readings.launch, 1.0 - share))
-    ]
-    return _sparse(parts, [0, 0], readings.run.shape[1])
-
-
-def _longer(run: Reals, launch: Reals, sharpness: float) -> Reals:
-    return np.asarray(np.logaddexp(sharpness * run, sharpness * launch) / sharpness)
 
 
 def _sparse(parts: Iterable[Corners], offsets: Iterable[int], size: int) -> csr_array:

@@ -19,8 +19,9 @@ Clock and quota count only where the samples have several; otherwise, and beyond
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
+from scipy.optimize import nnls
 
+from solvers.predict.bounded_search import BoundedSearch
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 from solvers.predict.latency.conditions import (
@@ -55,9 +56,8 @@ _MAX_EXPONENT = (
 _FIRST_CLOCK_EXPONENT = 0.7
 _HOST_START = 0.9  # Of the least measured latency at a quota.
 _MIN_START = 1e-3  # In a parameter's unit: the search starts off its bounds.
-_MIN_MS = 1e-9  # Keeps logarithms finite where a part is 0.
-_MAX_STEPS = 60
-_SETTLED = 1e-5  # Relative change of the loss, or of the parameters, after which the steps end.
+_LEAST = 1e-9  # Of the median latency; keeps logarithms finite where a part is 0.
+_EQUAL = 1e-9  # Of a misfit: nearer ones are equal, and the first guess counts.
 
 (
     _WORK,
@@ -94,13 +94,18 @@ def fit(samples: Samples) -> Coefficients:
     measured = measured_range(logs)
     _refuse_too_few(logs, measured)
     terms = _make_terms(logs)
+    unit_ms = float(np.median(ordered.latency_ms))
     log_quotas = np.unique(terms.log_quota)
     log_quotas = log_quotas[even_choice(len(log_quotas), most=_MAX_QUOTAS)]
     return Coefficients(
         arrays={
             "parameters": _solve(
-                terms, ordered.latency_ms, log_quotas, is_varied=varies(measured)
+                terms,
+                ordered.latency_ms / unit_ms,
+                log_quotas,
+                is_varied=varies(measured),
             ),
+            "unit_ms": np.array(unit_ms),
             "log_quotas": log_quotas,
             "measured_range": np.stack(measured),
             "highest_clock_mhz": np.array(clock_mhz),
@@ -117,8 +122,11 @@ def predict(coefficients: Coefficients, queries: Queries) -> Reals:
     inside, factor = clip_to_measured(
         logs, measured, columns=(CLOCK_MHZ, TIME_QUOTA_PERCENT)
     )
+    # Fits of earlier versions are in milliseconds.
+    unit_ms = arrays.get("unit_ms", np.array(1.0))
     return (
-        _latency_ms(arrays["parameters"], _make_terms(inside), arrays["log_quotas"])
+        unit_ms
+        * _latency(arrays["parameters"], _make_terms(inside), arrays["log_quotas"])
         * factor
     )
 
@@ -145,32 +153,32 @@ def _make_terms(logs: Reals) -> _Terms:
     )
 
 
-def _latency_ms(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
-    """(N,): the module's formula."""
-    gpu_ms = _basis(parameters[_OFFSET:_HOST], terms) @ parameters[_LINEAR]
+def _latency(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
+    """(N,): the module's formula, in units of the median latency."""
+    gpu = _basis(parameters[_OFFSET:_HOST], terms) @ parameters[_LINEAR]
     # Falls along the quota by construction: each lower knot adds to the one above it.
-    host_ms = np.cumsum(parameters[_HOST:])[::-1]
-    log_host = np.interp(terms.log_quota, log_quotas, np.log(host_ms + _MIN_MS))
-    log_gpu = np.log(gpu_ms + _MIN_MS)
-    latency_ms: Reals = np.exp(
+    host = np.cumsum(parameters[_HOST:])[::-1]
+    log_host = np.interp(terms.log_quota, log_quotas, np.log(host + _LEAST))
+    log_gpu = np.log(gpu + _LEAST)
+    latency: Reals = np.exp(
         np.logaddexp(_SHARPNESS * log_gpu, _SHARPNESS * log_host) / _SHARPNESS
     )
-    return latency_ms
+    return latency
 
 
 def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
     """(N, P) derivatives of ln latency by the parameters."""
     basis, linear = _basis(parameters[_OFFSET:_HOST], terms), parameters[_LINEAR]
-    gpu_ms, by_share = basis @ linear, basis[:, :2] @ linear[:2]
-    slopes = np.empty((len(gpu_ms), len(parameters)))
+    gpu, by_share = basis @ linear, basis[:, :2] @ linear[:2]
+    slopes = np.empty((len(gpu), len(parameters)))
     slopes[:, _LINEAR] = basis
     slopes[:, _OFFSET] = -by_share / (terms.sm_percent + parameters[_OFFSET])
     slopes[:, _CLOCK_EXPONENT] = -by_share * terms.log_clock
-    slopes[:, _QUOTA_EXPONENT] = -gpu_ms * terms.log_quota
-    gpu_weight = (gpu_ms + _MIN_MS) / _latency_ms(parameters, terms, log_quotas)
+    slopes[:, _QUOTA_EXPONENT] = -gpu * terms.log_quota
+    gpu_weight = (gpu + _LEAST) / _latency(parameters, terms, log_quotas)
     gpu_share = gpu_weight**_SHARPNESS
-    slopes[:, :_HOST] *= (gpu_share / (gpu_ms + _MIN_MS))[:, None]
-    host_ms = np.cumsum(parameters[_HOST:])[::-1]
+    slopes[:, :_HOST] *= (gpu_share / (gpu + _LEAST))[:, None]
+    host = np.cumsum(parameters[_HOST:])[::-1]
     between = np.stack(
         [
             np.interp(terms.log_quota, log_quotas, knot)
@@ -179,7 +187,7 @@ def _log_slopes(parameters: Reals, terms: _Terms, log_quotas: Reals) -> Reals:
         axis=1,
     )
     # What one knot adds counts at its own quota and all lower ones.
-    by_knot = np.cumsum(between / (host_ms + _MIN_MS), axis=1)[:, ::-1]
+    by_knot = np.cumsum(between / (host + _LEAST), axis=1)[:, ::-1]
     slopes[:, _HOST:] = (1.0 - gpu_share)[:, None] * by_knot
     return slopes
 
@@ -197,11 +205,11 @@ def _basis(shape: Reals, terms: _Terms) -> Reals:
 
 
 def _solve(
-    terms: _Terms, latency_ms: Reals, log_quotas: Reals, *, is_varied: Flags
+    terms: _Terms, latency: Reals, log_quotas: Reals, *, is_varied: Flags
 ) -> Reals:
-    """The parameters; each is searched in a unit of its own, in which it is about 1."""
-    start = _start(terms, latency_ms, log_quotas)
-    units = _units(terms, latency_ms, len(start))
+    """The parameters for latencies of median 1; each is searched in a unit of its own, in which it is about 1."""
+    start = _start(terms, latency, log_quotas)
+    units = _units(terms, len(start))
     most = np.full(len(start), np.inf)
     most[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = _MAX_EXPONENT
     is_free = np.ones(len(start), dtype=bool)
@@ -215,9 +223,7 @@ def _solve(
         return full
 
     def residuals(searched: Reals) -> Reals:
-        errors = np.log(
-            _latency_ms(parameters(searched), terms, log_quotas) / latency_ms
-        )
+        errors = np.log(_latency(parameters(searched), terms, log_quotas) / latency)
         return np.append(errors, _RIDGE * searched)
 
     def slopes(searched: Reals) -> Reals:
@@ -226,45 +232,36 @@ def _solve(
             [by_parameter[:, is_free], _RIDGE * np.eye(len(searched))]
         )
 
-    solution = least_squares(
-        residuals,
-        np.maximum(start / units, _MIN_START)[is_free],
-        jac=slopes,
-        bounds=(0.0, most[is_free]),
-        loss="soft_l1",
-        f_scale=_OUTLIER,
-        ftol=_SETTLED,
-        xtol=_SETTLED,
-        max_nfev=_MAX_STEPS,
+    search = BoundedSearch(
+        residuals=residuals, slopes=slopes, highest=most[is_free], outlier=_OUTLIER
     )
-    return parameters(solution.x)
+    return parameters(search.find(np.maximum(start / units, _MIN_START)[is_free]))
 
 
-def _units(terms: _Terms, latency_ms: Reals, count: int) -> Reals:
+def _units(terms: _Terms, count: int) -> Reals:
     """(P,) what the parameters are measured in: medians of the samples."""
-    latency, share, batch = (
-        float(np.median(values))
-        for values in (latency_ms, terms.sm_percent, terms.batch)
-    )
-    units = np.full(count, latency)
-    units[_LINEAR] = latency * np.array([share, share / batch, 1.0, 1.0 / batch])
+    share, batch = float(np.median(terms.sm_percent)), float(np.median(terms.batch))
+    units = np.ones(count)
+    units[_LINEAR] = np.array([share, share / batch, 1.0, 1.0 / batch])
     units[_OFFSET] = share
-    units[[_CLOCK_EXPONENT, _QUOTA_EXPONENT]] = 1.0
     return units
 
 
-def _start(terms: _Terms, latency_ms: Reals, log_quotas: Reals) -> Reals:
+def _start(terms: _Terms, latency: Reals, log_quotas: Reals) -> Reals:
     """Parameters to start from: the exact linear part for the best of a few offsets, the host just below the least."""
 
     def solve(offset: float) -> tuple[Reals, float]:
         basis = _basis(np.array([offset, _FIRST_CLOCK_EXPONENT, 0.0]), terms)
-        return nnls(basis / latency_ms[:, None], np.ones_like(latency_ms))
+        return nnls(basis / latency[:, None], np.ones_like(latency))
 
-    offset = min(_OFFSETS, key=lambda candidate: solve(candidate)[1])
+    misfits = np.array([solve(offset)[1] for offset in _OFFSETS])
+    offset = _OFFSETS[
+        int(np.argmax(misfits <= (1.0 + _EQUAL) * misfits.min() + _EQUAL))
+    ]
     nearest = np.argmin(np.abs(terms.log_quota[:, None] - log_quotas), axis=1)
-    min_ms = np.array(
-        [latency_ms[nearest == knot].min() for knot in range(len(log_quotas))]
+    least = np.array(
+        [latency[nearest == knot].min() for knot in range(len(log_quotas))]
     )
-    host_ms = _HOST_START * np.maximum.accumulate(min_ms[::-1])
+    host = _HOST_START * np.maximum.accumulate(least[::-1])
     shape = (offset, _FIRST_CLOCK_EXPONENT, 0.0)
-    return np.concatenate([solve(offset)[0], shape, np.diff(host_ms, prepend=0.0)])
+    return np.concatenate([solve(offset)[0], shape, np.diff(host, prepend=0.0)])

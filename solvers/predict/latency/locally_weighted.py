@@ -51,10 +51,10 @@ _RIDGE = (
     0.1  # The nearest sample weighs 1: so a tenth of a sample that lies on the trend.
 )
 _MAX_JUDGED = 150  # Samples that leave-one-out asks; more do not change the choice and cost their square.
-_MAX_NODES = 2000  # Of the table: 20 kB of JSON.
+_MAX_NODES = 2000  # Of the table: 24 kB of JSON.
 _ENOUGH_NODES = 1000  # Up to so many, gaps between measured values are divided.
 _MAX_VALUES = 40  # Measured values of one condition that become nodes.
-_DIGITS = 5  # Decimals of a kept logarithm: 0.001 % of the latency.
+_DIGITS = 7  # Decimals of a kept logarithm: rounding moves no latency by more than a ten-millionth.
 _MAX_WEIGHTS = 2_000_000  # At once: 16 MB.
 _SMALLEST = 1e-9  # Squared distances below are rounding: of conditions that differ in millionths.
 _TREND = "linear_fractional"

@@ -7,7 +7,7 @@ few right ones. Parameters are to be logarithms or logits of what must be positi
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import cast
 
 import numpy as np
 from scipy import optimize
@@ -16,8 +16,14 @@ from solvers.predict.data.samples import Reals
 
 OUTLIER_FROM = 3.0
 """Standard deviations from which a residual counts with its size only."""
-MAX_STEPS = 100
-"""Of one local search; three times what measured samples need, so that absurd ones cannot hold it up."""
+MAX_STEPS = 300
+"""Of one local search; twice what measured samples need, so that absurd ones cannot hold it up."""
+SETTLED = 1e-9
+"""Largest slope of the loss, and largest relative step, with which a search ends: its rounding decides nothing then."""
+MIN_FALL = 1e-15
+"""Of the loss: so flat are valleys whose bottom is not yet reached."""
+_STEP = 1e-30
+"""Along the imaginary axis; its square is lost beside any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,8 +43,9 @@ def posterior_mode(
 ) -> Reals:
     """(M,) the most probable parameters, the best of local searches from the priors' means and from `starts`.
 
-    `residuals` gives, for (M,) parameters, deviations in units of their standard deviation, of any number N. `slopes`
-    gives their (N, M) derivatives; without it they are found by evaluating the residuals M times.
+    `residuals` gives, for (M,) parameters, deviations in units of their standard deviation, of any number N; it is made
+    of functions that numpy has for complex numbers too. `slopes` gives their (N, M) derivatives; without it they are
+    found by evaluating the residuals M times.
     """
 
     def deviations(parameters: Reals) -> Reals:
@@ -47,35 +54,58 @@ def posterior_mode(
         )
 
     def deviation_slopes(parameters: Reals) -> Reals:
-        assert slopes is not None
-        tamed = _tamed_slopes(residuals(parameters))[:, np.newaxis] * slopes(parameters)
+        own = _slopes(residuals, parameters) if slopes is None else slopes(parameters)
+        tamed = _tamed_slopes(residuals(parameters))[:, np.newaxis] * own
         return np.vstack((tamed, np.diag(1.0 / priors.sigma)))
 
-    jacobian: Callable[[Reals], Reals] | Literal["2-point"] = (
-        "2-point" if slopes is None else deviation_slopes
-    )
     searches = [
-        optimize.least_squares(deviations, start, jac=jacobian, max_nfev=MAX_STEPS)
+        optimize.least_squares(
+            deviations,
+            start,
+            jac=deviation_slopes,
+            ftol=MIN_FALL,
+            xtol=SETTLED,
+            gtol=SETTLED,
+            max_nfev=MAX_STEPS,
+        )
         for start in (priors.mean, *starts)
     ]
     best: Reals = min(searches, key=lambda search: float(search.cost)).x
     return best
 
 
+def slope_along(
+    residuals: Callable[[Reals], Reals], parameters: Reals, direction: Reals
+) -> Reals:
+    """(N,) derivatives of the residuals along a direction (M,), to the last digits.
+
+    By a step along the imaginary axis, where nothing is subtracted that could cancel. Source: Squire, Trapp 1998,
+    "Using complex variables to estimate derivatives of real functions".
+    """
+    moved = parameters + 1j * _STEP * direction
+    return np.asarray(residuals(cast(Reals, moved)).imag / _STEP)
+
+
+def _slopes(residuals: Callable[[Reals], Reals], parameters: Reals) -> Reals:
+    return np.stack(
+        [slope_along(residuals, parameters, unit) for unit in np.eye(len(parameters))],
+        axis=1,
+    )
+
+
 def _tamed(residuals: Reals) -> Reals:
     """Residuals whose squares are the pseudo-Huber loss; nearly unchanged while small."""
-    squares = (
-        2.0 * OUTLIER_FROM**2 * (np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2) - 1.0)
-    )
-    tamed: Reals = np.copysign(np.sqrt(squares), residuals)
-    return tamed
+    return np.asarray(residuals * np.sqrt(2.0 / (1.0 + _widened(residuals))))
 
 
 def _tamed_slopes(residuals: Reals) -> Reals:
     """Derivative of what is tamed in the residual; 1 at 0."""
-    sizes = np.abs(_tamed(residuals))
-    growth = np.abs(residuals) / np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2)
-    return np.divide(growth, sizes, out=np.ones_like(sizes), where=sizes > 0.0)
+    widened = _widened(residuals)
+    return np.asarray(np.sqrt(0.5 * (1.0 + widened)) / widened)
+
+
+def _widened(residuals: Reals) -> Reals:
+    return np.asarray(np.sqrt(1.0 + (residuals / OUTLIER_FROM) ** 2))
 
 
 _TAIL = 4.0  # ν. Neighbouring points of measured image networks differ by 3 % (median) but 5 % (root mean square).
@@ -84,3 +114,14 @@ _TAIL = 4.0  # ν. Neighbouring points of measured image networks differ by 3 % 
 def weigh(residuals: Reals) -> Reals:
     """Weights, at most 1.25, of residuals in standard deviations; of any shape."""
     return np.asarray((_TAIL + 1.0) / (_TAIL + residuals**2))
+
+
+def loss(residuals: Reals) -> Reals:
+    """Negative logarithms of the density, 0 at residual 0; their derivatives are weight · residual."""
+    return np.asarray(0.5 * (_TAIL + 1.0) * np.log1p(residuals**2 / _TAIL))
+
+
+def bend(residuals: Reals) -> Reals:
+    """Second derivatives of the loss; negative where an outlier pulls the less, the further off it is."""
+    squared = residuals**2
+    return np.asarray((_TAIL + 1.0) * (_TAIL - squared) / (_TAIL + squared) ** 2)

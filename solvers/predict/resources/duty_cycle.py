@@ -92,7 +92,7 @@ def _watts(
         np.isnan(queries.power_limit_w), highest_limit_w, queries.power_limit_w
     )
     busy_watts = soft_minimum(
-        np.exp(powers @ parameters[:3]), keeping * limit, sharpness=float(sharpness)
+        np.exp(powers @ parameters[:3]), keeping * limit, sharpness=sharpness
     )
     watts: Reals = idle + busy * np.maximum(0.0, busy_watts - idle)
     return watts

@@ -25,7 +25,11 @@ import numpy as np
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Group, Indices, Queries, Reals, Samples
-from solvers.predict.regression.posterior_mode import Priors, posterior_mode
+from solvers.predict.regression.posterior_mode import (
+    Priors,
+    posterior_mode,
+    slope_along,
+)
 from solvers.predict.regression.soft_minimum import soft_minimum
 
 MIN_CONDITIONS = 4
@@ -49,8 +53,6 @@ _SATURATED = 1.0
 
 _BOARD, _NETWORK = 6, 2
 """Number of the parameters of a GPU type, and of each network."""
-_STEP = 1e-7
-"""Of a logarithm, for differences: rounding and curvature both stay below 1e-6."""
 _MAX_LOG_WATTS = 25.0
 """Bound of ln(S · b^β), beyond which it is no ceiling to any board."""
 
@@ -164,21 +166,21 @@ def _fit_board(measured: Samples, *, reference_mhz: float) -> tuple[_Board, Real
 def _board_slopes(
     residuals: Callable[[Reals], Reals], parameters: Reals, network_of_row: Indices
 ) -> Reals:
-    """(N, P) derivatives of the residuals, by differences.
+    """(N, P) derivatives of the residuals.
 
-    A row depends on its own network only, so that one step moves all networks: 9 evaluations however many there are.
+    A row depends on its own network only, so that one step moves all networks: 8 evaluations however many there are.
     """
-    start = residuals(parameters)
-    slopes = np.zeros((len(start), len(parameters)))
+    rows = np.arange(len(network_of_row))
+    slopes = np.zeros((len(rows), len(parameters)))
     for column in range(_BOARD):
-        moved = parameters.copy()
-        moved[column] += _STEP
-        slopes[:, column] = (residuals(moved) - start) / _STEP
+        slopes[:, column] = slope_along(
+            residuals, parameters, np.eye(len(parameters))[column]
+        )
     for own in range(_NETWORK):
-        moved = parameters.copy()
-        moved[_BOARD + own :: _NETWORK] += _STEP
+        direction = np.zeros(len(parameters))
+        direction[_BOARD + own :: _NETWORK] = 1.0
         columns = _BOARD + own + _NETWORK * network_of_row
-        slopes[np.arange(len(start)), columns] = (residuals(moved) - start) / _STEP
+        slopes[rows, columns] = slope_along(residuals, parameters, direction)
     return slopes
 
 
@@ -192,6 +194,8 @@ def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:
         else samples.take(np.empty(0, np.intp))
     )
     batch_of_row = np.repeat(np.arange(len(pairs)), [len(pair) for pair in pairs])
+    is_of_batch = np.arange(len(pairs))[:, np.newaxis] == batch_of_row
+    weights = is_of_batch / is_of_batch.sum(axis=1, keepdims=True)
 
     def residuals(parameters: Reals) -> Reals:
         watts = np.log(
@@ -200,13 +204,11 @@ def _fit_network(samples: Samples, board: _Board, *, typical: Reals) -> Reals:
         energies = np.log(
             rows.latency_ms * _dynamic_watts(board, parameters[np.newaxis, :], rows.at)
         )
-        means = (
-            np.bincount(batch_of_row, weights=energies) / np.bincount(batch_of_row)
-            if pairs
-            else np.empty(0)
-        )
         return np.concatenate(
-            (watts / POWER_SIGMA, (energies - means[batch_of_row]) / ENERGY_SIGMA)
+            (
+                watts / POWER_SIGMA,
+                (energies - (weights @ energies)[batch_of_row]) / ENERGY_SIGMA,
+            )
         )
 
     sigma = np.array([_PARALLEL_OF_GREATEST[1], _BATCH_EXPONENT[1]])
@@ -218,9 +220,7 @@ def _watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     base, _, own_limit, _, sharpness, _ = np.exp(board.log)
     limit = np.where(np.isnan(queries.power_limit_w), own_limit, queries.power_limit_w)
     return soft_minimum(
-        base + _dynamic_watts(board, networks, queries),
-        limit,
-        sharpness=float(sharpness),
+        base + _dynamic_watts(board, networks, queries), limit, sharpness=sharpness
     )
 
 
@@ -230,7 +230,7 @@ def _dynamic_watts(board: _Board, networks: Reals, queries: Queries) -> Reals:
     log_parallel = networks[:, 0] + np.exp(networks[:, 1]) * np.log(queries.batch)
     parallel = np.exp(np.minimum(log_parallel, _MAX_LOG_WATTS))
     ceiling = soft_minimum(
-        full_share * queries.sm_percent / 100.0, parallel, sharpness=float(sharpness)
+        full_share * queries.sm_percent / 100.0, parallel, sharpness=sharpness
     )
     clock = queries.clock_mhz / board.reference_mhz
     speed: Reals = np.where(np.isnan(clock), 1.0, clock) ** clock_exponent

@@ -54,7 +54,7 @@ def test_milliseconds_in_are_milliseconds_out(technique: FitTechnique) -> None:
         technique.predict(technique.fit(given), samples.at)
         for given in (samples, thousandfold)
     )
-    np.testing.assert_allclose(large, 1000.0 * small, rtol=1e-3)
+    np.testing.assert_allclose(large, 1000.0 * small, rtol=1e-6)
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)

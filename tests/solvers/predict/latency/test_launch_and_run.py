@@ -3,7 +3,6 @@ import numpy as np
 from solvers.predict.data.samples import Reals
 from solvers.predict.latency.launch_and_run import (
     Nodes,
-    find_posterior,
     log_latency,
     make_readings,
     make_surface_nodes,
@@ -11,6 +10,7 @@ from solvers.predict.latency.launch_and_run import (
     suppose,
     touch_from_below,
 )
+from solvers.predict.latency.surface_posterior import find_posterior
 
 
 def logs_of_a_grid() -> Reals:
