@@ -4,16 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS ?= server,ml,dev
-FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/power tests/solvers/predict/interference \
+FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests/solvers/predict/interference \
   tests/solvers/predict/test_unit_free.py tests/solvers/predict/regression/test_posterior_mode.py \
-  tests/solvers/predict/regression/test_two_segments.py tests/solvers/predict/test_bounded_search.py
+  tests/solvers/predict/regression/test_two_segments.py tests/solvers/predict/regression/test_bounded_search.py
 
-.PHONY: help install demo test test-core-types check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
+# One run in two processes: a process takes from the other's share when its own is done.
+TEST_ARGS ?= -n 2 --dist worksteal
+
+.PHONY: help install demo test test-core-types test-nightly check bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
 	@echo "make test     install, then run all tests"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
+	@echo "make test-nightly  the same with more random examples, and the slowest tests"
 	@echo "make check    formatting, lint, types, import arrows, generated files"
 	@echo "make bench    measure the figures that the README quotes; prints tables, writes bench/results/"
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
@@ -42,9 +46,11 @@ demo: install
 	@$(BIN)/plimsoll up --demo
 
 test: install
-	$(BIN)/pytest tests -m "not integration" -n 2 --dist worksteal
-	$(BIN)/pytest tests -m integration -n 2 --dist worksteal --ignore=tests/browser
-	$(BIN)/pytest tests/browser -n 2 --dist worksteal
+	$(BIN)/pytest tests -m "not nightly" $(TEST_ARGS)
+
+# Four times as many random examples, and what takes too long for every change.
+test-nightly: install
+	PLIMSOLL_TESTS=nightly $(BIN)/pytest tests $(TEST_ARGS)
 
 # Rounding differs between the kernels; SkylakeX's need AVX-512. One thread: the matrices are small.
 test-core-types: install

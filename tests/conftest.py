@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
@@ -13,6 +14,14 @@ from psycopg import sql
 
 from app.db.base import migrate
 from app.postgres import server as postgres
+from tests.examples import load_profile
+
+if TYPE_CHECKING:
+    # A test that needs no control plane does not wait for its imports.
+    from tests.integration.api_harness import Prepared
+
+
+load_profile()
 
 
 @pytest.fixture(scope="session")
@@ -22,11 +31,28 @@ def postgres_server(
     """An embedded PostgreSQL, one for the session or for each xdist worker."""
     data_dir = tmp_path_factory.mktemp("postgres")
     try:
-        yield postgres.start(data_dir)
+        server = postgres.start(data_dir)
+        _let_a_crash_lose_everything(server)
+        yield server
     finally:
         postgres.stop(data_dir)
         # pytest keeps the directories of three sessions, at 40 MB for a cluster.
         shutil.rmtree(data_dir)
+
+
+def _let_a_crash_lose_everything(server: postgres.Server) -> None:
+    """Nothing waits for the disk: this cluster is thrown away after the tests, and no test of it pulls a plug."""
+    settings = {
+        "fsync": "off",
+        "full_page_writes": "off",
+        "synchronous_commit": "off",
+        "checkpoint_timeout": "1h",
+    }
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        for name, value in settings.items():
+            change = sql.SQL("ALTER SYSTEM SET {} = {}")
+            connection.execute(change.format(sql.Identifier(name), sql.Literal(value)))
+        connection.execute("SELECT pg_reload_conf()")
 
 
 @pytest.fixture
@@ -51,6 +77,40 @@ def database(postgres_server: postgres.Server, migrated_template: str) -> Iterat
     """The SQLAlchemy URL of a fresh database with all tables and no rows but the first ones."""
     with copied_database(postgres_server, template=migrated_template) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def no_fleet(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
+    """A token of each scope and nothing else."""
+    from tests.integration.api_harness import prepared
+
+    with prepared(postgres_server, migrated_template, lambda _: None) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def small_fleet(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
+    """The objects of `fill`."""
+    from tests.integration.api_harness import fill, prepared
+
+    with prepared(postgres_server, migrated_template, fill) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def demo_fleet(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
+    """What `fill_demo` makes, after ten minutes."""
+    from tests.browser.dashboards import fill_demo
+    from tests.integration.api_harness import prepared
+
+    with prepared(postgres_server, migrated_template, fill_demo) as found:
+        yield found
 
 
 @contextmanager

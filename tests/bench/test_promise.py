@@ -8,22 +8,27 @@ from bench.synthetic_problems import synthetic_problem
 from solvers.joint.solve import solve
 from solvers.laws.bulk_queue import miss_probability
 from solvers.types.outcome import Budget
+from solvers.types.plan import Plan
 
 PROBLEM = synthetic_problem(4, 4, 3)
-PLAN = solve(PROBLEM, Budget(seconds=np.inf, work=0.2))[0].plan
 
 
-def test_the_stations_of_a_service_carry_all_of_its_rate() -> None:
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return solve(PROBLEM, Budget(seconds=np.inf, work=0.2))[0].plan
+
+
+def test_the_stations_of_a_service_carry_all_of_its_rate(plan: Plan) -> None:
     shares = dict.fromkeys((service.name for service in PROBLEM.services), 0.0)
-    for station in stations(PROBLEM, PLAN):
+    for station in stations(PROBLEM, plan):
         shares[station.service] += station.share
     assert list(shares.values()) == pytest.approx([1.0] * len(shares))
 
 
-def test_the_share_in_time_is_the_laws() -> None:
-    found = attainment(PROBLEM, PLAN, 400_000, seed=1)
+def test_the_share_in_time_is_the_laws(plan: Plan) -> None:
+    found = attainment(PROBLEM, plan, 400_000, seed=1)
     expected = dict.fromkeys(found, 0.0)
-    for station in stations(PROBLEM, PLAN):
+    for station in stations(PROBLEM, plan):
         pace, execution_s = station.pace, float(station.pace.batch_s[-1])
         utilisation = station.arrival_rate_rps * execution_s / pace.batch
         late = miss_probability(

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import (
@@ -14,10 +15,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from app.postgres import server as postgres
-from tests.browser.dashboards import fill_demo, running_dashboard
-from tests.conftest import copied_database
-from tests.integration.api_harness import Api
+from tests.browser.dashboards import running_dashboard
+from tests.integration.api_harness import Api, Prepared
 
 ARGUMENTS = (
     "--no-sandbox",
@@ -31,11 +30,13 @@ ARGUMENTS = (
 )
 
 Open = Callable[..., Page]
+Logins = dict[tuple[str, str], Any]
+"""By address and token; Playwright takes cookies as it gives them, but not to mypy."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests."""
+    """One browser for a module. Playwright keeps a loop running in this thread, in which other tests start theirs."""
     path = (
         os.environ.get("PLIMSOLL_CHROMIUM")
         or shutil.which("chromium")
@@ -53,28 +54,23 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def demo(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+def demo(demo_fleet: Prepared) -> Iterator[Api]:
     """A control plane with data, for tests that change nothing."""
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_dashboard(url) as api,
-    ):
-        fill_demo(api)
+    with running_dashboard(demo_fleet) as api:
         yield api
 
 
 @pytest.fixture
-def fresh_demo(database: str) -> Iterator[Api]:
+def fresh_demo(demo_fleet: Prepared) -> Iterator[Api]:
     """A control plane with data, for one test that changes it."""
-    with running_dashboard(database) as api:
-        fill_demo(api)
+    with running_dashboard(demo_fleet) as api:
         yield api
 
 
 @pytest.fixture
-def empty(database: str) -> Iterator[Api]:
+def empty(no_fleet: Prepared) -> Iterator[Api]:
     """A control plane that nobody has told anything yet."""
-    with running_dashboard(database) as api:
+    with running_dashboard(no_fleet) as api:
         yield api
 
 
@@ -86,9 +82,18 @@ def context(chromium: Browser) -> Iterator[BrowserContext]:
     fresh.close()
 
 
+@pytest.fixture(scope="module")
+def logins() -> Logins:
+    """The cookies of everybody who logged in at a control plane of the module."""
+    return {}
+
+
 @pytest.fixture
-def opened(context: BrowserContext) -> Iterator[Open]:
-    """`opened(api, "fleet", scope="operator", theme="dark")`: that page, logged in; it says no error until the end."""
+def opened(context: BrowserContext, logins: Logins) -> Iterator[Open]:
+    """`opened(api, "fleet", scope="operator", theme="dark")`: that page, logged in; it says no error until the end.
+
+    With a token that is logged in already the login page is not opened again: the browser gets its cookies.
+    """
     errors: list[str] = []
 
     def go(
@@ -106,10 +111,16 @@ def opened(context: BrowserContext) -> Iterator[Open]:
         page.set_viewport_size({"width": width, "height": 900})
         page.on("console", lambda message: note(message, refusals))
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{api.client.base_url}/login?next=/{path}")
-        page.fill("#token", api.secrets[scope])
-        page.click("button.primary")
+        login = (str(api.client.base_url), api.secrets[scope])
+        if login in logins:
+            context.add_cookies(logins[login])
+            page.goto(f"{api.client.base_url}/{path}")
+        else:
+            page.goto(f"{api.client.base_url}/login?next=/{path}")
+            page.fill("#token", api.secrets[scope])
+            page.click("button.primary")
         page.wait_for_url(f"**/{path.split('?')[0]}*")
+        logins[login] = context.cookies()
         return page
 
     def note(message: ConsoleMessage, refusals: tuple[int, ...]) -> None:

@@ -8,13 +8,21 @@ from contextlib import contextmanager
 from typing import cast
 
 import httpx2
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
 from app.base.settings import Settings
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
-from tests.integration.api_harness import NOW, Api, fill, node, service
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    fill,
+    keep_solver,
+    node,
+    service,
+)
 from tests.integration.measured import fit_here, measured
 
 SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
@@ -22,11 +30,17 @@ SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
 
 
 @contextmanager
-def running_dashboard(url: str) -> Iterator[Api]:
-    """The application on that database, listening; `api.client.base_url` is where. One token of each scope."""
-    clock = ManualControlClock(NOW)
+def running_dashboard(prepared: Prepared) -> Iterator[Api]:
+    """The application on a copy of that database, listening; `api.client.base_url` is where."""
+    with prepared.copied() as url, _listening(url, prepared) as api:
+        yield api
+
+
+@contextmanager
+def _listening(url: str, prepared: Prepared) -> Iterator[Api]:
+    clock = ManualControlClock(prepared.at)
     server = make_server(make_plane(Settings(), url, clock))
-    # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
+    # Who connects before the server is ready waits in the socket's backlog: one answer says that it is.
     listening = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
@@ -36,10 +50,14 @@ def running_dashboard(url: str) -> Iterator[Api]:
         with httpx2.Client(
             base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0
         ) as client:
-            api = Api(client=cast(TestClient, client), clock=clock, url=url)
-            for scope in ("viewer", "operator", "admin", "agent"):
-                api.add_token(scope, scope)
-            yield api
+            assert client.get("/livez").status_code == 200
+            keep_solver(cast(FastAPI, server.config.app))
+            yield Api(
+                client=cast(TestClient, client),
+                clock=clock,
+                url=url,
+                secrets=dict(prepared.secrets),
+            )
     finally:
         server.handle_stop()
         thread.join(timeout=30)

@@ -16,6 +16,16 @@ pytestmark = pytest.mark.integration
 AXE = Path(__file__).with_name("axe").joinpath("axe.min.js").read_text()
 """axe-core, which knows the rules of WCAG."""
 
+COME_TO_REST = """
+() => new Promise((resolve) => {
+  let quiet = setTimeout(resolve, 300);
+  const watcher = new MutationObserver(() => { clearTimeout(quiet); quiet = setTimeout(resolve, 300); });
+  watcher.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+  setTimeout(resolve, 1000);
+})
+"""
+"""Wait until nothing of the page has changed for 0.3 s, or for 1 s where something always does."""
+
 ARGUMENTS = {"service": "chat", "gpu": "n1/gpu-0", "plan": "1", "why": "1"}
 """What pages about one thing are opened with."""
 
@@ -39,8 +49,8 @@ def drawn(page: Page) -> None:
 
 
 def take_picture(page: Page, pictures: Path, path: str, kind: str) -> None:
-    """Keep what the page looks like a moment later, for people; what it asked for is there by then, or late."""
-    page.wait_for_timeout(1000)
+    """Keep what the page looks like when it has come to rest, for people; what it asked for is there by then."""
+    page.evaluate(COME_TO_REST)
     page.screenshot(
         path=pictures / f"{path.replace('/', '-')}-{kind}.png", full_page=True
     )

@@ -16,8 +16,7 @@ from solvers.types.state import Mode
 from tests.browser.conftest import Open
 from tests.browser.dashboards import running_dashboard
 from tests.browser.test_all_pages import settle
-from tests.conftest import copied_database
-from tests.integration.api_harness import NOW, Api, run_apart
+from tests.integration.api_harness import NOW, Api, prepared, run_apart
 
 pytestmark = pytest.mark.integration
 
@@ -27,10 +26,13 @@ WINDOW_S = 2.0
 
 @pytest.fixture(scope="module")
 def large(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with copied_database(postgres_server, template=migrated_template) as url:
-        run_apart(_fill(url))
-        with running_dashboard(url) as api:
-            yield api
+    with (
+        prepared(
+            postgres_server, migrated_template, lambda api: run_apart(_fill(api.url))
+        ) as found,
+        running_dashboard(found) as api,
+    ):
+        yield api
 
 
 async def _fill(url: str) -> None:

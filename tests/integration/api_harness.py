@@ -1,14 +1,16 @@
 """The real application on a real database, driven over ASGI without a socket."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
+from fastapi import FastAPI
 from httpx2 import Response
+from sqlalchemy import make_url
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
@@ -18,12 +20,16 @@ from app.db.operations.token_secrets import create_locally
 from app.db.operations.tokens import Scope
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
+from app.postgres import server as postgres
 from app.serve.api_process import create_app
 from app.serve.plane import make_plane
-from app.solver.process import InlineSolver
+from app.solver.findings import Findings, Inquiry
+from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, SolverWorker
+from tests.conftest import copied_database
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 V1 = "/api/v1"
+SCOPES: tuple[Scope, ...] = ("viewer", "operator", "admin", "agent")
 Method = Literal["GET", "PUT", "POST", "DELETE"]
 Result = TypeVar("Result")
 
@@ -134,16 +140,93 @@ def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
         return thread.submit(asyncio.run, work).result()
 
 
+_worker = SolverWorker()
+"""One process for all applications, since it takes seconds to start; it ends with the tests."""
+
+
+class KeptSolver:
+    """The solver worker of an application, which leaves its process to the next one."""
+
+    def __init__(self) -> None:
+        # Who waits for the worker waits here, in the application's own loop.
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        async with self._turn:
+            await _worker.start()
+
+    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
+        async with self._turn:
+            return await _worker.make_plan(request)
+
+    async def inquire(self, inquiry: Inquiry) -> Findings:
+        async with self._turn:
+            return await _worker.inquire(inquiry)
+
+    async def close(self) -> None:
+        pass
+
+
+def keep_solver(app: FastAPI) -> None:
+    """Let a running application plan in the process that all of them share."""
+    app.state.parts = replace(app.state.parts, solver=KeptSolver())
+
+
 @contextmanager
 def running_api(url: str, **settings: Any) -> Iterator[Api]:
     """The application on that database, with one token of each scope named after it."""
-    clock = ManualControlClock(NOW)
-    app = create_app(make_plane(Settings(**settings), url, clock))
-    with TestClient(app, raise_server_exceptions=False) as client:
-        api = Api(client=client, clock=clock, url=url)
-        for scope in ("viewer", "operator", "admin", "agent"):
+    with _application(url, NOW, settings) as api:
+        for scope in SCOPES:
             api.add_token(scope, scope)
         yield api
+
+
+@contextmanager
+def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[Api]:
+    clock = ManualControlClock(at)
+    app = create_app(make_plane(Settings(**settings), url, clock))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        keep_solver(app)
+        yield Api(client=client, clock=clock, url=url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A database with tokens and objects, to be copied for each test: that costs a tenth of filling a fresh one."""
+
+    server: postgres.Server
+    name: str
+    secrets: dict[str, str]
+    at: datetime
+    """What the clock showed when it was ready."""
+
+    @contextmanager
+    def copied(self) -> Iterator[str]:
+        """The URL of a copy."""
+        with copied_database(self.server, template=self.name) as url:
+            yield url
+
+    @contextmanager
+    def running_api(self, **settings: Any) -> Iterator[Api]:
+        """The application on a copy, at the time when this was ready."""
+        with self.copied() as url, _application(url, self.at, settings) as api:
+            api.secrets.update(self.secrets)
+            yield api
+
+
+@contextmanager
+def prepared(
+    server: postgres.Server, template: str, fill: Callable[[Api], None]
+) -> Iterator[Prepared]:
+    """What `fill` makes of an application on a copy of the template, which has ended; dropped at the end."""
+    with copied_database(server, template=template) as url:
+        with running_api(url) as api:
+            fill(api)
+        name = make_url(url).database
+        assert name is not None
+        yield Prepared(
+            server=server, name=name, secrets=api.secrets, at=api.clock.now()
+        )
 
 
 def gpu_type(name: str = "T4", **spec: object) -> dict[str, object]:

@@ -4,15 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.api_harness import Api, fill, running_api
+from tests.integration.api_harness import Api, Prepared
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         yield running
 
 

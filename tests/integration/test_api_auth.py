@@ -7,9 +7,7 @@ from fastapi.routing import APIRoute
 
 from app.api.application import PREFIX, RESOURCES
 from app.api.http.auth import REMEMBERED_S
-from app.postgres import server as postgres
-from tests.conftest import copied_database
-from tests.integration.api_harness import Api, Method, fill, running_api, service
+from tests.integration.api_harness import Api, Method, Prepared, service
 
 pytestmark = pytest.mark.integration
 
@@ -66,12 +64,8 @@ OPERATORS = (
 
 
 @pytest.fixture(scope="module")
-def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         running.put("services/ours", service("ours", project="team-a"))
         running.put("services/theirs", service("theirs", project="team-b"))

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.postgres import server as postgres
-from tests.conftest import copied_database
 from tests.integration.api_harness import (
     Api,
-    fill,
+    Prepared,
     gpu_type,
     node,
     profile,
-    running_api,
     service,
 )
 
@@ -22,12 +19,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         yield running
 
 

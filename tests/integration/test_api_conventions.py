@@ -4,12 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.postgres import server as postgres
-from tests.conftest import copied_database
 from tests.integration.api_harness import (
     NOW,
     Api,
-    fill,
+    Prepared,
     gpu_type,
     network,
     node,
@@ -55,20 +53,15 @@ DELETABLE = [path for path in OBJECTS if not path.startswith(("profiles", "polic
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def seen(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+def seen(small_fleet: Prepared) -> Iterator[Api]:
     """An API that tests of this module only read."""
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        fill(running)
+    with small_fleet.running_api() as running:
         for name in ("alpha", "beta", "gamma", "delta", "eps"):
             running.put(f"services/{name}", service(name))
         yield running

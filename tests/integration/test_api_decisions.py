@@ -5,34 +5,37 @@ from collections.abc import Iterator
 import pytest
 
 from app.postgres import server as postgres
-from tests.conftest import copied_database
 from tests.integration.api_harness import (
     Api,
+    Prepared,
     fill,
+    prepared,
     profile,
     reading,
-    running_api,
     service,
 )
 
 pytestmark = pytest.mark.integration
 
 
+@pytest.fixture(scope="module")
+def started(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
+    with prepared(postgres_server, migrated_template, _start) as found:
+        yield found
+
+
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        _start(running)
+def api(started: Prepared) -> Iterator[Api]:
+    with started.running_api() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def seen(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+def seen(started: Prepared) -> Iterator[Api]:
     """An API with two targets and a kept plan, which tests of this module only read."""
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        _start(running)
+    with started.running_api() as running:
         assert running.tick().state == "target"
         _observe(running, 2, arrivals=600, generation=1)
         assert running.tick().state == "target"

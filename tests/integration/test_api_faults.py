@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url
 
 from app.postgres import server as postgres
-from tests.integration.api_harness import Api, fill, observation, running_api, service
+from tests.integration.api_harness import Api, Prepared, observation, service
 
 pytestmark = pytest.mark.integration
 
@@ -31,9 +31,8 @@ def _away(server: postgres.Server, url: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         yield running
 

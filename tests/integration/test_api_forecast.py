@@ -12,7 +12,7 @@ from app.db.predictions import forecasts
 from app.learn.choose_forecasts import SHOWN_LEVELS
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import Choice
-from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
+from tests.integration.api_harness import NOW, Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
 
@@ -27,9 +27,8 @@ SCORE = ForecastScore(
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         running.put("services/search", service("search", project="team-a"))
         yield running

@@ -13,10 +13,9 @@ from app.store.store import ServiceWindow
 from tests.integration.api_harness import (
     NOW,
     Api,
-    fill,
+    Prepared,
     observation,
     reading,
-    running_api,
     service,
 )
 
@@ -24,9 +23,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         yield running
 
@@ -74,9 +72,8 @@ def test_an_old_window_of_a_node_with_a_right_clock_stays_old(api: Api) -> None:
     assert all(each.arrivals == 0 for each in _windows(api))
 
 
-def test_every_answer_has_the_lease_that_is_set(database: str) -> None:
-    with running_api(database, lease_s=60, lease_end="restore") as api:
-        fill(api)
+def test_every_answer_has_the_lease_that_is_set(small_fleet: Prepared) -> None:
+    with small_fleet.running_api(lease_s=60, lease_end="restore") as api:
         assert api.sync(sequence=1).json()["lease"] == {
             "duration_s": 60.0,
             "on_end": "restore",

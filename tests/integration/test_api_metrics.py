@@ -11,10 +11,9 @@ from app.api.http.parts import ApiParts
 from tests.integration.api_harness import (
     NOW,
     Api,
-    fill,
+    Prepared,
     observation,
     reading,
-    running_api,
     service,
 )
 
@@ -24,9 +23,8 @@ CHAT = 'project="default",service="chat"'
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         running.put("services/quiet", service("quiet", "team-a"))
         yield running

@@ -12,13 +12,15 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.postgres_store import PostgresStore
+from app.postgres import server as postgres
 from tests.integration.api_harness import (
     Api,
+    Prepared,
     fill,
     node,
+    prepared,
     reading,
     run_apart,
-    running_api,
     service,
 )
 from tests.integration.fault_harness import until
@@ -40,18 +42,29 @@ TASK = {
 }
 
 
+@pytest.fixture(scope="module")
+def planned(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
+    with prepared(postgres_server, migrated_template, _plan_twice) as found:
+        yield found
+
+
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
+def api(planned: Prepared) -> Iterator[Api]:
     """Plan 1 was made for 100 requests of each service in two seconds; plan 2, in force, for six times as many."""
-    with running_api(database) as running:
-        fill(running)
-        running.put("services/chat", service())
-        running.put("services/search", service("search", project="team-a"))
-        _observe(running, 1)
-        assert running.tick().state == "target"
-        _observe(running, 2, arrivals=600, generation=1)
-        assert running.tick().state == "target"
+    with planned.running_api() as running:
         yield running
+
+
+def _plan_twice(api: Api) -> None:
+    fill(api)
+    api.put("services/chat", service())
+    api.put("services/search", service("search", project="team-a"))
+    _observe(api, 1)
+    assert api.tick().state == "target"
+    _observe(api, 2, arrivals=600, generation=1)
+    assert api.tick().state == "target"
 
 
 def _observe(
@@ -153,9 +166,8 @@ def test_a_repeated_request_restores_once(api: Api) -> None:
     assert len(api.get("plans?state=approved")["items"]) == 1
 
 
-def test_tasks_of_now_run_on_what_it_leaves_over(database: str) -> None:
-    with running_api(database) as api:
-        fill(api)
+def test_tasks_of_now_run_on_what_it_leaves_over(small_fleet: Prepared) -> None:
+    with small_fleet.running_api() as api:
         api.put("services/chat", service(scaling={"min_replicas": 1}))
         assert api.tick().state == "target"
         assert _carried(api, 1) == [("n1/gpu-0", "chat", 50.0, 8)]

@@ -15,10 +15,9 @@ from app.api.fleet.sync import SKEW_HEADER
 from tests.integration.api_harness import (
     NOW,
     Api,
-    fill,
+    Prepared,
     observation,
     reading,
-    running_api,
     service,
 )
 
@@ -26,9 +25,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         yield running
 
@@ -209,10 +207,9 @@ def test_the_newest_command_comes_with_the_answer_until_the_agent_has_it(
 
 
 def test_an_agent_that_waits_gets_the_command_as_soon_as_it_is_pushed(
-    database: str,
+    small_fleet: Prepared,
 ) -> None:
-    with running_api(database, speed=1.0) as api:
-        fill(api)
+    with small_fleet.running_api(speed=1.0) as api:
         api.put("services/chat", service())
         api.sync(sequence=1, services=[reading()])
         api.clock.sleep = asyncio.sleep  # type: ignore[method-assign]
@@ -238,9 +235,8 @@ def test_a_wait_without_news_ends_with_none(api: Api) -> None:
     assert api.sync(sequence=2, query="?wait_s=31").status_code == 422
 
 
-def test_a_full_queue_asks_to_come_again(database: str) -> None:
-    with running_api(database, sync_queue_limit=1) as api:
-        fill(api)
+def test_a_full_queue_asks_to_come_again(small_fleet: Prepared) -> None:
+    with small_fleet.running_api(sync_queue_limit=1) as api:
         answers: queue.Queue[int] = queue.Queue()
         threads = [
             threading.Thread(

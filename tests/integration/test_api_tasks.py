@@ -9,11 +9,10 @@ from app.loop.tick import TickOutcome
 from tests.integration.api_harness import (
     NOW,
     Api,
-    fill,
+    Prepared,
     network,
     profile,
     reading,
-    running_api,
     service,
 )
 
@@ -40,9 +39,8 @@ def task(
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put(
             "networks/resnet50-training",
             {

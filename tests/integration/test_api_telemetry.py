@@ -8,15 +8,14 @@ import pytest
 from sqlalchemy import create_engine, pool, text
 
 from app.db.fleet.pushed_telemetry import MAX_SOURCES
-from tests.integration.api_harness import NOW, Api, fill, reading, running_api, service
+from tests.integration.api_harness import NOW, Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service(project="team-a"))
         running.add_token("team-a", "operator", projects=("team-a",))
         running.add_token("team-b", "operator", projects=("team-b",))

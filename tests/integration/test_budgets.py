@@ -7,26 +7,37 @@ import pytest
 
 from app.db.base.engine import make_engine
 from app.db.workloads.budgets import tell_spent
-from tests.integration.api_harness import Api, run_apart, running_api
+from app.postgres import server as postgres
+from tests.integration.api_harness import Api, Prepared, prepared, run_apart
 from tests.integration.test_reports import a_busy_morning
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    """The morning of `test_reports`, seen until 11:15: 3.60 USD today, of which 1.20 USD since 11:00."""
+@pytest.fixture(scope="module")
+def morning(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
+    with prepared(postgres_server, migrated_template, _spend) as found:
+        yield found
 
-    async def fill() -> None:
-        engine = make_engine(database, pool_size=2)
+
+@pytest.fixture
+def api(morning: Prepared) -> Iterator[Api]:
+    """The morning of `test_reports`, seen until 11:15: 3.60 USD today, of which 1.20 USD since 11:00."""
+    with morning.running_api() as running:
+        yield running
+
+
+def _spend(api: Api) -> None:
+    async def work() -> None:
+        engine = make_engine(api.url, pool_size=2)
         try:
             await a_busy_morning(engine)
         finally:
             await engine.dispose()
 
-    with running_api(database) as running:
-        run_apart(fill())
-        yield running
+    run_apart(work())
 
 
 def budget(

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
+import httpx2
 import pytest
+from fastapi import FastAPI
 
 from app.base.settings import Settings
 from app.cli.main import run
@@ -22,6 +25,7 @@ from app.postgres import server as postgres
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
 from tests.app.runner import Result, cli
+from tests.integration.api_harness import keep_solver
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +77,7 @@ class ControlPlane:
 @pytest.fixture
 def control_plane(database: str) -> Iterator[ControlPlane]:
     """An API on a free port, served from a thread."""
-    # Who connects before the server is ready waits in the socket's backlog, so nobody has to ask whether it is.
+    # Who connects before the server is ready waits in the socket's backlog: one answer says that it is.
     listening = socket.create_server(("127.0.0.1", 0))
     server = make_server(make_plane(Settings(), database))
     thread = threading.Thread(
@@ -82,6 +86,8 @@ def control_plane(database: str) -> Iterator[ControlPlane]:
     thread.start()
     try:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert httpx2.get(f"{url}/livez", timeout=60.0).status_code == 200
+        keep_solver(cast(FastAPI, server.config.app))
         yield ControlPlane(url=url, token=asyncio.run(_admin_token(database)))
     finally:
         server.should_exit = True

@@ -10,14 +10,7 @@ import pytest
 from app.db.base.engine import make_engine
 from app.db.workloads.budgets import step_degraded
 from tests.app.runner import cli
-from tests.integration.api_harness import (
-    Api,
-    fill,
-    reading,
-    run_apart,
-    running_api,
-    service,
-)
+from tests.integration.api_harness import Api, Prepared, reading, run_apart, service
 
 pytestmark = pytest.mark.integration
 
@@ -26,10 +19,9 @@ RATES = {"nightly": 800, "chat": 40}
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
+def api(small_fleet: Prepared) -> Iterator[Api]:
     """Two T4s that serve nightly of low and chat of critical priority; ten minutes of a day that began at noon."""
-    with running_api(database) as running:
-        fill(running)
+    with small_fleet.running_api() as running:
         running.put("services/nightly", service("nightly", "team-a", priority="batch"))
         running.put("services/chat", service("chat", "team-a", priority="critical"))
         hear(running, 1)

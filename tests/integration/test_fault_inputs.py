@@ -17,7 +17,6 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.db.base.listen import conninfo
-from app.postgres import server as postgres
 from tests.agents.factories import (
     PaperDevice,
     a_command,
@@ -25,18 +24,16 @@ from tests.agents.factories import (
     a_replica,
     an_empty_node,
 )
-from tests.conftest import copied_database
 from tests.integration.api_harness import (
     NOW,
     Api,
-    fill,
+    Prepared,
     gpu_type,
     network,
     node,
     observation,
     profile,
     reading,
-    running_api,
     service,
 )
 
@@ -46,20 +43,16 @@ MAX_NAME = "n" * 253
 
 
 @pytest.fixture(scope="module")
-def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+def api(small_fleet: Prepared) -> Iterator[Api]:
     """One control plane for all: each test has a node of its own."""
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        fill(running)
+    with small_fleet.running_api() as running:
         yield running
 
 
 @pytest.fixture
-def empty_api(database: str) -> Iterator[Api]:
+def empty_api(no_fleet: Prepared) -> Iterator[Api]:
     """A control plane that knows a GPU type, a network and its profile, but no node."""
-    with running_api(database) as running:
+    with no_fleet.running_api() as running:
         running.put("gpu-types/T4", gpu_type())
         running.put("networks/resnet50", network())
         running.put("profiles/resnet50/T4", profile())

@@ -10,7 +10,7 @@ from solvers.predict.data.fit_json import fit_from_document, fits_from_json
 from solvers.predict.data.samples import make_queries
 from solvers.predict.estimate.predict import predict_latency
 from tests.app.runner import cli
-from tests.integration.api_harness import Api, fill, gpu_type, running_api
+from tests.integration.api_harness import Api, Prepared, gpu_type
 from tests.integration.measured import fit_here, measured
 
 pytestmark = pytest.mark.integration
@@ -24,9 +24,8 @@ BESIDE_ANOTHER = {
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         yield running
 
 

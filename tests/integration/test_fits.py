@@ -36,7 +36,7 @@ from solvers.predict.estimate.operating_points import Performance
 from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_health
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Mode
-from tests.integration.api_harness import NOW, Api, fill, running_api
+from tests.integration.api_harness import NOW, Api, Prepared
 from tests.integration.measured import fit_here, measured, run_here, true_ms
 
 pytestmark = pytest.mark.integration
@@ -53,9 +53,8 @@ ROW = SampleRow(
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         yield running
 
 

@@ -1,6 +1,5 @@
 """Schemathesis over the whole API, in process: no server error, no answer that the document does not state."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,14 +11,13 @@ from schemathesis import GenerationMode, checks
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from app.api.application import make_api
-from app.postgres import server as postgres
-from tests.conftest import copied_database
-from tests.integration.api_harness import Api, fill, reading, running_api, service
+from tests.examples import IS_NIGHTLY
+from tests.integration.api_harness import Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", "12"))
-"""Per operation; more of them for a night."""
+EXAMPLES = 60 if IS_NIGHTLY else 4
+"""Per operation."""
 COSTLY = {"POST /api/v1/plans/compare": 4}
 """Parts of it: each call plans once by every policy."""
 
@@ -67,13 +65,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
+def api(small_fleet: Prepared) -> Iterator[Api]:
     """A filled API for all operations, which change it as they like."""
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        fill(running)
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         assert running.sync(services=[reading()]).status_code == 200
         assert running.tick().plan_id == 1
@@ -91,7 +85,7 @@ def test_every_answer_is_documented_and_none_is_a_server_error(
     )
 
     @settings(
-        max_examples=EXAMPLES // COSTLY.get(label, 1),
+        max_examples=max(1, EXAMPLES // COSTLY.get(label, 1)),
         deadline=None,
         derandomize=True,
         database=None,

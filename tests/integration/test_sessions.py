@@ -7,9 +7,7 @@ import pytest
 from httpx2 import Response
 
 from app.api.http.sessions import COOKIE, LASTS
-from app.postgres import server as postgres
-from tests.conftest import copied_database
-from tests.integration.api_harness import Api, fill, running_api, service
+from tests.integration.api_harness import Api, Prepared, service
 
 pytestmark = pytest.mark.integration
 
@@ -17,12 +15,8 @@ ORIGIN = {"Origin": "http://testserver"}
 
 
 @pytest.fixture
-def api(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_api(url) as running,
-    ):
-        fill(running)
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         yield running
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.db.decisions.simulations import WAITING_LIMIT
-from tests.integration.api_harness import Api, running_api
+from tests.integration.api_harness import Api, Prepared
 from tests.integration.simulating import SCENARIO, ask, in_state, scenario
 
 pytestmark = pytest.mark.integration
@@ -16,8 +16,8 @@ LONG = scenario(duration_s=21_600, seeds=[1, 2, 3])
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as found:
+def api(no_fleet: Prepared) -> Iterator[Api]:
+    with no_fleet.running_api() as found:
         yield found
 
 

@@ -58,6 +58,7 @@ from solvers.types.state import (
     Slo,
 )
 from tests.conftest import copied_database
+from tests.examples import examples
 
 pytestmark = pytest.mark.integration
 
@@ -452,7 +453,7 @@ def test_both_stores_answer_alike(
     run_state_machine_as_test(
         Stores,
         settings=settings(
-            max_examples=20,
+            max_examples=examples(20),
             stateful_step_count=20,
             deadline=None,
             derandomize=True,

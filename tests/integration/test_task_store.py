@@ -32,6 +32,7 @@ from app.store.task_book import Place
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import Gpu, GpuId, Node, NodeId, Task, Variant, gpu_id
 from tests.conftest import copied_database
+from tests.examples import examples
 from tests.integration.fleet import (
     START,
     make_bound,
@@ -300,7 +301,7 @@ def test_both_stores_know_the_same_of_tasks(
     run_state_machine_as_test(
         TaskStores,
         settings=settings(
-            max_examples=12,
+            max_examples=examples(12),
             stateful_step_count=15,
             deadline=None,
             derandomize=True,

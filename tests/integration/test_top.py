@@ -4,22 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.postgres import server as postgres
 from tests.app.runner import Result, cli
-from tests.browser.dashboards import fill_demo, running_dashboard
-from tests.conftest import copied_database
-from tests.integration.api_harness import Api
+from tests.browser.dashboards import running_dashboard
+from tests.integration.api_harness import Api, Prepared
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def demo(postgres_server: postgres.Server, migrated_template: str) -> Iterator[Api]:
-    with (
-        copied_database(postgres_server, template=migrated_template) as url,
-        running_dashboard(url) as api,
-    ):
-        fill_demo(api)
+def demo(demo_fleet: Prepared) -> Iterator[Api]:
+    with running_dashboard(demo_fleet) as api:
         yield api
 
 

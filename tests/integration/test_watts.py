@@ -4,16 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.api_harness import Api, fill, node, reading, running_api, service
+from tests.integration.api_harness import Api, Prepared, node, reading, service
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
+def api(small_fleet: Prepared) -> Iterator[Api]:
     """One node with two T4 (10 W idle, at most 70 W) and a service whose replica draws 20 or 40 W more."""
-    with running_api(database) as running:
-        fill(running)
+    with small_fleet.running_api() as running:
         running.put("services/chat", service())
         observe(running, 1)
         yield running

@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.browser.dashboards import fill_demo
-from tests.integration.api_harness import NOW, Api, running_api
+from tests.integration.api_harness import NOW, Api, Prepared
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as api:
-        fill_demo(api)
+def api(demo_fleet: Prepared) -> Iterator[Api]:
+    with demo_fleet.running_api() as api:
         yield api
 
 

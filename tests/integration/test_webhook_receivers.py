@@ -15,7 +15,7 @@ import pytest
 from app.api.operations.events import event_bytes
 from app.db.base.engine import make_engine
 from app.serve.webhooks import Refused, Sender, authorities, send_due
-from tests.integration.api_harness import Api, running_api
+from tests.integration.api_harness import Api, Prepared
 from tests.integration.receivers import Receiver, project, running_receiver, webhook
 
 pytestmark = pytest.mark.integration
@@ -115,8 +115,8 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
+def api(no_fleet: Prepared) -> Iterator[Api]:
+    with no_fleet.running_api() as running:
         yield running
 
 

@@ -12,7 +12,7 @@ from app.api.operations.events import event_bytes
 from app.db.base.engine import make_engine
 from app.db.operations.webhooks import WAITING_LIMIT
 from app.serve.webhooks import TRIES, Sender, is_public, next_try, send_due
-from tests.integration.api_harness import NOW, Api, run_apart, running_api
+from tests.integration.api_harness import NOW, Api, Prepared, run_apart
 from tests.integration.receivers import (
     Receiver,
     is_signed,
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def api(database: str) -> Iterator[Api]:
-    with running_api(database) as running:
+def api(no_fleet: Prepared) -> Iterator[Api]:
+    with no_fleet.running_api() as running:
         yield running
 
 

@@ -12,10 +12,14 @@ from app.simulate.run.closed_loop import ClosedLoop
 from app.simulate.run.run import jobs_of, simulate
 from app.simulate.scenario.tasks import Submissions, make_submissions
 from app.solver.process import InlineSolver
+from tests.examples import IS_NIGHTLY
 from tests.simulation.random_scenarios import a_random_scenario
 
+FIRST, SECOND = (range(14), range(14, 21)) if IS_NIGHTLY else (range(8), range(8, 15))
+"""Seeds of scenarios; between them they have all of the policies."""
 
-@pytest.mark.parametrize("seed", range(14))
+
+@pytest.mark.parametrize("seed", FIRST)
 def test_every_request_of_a_random_run_is_in_its_report_once(seed: int) -> None:
     scenario = a_random_scenario(seed)
     (job,) = jobs_of(scenario, shipped_catalogue(scenario), Path())
@@ -39,7 +43,7 @@ def test_every_request_of_a_random_run_is_in_its_report_once(seed: int) -> None:
         assert 0.0 <= task.ran_s <= task.until_s - task.submitted_s + 1e-9
 
 
-@pytest.mark.parametrize("seed", range(14, 21))
+@pytest.mark.parametrize("seed", SECOND)
 def test_the_books_are_balanced_at_every_moment(seed: int) -> None:
     asyncio.run(_play(seed))
 

@@ -17,6 +17,7 @@ from agents.sim.spec import make_node
 from agents.sim.truth.truth import RunningPart, load_truth
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node
+from tests.examples import examples
 
 LOADED_S, QUIET_S = 30, 40.0
 """Requests arrive for so long; by then they have all been served."""
@@ -85,7 +86,7 @@ REPLICAS = st.lists(
 LOOKS = st.lists(st.floats(0.5, LOADED_S), max_size=5, unique=True).map(sorted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(batches_and_rates=REPLICAS, looks=LOOKS)
 def test_energy_is_that_of_an_idle_gpu_and_of_every_request_served(
     batches_and_rates: list[tuple[int, float]], looks: list[float]

@@ -18,9 +18,8 @@ from app.postgres.files import DataDirLayout
 def load_settings(**flags: object) -> Settings:
     """The settings; flags that are None do not count. Raises CliError, which names the variable."""
     try:
-        return Settings(
-            **{name: value for name, value in flags.items() if value is not None}
-        )  # type: ignore[arg-type]
+        given = {name: value for name, value in flags.items() if value is not None}
+        return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0]) if wrong["loc"] else "settings"

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from solvers.predict.bounded_search import BoundedSearch
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
 from solvers.predict.latency.conditions import (
@@ -38,6 +37,7 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
+from solvers.predict.regression.bounded_search import BoundedSearch
 
 _SHARPNESS = 6.0
 """Of the rounded maximum: 12 % above either where both are equal, 0.3 % where one is twice the other."""

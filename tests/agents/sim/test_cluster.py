@@ -29,6 +29,7 @@ from agents.sim.spec import Fault, FaultKind, make_node
 from agents.sim.truth.truth import load_truth
 from tests.agents.factories import a_command, a_gpu, a_replica, commands, run
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_cluster, a_node
+from tests.examples import examples
 
 
 async def reconcile(device: SimulatedDevice, wanted: NodeCommand) -> None:
@@ -351,7 +352,7 @@ def test_closing_a_device_ends_everything_and_restores_its_defaults() -> None:
     assert is_balanced(cluster)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     looks=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=12),
     batch=st.integers(1, 8),
@@ -373,7 +374,7 @@ def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> N
     assert totals(looks) == totals([])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     first=commands(1),
     second=commands(2),

@@ -13,6 +13,7 @@ from agents.base.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
 from agents.sim.engine import ExecutionPace, ReplicaQueue, draw_noise, fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally
 from solvers.laws.bulk_queue import miss_probability
+from tests.examples import examples
 
 NO_NOISE = np.ones(1)
 
@@ -178,7 +179,7 @@ def test_the_compiled_bucket_is_the_contracts(latency_ms: float) -> None:
         )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     gaps=st.lists(st.floats(0.0, 2.0), max_size=60),
     batch=st.integers(1, 9),
@@ -209,7 +210,7 @@ LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).ma
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS)
 def test_requests_leave_in_the_order_in_which_they_came(
     gaps: list[float], batch: int, looks: list[float]
@@ -230,7 +231,7 @@ def test_requests_leave_in_the_order_in_which_they_came(
         )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     gaps=GAPS,
     batch=st.integers(1, 9),

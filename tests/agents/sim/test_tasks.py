@@ -33,6 +33,7 @@ from tests.agents.factories import (
 )
 from tests.agents.sim.test_cluster import is_balanced, reconcile, settle
 from tests.agents.sim.worlds import PlainWorld, a_cluster, a_node
+from tests.examples import examples
 
 # The plain world: 50 W idle, 100 W more for whoever works; 10 ms a batch or iteration, 10 ms more per neighbour.
 
@@ -328,7 +329,7 @@ def test_replicas_draw_the_same_noise_with_a_task_elsewhere_as_without() -> None
     assert totals(with_task=True) == totals(with_task=False)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(looks=st.lists(st.floats(0.01, 12.0), max_size=12))
 def test_looking_more_often_changes_no_task(looks: list[float]) -> None:
     def finished(steps: list[float]) -> tuple[float, ...]:
@@ -345,7 +346,7 @@ def test_looking_more_often_changes_no_task(looks: list[float]) -> None:
     assert finished(looks) == finished([])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(looks=st.lists(st.floats(0.01, 12.0), max_size=12))
 def test_energy_and_progress_of_windows_add_up(looks: list[float]) -> None:
     device, clock = a_device(a_task(iterations=2500), launch_s=1.3, deviation=0.3)
@@ -384,7 +385,7 @@ def test_noise_changes_from_stretch_to_stretch_and_keeps_the_mean() -> None:
     assert sum(times_ms) / 400 == pytest.approx(10.0, abs=0.4)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     first=commands_with_tasks(1),
     second=commands_with_tasks(2),

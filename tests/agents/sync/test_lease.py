@@ -21,6 +21,7 @@ from tests.agents.factories import (
     an_empty_node,
 )
 from tests.agents.factories import run as finish
+from tests.examples import examples
 
 A_MINUTE = LeaseTerms(duration_s=60.0, on_end="restore")
 
@@ -178,7 +179,7 @@ def test_a_full_disk_is_said_and_the_lease_goes_on_in_memory(tmp_path: Path) -> 
     assert "cannot be kept on disk" in lease.problem and lease.has_ended(1060.0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     steps=st.lists(
         st.tuples(st.floats(0.1, 30.0), st.booleans()), min_size=1, max_size=40

@@ -14,6 +14,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed, ServiceObservation
+from tests.examples import examples
 from tests.solvers.instances import (
     HALVES,
     a_problem,
@@ -488,7 +489,7 @@ def test_a_day_of_changing_load_restarts_nothing_that_runs(seed: int) -> None:
         before = plan
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(planned_problems())
 def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(
     case: tuple[Problem, Plan],

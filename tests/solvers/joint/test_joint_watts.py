@@ -15,6 +15,7 @@ from solvers.types.outcome import Budget, PlanReport, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
+from tests.examples import examples
 from tests.solvers.instances import (
     a_problem,
     a_service,
@@ -130,7 +131,7 @@ def test_a_lasting_lack_of_watts_rearranges_next_to_nothing_from_tick_to_tick() 
     assert starts <= 1  # a replica for what the watts left over
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 60), part=st.floats(0.0, 1.2), is_goodput=st.booleans())
 def test_every_budget_is_kept_whatever_runs(
     seed: int, part: float, is_goodput: bool

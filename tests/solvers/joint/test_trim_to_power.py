@@ -12,6 +12,7 @@ from solvers.joint.trim_to_power import draws_w, fits, trimmed
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 
 # Half a GPU carries 50 rps with 50 W beside 50 W idle.
@@ -79,7 +80,7 @@ def test_of_equal_gpus_only_as_many_go_as_must() -> None:
     assert unserved(found) == [("dull", 100.0, "power", 0)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 40), part=st.floats(0.0, 1.1))
 def test_what_is_left_fits_and_keeps_every_rule(seed: int, part: float) -> None:
     problem = random_problem(seed, services=5, gpus=3)

@@ -10,6 +10,7 @@ from scipy.stats import poisson
 
 from bench.bulk_queue_simulation import simulate_miss_probability
 from solvers.laws.bulk_queue import miss_probability
+from tests.examples import examples
 
 BATCHES = st.integers(min_value=1, max_value=128)
 UTILISATIONS = st.floats(min_value=1e-6, max_value=0.99)
@@ -148,7 +149,7 @@ def test_a_fuller_server_misses_more_often(
     utilisation=UTILISATIONS,
     whole=st.integers(min_value=2, max_value=12),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_whole_ratios_are_met_from_both_sides(
     batch: int, utilisation: float, whole: int
 ) -> None:

@@ -14,6 +14,7 @@ from solvers.types.outcome import Budget, PlanReport, SolveReport, SolveStatus
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 
 QUICK = Budget(seconds=10.0, work=0.2)
@@ -260,7 +261,7 @@ def planned_in_groups(
     return merged(problem, "any", found)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     size=st.integers(1, 7),

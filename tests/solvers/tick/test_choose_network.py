@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from solvers.tick.choose_network import choose_variant, choose_variants, variant_costs
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 from solvers.types.state import Service, Slo, Variant
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 
 # By the law a replica may work half of the time at batch 1 if its SLO is twice its time at least: a row of 5 ms carries
@@ -153,7 +154,7 @@ def test_services_without_variants_are_not_asked() -> None:
     assert [(each.service, each.network) for each in found] == [("chat", "small")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     shares=st.lists(
         st.sampled_from((5.0, 10.0, 25.0, 50.0, 75.0, 100.0)), min_size=3, max_size=3

@@ -9,6 +9,7 @@ from agents.sim.truth.truth import Truth, load_truth
 from bench.papers.jobs.world import JobWorld, SimGpu
 from solvers.papers.oltunes.types import Job, JobBatch, JobSetting, PlacedJob
 from solvers.types.state import GpuId
+from tests.examples import examples
 
 V100 = "V100-16GB"
 GPU = SimGpu(id=GpuId("g"), gpu_type=V100, memory_mib=16384.0, clock_mhz=1530.0)
@@ -51,7 +52,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(requests, st.sampled_from((0.0, 0.7)))
 def test_limits_hold_nobody_is_lost_and_time_runs_forward(
     wanted: list[tuple[str, float, int, int, float]], launch_s: float

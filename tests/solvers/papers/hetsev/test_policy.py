@@ -19,6 +19,7 @@ from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Json, Observed
+from tests.examples import examples
 from tests.solvers.instances import (
     HALVES,
     a_problem,
@@ -353,7 +354,7 @@ def test_an_unknown_memory_or_one_of_the_future_counts_as_none(memory: Json) -> 
 # Random problems.
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(planned_problems())
 def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(
     case: tuple[Problem, Plan],

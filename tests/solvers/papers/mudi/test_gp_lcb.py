@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF
 
 from solvers.papers.mudi.gp_lcb import (
     LENGTH,
@@ -26,6 +24,10 @@ POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_posterior_is_that_of_scikit_learn(seed: int) -> None:
+    # Here, since it takes a second and every test process reads this module.
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF
+
     draw = np.random.default_rng(seed)
     tried, asked = draw.uniform(0.0, 7.0, 6), np.linspace(0.0, 7.0, 15)
     values = draw.normal(size=6)

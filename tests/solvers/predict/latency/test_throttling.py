@@ -16,6 +16,7 @@ from solvers.predict.data.samples import (
     make_samples,
 )
 from solvers.predict.latency import throttling
+from tests.examples import examples
 
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
 BATCHES = (8, 16, 32, 64, 128)
@@ -69,7 +70,7 @@ def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
     assert unlimited == limited
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(6, 16),

@@ -16,6 +16,7 @@ from solvers.predict.data.samples import (
     make_samples,
 )
 from solvers.predict.resources import duty_cycle
+from tests.examples import examples
 
 IDLE_W = 40.0
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
@@ -92,7 +93,7 @@ def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
     assert unlimited == limited
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(4, 16),

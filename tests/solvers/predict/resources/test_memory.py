@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from solvers.predict.data.fit import TooFewSamples
 from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
 from solvers.predict.resources import memory
+from tests.examples import examples
 
 
 def _at(batch: list[float]) -> Queries:
@@ -54,7 +55,7 @@ def test_a_high_measurement_is_kept_at_its_batch_and_above() -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 256), st.floats(1.0, 80_000.0)),

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from solvers.predict.bounded_search import BoundedSearch
 from solvers.predict.data.samples import Reals
+from solvers.predict.regression.bounded_search import BoundedSearch
 
 X = np.linspace(0.1, 2.0, 20)
 CURVE = np.stack([np.ones_like(X), X, X**2], axis=1)
