@@ -42,7 +42,7 @@ START_AND_DESCRIBE = """
 import json, os, sys
 from pathlib import Path
 import psycopg
-from app import postgres
+from app.postgres import server as postgres
 if len(sys.argv) > 2:
     os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
 server = postgres.start(Path(sys.argv[1]))

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.agents.fakes.nvml.fake_gpus import STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+PROFILING = Path(__file__).parents[2] / "agents" / "profiling"
+ROOT = PROFILING.parents[2]
 
 TEMPLATES = """\
 default = "own"
@@ -99,7 +99,7 @@ def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
     signs.mkdir()
     temporary.mkdir()
     text = TEMPLATES.format(
-        python=sys.executable, bench=HERE / "fake_bench.py", signs=signs
+        python=sys.executable, bench=PROFILING / "fake_bench.py", signs=signs
     )
     (directory / "templates.toml").write_text(text, encoding="utf-8")
     own = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-FAKE = Path(__file__).parents[1] / "fakes" / "nvidia-cuda-mps-control"
+FAKE = Path(__file__).parents[2] / "fakes" / "nvidia-cuda-mps-control"
 REAL = shutil.which("nvidia-cuda-mps-control")
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
 NOBODY = 65534
