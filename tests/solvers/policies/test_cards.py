@@ -94,6 +94,6 @@ def test_a_policy_that_promises_percentiles_breaks_no_rule_of_the_tiny_problem(
 
 def test_cards_say_of_the_half_slo_baselines_that_they_may_break_promises() -> None:
     # docs/policies.md: these take a replica to serve all that it executes within half its SLO.
-    assert {each.name for each in CARDS if "policies.half_slo" in each.techniques} <= {
+    assert {each.name for each in CARDS if "baselines.half_slo" in each.techniques} <= {
         each.name for each in CARDS if not each.promises
     }
