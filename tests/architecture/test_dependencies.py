@@ -1,5 +1,6 @@
 """What is imported is declared, what is declared is pinned, and a node needs the small set only."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,8 +15,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools.sources import PACKAGES, python_files, tree_of
+
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 PART_OF_A_DECLARED_ONE = {
     "starlette": "fastapi",
     "pydantic-core": "pydantic",
@@ -138,6 +142,30 @@ def test_a_node_declares_all_that_its_agent_imports() -> None:
 def test_the_server_declares_all_that_it_imports() -> None:
     everything = modules_of("app") | modules_of("solvers") | modules_of("agents")
     assert libraries(everything - NEED_AN_EXTRA.keys()) <= names(declared("server"))
+
+
+def test_the_tools_import_only_what_a_developer_has() -> None:
+    trees = [tree_of(path) for path in python_files("tools")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {
+        *(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)),
+        *(
+            each.name
+            for node in nodes
+            if isinstance(node, ast.Import)
+            for each in node.names
+        ),
+    }
+    outside = {name.partition(".")[0] for name in imported}
+    outside -= sys.stdlib_module_names | {*PACKAGES, "tools"}
+    provided = {distributions().get(name, [name])[0] for name in outside}
+    needed = {PART_OF_A_DECLARED_ONE.get(name, name) for name in provided}
+    assert needed <= names(declared("server", "dev"))
+
+
+def test_the_tools_measure_what_is_installed() -> None:
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert set(wheel["packages"]) == set(PACKAGES)
 
 
 @pytest.mark.parametrize(("module", "extra"), NEED_AN_EXTRA.items())
