@@ -15,6 +15,7 @@ from app.base.clock import ControlClock
 from app.loop.budgets import words_on_degraded
 from app.loop.deliver import effective_mode, make_commands
 from app.loop.events import (
+    describe_hold,
     held_event,
     pushed_event,
     refused_event,
@@ -22,23 +23,29 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.forecast import make_demands, without_headroom, without_reserves
+from app.loop.forecast import (
+    lacks_foreseen,
+    make_demands,
+    without_headroom,
+    without_reserves,
+)
 from app.loop.observe import (
     HeardNodes,
+    HoldKind,
     asking_gpus,
     observe,
     silent_nodes,
     without_silent_nodes,
 )
-from app.loop.plan import Decision, decide, same_state, with_words
+from app.loop.plan import Decision, decide, same_state, save_memory, with_words
 from app.loop.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.loop.tasks import tasks_of, tasks_to_fill, with_tasks
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
 from solvers.policies.registry import fill_of
 from solvers.predict.data.samples import LayerCounts
-from solvers.types.outcome import PlanReport, Violation
-from solvers.types.plan import WANT_OF_GPUS, BoundPlan, Plan
+from solvers.types.outcome import PlanReport, Reason, Violation
+from solvers.types.plan import BoundPlan
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Mode
 
@@ -58,7 +65,8 @@ class Loop:
     """Only simulations put another one here."""
     now_s: Callable[[], float] = time.perf_counter
     telemetry: HeardNodes = field(default_factory=HeardNodes)
-    held_for: str = ""
+    held_for: HoldKind | None = None
+    """What it told last, while it holds."""
     silent: tuple[str, ...] = ()
     refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
@@ -107,10 +115,10 @@ async def tick(loop: Loop) -> TickOutcome:
     snapshot = await loop.store.load_snapshot(loop.clock.now())
     watch.lap("snapshot")
     # 2. Hold when the operator or the telemetry says so.
-    reason = _hold(loop, snapshot)
-    if reason:
+    reason = loop.telemetry.operator_or_telemetry(snapshot)
+    if reason is not None:
         return await _held(loop, snapshot, reason, watch)
-    loop.held_for = ""
+    loop.held_for = None
     # 3. Push a plan that a person approved meanwhile.
     if snapshot.approved is not None and snapshot.approved_id is not None:
         return await _push_approved(loop, snapshot, watch)
@@ -156,7 +164,7 @@ async def tick(loop: Loop) -> TickOutcome:
         reason=decision.reason,
     )
     plan_id = await loop.store.record_plan(record)
-    await _save_memory(loop.store, snapshot, decision)
+    await save_memory(loop.store, snapshot, decision)
     watch.lap("record")
     # 7. Push it where the mode says so.
     return await _finish(loop, snapshot, decision, plan_id, watch)
@@ -173,20 +181,10 @@ async def _decide(
     if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
         demands = without_reserves(demands)
         problem, decision = await _decide_on(loop, snapshot, state, demands)
-    if _lacks_foreseen(decision.plan, demands):
+    if lacks_foreseen(decision.plan, demands):
         demands = without_headroom(demands)
         problem, decision = await _decide_on(loop, snapshot, state, demands)
     return problem, decision, demands
-
-
-def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:
-    """Whether a plan leaves out more than headroom for want of GPUs, and there is headroom to give."""
-    headroom_rps = {demand.service: demand.headroom_rps for demand in demands}
-    return any(headroom_rps.values()) and any(
-        entry.reason in WANT_OF_GPUS
-        and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
-        for entry in plan.unserved
-    )
 
 
 async def _decide_on(
@@ -221,17 +219,6 @@ async def _decide_on(
     return problem, decision
 
 
-async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
-    """What policies want to remember, where it is not what they remembered."""
-    if decision.memory != snapshot.memory:
-        await store.save_memory(snapshot.settings.policy, decision.memory)
-    for group in snapshot.settings.groups:
-        before = snapshot.group_memory.get(group.name)
-        after = decision.group_memory.get(group.name, before)
-        if after != before:
-            await store.save_memory(group.memory_key, after)
-
-
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
     """The decision, or none where the same plan was proposed before and could still be pushed."""
     waiting = loop.proposed
@@ -256,27 +243,18 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
     )
 
 
-def _hold(loop: Loop, snapshot: Snapshot) -> str | None:
-    telemetry = loop.telemetry.hold_reason(snapshot)
-    if snapshot.settings.paused:
-        return "the operator paused the loop; `plimsoll resume` starts it again"
-    if snapshot.settings.mode is Mode.OFF:
-        return f"policy {snapshot.settings.policy} is in mode off"
-    return telemetry
-
-
 async def _held(
-    loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch"
+    loop: Loop, snapshot: Snapshot, reason: Reason, watch: "_Stopwatch"
 ) -> TickOutcome:
-    """Do nothing, and say why, once per reason (its figures may change without a new line)."""
-    kind = reason.split(":")[0]
-    if kind != loop.held_for:
-        loop.held_for = kind
-        log.warning("loop holds", reason=reason)
+    """Do nothing, and say why, once per kind of reason (its figures may change without a new line)."""
+    words = describe_hold(reason)
+    if reason.kind != loop.held_for:
+        loop.held_for = HoldKind(reason.kind)
+        log.warning("loop holds", reason=words)
         await loop.store.add_events(held_event(snapshot.at, reason))
     generation = snapshot.target.generation if snapshot.target else 0
     return TickOutcome(
-        state=None, reason=reason, generation=generation, seconds=watch.done()
+        state=None, reason=words, generation=generation, seconds=watch.done()
     )
 
 
