@@ -1,6 +1,7 @@
 """What the facts of GPUs and their driver mean for an agent: what works, what does not, and what to do about it.
 
-The costs of what a GPU does not allow stand in COSTS, the ways out in WAYS_OUT.
+The costs of what a GPU does not allow stand in COSTS, the ways out in WAYS_OUT and
+MPS_REMEDIES.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from agents.doctor.types import (
     counted,
 )
 from agents.gpu.mps.directory import MAX_PIPE_PATH
+from agents.gpu.mps.lacks import MpsLackKind
 from agents.gpu.nvml.lacks import LackKind
 from agents.gpu.nvml.types import Capability
 
@@ -40,6 +42,14 @@ WAYS_OUT: Mapping[LackKind, str] = {
     LackKind.OTHER: "nothing to do: the GPU does not have it",
 }
 """What to do when a GPU does not allow something, by why."""
+
+MPS_REMEDIES: Mapping[MpsLackKind, str] = {
+    MpsLackKind.PATH_TOO_LONG: "give a short directory by --mps-dir, e.g. /run/plimsoll-agent",
+    MpsLackKind.OTHER_USER: "run agent, daemon and replicas of a GPU as one user",
+    MpsLackKind.NOT_INSTALLED: "install it",
+    MpsLackKind.OTHER: "see to it",
+}
+"""What to do when a GPU cannot be shared by MPS."""
 
 NO_MPS = "SM percents and memory limits would not be in force, replicas take turns"
 
@@ -127,12 +137,13 @@ def check_gpu(
 def check_mps(gpu: GpuFacts, facts: MpsFacts) -> NodeFinding:
     """Whether the GPU can be shared with limits."""
     name = f"GPU {gpu.index} MPS"
-    if facts.why_not:
-        remedy = (
-            f"{_mps_remedy(facts.why_not)}, or start with --sharing turns and no limits"
-        )
+    if facts.lack is not None:
+        way = MPS_REMEDIES[facts.lack.kind]
         return NodeFinding(
-            check=name, level="fail", words=f"{facts.why_not}; {NO_MPS}", remedy=remedy
+            check=name,
+            level="fail",
+            words=f"{facts.lack.detail}; {NO_MPS}",
+            remedy=f"{way}, or start with --sharing turns and no limits",
         )
     length = f"{len(str(facts.pipe))} of {MAX_PIPE_PATH} characters"
     daemon = "its daemon runs" if facts.is_running else "no daemon yet"
@@ -177,13 +188,3 @@ def check_modes(gpu: GpuFacts, facts: ModeFacts, *, uses_mps: bool) -> NodeFindi
             check=name, level="warn", words=words, remedy="run nvidia-persistenced"
         )
     return NodeFinding(check=name, level="pass", words=words)
-
-
-def _mps_remedy(why_not: str) -> str:
-    if "characters" in why_not:
-        return "give a short directory by --mps-dir, e.g. /run/plimsoll-agent"
-    if "UID" in why_not:
-        return "run agent, daemon and replicas of a GPU as one user"
-    if "not in PATH" in why_not:
-        return "install it"
-    return "see to it"

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from agents.gpu.mps.lacks import MpsLack
 from agents.gpu.nvml.lacks import Lack
 from agents.gpu.nvml.types import Capability
 
@@ -169,8 +170,8 @@ class MpsFacts:
     """MPS on one GPU."""
 
     pipe: Path
-    why_not: str = ""
-    """Why the GPU cannot be shared by it; empty = it can."""
+    lack: MpsLack | None = None
+    """Why the GPU cannot be shared by it; None: it can."""
     is_running: bool = False
 
 

@@ -23,6 +23,7 @@ from agents.doctor.types import (
     StateFacts,
     SystemdFacts,
 )
+from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 from agents.gpu.nvml.lacks import Lack, LackKind
 from agents.gpu.nvml.types import Capability
 from tests.agents.doctor_nodes import NODE_DIRECTORY
@@ -101,19 +102,20 @@ def test_a_gpu_that_can_do_everything_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why_not", "remedy"),
+    ("kind", "remedy"),
     [
-        ("x has 93 characters, MPS takes 87", "short directory"),
-        ("an MPS server of UID 0 (process 7) holds the GPU", "as one user"),
-        ("nvidia-cuda-mps-server is not in PATH (/bin)", "install it"),
-        ("it hangs", "see to it"),
+        (MpsLackKind.PATH_TOO_LONG, "short directory"),
+        (MpsLackKind.OTHER_USER, "as one user"),
+        (MpsLackKind.NOT_INSTALLED, "install it"),
+        (MpsLackKind.OTHER, "see to it"),
     ],
 )
 def test_without_mps_there_is_a_way_to_it_and_one_around(
-    why_not: str, remedy: str
+    kind: MpsLackKind, remedy: str
 ) -> None:
-    found = checks_gpu.check_mps(GPU, MpsFacts(pipe=NODE_DIRECTORY, why_not=why_not))
-    assert found.level == "fail"
+    facts = MpsFacts(pipe=NODE_DIRECTORY, lack=MpsLack(kind, "it is so"))
+    found = checks_gpu.check_mps(GPU, facts)
+    assert (found.level, found.words.startswith("it is so; ")) == ("fail", True)
     assert remedy in found.remedy
     assert "--sharing turns" in found.remedy
 
