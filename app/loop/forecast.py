@@ -25,7 +25,7 @@ from solvers.forecast.types import (
     RequestSeries,
     widen,
 )
-from solvers.types.plan import WANT_OF_GPUS, Plan, planned_rates_rps
+from solvers.types.plan import planned_rates_rps
 from solvers.types.state import Demand, Service
 
 MAX_FORECASTS = 12
@@ -79,16 +79,6 @@ def without_headroom(demands: Iterable[Demand]) -> tuple[Demand, ...]:
             headroom_rps=0.0,
         )
         for demand in demands
-    )
-
-
-def lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:
-    """Whether a plan leaves out more than headroom for want of GPUs, and there is headroom to give."""
-    headroom_rps = {demand.service: demand.headroom_rps for demand in demands}
-    return any(headroom_rps.values()) and any(
-        entry.reason in WANT_OF_GPUS
-        and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
-        for entry in plan.unserved
     )
 
 

@@ -9,7 +9,7 @@ from app.loop.groups import PlanningRequest, ask
 from app.loop.networks import words_on_variants
 from app.loop.power_caps import holds_power, too_little, with_caps
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
-from app.store.store import PlanState, PolicySettings, Snapshot, Store
+from app.store.store import PlanState, PolicySettings
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.laws.operating_rows import OperatingRows
@@ -270,14 +270,3 @@ def _weights(plan: BoundPlan) -> dict[str, float]:
         else 1.0 / counts[replica.service]
         for replica in replicas
     }
-
-
-async def save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
-    """What policies want to remember, where it is not what they remembered."""
-    if decision.memory != snapshot.memory:
-        await store.save_memory(snapshot.settings.policy, decision.memory)
-    for group in snapshot.settings.groups:
-        before = snapshot.group_memory.get(group.name)
-        after = decision.group_memory.get(group.name, before)
-        if after != before:
-            await store.save_memory(group.memory_key, after)

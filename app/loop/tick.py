@@ -23,12 +23,7 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.forecast import (
-    lacks_foreseen,
-    make_demands,
-    without_headroom,
-    without_reserves,
-)
+from app.loop.forecast import make_demands, without_headroom, without_reserves
 from app.loop.observe import (
     HeardNodes,
     HoldKind,
@@ -37,7 +32,7 @@ from app.loop.observe import (
     silent_nodes,
     without_silent_nodes,
 )
-from app.loop.plan import Decision, decide, same_state, save_memory, with_words
+from app.loop.plan import Decision, decide, same_state, with_words
 from app.loop.predict import PlannedPoints, cordoned_gpus, make_problem
 from app.loop.tasks import tasks_of, tasks_to_fill, with_tasks
 from app.solver.process import Solver
@@ -45,7 +40,7 @@ from app.store.store import PlanRecord, PlanState, Snapshot, Store
 from solvers.policies.registry import fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
-from solvers.types.plan import BoundPlan
+from solvers.types.plan import WANT_OF_GPUS, BoundPlan, Plan
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Mode
 
@@ -164,7 +159,7 @@ async def tick(loop: Loop) -> TickOutcome:
         reason=decision.reason,
     )
     plan_id = await loop.store.record_plan(record)
-    await save_memory(loop.store, snapshot, decision)
+    await _save_memory(loop.store, snapshot, decision)
     watch.lap("record")
     # 7. Push it where the mode says so.
     return await _finish(loop, snapshot, decision, plan_id, watch)
@@ -181,10 +176,20 @@ async def _decide(
     if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
         demands = without_reserves(demands)
         problem, decision = await _decide_on(loop, snapshot, state, demands)
-    if lacks_foreseen(decision.plan, demands):
+    if _lacks_foreseen(decision.plan, demands):
         demands = without_headroom(demands)
         problem, decision = await _decide_on(loop, snapshot, state, demands)
     return problem, decision, demands
+
+
+def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:
+    """Whether a plan leaves out more than headroom for want of GPUs, and there is headroom to give."""
+    headroom_rps = {demand.service: demand.headroom_rps for demand in demands}
+    return any(headroom_rps.values()) and any(
+        entry.reason in WANT_OF_GPUS
+        and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
+        for entry in plan.unserved
+    )
 
 
 async def _decide_on(
@@ -217,6 +222,17 @@ async def _decide_on(
         if not (decision.is_without_place and cordoned_gpus(state)):
             break
     return problem, decision
+
+
+async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
+    """What policies want to remember, where it is not what they remembered."""
+    if decision.memory != snapshot.memory:
+        await store.save_memory(snapshot.settings.policy, decision.memory)
+    for group in snapshot.settings.groups:
+        before = snapshot.group_memory.get(group.name)
+        after = decision.group_memory.get(group.name, before)
+        if after != before:
+            await store.save_memory(group.memory_key, after)
 
 
 def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Decision:
