@@ -29,7 +29,7 @@ from typing import TypeVar
 import msgspec
 
 from agents.base.device import DeviceError
-from agents.doctor import checks, facts
+from agents.doctor import checks_gpu, checks_host, checks_plane, facts
 from agents.doctor.driver import ask_driver, ask_modes
 from agents.doctor.mig import check_mig
 from agents.doctor.types import (
@@ -143,13 +143,13 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
     process, failed = _within("user", lambda: facts.read_process(here), here)
     if process is None:
         process = ProcessFacts(uid=os.geteuid(), user="?", effective=0, ambient=0)
-    yield from failed or checks.check_process(process, here)
+    yield from failed or checks_host.check_process(process, here)
     driver = ask_driver(asked, here)
-    yield checks.check_driver(driver)
+    yield checks_gpu.check_driver(driver)
     if driver.gpus:
         yield from _bounded(
             "device files",
-            lambda: (checks.check_files(facts.read_files(here, driver.gpus)),),
+            lambda: (checks_gpu.check_files(facts.read_files(here, driver.gpus)),),
             here,
         )
         yield from _examine_gpus(
@@ -163,7 +163,7 @@ def _examine(asked: Asked, here: Here) -> Iterator[NodeFinding]:
         state, failed = _within(
             "state dir", lambda: facts.read_state(directory, here), here
         )
-        yield from failed or checks.check_state(
+        yield from failed or checks_host.check_state(
             state or StateFacts(path=directory), process
         )
         is_held = state is not None and state.is_held
@@ -175,14 +175,14 @@ def _examine_gpus(
 ) -> Iterator[NodeFinding]:
     modes = ask_modes(here)
     if not asked.uses_mps:
-        yield checks.check_turns()
+        yield checks_gpu.check_turns()
     for gpu in driver.gpus:
-        yield from checks.check_gpu(
+        yield from checks_gpu.check_gpu(
             gpu, driver, gpu_type=asked.gpu_type, has_right=has_right
         )
         if gpu.lost:
             continue
-        yield checks.check_modes(gpu, modes, uses_mps=asked.uses_mps)
+        yield checks_gpu.check_modes(gpu, modes, uses_mps=asked.uses_mps)
         if gpu.mig is not None:
             yield from check_mig(gpu, gpu.mig, uses_mps=asked.uses_mps)
         elif asked.uses_mps:
@@ -194,7 +194,7 @@ def _examine_gpus(
 def _mps(gpu: GpuFacts, asked: Asked, here: Here) -> tuple[NodeFinding, ...]:
     if asked.mps_dir is None:
         return (_skipped(f"GPU {gpu.index} MPS", "--state-dir or --mps-dir"),)
-    return (checks.check_mps(gpu, facts.read_mps(gpu, asked.mps_dir, here)),)
+    return (checks_gpu.check_mps(gpu, facts.read_mps(gpu, asked.mps_dir, here)),)
 
 
 def _examine_rest(
@@ -202,25 +202,27 @@ def _examine_rest(
 ) -> Iterator[NodeFinding]:
     yield from _bounded(
         "templates",
-        lambda: checks.check_templates(facts.read_templates(asked.templates, here)),
+        lambda: checks_host.check_templates(
+            facts.read_templates(asked.templates, here)
+        ),
         here,
     )
     yield from _bounded(
         "worker ports",
-        lambda: checks.check_ports(
+        lambda: checks_host.check_ports(
             facts.read_ports(asked, here), is_agent_there=is_agent_there
         ),
         here,
     )
     yield from _bounded(
         "shared memory",
-        lambda: (checks.check_shared_memory(facts.read_shared_memory(here)),),
+        lambda: (checks_host.check_shared_memory(facts.read_shared_memory(here)),),
         here,
     )
     if asked.url:
         yield from _bounded(
             "control plane",
-            lambda: checks.check_control_plane(
+            lambda: checks_plane.check_control_plane(
                 facts.ask_control_plane(asked, here), asked
             ),
             here,
@@ -228,7 +230,7 @@ def _examine_rest(
     else:
         yield _skipped("control plane", "--url")
     yield from _bounded(
-        "systemd", lambda: (checks.check_systemd(facts.read_systemd(here)),), here
+        "systemd", lambda: (checks_host.check_systemd(facts.read_systemd(here)),), here
     )
 
 
@@ -308,4 +310,16 @@ def _within(
     thread.join(here.limit_s)
     if found:
         return found[0], ()
-    return None, (checks.broken(check, errors[0] if errors else None, here.limit_s),)
+    return None, (_broken(check, errors[0] if errors else None, here.limit_s),)
+
+
+def _broken(check: str, error: BaseException | None, limit_s: float) -> NodeFinding:
+    """A check that could not be carried out; without an error it took too long."""
+    words = (
+        f"no answer in {limit_s:g} s"
+        if error is None
+        else str(error) or type(error).__name__
+    )
+    return NodeFinding(
+        check=check, level="fail", words=words, remedy="look at this by hand"
+    )

@@ -25,7 +25,8 @@ from agents.base.device import DeviceError
 from agents.doctor.mig import read_mig
 from agents.doctor.types import Asked, DriverFacts, GpuFacts, Here, ModeFacts
 from agents.gpu.knobs.journal import NAME
-from agents.gpu.nvml.capabilities import WATCH_ONLY, probe
+from agents.gpu.nvml.capabilities import find_abilities
+from agents.gpu.nvml.lacks import Lack, LackKind
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import Capability, GpuIdentity
 
@@ -123,11 +124,11 @@ def read_driver(*, state_dir: Path | None) -> DriverFacts:
 
 def _read_gpu(nvml: Nvml, gpu: GpuIdentity, *, tries_writes: bool) -> GpuFacts:
     lost = ""
-    lacks: tuple[tuple[Capability, str], ...] = ()
+    lacks: tuple[Lack, ...] = ()
     mig = None
     try:
         nvml.sample(gpu)
-        lacks = probe(nvml, gpu, try_writes=tries_writes).why_not
+        lacks = find_abilities(nvml, gpu, try_writes=tries_writes).lacks
         mig = read_mig(nvml, gpu)
     except DeviceError as error:
         lost = str(error)
@@ -138,8 +139,10 @@ def _read_gpu(nvml: Nvml, gpu: GpuIdentity, *, tries_writes: bool) -> GpuFacts:
         memory_mib=gpu.memory_mib,
         lost=lost,
         mig=mig,
-        lacks=tuple((str(each), why) for each, why in lacks if why != WATCH_ONLY),
-        untried=tuple(str(each) for each, why in lacks if why == WATCH_ONLY),
+        lacks=tuple(each for each in lacks if each.kind is not LackKind.NOT_TRIED),
+        untried=tuple(
+            each.capability for each in lacks if each.kind is LackKind.NOT_TRIED
+        ),
         ability_count=len(Capability),
     )
 

@@ -105,9 +105,9 @@ def read_mps(gpu: GpuFacts, directory: Path, here: Here) -> MpsFacts:
     )
 
     async def ask() -> MpsFacts:
-        why_not = await mps.why_not()
-        is_running = False if why_not else await mps.is_alive()
-        return MpsFacts(pipe=mps.directory.pipe, why_not=why_not, is_running=is_running)
+        lack = await mps.lack()
+        is_running = False if lack else await mps.is_alive()
+        return MpsFacts(pipe=mps.directory.pipe, lack=lack, is_running=is_running)
 
     return asyncio.run(ask())
 

@@ -1,7 +1,7 @@
 """What the node's doctor looks at and says: what it is asked, facts of each kind, findings. Nothing here does anything.
 
 Asked ─┐
-Here  ─┴─ agents.doctor.facts, agents.doctor.driver ──▶ …Facts ── agents.doctor.checks ──▶ Finding
+Here  ─┴─ agents.doctor.facts, agents.doctor.driver ──▶ …Facts ── agents.doctor.checks_* ──▶ Finding
 """
 
 import os
@@ -14,11 +14,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from agents.gpu.mps.lacks import MpsLack
+from agents.gpu.nvml.lacks import Lack
+from agents.gpu.nvml.types import Capability
+
 Level: TypeAlias = Literal["pass", "warn", "fail", "skip"]
 """warn: the agent works, less well; fail: something that was asked for does not work; skip: it was not asked for."""
 
 CAP_SYS_ADMIN = 1 << 21
 """Bit of a process's capability sets, by the kernel's number 21."""
+INSTALL = "docs/install-agent.md"
+"""Where remedies point to."""
+
+
+def counted(number: int, word: str) -> str:
+    """E.g. `2 GPUs`."""
+    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +135,9 @@ class GpuFacts:
     memory_mib: float
     lost: str = ""
     """Why it does not answer."""
-    lacks: tuple[tuple[str, str], ...] = ()
-    """What it does not let this process do, each with the reason."""
-    untried: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = ()
+    """What it does not let this process do."""
+    untried: tuple[Capability, ...] = ()
     """Knobs that nobody tried to turn."""
     mig: MigFacts | None = None
     """None: MIG mode is off."""
@@ -159,8 +170,8 @@ class MpsFacts:
     """MPS on one GPU."""
 
     pipe: Path
-    why_not: str = ""
-    """Why the GPU cannot be shared by it; empty = it can."""
+    lack: MpsLack | None = None
+    """Why the GPU cannot be shared by it; None: it can."""
     is_running: bool = False
 
 

@@ -27,9 +27,14 @@ class InvalidRequest(PlimsollError):
     """The request is understood but cannot be done."""
 
     def __init__(
-        self, detail: str, field: str = "", *, others: Sequence[tuple[str, str]] = ()
+        self,
+        detail: str,
+        field: str = "",
+        *,
+        others: Sequence[tuple[str, str]] = (),
+        may_force: bool = False,
     ) -> None:
-        """`others`: further fields that are wrong, each with what is."""
+        """`others`: further fields that are wrong, each with what is; `may_force`: it is done where one insists."""
         words = f"{field}: {detail}" if field else detail
         super().__init__(
             "; ".join([words, *(f"{name}: {wrong}" for name, wrong in others)])
@@ -37,6 +42,7 @@ class InvalidRequest(PlimsollError):
         self.field = field
         self.detail = detail
         self.others = tuple(others)
+        self.may_force = may_force
 
 
 class NotFound(PlimsollError):

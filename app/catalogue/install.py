@@ -15,13 +15,18 @@ from app.db.base.transaction import Engine, transaction
 from app.db.decisions import actors
 from app.db.fleet import gpu_types
 from app.db.predictions import profiles
-from app.db.predictions.profiles import KIND_LABEL, Provenance, StoredProfile
+from app.db.predictions.profiles import (
+    KIND_LABEL,
+    ProfileOrigin,
+    Provenance,
+    StoredProfile,
+)
 
 SHIPPED_SIGMA = 0.0
 """The shipped times lean to the slow side already (lowest ratios, running maxima): only at 0.5 % of a V100's points and
 0.4 % of a T4's the simulated truth takes more than 5 % longer (`python -m bench.catalogue_error`)."""
 
-SOURCE = "shipped catalogue, see app/catalogue/SOURCES.md"
+SOURCE = f"{ProfileOrigin.SHIPPED}, see app/catalogue/SOURCES.md"
 
 
 async def install_catalogue(

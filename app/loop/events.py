@@ -1,22 +1,44 @@
 """Report: the audit's lines about what the loop did, in words that an operator can act on."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from app.loop.observe import HoldKind
 from app.store.store import AuditEvent, Snapshot
 from app.store.task_book import TaskRecord, waited_s
+from solvers.types.outcome import Reason
 from solvers.types.plan import BoundPlan, anonymous, diff
 
 ACTOR = "controller"
 
 
-def held_event(at: datetime, reason: str) -> AuditEvent:
+def held_event(at: datetime, reason: Reason) -> AuditEvent:
     """The loop decided nothing."""
     return AuditEvent(
-        at=at, actor=ACTOR, kind="LoopHeld", subject="loop", reason=reason
+        at=at,
+        actor=ACTOR,
+        kind="LoopHeld",
+        subject="loop",
+        reason=describe_hold(reason),
     )
+
+
+def describe_hold(reason: Reason) -> str:
+    """Why the loop decides nothing, for the audit, logs and traces."""
+    return _HELD[HoldKind(reason.kind)].format_map(reason.figures)
+
+
+_HELD: Mapping[HoldKind, str] = {
+    HoldKind.PAUSED: "the operator paused the loop; `plimsoll resume` starts it again",
+    HoldKind.MODE_OFF: "policy {policy} is in mode off",
+    HoldKind.NO_GPUS: "no GPU is registered: start an agent or apply a Node",
+    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node was heard for {silent_s:.0f} s "
+    "(limit {limit_s:.0f} s); the current plan stays",
+    HoldKind.TELEMETRY_RETURNS: "telemetry comes back: {silent} of {nodes} nodes were not heard yet and have "
+    "{left_s:.0f} s left; the current plan stays",
+}
 
 
 def refused_event(at: datetime, plan_id: int, reason: str) -> AuditEvent:

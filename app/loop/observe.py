@@ -8,12 +8,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from agents.base.protocol import bucket_end_ms
 from app.store.store import ServiceWindow, Snapshot
+from solvers.types.outcome import Reason
 from solvers.types.state import (
     ClusterState,
     GpuId,
+    Mode,
     Observed,
     Service,
     ServiceObservation,
@@ -22,6 +25,19 @@ from solvers.types.state import (
 
 READING_WINDOW_S = 60.0
 """Readings for policies look back this far."""
+
+
+class HoldKind(StrEnum):
+    """Why the loop decides nothing; `app.loop.events.describe_hold` words them."""
+
+    PAUSED = "Paused"
+    MODE_OFF = "ModeOff"
+    """Figures: policy."""
+    NO_GPUS = "NoGpus"
+    TELEMETRY_STALE = "TelemetryStale"
+    """Figures: silent_s of the node that was heard last, limit_s."""
+    TELEMETRY_RETURNS = "TelemetryReturns"
+    """Figures: silent of nodes, left_s until the silent ones are planned without."""
 
 
 def observe(snapshot: Snapshot) -> Observed:
@@ -119,10 +135,10 @@ def bucket_percentile_ms(counts: Mapping[int, int], percentile: float) -> float 
     return None
 
 
-def hold_reason(snapshot: Snapshot) -> str | None:
-    """Why the loop must not decide now, in words; None when it may."""
+def hold_reason(snapshot: Snapshot) -> Reason | None:
+    """Why the loop must not decide now; None when it may."""
     if not snapshot.state.gpus:
-        return "no GPU is registered: start an agent or apply a Node"
+        return Reason(kind=HoldKind.NO_GPUS)
     heard = [
         node
         for node in snapshot.state.nodes
@@ -130,9 +146,9 @@ def hold_reason(snapshot: Snapshot) -> str | None:
     ]
     if not heard:
         freshest = min(node.silent_for_s for node in snapshot.state.nodes)
-        return (
-            f"telemetry is stale: no node was heard for {freshest:.0f} s "
-            f"(limit {snapshot.settings.stale_after_s:.0f} s); the current plan stays"
+        return Reason(
+            kind=HoldKind.TELEMETRY_STALE,
+            figures={"silent_s": freshest, "limit_s": snapshot.settings.stale_after_s},
         )
     return None
 
@@ -171,8 +187,20 @@ class HeardNodes:
     flows_since: datetime | None = None
     """When somebody was heard again after the last outage; None: nobody is."""
 
-    def hold_reason(self, snapshot: Snapshot) -> str | None:
-        """Why the loop must not decide now, in words; None when it may."""
+    def operator_or_telemetry(self, snapshot: Snapshot) -> Reason | None:
+        """Why the loop must not decide now; what the operator asked for comes before what was heard."""
+        # Whom it heard is remembered in either case: else each resumption would look like an absence.
+        telemetry = self.hold_reason(snapshot)
+        if snapshot.settings.paused:
+            return Reason(kind=HoldKind.PAUSED)
+        if snapshot.settings.mode is Mode.OFF:
+            return Reason(
+                kind=HoldKind.MODE_OFF, figures={"policy": snapshot.settings.policy}
+            )
+        return telemetry
+
+    def hold_reason(self, snapshot: Snapshot) -> Reason | None:
+        """Why telemetry does not let the loop decide now; None when it does."""
         reason = hold_reason(snapshot)
         was_away = self._was_away(snapshot)
         self.looked_at = snapshot.at
@@ -190,13 +218,17 @@ class HeardNodes:
             seconds=longest_s
         )
 
-    def _comeback_reason(self, snapshot: Snapshot, since: datetime) -> str | None:
+    def _comeback_reason(self, snapshot: Snapshot, since: datetime) -> Reason | None:
         """Give every agent the time after which it would count as silent, where there is a plan to keep meanwhile."""
         silent = silent_nodes(snapshot)
         left_s = snapshot.settings.stale_after_s - (snapshot.at - since).total_seconds()
         if snapshot.target is None or not silent or left_s <= 0.0:
             return None
-        return (
-            f"telemetry comes back: {len(silent)} of {len(snapshot.state.nodes)} nodes were not heard yet and have "
-            f"{left_s:.0f} s left; the current plan stays"
+        return Reason(
+            kind=HoldKind.TELEMETRY_RETURNS,
+            figures={
+                "silent": len(silent),
+                "nodes": len(snapshot.state.nodes),
+                "left_s": left_s,
+            },
         )

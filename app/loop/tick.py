@@ -15,6 +15,7 @@ from app.base.clock import ControlClock
 from app.loop.budgets import words_on_degraded
 from app.loop.deliver import effective_mode, make_commands
 from app.loop.events import (
+    describe_hold,
     held_event,
     pushed_event,
     refused_event,
@@ -25,6 +26,7 @@ from app.loop.events import (
 from app.loop.forecast import make_demands, without_headroom, without_reserves
 from app.loop.observe import (
     HeardNodes,
+    HoldKind,
     asking_gpus,
     observe,
     silent_nodes,
@@ -37,7 +39,7 @@ from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
 from solvers.policies.registry import fill_of
 from solvers.predict.data.samples import LayerCounts
-from solvers.types.outcome import PlanReport, Violation
+from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import WANT_OF_GPUS, BoundPlan, Plan
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Mode
@@ -58,7 +60,8 @@ class Loop:
     """Only simulations put another one here."""
     now_s: Callable[[], float] = time.perf_counter
     telemetry: HeardNodes = field(default_factory=HeardNodes)
-    held_for: str = ""
+    held_for: HoldKind | None = None
+    """What it told last, while it holds."""
     silent: tuple[str, ...] = ()
     refused_tasks: frozenset[str] = frozenset()
     asking: tuple[str, ...] = ()
@@ -107,10 +110,10 @@ async def tick(loop: Loop) -> TickOutcome:
     snapshot = await loop.store.load_snapshot(loop.clock.now())
     watch.lap("snapshot")
     # 2. Hold when the operator or the telemetry says so.
-    reason = _hold(loop, snapshot)
-    if reason:
+    reason = loop.telemetry.operator_or_telemetry(snapshot)
+    if reason is not None:
         return await _held(loop, snapshot, reason, watch)
-    loop.held_for = ""
+    loop.held_for = None
     # 3. Push a plan that a person approved meanwhile.
     if snapshot.approved is not None and snapshot.approved_id is not None:
         return await _push_approved(loop, snapshot, watch)
@@ -256,27 +259,18 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
     )
 
 
-def _hold(loop: Loop, snapshot: Snapshot) -> str | None:
-    telemetry = loop.telemetry.hold_reason(snapshot)
-    if snapshot.settings.paused:
-        return "the operator paused the loop; `plimsoll resume` starts it again"
-    if snapshot.settings.mode is Mode.OFF:
-        return f"policy {snapshot.settings.policy} is in mode off"
-    return telemetry
-
-
 async def _held(
-    loop: Loop, snapshot: Snapshot, reason: str, watch: "_Stopwatch"
+    loop: Loop, snapshot: Snapshot, reason: Reason, watch: "_Stopwatch"
 ) -> TickOutcome:
-    """Do nothing, and say why, once per reason (its figures may change without a new line)."""
-    kind = reason.split(":")[0]
-    if kind != loop.held_for:
-        loop.held_for = kind
-        log.warning("loop holds", reason=reason)
+    """Do nothing, and say why, once per kind of reason (its figures may change without a new line)."""
+    words = describe_hold(reason)
+    if reason.kind != loop.held_for:
+        loop.held_for = HoldKind(reason.kind)
+        log.warning("loop holds", reason=words)
         await loop.store.add_events(held_event(snapshot.at, reason))
     generation = snapshot.target.generation if snapshot.target else 0
     return TickOutcome(
-        state=None, reason=reason, generation=generation, seconds=watch.done()
+        state=None, reason=words, generation=generation, seconds=watch.done()
     )
 
 

@@ -1,7 +1,7 @@
 """How and why a plan came about: statuses, reports, budgets, violations."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -10,6 +10,16 @@ PLAN_STATUSES: tuple[PlanStatus, ...] = ("optimal", "feasible", "greedy", "kept"
 
 Severity = Literal["physical", "promise"]
 """Physical rules are never broken by anyone; promises may be, by baselines in simulation, and are recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why something was held, chosen or left out. Each presenter words it once; no code reads the words."""
+
+    kind: StrEnum
+    """A member of the enumeration that stands beside whoever decides."""
+    figures: Mapping[str, float | str] = field(default_factory=dict)
+    """The values that its words speak of, by name."""
 
 
 class SolveStatus(StrEnum):

@@ -41,6 +41,7 @@ from agents.gpu.mps.answers import NoDaemon, ServerState
 from agents.gpu.mps.control import ANSWER_S, CONTROL, LOG_LIMIT_MIB, Control, both
 from agents.gpu.mps.directory import MpsDirectory
 from agents.gpu.mps.foreign import mps_processes, why_foreign
+from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 from agents.gpu.mps.share import memory_limit, thread_percentage
 
 _GET_DEFAULT, _LIST_SERVERS = "get_default_active_thread_percentage", "get_server_list"
@@ -72,6 +73,8 @@ class _Seen:
     """What there was of MPS before a start."""
 
     why_not: str = ""
+    lack_kind: MpsLackKind = MpsLackKind.OTHER_USER
+    """Of `why_not`; by default that of daemons and servers which are somebody else's."""
     default_percent: float | None = None
     """None: no daemon runs."""
     servers: tuple[int, ...] = ()
@@ -109,6 +112,11 @@ class Mps:
     async def why_not(self) -> str:
         """Why this GPU cannot be shared by MPS here; empty = it can."""
         return (await self._look()).why_not
+
+    async def lack(self) -> MpsLack | None:
+        """The same with its kind; None: it can."""
+        seen = await self._look()
+        return MpsLack(seen.lack_kind, seen.why_not) if seen.why_not else None
 
     async def start(self) -> ServerState:
         """Start the daemon, or adopt the one that runs, and set its default back to 100 %; the state of its server.
@@ -247,8 +255,10 @@ class Mps:
 
     async def _look(self) -> "_Seen":
         """What there is, by as few questions as may be: each starts a process, and a replica waits for them."""
-        if reason := self._control.why_missing() or self.directory.objection():
-            return _Seen(why_not=reason)
+        if reason := self._control.why_missing():
+            return _Seen(why_not=reason, lack_kind=MpsLackKind.NOT_INSTALLED)
+        if lack := self.directory.objection():
+            return _Seen(why_not=lack.detail, lack_kind=lack.kind)
         if reason := why_foreign(
             self.gpu_uuid, self.directory.pipe, await asyncio.to_thread(mps_processes)
         ):
@@ -261,7 +271,7 @@ class Mps:
         except NoDaemon:
             return _Seen()
         except DeviceError as error:
-            return _Seen(why_not=str(error))
+            return _Seen(why_not=str(error), lack_kind=MpsLackKind.OTHER)
         return _Seen(
             why_not=self._foreign_owner(servers),
             default_percent=percent,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agents.base.device import LaunchFailed
 from agents.base.durable_files import replace_file
+from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 
 MAX_PIPE_PATH = 87
 """Characters. The daemon opens `<pipe>/control_privileged` as a Unix socket; with 88 it fails without a word."""
@@ -39,18 +40,21 @@ class MpsDirectory:
         """Where the daemon writes its logs."""
         return self.path / "log"
 
-    def objection(self) -> str:
-        """Why no daemon can live here; empty = one can."""
+    def objection(self) -> MpsLack | None:
+        """Why no daemon can live here; None: one can."""
         if (length := len(os.fsencode(self.pipe))) > MAX_PIPE_PATH:
-            return f"{self.pipe} has {length} characters, MPS takes {MAX_PIPE_PATH}; choose a shorter directory"
+            words = f"{self.pipe} has {length} characters, MPS takes {MAX_PIPE_PATH}; choose a shorter directory"
+            return MpsLack(MpsLackKind.PATH_TOO_LONG, words)
         if (owner := self._marked_gpu()) not in ("", self.gpu_uuid):
-            return f"{self.path} belongs to GPU {owner}; every GPU needs a directory of its own"
+            words = f"{self.path} belongs to GPU {owner}; every GPU needs a directory of its own"
+            return MpsLack(MpsLackKind.OTHER, words)
         standing = next(
             each for each in (self.path, *self.path.parents) if os.access(each, os.F_OK)
         )
         if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
-            return f"UID {os.getuid()} cannot write to {standing}, which must hold the daemon's directories"
-        return ""
+            words = f"UID {os.getuid()} cannot write to {standing}, which must hold the daemon's directories"
+            return MpsLack(MpsLackKind.OTHER_USER, words)
+        return None
 
     def prepare(self, client_uid: int) -> None:
         """Make the directories and mark them. Raises LaunchFailed.

@@ -1,6 +1,7 @@
 """What each GPU lets this agent do, found by trying and never assumed; what it cannot is said with the reason.
 
     probe(nvml, gpu, try_writes=True) -> GpuCapabilities    problems(gpu, capabilities) -> words for the operator
+    find_abilities(nvml, gpu, try_writes=True) -> GpuAbilities    the same of a whole GPU, with kinds instead of words
 
 There is no harmless way to try a clock lock: nothing reads back who locked it before. Both knobs need the same right
 (CAP_SYS_ADMIN), so the right is tried by writing the power limit in force once more. Where a GPU has no power limit the
@@ -9,8 +10,10 @@ lock is found out at its first use: the driver's refusal then stands in `Nvml.re
 
 import contextlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from agents.base.device import DeviceError, GpuLost, NoDriver, NotPermitted, UnknownPart
+from agents.gpu.nvml.lacks import Lack, LackKind, lack_of
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity, PowerRange
 
@@ -26,20 +29,39 @@ def probe(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuCapabilities:
     """
     if gpu.part is not None:
         return _of_slice(probe(nvml, gpu.part.whole, try_writes=False), gpu.part.whole)
-    why_not: dict[Capability, str] = {}
+    found = find_abilities(nvml, gpu, try_writes=try_writes)
+    return GpuCapabilities(
+        why_not=tuple((each.capability, each.words) for each in found.lacks),
+        power_range=found.power_range,
+        clocks_mhz=found.clocks_mhz,
+    )
+
+
+class GpuAbilities(NamedTuple):
+    """What a whole GPU lets this process do, and what not."""
+
+    lacks: tuple[Lack, ...]
+    """In the order of `Capability`."""
+    power_range: PowerRange | None
+    clocks_mhz: tuple[float, ...]
+
+
+def find_abilities(nvml: Nvml, gpu: GpuIdentity, *, try_writes: bool) -> GpuAbilities:
+    """The same of a whole GPU, with the kind of each lack. Raises as `probe` does."""
+    lacks: dict[Capability, Lack] = {}
     power: PowerRange | None = None
     clocks: tuple[float, ...] = ()
-    with _noted(why_not, Capability.LIMIT_POWER):
+    with _noted(lacks, Capability.LIMIT_POWER):
         power = nvml.power_range(gpu)
-    with _noted(why_not, Capability.LOCK_CLOCK):
+    with _noted(lacks, Capability.LOCK_CLOCK):
         clocks = nvml.clocks_mhz(gpu)
-    _try_right(nvml, gpu, why_not, try_writes=try_writes)
+    _try_right(nvml, gpu, lacks, try_writes=try_writes)
     for capability in Capability:
         if capability not in KNOBS:
-            with _noted(why_not, capability):
+            with _noted(lacks, capability):
                 nvml.check(gpu, capability)
-    return GpuCapabilities(
-        why_not=tuple((each, why_not[each]) for each in Capability if each in why_not),
+    return GpuAbilities(
+        lacks=tuple(lacks[each] for each in Capability if each in lacks),
         power_range=power,
         clocks_mhz=clocks,
     )
@@ -63,31 +85,32 @@ def problems(gpu: GpuIdentity, capabilities: GpuCapabilities) -> tuple[str, ...]
 
 
 def _try_right(
-    nvml: Nvml, gpu: GpuIdentity, why_not: dict[Capability, str], *, try_writes: bool
+    nvml: Nvml, gpu: GpuIdentity, lacks: dict[Capability, Lack], *, try_writes: bool
 ) -> None:
     """Whether this process may turn the knobs that the GPU has."""
     if not try_writes:
-        with _noted(why_not, *KNOBS):
-            raise NotPermitted(WATCH_ONLY)
+        for knob in KNOBS:
+            untried = Lack(knob, LackKind.NOT_TRIED, WATCH_ONLY, WATCH_ONLY)
+            lacks.setdefault(knob, untried)
         return
-    if Capability.LIMIT_POWER not in why_not:
-        with _noted(why_not, Capability.LIMIT_POWER):
+    if Capability.LIMIT_POWER not in lacks:
+        with _noted(lacks, Capability.LIMIT_POWER):
             try:
                 nvml.limit_power_w(gpu, nvml.power_limit_w(gpu))
             except NotPermitted as error:
-                why_not.setdefault(Capability.LOCK_CLOCK, str(error))
+                clock = Capability.LOCK_CLOCK
+                lacks.setdefault(clock, lack_of(clock, error))
                 raise
-    for knob, words in nvml.refusals(gpu):
-        why_not.setdefault(knob, words)
+    for lack in nvml.refusals(gpu):
+        lacks.setdefault(lack.capability, lack)
 
 
 @contextlib.contextmanager
-def _noted(why_not: dict[Capability, str], *capabilities: Capability) -> Iterator[None]:
+def _noted(lacks: dict[Capability, Lack], capability: Capability) -> Iterator[None]:
     """Refusals are noted as the reason, unless there is one; a GPU or driver that does not answer is the caller's."""
     try:
         yield
     except (NoDriver, GpuLost, UnknownPart):
         raise
     except DeviceError as error:
-        for capability in capabilities:
-            why_not.setdefault(capability, str(error))
+        lacks.setdefault(capability, lack_of(capability, error))

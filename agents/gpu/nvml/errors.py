@@ -52,7 +52,16 @@ _KINDS: dict[int, tuple[type[DeviceError], str]] = {
 }
 
 
+def detail_of(code: int) -> str:
+    """What NVML's return code says, without what was tried."""
+    return _answer(code)[1]
+
+
 def translate(code: int, doing: str) -> DeviceError:
     """The error to raise when NVML answered `code` to an attempt to do something."""
-    kind, words = _KINDS.get(code, (DeviceError, f"NVML answered {code}; try again"))
+    kind, words = _answer(code)
     return kind(f"could not {doing}: {words}")
+
+
+def _answer(code: int) -> tuple[type[DeviceError], str]:
+    return _KINDS.get(code, (DeviceError, f"NVML answered {code}; try again"))

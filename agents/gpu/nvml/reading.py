@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 import pynvml
 
 from agents.base.device import NotSupported
+from agents.gpu.nvml.lacks import PersistenceOff
 from agents.gpu.nvml.parse import join_processes, newest_use, sms, upper_clocks_mhz
 from agents.gpu.nvml.types import (
     Capability,
@@ -206,9 +207,7 @@ def _check_xids(handle: Handle) -> None:
 
 def _check_persistence(handle: Handle) -> None:
     if not pynvml.nvmlDeviceGetPersistenceMode(handle):
-        raise NotSupported(
-            "persistence mode is off: without clients the driver may drop them; run nvidia-persistenced"
-        )
+        raise PersistenceOff
 
 
 def register(events: object, gpus: tuple[GpuIdentity, ...]) -> None:

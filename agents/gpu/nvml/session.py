@@ -26,6 +26,7 @@ from agents.gpu.nvml import reading
 from agents.gpu.nvml import slices as mig
 from agents.gpu.nvml.driver_session import DriverSession
 from agents.gpu.nvml.errors import translate
+from agents.gpu.nvml.lacks import Lack, lack_of
 from agents.gpu.nvml.mig_types import MigInstance, MigProfile, MigSlice, Placement
 from agents.gpu.nvml.parse import whole
 from agents.gpu.nvml.reading import Handle
@@ -49,7 +50,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """Raises NoDriver when there is no working driver."""
         self._writing = threading.Lock()
-        self._refused: dict[tuple[str, Capability], str] = {}
+        self._refused: dict[tuple[str, Capability], Lack] = {}
         self._session = DriverSession(_start, _stop, now_s=now_s)
 
     def __exit__(self, *_: object) -> None:
@@ -82,11 +83,11 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """Return when the GPU has this capability, which is none of the two knobs; raises DeviceError with why not."""
         self._on(gpu, f"{capability} of", reading.CHECKS[capability])
 
-    def refusals(self, gpu: GpuIdentity) -> tuple[tuple[Capability, str], ...]:
-        """The knobs that the driver refused to turn when that was last tried, with the reason."""
+    def refusals(self, gpu: GpuIdentity) -> tuple[Lack, ...]:
+        """The knobs that the driver refused to turn when that was last tried."""
         return tuple(
-            (knob, why)
-            for (uuid, knob), why in sorted(self._refused.items())
+            lack
+            for (uuid, _), lack in sorted(self._refused.items())
             if uuid == gpu.uuid
         )
 
@@ -262,7 +263,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             try:
                 done = self._on(gpu, doing, act)
             except (NotSupported, NotPermitted) as error:
-                self._refused[gpu.uuid, knob] = str(error)
+                self._refused[gpu.uuid, knob] = lack_of(knob, error)
                 raise
             self._refused.pop((gpu.uuid, knob), None)
             return done

@@ -1,6 +1,7 @@
 """Plans, explanations and what-ifs → what the API answers."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from app.answers.explain import Explanation
 from app.answers.preview import Preview
@@ -30,6 +31,12 @@ from solvers.types.plan import Plan, diff
 from solvers.types.plan_json import plan_document
 
 
+def summary_view(summary: PlanSummary) -> PlanSummaryView:
+    """One line of the list of plans. The policy has its own field: its method comes without the policy's name."""
+    method = summary.method.removeprefix(f"{summary.policy} ")
+    return PlanSummaryView.model_validate(replace(summary, method=method))
+
+
 def plan_view(row: PlanRow) -> PlanView:
     """One stored plan."""
     gpus = (
@@ -39,7 +46,7 @@ def plan_view(row: PlanRow) -> PlanView:
     )
     return PlanView.model_validate(
         {
-            **PlanSummaryView.model_validate(row.summary).model_dump(),
+            **summary_view(row.summary).model_dump(),
             "document": plan_document(row.plan, row.report),
             "gpus": gpus,
             "steps": _steps(row.report),

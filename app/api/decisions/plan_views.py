@@ -43,7 +43,9 @@ class PlanSummaryView(View):
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None
     seconds: float
-    method: str
+    method: str = Field(
+        description="How the policy found it; the policy's own name where it has one way only"
+    )
     reason: str
 
 

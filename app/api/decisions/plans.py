@@ -8,7 +8,12 @@ from pydantic import AwareDatetime
 
 from app.answers.explain import explain
 from app.api.decisions.explain_views import ExplanationView
-from app.api.decisions.plan_conversions import diff_view, explanation_view, plan_view
+from app.api.decisions.plan_conversions import (
+    diff_view,
+    explanation_view,
+    plan_view,
+    summary_view,
+)
 from app.api.decisions.plan_views import DiffView, PlanSummaryView, PlanView
 from app.api.http.answers import ACT, LIST, READ
 from app.api.http.auth import ClusterOperator, ClusterViewer, Viewer
@@ -66,9 +71,7 @@ async def list_plans(
             before=paging.after_number,
             limit=paging.fetch,
         )
-    return paging.page(
-        rows, view=PlanSummaryView.model_validate, key=lambda row: row.id
-    )
+    return paging.page(rows, view=summary_view, key=lambda row: row.id)
 
 
 @router.get("/{plan_id}", responses=READ)
@@ -178,9 +181,7 @@ async def _judge(
             f"plan/{plan_id}",
             plan_id=plan_id,
         )
-        return PlanSummaryView.model_validate(
-            (await plans.get(connection, plan_id)).summary
-        )
+        return summary_view((await plans.get(connection, plan_id)).summary)
 
     return await once(context, request, key, work)
 

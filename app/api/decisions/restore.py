@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from fastapi import Request, Response
 
-from app.api.decisions.plan_views import PlanSummaryView, RestoreView
+from app.api.decisions.plan_conversions import summary_view
+from app.api.decisions.plan_views import RestoreView
 from app.api.decisions.plans import PlanId
 from app.api.http.answers import ACT
 from app.api.http.auth import ClusterOperator
@@ -50,9 +51,7 @@ async def restore_plan(
             plan_id=new_id,
         )
         return RestoreView(
-            plan=PlanSummaryView.model_validate(
-                (await plans.get(connection, new_id)).summary
-            ),
+            plan=summary_view((await plans.get(connection, new_id)).summary),
             restored_plan_id=plan_id,
             mode_before=snapshot.settings.mode.value,
             mode=mode.value,

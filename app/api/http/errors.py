@@ -220,6 +220,8 @@ def _detail(error: Exception) -> str:
         return (
             "an unexpected error; the control plane's log has it under this request id"
         )
+    if isinstance(error, InvalidRequest) and error.may_force:
+        return f"{error}; `?force=true` accepts it all the same"
     return str(error)
 
 
@@ -229,7 +231,11 @@ def _fields(error: Exception) -> list[FieldProblem]:
     if isinstance(error, InvalidRequest) and error.field:
         found = ((error.field, error.detail), *error.others)
         return [
-            FieldProblem(pointer=pointer_of(field), detail=detail)
+            FieldProblem(
+                pointer=pointer_of(field),
+                detail=detail,
+                may_force=error.may_force or None,
+            )
             for field, detail in found
         ]
     if isinstance(error, InvalidInput) and error.field:

@@ -31,6 +31,10 @@ class FieldProblem(View):
         default=None, description="Name of the query, path or header parameter"
     )
     detail: str
+    may_force: bool | None = Field(
+        default=None,
+        description="true: `?force=true` accepts it all the same; absent otherwise",
+    )
 
 
 class ProblemDetails(View):

@@ -164,9 +164,7 @@ async def _check_feasible(context: Context, service: Service) -> None:
         infeasibility, service, state.gpu_types, points, present=present
     )
     if reason is not None:
-        raise InvalidRequest(
-            f"{reason}; `?force=true` accepts it all the same", field="spec.slo"
-        )
+        raise InvalidRequest(reason, field="spec.slo", may_force=True)
 
 
 async def _check_names(

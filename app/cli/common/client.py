@@ -6,7 +6,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
 from types import TracebackType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
 import httpx2
@@ -29,20 +29,30 @@ class ControlPlaneUnreachable(CliError):
     """No control plane answers."""
 
 
+class FieldFault(NamedTuple):
+    """One field that the control plane does not take."""
+
+    place: str
+    """JSON pointer into the body, or the name of a parameter."""
+    detail: str
+    may_force: bool = False
+    """Whether it takes it all the same where one insists."""
+
+
 class ApiProblem(CliError):
-    """The control plane answered with a problem. `fields` are (JSON pointer or parameter, what is wrong)."""
+    """The control plane answered with a problem."""
 
     def __init__(
         self,
         status: int,
         detail: str,
-        fields: tuple[tuple[str, str], ...],
+        fields: tuple[FieldFault, ...],
         request_id: str,
     ) -> None:
         lines = [
-            f"{pointer}: {problem}"
-            for pointer, problem in fields
-            if f"{problem}" not in detail
+            f"{field.place}: {field.detail}"
+            for field in fields
+            if field.detail not in detail
         ]
         suffix = f" (request {request_id})" if request_id and status >= 500 else ""
         super().__init__(
@@ -242,9 +252,10 @@ class Api:
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             detail = f"{detail} (token: {self._token_origin})"
         fields = tuple(
-            (
-                str(entry.get("pointer") or entry.get("parameter") or ""),
-                str(entry.get("detail", "")),
+            FieldFault(
+                place=str(entry.get("pointer") or entry.get("parameter") or ""),
+                detail=str(entry.get("detail", "")),
+                may_force=entry.get("may_force") is True,
             )
             for entry in documents(document.get("errors"))
         )

@@ -173,10 +173,10 @@ def _of_server(
 
 def _in_flags(problem: ApiProblem) -> CliError:
     """A problem with a scenario's field, named by its option."""
-    for pointer, words in problem.fields:
-        parts = [part for part in pointer.split("/") if part]
+    for field in problem.fields:
+        parts = [part for part in field.place.split("/") if part]
         if parts[:1] == ["scenarios"] and len(parts) > 2:
-            return flag_error(parts[2], words)
+            return flag_error(parts[2], field.detail)
     return problem
 
 

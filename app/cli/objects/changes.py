@@ -219,11 +219,12 @@ def _located(problem: ApiProblem, step: ApplyStep, done: int, total: int) -> Cli
         if done
         else []
     )
-    fields = []
-    for pointer, detail in problem.fields:
-        words, force, _ = detail.partition("; `?force=true`")
-        hints += ["`plimsoll apply --force` accepts it all the same"] if force else []
-        fields.append(step.entry.complaint(pointer_path(pointer), words))
+    if any(field.may_force for field in problem.fields):
+        hints.append("`plimsoll apply --force` accepts it all the same")
+    fields = [
+        step.entry.complaint(pointer_path(field.place), field.detail)
+        for field in problem.fields
+    ]
     error = (
         ManifestErrors(fields)
         if fields

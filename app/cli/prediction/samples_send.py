@@ -137,7 +137,9 @@ def _refusal(
     problem: ApiProblem, measured: SampleFiles, rows: Sequence[int]
 ) -> InvalidRequest | None:
     """The problem with the place in the file, if it is about one sample."""
-    for pointer, words in problem.fields:
-        if (place := _PLACE.match(pointer)) and int(place[1]) < len(rows):
-            return measured.refusal(words, row=rows[int(place[1])], column=place[2])
+    for field in problem.fields:
+        if (place := _PLACE.match(field.place)) and int(place[1]) < len(rows):
+            return measured.refusal(
+                field.detail, row=rows[int(place[1])], column=place[2]
+            )
     return None

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Literal
 
 from sqlalchemy import Text, cast, delete, func, insert, select, text, update
@@ -30,6 +31,24 @@ SIGMA_BY_PROVENANCE: Mapping[Provenance, float] = {
 0.15 is that of the shipped points that were scaled to the GPU type where this went worst (T4), against the simulated
 truth: 0.12 between networks and 0.09 between a network's rows. Estimates rest on ratios that nobody measured.
 """
+
+
+class ProfileOrigin(StrEnum):
+    """Where a profile comes from. Its source begins with the value; of one that was sent, it is the sender."""
+
+    FITTED = "fitted"
+    ESTIMATED = "estimated"
+    """A refit made it of other networks or GPU types, without a sample of its own."""
+    SHIPPED = "shipped catalogue"
+    SENT = "sent"
+
+
+def origin_of(source: str) -> ProfileOrigin:
+    """The origin that the stored source stands for."""
+    written = (ProfileOrigin.FITTED, ProfileOrigin.ESTIMATED, ProfileOrigin.SHIPPED)
+    return next(
+        (each for each in written if source.startswith(each)), ProfileOrigin.SENT
+    )
 
 
 KIND_LABEL = "kind"
@@ -95,6 +114,11 @@ class ProfileRow:
     provenance: Provenance
     source: str
     created_at: datetime
+
+    @property
+    def origin(self) -> ProfileOrigin:
+        """Where it comes from."""
+        return origin_of(self.source)
 
 
 async def save_network(

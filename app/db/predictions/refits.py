@@ -14,7 +14,7 @@ from app.db.fleet import gpu_types, nodes
 from app.db.operations import events
 from app.db.predictions import fits, health, profiles, samples
 from app.db.predictions.fits import FitRow
-from app.db.predictions.profiles import ProfileRow, StoredProfile
+from app.db.predictions.profiles import ProfileOrigin, ProfileRow, StoredProfile
 from app.learn.refit import RefitAnswer, RefitCandidate, RefitRequest
 from app.store.store import AuditEvent
 from solvers.predict.data.samples import Group, LayerCounts
@@ -27,8 +27,6 @@ UNCOMPARED_ERROR = 0.1
 RETRY_AFTER = timedelta(minutes=15)
 """A refit that was killed at its limit, or that failed, is tried again after so long."""
 ACTOR = "controller"
-FITTED = "fitted"
-"""The sources of profiles that refits made begin with it."""
 
 Run = Callable[[RefitRequest], Awaitable[RefitAnswer]]
 Layers = Mapping[str, LayerCounts]
@@ -269,7 +267,7 @@ def _bar(
     if candidate.present_error is None:
         return None if profile.provenance == "estimated" else UNCOMPARED_ERROR
     if (
-        profile.source.startswith(FITTED)
+        profile.origin is ProfileOrigin.FITTED
         and before is not None
         and before.cross_validated_error is not None
     ):
@@ -279,11 +277,9 @@ def _bar(
 
 def _profile(candidate: RefitCandidate) -> StoredProfile:
     if candidate.is_estimated:
-        source = f"estimated by {candidate.technique}"
+        source = f"{ProfileOrigin.ESTIMATED} by {candidate.technique}"
     else:
-        source = (
-            f"{FITTED} by {candidate.technique} to {candidate.sample_count} samples"
-        )
+        source = f"{ProfileOrigin.FITTED} by {candidate.technique} to {candidate.sample_count} samples"
     return StoredProfile(
         points=candidate.performance.points,
         provenance="estimated" if candidate.is_estimated else "measured",

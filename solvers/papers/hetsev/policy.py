@@ -7,7 +7,7 @@
     5. routing     the rate of every replica
 
 It prefers to change the running arrangement by as little as the counts ask for. A fresh arrangement replaces it when
-it serves more, or when it has been cheaper by CONSOLIDATION_GAIN for CONSOLIDATION_HOLD_S.
+it serves more, or when it has been cheaper by CONSOLIDATION_GAIN for CONSOLIDATION_HOLD_S (`choice.py`).
 
 Source: HetSev (Future Internet 2023), sections 4.1 and 4.2. Changed: replicas get a capped SM percent (HetSev shares
 without a cap); memory, SM and power totals are per GPU type; all services are solved together.
@@ -15,7 +15,7 @@ without a cap); memory, SM and power totals are per GPU type; all services are s
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
@@ -31,11 +31,8 @@ from solvers.greedy.autoscale_inputs import (
 from solvers.greedy.configure import Configuration, TypeNeighbours, configure
 from solvers.greedy.routing import ArrangedReplica, Carrier, route
 from solvers.laws.colocation import max_execution_ms
-from solvers.laws.cost import (
-    cost_usd_per_hour,
-    migration_cost_usd_per_hour,
-    served_weight,
-)
+from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.papers.hetsev.choice import Choice, ChoiceKind, Draft, choose, describe
 from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
 from solvers.placement.problem import GpuStock, PendingReplica, PlacementProblem
 from solvers.placement.solve import solve as solve_placement
@@ -45,6 +42,7 @@ from solvers.types.outcome import (
     Budget,
     PlanReport,
     PlanStatus,
+    Reason,
     SolveReport,
     SolveStatus,
 )
@@ -54,9 +52,6 @@ from solvers.types.state import Json, Observed
 
 NAME = "hetsev"
 MEMORY_VERSION = 1
-
-CONSOLIDATION_GAIN = 0.10
-CONSOLIDATION_HOLD_S = 60.0
 
 FRAGMENTATION_ROUNDS = 3
 """Times that the counts are decided again with the room that fragmentation took away."""
@@ -71,14 +66,6 @@ QUEUES = 4
 PICKS_PER_ROUND = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """One candidate plan with how it came about."""
-
-    plan: Plan
-    steps: tuple[SolveReport, ...]
-
-
 def make_plan(
     problem: Problem, observed: Observed, memory: Json, budget: Budget
 ) -> tuple[Plan, PlanReport, Json]:
@@ -87,67 +74,23 @@ def make_plan(
     since_s = _since_s(memory)
     changed = _changed(problem, budget)  # First: it is what the next seconds depend on.
     if changed is None:
-        chosen, since_s, why = _fresh(problem, budget), None, "fresh arrangement"
+        chosen = Choice(
+            draft=_fresh(problem, budget), reason=Reason(kind=ChoiceKind.FRESH)
+        )
     elif budget.remaining_s() <= 0.0:
-        chosen, why = (
-            changed,
-            "running arrangement, changed; no time was left to think of a fresh one",
-        )
+        reason = Reason(kind=ChoiceKind.NO_TIME)
+        chosen = Choice(draft=changed, reason=reason, since_s=since_s)
     else:
-        chosen, since_s, why = _choose(
-            problem, changed, _fresh(problem, budget), since_s, observed.at_s
-        )
-    report = _report(problem, chosen, why)
+        fresh = _fresh(problem, budget)
+        chosen = choose(problem, changed, fresh, since_s=since_s, now_s=observed.at_s)
     return (
-        chosen.plan,
-        report,
-        {"version": MEMORY_VERSION, "consolidation_since_s": since_s},
+        chosen.draft.plan,
+        _report(problem, chosen),
+        {"version": MEMORY_VERSION, "consolidation_since_s": chosen.since_s},
     )
 
 
-def _choose(
-    problem: Problem,
-    changed: _Draft,
-    fresh: _Draft,
-    since_s: float | None,
-    now_s: float,
-) -> tuple[_Draft, float | None, str]:
-    gained = served_weight(problem, fresh.plan) - served_weight(problem, changed.plan)
-    if gained > 1e-6 * max(1.0, served_weight(problem, fresh.plan)):
-        return (
-            fresh,
-            None,
-            "fresh arrangement: it serves more than the running one can be changed to",
-        )
-    cost, fresh_cost = (
-        cost_usd_per_hour(problem, draft.plan)
-        + migration_cost_usd_per_hour(problem, draft.plan)
-        for draft in (changed, fresh)
-    )
-    if gained < -1e-6 * max(1.0, served_weight(problem, changed.plan)):
-        return (
-            changed,
-            None,
-            "running arrangement, changed: a fresh one would serve less",
-        )
-    if fresh_cost > cost * (1.0 - CONSOLIDATION_GAIN):
-        return changed, None, "running arrangement, changed"
-    began_s = now_s if since_s is None or since_s > now_s else since_s
-    if now_s - began_s >= CONSOLIDATION_HOLD_S:
-        return (
-            fresh,
-            None,
-            f"consolidation: {cost:.2f} USD/h falls to {fresh_cost:.2f} USD/h",
-        )
-    waited = f"{now_s - began_s:.0f} of {CONSOLIDATION_HOLD_S:.0f} s"
-    return (
-        changed,
-        began_s,
-        f"running arrangement, changed; a consolidation to {fresh_cost:.2f} USD/h waits, {waited}",
-    )
-
-
-def _fresh(problem: Problem, budget: Budget) -> _Draft:
+def _fresh(problem: Problem, budget: Budget) -> Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
     best = _fresh_of(problem, budget, sharers=1)
     for sharers in range(
@@ -161,11 +104,11 @@ def _fresh(problem: Problem, budget: Budget) -> _Draft:
     return best
 
 
-def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> _Draft:
+def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> Draft:
     configured = configure(problem, keep_running=False, sharers=sharers)
     configurations = {(one.service, one.gpu_type): one for one in configured}
     lost: Counter[Key] = Counter()
-    drafts: list[_Draft] = []
+    drafts: list[Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
         counts, reasons, count_report = _count(
             problem, configurations, budget, lost=lost, running={}
@@ -178,7 +121,7 @@ def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> _Draft:
             reasons.setdefault(key[0], reason)
         plan = route(problem, NAME, carriers, reasons)
         drafts.append(
-            _Draft(plan=plan, steps=(count_report, share_report, place_report))
+            Draft(plan=plan, steps=(count_report, share_report, place_report))
         )
         if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
             break
@@ -194,7 +137,7 @@ def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
     return round(served, 6), -cost_usd_per_hour(problem, plan)
 
 
-def _changed(problem: Problem, budget: Budget) -> _Draft | None:
+def _changed(problem: Problem, budget: Budget) -> Draft | None:
     """The running arrangement, changed to what the counts ask for; None when nothing runs."""
     running = running_carriers(problem)
     if not running:
@@ -216,7 +159,7 @@ def _changed(problem: Problem, budget: Budget) -> _Draft | None:
     )
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
-    return _Draft(
+    return Draft(
         plan=kept if _starts_in_vain(problem, kept, plan) else plan, steps=(report,)
     )
 
@@ -422,7 +365,8 @@ def _pending(
     )
 
 
-def _report(problem: Problem, draft: _Draft, why: str) -> PlanReport:
+def _report(problem: Problem, chosen: Choice) -> PlanReport:
+    draft = chosen.draft
     exact = any(
         step.status is SolveStatus.OPTIMAL and step.method != "greedy"
         for step in draft.steps[:1]
@@ -437,7 +381,10 @@ def _report(problem: Problem, draft: _Draft, why: str) -> PlanReport:
         status=status,
         cost_usd_per_hour=cost_usd_per_hour(problem, draft.plan),
         method=" + ".join(f"{step.technique} {step.method}" for step in draft.steps),
-        messages=(why, *(message for step in draft.steps for message in step.messages)),
+        messages=(
+            describe(chosen.reason),
+            *(message for step in draft.steps for message in step.messages),
+        ),
         served_weight=weight,
         steps=draft.steps,
     )

@@ -17,6 +17,7 @@ from agents.doctor.driver import Silent, answer_of
 from agents.doctor.facts import ask_control_plane, read_mps
 from agents.doctor.types import GpuFacts
 from agents.gpu.knobs.journal import KnobJournal
+from agents.gpu.mps.lacks import MpsLackKind
 from agents.processes.records import Record, Records
 from tests.agents.doctor_nodes import (
     FAKES,
@@ -422,7 +423,9 @@ def test_mps_and_a_control_plane_that_hang_are_failures_within_their_time(
     control.chmod(0o755)
     node.be(limit_s=0.6)
     gpu = GpuFacts(index=0, uuid="GPU-0", name="x", memory_mib=1.0)
-    assert "gave no answer" in read_mps(gpu, node.root / "mps", node.here).why_not
+    lack = read_mps(gpu, node.root / "mps", node.here).lack
+    assert lack is not None and lack.kind is MpsLackKind.OTHER
+    assert "gave no answer" in lack.detail
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

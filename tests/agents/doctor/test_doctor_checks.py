@@ -1,8 +1,10 @@
 """What facts mean to the doctor, fact by fact."""
 
+from dataclasses import replace
+
 import pytest
 
-from agents.doctor import checks
+from agents.doctor import checks_gpu, checks_host, checks_plane
 from agents.doctor.doctor import render
 from agents.doctor.types import (
     Asked,
@@ -21,6 +23,8 @@ from agents.doctor.types import (
     StateFacts,
     SystemdFacts,
 )
+from agents.gpu.mps.lacks import MpsLack, MpsLackKind
+from agents.gpu.nvml.lacks import Lack, LackKind
 from agents.gpu.nvml.types import Capability
 from tests.agents.doctor_nodes import NODE_DIRECTORY
 
@@ -30,8 +34,8 @@ ASKED = Asked(url="http://plane", token="plim_x", node="n1")
 
 
 def test_every_capability_that_is_missing_has_its_cost() -> None:
-    assert set(checks.COSTS) == set(Capability)
-    assert len(set(checks.COSTS.values())) == len(Capability)
+    assert set(checks_gpu.COSTS) == set(Capability)
+    assert len(set(checks_gpu.COSTS.values())) == len(Capability)
 
 
 @pytest.mark.parametrize(
@@ -47,67 +51,49 @@ def test_every_capability_that_is_missing_has_its_cost() -> None:
 )
 def test_modes(compute: str, persistence: str, uses_mps: bool, level: Level) -> None:
     facts = ModeFacts(by_uuid={"GPU-0": (compute, persistence)})
-    assert checks.check_modes(GPU, facts, uses_mps=uses_mps).level == level
+    assert checks_gpu.check_modes(GPU, facts, uses_mps=uses_mps).level == level
 
 
 def test_modes_that_nobody_tells_are_no_failure() -> None:
-    found = checks.check_modes(
+    found = checks_gpu.check_modes(
         GPU, ModeFacts(problem="nvidia-smi cannot be run: No such file"), uses_mps=True
     )
     assert (found.level, "nvidia-smi cannot be run" in found.words) == ("skip", True)
 
 
 @pytest.mark.parametrize(
-    ("why", "way_out"),
+    ("kind", "way_out"),
     [
-        (
-            "could not limit power on GPU 0: it needs CAP_SYS_ADMIN",
-            "Clocks and power limits",
-        ),
-        (
-            "could not count energy of GPU 0: the installed driver is too old for it",
-            "newer driver",
-        ),
-        ("could not measure GPU 0: this GPU does not have it", "nothing to do"),
-        (
-            "could not lock GPU 0: the operating system blocks the device",
-            "give this process or container",
-        ),
+        (LackKind.RIGHT_MISSING, "Clocks and power limits"),
+        (LackKind.DRIVER_TOO_OLD, "newer driver"),
+        (LackKind.PERSISTENCE_OFF, "run nvidia-persistenced"),
+        (LackKind.DEVICE_BLOCKED, "give this process or container"),
+        (LackKind.OTHER, "nothing to do"),
     ],
 )
-def test_what_a_gpu_lacks_is_said_with_cost_and_way_out(why: str, way_out: str) -> None:
-    gpu = GpuFacts(
-        index=0,
-        uuid="GPU-0",
-        name="H100",
-        memory_mib=1.0,
-        lacks=(("limit power", why),),
-    )
-    _, lack = checks.check_gpu(gpu, DriverFacts(), gpu_type="", has_right=True)
-    reason = why.partition(": ")[2]
-    assert (lack.level, lack.words) == (
+def test_what_a_gpu_lacks_is_said_with_cost_and_way_out(
+    kind: LackKind, way_out: str
+) -> None:
+    lack = Lack(Capability.LIMIT_POWER, kind, "it says so", "could not: it says so")
+    gpu = replace(GPU, lacks=(lack,))
+    _, found = checks_gpu.check_gpu(gpu, DriverFacts(), gpu_type="", has_right=True)
+    assert (found.level, found.words) == (
         "warn",
-        f"cannot limit power: {reason}; a power cap is not kept on this GPU",
+        "cannot limit power: it says so; a power cap is not kept on this GPU",
     )
-    assert way_out in lack.remedy
+    assert way_out in found.remedy
 
 
-def test_an_ability_of_a_later_version_needs_no_cost() -> None:
-    gpu = GpuFacts(
-        index=0,
-        uuid="GPU-0",
-        name="H100",
-        memory_mib=1.0,
-        lacks=(("fly", "it has no wings"),),
-    )
-    _, lack = checks.check_gpu(gpu, DriverFacts(), gpu_type="", has_right=True)
-    assert lack.words == "cannot fly: it has no wings; the planner plans without it"
+def test_every_kind_of_lack_has_its_way_out() -> None:
+    assert set(checks_gpu.WAYS_OUT) == set(LackKind) - {LackKind.NOT_TRIED}
 
 
 def test_a_gpu_that_can_do_everything_says_so() -> None:
     found = [
         each.words
-        for each in checks.check_gpu(GPU, DriverFacts(), gpu_type="", has_right=True)
+        for each in checks_gpu.check_gpu(
+            GPU, DriverFacts(), gpu_type="", has_right=True
+        )
     ]
     assert found == [
         "H100, 81920 MiB, GPU-0",
@@ -116,19 +102,20 @@ def test_a_gpu_that_can_do_everything_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why_not", "remedy"),
+    ("kind", "remedy"),
     [
-        ("x has 93 characters, MPS takes 87", "short directory"),
-        ("an MPS server of UID 0 (process 7) holds the GPU", "as one user"),
-        ("nvidia-cuda-mps-server is not in PATH (/bin)", "install it"),
-        ("it hangs", "see to it"),
+        (MpsLackKind.PATH_TOO_LONG, "short directory"),
+        (MpsLackKind.OTHER_USER, "as one user"),
+        (MpsLackKind.NOT_INSTALLED, "install it"),
+        (MpsLackKind.OTHER, "see to it"),
     ],
 )
 def test_without_mps_there_is_a_way_to_it_and_one_around(
-    why_not: str, remedy: str
+    kind: MpsLackKind, remedy: str
 ) -> None:
-    found = checks.check_mps(GPU, MpsFacts(pipe=NODE_DIRECTORY, why_not=why_not))
-    assert found.level == "fail"
+    facts = MpsFacts(pipe=NODE_DIRECTORY, lack=MpsLack(kind, "it is so"))
+    found = checks_gpu.check_mps(GPU, facts)
+    assert (found.level, found.words.startswith("it is so; ")) == ("fail", True)
     assert remedy in found.remedy
     assert "--sharing turns" in found.remedy
 
@@ -151,12 +138,12 @@ def state(**facts: object) -> StateFacts:
     ],
 )
 def test_the_state_directory(facts: StateFacts, level: Level) -> None:
-    assert next(checks.check_state(facts, PROCESS)).level == level
+    assert next(checks_host.check_state(facts, PROCESS)).level == level
 
 
 def test_a_closed_state_directory_is_not_taken_for_an_empty_one() -> None:
     found = list(
-        checks.check_state(
+        checks_host.check_state(
             state(problem="/x cannot be written", is_closed=True), PROCESS
         )
     )
@@ -182,7 +169,7 @@ def test_clocks(skew_s: float | None, level: Level) -> None:
     facts = ControlPlaneFacts(ready_status=200, skew_s=skew_s, sync_status=422)
     (clock,) = [
         each
-        for each in checks.check_control_plane(facts, ASKED)
+        for each in checks_plane.check_control_plane(facts, ASKED)
         if each.check == "clock"
     ]
     assert clock.level == level
@@ -202,7 +189,7 @@ def test_tokens(status: int, level: Level, words: str) -> None:
     facts = ControlPlaneFacts(ready_status=200, skew_s=0.0, sync_status=status)
     (token,) = [
         each
-        for each in checks.check_control_plane(facts, ASKED)
+        for each in checks_plane.check_control_plane(facts, ASKED)
         if each.check == "token"
     ]
     assert (token.level, words in token.words) == (level, True)
@@ -220,7 +207,7 @@ def test_tokens(status: int, level: Level, words: str) -> None:
     ],
 )
 def test_names_of_nodes(node: str, is_one: bool) -> None:
-    found = checks.check_control_plane(
+    found = checks_plane.check_control_plane(
         ControlPlaneFacts(problem="away"), Asked(url="http://plane", node=node)
     )
     assert ("node name" not in {each.check for each in found}) == is_one
@@ -229,26 +216,28 @@ def test_names_of_nodes(node: str, is_one: bool) -> None:
 @pytest.mark.parametrize(
     ("finding", "level"),
     [
-        (checks.check_files(FileFacts(count=4)), "pass"),
-        (checks.check_files(FileFacts(count=4, closed=("/dev/nvidia0",))), "fail"),
-        (checks.check_shared_memory(SharedMemoryFacts(free_mib=1024.0)), "pass"),
-        (checks.check_shared_memory(SharedMemoryFacts(free_mib=64.0)), "warn"),
-        (checks.check_systemd(SystemdFacts(is_booted=True)), "warn"),
+        (checks_gpu.check_files(FileFacts(count=4)), "pass"),
+        (checks_gpu.check_files(FileFacts(count=4, closed=("/dev/nvidia0",))), "fail"),
+        (checks_host.check_shared_memory(SharedMemoryFacts(free_mib=1024.0)), "pass"),
+        (checks_host.check_shared_memory(SharedMemoryFacts(free_mib=64.0)), "warn"),
+        (checks_host.check_systemd(SystemdFacts(is_booted=True)), "warn"),
         (
-            checks.check_systemd(SystemdFacts(is_booted=True, unit=NODE_DIRECTORY)),
+            checks_host.check_systemd(
+                SystemdFacts(is_booted=True, unit=NODE_DIRECTORY)
+            ),
             "warn",
         ),
         (
-            checks.check_systemd(
+            checks_host.check_systemd(
                 SystemdFacts(is_booted=True, unit=NODE_DIRECTORY, restores=True)
             ),
             "pass",
         ),
-        (next(checks.check_process(PROCESS, Here(python="3.10.12"))), "fail"),
-        (next(checks.check_process(PROCESS, Here(python="3.13.0rc1"))), "pass"),
+        (next(checks_host.check_process(PROCESS, Here(python="3.10.12"))), "fail"),
+        (next(checks_host.check_process(PROCESS, Here(python="3.13.0rc1"))), "pass"),
         (
             next(
-                checks.check_ports(
+                checks_host.check_ports(
                     PortFacts(free=63, first=21000, count=2000), is_agent_there=False
                 )
             ),
@@ -256,7 +245,7 @@ def test_names_of_nodes(node: str, is_one: bool) -> None:
         ),
         (
             next(
-                checks.check_ports(
+                checks_host.check_ports(
                     PortFacts(free=64, first=21000, count=2000), is_agent_there=False
                 )
             ),

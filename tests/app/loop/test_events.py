@@ -6,11 +6,14 @@ import pytest
 
 from app.loop.events import (
     describe_change,
+    describe_hold,
     held_event,
     pushed_event,
     refused_event,
     silence_events,
 )
+from app.loop.observe import HoldKind
+from solvers.types.outcome import Reason
 from solvers.types.plan import BoundPlan, BoundTask
 from tests.app.snapshots import NOW, a_bound_plan, a_replica, a_snapshot
 from tests.solvers.factories import bound_task
@@ -98,11 +101,35 @@ def test_nodes_that_fall_silent_and_that_return_get_a_line_each() -> None:
 
 
 def test_holding_and_refusing_carry_their_reason() -> None:
-    held, refused = held_event(NOW, "why"), refused_event(NOW, 3, "because")
-    assert (held.kind, held.reason) == ("LoopHeld", "why")
+    held = held_event(NOW, Reason(kind=HoldKind.MODE_OFF, figures={"policy": "joint"}))
+    refused = refused_event(NOW, 3, "because")
+    assert (held.kind, held.reason) == ("LoopHeld", "policy joint is in mode off")
     assert (refused.kind, refused.subject, refused.plan_id, refused.reason) == (
         "PlanRefused",
         "plan/3",
         3,
         "because",
     )
+
+
+FIGURES = {
+    "policy": "joint",
+    "silent_s": 16.4,
+    "limit_s": 15.0,
+    "silent": 2,
+    "nodes": 3,
+    "left_s": 7.6,
+}
+HELD = {
+    HoldKind.PAUSED: "the operator paused the loop; `plimsoll resume` starts it again",
+    HoldKind.MODE_OFF: "policy joint is in mode off",
+    HoldKind.NO_GPUS: "no GPU is registered: start an agent or apply a Node",
+    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node was heard for 16 s (limit 15 s); the current plan stays",
+    HoldKind.TELEMETRY_RETURNS: "telemetry comes back: 2 of 3 nodes were not heard yet and have 8 s left; "
+    "the current plan stays",
+}
+
+
+@pytest.mark.parametrize("kind", HoldKind)
+def test_every_reason_to_hold_has_its_words(kind: HoldKind) -> None:
+    assert describe_hold(Reason(kind=kind, figures=FIGURES)) == HELD[kind]

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from agents.base.protocol import bucket_end_ms, bucket_of
+from app.loop.events import describe_hold
 from app.loop.observe import (
+    HoldKind,
     hold_reason,
     latency_percentile_ms,
     make_reading,
@@ -88,7 +90,9 @@ def test_one_fresh_node_is_enough_to_go_on() -> None:
         hold_reason(a_snapshot(state=a_state(silent_for_s=(limit_s, 9000.0)))) is None
     )
     stale = hold_reason(a_snapshot(state=a_state(silent_for_s=(limit_s + 1.0, 9000.0))))
-    assert stale is not None and "16 s (limit 15 s)" in stale
+    assert stale is not None and stale.kind is HoldKind.TELEMETRY_STALE
+    assert dict(stale.figures) == {"silent_s": limit_s + 1.0, "limit_s": limit_s}
+    assert "16 s (limit 15 s)" in describe_hold(stale)
 
 
 def test_a_silent_nodes_gpus_count_as_not_healthy() -> None:

@@ -1,5 +1,5 @@
 // The public API, with the session's cookie. A problem becomes an Error whose message a person can read; it has the
-// HTTP `status`, and `problems` by field: [{pointer, detail}].
+// HTTP `status`, and `problems` by field: [{pointer, detail, may_force}].
 
 /** GET, as JSON. */
 export const get = (path, query = {}) => ask("GET", path + asQuery(query));

@@ -79,7 +79,7 @@ function cells(plan, pushed) {
     h("td", { class: "number" }, usd(plan.lower_bound_usd_per_hour)),
     h("td", { class: "number" }, plan.gap_percent === null ? "–" : `${number(plan.gap_percent, 1)} %`),
     h("td", { class: "number" }, seconds(plan.seconds)),
-    h("td", {}, plan.method.startsWith(plan.policy) ? plan.method : `${plan.policy}: ${plan.method}`),
+    h("td", {}, plan.method === plan.policy ? plan.policy : `${plan.policy}: ${plan.method}`),
     h("td", { class: "wrap" }, plan.reason || pushed.get(plan.id) || ""),
   ];
 }

@@ -49,11 +49,11 @@ export function makeForm({ manifest, isNew, save }) {
 
   function complain(words, found = [], more = null) {
     const problems = atFields(found);
-    for (const field of fields) field.complain(problems.filter((each) => isOf(field, each, fields)).map((each) => inForm(each.detail)).join("; "));
+    for (const field of fields) field.complain(problems.filter((each) => isOf(field, each, fields)).map(inForm).join("; "));
     const rest = problems.filter((each) => !fields.some((field) => isOf(field, each, fields)));
     const lines = problems.length ? rest.map((each) => `${each.pointer ?? each.parameter}: ${each.detail}`) : [words];
     show(said, words === null || (problems.length && rest.length === 0) ? null : h("div", { class: "problem" }, lines.map((line) => h("div", {}, line)), more));
-    if (problems.some((each) => each.detail.includes("force=true"))) forced.hidden = false;
+    if (problems.some((each) => each.may_force)) forced.hidden = false;
     fields.find((field) => field.isWrong())?.focus();
   }
 
@@ -98,12 +98,12 @@ function objection({ required, text, min = -Infinity, max = Infinity, type, unit
   return `must be ${max === Infinity ? `at least ${min}` : `from ${min} to ${max}`} ${unit}`.trim();
 }
 
-/** Advice for those who write requests, as advice for those who fill in this form. */
-const inForm = (detail) => detail.replace(/`\?force=true` accepts/, "the box below accepts");
+/** What is wrong, with the advice for those who fill in this form. */
+const inForm = ({ detail, may_force }) => (may_force ? `${detail}; the box below accepts it all the same` : detail);
 
 /** The name stands in the path, too, where it is no field: what is wrong with it is said once. */
 export function atFields(problems) {
-  const placed = problems.map((each) => (each.parameter === "name" ? { pointer: "/metadata/name", detail: each.detail } : each));
+  const placed = problems.map((each) => (each.parameter === "name" ? { ...each, pointer: "/metadata/name" } : each));
   return placed.filter((each, at) => placed.findIndex((one) => one.pointer === each.pointer && one.detail === each.detail) === at);
 }
 

@@ -124,10 +124,14 @@ def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_pla
 def test_a_refusal_gets_its_line_and_says_what_was_written_before(file: Path) -> None:
     file.write_text(NETWORK + "---\n" + SERVICE)
     api = api_with()
-    words = "40 ms is impossible; the least SLO possible is 61.2 ms; `?force=true` accepts it all the same"
-    api.problems["PUT services/chat"] = problem_document(
-        422, f"spec.slo: {words}", pointers={"/spec/slo": words}
+    words = "40 ms is impossible; the least SLO possible is 61.2 ms"
+    problem = problem_document(
+        422,
+        f"spec.slo: {words}; `?force=true` accepts it all the same",
+        pointers={"/spec/slo": words},
     )
+    problem["errors"][0]["may_force"] = True
+    api.problems["PUT services/chat"] = problem
     result = cli("apply", "-f", file, "-y", api=api)
     assert result.code == 1
     assert "Network bert created" in result.out
