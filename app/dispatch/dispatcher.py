@@ -25,7 +25,7 @@ from app.loop.observe import HeardNodes
 from app.loop.tasks import is_used
 from app.store.store import PlanRecord, Snapshot, Store
 from solvers.papers.oltunes.schedule import deployment_failed
-from solvers.policies.registry import DISPATCHES_JOBS
+from solvers.policies.registry import dispatches_jobs
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, anonymous
@@ -125,7 +125,7 @@ def may_dispatch(snapshot: Snapshot) -> bool:
     settings = snapshot.settings
     modes = [
         settings.mode,
-        *(group.mode for group in settings.groups if group.policy == DISPATCHES_JOBS),
+        *(group.mode for group in settings.groups if dispatches_jobs(group.policy)),
     ]
     is_free = not settings.paused and all(mode is Mode.AUTO for mode in modes)
     is_ready = (

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.cli.decisions.policy_train import prepare, problem_of
+from app.cli.decisions.policy_train import problem_of
 from solvers.papers.inss.actor import actor_from_bytes
+from solvers.papers.inss.trainer import begin
 from tests.app.runner import cli
 from tests.app.runs import a_document
 
@@ -100,8 +101,8 @@ def test_it_goes_on_from_a_checkpoint_and_draws_its_curves(fleet: Path) -> None:
     actor, state, plot = (
         fleet.with_name(name) for name in ("actor.npz", "state.pt", "curve.svg")
     )
-    begun, _ = prepare(problem_of(fleet), seed=0)
-    begun.episode = 32
+    begun = begin(problem_of(fleet), seed=0)
+    begun.training.episode = 32
     state.write_bytes(begun.save())
     files = ("-o", actor, "--checkpoint", state, "--plot", plot)
     result = cli(
