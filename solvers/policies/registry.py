@@ -15,6 +15,7 @@ from solvers.baselines import spec as baselines
 from solvers.greedy import spec as greedy
 from solvers.joint import spec as joint
 from solvers.types.errors import UnknownPolicy
+from solvers.types.jobs import JobScheduler
 from solvers.types.plan import BoundGpu
 from solvers.types.policy_spec import PolicyModule, PolicySpec
 from solvers.types.training import PolicyTrainer
@@ -83,6 +84,14 @@ def dispatches_jobs(policy: str) -> bool:
     """Whether offline jobs have a dispatcher of their own under the policy of that name."""
     spec = _specs().get(policy)
     return spec is not None and spec.dispatches_jobs is not None
+
+
+def scheduler_of(policy: str) -> JobScheduler:
+    """The scheduler of jobs of a policy that `dispatches_jobs`. Raises LookupError for any other one."""
+    spec = _specs().get(policy)
+    if spec is None or spec.dispatches_jobs is None:
+        raise LookupError(f"policy {policy!r} dispatches no jobs")
+    return cast(JobScheduler, import_module(spec.dispatches_jobs))
 
 
 @cache

@@ -18,6 +18,6 @@ POLICIES = (
             good_for="offline jobs with deadlines on a fleet that is there anyway, beside some services",
         ),
         module="solvers.papers.oltunes.policy",
-        dispatches_jobs="solvers.papers.oltunes.schedule",
+        dispatches_jobs="solvers.papers.oltunes.job_scheduler",
     ),
 )
