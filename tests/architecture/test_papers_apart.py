@@ -114,7 +114,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object
         env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
-        timeout=120,
+        # Where no compiled kernels are kept yet, making the plan compiles them.
+        timeout=400,
         check=False,
     )
     assert run.returncode == 0, run.stderr

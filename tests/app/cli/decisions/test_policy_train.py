@@ -7,10 +7,13 @@ import pytest
 import yaml
 
 from app.cli.decisions.policy_train import problem_of
-from solvers.papers.inss.actor import actor_from_bytes
-from solvers.papers.inss.trainer import begin
+from solvers.policies.registry import trained_policies
 from tests.app.runner import cli
 from tests.app.runs import a_document
+
+pytestmark = pytest.mark.skipif(
+    not trained_policies(), reason="no policy has anything to train"
+)
 
 
 @pytest.fixture
@@ -98,6 +101,9 @@ def test_without_pytorch_it_says_what_to_install(fleet: Path) -> None:
 
 def test_it_goes_on_from_a_checkpoint_and_draws_its_curves(fleet: Path) -> None:
     pytest.importorskip("torch")
+    from solvers.papers.inss.actor import actor_from_bytes
+    from solvers.papers.inss.trainer import begin
+
     actor, state, plot = (
         fleet.with_name(name) for name in ("actor.npz", "state.pt", "curve.svg")
     )
