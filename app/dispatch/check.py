@@ -11,14 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from solvers.check import task_violations
-from solvers.papers.oltunes.queues import Queues, enqueue, without
-from solvers.papers.oltunes.schedule import (
+from solvers.types.jobs import (
     DispatchRules,
     DispatchState,
+    Job,
+    JobBatch,
+    JobGpu,
+    JobScheduler,
+    JobSetting,
+    PlacedJob,
+    Queues,
     Round,
-    schedule,
+    enqueue,
+    without,
 )
-from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting, PlacedJob
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import GpuId, Task
@@ -129,8 +135,9 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What `schedule` is asked in this round, with what it is checked by."""
+    """What the scheduler is asked in this round, with what it is checked by."""
 
+    scheduler: JobScheduler
     state: DispatchState
     views: Sequence[JobGpu]
     now_s: float
@@ -192,7 +199,7 @@ def _schedule(
         if rounds and not len(queues):
             continue
         rounds.append(
-            schedule(
+            attempt.scheduler.schedule(
                 replace(attempt.state, queues=queues),
                 views,
                 attempt.now_s,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.base.clock import ControlClock
-from app.dispatch.jobs import DispatchMemory
+from app.dispatch.jobs import DispatchMemory, job_scheduler
 from app.dispatch.round import Dispatched, dispatch
 from app.loop.controller import Wakeups
 from app.loop.deliver import effective_mode, make_commands
@@ -24,9 +24,9 @@ from app.loop.events import pushed_event, refused_events
 from app.loop.observe import HeardNodes
 from app.loop.tasks import is_used
 from app.store.store import PlanRecord, Snapshot, Store
-from solvers.papers.oltunes.schedule import deployment_failed
-from solvers.policies.registry import DISPATCHES_JOBS
+from solvers.policies.registry import dispatches_jobs
 from solvers.predict.data.samples import LayerCounts
+from solvers.types.jobs import JobScheduler
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, anonymous
 from solvers.types.state import GpuType, Mode
@@ -78,7 +78,10 @@ class JobDispatcher:
                 self._take(decided)
                 return False
             won = await self._push(snapshot, decided, decided.bound)
-        self._take(decided) if won else self._feed_back(decided)
+        if won:
+            self._take(decided)
+        else:
+            self._feed_back(decided, job_scheduler(snapshot.settings))
         return won
 
     async def _push(
@@ -110,10 +113,10 @@ class JobDispatcher:
     def _take(self, decided: Dispatched) -> None:
         self.memory.state = decided.state
 
-    def _feed_back(self, decided: Dispatched) -> None:
+    def _feed_back(self, decided: Dispatched, scheduler: JobScheduler) -> None:
         """A deployment failed: its jobs in front, a smaller window and smaller batches."""
         for batch in decided.batches:
-            self.memory.state = deployment_failed(self.memory.state, batch)
+            self.memory.state = scheduler.deployment_failed(self.memory.state, batch)
         for name in _jobs(decided):
             self.memory.failures[name] = self.memory.failures.get(name, 0) + 1
         self.next_s = 0.0
@@ -125,7 +128,7 @@ def may_dispatch(snapshot: Snapshot) -> bool:
     settings = snapshot.settings
     modes = [
         settings.mode,
-        *(group.mode for group in settings.groups if group.policy == DISPATCHES_JOBS),
+        *(group.mode for group in settings.groups if dispatches_jobs(group.policy)),
     ]
     is_free = not settings.paused and all(mode is Mode.AUTO for mode in modes)
     is_ready = (

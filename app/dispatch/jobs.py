@@ -1,6 +1,6 @@
 """Jobs of the dispatcher: which tasks they are, and with which settings they queue.
 
-Who is dispatched: offline tasks whose policy, that of their project's group or the cluster's, is `oltunes`. A job's
+Who is dispatched: offline tasks whose policy, that of their project's group or the cluster's, dispatches jobs. A job's
 settings are found when it comes, from the operating points in force and the GPU types that are there, and anew when
 these change or its team changes what it wants.
 """
@@ -13,18 +13,21 @@ from typing import NamedTuple
 
 from app.dispatch.check import Refusals
 from app.loop.predict import PlannedPoints
-from app.store.store import Snapshot
-from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.schedule import DispatchState
-from solvers.papers.oltunes.tuning_score import (
+from app.store.store import PolicySettings, Snapshot
+from solvers.policies.registry import dispatches_jobs, scheduler_of
+from solvers.types.jobs import (
+    DispatchState,
+    Job,
     JobDemand,
+    JobGpu,
     JobOption,
+    JobScheduler,
+    JobSetting,
     PowerFacts,
-    best_types,
-    mean_latency_s,
-    tune,
+    Queues,
+    enqueue,
+    fleet_load,
 )
-from solvers.papers.oltunes.types import Job, JobGpu, JobSetting, fleet_load
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType, Task, Variant
 
@@ -121,6 +124,16 @@ def variants_of(task: Task) -> tuple[Variant, ...]:
     )
 
 
+def job_scheduler(settings: PolicySettings) -> JobScheduler:
+    """That of the policy that dispatches jobs; where several do, the first one's serves all jobs.
+
+    Raises LookupError where none does.
+    """
+    names = (settings.policy, *(group.policy for group in settings.groups))
+    chosen = next((name for name in names if dispatches_jobs(name)), settings.policy)
+    return scheduler_of(chosen)
+
+
 def queues_of(
     snapshot: Snapshot,
     memory: DispatchMemory,
@@ -138,6 +151,7 @@ def queues_of(
         by_network[entry.network].append(entry)
     load = fleet_load(views, min(len(waiting), MAX_WAITING))
     now_s = snapshot.at.timestamp()
+    scheduler = job_scheduler(snapshot.settings)
     jobs: list[Job] = []
     for task in sorted(waiting, key=lambda task: task.name in memory.refused):
         if len(jobs) == MAX_WAITING:
@@ -146,10 +160,10 @@ def queues_of(
         found = memory.settings.get(task.name)
         if found is None or found.facts != facts:
             found = memory.settings[task.name] = JobSettings(
-                facts, _tuned(task, memory, by_network, load)
+                facts, _tuned(task, memory, by_network, load, scheduler)
             )
         if found.settings:
-            jobs.append(_job(task, memory, now_s))
+            jobs.append(_job(task, memory, now_s, scheduler))
     return enqueue(Queues(), jobs)
 
 
@@ -208,18 +222,21 @@ def _tuned(
     memory: DispatchMemory,
     points: Mapping[str, Sequence[OperatingPoints]],
     load: float,
+    scheduler: JobScheduler,
 ) -> tuple[JobSetting, ...]:
     assert memory.made_from is not None
     left_s = math.inf if task.due_in_s is None else task.due_in_s
     wish = JobDemand(weight=task.weight, inputs=_inputs(task), left_s=left_s, load=load)
     boards = {each.name: each.board for each in memory.made_from.types}
     top_mhz = {each.name: each.top_clock_mhz for each in memory.made_from.types}
-    return tune(list(_options(task, points, top_mhz)), boards, wish)
+    return scheduler.tune(list(_options(task, points, top_mhz)), boards, wish)
 
 
-def _job(task: Task, memory: DispatchMemory, now_s: float) -> Job:
+def _job(
+    task: Task, memory: DispatchMemory, now_s: float, scheduler: JobScheduler
+) -> Job:
     settings = memory.settings[task.name].settings
-    types = best_types(settings)
+    types = scheduler.best_types(settings)
     return Job(
         name=task.name,
         weight=task.weight,
@@ -229,7 +246,7 @@ def _job(task: Task, memory: DispatchMemory, now_s: float) -> Job:
         variants=task.variants,
         settings=settings,
         best_types=types,
-        mean_latency_s=mean_latency_s(settings, types),
+        mean_latency_s=scheduler.mean_latency_s(settings, types),
         failures=memory.failures.get(task.name, 0),
     )
 

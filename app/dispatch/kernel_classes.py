@@ -4,8 +4,6 @@ import csv
 from collections.abc import Mapping
 from importlib import resources
 
-from solvers.papers.oltunes.affinity import kernel_ratio
-
 
 def load_kernel_ratios() -> Mapping[str, float]:
     """Time in compute-bound over time in memory-bound kernels, by network (OLTunes, equation 1, weighted by time)."""
@@ -31,3 +29,8 @@ def load_count_ratios() -> Mapping[str, float]:
         )
         for row in csv.DictReader(text.splitlines())
     }
+
+
+def kernel_ratio(compute: float, memory: float) -> float:
+    """How compute-bound a network is, by times or counts of kernels; where one is 0 the other alone counts."""
+    return compute / memory if compute > 0.0 and memory > 0.0 else max(compute, memory)

@@ -12,6 +12,7 @@ from app.dispatch.check import Attempt, JobFleet, refused_jobs, schedule_checked
 from app.dispatch.jobs import (
     MAX_PER_GPU,
     DispatchMemory,
+    job_scheduler,
     note_refused,
     queues_of,
     variants_of,
@@ -21,10 +22,8 @@ from app.loop.power_caps import is_limited
 from app.loop.predict import cordoned_gpus, make_problem
 from app.loop.tasks import _places, is_dispatched, is_used, points_of_tasks
 from app.store.store import Snapshot
-from solvers.papers.oltunes.affinity import ratios_of
-from solvers.papers.oltunes.schedule import DispatchRules, DispatchState
-from solvers.papers.oltunes.types import JobBatch, JobGpu, Resident
 from solvers.predict.data.samples import LayerCounts
+from solvers.types.jobs import DispatchRules, DispatchState, JobBatch, JobGpu, Resident
 from solvers.types.plan import (
     BoundGpu,
     BoundPlan,
@@ -100,13 +99,15 @@ def dispatch(
         # The later ones count: what was profiled meanwhile, and not its estimate.
         points=(*points_of_tasks(newcomers, snapshot.points, problem, layers), *points),
     )
+    scheduler = job_scheduler(snapshot.settings)
     rules = DispatchRules(
-        ratios=ratios_of(
+        ratios=scheduler.ratios_of(
             kernel_ratios, {entry.network: entry.sensitivity for entry in points}
         ),
         max_jobs=MAX_PER_GPU,
     )
     attempt = Attempt(
+        scheduler=scheduler,
         state=memory.state,
         views=views,
         now_s=snapshot.at.timestamp(),

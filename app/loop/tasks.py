@@ -18,7 +18,7 @@ from app.loop.predict import cordoned_gpus
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations
-from solvers.policies.registry import DISPATCHES_JOBS, Fill
+from solvers.policies.registry import Fill, dispatches_jobs
 from solvers.predict.data.samples import LayerCounts
 from solvers.predict.estimate.unprofiled_training import (
     ProfiledNetworks,
@@ -75,17 +75,15 @@ def is_dispatched(task: Task, settings: PolicySettings) -> bool:
         (each for each in groups if not each.projects or task.project in each.projects),
         None,
     )
-    return (
-        task.kind == "offline"
-        and (settings.policy if chosen is None else chosen.policy) == DISPATCHES_JOBS
+    return task.kind == "offline" and dispatches_jobs(
+        settings.policy if chosen is None else chosen.policy
     )
 
 
 def is_used(settings: PolicySettings) -> bool:
     """Whether any task can be a job of the dispatcher."""
-    return DISPATCHES_JOBS in (
-        settings.policy,
-        *(group.policy for group in settings.groups),
+    return dispatches_jobs(settings.policy) or any(
+        dispatches_jobs(group.policy) for group in settings.groups
     )
 
 

@@ -1,18 +1,16 @@
-"""Which trained actor a fleet needs: for policy `inss` and its variants."""
+"""Which trained actor a fleet needs, where its policy asks for one."""
 
 from collections import Counter
 
 from app.store.store import PolicySettings
+from solvers.policies.registry import needs_actor
 from solvers.types.state import ClusterState, fingerprint_of
-
-POLICIES = frozenset({"inss", "inss_1e", "inss_ni"})
-"""That ask for one."""
 
 
 def wants_actor(settings: PolicySettings) -> bool:
     """Whether the policy, or that of a group of services, asks for a trained actor."""
-    return settings.policy in POLICIES or any(
-        group.policy in POLICIES for group in settings.groups
+    return needs_actor(settings.policy) or any(
+        needs_actor(group.policy) for group in settings.groups
     )
 
 

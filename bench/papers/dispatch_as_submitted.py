@@ -7,8 +7,8 @@ says what its users ask for; less would slow the job, more would keep others out
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, tune
-from solvers.papers.oltunes.types import JobSetting
+from solvers.papers.oltunes.tuning_score import tune
+from solvers.types.jobs import JobDemand, JobOption, JobSetting, PowerFacts
 
 ENOUGH = 0.9
 

@@ -19,22 +19,19 @@ Ours.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from solvers.papers.oltunes.queues import (
-    PATIENCE_S,
-    Queues,
-    impatient,
-    is_lost,
-    without,
-)
-from solvers.papers.oltunes.types import (
+from solvers.papers.oltunes.queues import impatient, is_lost
+from solvers.types.jobs import (
     MAX_JOBS,
+    PATIENCE_S,
     ROUNDING,
     Job,
     JobBatch,
     JobGpu,
     JobSetting,
     PlacedJob,
+    Queues,
     could_hold,
+    without,
 )
 
 _MIN_PERCENT = 100.0 / MAX_JOBS

@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from solvers.papers.oltunes.affinity import COMPUTE_FROM
-from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import (
+from solvers.types.jobs import (
     MAX_JOBS,
     Job,
     JobBatch,
     JobGpu,
     JobSetting,
     PlacedJob,
+    Queues,
     Resident,
+    without,
 )
 
 

@@ -10,14 +10,15 @@ is no second try on the other kind). Settings are as submitted: it tunes none.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from solvers.papers.oltunes.queues import Queues, without
-from solvers.papers.oltunes.types import (
+from solvers.types.jobs import (
     MAX_JOBS,
     Job,
     JobBatch,
     JobGpu,
     JobSetting,
     PlacedJob,
+    Queues,
+    without,
 )
 
 

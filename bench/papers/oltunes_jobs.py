@@ -31,9 +31,9 @@ from bench.papers.jobs.run import JobsRun, run_jobs
 from bench.papers.jobs.settle import Grid, Settler
 from bench.papers.jobs.world import SimGpu
 from solvers.papers.oltunes.affinity import ratios_of
-from solvers.papers.oltunes.schedule import DispatchRules
 from solvers.papers.oltunes.tuning_score import tune
 from solvers.predict.latency.factorisation_features import ServedConditions
+from solvers.types.jobs import DispatchRules
 from solvers.types.state import GpuId, Variant
 
 CLUSTER = {"A100-40GB": 5, "A30": 2, "RTX-4090": 1}

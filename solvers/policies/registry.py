@@ -1,80 +1,31 @@
 """The registry of policies: named compositions of techniques that turn one Problem into one Plan.
 
-To add a policy, write `solvers/policies/<name>.py` with a `make_plan` function and enter it in `_MODULES`.
+To add a policy, state it in the `POLICIES` of a `spec.py` (`solvers.types.policy_spec`). Papers are found by looking
+into `solvers/papers`: nothing else names them, and a folder that is taken away takes its policies with it.
 """
 
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
 from solvers.backfill.problem import FillProblem
+from solvers.baselines import spec as baselines
+from solvers.greedy import spec as greedy
+from solvers.joint import spec as joint
 from solvers.types.errors import UnknownPolicy
-from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import BoundGpu, Plan
-from solvers.types.problem import Problem
-from solvers.types.state import Json, Observed
+from solvers.types.jobs import JobScheduler
+from solvers.types.plan import BoundGpu
+from solvers.types.policy_spec import PolicyModule, PolicySpec
+from solvers.types.training import PolicyTrainer
 
-# Modules by name, imported when first asked for: a policy may load solvers.
-_MODULES = {
-    "gpulets": "solvers.baselines.gpulets",
-    "gpulets_bda": "solvers.papers.inss.gpulets_bda",
-    "gslice": "solvers.baselines.gslice",
-    "hetsev": "solvers.papers.hetsev.policy",
-    "hetsev_greedy": "solvers.greedy.policy",
-    "igniter": "solvers.baselines.igniter",
-    "inss": "solvers.papers.inss.policy",
-    "inss_1e": "solvers.papers.inss.inss_1e",
-    "inss_ni": "solvers.papers.inss.inss_ni",
-    "joint": "solvers.joint.policy",
-    "k8s_hpa": "solvers.baselines.k8s_hpa",
-    "morak": "solvers.papers.morak.policy",
-    "mudi": "solvers.papers.mudi.policy",
-    "muxflow": "solvers.baselines.muxflow",
-    "oltunes": "solvers.papers.oltunes.policy",
-}
-
-DISPATCHES_JOBS = "oltunes"
-"""The policy under which offline jobs have a dispatcher of their own."""
-
-
-class PolicyModule(Protocol):
-    """What a policy's module offers."""
-
-    def make_plan(
-        self, problem: Problem, observed: Observed, memory: Json, budget: Budget
-    ) -> tuple[Plan, PlanReport, Json]:
-        """A plan for the problem, how it came about, and what the policy wants to remember for the next tick.
-
-        `memory` is what the last call returned, None on the first. The same arguments give the same answer.
-        """
-
-
-def policies() -> tuple[str, ...]:
-    """The names of all policies, sorted."""
-    return tuple(sorted(_MODULES))
-
-
-def policy(name: str) -> PolicyModule:
-    """The policy of that name. Raises UnknownPolicy, which lists the names that exist."""
-    if name not in _MODULES:
-        raise UnknownPolicy(
-            f"no policy is called {name!r}; there are {', '.join(policies())}"
-        )
-    return cast(PolicyModule, import_module(_MODULES[name]))
-
-
-# By policy; modules are imported when first asked for.
+_PAPERS = "solvers.papers"
 _DEFAULT_FILL = "solvers.backfill.greedy"
-_FILLS = {
-    "gpulets": "solvers.baselines.gpulets",
-    "gslice": "solvers.baselines.gslice",
-    "joint": "solvers.backfill.exact",
-    "mudi": "solvers.papers.mudi.policy",
-    "muxflow": "solvers.baselines.muxflow",
-}
 
 
 class Fill(Protocol):
-    """What such a module offers."""
+    """What the module of a fill offers."""
 
     def __call__(self, wanted: FillProblem) -> tuple[BoundGpu, ...]:
         """The bound plan's GPUs with their tasks, and idle ones that tasks were given, by id; who is nowhere waits.
@@ -84,6 +35,80 @@ class Fill(Protocol):
         """
 
 
+def policies() -> tuple[str, ...]:
+    """The names of all policies, sorted."""
+    return tuple(sorted(_specs()))
+
+
+def spec_of(name: str) -> PolicySpec:
+    """How the policy of that name is registered. Raises UnknownPolicy, which lists the names that exist."""
+    if name not in _specs():
+        raise UnknownPolicy(
+            f"no policy is called {name!r}; there are {', '.join(policies())}"
+        )
+    return _specs()[name]
+
+
+def policy(name: str) -> PolicyModule:
+    """The policy of that name. Raises UnknownPolicy, which lists the names that exist."""
+    return cast(PolicyModule, import_module(spec_of(name).module))
+
+
 def fill_of(policy: str) -> Fill:
-    """The technique of the policy of that name."""
-    return cast(Fill, import_module(_FILLS.get(policy, _DEFAULT_FILL)).fill)
+    """The technique of the policy of that name; the default one where it has none or is not registered."""
+    spec = _specs().get(policy)
+    module = spec.fill if spec else None
+    return cast(Fill, import_module(module or _DEFAULT_FILL).fill)
+
+
+def needs_actor(policy: str) -> bool:
+    """Whether the policy of that name asks for an actor that was trained for the fleet."""
+    spec = _specs().get(policy)
+    return spec is not None and spec.needs_actor
+
+
+def trained_policies() -> tuple[str, ...]:
+    """The names of the policies that have something to learn, sorted."""
+    return tuple(name for name in policies() if spec_of(name).trainer is not None)
+
+
+def trainer_of(policy: str) -> PolicyTrainer:
+    """The trainer of one of `trained_policies`. Raises LookupError for any other one."""
+    spec = _specs().get(policy)
+    if spec is None or spec.trainer is None:
+        raise LookupError(f"policy {policy!r} has nothing to train")
+    return cast(PolicyTrainer, import_module(spec.trainer))
+
+
+def dispatches_jobs(policy: str) -> bool:
+    """Whether offline jobs have a dispatcher of their own under the policy of that name."""
+    spec = _specs().get(policy)
+    return spec is not None and spec.dispatches_jobs is not None
+
+
+def scheduler_of(policy: str) -> JobScheduler:
+    """The scheduler of jobs of a policy that `dispatches_jobs`. Raises LookupError for any other one."""
+    spec = _specs().get(policy)
+    if spec is None or spec.dispatches_jobs is None:
+        raise LookupError(f"policy {policy!r} dispatches no jobs")
+    return cast(JobScheduler, import_module(spec.dispatches_jobs))
+
+
+@cache
+def _specs() -> Mapping[str, PolicySpec]:
+    """By name. Raises ValueError where two have the same."""
+    found: dict[str, PolicySpec] = {}
+    for spec in _all():
+        if spec.name in found:
+            raise ValueError(f"two policies are called {spec.name!r}")
+        found[spec.name] = spec
+    return found
+
+
+def _all() -> Iterator[PolicySpec]:
+    yield from baselines.POLICIES
+    yield from greedy.POLICIES
+    yield from joint.POLICIES
+    folders = pkgutil.iter_modules(import_module(_PAPERS).__path__)
+    for name in sorted(folder.name for folder in folders):
+        yield from import_module(f"{_PAPERS}.{name}.spec").POLICIES

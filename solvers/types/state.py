@@ -230,7 +230,7 @@ class Observed:
     """Services, sorted, on GPUs whose governor cannot keep its limits with the SM percents as they are."""
 
     actor: bytes | None = None
-    """For policy `inss`: the actor trained for this fleet (`solvers.papers.inss.actor`); None = there is none."""
+    """For a policy that asks for one: the actor trained for this fleet; None = there is none."""
 
     def reading(self, service: str) -> ServiceObservation | None:
         """The reading of that service, or None when it was never observed."""

@@ -172,6 +172,8 @@ def test_the_tools_measure_what_is_installed() -> None:
 def test_what_needs_an_extra_declares_all_that_it_imports(
     module: str, extra: str
 ) -> None:
+    if module.startswith("solvers.papers.") and module not in import_graph().modules:
+        pytest.skip("the paper has been taken away")
     assert libraries([module]) <= names(declared("server")) | names(declared(extra))
 
 

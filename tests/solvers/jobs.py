@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from solvers.papers.oltunes.tuning_score import best_types, mean_latency_s
-from solvers.papers.oltunes.types import Job, JobGpu, JobSetting, Resident
+from solvers.types.jobs import Job, JobGpu, JobSetting, Resident
 from solvers.types.state import GpuId, Variant
 
 

@@ -14,7 +14,8 @@ from app.api.http.views import View
 from app.base.errors import Unavailable
 from app.db.decisions import actors
 from app.manifests.parts import Strict
-from app.store.trained_actors import POLICIES, fleet_fingerprint
+from app.store.trained_actors import fleet_fingerprint
+from solvers.policies.registry import needs_actor
 from solvers.policies.registry import policies as known_policies
 from solvers.types.outcome import Budget
 
@@ -84,7 +85,7 @@ async def compare_plans(
     async with context.parts.preview_turn:
         snapshot = await context.snapshot()
         problem, observed = present_problem(snapshot)
-        if not POLICIES.isdisjoint(names):
+        if any(map(needs_actor, names)):
             async with context.transaction() as connection:
                 weights = await actors.load_newest(
                     connection, fleet_fingerprint(snapshot.state)

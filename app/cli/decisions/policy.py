@@ -26,8 +26,9 @@ from app.cli.decisions.policy_compare import compare
 from app.cli.decisions.policy_switch import switch
 from app.cli.decisions.policy_train import train
 from app.cli.objects.get import Output
-from solvers.policies.cards import Card, card, cards
+from solvers.policies.cards import card, cards
 from solvers.policies.registry import policies
+from solvers.types.policy_spec import Card
 
 WIDEST = 100
 """Lines of prose are not longer, however wide the terminal is."""

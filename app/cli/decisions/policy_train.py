@@ -1,4 +1,4 @@
-"""`plimsoll policy train`: trains what a policy needs to have learned. Today that is the actor of `inss`."""
+"""`plimsoll policy train`: trains what a policy needs to have learned: the actor of one that asks for it."""
 
 import asyncio
 import sys
@@ -13,10 +13,11 @@ import typer
 from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database
 from app.cli.common.output import console, show_line
+from solvers.policies.registry import trained_policies, trainer_of
 
 if TYPE_CHECKING:
-    from solvers.papers.inss.actor_critic import EpisodeMeans, Training
     from solvers.types.problem import Problem
+    from solvers.types.training import EpisodeMeans, TrainingRun
 
 Told: TypeAlias = "Callable[[EpisodeMeans], None]"
 
@@ -25,7 +26,9 @@ EPISODES = 1500
 
 
 def train(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The policy: inss")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The policy that is to learn")
+    ],
     fleet: Annotated[
         Path,
         typer.Option(
@@ -64,13 +67,16 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train the actor of policy inss for a fleet.
+    """Train a policy's actor for a fleet.
 
     Needs PyTorch (pip install 'plimsoll[rl]'), half an hour of one core for 4 GPUs and 8 services. The actor is valid
     for GPUs of these types and numbers, and for these services or some of them; elsewhere it is refused.
     """
-    if name != "inss":
-        raise CliError(f"policy {name} has nothing to train", hint="only inss has")
+    if name not in trained_policies():
+        raise CliError(
+            f"policy {name} has nothing to train",
+            hint=f"only {', '.join(trained_policies()) or 'none'} has",
+        )
     if output is None and not save:
         raise CliError("the actor would be lost", hint="give -o FILE, or --save")
     if resume and (checkpoint is None or not checkpoint.exists()):
@@ -85,7 +91,7 @@ def train(
                 hint=f"make the folder first: mkdir -p {path.parent}",
             )
     problem = problem_of(fleet)
-    training, encode = prepare(problem, seed)
+    training = prepare(name, problem, seed)
     if resume and checkpoint is not None:
         _resume(training, checkpoint)
     points = []
@@ -96,7 +102,7 @@ def train(
             if checkpoint is not None:
                 _keep(checkpoint, training.save())
     notes = f"{training.episode} episodes, seed {seed}, {datetime.now(UTC):%Y-%m-%d}"
-    weights, fingerprint = encode(notes)
+    weights, fingerprint = training.encode(notes)
     if output is not None:
         output.write_bytes(weights)
         show_line(f"Wrote {output}: {len(weights):,} bytes for fleet {fingerprint}")
@@ -105,7 +111,7 @@ def train(
     if save:
         _save(fingerprint, weights, notes)
         show_line(
-            f"Saved for fleet {fingerprint}; the loop takes it at its next tick under policy inss"
+            f"Saved for fleet {fingerprint}; the loop takes it at its next tick under policy {name}"
         )
 
 
@@ -132,32 +138,16 @@ def problem_of(fleet: Path) -> "Problem":
     )
 
 
-def prepare(
-    problem: "Problem", seed: int
-) -> "tuple[Training, Callable[[str], tuple[bytes, str]]]":
-    """A training, and what makes an actor's bytes and its fleet's name of it. Raises CliError."""
-    from solvers.greedy.configure import planning_clock_mhz
-    from solvers.papers.inss.actor import actor_of, actor_to_bytes, setting_to_train
-    from solvers.papers.inss.world import ProvisioningWorld
-
+def prepare(name: str, problem: "Problem", seed: int) -> "TrainingRun":
+    """A training of that policy for the problem's fleet. Raises CliError."""
     try:
-        from solvers.papers.inss.actor_critic import Training
+        return trainer_of(name).begin(problem, seed)
     except ImportError as error:
         raise CliError(
             "training needs PyTorch", hint="pip install 'plimsoll[rl]'"
         ) from error
-    clocks = [planning_clock_mhz(problem, gpu_type) for gpu_type in problem.gpu_types]
-    try:
-        setting = setting_to_train(problem, clocks_mhz=clocks)
     except ValueError as error:
         raise CliError(str(error)) from error
-    training = Training(ProvisioningWorld(problem, setting, clocks_mhz=clocks), seed)
-
-    def encode(notes: str) -> tuple[bytes, str]:
-        actor = actor_of(training.layers(), setting, problem, notes=notes)
-        return actor_to_bytes(actor), actor.fingerprint
-
-    return training, encode
 
 
 def _keep(checkpoint: Path, state: bytes) -> None:
@@ -167,7 +157,7 @@ def _keep(checkpoint: Path, state: bytes) -> None:
     fresh.replace(checkpoint)
 
 
-def _resume(training: "Training", checkpoint: Path) -> None:
+def _resume(training: "TrainingRun", checkpoint: Path) -> None:
     try:
         training.resume(checkpoint.read_bytes())
     except Exception as error:

@@ -9,9 +9,16 @@ from bench.papers import dispatch_orion as orion
 from bench.papers import dispatch_reserve_and_pack as reserve_and_pack
 from bench.papers.dispatch_reserve_and_pack import Reservation
 from solvers.papers.oltunes import schedule
-from solvers.papers.oltunes.queues import Queues, enqueue, put_back
-from solvers.papers.oltunes.schedule import DispatchRules, DispatchState
-from solvers.papers.oltunes.types import Job, JobBatch, JobGpu
+from solvers.papers.oltunes.queues import put_back
+from solvers.types.jobs import (
+    DispatchRules,
+    DispatchState,
+    Job,
+    JobBatch,
+    JobGpu,
+    Queues,
+    enqueue,
+)
 
 
 class Dispatcher(Protocol):

@@ -16,7 +16,7 @@ from bench.papers.jobs.report import Course, JobsReport, judge
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.settle import Settler
 from bench.papers.jobs.world import Done, JobWorld, SimGpu
-from solvers.papers.oltunes.types import Job, fleet_load
+from solvers.types.jobs import Job, fleet_load
 from solvers.types.state import GpuId
 
 STEP_S = 0.05

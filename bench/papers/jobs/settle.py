@@ -7,15 +7,9 @@ from typing import NamedTuple
 from bench.papers.dispatch_foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.world import Done, SimGpu
-from solvers.papers.oltunes.tuning_score import (
-    JobDemand,
-    JobOption,
-    PowerFacts,
-    best_types,
-    mean_latency_s,
-)
-from solvers.papers.oltunes.types import Job, JobSetting
+from solvers.papers.oltunes.tuning_score import best_types, mean_latency_s
 from solvers.predict.latency.factorisation_features import ServedConditions
+from solvers.types.jobs import Job, JobDemand, JobOption, JobSetting, PowerFacts
 from solvers.types.state import Variant
 
 REFRESH_ROWS = 200

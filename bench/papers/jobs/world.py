@@ -14,7 +14,7 @@ import numpy as np
 
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth
 from solvers.papers.oltunes.tuning_score import BASE_W, estimated_power_consumption
-from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting, Resident
+from solvers.types.jobs import Job, JobBatch, JobGpu, JobSetting, Resident
 from solvers.types.state import GpuId
 
 

@@ -41,6 +41,7 @@ from solvers.papers.inss.world import (
     Reals,
     late_shares,
 )
+from solvers.types.training import EpisodeMeans
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
 _DISCOUNT = 0.0
@@ -57,22 +58,6 @@ _MARGINS = (0.9, 1.3)
 _FIRST_ROUNDS = 20
 """Of all courses, with random choices, before the first update; they also give the scale of rewards."""
 _MASKED = -1e9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeMeans:
-    """One point of the learning curve: means over the courses that the actor played, side by side."""
-
-    episode: int
-    """Episodes so far."""
-    reward: float
-    """Per step, as the paper's eq. 3 has it."""
-    late_percent: float
-    """Of the requests."""
-    carried_rps: float
-    """That the provisions could carry."""
-    served_rps: float
-    temperature: float
 
 
 class _Network(nn.Module):

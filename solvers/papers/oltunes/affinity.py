@@ -34,11 +34,6 @@ class Character(NamedTuple):
     """Whether it is the high variant of its family."""
 
 
-def kernel_ratio(compute: float, memory: float) -> float:
-    """Equation 1 for times (or, as printed, counts) of kernels; where one is 0 the other alone counts, as printed."""
-    return compute / memory if compute > 0.0 and memory > 0.0 else max(compute, memory)
-
-
 def sensitivity_ratio(sensitivity: float, median: float) -> float:
     """A substitute for equation 1 where no kernel was measured: sensitive to a neighbour's pressure is memory-bound.
 

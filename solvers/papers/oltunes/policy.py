@@ -42,12 +42,11 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.oltunes.affinity import Character, sensitivity_ratio, suits
 from solvers.papers.oltunes.tuning_score import (
     BASE_W,
-    JobDemand,
     ScoredSettings,
     estimated_power_consumption,
     scores,
 )
-from solvers.papers.oltunes.types import MAX_JOBS
+from solvers.types.jobs import MAX_JOBS, JobDemand
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand

@@ -6,66 +6,15 @@ Source: OLTunes, section 3.4.1. Changed: the deadline is taken from now, not fro
 urgent; a job that can no longer meet its deadline goes behind those that can, or under overload each late one makes the
 next one late; one whose deployment failed goes to the front of the latency-critical ones (the printed feedback). In any
 such order a job may wait for ever: who has waited for long comes before all (`impatient`).
+λ = 0.5 is both classes in the text; Table 4 calls it throughput-oriented, as here. Where nobody waits the printed
+share of latency-critical jobs is 0 / 0: here the window then stays as it is.
 """
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
-from solvers.papers.oltunes.types import Job, failed
-
-PATIENCE_S = 30.0
-"""After so long a job comes first of all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queues:
-    """Who waits, in any order."""
-
-    latency_critical: tuple[Job, ...] = ()
-    throughput_oriented: tuple[Job, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.latency_critical) + len(self.throughput_oriented)
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        """All of them."""
-        return (*self.latency_critical, *self.throughput_oriented)
-
-    @property
-    def critical_share(self) -> float | None:
-        """Share of the waiting jobs that are latency-critical; None where nobody waits (the printed ratio is 0 / 0)."""
-        return len(self.latency_critical) / len(self) if len(self) else None
-
-
-def enqueue(queues: Queues, jobs: Iterable[Job]) -> Queues:
-    """The queues with more jobs, each in that of its class."""
-    new = tuple(jobs)
-    return Queues(
-        latency_critical=(
-            *queues.latency_critical,
-            *(job for job in new if job.is_latency_critical),
-        ),
-        throughput_oriented=(
-            *queues.throughput_oriented,
-            *(job for job in new if not job.is_latency_critical),
-        ),
-    )
-
-
-def without(queues: Queues, names: Collection[str]) -> Queues:
-    """The queues without the jobs of these names."""
-    if not names:
-        return queues
-    return Queues(
-        latency_critical=tuple(
-            job for job in queues.latency_critical if job.name not in names
-        ),
-        throughput_oriented=tuple(
-            job for job in queues.throughput_oriented if job.name not in names
-        ),
-    )
+from solvers.types.jobs import PATIENCE_S, Job, Queues, failed, without
 
 
 def put_back(queues: Queues, jobs: Iterable[Job]) -> Queues:

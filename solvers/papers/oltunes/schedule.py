@@ -24,31 +24,29 @@ Source: OLTunes, Algorithms 2 and 3. Changed, each because the printed form cann
   drains for it, or is behind one of them on every GPU; one for which all are too small holds nobody up.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.papers.oltunes.affinity import COMPUTE_FROM, Character, suits
-from solvers.papers.oltunes.queues import (
-    PATIENCE_S,
-    Queues,
-    by_urgency,
-    enqueue,
-    impatient,
-    put_back,
-    without,
-)
-from solvers.papers.oltunes.types import (
-    MAX_JOBS,
+from solvers.papers.oltunes.queues import by_urgency, impatient, put_back
+from solvers.types.jobs import (
+    FIRST_WINDOW_MS,
     ROUNDING,
     DispatchLimits,
+    DispatchRules,
+    DispatchState,
     Job,
     JobBatch,
     JobGpu,
     JobSetting,
     PlacedJob,
+    Queues,
+    Round,
     could_hold,
+    enqueue,
     fleet_load,
+    without,
 )
 
 MIN_MIB = 256.0
@@ -56,38 +54,8 @@ MIN_MIB = 256.0
 MIN_PERCENT = 1.0
 """The same of the SMs."""
 
-MIN_MS = 50.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchState:
-    """What the scheduler remembers from round to round."""
-
-    queues: Queues = field(default_factory=Queues)
-    window_ms: float = MIN_MS
-    max_jobs: int = MAX_JOBS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchRules:
-    """What the scheduler knows beside queues and GPUs."""
-
-    ratios: Mapping[str, float] = field(default_factory=dict)
-    """Compute to memory by network (equation 1)."""
-    patience_s: float = PATIENCE_S
-    """After so long a job comes first of all."""
-    max_jobs: int = MAX_JOBS
-    """Of a GPU, and of a batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """What one round decided."""
-
-    batches: tuple[JobBatch, ...] = ()
-    state: DispatchState
-    held_until_s: float | None = None
-    """When the first batch that is held open goes at the latest; None = none is held."""
+MIN_MS = FIRST_WINDOW_MS
+"""The window begins at its shortest."""
 
 
 def schedule(

@@ -23,14 +23,13 @@ predicted are scored; memory is what the network needs at that batch. The two GP
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from solvers.papers.oltunes.types import MAX_JOBS, JobSetting
 from solvers.predict.data.samples import Reals
+from solvers.types.jobs import MAX_JOBS, JobDemand, JobOption, JobSetting, PowerFacts
 
 ALPHA = 0.5
 """Weight of the time that is left after the job; not in the paper."""
@@ -42,40 +41,6 @@ GAMMA = 0.5
 BASE_W = 60.0
 """P_base of every GPU type, as in the paper's examples."""
 TYPES_KEPT = 2
-
-
-class JobOption(NamedTuple):
-    """One operating point that a job might use, with what is predicted there, alone on the GPU."""
-
-    network: str
-    accuracy: float
-    gpu_type: str
-    sm_percent: float
-    batch: int
-    clock_mhz: float
-    memory_mib: float
-    iteration_ms: float
-    """Of one whole batch."""
-
-
-class PowerFacts(NamedTuple):
-    """What the estimate of power needs of a GPU type."""
-
-    memory_mib: float
-    tdp_w: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDemand:
-    """What is wanted of a job."""
-
-    weight: float
-    """λ."""
-    inputs: int
-    left_s: float
-    """Until its deadline; infinite = it has none."""
-    load: float
-    """ρ: how full the fleet is, 0 to 1."""
 
 
 def tune(

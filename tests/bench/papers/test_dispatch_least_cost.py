@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.dispatch_least_cost import schedule
-from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import Job, JobBatch, JobGpu, JobSetting
+from solvers.types.jobs import Job, JobBatch, JobGpu, JobSetting, Queues, enqueue
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 PRICES = {"fast": 3.0, "cheap": 1.0}

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.dispatch_orion import OrionState, schedule
-from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu
+from solvers.types.jobs import MAX_JOBS, Job, JobBatch, JobGpu, Queues, enqueue
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 RATIOS = {"compute": 3.0, "memory": 0.5}

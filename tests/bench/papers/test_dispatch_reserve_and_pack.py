@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.dispatch_reserve_and_pack import Reservation, schedule
-from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import Job, JobBatch, JobGpu
+from solvers.types.jobs import Job, JobBatch, JobGpu, Queues, enqueue
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 RESERVATION = Reservation(high_end={"big"}, heavy={"heavy"})

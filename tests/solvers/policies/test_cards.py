@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from solvers.check import violations
-from solvers.policies.cards import Card, card, cards
+from solvers.policies.cards import card, cards
 from solvers.policies.registry import policies, policy
 from solvers.policies.warm_up import tiny_problem
 from solvers.types.errors import UnknownPolicy
 from solvers.types.outcome import Budget
+from solvers.types.policy_spec import Card
 from solvers.types.state import Observed
 
 REGISTERED = policies()

@@ -9,9 +9,9 @@ from bench.papers.dispatch_foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.settle import REFRESH_ROWS, Grid, Settler
 from bench.papers.jobs.world import Done, SimGpu
-from solvers.papers.oltunes.tuning_score import JobDemand, JobOption, PowerFacts, tune
-from solvers.papers.oltunes.types import JobSetting
+from solvers.papers.oltunes.tuning_score import tune
 from solvers.predict.latency.factorisation_features import ServedConditions
+from solvers.types.jobs import JobDemand, JobOption, JobSetting, PowerFacts
 from solvers.types.state import GpuId, Variant
 
 GPUS = tuple(

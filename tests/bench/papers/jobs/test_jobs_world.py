@@ -7,8 +7,8 @@ import pytest
 
 from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
 from bench.papers.jobs.world import JobWorld, SimGpu
-from solvers.papers.oltunes.types import Job, JobBatch, JobSetting
-from solvers.papers.oltunes.types import PlacedJob as Member
+from solvers.types.jobs import Job, JobBatch, JobSetting
+from solvers.types.jobs import PlacedJob as Member
 from solvers.types.state import GpuId
 
 V100 = "V100-16GB"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agents.sim.truth.truth import Truth, load_truth
 from bench.papers.jobs.world import JobWorld, SimGpu
-from solvers.papers.oltunes.types import Job, JobBatch, JobSetting, PlacedJob
+from solvers.types.jobs import Job, JobBatch, JobSetting, PlacedJob
 from solvers.types.state import GpuId
 from tests.examples import examples
 

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.kernel_classes import load_count_ratios, load_kernel_ratios
+from app.dispatch.kernel_classes import (
+    kernel_ratio,
+    load_count_ratios,
+    load_kernel_ratios,
+)
 from solvers.papers.oltunes.affinity import (
     COMPUTE_FROM,
     Character,
     affinity,
-    kernel_ratio,
     ratios_of,
     sensitivity_ratio,
     suits,

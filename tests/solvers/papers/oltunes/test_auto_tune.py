@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.oltunes.schedule import Room, auto_tune
-from solvers.papers.oltunes.types import PlacedJob
+from solvers.types.jobs import PlacedJob
 from tests.solvers.jobs import a_job, a_setting
 
 NOW = a_setting(sm_percent=25.0, batch=4, memory_mib=1000.0, latency_s=2.0)

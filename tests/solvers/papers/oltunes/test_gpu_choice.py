@@ -3,7 +3,7 @@
 import pytest
 
 from solvers.papers.oltunes.schedule import available, is_available
-from solvers.papers.oltunes.types import JobGpu, fleet_load
+from solvers.types.jobs import JobGpu, fleet_load
 from tests.solvers.jobs import a_gpu, a_resident
 
 

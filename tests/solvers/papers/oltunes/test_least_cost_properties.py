@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.dispatch_least_cost import schedule
-from solvers.papers.oltunes.queues import Queues, enqueue
-from solvers.papers.oltunes.types import (
+from solvers.types.jobs import (
     MAX_JOBS,
     Job,
     JobBatch,
     JobGpu,
+    Queues,
     Resident,
     could_hold,
+    enqueue,
 )
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 

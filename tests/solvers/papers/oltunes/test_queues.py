@@ -7,16 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.oltunes.queues import (
-    Queues,
     by_urgency,
-    enqueue,
     impatient,
     is_lost,
     put_back,
     urgency,
-    without,
 )
 from solvers.papers.oltunes.schedule import MAX_MS, MIN_MS, adjusted_ms, shorter_ms
+from solvers.types.jobs import Queues, enqueue, without
 from tests.solvers.jobs import a_job, a_setting
 
 

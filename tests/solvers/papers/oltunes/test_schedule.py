@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.papers.oltunes.schedule import (
+from solvers.papers.oltunes.schedule import deployment_failed, schedule, submitted
+from solvers.types.jobs import (
+    MAX_JOBS,
     DispatchRules,
     DispatchState,
+    Job,
+    JobBatch,
+    JobGpu,
     Round,
-    deployment_failed,
-    schedule,
-    submitted,
 )
-from solvers.papers.oltunes.types import MAX_JOBS, Job, JobBatch, JobGpu
 from solvers.types.state import Variant
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 

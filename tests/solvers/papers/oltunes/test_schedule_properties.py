@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.papers.oltunes.schedule import (
+from solvers.papers.oltunes.schedule import schedule, submitted
+from solvers.types.jobs import (
+    MAX_JOBS,
     DispatchRules,
     DispatchState,
-    schedule,
-    submitted,
-)
-from solvers.papers.oltunes.types import (
-    MAX_JOBS,
     Job,
     JobBatch,
     JobGpu,

@@ -11,15 +11,13 @@ from solvers.papers.oltunes.tuning_score import (
     ALPHA,
     BETA,
     GAMMA,
-    JobDemand,
-    JobOption,
-    PowerFacts,
     best_types,
     estimated_power_consumption,
     latency_of,
     mean_latency_s,
     tune,
 )
+from solvers.types.jobs import JobDemand, JobOption, PowerFacts
 
 BOARDS = {"big": PowerFacts(16384.0, 300.0), "small": PowerFacts(12288.0, 200.0)}
 TDP_W = {"A": 300.0, "B": 200.0}

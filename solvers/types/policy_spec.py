@@ -1,0 +1,86 @@
+"""How a policy is registered: what people are told of it, and which modules do its work.
+
+Each folder with policies has a `spec.py` that states its `POLICIES`; `solvers.policies.registry` collects them. Modules
+are named, not imported: a policy may load solvers, and is imported when it is first asked for.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Json, Observed
+
+Decides = Literal[
+    "GPU types", "replicas", "placement", "SM percent", "batch", "clock", "tasks"
+]
+ALL_OF_SERVICES: tuple[Decides, ...] = (
+    "GPU types",
+    "replicas",
+    "placement",
+    "SM percent",
+    "batch",
+    "clock",
+)
+"""What a policy decides that leaves nothing of a service open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a policy is, where it comes from, what it needs and when to choose it, as people are told.
+
+    Its docstring says how it decides; its card says the same in a few lines that can be laid beside another's.
+    """
+
+    name: str
+    """As it is registered."""
+    title: str
+    """What it does, in at most 45 characters."""
+    source: str
+    """Paper, venue and year; `ours`."""
+    techniques: tuple[str, ...]
+    """Modules below `solvers` that do its work."""
+    decides: tuple[Decides, ...]
+    promises: bool
+    """Whether its plans keep the promise of a percentile; else the loop of a real cluster may refuse them."""
+    needs: tuple[str, ...] = ()
+    """What must be there beside what ships: extras, trained weights."""
+    limits: tuple[str, ...]
+    """What it does not know or cannot do."""
+    good_for: str
+    """When to choose it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """One policy: its card, and its modules by their full names."""
+
+    card: Card
+    module: str
+    """It has `make_plan` (`PolicyModule`)."""
+    fill: str | None = None
+    """It has `fill`, which places tasks beside the policy's services; None = the default of all policies."""
+    needs_actor: bool = False
+    """Whether it asks for an actor that was trained for the fleet."""
+    dispatches_jobs: str | None = None
+    """The scheduler (`solvers.types.jobs.JobScheduler`) of its offline jobs; None = the tick fills GPUs with them."""
+    trainer: str | None = None
+    """It trains what the policy has to learn (`solvers.types.training.PolicyTrainer`); None = there is nothing."""
+
+    @property
+    def name(self) -> str:
+        """That of its card."""
+        return self.card.name
+
+
+class PolicyModule(Protocol):
+    """What a policy's module offers."""
+
+    def make_plan(
+        self, problem: Problem, observed: Observed, memory: Json, budget: Budget
+    ) -> tuple[Plan, PlanReport, Json]:
+        """A plan for the problem, how it came about, and what the policy wants to remember for the next tick.
+
+        `memory` is what the last call returned, None on the first. The same arguments give the same answer.
+        """
