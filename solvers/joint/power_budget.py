@@ -40,7 +40,8 @@ from solvers.joint.proofs import Proofs
 from solvers.joint.relaxation.column_generation import PHASES, Relaxation, generate
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.dual_prices import prices_of
-from solvers.joint.relaxation.master import Duals, Master
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.search import METHOD, JointSearch
 from solvers.joint.solution import JointSolution
 from solvers.joint.trim_to_power import fits, trimmed

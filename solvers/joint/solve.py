@@ -12,13 +12,9 @@ from solvers.joint.patterns.decode import decode
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.power_budget import WattSearch
+from solvers.joint.relaxed_search import MIN_SAVING_USD_PER_HOUR, RELAXATION_SHARE
 from solvers.joint.replan.warm_start import WarmStart
-from solvers.joint.search import (
-    CHANGED,
-    MIN_SAVING_USD_PER_HOUR,
-    RELAXATION_SHARE,
-    JointSearch,
-)
+from solvers.joint.search import CHANGED, JointSearch
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.laws.cost import served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus

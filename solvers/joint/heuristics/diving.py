@@ -16,7 +16,7 @@ from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.relaxation.pricing import NarrowPricer
 
 _WHOLE = 1e-6

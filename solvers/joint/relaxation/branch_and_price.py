@@ -24,7 +24,8 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import min_to_reach, whole_gpus
 from solvers.joint.relaxation.branching import Split, find_split, is_whole
 from solvers.joint.relaxation.column_generation import Generation, Phase, Relaxation
-from solvers.joint.relaxation.master import Master, Solution
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Solution
 from solvers.joint.relaxation.pricing import Pricer
 
 _PHASES = (
