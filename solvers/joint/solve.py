@@ -22,9 +22,9 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
 _FREE_SHARE = 0.7
-"""Of what is left of a budget's time, for a plan without a limit of watts where that seems to be no hindrance."""
+"""A plan without a limit of watts may take this share of the time left, where the limit seems to be no hindrance."""
 _PRICED_SHARE = 0.4
-"""Of what is left then, for a plan at a price of watts."""
+"""A plan at a price of watts may take this share of what is left then."""
 _W_PER_KW = 1000.0
 
 

@@ -120,7 +120,7 @@ class Master:
             self._add_idle()
             # A changed limit leaves the last basis dual feasible, not primal feasible.
             self._highs.setOptionValue("simplex_strategy", DUAL_SIMPLEX)
-        # A row is not deleted but freed: deleting would throw away the last basis.
+        # A row is freed rather than deleted: deleting would renumber the rows after it.
         for row in self._limits:
             if row not in limits:
                 self._highs.changeRowBounds(self._limit_rows[row], -INFINITE, INFINITE)
