@@ -15,7 +15,8 @@ from pathlib import Path
 from bench.plan_runs import Rows, judged
 from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.policies.registry import policy
 from solvers.types.outcome import PLAN_STATUSES, Budget
 from solvers.types.problem import Objective, Problem, ServiceDemand

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solvers.types.outcome import PlanReport, Violation
+from solvers.types.outcome import Violation
 from solvers.types.plan import (
     BoundGpu,
     BoundTask,
@@ -31,17 +31,15 @@ from solvers.types.problem import (
 from solvers.types.state import GpuType
 
 PROMISES = frozenset({"capacity", "demand"})
-"""Every other rule is physical."""
+"""A baseline may break these rules in a simulation; every other rule is physical, and nobody may break it."""
 
 RELATIVE_TOLERANCE = 1e-6
-"""On memory, power, capacity, demand and reported figures."""
+"""Memory, power, capacity, demand and reported figures may exceed their limit by this share of it."""
 SM_PERCENT_TOLERANCE = 1e-6
 CLOCK_TOLERANCE_MHZ = 1e-3
-GAP_TOLERANCE_PERCENT = 1e-3
-"""A gap is a quotient of two figures of 1e-6 each, times 100, with room for a report that rounds."""
 
 _TASK = "task "
-"""Tells a task from a service of the same name: no service's has a blank."""
+"""This prefix tells a task from a service of the same name: no service's name has a blank."""
 
 Rows = list[OperatingPoint | None]
 """The row of each replica of one GPU, None where there is none."""
@@ -52,7 +50,7 @@ def violations(problem: Problem, plan: Plan) -> tuple[Violation, ...]:
 
     Where a replica has no row (`point`), its GPU is judged by the rows of the others.
     """
-    lookup = _Lookup(problem)
+    lookup = RowLookup(problem)
     found: list[Violation] = []
     for index, gpu in enumerate(plan.gpus):
         found.extend(_gpu_violations(lookup, gpu, f"gpus[{index}]"))
@@ -78,55 +76,20 @@ def task_violations(
     for gpu in gpus:
         resident = [task for task in gpu.tasks if task.is_resident]
         if resident:
+            # Tasks share a GPU without using up the services' slots, so each brings a slot of its own.
             extended = replace(
                 problem,
                 services=(*problem.services, *map(_as_service, resident)),
                 points=tuple(known.values()),
                 max_replicas_per_gpu=problem.max_replicas_per_gpu + len(resident),
             )
-            found.extend(
-                _gpu_violations(
-                    _Lookup(extended), _with_tasks(gpu, resident), f"gpu {gpu.id}"
-                )
-            )
-    return tuple(found)
-
-
-def report_violations(
-    problem: Problem, plan: Plan, report: PlanReport
-) -> tuple[Violation, ...]:
-    """Every figure of the report that the plan itself contradicts, all under the rule `report`.
-
-    The cost (and the served weight under `max_goodput`) is recomputed; the bound must not exceed it and the gap must
-    follow from both. Replicas without a row count 0 W: `violations` names them.
-    """
-    cost = _cost_usd_per_hour(problem, plan)
-    found = []
-    if not _close(report.cost_usd_per_hour, cost):
-        found.append(
-            _broken(
-                "report",
-                "report.cost_usd_per_hour",
-                f"{report.cost_usd_per_hour!r}, but it is {cost!r}",
-            )
-        )
-    bound = report.lower_bound_usd_per_hour
-    if bound is not None and _exceeds(bound, cost):
-        found.append(
-            _broken(
-                "report",
-                "report.lower_bound_usd_per_hour",
-                f"{bound!r} is above the cost, {cost!r}",
-            )
-        )
-    if problem.objective == "max_goodput":
-        found.extend(_weight_violations(problem, plan, report))
-    elif bound is not None and report.gap_percent is not None:
-        found.extend(_gap_violations(report.gap_percent, cost - bound, bound))
+            shared = _with_tasks(gpu, resident)
+            found.extend(_gpu_violations(RowLookup(extended), shared, f"gpu {gpu.id}"))
     return tuple(found)
 
 
 def _as_service(task: BoundTask) -> ServiceDemand:
+    # Infinitely slow answers are in time and nothing is asked for: a task breaks no promise of its own.
     return ServiceDemand(
         name=_TASK + task.name,
         network=task.network,
@@ -150,7 +113,8 @@ def _as_replica(task: BoundTask) -> ReplicaPlan:
     )
 
 
-def _broken(rule: str, where: str, detail: str) -> Violation:
+def broken(rule: str, where: str, detail: str) -> Violation:
+    """The violation of a rule, with the severity that the rule has."""
     return Violation(
         rule=rule,
         severity="promise" if rule in PROMISES else "physical",
@@ -159,16 +123,13 @@ def _broken(rule: str, where: str, detail: str) -> Violation:
     )
 
 
-def _exceeds(value: float, limit: float) -> bool:
+def exceeds(value: float, limit: float) -> bool:
     """Whether value > limit beyond the tolerance; NaN exceeds everything."""
+    # Not written as `value > ...`, which is false of NaN.
     return not value <= limit + RELATIVE_TOLERANCE * abs(limit)
 
 
-def _close(value: float, expected: float) -> bool:
-    return abs(value - expected) <= RELATIVE_TOLERANCE * abs(expected)
-
-
-class _Lookup:
+class RowLookup:
     """The problem with services by name, and rows by batch, gathered once per (network, GPU type)."""
 
     def __init__(self, problem: Problem) -> None:
@@ -177,6 +138,7 @@ class _Lookup:
         self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
 
     def row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
+        """The operating row that a replica is planned with; None where the problem has none."""
         service = self.services.get(replica.service)
         if service is None:
             return None
@@ -197,36 +159,32 @@ class _Lookup:
         return by_batch
 
 
-def _gpu_violations(lookup: _Lookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
+def _gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Violation]:
     gpu_type = next(
         (each for each in lookup.problem.gpu_types if each.name == gpu.gpu_type), None
     )
     if gpu_type is None:
-        yield _broken("gpu_type", where, f"no GPU type is called {gpu.gpu_type!r}")
+        yield broken("gpu_type", where, f"no GPU type is called {gpu.gpu_type!r}")
         return
     rows = [lookup.row(gpu, replica) for replica in gpu.replicas]
     yield from _clock(gpu_type, gpu, where)
     yield from _replica_count(lookup.problem, gpu, where)
     yield from _resources(gpu_type, gpu, rows, where)
     for index, replica in enumerate(gpu.replicas):
-        yield from _replica_violations(
-            lookup, gpu, index, rows, f"{where}.replicas[{index}]"
-        )
+        at = f"{where}.replicas[{index}]"
+        yield from _replica_violations(lookup, gpu, index, rows, at)
+        # One failed GPU must not take two replicas of one service with it.
         if any(other.service == replica.service for other in gpu.replicas[:index]):
-            yield _broken(
-                "anti_affinity",
-                f"{where}.replicas[{index}]",
-                f"a second replica of {replica.service!r}",
+            yield broken(
+                "anti_affinity", at, f"a second replica of {replica.service!r}"
             )
 
 
 def _clock(gpu_type: GpuType, gpu: GpuPlan, where: str) -> Iterator[Violation]:
-    if not any(
-        abs(clock - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ
-        for clock in gpu_type.clocks_mhz
-    ):
+    distances_mhz = (abs(clock - gpu.clock_mhz) for clock in gpu_type.clocks_mhz)
+    if not any(distance <= CLOCK_TOLERANCE_MHZ for distance in distances_mhz):
         known = ", ".join(f"{clock:g}" for clock in gpu_type.clocks_mhz)
-        yield _broken(
+        yield broken(
             "clock",
             where,
             f"{gpu.clock_mhz:g} MHz is not one of {gpu_type.name}'s clocks, {known}",
@@ -235,14 +193,11 @@ def _clock(gpu_type: GpuType, gpu: GpuPlan, where: str) -> Iterator[Violation]:
 
 def _replica_count(problem: Problem, gpu: GpuPlan, where: str) -> Iterator[Violation]:
     if not gpu.replicas:
-        yield _broken("replicas", where, "carries no replica; leave the GPU out")
+        yield broken("replicas", where, "carries no replica; leave the GPU out")
     if len(gpu.replicas) > problem.max_replicas_per_gpu:
         limit = problem.max_replicas_per_gpu
-        yield _broken(
-            "replicas",
-            where,
-            f"{len(gpu.replicas)} replicas on one GPU; at most {limit} may share it",
-        )
+        words = f"{len(gpu.replicas)} replicas on one GPU; at most {limit} may share it"
+        yield broken("replicas", where, words)
 
 
 def _resources(
@@ -251,16 +206,18 @@ def _resources(
     sm_percent = sum(replica.sm_percent for replica in gpu.replicas)
     memory_mib = sum(row.memory_mib for row in rows if row)
     power_w = gpu_type.idle_w + sum(row.power_w for row in rows if row)
+
+    # The tolerance is absolute: SM percents are multiples of a step, so what is summed is off by rounding alone.
     if not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
-        yield _broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
-    if _exceeds(memory_mib, gpu_type.memory_mib):
-        yield _broken(
+        yield broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
+    if exceeds(memory_mib, gpu_type.memory_mib):
+        yield broken(
             "memory",
             where,
             f"{memory_mib:g} MiB are needed; the GPU has {gpu_type.memory_mib:g}",
         )
-    if _exceeds(power_w, gpu_type.power_cap_w):
-        yield _broken(
+    if exceeds(power_w, gpu_type.power_cap_w):
+        yield broken(
             "power",
             where,
             f"{power_w:g} W at full load; the cap is {gpu_type.power_cap_w:g}",
@@ -268,40 +225,37 @@ def _resources(
 
 
 def _replica_violations(
-    lookup: _Lookup, gpu: GpuPlan, index: int, rows: Rows, where: str
+    lookup: RowLookup, gpu: GpuPlan, index: int, rows: Rows, where: str
 ) -> Iterator[Violation]:
     replica, row = gpu.replicas[index], rows[index]
     service = lookup.services.get(replica.service)
     if service is None:
-        yield _broken(
+        yield broken(
             "point",
             where,
             f"no service is called {replica.service!r}, so no row describes it",
         )
         return
-    if (
-        service.allowed_gpu_types is not None
-        and gpu.gpu_type not in service.allowed_gpu_types
-    ):
-        yield _broken(
-            "gpu_type", where, f"{service.name} may not run on {gpu.gpu_type}"
-        )
+
+    allowed = service.allowed_gpu_types
+    if allowed is not None and gpu.gpu_type not in allowed:
+        yield broken("gpu_type", where, f"{service.name} may not run on {gpu.gpu_type}")
     if row is None:
-        yield _broken(
+        yield broken(
             "point",
             where,
             f"{service.network} on {gpu.gpu_type} has no row for {replica.sm_percent:g} % of the SMs, "
             f"batch {replica.batch}, {gpu.clock_mhz:g} MHz",
         )
         return
+
+    rate_rps = replica.arrival_rate_rps
     capacity_rps = _capacity_rps(lookup.problem, service, gpu, index, rows)
-    if not replica.arrival_rate_rps >= 0.0 or _exceeds(
-        replica.arrival_rate_rps, capacity_rps
-    ):
-        yield _broken(
+    if not rate_rps >= 0.0 or exceeds(rate_rps, capacity_rps):
+        yield broken(
             "capacity",
             where,
-            f"{replica.arrival_rate_rps:g} rps; {service.name} can take {capacity_rps:g}",
+            f"{rate_rps:g} rps; {service.name} can take {capacity_rps:g}",
         )
 
 
@@ -313,24 +267,25 @@ def _capacity_rps(
     points = problem.points_of(service.network, gpu.gpu_type)
     if row is None or points is None:
         return 0.0
+
     gpu_type = problem.gpu_type(gpu.gpu_type)
     n = len(gpu.replicas)
+    # A replica alone waits for nobody's kernel launches: the linear law holds from two replicas on.
     launch_growth = (
         gpu_type.launch_per_neighbour * n + gpu_type.launch_base if n > 1 else 0.0
     )
     pressure = sum(
         other.pressure for i, other in enumerate(rows) if i != index and other
     )
+
     launch_ms = row.launch_ms * (1.0 + launch_growth)
     run_ms = row.run_ms * (1.0 + points.sensitivity * pressure)
     execution_ms = row.transfer_ms + launch_ms + run_ms
     ratio = service.slo_ms / execution_ms
-    return (
-        1000.0
-        * row.batch
-        / execution_ms
-        * _utilisation(problem.capacity_law, service.percentile, row.batch, ratio)
+    utilisation = _utilisation(
+        problem.capacity_law, service.percentile, row.batch, ratio
     )
+    return 1000.0 * row.batch / execution_ms * utilisation
 
 
 def _utilisation(
@@ -339,9 +294,10 @@ def _utilisation(
     """0 where the law says nothing of that percentile or batch: then nothing can be promised."""
     if percentile not in law.percentiles or batch not in law.batches:
         return 0.0
-    column = law.max_utilisation[law.percentiles.index(percentile)][
-        law.batches.index(batch)
-    ]
+
+    of_percentile = law.max_utilisation[law.percentiles.index(percentile)]
+    column = of_percentile[law.batches.index(batch)]
+    # Below the first ratio the law promises nothing; without `left`, numpy would repeat the first figure.
     return float(np.interp(ratio, law.slo_ratios, column, left=0.0))
 
 
@@ -350,35 +306,31 @@ def _stock(problem: Problem, plan: Plan) -> Iterator[Violation]:
     for index, gpu in enumerate(plan.gpus):
         used[gpu.gpu_type] += gpu.count
         if gpu.count < 1:
-            yield _broken(
-                "stock",
-                f"gpus[{index}]",
-                f"stands for {gpu.count} GPUs; it must be at least 1",
-            )
+            words = f"stands for {gpu.count} GPUs; it must be at least 1"
+            yield broken("stock", f"gpus[{index}]", words)
     for gpu_type in problem.gpu_types:
         if gpu_type.count is not None and used[gpu_type.name] > gpu_type.count:
             words = f"{used[gpu_type.name]} GPUs are used; there are {gpu_type.count}"
-            yield _broken("stock", f"gpu_type {gpu_type.name}", words)
+            yield broken("stock", f"gpu_type {gpu_type.name}", words)
 
 
-def _power_budget(lookup: _Lookup, plan: Plan) -> Iterator[Violation]:
+def _power_budget(lookup: RowLookup, plan: Plan) -> Iterator[Violation]:
     budget_w = lookup.problem.power_budget_w
-    drawn_w = sum(
-        _drawn_w(lookup, plan, gpu_type) for gpu_type in lookup.problem.gpu_types
+    total_w = sum(
+        drawn_w(lookup, plan, gpu_type) for gpu_type in lookup.problem.gpu_types
     )
-    if budget_w is not None and _exceeds(drawn_w, budget_w):
-        words = f"{drawn_w:g} W at full load; power_budget_w is {budget_w:g}"
-        yield _broken(
-            "power",
-            "plan",
-            f"{words}: raise it, plan with policy joint, or set governor: power_latency",
-        )
+    if budget_w is not None and exceeds(total_w, budget_w):
+        words = f"{total_w:g} W at full load; power_budget_w is {budget_w:g}"
+        advice = "raise it, plan with policy joint, or set governor: power_latency"
+        yield broken("power", "plan", f"{words}: {advice}")
 
 
-def _drawn_w(lookup: _Lookup, plan: Plan, gpu_type: GpuType) -> float:
-    """Watts of all GPUs of one type at full load."""
+def drawn_w(lookup: RowLookup, plan: Plan, gpu_type: GpuType) -> float:
+    """Watts of all GPUs of one type at full load; replicas without a row count 0 W."""
     watts = 0.0
-    for gpu in (each for each in plan.gpus if each.gpu_type == gpu_type.name):
+    for gpu in plan.gpus:
+        if gpu.gpu_type != gpu_type.name:
+            continue
         rows = (lookup.row(gpu, replica) for replica in gpu.replicas)
         watts += gpu.count * (gpu_type.idle_w + sum(row.power_w for row in rows if row))
     return watts
@@ -389,15 +341,15 @@ def _unserved_entries(problem: Problem, plan: Plan) -> Iterator[Violation]:
     for index, entry in enumerate(plan.unserved):
         where = f"unserved[{index}]"
         if entry.service not in names:
-            yield _broken("demand", where, f"no service is called {entry.service!r}")
+            yield broken("demand", where, f"no service is called {entry.service!r}")
         if any(other.service == entry.service for other in plan.unserved[:index]):
-            yield _broken("demand", where, f"a second entry for {entry.service!r}")
+            yield broken("demand", where, f"a second entry for {entry.service!r}")
         if not 0.0 <= entry.rate_rps < math.inf or entry.replicas_missing < 0:
             words = (
                 f"rate {entry.rate_rps:g} rps, {entry.replicas_missing} replicas; "
                 f"neither may be negative or infinite"
             )
-            yield _broken("demand", where, words)
+            yield broken("demand", where, words)
 
 
 def _service_totals(problem: Problem, plan: Plan) -> Iterator[Violation]:
@@ -406,20 +358,17 @@ def _service_totals(problem: Problem, plan: Plan) -> Iterator[Violation]:
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             replicas[replica.service] += gpu.count
+            served_before = served_rps.get(replica.service, 0.0)
             served_rps[replica.service] = (
-                served_rps.get(replica.service, 0.0)
-                + gpu.count * replica.arrival_rate_rps
+                served_before + gpu.count * replica.arrival_rate_rps
             )
+
     for service in problem.services:
         unserved = [entry for entry in plan.unserved if entry.service == service.name]
-        yield from _replica_totals(
-            service,
-            replicas[service.name],
-            sum(entry.replicas_missing for entry in unserved),
-        )
-        yield from _demand(
-            service, served_rps[service.name], sum(entry.rate_rps for entry in unserved)
-        )
+        missing = sum(entry.replicas_missing for entry in unserved)
+        unserved_rps = sum(entry.rate_rps for entry in unserved)
+        yield from _replica_totals(service, replicas[service.name], missing)
+        yield from _demand(service, served_rps[service.name], unserved_rps)
 
 
 def _replica_totals(
@@ -427,87 +376,16 @@ def _replica_totals(
 ) -> Iterator[Violation]:
     where = f"service {service.name}"
     if service.max_replicas is not None and replicas > service.max_replicas:
-        yield _broken(
-            "replicas",
-            where,
-            f"{replicas} replicas; at most {service.max_replicas} are allowed",
-        )
+        words = f"{replicas} replicas; at most {service.max_replicas} are allowed"
+        yield broken("replicas", where, words)
     if replicas + missing < service.min_replicas:
         words = f"{replicas} replicas and {missing} listed as missing, of at least {service.min_replicas}"
-        yield _broken("demand", where, words)
+        yield broken("demand", where, words)
 
 
 def _demand(
     service: ServiceDemand, served_rps: float, unserved_rps: float
 ) -> Iterator[Violation]:
-    if _exceeds(service.arrival_rate_rps, served_rps + unserved_rps):
+    if exceeds(service.arrival_rate_rps, served_rps + unserved_rps):
         words = f"{served_rps:g} rps served and {unserved_rps:g} listed as unserved, of {service.arrival_rate_rps:g}"
-        yield _broken("demand", f"service {service.name}", words)
-
-
-def _cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
-    lookup = _Lookup(problem)
-    total = 0.0
-    for gpu_type in problem.gpu_types:
-        gpus = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
-        watts = _drawn_w(lookup, plan, gpu_type)
-        paid = sum(gpu.count for gpu in gpus)
-        if (
-            problem.objective == "max_goodput"
-            and gpu_type.count is not None
-            and gpu_type.count > paid
-        ):
-            watts += (gpu_type.count - paid) * gpu_type.idle_w
-            paid = gpu_type.count
-        total += (
-            paid * gpu_type.price_usd_per_hour
-            + problem.energy_price_usd_per_kwh * watts / 1000.0
-        )
-    return total
-
-
-def _weight_violations(
-    problem: Problem, plan: Plan, report: PlanReport
-) -> Iterator[Violation]:
-    weight = 0.0
-    for service in problem.services:
-        rates = (
-            gpu.count * r.arrival_rate_rps
-            for gpu in plan.gpus
-            for r in gpu.replicas
-            if r.service == service.name
-        )
-        weight += service.priority * min(sum(rates), service.arrival_rate_rps)
-    if report.served_weight is None or not _close(report.served_weight, weight):
-        yield _broken(
-            "report",
-            "report.served_weight",
-            f"{report.served_weight!r}, but it is {weight!r}",
-        )
-    bound = report.served_weight_upper_bound
-    if bound is None:
-        return
-    if _exceeds(weight, bound):
-        yield _broken(
-            "report",
-            "report.served_weight_upper_bound",
-            f"{bound!r} is below the weight, {weight!r}",
-        )
-    if report.gap_percent is not None:
-        yield from _gap_violations(report.gap_percent, bound - weight, bound)
-
-
-def _gap_violations(
-    gap_percent: float, distance: float, bound: float
-) -> Iterator[Violation]:
-    """The gap is 100 · distance / bound; where the bound is 0 only a distance of 0 has one, and it is 0."""
-    expected = 100.0 * distance / bound if bound else 0.0
-    if (
-        bound <= 0.0 < distance
-        or not abs(gap_percent - expected) <= GAP_TOLERANCE_PERCENT
-    ):
-        yield _broken(
-            "report",
-            "report.gap_percent",
-            f"{gap_percent:g} does not follow from the bound, {bound!r}",
-        )
+        yield broken("demand", f"service {service.name}", words)

@@ -22,9 +22,16 @@ may break; no priority but in who is placed first.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from solvers.backfill.problem import FillProblem
+from solvers.baselines.gslice_services import (
+    FRESH,
+    ServiceSlices,
+    knee_usd_per_hour,
+    replica_want,
+    share_ladder,
+)
 from solvers.baselines.gslice_tuning import (
     StepRange,
     Tuning,
@@ -33,9 +40,7 @@ from solvers.baselines.gslice_tuning import (
     tuning_to_json,
 )
 from solvers.baselines.half_slo import (
-    SoloProfile,
     half_slo_rps,
-    max_replicas,
     profiles,
     replicas_for,
 )
@@ -46,16 +51,11 @@ from solvers.greedy.routing import ArrangedReplica, Carrier, reasons_short, rout
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import BoundGpu, Plan
-from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import Json, Observed
 
 NAME = "gslice"
 MEMORY_VERSION = 1
-
-STEP_PERCENT = 10.0
-"""Shares that are tried lie at least this far apart."""
-
-_FRESH = Tuning()
 
 
 def make_plan(
@@ -70,7 +70,7 @@ def make_plan(
         for name, entry in _services_of(memory).items()
     }
     tuned = [
-        _tune(one, observed, before.get(one.service.name, _FRESH))
+        _tune(one, observed, before.get(one.service.name, FRESH))
         for one in _slices(problem, carriers)
     ]
     _resize(problem, tuned, carriers)
@@ -93,85 +93,13 @@ def make_plan(
         messages=tuple(
             f"{one.service.name}: step {one.tuning.steps:+d} from the knee"
             for one in tuned
-            if one.tuning.steps != before.get(one.service.name, _FRESH).steps
+            if one.tuning.steps != before.get(one.service.name, FRESH).steps
         ),
         served_weight=served_weight(problem, plan)
         if problem.objective == "max_goodput"
         else None,
     )
     return plan, report, _remember(tuned, running, carriers, now_s=observed.at_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """One service on one GPU type: the shares that tuning goes through."""
-
-    profile: SoloProfile
-    shares: tuple[float, ...]
-    """SM percents, ascending."""
-    knee: int
-    """Where it starts among them."""
-
-    @property
-    def gpu_type(self) -> str:
-        return self.profile.gpu_type.name
-
-    def share(self, steps: int) -> float:
-        """The share so many steps from the knee, as far as shares go."""
-        return self.shares[min(max(0, self.knee + steps), len(self.shares) - 1)]
-
-    def rate_rps(self, steps: int) -> float:
-        """What a replica of that share serves alone."""
-        return self.profile.rates_rps[self.share(steps)]
-
-    def row(self, steps: int) -> OperatingPoint:
-        """The operating row of that share."""
-        row = self.profile.largest_batch(self.share(steps))
-        assert row is not None, "a share that serves nothing is among those to try"
-        return row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slices:
-    """One service's replicas while the plan is made."""
-
-    service: ServiceDemand
-    ways: tuple[_Way, ...]
-    """In order of preference: where it runs, then by cost."""
-    running: Mapping[str, int]
-    """Replicas by GPU type."""
-    tuning: Tuning = _FRESH
-
-    @property
-    def extra_replicas(self) -> int:
-        """What the steps beyond the widest share come to."""
-        first = self.ways[0]
-        return max(0, first.knee + self.tuning.steps - (len(first.shares) - 1))
-
-
-@dataclass(slots=True, kw_only=True)
-class _Want:
-    """The replicas that a service still wants while they are counted."""
-
-    left_rps: float
-    extra: int
-    least: int
-    most: int
-
-    def ask(self, rate_rps: float) -> int:
-        """How many replicas that serve so much it would take."""
-        return min(
-            max(replicas_for(self.left_rps, rate_rps) + self.extra, self.least),
-            self.most,
-        )
-
-    def get(self, rate_rps: float, replicas: int) -> None:
-        """Count replicas that it has got."""
-        self.extra = max(
-            0, self.extra - max(0, replicas - replicas_for(self.left_rps, rate_rps))
-        )
-        self.left_rps = max(0.0, self.left_rps - replicas * rate_rps)
-        self.least, self.most = max(0, self.least - replicas), self.most - replicas
 
 
 def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
@@ -183,7 +111,7 @@ def _capacities(problem: Problem, carrier: Carrier) -> list[float]:
     ]
 
 
-def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[_Slices]:
+def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[ServiceSlices]:
     """Every service with its ways, by falling priority."""
     by_type = [profiles(problem, gpu_type) for gpu_type in problem.gpu_types]
     counts = _counts(carriers)
@@ -191,41 +119,24 @@ def _slices(problem: Problem, carriers: Sequence[Carrier]) -> list[_Slices]:
     for service in sorted(
         problem.services, key=lambda service: (-service.priority, service.name)
     ):
-        found = [_way(able[service.name]) for able in by_type if service.name in able]
+        found = [
+            share_ladder(able[service.name]) for able in by_type if service.name in able
+        ]
         running = {way.gpu_type: counts[service.name, way.gpu_type] for way in found}
         found.sort(
             key=lambda way: (
                 -running[way.gpu_type],
-                _usd_per_hour(service, way),
+                knee_usd_per_hour(service, way),
                 way.gpu_type,
             )
         )
-        slices.append(_Slices(service=service, ways=tuple(found), running=running))
+        slices.append(
+            ServiceSlices(service=service, ways=tuple(found), running=running)
+        )
     return slices
 
 
-def _way(profile: SoloProfile) -> _Way:
-    knee = profile.knee_percent
-    wider, narrower = [knee], [knee]
-    for percent in sorted(profile.rates_rps):
-        if percent >= wider[-1] + STEP_PERCENT:
-            wider.append(percent)
-    for percent in sorted(profile.rates_rps, reverse=True):
-        if percent <= narrower[-1] - STEP_PERCENT:
-            narrower.append(percent)
-    # The ends are shares to try, however near they are to the last step.
-    ends = {min(profile.rates_rps), max(profile.rates_rps)}
-    shares = tuple(sorted({*wider, *narrower, *ends}))
-    return _Way(profile=profile, shares=shares, knee=shares.index(knee))
-
-
-def _usd_per_hour(service: ServiceDemand, way: _Way) -> float:
-    """The price of the parts of GPUs that the service takes at the knee."""
-    replicas = max(1, replicas_for(service.arrival_rate_rps, way.rate_rps(0)))
-    return replicas * way.share(0) / 100.0 * way.profile.gpu_type.price_usd_per_hour
-
-
-def _tune(one: _Slices, observed: Observed, before: Tuning) -> _Slices:
+def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlices:
     """The service after its step, if its reading asks for one."""
     if not one.ways:
         return one
@@ -254,7 +165,7 @@ def _tune(one: _Slices, observed: Observed, before: Tuning) -> _Slices:
     return replace(one, tuning=tuning)
 
 
-def _carried_rps(one: _Slices, steps: int) -> float:
+def _carried_rps(one: ServiceSlices, steps: int) -> float:
     """What the running replicas carry by their profile so many steps from the knee."""
     carried_rps = sum(
         one.running[way.gpu_type] * way.rate_rps(steps) for way in one.ways
@@ -266,7 +177,7 @@ def _carried_rps(one: _Slices, steps: int) -> float:
 
 
 def _resize(
-    problem: Problem, tuned: Sequence[_Slices], carriers: list[Carrier]
+    problem: Problem, tuned: Sequence[ServiceSlices], carriers: list[Carrier]
 ) -> None:
     """Give the running replicas their shares: on their GPU if it holds them, else on another, else not at all."""
     rows = {
@@ -322,11 +233,11 @@ def _with_one_moved(
 
 
 def _without_surplus(
-    problem: Problem, tuned: Sequence[_Slices], carriers: Sequence[Carrier]
+    problem: Problem, tuned: Sequence[ServiceSlices], carriers: Sequence[Carrier]
 ) -> list[Carrier]:
     counts, wanted = _counts(carriers), {}
     for one in tuned:
-        want = _want(one)
+        want = replica_want(one)
         for way in one.ways:
             key = (one.service.name, way.gpu_type)
             wanted[key] = min(counts[key], want.ask(way.rate_rps(one.tuning.steps)))
@@ -334,9 +245,9 @@ def _without_surplus(
     return arrange(problem, carriers, wanted, {})
 
 
-def _grow(problem: Problem, one: _Slices, carriers: list[Carrier]) -> None:
+def _grow(problem: Problem, one: ServiceSlices, carriers: list[Carrier]) -> None:
     """Add the replicas that the service lacks, as far as there is room."""
-    counts, want, steps = _counts(carriers), _want(one), one.tuning.steps
+    counts, want, steps = _counts(carriers), replica_want(one), one.tuning.steps
     for way in one.ways:
         want.get(way.rate_rps(steps), counts[one.service.name, way.gpu_type])
     room = MAX_REPLICAS - counts.total()
@@ -357,16 +268,6 @@ def _grow(problem: Problem, one: _Slices, carriers: list[Carrier]) -> None:
         room -= placed
 
 
-def _want(one: _Slices) -> _Want:
-    service = one.service
-    return _Want(
-        left_rps=service.arrival_rate_rps,
-        extra=one.extra_replicas if one.ways else 0,
-        least=service.min_replicas,
-        most=max_replicas(service, MAX_REPLICAS),
-    )
-
-
 def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
     return Counter(
         (seat.service, carrier.gpu_type)
@@ -376,7 +277,7 @@ def _counts(carriers: Sequence[Carrier]) -> Counter[Key]:
 
 
 def _remember(
-    tuned: Sequence[_Slices],
+    tuned: Sequence[ServiceSlices],
     before: Sequence[Carrier],
     after: Sequence[Carrier],
     *,

@@ -1,11 +1,18 @@
 """What policies ask the autoscaling technique, in its own nouns: targets, options and what the GPUs offer."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from solvers.autoscale.problem import ScalingOption, ServiceTarget, TypeTotals
+from solvers.autoscale.problem import (
+    AutoscaleProblem,
+    ScalingOption,
+    ServiceTarget,
+    TypeTotals,
+)
 from solvers.greedy.arrange import Key
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
+from solvers.greedy.routing import ROUNDING, Carrier, total_capacity_rps
 from solvers.types.plan import UnservedReason
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
@@ -87,6 +94,55 @@ def type_totals(problem: Problem, taken: Iterable[Taken]) -> tuple[TypeTotals, .
             )
         )
     return tuple(totals)
+
+
+def missing_capacity(
+    aims: Problem,
+    carriers: Sequence[Carrier],
+    configurations: Mapping[Key, Configuration],
+) -> AutoscaleProblem:
+    """What the running replicas lack, to be counted in what they leave free."""
+    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
+    missing = (
+        replace(
+            service,
+            arrival_rate_rps=missing_rps(aims, carriers, service),
+            min_replicas=max(0, service.min_replicas - replicas[service.name]),
+            max_replicas=None
+            if service.max_replicas is None
+            else service.max_replicas - replicas[service.name],
+        )
+        for service in aims.services
+    )
+    taken = Counter(
+        (carrier.gpu_type, seat.row) for carrier in carriers for seat in carrier.seats
+    )
+    return AutoscaleProblem(
+        services=tuple(service_target(service) for service in missing),
+        options=tuple(
+            option(one, running=0) for _, one in sorted(configurations.items())
+        ),
+        totals=type_totals(
+            aims,
+            (
+                Taken(gpu_type=gpu_type, row=row, replicas=count)
+                for (gpu_type, row), count in sorted(taken.items())
+            ),
+        ),
+        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
+    )
+
+
+def missing_rps(
+    aims: Problem, carriers: Sequence[Carrier], service: ServiceDemand
+) -> float:
+    """The capacity that a service lacks to what it asks for; 0 where that is rounding."""
+    if service.arrival_rate_rps == 0.0:
+        return 0.0
+    missing_rps = service.arrival_rate_rps - total_capacity_rps(
+        aims, carriers, service.name
+    )
+    return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
 
 
 def cut(

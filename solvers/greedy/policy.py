@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import (
     Key,
@@ -36,21 +35,14 @@ from solvers.greedy.arrange import (
     top_up,
     without,
 )
-from solvers.greedy.autoscale_inputs import (
-    LAUNCH_WEIGHT_PER_S,
-    Taken,
-    cut,
-    option,
-    service_target,
-    type_totals,
-)
+from solvers.greedy.autoscale_inputs import cut, missing_capacity, missing_rps
 from solvers.greedy.configure import (
     MAX_REPLICAS,
     MIN_CAPACITY_RPS,
     Configuration,
     configure,
 )
-from solvers.greedy.routing import ROUNDING, Carrier, route, total_capacity_rps
+from solvers.greedy.routing import Carrier, route, total_capacity_rps
 from solvers.greedy.scaling_rules import (
     ReplicaLoad,
     SaturationRule,
@@ -61,7 +53,7 @@ from solvers.laws.colocation import beside
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, PlanReport, SolveReport
 from solvers.types.plan import Plan, UnservedReason
-from solvers.types.problem import Problem, ServiceDemand
+from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 from solvers.types.strict_json import MAX_NUMBER
 
@@ -277,7 +269,7 @@ def _grow(
     aims = _aiming(problem, {name: tick.rates_rps[name] for name in saturated})
     seats = sum(len(carrier.seats) for carrier in carriers)
     solution, report = solve_autoscale(
-        _gap(tick, aims, carriers), budget, method="greedy"
+        missing_capacity(aims, carriers, tick.configurations), budget, method="greedy"
     )
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     added = {
@@ -303,51 +295,6 @@ def _grow(
     return grown, _reasons(tick, aims, grown, reasons), report
 
 
-def _gap(tick: _Tick, aims: Problem, carriers: Sequence[Carrier]) -> AutoscaleProblem:
-    """What the running replicas lack, to be counted in what they leave free."""
-    replicas = Counter(seat.service for carrier in carriers for seat in carrier.seats)
-    missing = (
-        replace(
-            service,
-            arrival_rate_rps=_missing_rps(aims, carriers, service),
-            min_replicas=max(0, service.min_replicas - replicas[service.name]),
-            max_replicas=None
-            if service.max_replicas is None
-            else service.max_replicas - replicas[service.name],
-        )
-        for service in aims.services
-    )
-    taken = Counter(
-        (carrier.gpu_type, seat.row) for carrier in carriers for seat in carrier.seats
-    )
-    return AutoscaleProblem(
-        services=tuple(service_target(service) for service in missing),
-        options=tuple(
-            option(one, running=0) for _, one in sorted(tick.configurations.items())
-        ),
-        totals=type_totals(
-            aims,
-            (
-                Taken(gpu_type=gpu_type, row=row, replicas=count)
-                for (gpu_type, row), count in sorted(taken.items())
-            ),
-        ),
-        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
-    )
-
-
-def _missing_rps(
-    aims: Problem, carriers: Sequence[Carrier], service: ServiceDemand
-) -> float:
-    """The capacity that a service lacks to what it asks for; 0 where that is rounding."""
-    if service.arrival_rate_rps == 0.0:
-        return 0.0
-    missing_rps = service.arrival_rate_rps - total_capacity_rps(
-        aims, carriers, service.name
-    )
-    return missing_rps if missing_rps > ROUNDING * service.arrival_rate_rps else 0.0
-
-
 def _reasons(
     tick: _Tick,
     aims: Problem,
@@ -362,7 +309,7 @@ def _reasons(
         name = service.name
         is_short = (
             replicas[name] < service.min_replicas
-            or _missing_rps(aims, carriers, service) > 0.0
+            or missing_rps(aims, carriers, service) > 0.0
         )
         if is_short and name in counted:
             reasons[name] = counted[name]

@@ -29,35 +29,37 @@ third step follows at once.
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import TypeAlias
 
 from solvers.check import violations
 from solvers.greedy import policy as hetsev_greedy
-from solvers.greedy.arrange import running_carriers
-from solvers.greedy.routing import route
+from solvers.joint.drafts import (
+    FoundPlan,
+    PlanDraft,
+    is_allowed,
+    lacks_watts,
+    make_draft,
+    needed_drafts,
+    steadiest,
+)
 from solvers.joint.heuristics.fluid import is_too_fine
-from solvers.joint.replan.change import Changed, change
+from solvers.joint.replan.change import change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.shortage import (
     as_promised,
     at_medians,
     is_short,
-    is_worth_moving,
     keeps_medians,
 )
-from solvers.joint.solution import OPTIMAL_GAP, JointSolution
+from solvers.joint.solution import OPTIMAL_GAP
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import fits, trimmed
-from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.outcome import (
-    MIN_MOVES,
     Budget,
     PlanReport,
-    PlanStatus,
-    SolveReport,
     Stability,
 )
 from solvers.types.plan import Plan
@@ -67,41 +69,14 @@ from solvers.types.state import Json, Observed
 NAME = "joint"
 MEMORY_VERSION = 1
 _MEDIANS = "arranged so that every median is in time: for the SLOs' percentiles there are too few GPUs"
-_SERVED_DIGITS = 6
-"""Decimals of the served share of all weight that count."""
-_COST_DIGITS = 6
 _CAREFUL_SHARE = 0.35
-"""Of the budget's seconds; then what runs is changed in haste."""
+"""After this share of the budget's seconds, what runs is changed in haste."""
 _CHANGE_SHARE = 0.8
-"""Of the budget's seconds, until what runs is changed, where a search may follow."""
+"""Where a search may follow, what runs is changed within this share of the budget's seconds."""
 _USABLE = 0.9
-"""Of the budget's seconds; the rest is for the check and the report."""
-_NOTICED = 0.01
-"""Of the weight of all demand: so much more unserved for lack of watts is worth a look at once."""
+"""Plans are looked for in this share of the budget's seconds; the rest is for the check and the report."""
 _LOOK_SHARE = 0.8
-"""Of the budget's seconds, until the search for a fresh arrangement ends; what is left is for rearranging."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """One plan that might be made, and what it is worth."""
-
-    plan: Plan
-    status: PlanStatus
-    source: str
-    cost_usd_per_hour: float
-    served_weight: float
-    starts: int
-    merit: tuple[float, int, float]
-    """Less is better: unserved share of all weight, missing replicas, cost with migration."""
-
-
-class _Found(NamedTuple):
-    """A draft, and what is proven of plans for the problem."""
-
-    draft: _Draft
-    solution: JointSolution
-    step: SolveReport
+"""The search for a fresh arrangement ends after this share of the budget's seconds; the rest is for rearranging."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +97,9 @@ def make_plan(
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
     found, kept = _planned(problem, observed, memory, budget)
-    if (
-        _has_next(budget)
-        and problem.objective == "min_cost"
-        and is_short(found.draft.plan)
-    ):
+    # Only the loop may soften promises: a single plan answers for the problem as it was asked.
+    may_soften = _has_next(budget) and problem.objective == "min_cost"
+    if may_soften and is_short(found.draft.plan):
         found, kept = _by_medians(problem, observed, (found, kept), memory, budget)
     return found.draft.plan, _report(problem, found), kept
 
@@ -134,14 +107,16 @@ def make_plan(
 def _by_medians(
     problem: Problem,
     observed: Observed,
-    strict: tuple[_Found, Kept],
+    strict: tuple[FoundPlan, Kept],
     memory: Json,
     budget: Budget,
-) -> tuple[_Found, Kept]:
+) -> tuple[FoundPlan, Kept]:
     """What was found, or an arrangement in which every median is in time, where that of what was found are not."""
     found, kept = strict
     if keeps_medians(problem, found.draft.plan) or _after(budget, _USABLE)():
         return strict
+
+    # The softened problem is planned tick after tick as well, so it has a memory of its own.
     softened = at_medians(problem, found.draft.plan)
     past = memory.get("medians") if isinstance(memory, Mapping) else None
     other, kept_too = _planned(softened, observed, past, budget)
@@ -149,22 +124,26 @@ def _by_medians(
     kept = {**kept, "medians": kept_too}
     if violations(problem, plan) or not fits(problem, plan):
         return found, kept
-    return found._replace(draft=_draft(problem, plan, "feasible", _MEDIANS)), kept
+    return found._replace(draft=make_draft(problem, plan, "feasible", _MEDIANS)), kept
 
 
 def _planned(
     problem: Problem, observed: Observed, memory: Json, budget: Budget
-) -> tuple[_Found, Kept]:
+) -> tuple[FoundPlan, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
-    past, has_next = _past(memory), _has_next(budget)
+    past = _past(memory)
+    has_next = _has_next(budget)
     warm = load_warm_start(past.token, problem) if has_next else None
     warm = warm if warm is not None else WarmStart(problem, has_headroom=has_next)
     if problem.current is None or not problem.current.gpus:
-        found, is_look = _fresh(problem, observed, budget, warm), True
+        found = _fresh(problem, observed, budget, warm)
+        is_look = True
     else:
         age_s = math.inf if past.looked_s is None else observed.at_s - past.looked_s
+        # A clock that was set back gives a negative age; then the dwell time counts as over.
         may_look = not 0.0 <= age_s < budget.stability.min_dwell_s
         found, is_look = _replanned(problem, observed, budget, warm, may_look=may_look)
+
     looked_s = observed.at_s if is_look else past.looked_s
     token = store_warm_start(warm) if has_next else None
     return found, {"version": MEMORY_VERSION, "looked_s": looked_s, "warm": token}
@@ -172,9 +151,8 @@ def _planned(
 
 def _has_next(budget: Budget) -> bool:
     """Whether warm state is used, and left for the next call."""
-    return (
-        budget.seconds < math.inf or budget.is_series
-    ) and budget.stability != Stability()
+    is_one_of_many = budget.seconds < math.inf or budget.is_series
+    return is_one_of_many and budget.stability != Stability()
 
 
 def _replanned(
@@ -184,37 +162,46 @@ def _replanned(
     warm: WarmStart,
     *,
     may_look: bool,
-) -> tuple[_Found, bool]:
+) -> tuple[FoundPlan, bool]:
     """The plan from what runs, and whether a rearrangement was looked for."""
-    share = _CHANGE_SHARE if may_look else _USABLE
-    with _no_pause():
-        with threads(budget.threads) as executor:
-            is_over, is_late = _after(budget, share), _after(budget, _CAREFUL_SHARE)
-            changed = change(problem, warm, executor, is_over=is_over, is_late=is_late)
-        needed = _steadiest(problem, list(_needed(problem, changed)), budget.stability)
+    needed = _changed(problem, budget, warm, may_look=may_look)
     if needed is None:
         return _fresh(problem, observed, budget, warm), True
-    can_look = (may_look or _lacks_watts(problem, needed)) and not _after(
-        budget, _CHANGE_SHARE
-    )()
+
+    has_time = not _after(budget, _CHANGE_SHARE)()
+    can_look = (may_look or lacks_watts(problem, needed)) and has_time
+    # Of such problems the relaxation is too slow to be worth waiting for.
     if can_look and not is_too_fine(warm.tables(problem)):
-        found = _Found(needed, *estimate(problem, needed.plan, budget, warm))
+        proven = estimate(problem, needed.plan, budget, warm)
     else:
-        found = _Found(
-            needed, *unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)
-        )
+        proven = unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)
+    found = FoundPlan(needed, *proven)
     if not can_look or not _is_worthwhile(found, budget.stability):
         return found, can_look
+
     search = replace(budget, seconds=_LOOK_SHARE * budget.seconds)
     fresh = _fresh(problem, observed, search, warm, other=needed)
     drafts = [fresh.draft, *_rearranged(problem, budget, warm)]
     allowed = (
         draft
         for draft in drafts
-        if _is_allowed(draft, needed, problem, budget.stability)
+        if is_allowed(draft, needed, problem, budget.stability)
     )
     best = min(allowed, key=lambda draft: draft.merit, default=needed)
     return fresh._replace(draft=best), True
+
+
+def _changed(
+    problem: Problem, budget: Budget, warm: WarmStart, *, may_look: bool
+) -> PlanDraft | None:
+    """The steadiest good plan from what runs; None where nothing that runs is of use."""
+    is_over = _after(budget, _CHANGE_SHARE if may_look else _USABLE)
+    is_late = _after(budget, _CAREFUL_SHARE)
+    with _no_pause():
+        with threads(budget.threads) as executor:
+            changed = change(problem, warm, executor, is_over=is_over, is_late=is_late)
+        drafts = list(needed_drafts(problem, changed))
+        return steadiest(problem, drafts, budget.stability)
 
 
 @contextmanager
@@ -234,135 +221,38 @@ def _after(budget: Budget, share: float) -> Callable[[], bool]:
     return lambda: budget.elapsed() >= share * budget.seconds
 
 
-def _rearranged(problem: Problem, budget: Budget, warm: WarmStart) -> Iterator[_Draft]:
+def _rearranged(
+    problem: Problem, budget: Budget, warm: WarmStart
+) -> Iterator[PlanDraft]:
     """Running arrangements with starts that save cost, at two prices of a start."""
-    for start in (problem.migration_cost_usd_per_hour, None):
-        if (
-            problem.migration_cost_usd_per_hour == 0.0
-            and budget.stability.move_budget >= 1.0
-        ):
-            return  # Starts cost nothing: the fresh arrangement is as good as any.
+    migration_cost = problem.migration_cost_usd_per_hour
+    if migration_cost == 0.0 and budget.stability.move_budget >= 1.0:
+        return  # Starts cost nothing: the fresh arrangement is as good as any.
+
+    for start_cost in (migration_cost, None):
         with threads(budget.threads) as executor:
             changed = change(
                 problem,
                 warm,
                 executor,
                 may_rearrange=True,
-                start_usd_per_hour=start,
+                start_usd_per_hour=start_cost,
                 is_over=_after(budget, _USABLE),
             )
         plan = changed.changed if changed.is_whole else None
         if plan is not None and not violations(problem, plan) and fits(problem, plan):
-            yield _draft(problem, plan, "feasible", "running arrangement, rearranged")
+            words = "running arrangement, rearranged"
+            yield make_draft(problem, plan, "feasible", words)
 
 
-def _needed(problem: Problem, changed: Changed) -> Iterator[_Draft]:
-    """The running arrangement, kept and changed; of equals the first is preferred."""
-    carriers = running_carriers(problem) if not changed.is_whole else []
-    kept = route(problem, NAME, carriers, {}) if carriers else None
-    for plan in (kept, changed.kept):
-        fitting = _fitting(plan, problem)
-        if _is_usable(fitting, problem):
-            yield _draft(
-                problem, fitting, "kept", "running arrangement, with new rates"
-            )
-    fitting = _fitting(changed.changed, problem)
-    if _is_usable(fitting, problem):
-        yield _draft(problem, fitting, "feasible", "running arrangement, changed")
-
-
-def _steadiest(
-    problem: Problem, drafts: Sequence[_Draft], stability: Stability
-) -> _Draft | None:
-    """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
-    best = min(drafts, key=lambda draft: draft.merit, default=None)
-    for draft in drafts:
-        serves_less = (
-            best is not None and draft.starts == 0 and draft.merit[0] > best.merit[0]
-        )
-        if (
-            best is not None
-            and serves_less
-            and not _is_worth_moving(problem, draft, best, stability)
-        ):
-            return draft
-    return best
-
-
-def _is_worth_moving(
-    problem: Problem, kept: _Draft, other: _Draft, stability: Stability
-) -> bool:
-    return is_worth_moving(
-        problem, kept.plan, other.plan, hysteresis=stability.hysteresis
-    )
-
-
-def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
-    """The plan, within the power budget: what moves from what runs is made without regard to it."""
-    return None if plan is None else trimmed(problem, plan)
-
-
-def _is_usable(plan: Plan | None, problem: Problem) -> TypeGuard[Plan]:
-    return (
-        plan is not None
-        and bool(plan.gpus)
-        and not violations(problem, plan)
-        and fits(problem, plan)
-    )
-
-
-def _lacks_watts(problem: Problem, needed: _Draft) -> bool:
-    """Whether watts keep what runs from serving about as much as before, which another arrangement might."""
-    now, before = (
-        _short_of_watts(problem, plan) for plan in (needed.plan, problem.current)
-    )
-    return now > before + _NOTICED * sum(
-        one.priority * one.arrival_rate_rps for one in problem.services
-    )
-
-
-def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
-    """Σ priority · rps that a plan leaves unserved for lack of watts."""
-    priority = {service.name: service.priority for service in problem.services}
-    entries = plan.unserved if plan is not None else ()
-    return sum(
-        priority.get(entry.service, 0.0) * entry.rate_rps
-        for entry in entries
-        if entry.reason == "power"
-    )
-
-
-def _is_worthwhile(found: _Found, stability: Stability) -> bool:
+def _is_worthwhile(found: FoundPlan, stability: Stability) -> bool:
     """Whether a search may find what is worth its starts: something is short, or it costs more than it should."""
-    relaxed = (
-        found.solution.prices.relaxation_usd_per_hour
-        if found.solution.prices is not None
-        else None
-    )
+    prices = found.solution.prices
+    relaxed = prices.relaxation_usd_per_hour if prices is not None else None
     if found.draft.plan.unserved or relaxed is None:
         return True
+    # No plan costs less than the relaxation: what cannot save the hysteresis would be refused in the end.
     return found.draft.cost_usd_per_hour * (1.0 - stability.hysteresis) >= relaxed
-
-
-def _is_allowed(
-    draft: _Draft, needed: _Draft, problem: Problem, stability: Stability
-) -> bool:
-    """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
-    if draft.merit[:2] != needed.merit[:2]:
-        return draft.merit < needed.merit and _is_worth_moving(
-            problem, needed, draft, stability
-        )
-    running = (
-        sum(gpu.count * len(gpu.replicas) for gpu in problem.current.gpus)
-        if problem.current
-        else 0
-    )
-    most = needed.starts + max(MIN_MOVES, int(stability.move_budget * running))
-    saves = (
-        draft.merit[2]
-        < needed.merit[2] - stability.hysteresis * needed.cost_usd_per_hour
-    )
-    return saves and (stability.move_budget >= 1.0 or draft.starts <= most)
 
 
 def _fresh(
@@ -371,74 +261,55 @@ def _fresh(
     budget: Budget,
     warm: WarmStart,
     *,
-    other: _Draft | None = None,
-) -> _Found:
+    other: PlanDraft | None = None,
+) -> FoundPlan:
     """The best plan from nothing, or the other one."""
     solution, step = solve(problem, budget, warm=warm)
     plan = replace(solution.plan, policy=NAME)
     drafts = [other] if other is not None else []
     if not violations(problem, plan) and fits(problem, plan):
-        drafts.append(_draft(problem, plan, "feasible", "fresh arrangement"))
+        drafts.append(make_draft(problem, plan, "feasible", "fresh arrangement"))
+
     is_cut = any(entry.reason == "budget" for entry in plan.unserved)
     if not drafts or (is_cut and not _after(budget, 1.0)()):
         greedy, _, _ = hetsev_greedy.make_plan(problem, observed, None, budget)
+        within_watts = trimmed(problem, replace(greedy, policy=NAME))
         words = "greedy arrangement: the optimisation found no better one"
-        drafts.append(
-            _draft(
-                problem, trimmed(problem, replace(greedy, policy=NAME)), "greedy", words
-            )
-        )
-    return _Found(min(drafts, key=lambda draft: draft.merit), solution, step)
-
-
-def _draft(problem: Problem, plan: Plan, status: PlanStatus, source: str) -> _Draft:
-    everything = sum(
-        service.priority * service.arrival_rate_rps for service in problem.services
-    )
-    cost, weight, starts = (
-        cost_usd_per_hour(problem, plan),
-        served_weight(problem, plan),
-        started(problem, plan),
-    )
-    served = weight / everything if everything > 0.0 else 1.0
-    missing = sum(entry.replicas_missing for entry in plan.unserved)
-    whole = cost + problem.migration_cost_usd_per_hour * starts
-    return _Draft(
-        plan=plan,
-        status=status,
-        source=source,
-        cost_usd_per_hour=cost,
-        served_weight=weight,
-        starts=starts,
-        merit=(-round(served, _SERVED_DIGITS), missing, round(whole, _COST_DIGITS)),
-    )
+        drafts.append(make_draft(problem, within_watts, "greedy", words))
+    best = min(drafts, key=lambda draft: draft.merit)
+    return FoundPlan(best, solution, step)
 
 
 def _past(memory: Json) -> _Past:
     if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
         return _Past()
-    token, looked_s = memory.get("warm"), memory.get("looked_s")
+    token = memory.get("warm")
+    looked_s = memory.get("looked_s")
     return _Past(
         token=token if isinstance(token, str) else None,
         looked_s=float(looked_s) if isinstance(looked_s, int | float) else None,
     )
 
 
-def _report(problem: Problem, found: _Found) -> PlanReport:
+def _report(problem: Problem, found: FoundPlan) -> PlanReport:
     """The report; a plan that is proven best, migration counted, is optimal wherever it came from."""
     draft, solution, step = found
     cost, weight = draft.cost_usd_per_hour, draft.served_weight
     is_goodput = problem.objective == "max_goodput"
-    bound, weight_bound = solution.cost_bound, max(weight, solution.served_weight_bound)
+
+    bound = solution.cost_bound
     if bound is not None:
+        # Of a plan that costs something, a bound of 0 proves nothing; it would have no relative gap either.
         bound = min(bound, cost) if bound > 0.0 or cost <= 0.0 else None
+    weight_bound = max(weight, solution.served_weight_bound)
     weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
-    cost_gap = _cost_gap(
-        cost + problem.migration_cost_usd_per_hour * draft.starts, bound
-    )
-    is_optimal = weight_gap <= OPTIMAL_GAP and (
-        is_goodput or (cost_gap is not None and cost_gap <= OPTIMAL_GAP)
-    )
+
+    # The bound knows no migration: a plan that starts replicas is proven only if even its cost with them is near it.
+    cost_with_migration = cost + problem.migration_cost_usd_per_hour * draft.starts
+    cost_gap = _cost_gap(cost_with_migration, bound)
+    is_cheapest = cost_gap is not None and cost_gap <= OPTIMAL_GAP
+    is_optimal = weight_gap <= OPTIMAL_GAP and (is_goodput or is_cheapest)
+
     gap = weight_gap if is_goodput else _cost_gap(cost, bound)
     return PlanReport(
         status="optimal" if is_optimal else draft.status,
@@ -456,6 +327,7 @@ def _report(problem: Problem, found: _Found) -> PlanReport:
 
 def _words_on_bound(problem: Problem, plan: Plan) -> Iterator[str]:
     """Of which plans the bound on cost speaks, where it matters (see `solvers.joint.proofs`)."""
+    # A service with demand has a replica in every plan that serves everything, whatever its min_replicas.
     forced = 0 if plan.unserved else 1
     has_more = any(
         one.min_replicas > forced * (one.arrival_rate_rps > 0.0)

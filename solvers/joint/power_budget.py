@@ -23,7 +23,6 @@ import numpy as np
 
 from solvers.joint.heuristics.diving import DiveContext, floors
 from solvers.joint.heuristics.integer_plans import (
-    NOTHING,
     IntegerPlan,
     shortage_cost,
     state_plan,
@@ -40,7 +39,8 @@ from solvers.joint.proofs import Proofs
 from solvers.joint.relaxation.column_generation import PHASES, Relaxation, generate
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.dual_prices import prices_of
-from solvers.joint.relaxation.master import Duals, Master
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.search import METHOD, JointSearch
 from solvers.joint.solution import JointSolution
 from solvers.joint.trim_to_power import fits, trimmed
@@ -48,26 +48,26 @@ from solvers.types.outcome import SolveReport
 from solvers.types.plan import Plan
 
 _PROGRAM_COLUMNS = 300
-"""Of one integer program: those of least reduced cost."""
+"""One integer program gets so many columns, those of least reduced cost."""
 _SIZES = (2, 7)
-"""GPUs that are taken out at a time, least and most."""
+"""Smallest and largest number of GPUs that are taken out at a time."""
 _PROGRAMS = 0.1
-"""Of the neighbourhoods: there an integer program has the row of watts; in the others, which take far less time, a watt
-has its price and the rest is hoped to fit."""
+"""In this share of the neighbourhoods an integer program has the row of watts; in the others, which take far less
+time, a watt has its price and the rest is hoped to fit."""
 _TIGHT = (0.96, 0.9)
-"""Of the budget: whole plans draw more than fractions of GPUs, so that relaxations are given that much less."""
+"""Shares of the power budget that relaxations are given: integer plans draw more than fractions of GPUs."""
 _ROUGH_SHARE = 0.1
-"""Of what is left of the time, for each of these."""
+"""Each of these relaxations may take this share of the time that is left."""
 _FEW_GPUS = 40
-"""Of more, such a program is too slow for what it gains."""
+"""For plans of more GPUs, such a program is too slow for what it gains."""
 _DEAR = 100.0
-"""Of a GPU's price by the watt: beside such a price of watts that of GPUs hardly counts."""
+"""A watt costs at most this many times a GPU's price by the watt: beside that the price of GPUs hardly counts."""
 _SLACK = 1e-9
-"""Of the budget: rounding of sums, a thousandth of what a check allows."""
+"""Sums may exceed the budget by this share of it: it is rounding, a thousandth of the 1e-6 that the checker allows."""
 _BRANCHING_SHARE = 0.8
-"""Of what is left then, where fleets are small; the rest is for whole plans."""
+"""Where fleets are small, branching has this share of what is left then; the rest is for whole plans."""
 _DECIMALS = 6
-"""Of USD per hour, below which two shortages are the same."""
+"""Shortages in USD per hour that agree in so many decimals are equal."""
 
 
 def max_gpus(tables: Tables, watts: float) -> Reals:
@@ -120,14 +120,10 @@ class WattSearch(JointSearch):
         relaxation = self._relax(columns)
         prices = prices_of(self._problem, self._demand, self._columns, relaxation)
         plan, method = self._improved(relaxation, plan)
-        is_short = bool(
-            (relaxation.solution.shortage_rps > NOTHING * self._demand.rate).any()
-        )
-        if (
-            is_short
-            and self._problem.objective == "min_cost"
-            and not self.is_small(relaxation)
-        ):
+        # Branching, which small fleets have, bounds the cost itself.
+        is_min_cost = self._problem.objective == "min_cost"
+        is_large = not self.is_small(relaxation)
+        if self._is_short(relaxation) and is_min_cost and is_large:
             self._bound_cost(relaxation, plan)
         solution, report = self._state(
             plan, f"{method}, within watts", is_exact=relaxation.is_exact
@@ -142,18 +138,14 @@ class WattSearch(JointSearch):
         method = METHOD
         if self._is_proven:
             return plan, method
-        is_small, is_full = (
-            self.is_small(relaxation),
-            not (plan.shortage_rps.any() or plan.replicas_missing.any()),
-        )
+        is_small = self.is_small(relaxation)
+        is_full = not (plan.shortage_rps.any() or plan.replicas_missing.any())
         if is_small or not is_full:
             plan = min(plan, self._rounded(relaxation), key=self._key)
             self._look(plan)
         if is_small and not self._is_proven:
-            plan, method = (
-                self._branch(relaxation, plan, _BRANCHING_SHARE),
-                f"{METHOD}, branch and price",
-            )
+            plan = self._branch(relaxation, plan, _BRANCHING_SHARE)
+            method = f"{METHOD}, branch and price"
         return self._recreated(relaxation, plan, self._deadline.part(1.0)), method
 
     def _priced(
@@ -167,7 +159,10 @@ class WattSearch(JointSearch):
         for share in _TIGHT:
             tight = replace(self._demand, watts=share * self._demand.watts)
             rough = generate(
-                *(self._tables, tight, self._pricer, self._columns),
+                self._tables,
+                tight,
+                self._pricer,
+                self._columns,
                 start=columns,
                 phases=PHASES[:2],
                 is_over=self._deadline.part(_ROUGH_SHARE),
@@ -227,9 +222,8 @@ class WattSearch(JointSearch):
         while plan.counts and not self._is_proven and not is_over():
             pool.sync()
             counts = Counter(plan.counts)
-            removed = choose(
-                search, counts, int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
-            )
+            size = int(self._rng.integers(_SIZES[0], _SIZES[1] + 1))
+            removed = choose(search, counts, size)
             if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:
                 found: Mapping[int, int] | None = self._completed(
                     counts - removed, relaxation, is_over
@@ -260,7 +254,10 @@ class WattSearch(JointSearch):
             if count > 0.0 or number in fixed
         ]
         found = generate(
-            *(self._tables, rest, self._pricer, self._columns),
+            self._tables,
+            rest,
+            self._pricer,
+            self._columns,
             start=used,
             phases=PHASES[:1],
             is_over=is_over,
@@ -315,6 +312,5 @@ class WattSearch(JointSearch):
 
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
-        return round(
-            shortage_cost(self._demand, plan), _DECIMALS
-        ), plan.cost_usd_per_hour
+        shortage = round(shortage_cost(self._demand, plan), _DECIMALS)
+        return shortage, plan.cost_usd_per_hour

@@ -24,7 +24,7 @@ class JointSolution:
     found_s: float = 0.0
     """Seconds into the budget at which the plan was found; 0 where no time passes."""
     prices: Prices | None = None
-    """Of the relaxation; None where there is nothing to serve."""
+    """Prices from the relaxation; None where there is nothing to serve."""
 
 
 def state_solution(

@@ -12,13 +12,9 @@ from solvers.joint.patterns.decode import decode
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.power_budget import WattSearch
+from solvers.joint.relaxed_search import MIN_SAVING_USD_PER_HOUR, RELAXATION_SHARE
 from solvers.joint.replan.warm_start import WarmStart
-from solvers.joint.search import (
-    CHANGED,
-    MIN_SAVING_USD_PER_HOUR,
-    RELAXATION_SHARE,
-    JointSearch,
-)
+from solvers.joint.search import CHANGED, JointSearch
 from solvers.joint.solution import TECHNIQUE, JointSolution, state_solution
 from solvers.laws.cost import served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
@@ -26,9 +22,9 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
 _FREE_SHARE = 0.7
-"""Of what is left of a budget's time, for a plan without a limit of watts where that seems to be no hindrance."""
+"""A plan without a limit of watts may take this share of the time left, where the limit seems to be no hindrance."""
 _PRICED_SHARE = 0.4
-"""Of what is left then, for a plan at a price of watts."""
+"""A plan at a price of watts may take this share of what is left then."""
 _W_PER_KW = 1000.0
 
 

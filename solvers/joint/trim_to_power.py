@@ -21,7 +21,7 @@ from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
 
 _ROUNDING = 1e-9
-"""Of a sum of watts; a thousandth of what the checker allows."""
+"""A sum of watts may be off by this share, a thousandth of the 1e-6 that the checker allows."""
 
 
 def draws_w(problem: Problem, plan: Plan) -> float:

@@ -17,15 +17,11 @@ replica runs there already. An unhealthy GPU takes nothing. What the plan does n
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
+from solvers.tick.matching import GpuPlace, PlanSlot, ReplicaIdentity, match_slots
 from solvers.tick.transition import TransitionStep, transition
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import (
@@ -39,10 +35,6 @@ from solvers.types.plan import (
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, Node, ReplicaId
 
-Costs = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Key = TypeVar("Key", bound=Hashable)
-
 MAX_ID_PREFIX = 200
 """Characters of the service's name in a replica id, so that no id exceeds the wire's 253."""
 
@@ -53,35 +45,10 @@ class Bound:
 
     plan: BoundPlan
     steps: tuple[TransitionStep, ...]
-    """Empty when nothing changes."""
+    """No step when nothing changes."""
     unplaced: tuple[GpuPlan, ...]
     """GPUs of the plan that found no place, one entry each; `plan` lacks them, so do not push it unless this is
     empty."""
-
-
-_Identity = tuple[str, str, float, int]
-"""(service, network, SM percent, ordinal): what a running and a planned replica share when one becomes the other.
-The ordinal tells replicas of one service on one GPU apart."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
-    """One GPU of the plan."""
-
-    gpu: GpuPlan
-    replicas: Mapping[_Identity, BoundReplica]
-    """Without ids as yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """One physical GPU that may take something."""
-
-    gpu: Gpu
-    cordoned: bool
-    running: BoundGpu | None
-    replicas: Mapping[_Identity, BoundReplica]
-    """What runs there."""
 
 
 def bind(
@@ -108,14 +75,13 @@ def bind(
     before = _still_there(running, gpus)
     slots = _slots(problem, plan)
     places = _places(gpus, nodes, before)
-    taken: list[tuple[_Place, _Slot]] = []
+    taken: list[tuple[GpuPlace, PlanSlot]] = []
     unplaced: list[GpuPlan] = []
     for name in sorted({slot.gpu.gpu_type for slot in slots}):
         of_type = [slot for slot in slots if slot.gpu.gpu_type == name]
         offered = [place for place in places if place.gpu.gpu_type == name]
-        for slot, place in zip(
-            of_type, _matched(problem, of_type, offered), strict=True
-        ):
+        matched = match_slots(problem, of_type, offered)
+        for slot, place in zip(of_type, matched, strict=True):
             if place is None:
                 unplaced.append(slot.gpu)
             else:
@@ -145,7 +111,7 @@ def _still_there(
     )
 
 
-def _slots(problem: Problem, plan: Plan) -> list[_Slot]:
+def _slots(problem: Problem, plan: Plan) -> list[PlanSlot]:
     """One slot per GPU of the plan, in an order that only its content decides."""
     rows = OperatingRows(problem)
     slots = []
@@ -156,7 +122,7 @@ def _slots(problem: Problem, plan: Plan) -> list[_Slot]:
         replicas = [
             _unnamed(problem, rows, single, replica) for replica in single.replicas
         ]
-        slot = _Slot(gpu=single, replicas=_by_identity(replicas))
+        slot = PlanSlot(gpu=single, replicas=_by_identity(replicas))
         slots.extend([slot] * gpu.count)
     return sorted(
         slots,
@@ -186,7 +152,9 @@ def _unnamed(
     )
 
 
-def _by_identity(replicas: Sequence[BoundReplica]) -> dict[_Identity, BoundReplica]:
+def _by_identity(
+    replicas: Sequence[BoundReplica],
+) -> dict[ReplicaIdentity, BoundReplica]:
     seen: Counter[tuple[str, str, float]] = Counter()
     identified = {}
     for replica in replicas:
@@ -202,12 +170,10 @@ def _by_identity(replicas: Sequence[BoundReplica]) -> dict[_Identity, BoundRepli
 
 def _places(
     gpus: Sequence[Gpu], nodes: Sequence[Node], before: Sequence[BoundGpu]
-) -> list[_Place]:
+) -> list[GpuPlace]:
     """The GPUs that may take something, by id."""
-    node_by_id, running = (
-        {node.id: node for node in nodes},
-        {gpu.id: gpu for gpu in before},
-    )
+    node_by_id = {node.id: node for node in nodes}
+    running = {gpu.id: gpu for gpu in before}
     places = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.id):
         if gpu.node not in node_by_id:
@@ -224,142 +190,13 @@ def _places(
             else {}
         )
         places.append(
-            _Place(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas)
+            GpuPlace(gpu=gpu, cordoned=cordoned, running=there, replicas=replicas)
         )
     return places
 
 
-def _matched(
-    problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]
-) -> list[_Place | None]:
-    """The place of each slot, None where there is none; all of one GPU type."""
-    occupied = [place for place in places if place.replicas]
-    # One on which tasks run is taken last.
-    empty = sorted((place for place in places if not place.replicas), key=_task_count)
-    offered = occupied + empty[: len(slots)]
-    cost, forbidden = _costs(problem, slots, offered)
-    chosen: list[_Place | None] = [None] * len(slots)
-    # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
-    lowest_empty = iter(empty)
-    for slot, place in zip(*linear_sum_assignment(cost), strict=True):
-        if not forbidden[slot, place]:
-            chosen[slot] = (
-                offered[place] if offered[place].replicas else next(lowest_empty)
-            )
-    return chosen
-
-
-def _task_count(place: _Place) -> int:
-    return len(place.running.tasks) if place.running else 0
-
-
-def _costs(
-    problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place]
-) -> tuple[Costs, Flags]:
-    """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
-
-    Whole numbers; each level's unit exceeds all that the levels below can add up to.
-    """
-    wanted = [list(slot.replicas) for slot in slots]
-    kept = _common(wanted, [dict.fromkeys(place.replicas, 1.0) for place in places])
-    starts = np.array([len(slot.replicas) for slot in slots])[:, None] - kept
-    stops = np.array([len(place.replicas) for place in places])[None, :] - kept
-    cordoned = np.array([place.cordoned for place in places], dtype=bool)
-    forbidden = cordoned[None, :] & (starts > 0)
-    drains = (
-        (starts > 0)
-        & (stops > 0)
-        & ~_overlap_fits(problem, slots, places, kept + starts + stops)
-    )
-
-    pairs = min(len(slots), len(places))
-    max_replicas = max(len(slot.replicas) for slot in slots)
-    drain_unit = pairs * (max_replicas + 1) + 1
-    start_unit = drain_unit * (pairs + 1)
-    forbidden_unit = start_unit * (pairs * max_replicas + 1)
-    changes = _changes(slots, places, kept)
-    cost = (
-        changes
-        + drain_unit * drains
-        + start_unit * (max_replicas - kept)
-        + forbidden_unit * forbidden
-    )
-    return cost, forbidden
-
-
-def _overlap_fits(
-    problem: Problem, slots: Sequence[_Slot], places: Sequence[_Place], together: Costs
-) -> Flags:
-    """(S, G): whether the replicas of both, `together` in number, can run side by side; kept ones with new memory."""
-    old_mib = [
-        {identity: replica.memory_mib for identity, replica in place.replicas.items()}
-        for place in places
-    ]
-    new_total_mib = [
-        sum(replica.memory_mib for replica in slot.replicas.values()) for slot in slots
-    ]
-    old_total_mib = [sum(each.values()) for each in old_mib]
-    kept_mib = _common([list(slot.replicas) for slot in slots], old_mib)
-    needed_mib = (
-        np.array(new_total_mib)[:, None] + np.array(old_total_mib)[None, :] - kept_mib
-    )
-    memory_mib = problem.gpu_type(slots[0].gpu.gpu_type).memory_mib
-    fits: Flags = (needed_mib <= memory_mib) & (
-        together <= problem.max_replicas_per_gpu
-    )
-    return fits
-
-
-def _changes(slots: Sequence[_Slot], places: Sequence[_Place], kept: Costs) -> Costs:
-    """(S, G): kept replicas whose batch changes, plus 1 where the clock changes under kept replicas."""
-    same_batch = _common(
-        [
-            [(identity, replica.batch) for identity, replica in slot.replicas.items()]
-            for slot in slots
-        ],
-        [
-            {
-                (identity, replica.batch): 1.0
-                for identity, replica in place.replicas.items()
-            }
-            for place in places
-        ],
-    )
-    old_clock_mhz = np.array(
-        [place.running.clock_mhz if place.running else 0.0 for place in places]
-    )
-    new_clock_mhz = np.array([slot.gpu.clock_mhz for slot in slots])
-    clock_changes = (new_clock_mhz[:, None] != old_clock_mhz[None, :]) & (kept > 0)
-    changes: Costs = kept - same_batch + clock_changes
-    return changes
-
-
-def _common(
-    wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]
-) -> Costs:
-    """(S, G): the summed weights, per pair, of the keys that both have.
-
-    Key by key, for each is on a few GPUs only: a product of (S, keys) and (keys, G) would be almost all zeros.
-    """
-    slots_with: dict[Key, list[int]] = {}
-    for slot, keys in enumerate(wanted):
-        for key in keys:
-            slots_with.setdefault(key, []).append(slot)
-    places_with: dict[Key, dict[int, float]] = {}
-    for place, weight_by_key in enumerate(weights):
-        for key, weight in weight_by_key.items():
-            places_with.setdefault(key, {})[place] = weight
-    common: Costs = np.zeros((len(wanted), len(weights)))
-    for key, slots in slots_with.items():
-        if weight_at := places_with.get(key):
-            common[np.array(slots)[:, None], list(weight_at)] += list(
-                weight_at.values()
-            )
-    return common
-
-
 def _bound_gpus(
-    problem: Problem, taken: Sequence[tuple[_Place, _Slot]], generation: int
+    problem: Problem, taken: Sequence[tuple[GpuPlace, PlanSlot]], generation: int
 ) -> tuple[BoundGpu, ...]:
     """The GPUs with their replicas, by GPU id; kept replicas keep their ids, new ones are numbered in that order."""
     numbers = itertools.count(1)
@@ -410,8 +247,8 @@ def named(gpus: Iterable[BoundGpu], generation: int) -> tuple[BoundGpu, ...]:
 
 
 def _reserved(
-    wanted: Mapping[_Identity, BoundReplica],
-    running: Mapping[_Identity, BoundReplica],
+    wanted: Mapping[ReplicaIdentity, BoundReplica],
+    running: Mapping[ReplicaIdentity, BoundReplica],
     *,
     memory_mib: float,
 ) -> list[BoundReplica]:

@@ -23,7 +23,8 @@ from app.cli.common.output import (
     usd,
 )
 from app.solver.process import PlanRequest, run_policy
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.laws.cost import gpu_power_w
 from solvers.policies.registry import policies
 from solvers.policies.warm_up import warm_up

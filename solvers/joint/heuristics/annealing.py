@@ -24,7 +24,7 @@ _HOT, _WARM, _COLD = 0.2, 0.1, 0.015
 _MOVES_AT_ONCE = 10_000
 """Some milliseconds: whether time is over is asked in between."""
 _ROUNDING = 1e-10
-"""Of a rate: a shortage below it is rounding."""
+"""A shortage below this share of a rate is rounding."""
 _WIDER, _OTHER_BATCH = 10.0, 0.01
 """What makes a candidate less near, in GPUs of SM steps: that it is wider, and a batch of twice the size."""
 

@@ -16,36 +16,42 @@ from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.relaxation.pricing import NarrowPricer
 
 _WHOLE = 1e-6
 """A count this near below a whole number is taken for that number."""
 _NEARLY_WHOLE = 0.9
-_HASTY_ROUNDS, _HASTY_STEP = 1, 0.3
-"""Of pricing in each step, and what is rounded up, when time is short."""
+"""Beside whole parts, a fraction is rounded up only from here on: the rest is priced anew first."""
+_HASTY_ROUNDS = 1
+"""Rounds of pricing in each step when time is short."""
+_HASTY_STEP = 0.3
+"""Share of the fractional GPUs that is rounded up at a time when time is short."""
 _MIN_USE = 0.95
-"""Of its worth: a column that the others just rounded up leave less to do waits for the next step."""
+"""A column to which those just rounded up leave less than this share of its worth waits for the next step."""
 _PROGRAM_COLUMNS = 400
+"""A small integer program for what is left over gets so many columns, by reduced cost."""
+_MIN_WORTH = 1e-6
+"""A request is worth at least this share of its shortage's price, so that services with dual 0 are covered too."""
 _NARROW = 0.6
-"""Of the services: when no more than so many are still wanted, pricing looks at them alone."""
+"""When no more than this share of the services is still wanted, pricing looks at them alone."""
 
 
 class DiveEffort(NamedTuple):
     """How thorough a dive is."""
 
     rounds: int
-    """Of pricing in each step, at most."""
+    """Each step has at most so many rounds of pricing."""
     min_gain: float
-    """Of what is left to pay: rounds go on while each saves as much."""
+    """Rounds go on while each saves this share of what is left to pay."""
     columns: int
-    """To begin each step with."""
+    """Each step begins with so many columns."""
     few_gpus: float
-    """Left over: from here on all plans of the columns at hand are looked through too."""
+    """When so few are left over, all plans of the columns at hand are looked through too."""
     spread: float
     """0: the largest fractions are fixed; more: chance has a say."""
     step: float = 0.2
-    """Of the GPUs that are left, at most so many are rounded up at a time."""
+    """At most this share of the GPUs that are left is rounded up at a time."""
 
 
 class DiveContext(NamedTuple):
@@ -54,7 +60,7 @@ class DiveContext(NamedTuple):
     tools: SearchContext
     demand: CoverDemand
     duals: Duals
-    """Of the whole relaxation."""
+    """Duals of the whole relaxation."""
     rng: np.random.Generator
     is_over: Callable[[], bool]
 
@@ -75,17 +81,17 @@ def complete_greedily(
     tools: SearchContext, demand: CoverDemand, duals: Duals, counts: Mapping[int, int]
 ) -> Counter[int]:
     """The counts and, one by one, the GPUs that earn most per USD of what is still wanted."""
-    plan, pool = Counter(counts), tools.pool
+    plan = Counter(counts)
+    pool = tools.pool
     taken = carried(tools.tables, tools.columns, plan)
     while True:
         rest = rest_of(demand, tools.tables, taken)
         if is_met(rest):
             return plan
         # What the duals value at nothing must be covered too.
-        rps = np.maximum(duals.rps, 1e-6 * rest.shortage_price)
-        best = pool.best_value(
-            rest, rps, np.where(rest.fewest > 0.0, rest.missing_price, 0.0)
-        )
+        rps = np.maximum(duals.rps, _MIN_WORTH * rest.shortage_price)
+        presence = np.where(rest.fewest > 0.0, rest.missing_price, 0.0)
+        best = pool.best_value(rest, rps, presence)
         if best < 0:
             return plan
         more = {best: _alike(tools, rest, best)}
@@ -95,14 +101,16 @@ def complete_greedily(
 
 def _alike(tools: SearchContext, rest: CoverDemand, best: int) -> int:
     """GPUs of the column that is worth most of which each earns as much as the first; those of others earn no more."""
-    column, gpus = tools.columns[best], tools.pool.gpu_type[best]
+    column = tools.columns[best]
+    gpu_type = tools.pool.gpu_type[best]
     service, capacity = column.service, column.capacity
+    # A first replica is worth more than a second one.
     if rest.fewest[service].any():
         return 1
     earns = (rest.rate[service] > 0.0) & (capacity > 0.0)
     # It is worth something, so that something earns.
     full = (rest.rate[service][earns] / capacity[earns]).min()
-    return max(1, int(min(full, rest.most[service].min(), rest.stock[gpus])))
+    return max(1, int(min(full, rest.most[service].min(), rest.stock[gpu_type])))
 
 
 def dive(
@@ -124,21 +132,22 @@ def dive(
     tools, duals = search.tools, search.duals
     plan: Counter[int] = Counter()
     best: Counter[int] | None = None
-    rest, spent, priced, is_hasty = demand, 0.0, len(demand.rate), False
+    rest, spent = demand, 0.0
+    priced = len(demand.rate)
+    is_hasty = False
     while not search.is_over():
-        wanted = np.flatnonzero((rest.rate > 0.0) | (rest.fewest > 0.0)).astype(
-            np.int32
-        )
+        is_wanted = (rest.rate > 0.0) | (rest.fewest > 0.0)
+        wanted = np.flatnonzero(is_wanted).astype(np.int32)
+        # A narrow pricer has to make its cells anew, so it must save enough to be worth that.
         if len(wanted) <= _NARROW * priced:
-            tools, priced = (
-                tools._replace(
-                    pricer=NarrowPricer(tools.tables, wanted, like=tools.pricer)
-                ),
-                len(wanted),
-            )
+            narrow = NarrowPricer(tools.tables, wanted, like=tools.pricer)
+            tools = tools._replace(pricer=narrow)
+            priced = len(wanted)
+
         is_hasty = is_hasty or is_late()
         if is_hasty:
             pace = pace._replace(rounds=_HASTY_ROUNDS, step=_HASTY_STEP)
+
         cheap = tools.pool.cheapest(tools.pool.reduced_costs(rest, duals), pace.columns)
         part = relax_rest(
             tools,
@@ -149,19 +158,24 @@ def dive(
             is_over=search.is_over if is_hasty else is_late,
         )
         duals = part.solution.duals
+        # No way of going on costs less than the relaxation of what is left.
         if spent + part.solution.objective >= below:
             return best
+
         if part.solution.counts.sum() <= pace.few_gpus:
             last = finish(tools, rest, part, below - spent)
             if last is not None:
-                best, below = plan + last.counts, spent + last.cost
+                best = plan + last.counts
+                below = spent + last.cost
         fixed = _fixed(tools, rest, part, pace, search.rng)
         if not fixed:
             # No GPU is left that would serve more than it costs.
             return plan
+
         plan.update(fixed)
         taken = carried(tools.tables, tools.columns, plan)
-        rest, spent = rest_of(demand, tools.tables, taken), taken.cost
+        rest = rest_of(demand, tools.tables, taken)
+        spent = taken.cost
         if is_met(rest):
             return plan if spent < below else best
         start = [
@@ -177,14 +191,13 @@ def finish(
 ) -> SmallPlan | None:
     """The best of the plans from columns that are cheapest under the duals of the part."""
     duals = part.solution.duals
+    # A GPU whose reduced cost is the gap or more is part of no plan that costs less than `below`.
     gap = below - part.solution.objective
-    numbers = tools.pool.cheapest(
-        tools.pool.reduced_costs(rest, duals), _PROGRAM_COLUMNS, below=gap
-    )
+    costs = tools.pool.reduced_costs(rest, duals)
+    numbers = tools.pool.cheapest(costs, _PROGRAM_COLUMNS, below=gap)
     if np.isinf(below):
-        greedy = carried(
-            tools.tables, tools.columns, complete_greedily(tools, rest, duals, {})
-        )
+        completed = complete_greedily(tools, rest, duals, {})
+        greedy = carried(tools.tables, tools.columns, completed)
         if not is_met(rest_of(rest, tools.tables, greedy)):
             return None
         below = greedy.cost
@@ -203,6 +216,7 @@ def _fixed(
     taking = FixedGpus(tools, rest, part.solution.duals.rps)
     for number, count in floors(counts, part.columns).items():
         taking.take(number, count)
+
     fractions = counts - np.floor(counts + _WHOLE)
     most = max(1, int(pace.step * fractions.sum()))
     if taking.plan:
@@ -222,21 +236,20 @@ class FixedGpus:
 
     def __init__(self, tools: SearchContext, rest: CoverDemand, rps: Reals) -> None:
         """`rps`: (S,) USD per hour, what a request of each service is worth."""
-        self._columns, self._gpu_type = tools.columns, tools.pool.gpu_type
-        self._wanted, self._rps = rest.rate, rps
-        self._rate, self._stock, self._most = (
-            rest.rate.copy(),
-            rest.stock.copy(),
-            rest.most.copy(),
-        )
+        self._columns = tools.columns
+        self._gpu_type = tools.pool.gpu_type
+        self._wanted = rest.rate
+        self._rps = rps
+        self._rate = rest.rate.copy()
+        self._stock = rest.stock.copy()
+        self._most = rest.most.copy()
         self.plan: Counter[int] = Counter()
 
     def take(self, number: int, count: int) -> None:
         """Take so many GPUs of a column."""
         column = self._columns[number]
-        self._rate[column.service] = np.maximum(
-            self._rate[column.service] - count * column.capacity, 0.0
-        )
+        left = self._rate[column.service] - count * column.capacity
+        self._rate[column.service] = np.maximum(left, 0.0)
         self._stock[self._gpu_type[number]] -= count
         self._most[column.service] -= count
         self.plan[number] += count
@@ -244,14 +257,12 @@ class FixedGpus:
     def use(self, number: int) -> float:
         """Part of a column's worth that is left to do; 0 where it is not possible any more."""
         column = self._columns[number]
-        if (
-            self._stock[self._gpu_type[number]] < 1.0
-            or (self._most[column.service] < 1.0).any()
-        ):
+        has_gpu = self._stock[self._gpu_type[number]] >= 1.0
+        if not has_gpu or (self._most[column.service] < 1.0).any():
             return 0.0
         prices = self._rps[column.service]
-        whole = float(
-            prices @ np.minimum(column.capacity, self._wanted[column.service])
-        )
-        now = float(prices @ np.minimum(column.capacity, self._rate[column.service]))
+        served = np.minimum(column.capacity, self._wanted[column.service])
+        served_now = np.minimum(column.capacity, self._rate[column.service])
+        whole = float(prices @ served)
+        now = float(prices @ served_now)
         return now / whole if whole > 0.0 else 1.0

@@ -39,13 +39,13 @@ from solvers.joint.relaxation.highs import (
 _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16)
 """Parts of a GPU that are left out, one after the other."""
 _NODES = 2000
-"""Of HiGHS. With so few rows it nearly always ends far sooner."""
+"""HiGHS visits so many nodes at most; with so few rows it nearly always ends far sooner."""
 _FINEST = 20_000_000
 """SM steps × replicas × candidates of all modes: what one round of pricing looks at."""
 _NOTHING = 1e-7
-"""Of a rate: less than this is served."""
+"""A service that lacks less than this share of its rate is served: that is rounding."""
 _LITTLE_TOO_MUCH = 0.002
-"""Of a part of a service: a row that carries more is taken only when there is no other way."""
+"""A row that carries more than its part of a service by this share is taken only when there is no other way."""
 _MAX_GPUS = 1000
 """Beyond, to pour into them one by one takes longer than the general search."""
 

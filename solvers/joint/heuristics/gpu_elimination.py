@@ -31,9 +31,9 @@ from solvers.joint.relaxation.column_pool import LossPool
 _SHORTAGE_OVER_DUAL = 4.0
 """What is short costs so many times its dual, β."""
 _MIN_WORTH = 1e-2
-"""Of the cheapest GPU's price: what the rate of a service is worth at least, whatever its dual."""
+"""The rate of a service is worth at least this share of the cheapest GPU's price, whatever its dual."""
 _SPENT = 0.8
-"""Of the dearest GPU's price that is saved: what cheaper ones may be bought for."""
+"""For the dearest GPU that is saved, cheaper ones may be bought for this share of its price."""
 _SURPLUS = 0.12
 """Of a mean GPU's price for each service: while the GPUs could carry so much more than is wanted, one more goes."""
 _LOSSES = (36.0, 16.0, 9.0, 6.0, 4.0, 2.5, 1.7)
@@ -51,7 +51,7 @@ _RAISE = 2.0
 """After so many in a row, what is short grows dearer by that factor: something else is short instead, and losses count
 for less and less."""
 _SHORT = 0.7
-"""Of the neighbourhoods begin with a service that is short, the others with any wasteful GPU."""
+"""This share of the neighbourhoods begins with a service that is short, the others with any wasteful GPU."""
 _COLUMNS = 60
 """To begin the relaxation of a neighbourhood with."""
 
@@ -252,7 +252,7 @@ def _affordable(tools: SearchContext, money: float) -> Reals:
 
 _CHAINS = 2
 _LOSES = 0.002
-"""Of its price: what a GPU loses at least that is open to change with all of its kind."""
+"""A GPU that is open to change with all of its kind loses at least this share of its price."""
 _MOVES = 1_500
 """For each GPU that is open to change."""
 _TEMPERATURES = 0.012, 0.0006

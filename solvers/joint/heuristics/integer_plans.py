@@ -33,23 +33,23 @@ from solvers.joint.relaxation.column_generation import Relaxation
 _PACE = DiveEffort(rounds=8, min_gain=1e-2, columns=200, few_gpus=5.0, spread=0.0)
 _THOROUGH = _PACE._replace(rounds=16, min_gain=0.0)
 _SOME_GPUS = 40
-"""Up to so many, the solved relaxation is dived from too: it takes little time then, and single GPUs count."""
+"""Plans of fewer GPUs are dived for from the solved relaxation too: it takes little time, and single GPUs count."""
 _BETTER = 1.5e-3
-"""And the one that costs so much less than that of the last dive, however many GPUs there are."""
+"""A relaxation that costs less by this share than that of the last dive is dived from, however many GPUs there are."""
 _FEW_GPUS = 40
-"""From so many on, GPUs are eliminated from plans: of fewer, each is too great a part for another one to go."""
+"""GPUs are eliminated from plans of this many or more: of fewer, each is too great a part for the rest to take over."""
 _SIZES = (3, 10)
-"""GPUs that are taken out at a time, least and most."""
+"""Smallest and largest number of GPUs that are taken out at a time."""
 _WALK = 0.004
-"""Of its cost: a plan so much dearer than the best is a place to go on from, lest the search stand still."""
+"""A plan that costs more than the best by this share is a place to go on from, lest the search stand still."""
 _VAIN = 3
-"""Tries to do with a GPU less, in a row."""
+"""After so many vain tries in a row to do with a GPU less, something else has its turn."""
 _STEPS = 40
 """Steps of a walk before eliminating GPUs has its turn again."""
 NOTHING = 1e-9
-"""Of a rate: less than this is not short."""
+"""A service that lacks less than this share of its rate is not short: that is rounding."""
 _DECIMALS = 6
-"""Of USD per hour, below which two shortages are the same."""
+"""Shortages in USD per hour that agree in so many decimals are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,11 +59,11 @@ class IntegerPlan:
     counts: Mapping[int, int]
     """Column number → GPUs, > 0."""
     cost_usd_per_hour: float
-    """Of the GPUs with their watts; shortages have no price here."""
+    """Cost of the GPUs with their watts; shortages have no price here."""
     shortage_rps: Reals
     """(S,) what is not served."""
     replicas_missing: Reals
-    """(S,) of the fewest."""
+    """(S,) replicas by which each service misses its fewest."""
 
 
 def state_plan(
@@ -106,10 +106,12 @@ class IntegerPlans:
     ) -> None:
         """`on_better` gets each better plan at once; `first`: GPUs of a plan at hand."""
         self._first = first
-        self._tools, self._demand = tools, demand
+        self._tools = tools
+        self._demand = demand
         self._rng = np.random.default_rng(seed)
         self._best = _Best(tools, demand, on_better)
-        self.has_dived, self._dived_from = False, np.inf
+        self.has_dived = False
+        self._dived_from = np.inf
         self._annealer: Annealer | None = None
 
     @property
@@ -120,12 +122,10 @@ class IntegerPlans:
     def sketch(self, relaxation: Relaxation) -> None:
         """Whole parts, and one by one what earns most: a plan at once, if a dear one."""
         whole = self._whole(relaxation)
+        duals = relaxation.solution.duals
         for counts in (self._first, whole) if self._first else (whole,):
-            self._best.offer(
-                complete_greedily(
-                    self._tools, self._demand, relaxation.solution.duals, counts
-                )
-            )
+            plan = complete_greedily(self._tools, self._demand, duals, counts)
+            self._best.offer(plan)
 
     def dive(
         self,
@@ -145,11 +145,12 @@ class IntegerPlans:
             for number, count in zip(relaxation.columns, counts, strict=True)
             if count > 0.0
         ]
+
         taken = carried(self._tools.tables, self._tools.columns, whole)
         rest = rest_of(self._demand, self._tools.tables, taken)
-        below = (
-            self._best.cost - taken.cost if self._first or self.has_dived else np.inf
-        )
+        # Before the first dive there is only a sketch, which is too dear to say when a dive should give up.
+        has_good = self._first or self.has_dived
+        below = self._best.cost - taken.cost if has_good else np.inf
         found = dive(
             self._search(relaxation, is_over),
             rest,
@@ -160,28 +161,29 @@ class IntegerPlans:
         )
         if found is not None:
             self._best.offer(whole + found)
-        self.has_dived, self._dived_from = True, relaxation.solution.objective
+        self.has_dived = True
+        self._dived_from = relaxation.solution.objective
 
     def improve(self, relaxation: Relaxation, is_over: Callable[[], bool]) -> None:
-        """Until it is over, squeeze what serves everything, and in between ruin and recreate."""
-        search, best, is_first = self._search(relaxation, is_over), self._best, True
+        """Until it is over, eliminate GPUs of what serves everything, and in between ruin and recreate."""
+        search = self._search(relaxation, is_over)
+        best = self._best
         for pace in (_PACE, _THOROUGH):
-            is_better = (
-                relaxation.solution.objective < (1.0 - _BETTER) * self._dived_from
-            )
-            if (
-                is_better or sum(best.plan.values()) < _SOME_GPUS
-            ) and not search.is_over():
+            objective = relaxation.solution.objective
+            is_better = objective < (1.0 - _BETTER) * self._dived_from
+            is_quick = sum(best.plan.values()) < _SOME_GPUS
+            if (is_better or is_quick) and not search.is_over():
                 self.dive(relaxation, is_over, pace)
+
+        is_first = True
         while best.plan and not search.is_over():
             can_eliminate = best.is_full and sum(best.plan.values()) >= _FEW_GPUS
+            # Annealing moves single replicas by their pressure, which GPUs cut into slices do not know.
             if can_eliminate and not any(self._tools.tables.slicing):
                 self._eliminate_by_annealing(search)
-            found = (
-                eliminate_gpus(search, best.plan, is_first=is_first)
-                if can_eliminate
-                else None
-            )
+            found = None
+            if can_eliminate:
+                found = eliminate_gpus(search, best.plan, is_first=is_first)
             is_first = found is not None
             if found is None:
                 _walk(search, best)
@@ -193,8 +195,10 @@ class IntegerPlans:
         soft = soft_demand(search)
         if self._annealer is None:
             self._annealer = Annealer(self._tools.tables, soft)
+
         vain, gpus = 0, 1
         while vain < _VAIN and not search.is_over():
+            before = self._best.cost
             found = eliminate_by_annealing(
                 search,
                 self._annealer,
@@ -203,9 +207,10 @@ class IntegerPlans:
                 gpus=gpus,
                 is_first=vain == 0,
             )
-            before = self._best.cost
             if found is not None:
                 self._best.offer(found)
+
+            # It goes on with twice as many where that went well, else with half as many; vain are tries with one GPU.
             if self._best.cost < before:
                 vain, gpus = 0, 2 * gpus
             else:
@@ -230,9 +235,8 @@ def _walk(search: DiveContext, best: "_Best") -> None:
     for _ in range(_STEPS):
         if search.is_over():
             return
-        removed = choose(
-            search, current, int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
-        )
+        size = int(search.rng.integers(_SIZES[0], _SIZES[1] + 1))
+        removed = choose(search, current, size)
         slack = best.cost * (1.0 + _WALK) - best.cost_of(current)
         other = recreate(search, current, removed, slack)
         if other is not None:
@@ -248,11 +252,11 @@ class _Best:
         demand: CoverDemand,
         on_better: Callable[[IntegerPlan], None],
     ) -> None:
-        self._tools, self._demand, self._on_better = tools, demand, on_better
+        self._tools = tools
+        self._demand = demand
+        self._on_better = on_better
         self.plan: Counter[int] = Counter()
-        self.stated = state_plan(
-            self._tools.tables, self._tools.columns, self._demand, self.plan
-        )
+        self.stated = self._state(self.plan)
 
     @property
     def cost(self) -> float:
@@ -269,24 +273,24 @@ class _Best:
 
     def cost_of(self, plan: Counter[int]) -> float:
         """The same of another plan."""
-        stated = state_plan(self._tools.tables, self._tools.columns, self._demand, plan)
+        stated = self._state(plan)
         return shortage_cost(self._demand, stated) + stated.cost_usd_per_hour
 
     def offer(self, plan: Mapping[int, int]) -> Counter[int]:
         """The plan less what is superfluous in it; kept and reported if it is better."""
-        pruned = Counter(
-            prune(self._tools.tables, self._tools.columns, self._demand, plan)
-        )
-        stated = state_plan(
-            self._tools.tables, self._tools.columns, self._demand, pruned
-        )
+        tools = self._tools
+        pruned = Counter(prune(tools.tables, tools.columns, self._demand, plan))
+        stated = self._state(pruned)
         if self._key(stated) < self._key(self.stated):
-            self.plan, self.stated = pruned, stated
+            self.plan = pruned
+            self.stated = stated
             self._on_better(stated)
         return pruned
 
     def _key(self, plan: IntegerPlan) -> tuple[float, float]:
         """First what is not served, then the cost."""
-        return round(
-            shortage_cost(self._demand, plan), _DECIMALS
-        ), plan.cost_usd_per_hour
+        shortage = round(shortage_cost(self._demand, plan), _DECIMALS)
+        return shortage, plan.cost_usd_per_hour
+
+    def _state(self, plan: Mapping[int, int]) -> IntegerPlan:
+        return state_plan(self._tools.tables, self._tools.columns, self._demand, plan)

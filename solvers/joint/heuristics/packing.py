@@ -54,15 +54,15 @@ from solvers.joint.relaxation.bounds import whole_gpus
 _MIN_RATE = 1e-9
 """rps asked of a replica that is wanted for its presence only."""
 _PROMISING = 0.9
-"""Of the GPUs that all services need, so much must be for parts of at most half a GPU."""
+"""This share of the GPUs that all services need must be for parts of at most half a GPU."""
 _MAX_PART = 0.5
 _GAIN = 2e-4
 _GAIN_ROUNDS = 4
 """Dives begin when the relaxation falls by less than that part of it in so many rounds."""
 _FIXED = 0.2
-"""Of the GPUs that are left, at most so many are fixed in one step of a dive."""
+"""At most this share of the GPUs that are left is fixed in one step of a dive."""
 _REST_ROUNDS = 6
-"""Of pricing in each step, at most."""
+"""Each step has at most so many rounds of pricing."""
 _SPREAD = 0.5
 """How much chance moves the order of the fractions from the second dive on."""
 _RUINED = (4, 12)
@@ -72,7 +72,7 @@ _NEAR = 0.1
 _FRUITLESS = 40
 """Dives in a row without a better plan, after which packing ends."""
 _DIVES = 0.2
-"""Of the later dives: those that begin without any GPU of the best plan."""
+"""This share of the later dives begins without any GPU of the best plan."""
 _TOLERANCE = 1e-6
 
 

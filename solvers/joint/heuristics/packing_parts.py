@@ -35,9 +35,9 @@ _EFFORT = Effort(steps=4, nodes=0, halvings=0, tolerance=1e-3)
 _EDGE = 1.0 - 1e-9
 """Part of what is wanted that a replica must exceed: all of it, but for rounding."""
 _MIN_VALUE = 1e-3
-"""Of a GPU's price, times a part's size: services that cost nothing under the duals must be packed too."""
+"""A part is worth at least its size times this share of a GPU's price: else services with dual 0 are never packed."""
 _MIN_WORTH = 1e-9
-"""Of a GPU's price: what any pattern is worth."""
+"""Any pattern is worth at least this share of a GPU's price."""
 
 
 class PackingDemand(NamedTuple):

@@ -18,7 +18,8 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.column_generation import price
 from solvers.joint.relaxation.column_pool import ColumnPool
-from solvers.joint.relaxation.master import Duals, Master, Solution
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Duals, Solution
 from solvers.joint.relaxation.pricing import Pricer
 
 _POOL_ROUNDS = 4

@@ -10,10 +10,10 @@ from solvers.joint.kernels.cover import MAX_DEPTH, CoverProblem, cover
 from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.column_pool import ColumnPool
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 
 _NODES = 1000
-"""Of one search. There are many of these, so each is to take a few milliseconds."""
+"""One search visits so many nodes at most: there are many searches, so each is to take a few milliseconds."""
 _DISCREPANCIES = 6
 """Places down the lists of choices that one branch may go in all; without that limit the nodes are spent on the last
 choices below the very first."""

@@ -12,10 +12,10 @@ from solvers.joint.patterns.formulation import CoverDemand
 
 _PACE = DiveEffort(rounds=4, min_gain=0.0, columns=60, few_gpus=4.0, spread=0.5)
 _DIVES = 0.3
-"""Of the neighbourhoods: there new columns are priced at every step; in the others, which take far less time, only at
-the root. Either alone finds less."""
+"""In this share of the neighbourhoods new columns are priced at every step; in the others, which take far less time,
+only at the root. Either alone finds less."""
 _MIN_WASTE = 0.02
-"""Of its price: what every GPU counts as wasting, so that each may be chosen."""
+"""Every GPU counts as wasting at least this share of its price, so that each may be chosen."""
 _UNRELATED = 0.1
 """Weight of a GPU that shares no service with those chosen, in shared services."""
 

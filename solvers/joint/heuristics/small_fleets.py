@@ -39,7 +39,8 @@ from solvers.joint.relaxation.column_generation import (
     Relaxation,
     generate,
 )
-from solvers.joint.relaxation.master import Duals, Master
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Duals
 
 _MAX_FLEETS = 12
 _MAX_PROGRAMS = 2_000

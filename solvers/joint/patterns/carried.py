@@ -12,7 +12,7 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 
 _NOTHING = 1e-9
-"""Of a rate: less than this is not wanted any more."""
+"""Less than this share of a rate is not wanted any more: it is rounding."""
 _SHORTAGE_OVER_GPU = 8.0
 """A shortage of all that is wanted of a service costs at least so many of the dearest GPU; without that, the linear
 program leaves small rests unserved."""

@@ -11,7 +11,7 @@ _MAX_ROUNDS_PER_WORK = 200
 """However small the problem: a round of the search for whole plans takes milliseconds at least."""
 _MIN_ROUNDS = 10
 _USABLE = 0.95
-"""Of the seconds; the rest is for what comes after the search."""
+"""The search has this share of the seconds; the rest is for what comes after it."""
 
 
 def never() -> bool:

@@ -34,10 +34,10 @@ from solvers.joint.patterns.branching_rows import (
 )
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 
 _WHOLE_TOLERANCE = 1e-6
-"""Of a GPU: a bound this near above a whole number of GPUs is taken for that number."""
+"""A bound that exceeds a whole number of GPUs by less than this part of one is taken for that number."""
 
 
 def lower_bound(

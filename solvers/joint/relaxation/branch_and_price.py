@@ -24,19 +24,20 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.bounds import min_to_reach, whole_gpus
 from solvers.joint.relaxation.branching import Split, find_split, is_whole
 from solvers.joint.relaxation.column_generation import Generation, Phase, Relaxation
-from solvers.joint.relaxation.master import Master, Solution
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Solution
 from solvers.joint.relaxation.pricing import Pricer
 
 _PHASES = (
     Phase(effort=Effort(4, 0, 3, 5e-4), min_gain=2e-3),
     Phase(effort=Effort(8, 3000, 4, 5e-5), min_gain=1e-3),
 )
-"""Of a node: its columns come from its parent, so that there is little to find and most of the work is proof."""
+"""A node's columns come from its parent, so that there is little to find and most of the work is proof."""
 _LAST_EFFORT = Effort(16, 100_000, 5, 0.0)
 _TOLERANCE_OVER_GAP = 0.1
-"""Of the last phase, which must know bounds well within the gap."""
+"""The last phase must know bounds well within the gap: to this share of it."""
 _SLACK = 0.1
-"""Of a node's distance to the cutoff: its relaxation need not be known more exactly than that before it is split."""
+"""A node's relaxation need not be known more exactly than to this share of its distance to the cutoff."""
 _NOTHING = 1e-7
 """Relative to a rate, or in GPUs and replicas: rounding."""
 _MAX_OPEN = 20_000

@@ -18,7 +18,8 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation import cuts
 from solvers.joint.relaxation.bounds import lower_bound
-from solvers.joint.relaxation.master import Duals, Master, Solution
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Duals, Solution
 from solvers.joint.relaxation.pricing import Pricer
 
 _FORBIDDEN = 1.0e6

@@ -11,7 +11,7 @@ from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.patterns.columns import Column, Columns
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 
 _GROWTH = 1024
 _MIN_LOSS = 1e-6

@@ -27,7 +27,7 @@ from solvers.joint.kernels.types import Numbers, Reals
 from solvers.joint.relaxation.highs import INFINITE, is_solved, make_program
 
 PARTS: Final = 60
-"""Of the rate: halves, thirds, quarters, fifths and sixths are whole numbers of parts."""
+"""The rate is cut into so many parts: halves, thirds, quarters, fifths and sixths are whole numbers of them."""
 _EPSILON = 1e-5
 """Above what plan checks tolerate: a replica that lacks less of the rate counts as carrying all."""
 EDGES: Final[Reals] = np.arange(1.0, PARTS + 1.0) / (PARTS * (1.0 + _EPSILON))

@@ -38,7 +38,7 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
 _NOTHING = 1e-6
-"""Of a service's rate: a shortage below it is rounding."""
+"""A shortage below this share of a service's rate is rounding."""
 _DIGITS = 9
 """Decimals of prices; what is below is rounding of the linear program."""
 

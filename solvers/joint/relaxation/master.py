@@ -16,8 +16,7 @@ how much they hurt. A limit may fall short of its low side too, at a price that 
 may not be made yet.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
 import highspy
 import numpy as np
@@ -36,61 +35,16 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
+from solvers.joint.relaxation.master_solution import Duals, Solution
 
 _FIRST_CUTS = 2
-"""Rounding cuts of each service to begin with; others follow where they are violated."""
+"""Each service begins with so many rounding cuts; others follow where they are violated."""
 _NOTHING = 1e-6
 _W_PER_KW = 1000.0
-_NO_ENTRY = np.zeros(0, np.int32), np.zeros(0)
+_NO_ROWS = np.zeros(0, np.int32)
+_NO_VALUES = np.zeros(0)
 _WHOLE_NODES = 50
-"""Of the search for whole GPUs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Duals:
-    """Prices of the rows."""
-
-    rps: Reals
-    """(S,) USD per hour of one more rps wanted, ≥ 0."""
-    presence: Reals
-    """(S,) USD per hour of one more replica: duals of `least` and `most` together."""
-    stock: Reals
-    """(G,) ≤ 0"""
-    replicas_value: float
-    """Σ ν_s · fewest_s + Σ ξ_s · most_s: what the replica rows add to the dual objective."""
-    stairs: Reals = field(default_factory=lambda: np.zeros((0, 0)))
-    """(S, B + 1) USD per hour that the cuts pay for a replica, by how many of their edges it exceeds; empty where there
-    are no cuts."""
-    cuts_value: float = 0.0
-    """Σ σ: what the cuts add to the dual objective."""
-    free_value: float = 0.0
-    """τ · free shortage, ≤ 0: what that adds."""
-    limits: Mapping[BranchingRow, float] = field(default_factory=dict)
-    """USD per hour of one more GPU of the kind, for the limits that hold."""
-    watt_price: float = 0.0
-    """ω ≥ 0, USD per hour that a watt more would save, beside what the energy costs."""
-    watts_value: float = 0.0
-    """−ω · power budget: what that adds to the dual objective."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solution:
-    """An optimum of the restricted master."""
-
-    objective: float
-    counts: Reals
-    """(columns,) GPUs of each column, in the order of their adding."""
-    shortage_rps: Reals
-    """(S,)"""
-    replicas_missing: Reals
-    """(S,)"""
-    idle: Reals
-    """(M,) GPUs of each mode that stand idle only because limits ask for them."""
-    cuts_missing: Reals
-    """(S,) by which cuts of the service fall short, all together."""
-    limits_missing: float
-    """GPUs by which limits fall short of their low sides."""
-    duals: Duals
+"""The search for whole GPUs ends after so many nodes of its tree: it is one step of many, and must be short."""
 
 
 class Master:
@@ -118,23 +72,13 @@ class Master:
         self._fillers: list[int] = []
         self._idle: list[int] = []
         self._limits: Limits = {}
+        # Cuts come one after the other and leave the last basis dual feasible; columns leave it primal feasible.
         self._highs = make_program(DUAL_SIMPLEX if has_cuts else PRIMAL_SIMPLEX)
-        empty = np.zeros(0, np.int32), np.zeros(0)
         for low, high in self._row_limits():
-            self._highs.addRow(low, high, 0, *empty)
+            self._highs.addRow(low, high, 0, _NO_ROWS, _NO_VALUES)
         for service in range(self._services):
-            for row, price in (
-                (service, demand.shortage_price),
-                (self._services + service, demand.missing_price),
-            ):
-                self._highs.addCol(
-                    price[service],
-                    0.0,
-                    INFINITE,
-                    1,
-                    np.array([row], np.int32),
-                    np.ones(1),
-                )
+            self._add_shortage(service, demand.shortage_price[service])
+            self._add_shortage(self._services + service, demand.missing_price[service])
         self._free_row = self._add_free() if demand.free_shortage > 0.0 else None
         self._watt_row = self._add_watts() if np.isfinite(demand.watts) else None
         for service in self._cuts:
@@ -146,23 +90,22 @@ class Master:
         new = list(columns)
         if not new:
             return
+
         entries = [self._entries(column) for column in new]
-        starts = np.cumsum([0, *(len(rows) for rows, _ in entries)])[:-1].astype(
-            np.int32
-        )
         rows = np.concatenate([rows for rows, _ in entries])
         values = np.concatenate([values for _, values in entries])
-        prices, zeros = np.array([column.price for column in new]), np.zeros(len(new))
+        starts = np.cumsum([0, *(len(rows) for rows, _ in entries)])[:-1]
         self._highs.addCols(
             len(new),
-            prices,
-            zeros,
+            np.array([column.price for column in new]),
+            np.zeros(len(new)),
             np.full(len(new), INFINITE),
             len(rows),
-            starts,
+            starts.astype(np.int32),
             rows,
             values,
         )
+
         places = range(self._highs.getNumCol() - len(new), self._highs.getNumCol())
         for place, column in zip(places, new, strict=True):
             for service, level in self._cut_levels(column):
@@ -175,7 +118,9 @@ class Master:
         """From now on these limits hold, and no others. GPUs that they ask for may stand idle, at their price."""
         if limits and not self._idle:
             self._add_idle()
+            # A changed limit leaves the last basis dual feasible, not primal feasible.
             self._highs.setOptionValue("simplex_strategy", DUAL_SIMPLEX)
+        # A row is freed rather than deleted: deleting would renumber the rows after it.
         for row in self._limits:
             if row not in limits:
                 self._highs.changeRowBounds(self._limit_rows[row], -INFINITE, INFINITE)
@@ -190,14 +135,14 @@ class Master:
 
         None where cuts fall short as it is: the columns at hand, or the limits, do not serve everything.
         """
-        counts, added = dict(zip(self._places, solution.counts, strict=True)), 0
+        counts = dict(zip(self._places, solution.counts, strict=True))
+        added = 0
         for service, own in self._cuts.items():
             if solution.cuts_missing[service] > _NOTHING:
                 continue
             weights = np.array([counts[place] for place in own.places])
-            replicas = np.bincount(
-                np.array(own.levels, np.int64), weights, cuts.PARTS + 1
-            ).astype(np.float64)
+            levels = np.array(own.levels, np.int64)
+            replicas = np.bincount(levels, weights, cuts.PARTS + 1).astype(np.float64)
             potential = cuts.separate(replicas)
             if potential is not None:
                 self._add_cut(service, cuts.steps(potential))
@@ -212,21 +157,20 @@ class Master:
     def solve_whole(self, is_over: Callable[[], bool] | None = None) -> Solution | None:
         """The best found in whole GPUs with the columns at hand and little work, None if none; duals are void."""
         places = np.array(self._places, np.int32)
-        solution = (
-            self._solution()
-            if solve_whole(self._highs, places, _WHOLE_NODES, is_over)
-            else None
-        )
-        self._highs.changeColsIntegrality(
-            len(places), places, [highspy.HighsVarType.kContinuous] * len(places)
-        )
+        has_found = solve_whole(self._highs, places, _WHOLE_NODES, is_over)
+        solution = self._solution() if has_found else None
+        continuous = [highspy.HighsVarType.kContinuous] * len(places)
+        self._highs.changeColsIntegrality(len(places), places, continuous)
         return solution
 
     def _solution(self) -> Solution:
         solution = self._highs.getSolution()
-        values, prices = np.array(solution.col_value), np.array(solution.row_dual)
+        values = np.array(solution.col_value)
+        prices = np.array(solution.row_dual)
+        # An integer program has no duals.
         if not len(prices):
             prices = np.zeros(self._highs.getNumRow())
+        # The first columns are u and v of each service in turn.
         shortages = values[: 2 * self._services].reshape(self._services, 2)
         return Solution(
             objective=float(self._highs.getInfo().objective_function_value),
@@ -241,93 +185,90 @@ class Master:
 
     def _entries(self, column: Column) -> tuple[Numbers, Reals]:
         """(rows, values) of a column, in the order of the rows."""
-        rate, services = self.demand.rate, self._services
+        services = self._services
         stock_row = 3 * services + self.tables.modes[column.pattern.mode].gpu_type
-        limited = [
+        limit_rows = [
             at for row, at in self._limit_rows.items() if row.counts(column.pattern)
         ]
-        others = np.array([stock_row, *limited])
-        watt_rows, watts = (
-            self._watts_of(power_w(self.tables, column.pattern))
-            if self._watt_row is not None
-            else _NO_ENTRY
-        )
-        in_cuts = [
+        cut_entries = [
             (row, steps[level])
             for one, level in self._cut_levels(column)
             for row, steps in self._cuts[one].rows
         ]
-        cut_rows, cut_values = (
-            np.array([row for row, _ in in_cuts]),
-            np.array([value for _, value in in_cuts]),
-        )
-        index = [
+        watt_rows, watts = self._watts_of(column)
+
+        rows = [
             column.service,
             services + column.service,
             2 * services + column.service,
-            others,
-            cut_rows,
+            np.array([stock_row, *limit_rows]),
+            np.array([row for row, _ in cut_entries]),
             watt_rows,
         ]
-        served = np.minimum(column.capacity, rate[column.service])
-        ones = np.ones(2 * len(served) + 1 + len(limited))
-        return np.concatenate(index).astype(np.int32), np.concatenate(
-            (served, ones, cut_values, watts)
-        )
+        # Capacity beyond a service's demand serves nobody; without the cut, GPUs for two services would look worse.
+        served = np.minimum(column.capacity, self.demand.rate[column.service])
+        ones = np.ones(2 * len(served) + 1 + len(limit_rows))
+        cut_values = np.array([value for _, value in cut_entries])
+        values = np.concatenate((served, ones, cut_values, watts))
+        return np.concatenate(rows).astype(np.int32), values
+
+    def _watts_of(self, column: Column) -> tuple[Numbers, Reals]:
+        """A column's entry in the row of watts, if there is such a row."""
+        if self._watt_row is None:
+            return _NO_ROWS, _NO_VALUES
+        return self._watt_entry(power_w(self.tables, column.pattern))
 
     def _cut_levels(self, column: Column) -> list[tuple[int, int]]:
         """(service, edges that it exceeds) of the replicas that cuts may count."""
         if not self._cuts:
             return []
-        exceeded = cuts.levels(
-            column.capacity, self.demand.rate[column.service]
-        ).tolist()
-        pairs = zip(column.service.tolist(), exceeded, column.capacity, strict=True)
+        wanted = self.demand.rate[column.service]
+        exceeded = cuts.levels(column.capacity, wanted).tolist()
+        replicas = zip(column.service.tolist(), exceeded, column.capacity, strict=True)
         return [
             (service, level)
-            for service, level, capacity in pairs
+            for service, level, capacity in replicas
             if service in self._cuts and capacity > 0.0
         ]
 
     def _add_cut(self, service: int, steps: Reals) -> None:
-        own, at = self._cuts[service], self._highs.getNumRow()
+        own = self._cuts[service]
+        at = int(self._highs.getNumRow())
+        places = np.array(own.places, np.int32)
         values = steps[own.levels] if own.levels else np.zeros(0)
-        self._highs.addRow(
-            1.0, INFINITE, len(values), np.array(own.places, np.int32), values
-        )
+        self._highs.addRow(1.0, INFINITE, len(values), places, values)
         own.rows.append((at, steps))
         own.fillers.append(self._highs.getNumCol())
+        # To fall short of a whole cut costs as much as to serve nothing of the service.
         price = self.demand.shortage_price[service] * self.demand.rate[service]
-        self._highs.addCol(
-            price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1)
-        )
+        self._add_shortage(at, price)
+
+    def _add_shortage(self, row: int, price: float) -> None:
+        """Let a row fall short at a price."""
+        rows = np.array([row], np.int32)
+        self._highs.addCol(price, 0.0, INFINITE, 1, rows, np.ones(1))
 
     def _add_free(self) -> int:
         """Let only what is short beyond the free shortage cost; the row."""
-        demand, row = self.demand, int(self._highs.getNumRow())
+        demand = self.demand
+        row = int(self._highs.getNumRow())
         places = 2 * np.arange(self._services, dtype=np.int32)
         self._highs.addRow(
             -INFINITE, demand.free_shortage, len(places), places, demand.shortage_price
         )
         self._highs.changeColsCost(len(places), places, np.zeros(len(places)))
-        self._highs.addCol(
-            1.0, 0.0, INFINITE, 1, np.array([row], np.int32), -np.ones(1)
-        )
+        rows = np.array([row], np.int32)
+        self._highs.addCol(1.0, 0.0, INFINITE, 1, rows, -np.ones(1))
         return row
 
     def _add_watts(self) -> int:
         """Let all GPUs together draw no more than the budget, in kW for the sake of the numbers; the row."""
         row = int(self._highs.getNumRow())
-        self._highs.addRow(
-            -INFINITE,
-            self.demand.watts / _W_PER_KW,
-            0,
-            np.zeros(0, np.int32),
-            np.zeros(0),
-        )
+        budget_kw = self.demand.watts / _W_PER_KW
+        self._highs.addRow(-INFINITE, budget_kw, 0, _NO_ROWS, _NO_VALUES)
         return row
 
-    def _watts_of(self, watts: float) -> tuple[Numbers, Reals]:
+    def _watt_entry(self, watts: float) -> tuple[Numbers, Reals]:
         """A GPU's entry in the row of watts."""
         return np.array([self._watt_row], np.int32), np.array([watts / _W_PER_KW])
 
@@ -335,41 +276,31 @@ class Master:
         """One column per mode that serves nothing: pricing takes no pattern for worth less than nothing either."""
         for mode in self.tables.modes:
             self._idle.append(self._highs.getNumCol())
-            idle_w = (
-                float(self.tables.idle_w[mode.gpu_type])
-                if self._watt_row is not None
-                else 0.0
-            )
-            watt_rows, watts = (
-                self._watts_of(idle_w) if self._watt_row is not None else _NO_ENTRY
-            )
-            rows = np.append(
-                np.array([3 * self._services + mode.gpu_type], np.int32), watt_rows
-            )
-            self._highs.addCol(
-                mode.price, 0.0, INFINITE, len(rows), rows, np.append(np.ones(1), watts)
-            )
+            watt_rows, watts = _NO_ROWS, _NO_VALUES
+            if self._watt_row is not None:
+                idle_w = float(self.tables.idle_w[mode.gpu_type])
+                watt_rows, watts = self._watt_entry(idle_w)
+            stock_row = np.array([3 * self._services + mode.gpu_type], np.int32)
+            rows = np.append(stock_row, watt_rows)
+            values = np.append(np.ones(1), watts)
+            self._highs.addCol(mode.price, 0.0, INFINITE, len(rows), rows, values)
 
     def _add_row(self, row: BranchingRow) -> None:
-        at = self._limit_rows[row] = self._highs.getNumRow()
+        at = int(self._highs.getNumRow())
+        self._limit_rows[row] = at
         inside = [
             place
             for place, column in zip(self._places, self._columns, strict=True)
             if row.counts(column.pattern)
         ]
         if not row.ranges:
+            # A row of whole modes counts GPUs whatever they serve, so idle ones too.
             inside += [self._idle[mode] for mode in row.modes]
-        self._highs.addRow(
-            -INFINITE,
-            INFINITE,
-            len(inside),
-            np.array(inside, np.int32),
-            np.ones(len(inside)),
-        )
+        places = np.array(inside, np.int32)
+        ones = np.ones(len(inside))
+        self._highs.addRow(-INFINITE, INFINITE, len(inside), places, ones)
         self._fillers.append(self._highs.getNumCol())
-        self._highs.addCol(
-            self._limit_price, 0.0, INFINITE, 1, np.array([at], np.int32), np.ones(1)
-        )
+        self._add_shortage(at, self._limit_price)
 
     def _row_limits(self) -> Iterable[tuple[float, float]]:
         demand = self.demand
@@ -379,41 +310,36 @@ class Master:
         yield from ((-INFINITE, float(high)) for high in demand.stock)
 
     def _duals(self, prices: Reals) -> Duals:
+        # Each price is cut to the sign that its row allows: a rounding error must not make a bound too good.
         services, demand = self._services, self.demand
         least = np.maximum(prices[services : 2 * services], 0.0)
         most = np.minimum(prices[2 * services : 3 * services], 0.0)
+        stock = prices[3 * services : 3 * services + len(demand.stock)]
         limited = np.isfinite(demand.most)
+        replicas_value = least @ demand.fewest + most[limited] @ demand.most[limited]
         stairs, cuts_value = self._cut_duals(prices)
-        # Without the rounding by which a request would be worth more than its shortage costs.
-        free = (
-            0.0
-            if self._free_row is None
-            else float(np.clip(prices[self._free_row], -1.0, 0.0))
-        )
-        watt_price = (
-            max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
-            if self._watt_row is not None
-            else 0.0
-        )
-        dearest = (
-            demand.shortage_price
-            if self._free_row is None
-            else -free * demand.shortage_price
-        )
+
+        free = 0.0
+        max_rps_price = demand.shortage_price
+        if self._free_row is not None:
+            free = float(np.clip(prices[self._free_row], -1.0, 0.0))
+            max_rps_price = -free * demand.shortage_price
+        watt_price = 0.0
+        if self._watt_row is not None:
+            watt_price = max(-float(prices[self._watt_row]), 0.0) / _W_PER_KW
+
         return Duals(
-            rps=np.clip(prices[:services], 0.0, dearest),
+            # Without the rounding by which a request would be worth more than its shortage costs.
+            rps=np.clip(prices[:services], 0.0, max_rps_price),
             presence=least + most,
-            stock=np.minimum(
-                prices[3 * services : 3 * services + len(demand.stock)], 0.0
-            ),
-            replicas_value=float(
-                least @ demand.fewest + most[limited] @ demand.most[limited]
-            ),
+            stock=np.minimum(stock, 0.0),
+            replicas_value=float(replicas_value),
             stairs=stairs,
             cuts_value=cuts_value,
             free_value=free * demand.free_shortage,
             limits={row: self._limit_dual(prices, row) for row in self._limits},
             watt_price=watt_price,
+            # An infinite budget at a price of 0 adds nothing, but 0 · ∞ is NaN.
             watts_value=-watt_price * demand.watts if watt_price > 0.0 else 0.0,
         )
 
@@ -430,10 +356,9 @@ class Master:
 
     def _cut_duals(self, prices: Reals) -> tuple[Reals, float]:
         """The stairs of all services, and Σ σ."""
-        stairs, value = (
-            np.zeros((self._services, cuts.PARTS + 1) if self._cuts else (0, 0)),
-            0.0,
-        )
+        shape = (self._services, cuts.PARTS + 1) if self._cuts else (0, 0)
+        stairs = np.zeros(shape)
+        value = 0.0
         for service, own in self._cuts.items():
             for at, steps in own.rows:
                 price = max(float(prices[at]), 0.0)
@@ -447,10 +372,10 @@ class _Cuts:
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Reals]] = []
-        """(row, steps) of each,"""
+        """(row, steps) of each cut."""
         self.fillers: list[int] = []
-        """and the column by which it may fall short."""
+        """The column by which each cut may fall short."""
         self.places: list[int] = []
-        """Of the columns with a replica of the service,"""
+        """Places of the columns with a replica of the service."""
         self.levels: list[int] = []
-        """and how many edges that exceeds."""
+        """How many edges that replica exceeds, for each of these columns."""

@@ -32,12 +32,12 @@ from solvers.joint.patterns.tables import Tables, take
 from solvers.joint.relaxation.slice_pricing import SliceCells
 
 _LONG = 1000
-"""Candidates, times nodes of the search, from which on a mode takes long."""
+"""A mode with this many candidates, times nodes of the search, takes long: its cells are priced a few at a time."""
 
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
 MAX_HALVINGS = 7
-"""Of a cell, one after the other: what the pool has room for. An interval is 1/768 of all pressures then."""
+"""A cell can be halved so many times, which is what the pool has room for: 6 · 2^7 = 768 intervals of pressure then."""
 
 
 class Pricer:
@@ -45,7 +45,8 @@ class Pricer:
 
     def __init__(self, tables: Tables, *, pool: Executor | None = None) -> None:
         self._tables = tables
-        self._pool, self._is_late = pool, never
+        self._pool = pool
+        self._is_late = never
         # Made when they are needed first: not every problem comes to be priced.
         self._cells: list[_ModeCells | SliceCells | None] = [None] * len(tables.modes)
 
@@ -57,7 +58,8 @@ class Pricer:
         As soon as it is late, pricing ends: it gives what was found until then, and infinite bounds.
         """
         other = copy(self)
-        other._pool, other._is_late = pool, is_late
+        other._pool = pool
+        other._is_late = is_late
         return other
 
     @property
@@ -82,6 +84,7 @@ class Pricer:
             raise ValueError(
                 f"cells can be halved {MAX_HALVINGS} times at most, not {effort.halvings}"
             )
+
         tasks = [
             PricingTask(
                 _at_watt_price(mode, watt_price),
@@ -92,6 +95,7 @@ class Pricer:
             )
             for number, mode in enumerate(self._tables.modes)
         ]
+        # Modes do not depend on each other, and kernels run without the interpreter's lock.
         run = map if self._pool is None else self._pool.map
         return list(run(self._price, range(len(tasks)), tasks))
 
@@ -106,11 +110,9 @@ class Pricer:
             else:
                 cells = SliceCells(task.mode, task.law, slicing)
             self._cells[number] = cells
-        return (
-            cells.price(number, task)
-            if isinstance(cells, SliceCells)
-            else cells.price(number, task, self._is_late)
-        )
+        if isinstance(cells, SliceCells):
+            return cells.price(number, task)
+        return cells.price(number, task, self._is_late)
 
 
 class _ModeCells:
@@ -127,38 +129,31 @@ class _ModeCells:
     ) -> Priced:
         """A bound for all cells, and the best patterns found in each; an infinite bound where it was too late."""
         slots = self._capacities.shape[0] * self._capacities.shape[1]
-        most = task.mode.max_replicas
         found = PricedPatterns(
-            np.zeros((slots, most), np.int32),
+            np.zeros((slots, task.mode.max_replicas), np.int32),
             np.zeros(slots, np.int32),
             np.zeros(slots),
         )
-        bound, cells = (
-            0.0,
-            PricingCells(self._edges, self._capacities, self._multipliers),
-        )
+        cells = PricingCells(self._edges, self._capacities, self._multipliers)
+
         # A few cells at a time where one of them takes long, so that it is noticed in time when it is late.
-        stride = (
-            slots
-            if len(task.mode.service) * max(1, task.effort.nodes) < _LONG
-            else ROOT_CELLS
-        )
+        is_quick = len(task.mode.service) * max(1, task.effort.nodes) < _LONG
+        stride = slots if is_quick else ROOT_CELLS
+        bound = 0.0
         for first in range(0, slots, stride):
             if is_late():
                 bound = np.inf
                 break
-            bound = max(
-                bound,
-                price_mode(task, cells, self._scratch, found, first, first + stride),
-            )
-        best_first = sorted(
-            np.flatnonzero(found.size), key=lambda slot: -found.worth[slot]
-        )
+            last = first + stride
+            own_bound = price_mode(task, cells, self._scratch, found, first, last)
+            bound = max(bound, own_bound)
+
+        filled = np.flatnonzero(found.size)
+        best_first = sorted(filled, key=lambda slot: -found.worth[slot])
+        items = (found.items[slot, : found.size[slot]] for slot in best_first)
+        # Several cells may find the same pattern, at their common edge for one.
         patterns = dict.fromkeys(
-            Pattern(
-                number, tuple(sorted(found.items[slot, : found.size[slot]].tolist()))
-            )
-            for slot in best_first
+            Pattern(number, tuple(sorted(each.tolist()))) for each in items
         )
         return Priced(bound=bound, patterns=tuple(patterns))
 
@@ -169,7 +164,8 @@ def _at_watt_price(mode: GpuMode, more: float) -> GpuMode:
 
 def make_scratch(mode: GpuMode, services: int) -> Scratch:
     """Working memory for the cells of one mode."""
-    candidates, most, steps = len(mode.service), mode.max_replicas, mode.steps
+    candidates = len(mode.service)
+    most, steps = mode.max_replicas, mode.steps
     return Scratch(
         ids=np.zeros(candidates, np.int32),
         value=np.zeros(candidates),
@@ -180,7 +176,7 @@ def make_scratch(mode: GpuMode, services: int) -> Scratch:
         first=np.zeros(services + 2, np.int32),
         table=np.zeros((services + 2, most + 1, steps + 1)),
         solution=np.zeros(most, np.int32),
-        # Of each cell on the way down those candidates that its halves begin with.
+        # Each cell on the way down keeps the candidates that its halves begin with.
         pool=np.zeros(candidates * (MAX_HALVINGS + 1), np.int32),
     )
 
@@ -192,9 +188,8 @@ def _edges(mode: GpuMode) -> Reals:
     edges[:, 1:] = -1.0
     for replicas in range(1, mode.max_replicas + 1):
         if np.isfinite(most[replicas]):
-            edges[replicas] = np.linspace(
-                least[replicas], most[replicas], ROOT_CELLS + 1
-            )
+            low, high = least[replicas], most[replicas]
+            edges[replicas] = np.linspace(low, high, ROOT_CELLS + 1)
     return edges
 
 
@@ -204,10 +199,11 @@ def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
     lightest = np.full(len(services), np.inf)
     np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)
     lightest.sort()
+
     least = np.concatenate(([0.0], np.cumsum(lightest)))[: mode.max_replicas + 1]
-    least = np.pad(
-        least, (0, mode.max_replicas + 1 - len(least)), constant_values=np.inf
-    )
+    # There cannot be more replicas than services: such a number has no pressure at all.
+    too_many = mode.max_replicas + 1 - len(least)
+    least = np.pad(least, (0, too_many), constant_values=np.inf)
     return least, max_pressure(mode)
 
 
@@ -234,7 +230,8 @@ class NarrowPricer(Pricer):
         )
         super().__init__(tables._replace(modes=modes, slicing=slicing))
         if like is not None:
-            self._pool, self._is_late = like._pool, like._is_late
+            self._pool = like._pool
+            self._is_late = like._is_late
 
     def price(
         self,

@@ -26,16 +26,16 @@ _START_OVER_REPLICA = 1.5
 """A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
 that a plan with few starts is found sooner and is often cheaper too."""
 _NEIGHBOURS = 0.1
-"""Of the price of a start: what a replica costs on a GPU that does not go on as it is."""
+"""On a GPU that does not go on as it is, a replica costs this share of the price of a start."""
 _SHORTAGE = 20.0
 """Shortage prices rise by that factor: to serve comes before to save starts."""
 _FEW_SHORT = 0.04
-"""Of the services: when no more are short, only GPUs near them are looked at."""
+"""When no more than this share of the services is short, only GPUs near them are looked at."""
 _NEAR_GPUS = 24
 _COLUMNS = 4000
 """Looked at where every GPU may change: to scan all that were ever made takes longer than new ones do."""
 _START_COLUMNS = 600
-"""Of them to begin with, beside those that run."""
+"""The search begins with so many of them, beside those that run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

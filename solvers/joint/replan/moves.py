@@ -47,10 +47,10 @@ from solvers.joint.relaxation.highs import (
 )
 
 _MIN_THRESHOLD = 1e-9
-"""Of a GPU's price: what a pattern must be worth at least, so that worthless ones are passed over."""
+"""A pattern must be worth at least this share of a GPU's price, so that worthless ones are passed over."""
 
 _WHOLE_NODES = 100
-"""Of the search for whole GPUs."""
+"""The search for whole GPUs visits so many nodes at most."""
 
 Whole = npt.NDArray[np.int64]
 

@@ -22,7 +22,7 @@ from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.replan.moves import (
     Left,
     MoveMaster,
@@ -36,13 +36,13 @@ _WHOLE = 1e-6
 _KEEP_UP = 0.2
 """A fraction of a GPU that is worth keeping: it runs already, and pruning removes what turns out superfluous."""
 _MIN_KEPT_USE = 0.8
-"""Of its worth: a GPU that others leave less to do is not kept for now."""
+"""A GPU to which others leave less than this share of its worth is not kept for now."""
 _STEP = 0.35
-"""Of the GPUs that are left, at most so many new ones are rounded up at a time."""
+"""At a time, new GPUs are rounded up to at most this share of the GPUs that are left."""
 _NEARLY_WHOLE = 0.9
 """Beside whole parts, new ones are only rounded up from here on."""
 _MIN_USE = 0.95
-"""Of its worth: a new GPU that those just rounded up leave less to do waits for the next step."""
+"""A new GPU to which those just rounded up leave less than this share of its worth waits for the next step."""
 _COLUMNS = 300
 """Columns that a step begins with, beside those in use."""
 _MORE_COLUMNS = 60
@@ -53,7 +53,7 @@ _FEW_SERVICES = 20
 _FEW_ROUNDS = 6
 """Of pricing, then; none where shares are so fine that pricing gets nowhere."""
 _ROUNDS = 3
-"""Of pricing in all other relaxations; one when it is late."""
+"""All other relaxations have so many rounds of pricing; one when it is late."""
 _WHOLE_COLUMNS = 300
 _MIN_GAIN = 1e-6
 """USD per hour."""

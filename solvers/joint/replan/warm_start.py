@@ -29,7 +29,7 @@ from solvers.joint.patterns.formulation import (
 from solvers.joint.patterns.running import Candidates, ColumnKinds
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.column_pool import ColumnPool
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.outcome import Prices
 from solvers.types.problem import Problem, ServiceDemand

@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from solvers.baselines.k8s_hpa import make_plan
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from solvers.baselines.one_per_gpu import HOLD_S
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.papers.mudi.policy import make_plan
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.policy import RULE, make_plan
 from solvers.types.outcome import Budget, PlanReport

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.joint.policy import make_plan
 from solvers.joint.trim_to_power import draws_w
 from solvers.laws.cost import cost_usd_per_hour, started

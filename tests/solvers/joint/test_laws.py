@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.joint.policy import make_plan
 from solvers.joint.solution import OPTIMAL_GAP
 from solvers.joint.solve import solve

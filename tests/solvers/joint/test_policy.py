@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.joint.policy import make_plan

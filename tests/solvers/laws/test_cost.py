@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from solvers.check import report_violations
+from solvers.check_report import report_violations
 from solvers.laws.cost import (
     cost_usd_per_hour,
     gpu_power_w,

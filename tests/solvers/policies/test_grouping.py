@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.policies.grouping import METHOD, GroupPlan, PlanGroup, merged, part_problem
 from solvers.policies.registry import policy

@@ -8,7 +8,8 @@ import pytest
 
 from app.cli.common.errors import CliError
 from app.cli.start.plan import deliver
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.policies.registry import policies
 from solvers.types.plan_json import plan_from_json
 from solvers.types.problem_json import problem_from_json

@@ -9,7 +9,7 @@ from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.bounds import lower_bound, min_to_reach, whole_gpus
 from solvers.joint.relaxation.column_generation import generate, price
-from solvers.joint.relaxation.master import Duals
+from solvers.joint.relaxation.master_solution import Duals
 from tests.solvers.instances import a_problem, a_service
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import Setting, all_columns, optimum, set_up

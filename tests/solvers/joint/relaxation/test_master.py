@@ -8,7 +8,8 @@ from solvers.joint.patterns.branching_rows import BranchingRow
 from solvers.joint.patterns.columns import Columns, Pattern
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.tables import Tables, make_tables
-from solvers.joint.relaxation.master import Master, Solution
+from solvers.joint.relaxation.master import Master
+from solvers.joint.relaxation.master_solution import Solution
 from tests.solvers.instances import a_problem, a_service
 
 # One GPU for 1 USD per hour carries 100 rps of `chat`; the half that stands first among the candidates, 50 rps.

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.greedy.arrange import running_carriers, top_up
 from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.laws.cost import cost_usd_per_hour, served_weight

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.papers.inss.actor import actor_to_bytes, fleet_of, known_service
 from solvers.papers.inss.policy import moved_share
 from solvers.papers.inss.provisioning import (

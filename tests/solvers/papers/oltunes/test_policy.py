@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.check import report_violations, violations
+from solvers.check import violations
+from solvers.check_report import report_violations
 from solvers.papers.oltunes.policy import SPARE, make_plan
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan

@@ -1,0 +1,172 @@
+"""Plans that might be made, what each is worth, and which of them may replace what runs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeGuard
+
+from solvers.check import violations
+from solvers.greedy.arrange import running_carriers
+from solvers.greedy.routing import route
+from solvers.joint.replan.change import Changed
+from solvers.joint.shortage import is_worth_moving
+from solvers.joint.solution import TECHNIQUE, JointSolution
+from solvers.joint.trim_to_power import fits, trimmed
+from solvers.laws.cost import cost_usd_per_hour, served_weight, started
+from solvers.types.outcome import MIN_MOVES, PlanStatus, SolveReport, Stability
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+
+_SERVED_DIGITS = 6
+"""Shares of all weight that agree in so many decimals are equal: the rest is rounding of sums."""
+
+_COST_DIGITS = 6
+"""Costs in USD per hour that agree in so many decimals are equal."""
+
+_NOTICED = 0.01
+"""Where this share of all demand's weight more is unserved for lack of watts, a search follows at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDraft:
+    """One plan that might be made, and what it is worth."""
+
+    plan: Plan
+    status: PlanStatus
+    source: str
+    cost_usd_per_hour: float
+    served_weight: float
+    starts: int
+    merit: tuple[float, int, float]
+    """Less is better: unserved share of all weight, missing replicas, cost with migration."""
+
+
+class FoundPlan(NamedTuple):
+    """A draft, and what is proven of plans for the problem."""
+
+    draft: PlanDraft
+    solution: JointSolution
+    step: SolveReport
+
+
+def make_draft(
+    problem: Problem, plan: Plan, status: PlanStatus, source: str
+) -> PlanDraft:
+    """The plan with what it costs, serves and starts; `source` says where it comes from."""
+    cost = cost_usd_per_hour(problem, plan)
+    starts = started(problem, plan)
+    cost_with_migration = cost + problem.migration_cost_usd_per_hour * starts
+
+    weight = served_weight(problem, plan)
+    everything = sum(
+        service.priority * service.arrival_rate_rps for service in problem.services
+    )
+    served_share = weight / everything if everything > 0.0 else 1.0
+    missing = sum(entry.replicas_missing for entry in plan.unserved)
+
+    return PlanDraft(
+        plan=plan,
+        status=status,
+        source=source,
+        cost_usd_per_hour=cost,
+        served_weight=weight,
+        starts=starts,
+        # The served share is negated, so that the smallest merit is the best.
+        merit=(
+            -round(served_share, _SERVED_DIGITS),
+            missing,
+            round(cost_with_migration, _COST_DIGITS),
+        ),
+    )
+
+
+def needed_drafts(problem: Problem, changed: Changed) -> Iterator[PlanDraft]:
+    """The running arrangement, kept and changed; of equals the first is preferred."""
+    # Where some running GPUs are no candidates of the search, routing alone still knows them all.
+    carriers = running_carriers(problem) if not changed.is_whole else []
+    kept = route(problem, TECHNIQUE, carriers, {}) if carriers else None
+    for plan in (kept, changed.kept):
+        fitting = _fitting(plan, problem)
+        if _is_usable(fitting, problem):
+            words = "running arrangement, with new rates"
+            yield make_draft(problem, fitting, "kept", words)
+
+    fitting = _fitting(changed.changed, problem)
+    if _is_usable(fitting, problem):
+        yield make_draft(problem, fitting, "feasible", "running arrangement, changed")
+
+
+def steadiest(
+    problem: Problem, drafts: Sequence[PlanDraft], stability: Stability
+) -> PlanDraft | None:
+    """The best of what can become of the running arrangement; what starts nothing, where that is about as good."""
+    best = min(drafts, key=lambda draft: draft.merit, default=None)
+    if best is None:
+        return None
+    for draft in drafts:
+        # Starts disturb users: they must serve enough more to be worth it.
+        serves_less = draft.starts == 0 and draft.merit[0] > best.merit[0]
+        if serves_less and not _is_worth_moving(problem, draft, best, stability):
+            return draft
+    return best
+
+
+def _is_worth_moving(
+    problem: Problem, kept: PlanDraft, other: PlanDraft, stability: Stability
+) -> bool:
+    return is_worth_moving(
+        problem, kept.plan, other.plan, hysteresis=stability.hysteresis
+    )
+
+
+def _fitting(plan: Plan | None, problem: Problem) -> Plan | None:
+    """The plan, within the power budget: what moves from what runs is made without regard to it."""
+    return None if plan is None else trimmed(problem, plan)
+
+
+def _is_usable(plan: Plan | None, problem: Problem) -> TypeGuard[Plan]:
+    return (
+        plan is not None
+        and bool(plan.gpus)
+        and not violations(problem, plan)
+        and fits(problem, plan)
+    )
+
+
+def lacks_watts(problem: Problem, needed: PlanDraft) -> bool:
+    """Whether watts keep what runs from serving about as much as before, which another arrangement might."""
+    now = _short_of_watts(problem, needed.plan)
+    before = _short_of_watts(problem, problem.current)
+    everything = sum(one.priority * one.arrival_rate_rps for one in problem.services)
+    return now > before + _NOTICED * everything
+
+
+def _short_of_watts(problem: Problem, plan: Plan | None) -> float:
+    """Σ priority · rps that a plan leaves unserved for lack of watts."""
+    priority = {service.name: service.priority for service in problem.services}
+    entries = plan.unserved if plan is not None else ()
+    return sum(
+        priority.get(entry.service, 0.0) * entry.rate_rps
+        for entry in entries
+        if entry.reason == "power"
+    )
+
+
+def is_allowed(
+    draft: PlanDraft, needed: PlanDraft, problem: Problem, stability: Stability
+) -> bool:
+    """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
+    serves_alike = draft.merit[:2] == needed.merit[:2]
+    if not serves_alike:
+        return draft.merit < needed.merit and _is_worth_moving(
+            problem, needed, draft, stability
+        )
+
+    min_saving = stability.hysteresis * needed.cost_usd_per_hour
+    saves = draft.merit[2] < needed.merit[2] - min_saving
+
+    current = problem.current.gpus if problem.current else ()
+    running = sum(gpu.count * len(gpu.replicas) for gpu in current)
+    # A small fleet's share would round to no start at all: MIN_MOVES are allowed to every fleet.
+    max_starts = needed.starts + max(MIN_MOVES, int(stability.move_budget * running))
+    has_few_starts = stability.move_budget >= 1.0 or draft.starts <= max_starts
+    return saves and has_few_starts

@@ -1,0 +1,175 @@
+"""Which GPU of the plan goes to which GPU of the fleet: one min-cost matching per GPU type.
+
+`bind` says what the matching puts first; here its levels become whole numbers whose sum orders matchings that way.
+"""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from solvers.types.plan import BoundGpu, BoundReplica, GpuPlan
+from solvers.types.problem import Problem
+from solvers.types.state import Gpu
+
+Costs = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Key = TypeVar("Key", bound=Hashable)
+
+ReplicaIdentity = tuple[str, str, float, int]
+"""(service, network, SM percent, ordinal): what a running and a planned replica share when one becomes the other.
+The ordinal tells replicas of one service on one GPU apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSlot:
+    """One GPU of the plan."""
+
+    gpu: GpuPlan
+    replicas: Mapping[ReplicaIdentity, BoundReplica]
+    """They have no ids as yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlace:
+    """One physical GPU that may take something."""
+
+    gpu: Gpu
+    cordoned: bool
+    running: BoundGpu | None
+    replicas: Mapping[ReplicaIdentity, BoundReplica]
+    """What runs there."""
+
+
+def match_slots(
+    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+) -> list[GpuPlace | None]:
+    """The place of each slot, None where there is none; all of one GPU type."""
+    occupied = [place for place in places if place.replicas]
+    # A task would have to make room: GPUs on which tasks run are taken last.
+    empty = sorted((place for place in places if not place.replicas), key=_task_count)
+    offered = occupied + empty[: len(slots)]
+    cost, forbidden = _costs(problem, slots, offered)
+    chosen: list[GpuPlace | None] = [None] * len(slots)
+    # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
+    lowest_empty = iter(empty)
+    for slot, place in zip(*linear_sum_assignment(cost), strict=True):
+        if not forbidden[slot, place]:
+            chosen[slot] = (
+                offered[place] if offered[place].replicas else next(lowest_empty)
+            )
+    return chosen
+
+
+def _task_count(place: GpuPlace) -> int:
+    return len(place.running.tasks) if place.running else 0
+
+
+def _costs(
+    problem: Problem, slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+) -> tuple[Costs, Flags]:
+    """(S, G) costs whose sum orders matchings as the module says, and (S, G) pairs that are not allowed.
+
+    Whole numbers; each level's unit exceeds all that the levels below can add up to.
+    """
+    wanted = [list(slot.replicas) for slot in slots]
+    kept = _common(wanted, [dict.fromkeys(place.replicas, 1.0) for place in places])
+    starts = np.array([len(slot.replicas) for slot in slots])[:, None] - kept
+    stops = np.array([len(place.replicas) for place in places])[None, :] - kept
+    cordoned = np.array([place.cordoned for place in places], dtype=bool)
+    forbidden = cordoned[None, :] & (starts > 0)
+    drains = (
+        (starts > 0)
+        & (stops > 0)
+        & ~_overlap_fits(problem, slots, places, kept + starts + stops)
+    )
+
+    # A unit is one more than the largest sum of all lower levels, so that no number of lower gains outweighs it.
+    pairs = min(len(slots), len(places))
+    max_replicas = max(len(slot.replicas) for slot in slots)
+    drain_unit = pairs * (max_replicas + 1) + 1
+    start_unit = drain_unit * (pairs + 1)
+    forbidden_unit = start_unit * (pairs * max_replicas + 1)
+    changes = _changes(slots, places, kept)
+    cost = (
+        changes
+        + drain_unit * drains
+        + start_unit * (max_replicas - kept)
+        + forbidden_unit * forbidden
+    )
+    return cost, forbidden
+
+
+def _overlap_fits(
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+    together: Costs,
+) -> Flags:
+    """(S, G): whether the replicas of both, `together` in number, can run side by side; kept ones with new memory."""
+    old_mib = [
+        {identity: replica.memory_mib for identity, replica in place.replicas.items()}
+        for place in places
+    ]
+    new_total_mib = [
+        sum(replica.memory_mib for replica in slot.replicas.values()) for slot in slots
+    ]
+    old_total_mib = [sum(each.values()) for each in old_mib]
+    kept_mib = _common([list(slot.replicas) for slot in slots], old_mib)
+    needed_mib = (
+        np.array(new_total_mib)[:, None] + np.array(old_total_mib)[None, :] - kept_mib
+    )
+    memory_mib = problem.gpu_type(slots[0].gpu.gpu_type).memory_mib
+    fits: Flags = (needed_mib <= memory_mib) & (
+        together <= problem.max_replicas_per_gpu
+    )
+    return fits
+
+
+def _changes(
+    slots: Sequence[PlanSlot], places: Sequence[GpuPlace], kept: Costs
+) -> Costs:
+    """(S, G): kept replicas whose batch changes, plus 1 where the clock changes under kept replicas."""
+    new_batches = [
+        [(identity, replica.batch) for identity, replica in slot.replicas.items()]
+        for slot in slots
+    ]
+    old_batches = [
+        {(identity, replica.batch): 1.0 for identity, replica in place.replicas.items()}
+        for place in places
+    ]
+    same_batch = _common(new_batches, old_batches)
+
+    old_clock_mhz = np.array(
+        [place.running.clock_mhz if place.running else 0.0 for place in places]
+    )
+    new_clock_mhz = np.array([slot.gpu.clock_mhz for slot in slots])
+    clock_changes = (new_clock_mhz[:, None] != old_clock_mhz[None, :]) & (kept > 0)
+    changes: Costs = kept - same_batch + clock_changes
+    return changes
+
+
+def _common(
+    wanted: Sequence[Collection[Key]], weights: Sequence[Mapping[Key, float]]
+) -> Costs:
+    """(S, G): the summed weights, per pair, of the keys that both have.
+
+    Key by key, for each is on a few GPUs only: a product of (S, keys) and (keys, G) would be almost all zeros.
+    """
+    slots_with: dict[Key, list[int]] = {}
+    for slot, keys in enumerate(wanted):
+        for key in keys:
+            slots_with.setdefault(key, []).append(slot)
+    places_with: dict[Key, dict[int, float]] = {}
+    for place, weight_by_key in enumerate(weights):
+        for key, weight in weight_by_key.items():
+            places_with.setdefault(key, {})[place] = weight
+    common: Costs = np.zeros((len(wanted), len(weights)))
+    for key, slots in slots_with.items():
+        if weight_at := places_with.get(key):
+            cells = np.array(slots)[:, None], list(weight_at)
+            common[cells] += list(weight_at.values())
+    return common
