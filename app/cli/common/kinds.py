@@ -6,8 +6,7 @@ from difflib import get_close_matches
 
 import typer
 
-from app.cli.common import columns
-from app.cli.common import columns as task_columns
+from app.cli.common import columns, task_columns
 from app.cli.common.client import Document, Query
 from app.cli.common.output import Cells, Heading
 
