@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from app.answers.scenario import WhatIfScenario
 from app.answers.scenario import changed as changed_problem
 from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
-from app.loop import groups
 from app.loop.forecast import make_demands
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, decide, judge
+from app.loop.planning import groups
 from app.loop.predict import PlannedPoints, make_problem
 from app.solver.process import PlanAnswer, Solver
 from app.store.store import PolicyGroup, Snapshot

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.loop.groups import PlanningRequest, ask
-from app.loop.networks import words_on_variants
-from app.loop.power_caps import holds_power, too_little, with_caps
+from app.loop.planning.groups import PlanningRequest, ask
+from app.loop.planning.networks import words_on_variants
+from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
 from app.store.store import PlanState, PolicySettings
 from solvers.check import violations

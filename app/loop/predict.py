@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.loop.networks import networks_of, with_choices
+from app.loop.planning.networks import networks_of, with_choices
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from app.loop.forecast import make_demands
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, judge
-from app.loop.power_caps import holds_power
+from app.loop.planning.power_caps import holds_power
 from app.loop.predict import PlannedPoints, make_problem
 from app.loop.tasks import tasks_to_fill, with_tasks
 from app.solver.process import PlanAnswer

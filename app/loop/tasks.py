@@ -6,24 +6,19 @@ disposes here too: what `fill` proposes is dropped, loudly, when the independent
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from statistics import median
 from typing import TypeAlias
 
 import structlog
 
 from app.loop.plan import Decision
-from app.loop.power_caps import is_limited
+from app.loop.planning.power_caps import is_limited
+from app.loop.planning.task_points import points_of_tasks
 from app.loop.predict import cordoned_gpus
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations
 from solvers.policies.registry import DISPATCHES_JOBS, Fill
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import (
-    ProfiledNetworks,
-    UnprofiledNetwork,
-)
 from solvers.tick.bind import named
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Severity, Violation
@@ -36,7 +31,7 @@ from solvers.types.plan import (
     planned_rates_rps,
 )
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import ClusterState, GpuId, GpuType, Task
+from solvers.types.state import ClusterState, GpuId, Task
 
 
 def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -303,138 +298,3 @@ def tasks_of(plan: BoundPlan | None) -> frozenset[tuple[str, BoundTask]]:
 
 def _tasks(gpus: tuple[BoundGpu, ...]) -> frozenset[tuple[str, BoundTask]]:
     return frozenset((gpu.id, task) for gpu in gpus for task in gpu.tasks)
-
-
-PARAMETERS = "parameters_millions"
-"""Among a task's layers: how many parameters its network has, where its owner knows."""
-
-
-def points_of_tasks(
-    tasks: Sequence[Task],
-    points: Sequence[OperatingPoints],
-    problem: Problem,
-    layers: Sequence[LayerCounts],
-) -> tuple[OperatingPoints, ...]:
-    """Points of the tasks' networks on the problem's GPU types.
-
-    Where services run a network, too, they are those that the problem has of it, with what was learned. A network
-    without any, whose task states its layers, gets estimates; `layers`: of training networks that were profiled.
-    """
-    networks = {task.network for task in tasks}
-    known = {
-        (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
-    }
-    profiled = tuple(entry for entry in known.values() if entry.network in networks)
-    newcomers = {
-        (task.network, task.batch): task
-        for task in tasks
-        if task.layers
-        and task.memory_mib is not None
-        and all(network != task.network for network, _ in known)
-    }
-    if not newcomers:
-        return profiled
-    counted = {each.network for each in layers}
-    training = tuple(entry for entry in known.values() if entry.network in counted)
-    estimated = (
-        entry
-        for gpu_type in problem.gpu_types
-        for entry in _estimates(
-            newcomers.values(), gpu_type, training, problem.points, layers
-        )
-    )
-    return (*profiled, *estimated)
-
-
-def _estimates(
-    tasks: Iterable[Task],
-    gpu_type: GpuType,
-    training: Sequence[OperatingPoints],
-    services: Sequence[OperatingPoints],
-    layers: Sequence[LayerCounts],
-) -> list[OperatingPoints]:
-    """One entry per network, with rows at each batch that a task of it has."""
-    on_type, beside = (
-        tuple(
-            sorted(
-                (entry for entry in known if entry.gpu_type == gpu_type.name),
-                key=lambda each: each.network,
-            )
-        )
-        for known in (training, services)
-    )
-    frozen = tuple(_Frozen(each) for each in layers)
-    found: dict[str, OperatingPoints] = {}
-    for task in sorted(tasks, key=lambda task: (task.network, task.batch)):
-        asked = _newcomer(task, layers)
-        entry = _estimate(
-            _Frozen(asked.layers),
-            asked.batch,
-            asked.memory_mib,
-            gpu_type,
-            on_type,
-            beside,
-            frozen,
-        )
-        if entry is not None:
-            before = found[entry.network].rows if entry.network in found else ()
-            found[entry.network] = OperatingPoints(
-                network=entry.network,
-                gpu_type=entry.gpu_type,
-                sensitivity=entry.sensitivity,
-                rows=(*before, *entry.rows),
-            )
-    return list(found.values())
-
-
-def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
-    counts = dict(task.layers)
-    usual = median(each.parameters_millions for each in layers) if layers else 0.0
-    parameters = float(counts.pop(PARAMETERS, 0)) or usual
-    return UnprofiledNetwork(
-        layers=LayerCounts(
-            network=task.network, counts=counts, parameters_millions=parameters
-        ),
-        batch=task.batch,
-        memory_mib=task.memory_mib or 0.0,
-    )
-
-
-class _Frozen:
-    """Layer counts that are equal, and hash, by their content."""
-
-    def __init__(self, counts: LayerCounts) -> None:
-        self.counts = counts
-        self._key = (
-            counts.network,
-            counts.parameters_millions,
-            tuple(sorted(counts.counts.items())),
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-@lru_cache(maxsize=64)
-def _estimate(
-    layers: _Frozen,
-    batch: int,
-    memory_mib: float,
-    gpu_type: GpuType,
-    training: tuple[OperatingPoints, ...],
-    services: tuple[OperatingPoints, ...],
-    known: tuple[_Frozen, ...],
-) -> OperatingPoints | None:
-    """Kept from tick to tick: an estimate takes some ten milliseconds, and what it follows from seldom changes."""
-    relatives = ProfiledNetworks(
-        gpu_type=gpu_type,
-        training=training,
-        services=services,
-        layers=tuple(each.counts for each in known),
-    )
-    return relatives.estimate(
-        UnprofiledNetwork(layers=layers.counts, batch=batch, memory_mib=memory_mib)
-    )
