@@ -13,12 +13,11 @@ from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, judge
 from app.loop.planning.power_caps import holds_power
 from app.loop.predict import PlannedPoints, make_problem
-from app.loop.tasks import tasks_to_fill, with_tasks
+from app.loop.tasks import with_tasks_of
 from app.solver.process import PlanAnswer
 from app.store.store import PlanRecord, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
-from solvers.policies.registry import fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, Plan, anonymous
@@ -70,13 +69,11 @@ async def restore(
     problem = await asyncio.to_thread(_problem, snapshot, state, demands)
     decision = await _decide(snapshot, state, problem, _plan(earlier, problem))
     decision = await asyncio.to_thread(
-        with_tasks,
+        with_tasks_of,
+        snapshot,
         decision,
         problem,
-        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
-        fill=fill_of(snapshot.settings.policy),
-        points=snapshot.points,
-        target=snapshot.target,
+        state,
         layers=layers,
         promises_may_break=True,
     )

@@ -17,7 +17,7 @@ from app.loop.predict import cordoned_gpus
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations
-from solvers.policies.registry import DISPATCHES_JOBS, Fill
+from solvers.policies.registry import DISPATCHES_JOBS, Fill, fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.tick.bind import named
 from solvers.types.errors import InvalidInput
@@ -33,26 +33,36 @@ from solvers.types.plan import (
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import ClusterState, GpuId, Task
 
+log = structlog.get_logger(__name__)
+
+Severities: TypeAlias = tuple[Severity, ...]
+"""A fill that breaks a rule of one of these severities is refused."""
+
 
 def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]:
     """The tasks that the tick's fill may move: jobs that have a place, as they run; those that wait are left out."""
     if not is_used(snapshot.settings):
         return tuple(tasks)
     placed = _places(snapshot.target)
-    found = []
+    movable = []
     for task in tasks:
         if not is_dispatched(task, snapshot.settings):
-            found.append(task)
+            movable.append(task)
         elif task.name in placed:
-            was = placed[task.name][1]
-            done = task.done_iterations * task.batch / was.batch
-            again = replace(
-                task, network=was.network, batch=was.batch, iterations=was.iterations
-            )
-            found.append(
-                replace(again, done_iterations=min(done, float(was.iterations)))
-            )
-    return tuple(found)
+            movable.append(_as_placed(task, placed[task.name][1]))
+    return tuple(movable)
+
+
+def _as_placed(task: Task, placed: BoundTask) -> Task:
+    """The job as the dispatcher placed it: with another network or batch than it states its iterations differ, too."""
+    done = task.done_iterations * task.batch / placed.batch
+    return replace(
+        task,
+        network=placed.network,
+        batch=placed.batch,
+        iterations=placed.iterations,
+        done_iterations=min(done, float(placed.iterations)),
+    )
 
 
 def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
@@ -84,12 +94,6 @@ def is_used(settings: PolicySettings) -> bool:
     )
 
 
-log = structlog.get_logger(__name__)
-
-Severities: TypeAlias = tuple[Severity, ...]
-"""Of broken rules, those for which a fill is refused."""
-
-
 def with_tasks(
     decision: Decision,
     problem: Problem,
@@ -114,8 +118,9 @@ def with_tasks(
         or not (state.tasks or tasks_of(target))
     ):
         return decision
+
     used = {gpu.id for gpu in bound.gpus}
-    wanted = FillProblem(
+    offer = FillProblem(
         problem=problem,
         bound=_at_demand(bound, problem),
         tasks=state.tasks,
@@ -132,27 +137,26 @@ def with_tasks(
     refused: Severities = (
         ("physical",) if promises_may_break else ("physical", "promise")
     )
+    left_out: dict[str, str] = {}
+    check = _checker(offer, refused, left_out)
     try:
-        left_out: dict[str, str] = {}
-        filled = {
-            gpu.id: gpu
-            for gpu in map(_checker(wanted, refused, left_out), fill(wanted))
-        }
-    except (
-        InvalidInput
-    ) as error:  # only of a plan that is kept though its service or rows have gone
+        filled = {gpu.id: gpu for gpu in map(check, fill(offer))}
+    except InvalidInput as error:
+        # Only a plan that is kept, though its service or rows have gone, is unknown to the problem.
         log.warning(
             "no task is started or swapped: what runs is unknown to the problem",
             reason=str(error),
         )
         return decision
+
     decision = replace(decision, refused_tasks=tuple(sorted(left_out.items())))
-    generation = (
-        bound.generation if decision.bound is not None else bound.generation + 1
-    )
+    # A plan that is kept becomes a new one, with the next number, if its tasks change.
+    generation = bound.generation + (decision.bound is None)
     gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
     if decision.bound is not None:
         return replace(decision, bound=replace(decision.bound, gpus=gpus))
+
+    # Nothing is proposed that would change nothing: every target costs each node a command.
     if target is None or (
         _tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)
     ):
@@ -165,6 +169,28 @@ def with_tasks(
         state="proposed",
         bound=following,
         reason="tasks take or leave what services leave over",
+    )
+
+
+def with_tasks_of(
+    snapshot: Snapshot,
+    decision: Decision,
+    problem: Problem,
+    state: ClusterState,
+    *,
+    layers: Sequence[LayerCounts],
+    promises_may_break: bool,
+) -> Decision:
+    """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used."""
+    return with_tasks(
+        decision,
+        problem,
+        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
+        fill=fill_of(snapshot.settings.policy),
+        points=snapshot.points,
+        target=snapshot.target,
+        layers=layers,
+        promises_may_break=promises_may_break,
     )
 
 
@@ -194,13 +220,17 @@ def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
 
 
 def _checker(
-    wanted: FillProblem, refused: Severities, left_out: dict[str, str]
+    offer: FillProblem, refused: Severities, left_out: dict[str, str]
 ) -> Callable[[BoundGpu], BoundGpu]:
     """Takes the tasks off a GPU on which they break a rule, and notes the rule under their names in `left_out`."""
 
     def checked(gpu: BoundGpu) -> BoundGpu:
-        found = task_violations(wanted.problem, [gpu], wanted.points)
-        broken = [entry for entry in found if entry.severity in refused]
+        # GPU by GPU, so that one bad proposal does not cost the tasks of all others their places.
+        broken = [
+            entry
+            for entry in task_violations(offer.problem, [gpu], offer.points)
+            if entry.severity in refused
+        ]
         if not broken:
             return gpu
         log.error(
@@ -227,14 +257,15 @@ def _sound(
     retuned = _retuned(filled.values(), bound)
     if not retuned:
         return filled
+
+    # What the plan breaks without the fill is no reason against the fill.
     before = {_rule_at(entry) for entry in violations(problem, anonymous(bound))}
     after = replace(bound, gpus=tuple(filled.get(gpu.id, gpu) for gpu in bound.gpus))
-    found = [
+    broken = [
         entry
         for entry in violations(problem, anonymous(after))
-        if entry.severity in refused
+        if entry.severity in refused and _rule_at(entry) not in before
     ]
-    broken = [entry for entry in found if _rule_at(entry) not in before]
     if not broken:
         return filled
     log.error(
