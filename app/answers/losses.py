@@ -5,11 +5,7 @@ from typing import Literal
 
 from solvers.explain.survivors import Loss, Shortfall, survivors
 from solvers.types.errors import InvalidInput
-from solvers.types.plan import (
-    BoundPlan,
-    GpuPlan,
-    Plan,
-)
+from solvers.types.plan import BoundPlan, GpuPlan, Plan
 from solvers.types.problem import Problem
 
 

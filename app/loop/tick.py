@@ -24,12 +24,7 @@ from app.loop.events import (
 )
 from app.loop.fallbacks import DecidedOn, decide_with_fallbacks
 from app.loop.forecast import make_demands
-from app.loop.observe import (
-    HeardNodes,
-    asking_gpus,
-    silent_nodes,
-    without_silent_nodes,
-)
+from app.loop.observe import HeardNodes, asking_gpus, silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, same_state, with_words
 from app.loop.predict import PlannedPoints
 from app.loop.tasks import tasks_of, with_tasks_of

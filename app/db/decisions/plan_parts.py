@@ -4,17 +4,9 @@ from sqlalchemy import insert, select
 from sqlalchemy.dialects.postgresql import insert as upserting
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.tables import (
-    demand,
-    plan_step,
-    plan_violation,
-)
+from app.db.base.tables import demand, plan_step, plan_violation
 from app.store.store import PlanRecord
-from solvers.types.outcome import (
-    SolveReport,
-    SolveStatus,
-    Violation,
-)
+from solvers.types.outcome import SolveReport, SolveStatus, Violation
 from solvers.types.state import Demand
 
 

@@ -8,12 +8,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
-from app.db.base.tables import (
-    AnyRow,
-    cluster,
-    plan,
-    target,
-)
+from app.db.base.tables import AnyRow, cluster, plan, target
 from app.db.decisions.plan_parts import (
     load_demands,
     load_steps,
@@ -24,11 +19,7 @@ from app.db.decisions.plan_parts import (
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.store import PlanRecord, PlanState
-from solvers.types.outcome import (
-    PlanReport,
-    Prices,
-    Violation,
-)
+from solvers.types.outcome import PlanReport, Prices, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.plan_json import plan_document, plan_from_document
 from solvers.types.problem import Problem

@@ -3,11 +3,7 @@
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from app.manifests.parts import Amount, Strict
 
