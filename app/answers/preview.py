@@ -49,7 +49,7 @@ class Preview:
     demands: tuple[Demand, ...]
     changes: tuple[PlanChange, ...]
     cost_before_usd_per_hour: float | None
-    """Of the plan in force at today's figures; None when there is none, or when it names what no longer exists."""
+    """The plan in force costs this at today's figures; None: there is none, or it names what no longer exists."""
     answers: tuple[ScenarioAnswer, ...] = ()
     """Today's first, then those of the questions, ranked; none where nothing was asked."""
 

@@ -14,7 +14,7 @@ EVERY_S = 1200.0
 """A condition is sampled so often: three times an hour say as much about a GPU type as three hundred."""
 
 BUSY_SHARE = 0.8
-"""Of the period; next to neighbours that executed less a time says little of what they cost when they are busy.
+"""A sample counts where neighbours executed for this share of the period; otherwise it says little of their cost.
 
 Such samples would teach that neighbours cost nothing, and plans would put more of it together than holds under load.
 """

@@ -40,7 +40,7 @@ from app.store.store import AuditEvent, Degradation
 from solvers.types.state import Demand, Mode, Service
 
 SHARES = (1.0, 0.5, 0.25)
-"""Of its demand that a service is planned for, by the rungs that its priority went down."""
+"""A service is planned for this share of its demand, by the number of steps that its priority went down."""
 SETTLE_S = 300.0
 RESTORE_S = 3600.0
 RESTORE_SHARE = 0.8
@@ -66,7 +66,7 @@ class Spending:
     is_hourly: bool
     """Its period is an hour."""
     usd_per_hour: float
-    """Of the plan in force."""
+    """The plan in force costs this."""
     pace_usd_per_hour: float
     """The limit, spread evenly over the period."""
 
@@ -201,7 +201,7 @@ class BudgetState:
     spent_usd: Decimal
     spent_percent: Decimal
     usd_per_hour: Decimal
-    """Of the plan in force."""
+    """The plan in force costs this."""
     projected_usd: Decimal
     """Spent when the period ends, if that plan stays."""
     protected_priority: float = math.inf

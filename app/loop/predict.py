@@ -253,7 +253,7 @@ HOURS = 24
 
 
 def carbon_g_per_kwh(settings: PolicySettings, at: datetime | None) -> float:
-    """Of the grid at that time, by the hour of the day in UTC; the mean over the hours where no time is given.
+    """The grid's intensity at that hour of the day in UTC; the mean over the hours where no time is given.
 
     0 where nothing is stated.
     """

@@ -54,7 +54,7 @@ class PolicyGroup:
     name: str
     policy: str
     projects: tuple[str, ...] = ()
-    """Of one of these; empty: of any."""
+    """A service must belong to one of these; empty: to any."""
     labels: tuple[tuple[str, str], ...] = ()
     """With all of these."""
     mode: Mode = Mode.AUTO
@@ -83,7 +83,7 @@ class PolicySettings:
     objective: Objective = "min_cost"
     energy_price_usd_per_kwh: float = 0.0
     carbon_price_usd_per_t: float = 0.0
-    """Of carbon dioxide; with the next it makes energy dearer (`app.loop.predict`)."""
+    """A tonne of carbon dioxide costs this; with the next field it raises the energy price (`app.loop.predict`)."""
     carbon_g_per_kwh: tuple[float, ...] = ()
     """That the grid emits: one figure, or one per hour of the day in UTC; empty = not known."""
     max_replicas_per_gpu: int = 4
@@ -257,7 +257,7 @@ class Snapshot:
     corrections: tuple[Correction, ...] = ()
     """What was learned of the times of `points`."""
     degradations: tuple[Degradation, ...] = ()
-    """Of exceeded budgets: which services are planned for less (`app.loop.budgets`)."""
+    """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
     actor: bytes | None = None
     """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
 

@@ -177,7 +177,7 @@ class TaskReport:
 
     node: str
     end: datetime
-    """Of its window."""
+    """When the report's window ended."""
     readings: Mapping[str, TaskReading]
     """By task."""
     gpus: frozenset[GpuId]

@@ -20,7 +20,7 @@ class CommandKind:
     name: str
     """As in manifests where users write it."""
     path: str
-    """Of the list, below /api/v1."""
+    """The list's path below /api/v1."""
     aliases: tuple[str, ...] = ()
     headings: tuple[Heading, ...]
     row: Row
@@ -66,7 +66,7 @@ DECISIVE_STATES = (
     "rejected",
     "lost",
 )
-"""Of plans; those in state kept changed nothing, and come at every tick."""
+"""States of plans that are listed; plans in state kept changed nothing, and come at every tick."""
 
 
 def find_kind(word: str) -> CommandKind:

@@ -21,7 +21,7 @@ TOPICS = ("header", "fleet", "gauges", "services")
 RETRY_S = 2.0
 BAR_WIDTH = 30
 TIGHT = 0.9
-"""Of the SLO's latency: above it a service is near its limit."""
+"""Above this share of the SLO's latency a service is near its limit."""
 HEADER_LINES = 4
 
 Item: TypeAlias = Mapping[str, Any]

@@ -30,7 +30,7 @@ class PlanningRequest:
 
     @property
     def budget(self) -> Budget:
-        """Of the whole plan, by the settings."""
+        """What solving the entire plan may take, by the settings."""
         settings = self.settings
         return Budget(
             seconds=settings.solve_seconds,

@@ -32,7 +32,7 @@ from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType
 
 MAX_RPS = 1e6
-"""Of one service: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
+"""A service may have so many: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def _remedy(error: ErrorDetails) -> str:
 
 
 def _length(error: ErrorDetails) -> str:
-    """Of a list, or of an object whose names are the user's own, as labels."""
+    """How long a list, or an object whose names are the user's own (labels), must be."""
     least, most = (error["ctx"].get(name) for name in ("min_length", "max_length"))
     entries = (
         f"at most {most:,} entries"
@@ -129,7 +129,7 @@ def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
 
 
 def _works(spec: ScenarioSpec) -> Iterator[Complaint]:
-    """Of tasks."""
+    """Complaints about what tasks run."""
     known = {
         "training": list_networks("training"),
         "offline": list_networks("inference"),
