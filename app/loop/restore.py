@@ -65,6 +65,7 @@ async def restore(
 ) -> Restored:
     """The earlier plan on the present fleet, with the tasks of now on what it leaves over."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    # Demands are recorded with the plan, though the plan is not made from them: they show what it would leave unserved.
     demands = make_demands(snapshot)
     problem = await asyncio.to_thread(_problem, snapshot, state, demands)
     decision = await _decide(snapshot, state, problem, _plan(earlier, problem))
@@ -83,6 +84,7 @@ async def restore(
 def _problem(
     snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
 ) -> Problem:
+    # Not the loop's own PlannedPoints: this runs in the API's process.
     points = PlannedPoints().of(snapshot)
     return make_problem(
         state,

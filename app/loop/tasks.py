@@ -75,6 +75,7 @@ def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
 
 def is_dispatched(task: Task, settings: PolicySettings) -> bool:
     """Whether the task is a job of the dispatcher. Groups that ask for labels have services only."""
+    # The first group that fits wins, as for services.
     groups = (each for each in settings.groups if not each.labels)
     chosen = next(
         (each for each in groups if not each.projects or task.project in each.projects),
@@ -255,6 +256,7 @@ def _sound(
 ) -> Mapping[GpuId, BoundGpu]:
     """What was filled; without the GPUs whose replicas were retuned where the retuned plan breaks a rule."""
     retuned = _retuned(filled.values(), bound)
+    # Only retuned replicas can break a rule here: tasks were checked GPU by GPU.
     if not retuned:
         return filled
 

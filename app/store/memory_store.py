@@ -98,6 +98,7 @@ class MemoryStore:
         """Add or replace a node with all its GPUs."""
         row = self._nodes.setdefault(node.id, _NodeRow(node=node, created_at=at))
         row.node = replace(node, silent_for_s=0.0)
+        # GPUs that the node no longer lists are gone, as with a manifest that is applied again.
         self._gpus = {
             gpu.id: gpu for gpu in self._gpus.values() if gpu.node != node.id
         } | {gpu.id: gpu for gpu in gpus}
@@ -127,6 +128,7 @@ class MemoryStore:
             group = Group(entry.network, entry.gpu_type)
             self._points[group] = entry
             self._latency_sigma[group] = (latency_sigma,) * len(entry.rows)
+            # What was learned corrected other points; it says nothing about the new ones.
             self._fit_health.pop(group, None)
         self._revise()
 
@@ -197,6 +199,7 @@ class MemoryStore:
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""
+        # Counted apart from the number of plans, since old plans are forgotten.
         self._newest_plan_id += 1
         self.plans[self._newest_plan_id] = record
         if self.max_plans is not None and len(self.plans) > self.max_plans:
@@ -205,6 +208,7 @@ class MemoryStore:
 
     def _forget_a_plan(self) -> None:
         """The oldest goes that is neither in force nor still to be decided on."""
+        # The target is compared with, and a proposal may still be decided on.
         lasting = ("target", "proposed", "approved")
         older = (key for key in self.plans if key != self._newest_plan_id)
         oldest = next(
@@ -311,6 +315,7 @@ class MemoryStore:
             return False
         for row in rows:
             known = self._fit_health.get(row.group)
+            # Whoever has read further wins: two processes may learn at the same time.
             if row.group in self._points and (
                 known is None or known.now.seen_until_s < row.now.seen_until_s
             ):
@@ -392,5 +397,6 @@ class MemoryStore:
             and healthy.get(gpu.index, gpu.healthy) != gpu.healthy
         }
         if changed:
+            # A GPU that fails or returns changes the catalogue: plans made before must lose.
             self._gpus |= changed
             self._revise()

@@ -68,6 +68,7 @@ class ObservationBook:
         for each in observation.replicas:
             gpu = gpu_id(observation.node, each.gpu_index)
             self._readings.append((start_s, gpu, each))
+        # From the oldest on: readings come nearly in the order of their windows.
         while self._readings and self._readings[0][0] < received_s - EXECUTIONS_KEPT_S:
             self._readings.popleft()
 
@@ -114,6 +115,7 @@ def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
     """What one replica executed, from the readings of its windows; at least one."""
     batches = sum(each.batches for each in readings)
     busy_ms = sum(each.batches * each.execution_ms for each in readings)
+    # A replica that was changed within the period measured two settings at once.
     sm_percents, sizes = (
         {each.sm_percent for each in readings},
         {each.batch for each in readings},

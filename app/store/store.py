@@ -62,12 +62,14 @@ class PolicyGroup:
 
     def has(self, service: Service) -> bool:
         """Whether the service is one of those that it is for."""
+        # Labels narrow a group down, projects widen it: all labels must match, and any one project.
         is_chosen = not self.projects or service.project in self.projects
         return is_chosen and set(self.labels) <= set(service.labels)
 
     @property
     def memory_key(self) -> str:
         """Under what its policy's memory is kept: no policy's name has a colon."""
+        # With the policy's name: another policy could not read what this one wrote down.
         return f"{self.name}:{self.policy}"
 
 
@@ -81,6 +83,7 @@ class PolicySettings:
     paused: bool = False
     period_s: float = 5.0
     objective: Objective = "min_cost"
+    # Prices are 0 until somebody states them: a plan must not trade latency for a cost that nobody pays.
     energy_price_usd_per_kwh: float = 0.0
     carbon_price_usd_per_t: float = 0.0
     """A tonne of carbon dioxide costs this; with the next field it raises the energy price (`app.loop.predict`)."""
@@ -92,6 +95,7 @@ class PolicySettings:
     """The forecast rate is multiplied by it before planning."""
     stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
+    # The defaults are the solvers' own, so that a plan from files equals the one of a tick.
     solve_seconds: float = TICK.seconds
     solve_work: float = TICK.work
     seed: int = TICK.seed
@@ -118,6 +122,7 @@ class PolicySettings:
 
     def group_of(self, service: Service) -> PolicyGroup | None:
         """The first group that the service is of; None: it follows the cluster's policy."""
+        # The order of groups is the operator's: the first match wins.
         return next((group for group in self.groups if group.has(service)), None)
 
     @property
@@ -152,6 +157,7 @@ class ServiceWindow:
     served: int
     in_slo: int
     rejected: int
+    # Counts by bucket, not quantiles: counts add up over nodes and windows.
     latency_buckets: tuple[tuple[int, int], ...] = ()
 
 

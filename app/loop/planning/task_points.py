@@ -28,6 +28,7 @@ def points_of_tasks(
     without any, whose task states its layers, gets estimates; `layers`: of training networks that were profiled.
     """
     networks = {task.network for task in tasks}
+    # The problem's points come last and win: they carry what was learned from served replicas.
     known = {
         (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
     }
@@ -41,6 +42,7 @@ def points_of_tasks(
     }
     if not newcomers:
         return profiled
+    # An estimate compares layers, so only networks whose layers are known can teach it.
     counted = {each.network for each in layers}
     training = tuple(entry for entry in known.values() if entry.network in counted)
     estimated = (
@@ -70,6 +72,7 @@ def _estimates(
         )
         for known in (training, services)
     )
+    # Wrapped for the cache, which needs arguments that hash.
     frozen = tuple(_Frozen(each) for each in layers)
     found: dict[str, OperatingPoints] = {}
     for task in sorted(tasks, key=lambda task: (task.network, task.batch)):
@@ -97,6 +100,7 @@ def _estimates(
 def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
     counts = dict(task.layers)
     usual = median(each.parameters_millions for each in layers) if layers else 0.0
+    # Owners state the number of parameters as if it were a layer; without it the median is assumed.
     parameters = float(counts.pop(PARAMETERS, 0)) or usual
     return UnprofiledNetwork(
         layers=LayerCounts(
