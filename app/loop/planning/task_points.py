@@ -82,9 +82,9 @@ def _estimates(
             asked.batch,
             asked.memory_mib,
             gpu_type,
-            on_type,
-            beside,
-            frozen,
+            training=on_type,
+            services=beside,
+            known=frozen,
         )
         if entry is not None:
             before = found[entry.network].rows if entry.network in found else ()
@@ -135,6 +135,7 @@ def _estimate(
     batch: int,
     memory_mib: float,
     gpu_type: GpuType,
+    *,
     training: tuple[OperatingPoints, ...],
     services: tuple[OperatingPoints, ...],
     known: tuple[_Frozen, ...],

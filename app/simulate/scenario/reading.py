@@ -101,16 +101,19 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
                 no_such("GPU type", pool.gpu_type, known),
             )
     for place, service in enumerate(spec.services):
-        for field, names in (
-            ("allowed", service.gpu_types.allowed or ()),
-            ("excluded", service.gpu_types.excluded),
-        ):
-            for number, name in enumerate(names):
-                if name not in known:
-                    yield (
-                        ("services", place, "gpu_types", field, number),
-                        no_such("GPU type", name, known),
-                    )
+        named = [
+            *(
+                ("allowed", *each)
+                for each in enumerate(service.gpu_types.allowed or ())
+            ),
+            *(("excluded", *each) for each in enumerate(service.gpu_types.excluded)),
+        ]
+        for field, number, name in named:
+            if name not in known:
+                yield (
+                    ("services", place, "gpu_types", field, number),
+                    no_such("GPU type", name, known),
+                )
 
 
 def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
