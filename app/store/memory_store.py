@@ -282,11 +282,8 @@ class MemoryStore:
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
         command = self._commands.get(node)
-        return (
-            command
-            if command is not None and command.generation > after_generation
-            else None
-        )
+        is_newer = command is not None and command.generation > after_generation
+        return command if is_newer else None
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
