@@ -154,6 +154,16 @@ def with_tasks(
     # A plan that is kept becomes a new one, with the next number, if its tasks change.
     generation = bound.generation + (decision.bound is None)
     gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
+    return _with_gpus(decision, gpus, generation, target)
+
+
+def _with_gpus(
+    decision: Decision,
+    gpus: tuple[BoundGpu, ...],
+    generation: int,
+    target: BoundPlan | None,
+) -> Decision:
+    """The decision with these GPUs: in its own plan, or in a new one where it keeps a target that they change."""
     if decision.bound is not None:
         return replace(decision, bound=replace(decision.bound, gpus=gpus))
 
