@@ -42,7 +42,7 @@ class PolicyPlan:
     starts: int = 0
     """Replicas that do not run yet; all of them where nothing runs."""
     unserved_percent: float = 0.0
-    """Of Σ priority · arrival rate."""
+    """Percent of Σ priority · arrival rate that no replica serves."""
     worst_slack_percent: float | None = None
     """Room of the fullest replica in percent of what it may carry within its SLO; below 0 it is asked for more, in
     percent of what it is asked for. -100: it cannot keep its SLO at any rate. None: nothing runs."""
@@ -137,7 +137,7 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
 
 
 def _cost_usd_per_hour(problem: Problem, answer: PlanAnswer) -> float:
-    """Of the plan; as its policy states it where the plan names what the problem lacks."""
+    """The plan's cost; where the plan names what the problem lacks, the cost that its policy states."""
     try:
         return cost_usd_per_hour(problem, answer.plan)
     except InvalidInput:

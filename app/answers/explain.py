@@ -3,15 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from app.answers.losses import Losses, explain_losses
 from app.loop.budgets import DEGRADED
 from app.solver.findings import Findings, quick_findings
 from solvers.explain.neighbours import NeighbourReader
-from solvers.explain.survivors import Loss, Shortfall, survivors
 from solvers.explain.types import Binding, GpuExplanation, Relief
 from solvers.laws.cost import migration_cost_usd_per_hour
-from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.types.plan import (
     BoundPlan,
@@ -66,7 +65,7 @@ class ServiceExplanation:
     price_per_rps: float | None = None
     """What one more would cost."""
     price_per_replica: float | None = None
-    """Of one more replica that must run; below 0 what one more that may run saves."""
+    """What one more replica that must run costs; below 0: what one more that may run saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,31 +89,6 @@ class TransitionCost:
     replicas_started: int
     replicas_stopped: int
     migration_cost_usd_per_hour: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossExplanation:
-    """One GPU or node whose loss would leave something unserved."""
-
-    kind: Literal["gpu", "node"]
-    words: str
-    """Its id; of a plan without ids what it runs, e.g. `one of 19 L4 at 2040 MHz with chat, photo`."""
-    gpus: int
-    shortfalls: tuple[Shortfall, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """What single losses would do."""
-
-    gpus: int
-    harmful_gpus: int
-    """GPUs of which each by itself would be missed."""
-    nodes: int
-    """0 where the plan has no ids."""
-    harmful_nodes: int
-    worst: tuple[LossExplanation, ...]
-    """Of GPUs, then of nodes; the worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +234,6 @@ class _Sources(NamedTuple):
     demands: Sequence[Demand]
     problem: Problem | None = None
     reader: NeighbourReader | None = None
-    """Of the problem."""
     prices: Prices | None = None
 
 
@@ -355,54 +328,3 @@ def _limit(
     if not shares:
         return "unknown: the plan's operating points are not those of its problem"
     return f"capacity: its fullest replicas take {100 * max(shares):.1f} % of what the SLO allows"
-
-
-MAX_LOSSES = 5
-"""Of each kind: the worst ones."""
-
-
-def explain_losses(
-    problem: Problem, plan: Plan, bound: BoundPlan | None
-) -> Losses | None:
-    """The single losses that a plan, with ids where it is bound, does not survive; None for another problem's plan."""
-    try:
-        found = survivors(problem, plan if bound is None else bound)
-    except InvalidInput:
-        return None
-    entries = (
-        {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
-        if bound is None
-        else {}
-    )
-    return Losses(
-        gpus=found.gpus,
-        harmful_gpus=sum(
-            entries[loss.name].count if loss.name in entries else 1
-            for loss in found.gpu_losses
-        ),
-        nodes=found.nodes,
-        harmful_nodes=len(found.node_losses),
-        worst=(
-            *(
-                _explained("gpu", loss, entries.get(loss.name))
-                for loss in found.gpu_losses[:MAX_LOSSES]
-            ),
-            *(
-                _explained("node", loss, None)
-                for loss in found.node_losses[:MAX_LOSSES]
-            ),
-        ),
-    )
-
-
-def _explained(
-    kind: Literal["gpu", "node"], loss: Loss, gpu: GpuPlan | None
-) -> LossExplanation:
-    words = loss.name
-    if gpu is not None:
-        services = ", ".join(sorted(replica.service for replica in gpu.replicas))
-        number = "the" if gpu.count == 1 else f"one of {gpu.count}"
-        words = f"{number} {gpu.gpu_type} at {gpu.clock_mhz:g} MHz with {services}"
-    return LossExplanation(
-        kind=kind, words=words, gpus=loss.gpus, shortfalls=loss.shortfalls
-    )

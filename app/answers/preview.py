@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from app.answers.scenario import WhatIfScenario
 from app.answers.scenario import changed as changed_problem
 from app.answers.what_if import FREE_TO_MOVE, Planned, ScenarioAnswer, answers, ask
-from app.loop import groups
 from app.loop.forecast import make_demands
 from app.loop.observe import observe, silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, decide, judge
+from app.loop.planning import groups
 from app.loop.predict import PlannedPoints, make_problem
 from app.solver.process import PlanAnswer, Solver
 from app.store.store import PolicyGroup, Snapshot
@@ -49,7 +49,7 @@ class Preview:
     demands: tuple[Demand, ...]
     changes: tuple[PlanChange, ...]
     cost_before_usd_per_hour: float | None
-    """Of the plan in force at today's figures; None when there is none, or when it names what no longer exists."""
+    """The plan in force costs this at today's figures; None: there is none, or it names what no longer exists."""
     answers: tuple[ScenarioAnswer, ...] = ()
     """Today's first, then those of the questions, ranked; none where nothing was asked."""
 

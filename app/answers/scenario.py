@@ -32,7 +32,7 @@ class WhatIfScenario:
     gpus: Mapping[str, int] = field(default_factory=dict)
     """GPUs of a type more, or fewer where negative."""
     price_usd_per_hour: Mapping[str, float] = field(default_factory=dict)
-    """Of one GPU of a type."""
+    """The price of one GPU, by type."""
     slo_ms: Mapping[str, float] = field(default_factory=dict)
     """The SLO's latency of a service."""
     services: tuple[ServiceDemand, ...] = ()

@@ -54,7 +54,7 @@ class ServiceMix:
     gpu_type: str
     replicas: int
     sm_percent: float
-    """Of all of them together; 100 = one whole GPU."""
+    """All of them have so much together; 100 = one entire GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ScenarioAnswer:
     mix: tuple[ServiceMix, ...]
     """Where replicas run, by service and GPU type."""
     unserved_percent: float
-    """Of Σ priority · arrival rate."""
+    """Percent of Σ priority · arrival rate that no replica serves."""
     unserved: tuple[Unserved, ...]
     lower_bound_usd_per_hour: float | None
     gap_percent: float | None
@@ -262,7 +262,7 @@ def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
 
 
 def _gap_percent(one: Planned, plan: Plan, cost: float) -> float | None:
-    """Of the plan above what is proven for the scenario."""
+    """By how much the plan's cost exceeds the bound that is proven for the scenario."""
     bound = one.report.lower_bound_usd_per_hour
     if plan is one.plan:
         return one.report.gap_percent

@@ -61,7 +61,7 @@ def read_documents(text: str, complain: Complain) -> Iterator[Document]:
 
 
 def line_of_alias(text: str) -> int | None:
-    """Of the first one: a few of them make a small text a huge document. What is nested too deeply is not looked at."""
+    """Where the first alias stands: a few make a small text a huge document. What is nested too deeply is left out."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):

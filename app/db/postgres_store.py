@@ -97,12 +97,14 @@ class PostgresStore:
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""
+        # Packed before the transaction, which should not stay open while the problem is compressed.
         packed = None if record.problem is None else pack(record.problem, self._parts)
         async with self._engine.begin() as connection:
             if packed is not None:
                 await save_parts(connection, packed.parts)
             plan_id = await plans.record(connection, record, packed)
         if packed is not None:
+            # Only after the commit: parts of a transaction that failed are not stored.
             self._parts.stored.update(packed.parts)
         return plan_id
 
@@ -129,10 +131,12 @@ class PostgresStore:
         if not observations:
             return Ingested()
         placed = [place(observation, received) for observation in observations]
+        # Partitions are made in a transaction of their own: their lock must not be held while rows are written.
         missing = {entry.start.astimezone(UTC).date() for entry in placed} - self._days
         if missing:
             async with self._engine.begin() as connection:
                 await ensure_days(connection, missing)
+            # Remembered, so that the database is asked once per day and process.
             self._days |= missing
         async with self._engine.begin() as connection:
             return await ingest(connection, placed, received)
@@ -180,6 +184,7 @@ class PostgresStore:
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
         async with self._engine.connect() as connection:
+            # One view of all tables: a tick must not see a new service with an old policy.
             await connection.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
             )
@@ -206,6 +211,7 @@ class PostgresStore:
     async def _load_choices(self, connection: AsyncConnection) -> Mapping[str, Choice]:
         """How services are forecast; read again only when a choice changed."""
         revision = await forecasts.load_revision(connection)
+        # Choices change rarely, while snapshots are read at every tick.
         if revision != self._choices_revision:
             self._choices = await forecasts.load_special(connection)
             self._choices_revision = revision

@@ -72,7 +72,7 @@ async def make_summary(
 async def _ticks_ms(
     connection: Connection, ticks: Sequence[TickOutcome]
 ) -> tuple[list[float], list[float]]:
-    """Of ticks that kept or changed what runs, and of those that looked for something cheaper: these prove a bound."""
+    """Ticks that kept or changed what runs, and ticks that looked for something cheaper: these prove a bound."""
     looks = {
         plan.id
         for plan in await plans.list_rows(connection)

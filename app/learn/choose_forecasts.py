@@ -32,7 +32,7 @@ REJUDGE_S = 300.0
 """A service is judged again after so long at the earliest."""
 
 JUDGED_S = 3600.0
-"""Of a longer time without judgement only the newest hour is judged."""
+"""After a longer time without judgement only the newest hour is judged."""
 
 MAX_ORIGINS = 120
 """Forecasts of each technique in one judgement: every 2.5 s of the five minutes."""

@@ -58,7 +58,7 @@ class RefitRequest:
 
     network: str
     samples: Samples
-    """Of the network, and of others on the same GPU types."""
+    """Samples of the network, and of others on the same GPU types."""
     gpu_types: tuple[GpuType, ...]
     present: tuple[OperatingPoints, ...] = ()
     """The network's profiles in force."""
@@ -91,7 +91,7 @@ class RefitAnswer:
     """What one refit made."""
 
     fits: tuple[Fit, ...]
-    """Of the network, and the interference fits of its GPU types."""
+    """The network's fits, and the interference fits of its GPU types."""
     candidates: tuple[RefitCandidate, ...]
     problems: tuple[tuple[str, str], ...] = ()
     """(GPU type, why there are no operating points for it)."""

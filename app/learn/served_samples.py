@@ -14,7 +14,7 @@ EVERY_S = 1200.0
 """A condition is sampled so often: three times an hour say as much about a GPU type as three hundred."""
 
 BUSY_SHARE = 0.8
-"""Of the period; next to neighbours that executed less a time says little of what they cost when they are busy.
+"""A sample counts where neighbours executed for this share of the period; otherwise it says little of their cost.
 
 Such samples would teach that neighbours cost nothing, and plans would put more of it together than holds under load.
 """
@@ -38,27 +38,27 @@ def served_samples(
     by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
     for execution in executions:
         by_gpu[execution.gpu][execution.replica] = execution
-    found: dict[Condition, list[Execution]] = defaultdict(list)
+    by_condition: dict[Condition, list[Execution]] = defaultdict(list)
     for gpu in gpus:
-        seen = by_gpu.get(gpu.id, {})
-        if runs_as_planned(gpu, seen):
-            idle = {
-                each
-                for each, said in seen.items()
-                if not _is_busy(said, until_s - since_s)
-            }
-            for replica in gpu.replicas:
-                execution = seen[replica.id]
-                if idle - {replica.id}:
-                    continue
-                if (
-                    execution.requests >= execution.batches >= MIN_BATCHES
-                    and execution.execution_ms > 0.0
-                ):
-                    found[_condition(gpu, replica)].append(execution)
+        executed = by_gpu.get(gpu.id, {})
+        if not runs_as_planned(gpu, executed):
+            continue
+        idle = {
+            replica
+            for replica, execution in executed.items()
+            if not _is_busy(execution, until_s - since_s)
+        }
+        for replica in gpu.replicas:
+            execution = executed[replica.id]
+            if (
+                not idle - {replica.id}
+                and execution.requests >= execution.batches >= MIN_BATCHES
+                and execution.execution_ms > 0.0
+            ):
+                by_condition[_condition(gpu, replica)].append(execution)
     return {
-        condition: _sample(condition, found[condition], until_s)
-        for condition in sorted(found)
+        condition: _sample(condition, by_condition[condition], until_s)
+        for condition in sorted(by_condition)
         if until_s - sampled_s.get(condition, 0.0) >= EVERY_S
     }
 

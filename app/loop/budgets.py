@@ -40,7 +40,7 @@ from app.store.store import AuditEvent, Degradation
 from solvers.types.state import Demand, Mode, Service
 
 SHARES = (1.0, 0.5, 0.25)
-"""Of its demand that a service is planned for, by the rungs that its priority went down."""
+"""A service is planned for this share of its demand, by the number of steps that its priority went down."""
 SETTLE_S = 300.0
 RESTORE_S = 3600.0
 RESTORE_SHARE = 0.8
@@ -66,7 +66,7 @@ class Spending:
     is_hourly: bool
     """Its period is an hour."""
     usd_per_hour: float
-    """Of the plan in force."""
+    """The plan in force costs this."""
     pace_usd_per_hour: float
     """The limit, spread evenly over the period."""
 
@@ -74,6 +74,7 @@ class Spending:
 def next_step(spending: Spending, most: int) -> int:
     """The step to be on from now: the same one, one further, one back, or 0; at most `most`."""
     step = min(spending.step, most)
+    # A step that is not in force yet has shown nothing: the next one would be taken blindly.
     settled_s = spending.settled_s if spending.is_in_force else 0.0
     if spending.is_spent or (
         spending.is_hourly and spending.usd_per_hour > spending.pace_usd_per_hour
@@ -82,8 +83,10 @@ def next_step(spending: Spending, most: int) -> int:
             spending.usd_per_hour <= spending.pace_usd_per_hour or settled_s < SETTLE_S
         )
         return step if is_enough else min(step + 1, most)
+    # Spending never falls while a period runs, so the period is over, or the limit was raised.
     if not spending.is_hourly:
         return 0
+    # Giving back costs money again; below RESTORE_SHARE there is room for it, so that steps do not flap.
     has_room = spending.usd_per_hour <= RESTORE_SHARE * spending.pace_usd_per_hour
     return max(0, step - 1) if has_room and settled_s >= RESTORE_S else step
 
@@ -103,6 +106,7 @@ def shares_of(
         for service in services:
             if not _is_touched(service, degradation):
                 continue
+            # Steps that went to lower priorities do not count for this one.
             rungs = degradation.step - (len(SHARES) - 1) * ladder.index(
                 service.priority
             )
@@ -122,9 +126,11 @@ def words_on_degraded(
     services: Collection[Service], degradations: Sequence[Degradation]
 ) -> tuple[str, ...]:
     """What a plan's report says of it, one sentence per budget that takes something."""
-    found = ((each.budget, shares_of(services, [each])) for each in degradations)
+    by_budget = ((each.budget, shares_of(services, [each])) for each in degradations)
     return tuple(
-        f"budget {name} is exceeded: {told(shares)}" for name, shares in found if shares
+        f"budget {name} is exceeded: {told(shares)}"
+        for name, shares in by_budget
+        if shares
     )
 
 
@@ -149,6 +155,7 @@ def _part(demand: Demand, share: float) -> Demand:
         return demand
     return replace(
         demand,
+        # The reserve is for bursts, which a degraded service may not pay for at all.
         arrival_rate_rps=share * (demand.arrival_rate_rps - demand.reserve_rps),
         reserve_rps=0.0,
         headroom_rps=share * demand.headroom_rps,
@@ -165,6 +172,7 @@ def _ladder(services: Iterable[Service], degradation: Degradation) -> Sequence[f
 
 def _is_touched(service: Service, degradation: Degradation) -> bool:
     is_of_budget = degradation.project is None or service.project == degradation.project
+    # A service in mode off costs nothing, so that taking from it would be an empty step.
     is_planned = service.mode is not Mode.OFF
     return (
         is_of_budget
@@ -201,7 +209,7 @@ class BudgetState:
     spent_usd: Decimal
     spent_percent: Decimal
     usd_per_hour: Decimal
-    """Of the plan in force."""
+    """The plan in force costs this."""
     projected_usd: Decimal
     """Spent when the period ends, if that plan stays."""
     protected_priority: float = math.inf

@@ -126,6 +126,7 @@ class Controller:
                 self._wake.clear()
                 await self._round()
                 period_s = await self._reschedule(scheduler, period_s)
+                # Wake-ups of the meantime are kept by the event and answered together.
                 await self._clock.sleep(MIN_GAP_S)
         finally:
             scheduler.shutdown(wait=False)
@@ -142,10 +143,12 @@ class Controller:
                 await self._start_solver()
                 await self._safely_maintain()
             if self.leads:
+                # The dispatcher of jobs pushes targets, too; whoever is second would lose its plan.
                 async with self._loop.turn:
                     self.last = await tick(self._loop)
                 self.on_tick(self.last)
         except Exception as error:
+            # Whatever failed may have been the lead itself; it is asked for again in the next round.
             self.leads = False
             log.error(
                 "tick failed; the next one starts over",

@@ -30,6 +30,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
     by_node: dict[str, list[BoundGpu]] = defaultdict(list)
     for gpu in bound.gpus:
+        # A command names GPUs by index, which only the present fleet knows.
         if gpu.id in index_of:
             by_node[gpu.node].append(gpu)
     routes = _routes(bound, state)
@@ -45,6 +46,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
                 )
                 for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
             ),
+            # Every node gets all routes: any router may receive any service's requests.
             routes=routes,
         )
         for node in sorted(state.nodes, key=lambda node: node.id)
@@ -116,8 +118,10 @@ def effective_mode(
     switches want approval, a plan of another policy than the target's waits for it.
     """
     changed = changed_services(target, bound)
+    # Only services that the plan touches may slow it down.
     services = [service for service in state.services if service.name in changed]
     groups = [group for group in map(settings.group_of, services) if group is not None]
+    # No change of an off service waits for a person: it only ends replicas.
     modes = [service.mode for service in services if service.mode is not Mode.OFF]
     if settings.approve_switch and target is not None and target.policy != bound.policy:
         modes.append(Mode.APPROVE)

@@ -99,6 +99,7 @@ def make_series(windows: Sequence[ServiceWindow]) -> RequestSeries:
     """The arrivals of one service from its windows, oldest first, at least one; NaN where a window is missing."""
     window_s = windows[0].window_s
     start_s = windows[0].start.timestamp()
+    # Windows are placed by time, since a window in which nobody reported is missing from the list.
     places = [
         round((window.start.timestamp() - start_s) / window_s) for window in windows
     ]
@@ -130,10 +131,13 @@ def _demand(
     falling = _ends(series, snapshot.at.timestamp(), scaling.downscale_delay_s)
     made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
     newest = made[rising[0]]
+    # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
     low = min(made[end].rates_rps[0] for end in rising)
     high = max(made[end].rates_rps[0] for end in falling)
     headroom = snapshot.settings.headroom
+    # Within the two the planned rate stays, so that a plan is not changed for noise.
     followed_rps = min(max(planned_rps, headroom * low), headroom * high)
+    # The reserve replaces what is missing, it is not added on top: the forecast may exceed it already.
     reserve_rps = max(
         0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps
     )

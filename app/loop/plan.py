@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.loop.groups import PlanningRequest, ask
-from app.loop.networks import words_on_variants
-from app.loop.power_caps import holds_power, too_little, with_caps
+from app.loop.planning.groups import PlanningRequest, ask
+from app.loop.planning.networks import words_on_variants
+from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
 from app.store.store import PlanState, PolicySettings
 from solvers.check import violations
@@ -130,6 +130,7 @@ def _bound(
     target: BoundPlan | None,
     governor: str | None,
 ) -> Decision:
+    # Generations only grow, so that agents can tell a stale command by its number.
     generation = 1 if target is None else target.generation + 1
     result = bind(
         problem,
@@ -149,6 +150,7 @@ def _bound(
         memory=answer.memory,
         group_memory=answer.group_memory,
     )
+    # Only cordoned GPUs can be missing here: the checker has counted the stock.
     if result.unplaced:
         missing = ", ".join(f"{gpu.count} × {gpu.gpu_type}" for gpu in result.unplaced)
         return replace(
@@ -163,6 +165,7 @@ def _bound(
         reason = too_little(problem, bound, state.nodes)
         return replace(decision, state="refused", bound=None, reason=reason)
     bound, decision = capped, replace(decision, bound=capped)
+    # Compared after the caps are known: a change of caps alone must reach the nodes.
     if target is not None and same_state(bound, target):
         return replace(
             decision, state="kept", bound=None, reason="nothing would change"
@@ -196,6 +199,7 @@ def _known(problem: Problem, plan: Plan) -> Plan:
         OperatingRows(problem),
         {service.name: service.network for service in problem.services},
     )
+    # A price for what is gone does not exist, and the loop must not fail for the sake of a figure.
     types = {gpu_type.name for gpu_type in problem.gpu_types}
     gpus = (
         replace(
@@ -235,6 +239,7 @@ def _close(
     new: Mapping[str, float], old: Mapping[str, float], tolerance: float
 ) -> bool:
     return all(
+        # Relative to the larger of the two, so that both directions are judged alike.
         abs(value - old[key]) <= tolerance * max(value, old[key])
         for key, value in new.items()
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.loop.networks import networks_of, with_choices
+from app.loop.planning.networks import networks_of, with_choices
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals
@@ -97,6 +97,7 @@ def planned_points(made_from: PointInputs) -> OperatingPoints:
     factors = np.exp(
         log_factors(health or new_health(stated, 0.0), row_keys(points), stated, z)
     )
+    # Every row by its own factor: samples at one batch say little of another.
     rows = tuple(
         row.slower(factor)
         for row, factor in zip(points.rows, factors.tolist(), strict=True)
@@ -147,6 +148,7 @@ def make_problem(
     services = _service_demands(state.services, demands, gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
     planned = {service.name for service in services}
+    # Points of all variants: the record of a problem must tell what each would have cost.
     networks = networks_of(
         [service for service in state.services if service.name in planned]
     )
@@ -157,6 +159,7 @@ def make_problem(
                 for entry in points
                 if entry.network in networks and entry.gpu_type in known
             ),
+            # Sorted, so that equal snapshots make equal problems, byte for byte.
             key=lambda entry: (entry.network, entry.gpu_type),
         )
     )
@@ -164,6 +167,7 @@ def make_problem(
         objective=settings.objective,
         energy_price_usd_per_kwh=price_usd_per_kwh(settings, at),
         max_replicas_per_gpu=settings.max_replicas_per_gpu,
+        # A law needs some percentile and batch, also where there is nothing to serve.
         capacity_law=make_capacity_law(
             sorted({service.percentile for service in services}) or [0.99],
             sorted({row.batch for entry in used for row in entry.rows}) or [1],
@@ -192,6 +196,7 @@ def _stocked(state: ClusterState, carrying: Collection[str]) -> tuple[GpuType, .
         for gpu in state.gpus
         if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
     )
+    # A type whose GPUs are all unhealthy stays, with none to use: the target may still name it.
     fleet = {gpu.gpu_type for gpu in state.gpus}
     return tuple(
         replace(gpu_type, count=usable[gpu_type.name])
@@ -230,11 +235,13 @@ def _service_demands(
 
 
 def _min_replicas(scaling: Scaling) -> int:
+    # The buffer stands ready for spikes, but never beyond what the team allows.
     wanted = scaling.min_replicas + scaling.buffer_replicas
     return wanted if scaling.max_replicas is None else min(wanted, scaling.max_replicas)
 
 
 def _allowed(service: Service, gpu_types: Sequence[GpuType]) -> tuple[str, ...] | None:
+    # None means any type; a list of all of them would only make every problem longer.
     if service.allowed_gpu_types is None and not service.excluded_gpu_types:
         return None
     return tuple(
@@ -253,7 +260,7 @@ HOURS = 24
 
 
 def carbon_g_per_kwh(settings: PolicySettings, at: datetime | None) -> float:
-    """Of the grid at that time, by the hour of the day in UTC; the mean over the hours where no time is given.
+    """The grid's intensity at that hour of the day in UTC; the mean over the hours where no time is given.
 
     0 where nothing is stated.
     """

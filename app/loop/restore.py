@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from app.loop.forecast import make_demands
 from app.loop.observe import silent_nodes, without_silent_nodes
 from app.loop.plan import Decision, judge
-from app.loop.power_caps import holds_power
+from app.loop.planning.power_caps import holds_power
 from app.loop.predict import PlannedPoints, make_problem
-from app.loop.tasks import tasks_to_fill, with_tasks
+from app.loop.tasks import with_tasks_of
 from app.solver.process import PlanAnswer
 from app.store.store import PlanRecord, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
-from solvers.policies.registry import fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, Plan, anonymous
@@ -66,17 +65,16 @@ async def restore(
 ) -> Restored:
     """The earlier plan on the present fleet, with the tasks of now on what it leaves over."""
     state = without_silent_nodes(snapshot.state, silent_nodes(snapshot))
+    # Demands are recorded with the plan, though the plan is not made from them: they show what it would leave unserved.
     demands = make_demands(snapshot)
     problem = await asyncio.to_thread(_problem, snapshot, state, demands)
     decision = await _decide(snapshot, state, problem, _plan(earlier, problem))
     decision = await asyncio.to_thread(
-        with_tasks,
+        with_tasks_of,
+        snapshot,
         decision,
         problem,
-        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
-        fill=fill_of(snapshot.settings.policy),
-        points=snapshot.points,
-        target=snapshot.target,
+        state,
         layers=layers,
         promises_may_break=True,
     )
@@ -86,6 +84,7 @@ async def restore(
 def _problem(
     snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
 ) -> Problem:
+    # Not the loop's own PlannedPoints: this runs in the API's process.
     points = PlannedPoints().of(snapshot)
     return make_problem(
         state,

@@ -6,24 +6,19 @@ disposes here too: what `fill` proposes is dropped, loudly, when the independent
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from statistics import median
 from typing import TypeAlias
 
 import structlog
 
 from app.loop.plan import Decision
-from app.loop.power_caps import is_limited
+from app.loop.planning.power_caps import is_limited
+from app.loop.planning.task_points import points_of_tasks
 from app.loop.predict import cordoned_gpus
 from app.store.store import PolicySettings, Snapshot
 from solvers.backfill.problem import FillProblem
 from solvers.check import task_violations, violations
-from solvers.policies.registry import Fill, dispatches_jobs
+from solvers.policies.registry import Fill, dispatches_jobs, fill_of
 from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import (
-    ProfiledNetworks,
-    UnprofiledNetwork,
-)
 from solvers.tick.bind import named
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Severity, Violation
@@ -36,7 +31,12 @@ from solvers.types.plan import (
     planned_rates_rps,
 )
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import ClusterState, GpuId, GpuType, Task
+from solvers.types.state import ClusterState, GpuId, Task
+
+log = structlog.get_logger(__name__)
+
+Severities: TypeAlias = tuple[Severity, ...]
+"""A fill that breaks a rule of one of these severities is refused."""
 
 
 def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -44,20 +44,25 @@ def tasks_to_fill(snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Task, ...]
     if not is_used(snapshot.settings):
         return tuple(tasks)
     placed = _places(snapshot.target)
-    found = []
+    movable = []
     for task in tasks:
         if not is_dispatched(task, snapshot.settings):
-            found.append(task)
+            movable.append(task)
         elif task.name in placed:
-            was = placed[task.name][1]
-            done = task.done_iterations * task.batch / was.batch
-            again = replace(
-                task, network=was.network, batch=was.batch, iterations=was.iterations
-            )
-            found.append(
-                replace(again, done_iterations=min(done, float(was.iterations)))
-            )
-    return tuple(found)
+            movable.append(_as_placed(task, placed[task.name][1]))
+    return tuple(movable)
+
+
+def _as_placed(task: Task, placed: BoundTask) -> Task:
+    """The job as the dispatcher placed it: with another network or batch than it states its iterations differ, too."""
+    done = task.done_iterations * task.batch / placed.batch
+    return replace(
+        task,
+        network=placed.network,
+        batch=placed.batch,
+        iterations=placed.iterations,
+        done_iterations=min(done, float(placed.iterations)),
+    )
 
 
 def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
@@ -70,6 +75,7 @@ def _places(target: BoundPlan | None) -> dict[str, tuple[GpuId, BoundTask]]:
 
 def is_dispatched(task: Task, settings: PolicySettings) -> bool:
     """Whether the task is a job of the dispatcher. Groups that ask for labels have services only."""
+    # The first group that fits wins, as for services.
     groups = (each for each in settings.groups if not each.labels)
     chosen = next(
         (each for each in groups if not each.projects or task.project in each.projects),
@@ -85,12 +91,6 @@ def is_used(settings: PolicySettings) -> bool:
     return dispatches_jobs(settings.policy) or any(
         dispatches_jobs(group.policy) for group in settings.groups
     )
-
-
-log = structlog.get_logger(__name__)
-
-Severities: TypeAlias = tuple[Severity, ...]
-"""Of broken rules, those for which a fill is refused."""
 
 
 def with_tasks(
@@ -117,8 +117,9 @@ def with_tasks(
         or not (state.tasks or tasks_of(target))
     ):
         return decision
+
     used = {gpu.id for gpu in bound.gpus}
-    wanted = FillProblem(
+    offer = FillProblem(
         problem=problem,
         bound=_at_demand(bound, problem),
         tasks=state.tasks,
@@ -135,27 +136,36 @@ def with_tasks(
     refused: Severities = (
         ("physical",) if promises_may_break else ("physical", "promise")
     )
+    left_out: dict[str, str] = {}
+    check = _checker(offer, refused, left_out)
     try:
-        left_out: dict[str, str] = {}
-        filled = {
-            gpu.id: gpu
-            for gpu in map(_checker(wanted, refused, left_out), fill(wanted))
-        }
-    except (
-        InvalidInput
-    ) as error:  # only of a plan that is kept though its service or rows have gone
+        filled = {gpu.id: gpu for gpu in map(check, fill(offer))}
+    except InvalidInput as error:
+        # Only a plan that is kept, though its service or rows have gone, is unknown to the problem.
         log.warning(
             "no task is started or swapped: what runs is unknown to the problem",
             reason=str(error),
         )
         return decision
+
     decision = replace(decision, refused_tasks=tuple(sorted(left_out.items())))
-    generation = (
-        bound.generation if decision.bound is not None else bound.generation + 1
-    )
+    # A plan that is kept becomes a new one, with the next number, if its tasks change.
+    generation = bound.generation + (decision.bound is None)
     gpus = named(_merged(bound, _sound(filled, bound, problem, refused)), generation)
+    return _with_gpus(decision, gpus, generation, target)
+
+
+def _with_gpus(
+    decision: Decision,
+    gpus: tuple[BoundGpu, ...],
+    generation: int,
+    target: BoundPlan | None,
+) -> Decision:
+    """The decision with these GPUs: in its own plan, or in a new one where it keeps a target that they change."""
     if decision.bound is not None:
         return replace(decision, bound=replace(decision.bound, gpus=gpus))
+
+    # Nothing is proposed that would change nothing: every target costs each node a command.
     if target is None or (
         _tasks(gpus) == tasks_of(target) and not _retuned(gpus, target)
     ):
@@ -168,6 +178,28 @@ def with_tasks(
         state="proposed",
         bound=following,
         reason="tasks take or leave what services leave over",
+    )
+
+
+def with_tasks_of(
+    snapshot: Snapshot,
+    decision: Decision,
+    problem: Problem,
+    state: ClusterState,
+    *,
+    layers: Sequence[LayerCounts],
+    promises_may_break: bool,
+) -> Decision:
+    """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used."""
+    return with_tasks(
+        decision,
+        problem,
+        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
+        fill=fill_of(snapshot.settings.policy),
+        points=snapshot.points,
+        target=snapshot.target,
+        layers=layers,
+        promises_may_break=promises_may_break,
     )
 
 
@@ -197,13 +229,17 @@ def _at_demand(bound: BoundPlan, problem: Problem) -> BoundPlan:
 
 
 def _checker(
-    wanted: FillProblem, refused: Severities, left_out: dict[str, str]
+    offer: FillProblem, refused: Severities, left_out: dict[str, str]
 ) -> Callable[[BoundGpu], BoundGpu]:
     """Takes the tasks off a GPU on which they break a rule, and notes the rule under their names in `left_out`."""
 
     def checked(gpu: BoundGpu) -> BoundGpu:
-        found = task_violations(wanted.problem, [gpu], wanted.points)
-        broken = [entry for entry in found if entry.severity in refused]
+        # GPU by GPU, so that one bad proposal does not cost the tasks of all others their places.
+        broken = [
+            entry
+            for entry in task_violations(offer.problem, [gpu], offer.points)
+            if entry.severity in refused
+        ]
         if not broken:
             return gpu
         log.error(
@@ -228,16 +264,18 @@ def _sound(
 ) -> Mapping[GpuId, BoundGpu]:
     """What was filled; without the GPUs whose replicas were retuned where the retuned plan breaks a rule."""
     retuned = _retuned(filled.values(), bound)
+    # Only retuned replicas can break a rule here: tasks were checked GPU by GPU.
     if not retuned:
         return filled
+
+    # What the plan breaks without the fill is no reason against the fill.
     before = {_rule_at(entry) for entry in violations(problem, anonymous(bound))}
     after = replace(bound, gpus=tuple(filled.get(gpu.id, gpu) for gpu in bound.gpus))
-    found = [
+    broken = [
         entry
         for entry in violations(problem, anonymous(after))
-        if entry.severity in refused
+        if entry.severity in refused and _rule_at(entry) not in before
     ]
-    broken = [entry for entry in found if _rule_at(entry) not in before]
     if not broken:
         return filled
     log.error(
@@ -301,138 +339,3 @@ def tasks_of(plan: BoundPlan | None) -> frozenset[tuple[str, BoundTask]]:
 
 def _tasks(gpus: tuple[BoundGpu, ...]) -> frozenset[tuple[str, BoundTask]]:
     return frozenset((gpu.id, task) for gpu in gpus for task in gpu.tasks)
-
-
-PARAMETERS = "parameters_millions"
-"""Among a task's layers: how many parameters its network has, where its owner knows."""
-
-
-def points_of_tasks(
-    tasks: Sequence[Task],
-    points: Sequence[OperatingPoints],
-    problem: Problem,
-    layers: Sequence[LayerCounts],
-) -> tuple[OperatingPoints, ...]:
-    """Points of the tasks' networks on the problem's GPU types.
-
-    Where services run a network, too, they are those that the problem has of it, with what was learned. A network
-    without any, whose task states its layers, gets estimates; `layers`: of training networks that were profiled.
-    """
-    networks = {task.network for task in tasks}
-    known = {
-        (entry.network, entry.gpu_type): entry for entry in (*points, *problem.points)
-    }
-    profiled = tuple(entry for entry in known.values() if entry.network in networks)
-    newcomers = {
-        (task.network, task.batch): task
-        for task in tasks
-        if task.layers
-        and task.memory_mib is not None
-        and all(network != task.network for network, _ in known)
-    }
-    if not newcomers:
-        return profiled
-    counted = {each.network for each in layers}
-    training = tuple(entry for entry in known.values() if entry.network in counted)
-    estimated = (
-        entry
-        for gpu_type in problem.gpu_types
-        for entry in _estimates(
-            newcomers.values(), gpu_type, training, problem.points, layers
-        )
-    )
-    return (*profiled, *estimated)
-
-
-def _estimates(
-    tasks: Iterable[Task],
-    gpu_type: GpuType,
-    training: Sequence[OperatingPoints],
-    services: Sequence[OperatingPoints],
-    layers: Sequence[LayerCounts],
-) -> list[OperatingPoints]:
-    """One entry per network, with rows at each batch that a task of it has."""
-    on_type, beside = (
-        tuple(
-            sorted(
-                (entry for entry in known if entry.gpu_type == gpu_type.name),
-                key=lambda each: each.network,
-            )
-        )
-        for known in (training, services)
-    )
-    frozen = tuple(_Frozen(each) for each in layers)
-    found: dict[str, OperatingPoints] = {}
-    for task in sorted(tasks, key=lambda task: (task.network, task.batch)):
-        asked = _newcomer(task, layers)
-        entry = _estimate(
-            _Frozen(asked.layers),
-            asked.batch,
-            asked.memory_mib,
-            gpu_type,
-            on_type,
-            beside,
-            frozen,
-        )
-        if entry is not None:
-            before = found[entry.network].rows if entry.network in found else ()
-            found[entry.network] = OperatingPoints(
-                network=entry.network,
-                gpu_type=entry.gpu_type,
-                sensitivity=entry.sensitivity,
-                rows=(*before, *entry.rows),
-            )
-    return list(found.values())
-
-
-def _newcomer(task: Task, layers: Sequence[LayerCounts]) -> UnprofiledNetwork:
-    counts = dict(task.layers)
-    usual = median(each.parameters_millions for each in layers) if layers else 0.0
-    parameters = float(counts.pop(PARAMETERS, 0)) or usual
-    return UnprofiledNetwork(
-        layers=LayerCounts(
-            network=task.network, counts=counts, parameters_millions=parameters
-        ),
-        batch=task.batch,
-        memory_mib=task.memory_mib or 0.0,
-    )
-
-
-class _Frozen:
-    """Layer counts that are equal, and hash, by their content."""
-
-    def __init__(self, counts: LayerCounts) -> None:
-        self.counts = counts
-        self._key = (
-            counts.network,
-            counts.parameters_millions,
-            tuple(sorted(counts.counts.items())),
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-@lru_cache(maxsize=64)
-def _estimate(
-    layers: _Frozen,
-    batch: int,
-    memory_mib: float,
-    gpu_type: GpuType,
-    training: tuple[OperatingPoints, ...],
-    services: tuple[OperatingPoints, ...],
-    known: tuple[_Frozen, ...],
-) -> OperatingPoints | None:
-    """Kept from tick to tick: an estimate takes some ten milliseconds, and what it follows from seldom changes."""
-    relatives = ProfiledNetworks(
-        gpu_type=gpu_type,
-        training=training,
-        services=services,
-        layers=tuple(each.counts for each in known),
-    )
-    return relatives.estimate(
-        UnprofiledNetwork(layers=layers.counts, batch=batch, memory_mib=memory_mib)
-    )

@@ -23,25 +23,23 @@ from app.loop.events import (
     repartition_events,
     silence_events,
 )
-from app.loop.forecast import make_demands, without_headroom, without_reserves
+from app.loop.fallbacks import DecidedOn, decide_with_fallbacks
+from app.loop.forecast import make_demands
 from app.loop.observe import (
     HeardNodes,
     HoldKind,
     asking_gpus,
-    observe,
     silent_nodes,
     without_silent_nodes,
 )
-from app.loop.plan import Decision, decide, same_state, with_words
-from app.loop.predict import PlannedPoints, cordoned_gpus, make_problem
-from app.loop.tasks import tasks_of, tasks_to_fill, with_tasks
+from app.loop.plan import Decision, same_state, with_words
+from app.loop.predict import PlannedPoints
+from app.loop.tasks import tasks_of, with_tasks_of
 from app.solver.process import Solver
 from app.store.store import PlanRecord, PlanState, Snapshot, Store
-from solvers.policies.registry import fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
-from solvers.types.plan import WANT_OF_GPUS, BoundPlan, Plan
-from solvers.types.problem import Problem
+from solvers.types.plan import BoundPlan
 from solvers.types.state import ClusterState, Demand, Mode
 
 log = structlog.get_logger(__name__)
@@ -68,7 +66,7 @@ class Loop:
     proposed: "Proposal | None" = None
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     layers: tuple[LayerCounts, ...] = ()
-    """Of training networks, by which training that was never profiled is judged."""
+    """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever decides in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
 
@@ -98,7 +96,7 @@ class TickOutcome:
     """Wall seconds per step, `total` among them."""
     policy: str = ""
     report: PlanReport | None = None
-    """Of the decision, without prices; None: there was none."""
+    """The decision's report, without prices; None: nothing was decided."""
     unserved_rps: float = 0.0
     violations: tuple[Violation, ...] = ()
 
@@ -106,122 +104,90 @@ class TickOutcome:
 async def tick(loop: Loop) -> TickOutcome:
     """One round: read, hold or decide, write, push."""
     watch = _Stopwatch(loop.now_s)
+
     # 1. Read everything in one snapshot.
     snapshot = await loop.store.load_snapshot(loop.clock.now())
     watch.lap("snapshot")
+
     # 2. Hold when the operator or the telemetry says so.
     reason = loop.telemetry.operator_or_telemetry(snapshot)
     if reason is not None:
         return await _held(loop, snapshot, reason, watch)
     loop.held_for = None
+
     # 3. Push a plan that a person approved meanwhile.
     if snapshot.approved is not None and snapshot.approved_id is not None:
         return await _push_approved(loop, snapshot, watch)
+
     # 4. Observe and forecast; GPUs of silent nodes are planned without.
+    state = await _heard_state(loop, snapshot)
+    demands = await asyncio.to_thread(loop.forecast, snapshot)
+    watch.lap("forecast")
+
+    # 5. Predict, plan, check, bind; fill what is left over with tasks.
+    outcome = await _decide(loop, snapshot, state, demands)
+    watch.lap("decide")
+
+    # 6. Write the decision down, then what the policy wants to remember.
+    plan_id = await loop.store.record_plan(_record(snapshot, outcome))
+    await _save_memory(loop.store, snapshot, outcome.decision)
+    watch.lap("record")
+
+    # 7. Push it where the mode says so.
+    return await _finish(loop, snapshot, outcome.decision, plan_id, watch)
+
+
+async def _heard_state(loop: Loop, snapshot: Snapshot) -> ClusterState:
+    """The state without the GPUs of silent nodes; what changed about nodes and governors goes to the audit."""
     silent = silent_nodes(snapshot)
     await _tell_silence(loop, snapshot, silent)
     await _tell_requests(loop, snapshot)
-    state = without_silent_nodes(snapshot.state, silent)
-    demands = await asyncio.to_thread(loop.forecast, snapshot)
-    watch.lap("forecast")
-    # 5. Predict, plan, check, bind; fill what is left over with tasks.
-    problem, decision, demands = await _decide(loop, snapshot, state, demands)
-    decision = with_words(
-        decision, words_on_degraded(state.services, snapshot.degradations)
-    )
-    fill = fill_of(snapshot.settings.policy)
-    decision = await asyncio.to_thread(
-        with_tasks,
-        decision,
-        problem,
-        replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
-        fill=fill,
-        points=snapshot.points,
-        target=snapshot.target,
-        layers=loop.layers,
-        promises_may_break=loop.promises_may_break,
-    )
-    await tell_refused_tasks(loop, snapshot, decision)
-    decision = _unless_proposed(loop, snapshot, decision)
-    watch.lap("decide")
-    # 6. Write the decision down, then what the policy wants to remember.
-    record = PlanRecord(
-        at=snapshot.at,
-        state=decision.state,
-        policy_version=snapshot.settings.version,
-        catalogue_revision=state.catalogue_revision,
-        plan=decision.plan,
-        report=decision.report,
-        bound=decision.bound,
-        demands=demands,
-        problem=None if decision.state == "kept" else problem,
-        violations=decision.violations,
-        reason=decision.reason,
-    )
-    plan_id = await loop.store.record_plan(record)
-    await _save_memory(loop.store, snapshot, decision)
-    watch.lap("record")
-    # 7. Push it where the mode says so.
-    return await _finish(loop, snapshot, decision, plan_id, watch)
+    return without_silent_nodes(snapshot.state, silent)
 
 
 async def _decide(
     loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
-) -> tuple[Problem, Decision, tuple[Demand, ...]]:
-    """What is decided on which problem and demands; where GPUs are short without reserves, and then without headroom.
-
-    What is kept for bursts must not take room from what is there, nor one service's headroom what another will need.
-    """
-    problem, decision = await _decide_on(loop, snapshot, state, demands)
-    if decision.plan.unserved and any(demand.reserve_rps for demand in demands):
-        demands = without_reserves(demands)
-        problem, decision = await _decide_on(loop, snapshot, state, demands)
-    if _lacks_foreseen(decision.plan, demands):
-        demands = without_headroom(demands)
-        problem, decision = await _decide_on(loop, snapshot, state, demands)
-    return problem, decision, demands
-
-
-def _lacks_foreseen(plan: Plan, demands: tuple[Demand, ...]) -> bool:
-    """Whether a plan leaves out more than headroom for want of GPUs, and there is headroom to give."""
-    headroom_rps = {demand.service: demand.headroom_rps for demand in demands}
-    return any(headroom_rps.values()) and any(
-        entry.reason in WANT_OF_GPUS
-        and entry.rate_rps > headroom_rps.get(entry.service, 0.0)
-        for entry in plan.unserved
-    )
-
-
-async def _decide_on(
-    loop: Loop, snapshot: Snapshot, state: ClusterState, demands: tuple[Demand, ...]
-) -> tuple[Problem, Decision]:
-    """The problem and what the policy makes of it; without cordoned GPUs where a plan with them finds no place."""
+) -> DecidedOn:
+    """What is decided for services, with tasks on what they leave over."""
     points = await asyncio.to_thread(loop.planned_points.of, snapshot)
-    for without_cordoned in (False, True):
-        problem = await asyncio.to_thread(
-            make_problem,
-            state,
-            points,
-            demands,
-            snapshot.settings,
-            target=snapshot.target,
-            without_cordoned=without_cordoned,
-            at=snapshot.at,
-        )
-        decision = await decide(
-            loop.solver,
-            problem,
-            state,
-            observe(snapshot),
-            settings=snapshot.settings,
-            target=snapshot.target,
-            memory=snapshot.memory,
-            group_memory=snapshot.group_memory,
-            promises_may_break=loop.promises_may_break,
-        )
-        if not (decision.is_without_place and cordoned_gpus(state)):
-            break
-    return problem, decision
+    outcome = await decide_with_fallbacks(
+        loop.solver,
+        snapshot,
+        state,
+        demands,
+        points=points,
+        promises_may_break=loop.promises_may_break,
+    )
+    degraded = words_on_degraded(state.services, snapshot.degradations)
+    decision = await asyncio.to_thread(
+        with_tasks_of,
+        snapshot,
+        with_words(outcome.decision, degraded),
+        outcome.problem,
+        state,
+        layers=loop.layers,
+        promises_may_break=loop.promises_may_break,
+    )
+    await tell_refused_tasks(loop, snapshot, decision)
+    return outcome._replace(decision=_unless_proposed(loop, snapshot, decision))
+
+
+def _record(snapshot: Snapshot, outcome: DecidedOn) -> PlanRecord:
+    decision = outcome.decision
+    return PlanRecord(
+        at=snapshot.at,
+        state=decision.state,
+        policy_version=snapshot.settings.version,
+        catalogue_revision=snapshot.state.catalogue_revision,
+        plan=decision.plan,
+        report=decision.report,
+        bound=decision.bound,
+        demands=outcome.demands,
+        # A loop that keeps its plan would store the same problem in every tick.
+        problem=None if decision.state == "kept" else outcome.problem,
+        violations=decision.violations,
+        reason=decision.reason,
+    )
 
 
 async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
@@ -240,10 +206,8 @@ def _unless_proposed(loop: Loop, snapshot: Snapshot, decision: Decision) -> Deci
     waiting = loop.proposed
     if waiting is None or decision.bound is None:
         return decision
-    made_from = (
-        snapshot.target.generation if snapshot.target else 0,
-        snapshot.state.catalogue_revision,
-    )
+    # Made from an older target or catalogue it would lose, even when a person approved it.
+    made_from = (_generation(snapshot), snapshot.state.catalogue_revision)
     is_fresh = made_from == (waiting.bound.parent, waiting.catalogue_revision)
     is_same = same_state(decision.bound, waiting.bound) and tasks_of(
         decision.bound
@@ -268,27 +232,31 @@ async def _held(
         loop.held_for = HoldKind(reason.kind)
         log.warning("loop holds", reason=words)
         await loop.store.add_events(held_event(snapshot.at, reason))
-    generation = snapshot.target.generation if snapshot.target else 0
     return TickOutcome(
-        state=None, reason=words, generation=generation, seconds=watch.done()
+        state=None,
+        reason=words,
+        generation=_generation(snapshot),
+        seconds=watch.done(),
     )
 
 
 async def _tell_silence(
     loop: Loop, snapshot: Snapshot, silent: tuple[str, ...]
 ) -> None:
-    if silent != loop.silent:
-        events = silence_events(snapshot.at, before=loop.silent, after=silent)
-        log.warning(
-            "node silence changes",
-            silent=len(silent),
-            changed=[event.subject for event in events][:10],
-        )
-        await loop.store.lose_sight(
-            [node for node in silent if node not in loop.silent], snapshot.at
-        )
-        await loop.store.add_events(*events)
-        loop.silent = silent
+    if silent == loop.silent:
+        return
+    events = silence_events(snapshot.at, before=loop.silent, after=silent)
+    log.warning(
+        "node silence changes",
+        silent=len(silent),
+        changed=[event.subject for event in events][:10],
+    )
+    # Nobody knows what replicas use on a node that has just fallen silent.
+    await loop.store.lose_sight(
+        [node for node in silent if node not in loop.silent], snapshot.at
+    )
+    await loop.store.add_events(*events)
+    loop.silent = silent
 
 
 async def _tell_requests(loop: Loop, snapshot: Snapshot) -> None:
@@ -317,22 +285,15 @@ async def _push_approved(
 ) -> TickOutcome:
     assert snapshot.approved is not None
     assert snapshot.approved_id is not None
+    # Whether it wins or loses, it no longer waits: the next plan is made from what is in force then.
     loop.proposed = None
-    commands = make_commands(snapshot.approved, snapshot.state)
-    won = await loop.store.push_target(
-        snapshot.approved_id, snapshot.approved, commands, snapshot.at
-    )
-    if won:
-        await loop.store.add_events(
-            pushed_event(snapshot, snapshot.approved, snapshot.approved_id)
-        )
-    parent = snapshot.target.generation if snapshot.target else 0
+    won = await _push(loop, snapshot, snapshot.approved, snapshot.approved_id)
     return TickOutcome(
         state="target" if won else "lost",
         reason=""
         if won
         else "the fleet or the target changed since the plan was made; a new one follows",
-        generation=snapshot.approved.generation if won else parent,
+        generation=snapshot.approved.generation if won else _generation(snapshot),
         plan_id=snapshot.approved_id,
         seconds=watch.done(),
     )
@@ -346,35 +307,30 @@ async def _finish(
     watch: "_Stopwatch",
 ) -> TickOutcome:
     state: PlanState = decision.state
-    generation = snapshot.target.generation if snapshot.target else 0
+    generation = _generation(snapshot)
     reason = decision.reason
+    bound = decision.bound
     if decision.state == "refused":
-        log.error("plan refused", plan_id=plan_id, reason=decision.reason)
-        await loop.store.add_events(
-            refused_event(snapshot.at, plan_id, decision.reason)
-        )
-    mode = _mode(snapshot, decision)
-    if decision.bound is not None and mode is not Mode.AUTO:
-        loop.proposed = Proposal(
-            plan_id=plan_id,
-            bound=decision.bound,
-            catalogue_revision=snapshot.state.catalogue_revision,
-        )
-        reason = f"mode {mode}: the plan is not pushed" + (
-            " before a person approves" if mode is Mode.APPROVE else ""
-        )
-    if decision.bound is not None and mode is Mode.AUTO:
-        commands = await asyncio.to_thread(
-            make_commands, decision.bound, snapshot.state
-        )
-        won = await loop.store.push_target(
-            plan_id, decision.bound, commands, snapshot.at
-        )
-        watch.lap("push")
-        if won:
-            await loop.store.add_events(pushed_event(snapshot, decision.bound, plan_id))
-            state, generation = "target", decision.bound.generation
+        log.error("plan refused", plan_id=plan_id, reason=reason)
+        await loop.store.add_events(refused_event(snapshot.at, plan_id, reason))
+
+    if bound is not None:
+        mode = effective_mode(snapshot.settings, snapshot.state, snapshot.target, bound)
+        if mode is not Mode.AUTO:
+            # Remembered, so that the next ticks do not propose the same to the person again.
+            loop.proposed = Proposal(
+                plan_id=plan_id,
+                bound=bound,
+                catalogue_revision=snapshot.state.catalogue_revision,
+            )
+            reason = f"mode {mode}: the plan is not pushed" + (
+                " before a person approves" if mode is Mode.APPROVE else ""
+            )
+        elif await _push(loop, snapshot, bound, plan_id):
+            watch.lap("push")
+            state, generation = "target", bound.generation
         else:
+            watch.lap("push")
             state = "lost"
             reason = "the fleet or the target changed, or a person approved another plan; the next tick decides again"
     return TickOutcome(
@@ -391,12 +347,19 @@ async def _finish(
     )
 
 
-def _mode(snapshot: Snapshot, decision: Decision) -> Mode:
-    if decision.bound is None:
-        return snapshot.settings.mode
-    return effective_mode(
-        snapshot.settings, snapshot.state, snapshot.target, decision.bound
-    )
+async def _push(loop: Loop, snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> bool:
+    """Whether the plan became the target. The store says no where its parent or the catalogue changed meanwhile."""
+    # In a thread, so that the event loop goes on while the commands of a large fleet are made.
+    commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
+    won = await loop.store.push_target(plan_id, bound, commands, snapshot.at)
+    if won:
+        await loop.store.add_events(pushed_event(snapshot, bound, plan_id))
+    return won
+
+
+def _generation(snapshot: Snapshot) -> int:
+    """The generation in force; 0 = none."""
+    return snapshot.target.generation if snapshot.target else 0
 
 
 class _Stopwatch:

@@ -51,7 +51,7 @@ class Sender:
     may_be_private: bool = False
     """Whether loopback, private and link-local addresses are allowed."""
     limit_s: float = 10.0
-    """Of one request, looking up its address included."""
+    """One request may take so long, looking up its address included."""
     tls: Callable[[], ssl.SSLContext] | None = None
     """Whose certificates are accepted; None: `authorities`."""
 

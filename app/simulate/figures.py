@@ -10,7 +10,7 @@ class SeedMean:
 
     mean: float
     half_width: float | None
-    """Of its 95 % confidence interval, by Student's t; None with one seed."""
+    """Half of the 95 % confidence interval, by Student's t; None with one seed."""
 
 
 def number(value: float, digits: int | None = None) -> str:

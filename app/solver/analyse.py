@@ -14,7 +14,7 @@ from solvers.types.plan import GpuPlan
 
 MAX_ALTERNATIVES = 4
 _FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
-"""Of the budget: by when the relaxation, and then the alternatives, are to be found."""
+"""After these shares of the budget the relaxation, and then the alternatives, are to be found."""
 
 
 def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> Findings:

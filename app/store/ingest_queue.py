@@ -59,6 +59,7 @@ class IngestQueue:
         try:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
+            # Refused rather than kept: the agent has a durable outbox, this process has none.
             raise Unavailable(
                 f"{self._queue.maxsize} observations wait for their commit already; send this one again"
             ) from None
@@ -67,6 +68,7 @@ class IngestQueue:
     async def _run(self) -> None:
         while True:
             batch = [await self._queue.get()]
+            # Whatever has come in the meantime shares the commit; nobody is waited for.
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             await self._commit(batch)
@@ -94,6 +96,7 @@ class IngestQueue:
                     )
             return
         for entry in batch:
+            # A request that was cancelled meanwhile waits no more; its observation is durable all the same.
             if not entry.done.done():
                 _answer(entry, result)
 

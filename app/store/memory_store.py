@@ -1,12 +1,12 @@
 """The Store in dictionaries: for simulations, and as the reference that the PostgreSQL store is tested against."""
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from agents.base.protocol import Ack, NodeCommand, Observation, ReplicaReading
+from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import Conflict, NotFound
+from app.store.observation_book import ObservationBook
 from app.store.store import (
     AgentStatus,
     AuditEvent,
@@ -17,18 +17,11 @@ from app.store.store import (
     PlanState,
     PolicySettings,
     SampleRow,
-    ServiceWindow,
     Snapshot,
 )
 from app.store.task_book import TaskBook
 from app.store.trained_actors import fleet_fingerprint, wants_actor
-from app.store.windows import (
-    Sums,
-    make_windows,
-    parts_of,
-    placed_start_s,
-    snapshot_numbers,
-)
+from app.store.windows import placed_start_s, snapshot_numbers
 from solvers.forecast.choose_technique import Choice
 from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan
@@ -42,13 +35,9 @@ from solvers.types.state import (
     Node,
     Service,
     Task,
-    gpu_id,
 )
 
 EPOCH = datetime.fromtimestamp(0, UTC)
-
-EXECUTIONS_KEPT_S = 120.0
-"""Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
 
 
 @dataclass(slots=True)
@@ -59,16 +48,6 @@ class _NodeRow:
     last_window_end_s: float | None = None
     generation: int = 0
     repartition: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class _Window:
-    """One of the loop's windows, of all services."""
-
-    sums: dict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))
-    """By service."""
-    made: tuple[ServiceWindow, ...] | None = None
-    """As snapshots hold it, made once for all of them; None = something was counted since."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,14 +80,10 @@ class MemoryStore:
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
     _commands: dict[str, NodeCommand] = field(default_factory=dict)
-    _received: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    _windows: dict[float, dict[int, _Window]] = field(default_factory=dict)
-    """By length and number."""
+    _observations: ObservationBook = field(default_factory=ObservationBook)
     _target: BoundPlan | None = None
     _latency_sigma: dict[Group, tuple[float, ...]] = field(default_factory=dict)
     _fit_health: dict[Group, FitHealth] = field(default_factory=dict)
-    _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
-    """(start of the window, GPU, reading)."""
 
     def put_gpu_types(self, gpu_types: Iterable[GpuType]) -> None:
         """Add or replace GPU types; how many there are is counted from the GPUs, so `count` is not kept."""
@@ -123,6 +98,7 @@ class MemoryStore:
         """Add or replace a node with all its GPUs."""
         row = self._nodes.setdefault(node.id, _NodeRow(node=node, created_at=at))
         row.node = replace(node, silent_for_s=0.0)
+        # GPUs that the node no longer lists are gone, as with a manifest that is applied again.
         self._gpus = {
             gpu.id: gpu for gpu in self._gpus.values() if gpu.node != node.id
         } | {gpu.id: gpu for gpu in gpus}
@@ -152,6 +128,7 @@ class MemoryStore:
             group = Group(entry.network, entry.gpu_type)
             self._points[group] = entry
             self._latency_sigma[group] = (latency_sigma,) * len(entry.rows)
+            # What was learned corrected other points; it says nothing about the new ones.
             self._fit_health.pop(group, None)
         self._revise()
 
@@ -166,13 +143,7 @@ class MemoryStore:
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick."""
         window_s = self.settings.window_s
-        wanted = snapshot_numbers(now.timestamp(), window_s, self._services.values())
-        kept = {
-            number: each
-            for number, each in self._windows.get(window_s, {}).items()
-            if number >= wanted.start
-        }
-        self._windows = {window_s: kept}
+        numbers = snapshot_numbers(now.timestamp(), window_s, self._services.values())
         approved_id = max(
             (key for key, record in self.plans.items() if record.state == "approved"),
             default=None,
@@ -184,12 +155,7 @@ class MemoryStore:
             points=tuple(self._points[key] for key in sorted(self._points)),
             target=self._target,
             settings=self.settings,
-            windows=tuple(
-                one
-                for number in wanted
-                if number in kept
-                for one in _made(kept[number], number, window_s)
-            ),
+            windows=self._observations.load_windows(numbers, window_s),
             statuses=tuple(
                 AgentStatus(
                     node=name,
@@ -201,7 +167,7 @@ class MemoryStore:
             ),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
-            proposed=self._proposed(),
+            proposed=self._fresh("proposed"),
             memory=self._memory.get(self.settings.policy),
             group_memory={
                 group.name: self._memory[group.memory_key]
@@ -218,12 +184,13 @@ class MemoryStore:
             else None,
         )
 
-    def _proposed(self) -> BoundPlan | None:
+    def _fresh(self, state: PlanState) -> BoundPlan | None:
+        """The newest plan of a state that can still be pushed: made from the target and the catalogue in force."""
         made_from = (self._target.generation if self._target else 0, self._revision)
         for _, record in sorted(self.plans.items(), reverse=True):
             bound = record.bound
             if (
-                record.state == "proposed"
+                record.state == state
                 and bound
                 and (bound.parent, record.catalogue_revision) == made_from
             ):
@@ -232,6 +199,7 @@ class MemoryStore:
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""
+        # Counted apart from the number of plans, since old plans are forgotten.
         self._newest_plan_id += 1
         self.plans[self._newest_plan_id] = record
         if self.max_plans is not None and len(self.plans) > self.max_plans:
@@ -240,6 +208,7 @@ class MemoryStore:
 
     def _forget_a_plan(self) -> None:
         """The oldest goes that is neither in force nor still to be decided on."""
+        # The target is compared with, and a proposal may still be decided on.
         lasting = ("target", "proposed", "approved")
         older = (key for key in self.plans if key != self._newest_plan_id)
         oldest = next(
@@ -247,16 +216,6 @@ class MemoryStore:
         )
         if oldest is not None:
             del self.plans[oldest]
-
-    def _is_one_approved(self, generation: int) -> bool:
-        """Whether the next tick can push a plan that a person approved."""
-        return any(
-            record.state == "approved"
-            and record.bound is not None
-            and (record.bound.parent, record.catalogue_revision)
-            == (generation, self._revision)
-            for record in self.plans.values()
-        )
 
     async def push_target(
         self,
@@ -266,20 +225,19 @@ class MemoryStore:
         at: datetime,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
-        record = self.plans.get(plan_id)
-        if record is None:
-            raise NotFound(f"there is no plan {plan_id}")
+        record = self._plan(plan_id)
         if record.state not in ("proposed", "approved"):
             return False
         generation = self._target.generation if self._target else 0
-        is_fresh = (bound.parent, record.catalogue_revision) == (
-            generation,
-            self._revision,
-        )
-        gives_way = record.state == "proposed" and self._is_one_approved(generation)
+        made_from = (bound.parent, record.catalogue_revision)
+        is_fresh = made_from == (generation, self._revision)
+        # A plan that a person approved goes before one that nobody has seen.
+        gives_way = record.state == "proposed" and self._fresh("approved") is not None
         if not is_fresh or gives_way or bound.generation <= generation:
             self.plans[plan_id] = replace(record, state="lost")
             return False
+
+        # One target at a time: all others were made from what is no longer in force.
         for key, other in self.plans.items():
             if other.state == "target":
                 self.plans[key] = replace(other, state="superseded")
@@ -313,24 +271,19 @@ class MemoryStore:
             row = self._nodes.get(observation.node)
             if row is None:
                 continue
+            # Also of a repeated report the agent is heard: only its content counts once.
             row.last_seen_at = max(received, row.last_seen_at or received)
-            sequences = self._received.setdefault(
-                (observation.node, observation.boot), set()
-            )
-            if observation.sequence not in sequences:
-                sequences.add(observation.sequence)
+            if self._observations.receive(observation):
                 self._take(observation, row, received)
-            acknowledged[(observation.node, observation.boot)] = max(sequences)
+            boot = (observation.node, observation.boot)
+            acknowledged[boot] = self._observations.newest_sequence(*boot)
         return Ingested(acknowledged=acknowledged, unknown_nodes=tuple(unknown))
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
         command = self._commands.get(node)
-        return (
-            command
-            if command is not None and command.generation > after_generation
-            else None
-        )
+        is_newer = command is not None and command.generation > after_generation
+        return command if is_newer else None
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
@@ -343,14 +296,8 @@ class MemoryStore:
         self, since: datetime, until: datetime, gpus: Sequence[GpuId]
     ) -> tuple[Execution, ...]:
         """What every replica of these GPUs executed in windows that start in [since, until), by GPU and replica."""
-        first_s, last_s, wanted = since.timestamp(), until.timestamp(), set[str](gpus)
-        readings: dict[tuple[str, str], list[ReplicaReading]] = {}
-        for start_s, gpu, reading in self._readings:
-            if first_s <= start_s < last_s and gpu in wanted:
-                readings.setdefault((gpu, reading.id), []).append(reading)
-        return tuple(
-            make_execution(gpu, readings[gpu, replica])
-            for gpu, replica in sorted(readings)
+        return self._observations.load_executions(
+            since.timestamp(), until.timestamp(), set(gpus)
         )
 
     async def load_fit_health(self) -> tuple[FitHealth, ...]:
@@ -365,6 +312,7 @@ class MemoryStore:
             return False
         for row in rows:
             known = self._fit_health.get(row.group)
+            # Whoever has read further wins: two processes may learn at the same time.
             if row.group in self._points and (
                 known is None or known.now.seen_until_s < row.now.seen_until_s
             ):
@@ -382,12 +330,15 @@ class MemoryStore:
         self._revision += 1
         self.on_wake("plimsoll_wake")
 
+    def _plan(self, plan_id: int) -> PlanRecord:
+        if plan_id not in self.plans:
+            raise NotFound(f"there is no plan {plan_id}")
+        return self.plans[plan_id]
+
     def _judge(
         self, plan_id: int, state: PlanState, *, of: tuple[PlanState, ...]
     ) -> None:
-        record = self.plans.get(plan_id)
-        if record is None:
-            raise NotFound(f"there is no plan {plan_id}")
+        record = self._plan(plan_id)
         if record.state not in of:
             raise Conflict(
                 f"plan {plan_id} is {record.state}; only {' or '.join(of)} plans can become {state}"
@@ -418,33 +369,21 @@ class MemoryStore:
     ) -> None:
         start_s = placed_start_s(observation, received.timestamp())
         end_s = start_s + observation.window_s
+        # A late report must not undo what a newer one said of the node.
         if row.last_window_end_s is None or end_s > row.last_window_end_s:
             row.last_window_end_s = end_s
             row.generation = observation.generation
             row.repartition = observation.repartition
             self._note_health(observation)
-        window_s = self.settings.window_s
-        windows = self._windows.setdefault(window_s, {})
-        for (service, number), counts in parts_of(observation, end_s, window_s):
-            window = (
-                windows[number]
-                if number in windows
-                else windows.setdefault(number, _Window())
-            )
-            window.sums[service].add(counts)
-            window.made = None
+        self._observations.count(
+            observation,
+            start_s=start_s,
+            window_s=self.settings.window_s,
+            received_s=received.timestamp(),
+        )
         for ack in observation.acks:
             self.acknowledgements[(observation.node, ack.generation)] = ack
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC))
-        for each in observation.replicas:
-            self._readings.append(
-                (start_s, gpu_id(observation.node, each.gpu_index), each)
-            )
-        while (
-            self._readings
-            and self._readings[0][0] < received.timestamp() - EXECUTIONS_KEPT_S
-        ):
-            self._readings.popleft()
 
     def _note_health(self, observation: Observation) -> None:
         healthy = {reading.index: reading.healthy for reading in observation.gpus}
@@ -455,35 +394,6 @@ class MemoryStore:
             and healthy.get(gpu.index, gpu.healthy) != gpu.healthy
         }
         if changed:
+            # A GPU that fails or returns changes the catalogue: plans made before must lose.
             self._gpus |= changed
             self._revise()
-
-
-def _made(window: _Window, number: int, window_s: float) -> tuple[ServiceWindow, ...]:
-    if window.made is None:
-        window.made = make_windows(
-            {(service, number): sums for service, sums in window.sums.items()}, window_s
-        )
-    return window.made
-
-
-def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
-    """What one replica executed, from the readings of its windows; at least one."""
-    batches = sum(each.batches for each in readings)
-    busy_ms = sum(each.batches * each.execution_ms for each in readings)
-    sm_percents, sizes = (
-        {each.sm_percent for each in readings},
-        {each.batch for each in readings},
-    )
-    return Execution(
-        replica=readings[0].id,
-        gpu=gpu,
-        service=min(each.service for each in readings),
-        sm_percent=min(sm_percents),
-        batch=min(sizes),
-        is_steady=len(sm_percents) == len(sizes) == 1
-        and all(each.state == "ready" for each in readings),
-        batches=batches,
-        requests=sum(each.requests for each in readings),
-        execution_ms=busy_ms / batches if batches else 0.0,
-    )

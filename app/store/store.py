@@ -54,7 +54,7 @@ class PolicyGroup:
     name: str
     policy: str
     projects: tuple[str, ...] = ()
-    """Of one of these; empty: of any."""
+    """A service must belong to one of these; empty: to any."""
     labels: tuple[tuple[str, str], ...] = ()
     """With all of these."""
     mode: Mode = Mode.AUTO
@@ -62,12 +62,14 @@ class PolicyGroup:
 
     def has(self, service: Service) -> bool:
         """Whether the service is one of those that it is for."""
+        # Labels narrow a group down, projects widen it: all labels must match, and any one project.
         is_chosen = not self.projects or service.project in self.projects
         return is_chosen and set(self.labels) <= set(service.labels)
 
     @property
     def memory_key(self) -> str:
         """Under what its policy's memory is kept: no policy's name has a colon."""
+        # With the policy's name: another policy could not read what this one wrote down.
         return f"{self.name}:{self.policy}"
 
 
@@ -81,9 +83,10 @@ class PolicySettings:
     paused: bool = False
     period_s: float = 5.0
     objective: Objective = "min_cost"
+    # Prices are 0 until somebody states them: a plan must not trade latency for a cost that nobody pays.
     energy_price_usd_per_kwh: float = 0.0
     carbon_price_usd_per_t: float = 0.0
-    """Of carbon dioxide; with the next it makes energy dearer (`app.loop.predict`)."""
+    """A tonne of carbon dioxide costs this; with the next field it raises the energy price (`app.loop.predict`)."""
     carbon_g_per_kwh: tuple[float, ...] = ()
     """That the grid emits: one figure, or one per hour of the day in UTC; empty = not known."""
     max_replicas_per_gpu: int = 4
@@ -92,6 +95,7 @@ class PolicySettings:
     """The forecast rate is multiplied by it before planning."""
     stale_after_s: float = 15.0
     """Older telemetry makes the loop hold."""
+    # The defaults are the solvers' own, so that a plan from files equals the one of a tick.
     solve_seconds: float = TICK.seconds
     solve_work: float = TICK.work
     seed: int = TICK.seed
@@ -118,6 +122,7 @@ class PolicySettings:
 
     def group_of(self, service: Service) -> PolicyGroup | None:
         """The first group that the service is of; None: it follows the cluster's policy."""
+        # The order of groups is the operator's: the first match wins.
         return next((group for group in self.groups if group.has(service)), None)
 
     @property
@@ -152,6 +157,7 @@ class ServiceWindow:
     served: int
     in_slo: int
     rejected: int
+    # Counts by bucket, not quantiles: counts add up over nodes and windows.
     latency_buckets: tuple[tuple[int, int], ...] = ()
 
 
@@ -257,7 +263,7 @@ class Snapshot:
     corrections: tuple[Correction, ...] = ()
     """What was learned of the times of `points`."""
     degradations: tuple[Degradation, ...] = ()
-    """Of exceeded budgets: which services are planned for less (`app.loop.budgets`)."""
+    """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
     actor: bytes | None = None
     """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
 

@@ -129,6 +129,7 @@ class TaskBook:
 
 def submitted(task: Task, at: datetime) -> TaskRecord:
     """The record of a task that begins now; its deadline counts from now."""
+    # Kept as a moment: a duration would have to be counted down with every tick.
     deadline_at = (
         None if task.due_in_s is None else at + timedelta(seconds=task.due_in_s)
     )
@@ -177,7 +178,7 @@ class TaskReport:
 
     node: str
     end: datetime
-    """Of its window."""
+    """When the report's window ended."""
     readings: Mapping[str, TaskReading]
     """By task."""
     gpus: frozenset[GpuId]
@@ -199,10 +200,12 @@ def reported(record: TaskRecord, report: TaskReport) -> TaskRecord:
     reading = report.readings.get(record.task.name)
     if record.is_over:
         return record
+    # Work that is finished counts wherever it was done; anything else only where the target wants it.
     if reading is not None and (
         reading.state == "finished" or _place(report.node, reading) == record.place
     ):
         return _noted(record, reading, report.end)
+    # The node reports of the GPU, but not of the task: the task does not run there any more.
     is_gone = (
         record.state is not None
         and record.place is not None
@@ -228,6 +231,7 @@ def waiting_s(record: TaskRecord, now: datetime) -> float:
     """Since it last ran, or was submitted; 0 while it runs, and when it is over."""
     if record.is_over or record.state == "running":
         return 0.0
+    # A report may be newer than the moment that is asked for.
     return max(0.0, (now - (record.last_ran_at or record.submitted_at)).total_seconds())
 
 
@@ -258,6 +262,7 @@ def _noted(record: TaskRecord, reading: TaskReading, end: datetime) -> TaskRecor
         reading.done_iterations * factor, float(record.task.iterations)
     )
     iteration_ms = reading.iteration_ms / factor
+    # Progress is negative when a task starts over from its last checkpoint.
     progress = max(0.0, done_iterations - record.done_iterations)
     return replace(
         record,

@@ -68,6 +68,7 @@ def _part(count: int, index: int, parts: int) -> int:
 
 def placed_start_s(observation: Observation, received_s: float) -> float:
     """Start of the agent's window, moved where need be: it ended before it was received and is not absurdly old."""
+    # A clock that is ahead would put counts into windows that are still to come.
     latest = received_s - observation.window_s
     return min(max(observation.window_start_s, received_s - OLDEST_WINDOW_S), latest)
 
@@ -85,8 +86,10 @@ def parts_of(
     Of a longer stretch than any snapshot holds, the newest windows alone: nobody reads the older ones.
     """
     newest = window_number(end_s, window_s)
+    # Agents' periods need not divide the loop's window, so the nearest number of windows is taken.
     covered = max(1, round(observation.window_s / window_s))
     for service, counts in sums_of(observation):
+        # From the newest backwards, so that the limit cuts the oldest.
         for part in range(min(covered, MAX_WINDOWS)):
             yield (
                 (service, newest - part),
@@ -121,6 +124,7 @@ def snapshot_numbers(
         for one in services
     ]
     wanted = math.ceil(max(delays_s, default=0.0) / window_s) + 1
+    # The open window is included: a burst should be seen before its window is over.
     newest = math.floor(now_s / window_s)
     return range(
         newest - min(max(wanted, WINDOWS_IN_SNAPSHOT), MAX_WINDOWS) + 1, newest + 1

@@ -31,7 +31,7 @@ class DashboardPage:
     """One kind of page."""
 
     name: str
-    """Of its script, and of its address where `path` does not say otherwise."""
+    """Its script is called so, and its address where `path` does not say otherwise."""
     title: str
     path: str = ""
     """With the part in braces that `argument` is taken from, e.g. `/services/{argument}`."""

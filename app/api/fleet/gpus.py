@@ -50,7 +50,7 @@ class GpuReadings(View):
 router = resource_router("gpus", prefix="/gpus")
 
 MAX_READINGS = 240
-"""Of one answer: as many as a chart can show."""
+"""An answer has at most as many as a chart can show."""
 
 
 @router.get("", responses=LIST)

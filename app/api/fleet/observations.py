@@ -15,7 +15,7 @@ from app.base.errors import InvalidRequest
 MAX_BATCH = 65_536
 MAX_SEQUENCE = 2**53
 MAX_GPU_INDEX = 64_999
-"""Of a slice (MIG) of GPU 63: 1000 * 64 + 10 * instance + compute instance."""
+"""A slice (MIG) of GPU 63 has at most this index: 1000 * 64 + 10 * instance + compute instance."""
 MAX_GPUS = 128
 """Sixteen GPUs in seven or eight slices each."""
 

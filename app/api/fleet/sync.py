@@ -114,6 +114,7 @@ class QuickSync(Route):
             self._path.fullmatch(scope["path"]),
             _QUICK_QUERY.fullmatch(scope["query_string"]),
         )
+        # Anything unusual goes to `sync`, which explains what is wrong with it.
         if path is None or query is None or float(query[1] or 0.0) > MAX_WAIT_S:
             return Match.NONE, {}
         params = {"name": path[1], "wait_s": float(query[1] or 0.0)}
@@ -139,10 +140,12 @@ async def _answer(
 ) -> Response:
     observation = decode_observation(await request.body(), name)
     off_s = _off_s(request, context)
+    # Moved to this clock before it is stored: all that reads windows compares them with `now`.
     observation = structs.replace(
         observation, window_start_s=max(0.0, observation.window_start_s - off_s)
     )
     skew_s = await _note_clock(context, observation, off_s)
+    # Durable before the answer: the agent drops from its outbox what is acknowledged.
     acknowledged = await _ingest(context, observation)
     await context.parts.agent_addresses.note(
         context.parts.engine, observation.node, request
@@ -169,6 +172,7 @@ async def _ingest(context: Context, observation: Observation) -> int:
     try:
         try:
             acknowledged = await context.parts.ingest.add(observation)
+        # Looked up only when it fails: of thousands of reports one is a node's first.
         except NotFound:
             await _register(context, observation)
             acknowledged = await context.parts.ingest.add(observation)
@@ -184,6 +188,7 @@ async def _command(
 ) -> NodeCommand | None:
     commands, clock = context.parts.commands, context.parts.clock
     with translated():
+        # Without a wait there is nothing to register among those that wait.
         if wait_s == 0.0:
             return await commands.command_for(observation.node, observation.generation)
         return await commands.wait_for(
@@ -201,6 +206,7 @@ async def _register(context: Context, observation: Observation) -> None:
     types = {gpu.index: gpu.gpu_type for gpu in gpus}
     async with context.transaction() as connection:
         await lock_object(connection, "Node", observation.node)
+        # Another process may have registered it while this one waited for the lock.
         if await _is_known(connection, observation.node, context.now()):
             return
         known = [
@@ -253,6 +259,7 @@ async def _note_clock(
     if abs(skew_s) <= CLOCK_SKEW_LIMIT_S:
         skewed.discard(observation.node)
         return None
+    # Once per episode: an agent reports every few seconds, and the audit is read by people.
     if observation.node not in skewed:
         skewed.add(observation.node)
         context.parts.metrics.clock_skew.inc()

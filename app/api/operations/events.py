@@ -38,6 +38,7 @@ Text = Annotated[str | None, Query(max_length=300, pattern=r"^[\x20-\x7e]*$")]
 async def list_events(
     context: ClusterViewer,
     paging: Paging,
+    *,
     kind: Annotated[str | None, Query(pattern=r"^[A-Z][A-Za-z]{0,62}$")] = None,
     subject: Text = None,
     actor: Text = None,

@@ -114,6 +114,7 @@ async def get_profile(
 async def put_profile(
     context: Admin,
     network: TypeName,
+    *,
     gpu_type: TypeName,
     manifest: manifests.ProfileManifest,
     conditions: Conditions,

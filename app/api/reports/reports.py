@@ -68,6 +68,7 @@ async def list_reports(_context: Viewer) -> Page[ReportView]:
 async def get_report(
     context: Viewer,
     name: Annotated[str, Path(pattern=r"^[a-z_]{1,63}$")],
+    *,
     paging: Paging,
     since: Annotated[AwareDatetime | None, Query()] = None,
     until: Annotated[AwareDatetime | None, Query()] = None,
@@ -113,6 +114,7 @@ async def get_report(
 async def export_report(
     context: Viewer,
     name: Annotated[str, Path(pattern=r"^[a-z_]{1,63}$")],
+    *,
     since: Annotated[AwareDatetime | None, Query()] = None,
     until: Annotated[AwareDatetime | None, Query()] = None,
     project: Annotated[Name | None, Query()] = None,

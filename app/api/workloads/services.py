@@ -111,6 +111,7 @@ async def get_service_forecast(context: Viewer, name: Name) -> ServiceForecast:
 async def put_service(
     context: Operator,
     name: Name,
+    *,
     manifest: manifests.ServiceManifest,
     conditions: Conditions,
     response: Response,

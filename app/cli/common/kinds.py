@@ -6,8 +6,7 @@ from difflib import get_close_matches
 
 import typer
 
-from app.cli.common import columns
-from app.cli.common import columns as task_columns
+from app.cli.common import columns, task_columns
 from app.cli.common.client import Document, Query
 from app.cli.common.output import Cells, Heading
 
@@ -21,7 +20,7 @@ class CommandKind:
     name: str
     """As in manifests where users write it."""
     path: str
-    """Of the list, below /api/v1."""
+    """The list's path below /api/v1."""
     aliases: tuple[str, ...] = ()
     headings: tuple[Heading, ...]
     row: Row
@@ -67,7 +66,7 @@ DECISIVE_STATES = (
     "rejected",
     "lost",
 )
-"""Of plans; those in state kept changed nothing, and come at every tick."""
+"""States of plans that are listed; plans in state kept changed nothing, and come at every tick."""
 
 
 def find_kind(word: str) -> CommandKind:

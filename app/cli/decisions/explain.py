@@ -24,6 +24,7 @@ def explain(
             help="Plan id, or a service; none = the plan in force",
         ),
     ] = None,
+    *,
     problem: Annotated[
         Path | None,
         typer.Option(

@@ -127,7 +127,7 @@ def _told(found: Card, width: int) -> list[str]:
 
 
 def _width() -> int:
-    """Of prose on this terminal."""
+    """How wide prose may be on this terminal."""
     found = console()
     return min(WIDEST, found.width) if found.is_terminal else _PLAIN_WIDTH
 

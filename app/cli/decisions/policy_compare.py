@@ -47,6 +47,7 @@ Names = Annotated[
 def compare(
     context: typer.Context,
     names: Names = None,
+    *,
     problem: Annotated[
         Path | None,
         typer.Option(

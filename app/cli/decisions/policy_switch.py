@@ -38,6 +38,7 @@ Name = Annotated[
 def switch(
     context: typer.Context,
     name: Name = None,
+    *,
     group: Annotated[
         str | None,
         typer.Option(

@@ -60,6 +60,7 @@ def what_if(
             help="Problem file, - = stdin; none = the live state of the control plane",
         ),
     ] = None,
+    *,
     demand: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,10 +141,22 @@ def what_if(
         raise typer.BadParameter(words, param_hint="'--time-limit'")
     if problem is not None:
         answer = _of_file(
-            problem, flags, together, suggest, policy or _LOCAL_POLICY, time_limit
+            problem,
+            flags,
+            together=together,
+            suggest=suggest,
+            policy=policy or _LOCAL_POLICY,
+            time_limit=time_limit,
         )
     else:
-        answer = _of_server(context, flags, together, suggest, policy, time_limit)
+        answer = _of_server(
+            context,
+            flags,
+            together=together,
+            suggest=suggest,
+            policy=policy,
+            time_limit=time_limit,
+        )
     if not show_document(answer, output):
         _show(answer)
 
@@ -151,6 +164,7 @@ def what_if(
 def _of_server(
     context: typer.Context,
     flags: Flags,
+    *,
     together: bool,
     suggest: bool,
     policy: str | None,
@@ -196,6 +210,7 @@ def _manifest(path: Path) -> tuple[str, object]:
 def _of_file(
     file: Path,
     flags: Flags,
+    *,
     together: bool,
     suggest: bool,
     policy: str,

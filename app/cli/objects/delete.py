@@ -88,20 +88,24 @@ def cancel(context: typer.Context, tasks: Tasks) -> None:
 
     `delete` takes them out of it. One that has finished stays as it is.
     """
-    missing = 0
     with Api(cli_context(context)) as api:
-        for task in tasks:
-            try:
-                api.post(f"/api/v1/tasks/{task}/cancel")
-            except ApiProblem as problem:
-                if problem.status == codes.CONFLICT:
-                    show_line(f"Task {task} has finished already")
-                    continue
-                if problem.status != codes.NOT_FOUND:
-                    raise
-                show_error(problem)
-                missing += 1
-            else:
-                show_line(f"Task {task} cancelled")
-    if missing:
+        # A list: all tasks are ended before a missing one makes the command fail.
+        are_known = [_cancel(api, task) for task in tasks]
+    if not all(are_known):
         raise typer.Exit(1)
+
+
+def _cancel(api: Api, task: str) -> bool:
+    """Whether there is such a task."""
+    try:
+        api.post(f"/api/v1/tasks/{task}/cancel")
+    except ApiProblem as problem:
+        if problem.status == codes.CONFLICT:
+            show_line(f"Task {task} has finished already")
+            return True
+        if problem.status != codes.NOT_FOUND:
+            raise
+        show_error(problem)
+        return False
+    show_line(f"Task {task} cancelled")
+    return True

@@ -40,6 +40,7 @@ Project = Annotated[
 def get(
     context: typer.Context,
     kind: KindName,
+    *,
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Name or id; none = all")
     ] = None,

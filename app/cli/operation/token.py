@@ -41,6 +41,7 @@ def create(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Whose it is; events name it")
     ],
+    *,
     scope: Annotated[Scope, typer.Option(help="What it allows")] = Scope.VIEWER,
     project: Annotated[
         list[str] | None,

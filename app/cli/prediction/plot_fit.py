@@ -9,7 +9,7 @@ from solvers.predict.data.fit import Fits
 from solvers.predict.data.samples import Group, Samples
 
 MAX_CURVES = len(COLOURS)
-"""Of one panel; further batches are drawn as dots alone."""
+"""A panel has at most so many; further batches are drawn as dots alone."""
 
 
 def plot_text(samples: Samples, fits: Fits) -> str:

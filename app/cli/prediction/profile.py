@@ -112,6 +112,7 @@ def _group() -> None:
 def run(
     context: typer.Context,
     gpu_type: GpuType,
+    *,
     network: Network = None,
     template: Template = "",
     templates: Templates = None,

@@ -38,6 +38,7 @@ def convert(
         Path, typer.Argument(metavar="FILE", help="What the tool wrote; - = stdin")
     ],
     source: Annotated[Source, typer.Option("--format", help="Which tool")],
+    *,
     gpu_type: Annotated[
         str, typer.Option(metavar="NAME", help="GPU type of the measurement")
     ],

@@ -35,6 +35,7 @@ def plan(
             metavar="NAME", help="GPU type of the catalogue, on which to measure"
         ),
     ],
+    *,
     samples: Annotated[
         list[Path] | None,
         typer.Option(metavar="CSV", help="What was measured already; may be repeated"),

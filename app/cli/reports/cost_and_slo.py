@@ -33,7 +33,7 @@ PERIOD_COLUMNS = (
     *("period", "since", "until", "finished", "misses", "allowed_misses"),
     *("burn_rate", "budget_used_percent", "alert_burn_rate", "is_alerting"),
 )
-"""Of view `slo_budget`, what `-o json` shows of each service."""
+"""`-o json` shows these columns of view `slo_budget` for each service."""
 Since = Annotated[
     str,
     typer.Option(

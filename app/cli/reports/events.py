@@ -39,6 +39,7 @@ def events(
         bool,
         typer.Option("-f", "--follow", help="Go on with new ones until interrupted"),
     ] = False,
+    *,
     since: Annotated[
         str | None,
         typer.Option(metavar="WHEN", help="Such as 1h, or 2026-01-31T18:00Z"),

@@ -14,14 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.common.client import Api, ApiProblem, ControlPlaneUnreachable, dig
-from app.cli.common.context import cli_context
+from app.cli.common.context import CliContext, cli_context
 from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
 
 TOPICS = ("header", "fleet", "gauges", "services")
 RETRY_S = 2.0
 BAR_WIDTH = 30
 TIGHT = 0.9
-"""Of the SLO's latency: above it a service is near its limit."""
+"""Above this share of the SLO's latency a service is near its limit."""
 HEADER_LINES = 4
 
 Item: TypeAlias = Mapping[str, Any]
@@ -56,15 +56,7 @@ def top(
     board, screen = TopicTables(), console()
     if once or not screen.is_terminal:
         with Api(cli) as api:
-            wanted = (
-                {*TOPICS}
-                if dig(api.get("/api/v1/auth/whoami"), "projects") is None
-                else {"services"}
-            )
-            for topic, change in events(api):
-                board.take(topic, change)
-                if wanted <= board.tables.keys():
-                    break
+            _take_all(api, board)
         screen.print(frame(board, screen, is_whole=True))
         return
     with (
@@ -73,10 +65,7 @@ def top(
     ):
         while True:
             try:
-                with Api(cli) as api:
-                    for topic, change in events(api):
-                        board.take(topic, change)
-                        live.update(frame(board, screen), refresh=True)
+                _follow(cli, board, live, screen)
             except (ControlPlaneUnreachable, ApiProblem) as error:
                 if isinstance(error, ApiProblem) and error.status < 500:
                     raise
@@ -85,6 +74,25 @@ def top(
                     refresh=True,
                 )
                 cli.sleep(RETRY_S)
+
+
+def _take_all(api: Api, board: TopicTables) -> None:
+    """Read the feed until every topic that the token may see has come once."""
+    is_of_all = dig(api.get("/api/v1/auth/whoami"), "projects") is None
+    missing = {*TOPICS} if is_of_all else {"services"}
+    for topic, change in events(api):
+        board.take(topic, change)
+        missing.discard(topic)
+        if not missing:
+            break
+
+
+def _follow(cli: CliContext, board: TopicTables, live: Live, screen: Console) -> None:
+    """Show the feed until it ends."""
+    with Api(cli) as api:
+        for topic, change in events(api):
+            board.take(topic, change)
+            live.update(frame(board, screen), refresh=True)
 
 
 def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -61,6 +61,7 @@ def import_trace(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="CSV; - = stdin, .gz = packed")
     ],
+    *,
     columns: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="rates: columns to take [default: all]"),

@@ -32,6 +32,7 @@ def scale(
             metavar="X|A=X,B=Y", help="Times as many requests, of all series or of some"
         ),
     ] = None,
+    *,
     mean: Annotated[
         str | None,
         typer.Option(

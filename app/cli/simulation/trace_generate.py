@@ -71,6 +71,7 @@ def diurnal(
             min=0.0, max=1.0, help="The rate swings by so much of its mean, up and down"
         ),
     ] = 0.5,
+    *,
     period: Annotated[
         str, typer.Option(metavar="TIME", help="Length of a day")
     ] = "24h",
@@ -116,6 +117,7 @@ def spike(
     at: Annotated[
         str, typer.Option(metavar="TIME", help="When the spike is at its full height")
     ] = "10m",
+    *,
     length: Annotated[
         str, typer.Option(metavar="TIME", help="How long it stays there")
     ] = "5m",
@@ -165,6 +167,7 @@ def mmpp(
         ),
     ],
     duration: Duration = "1h",
+    *,
     name: Name = None,
     seed: Seed = 0,
     draw: Draw = False,

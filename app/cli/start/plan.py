@@ -48,6 +48,7 @@ def plan(
             "-o", "--output", metavar="PLAN", help="Where to write the plan; - = stdout"
         ),
     ] = None,
+    *,
     policy: Annotated[
         str, typer.Option(help=f"Who decides: {', '.join(policies())}")
     ] = "joint",

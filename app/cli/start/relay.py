@@ -41,6 +41,7 @@ def relay(
             help="The server's metrics, e.g. http://127.0.0.1:8000/metrics",
         ),
     ],
+    *,
     kind: Annotated[Kind, typer.Option(help="What it is")],
     service: Annotated[
         str | None,

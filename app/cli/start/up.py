@@ -20,6 +20,7 @@ def up(
         bool,
         typer.Option("--demo", help="Show it at work on 8 simulated nodes under load"),
     ] = False,
+    *,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="With --demo: go on running when the load is over"),

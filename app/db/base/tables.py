@@ -28,9 +28,13 @@ metadata = MetaData()
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 """A row of any columns; it is turned into a noun at once."""
 
-cluster = Table(
+
+def _table(name: str, *columns: Column[Any]) -> Table:
+    return Table(name, metadata, *columns)
+
+
+cluster = _table(
     "cluster",
-    metadata,
     Column("singleton", Boolean, primary_key=True),
     must("catalogue_revision", BigInteger),
     must("profile_revision", BigInteger),
@@ -38,13 +42,10 @@ cluster = Table(
     must("fit_revision", BigInteger),
 )
 
-project = Table(
-    "project", metadata, key("name"), must("labels", JSON), must("created_at", TIME)
-)
+project = _table("project", key("name"), must("labels", JSON), must("created_at", TIME))
 
-gpu_type = Table(
+gpu_type = _table(
     "gpu_type",
-    metadata,
     key("name"),
     must("memory_mib", Double),
     must("sm_percent_step", Double),
@@ -57,17 +58,15 @@ gpu_type = Table(
     must("created_at", TIME),
 )
 
-gpu_price = Table(
+gpu_price = _table(
     "gpu_price",
-    metadata,
     key("gpu_type"),
     Column("valid", TSTZRANGE, primary_key=True),
     must("price_usd_per_hour", Numeric(12, 6)),
 )
 
-node = Table(
+node = _table(
     "node",
-    metadata,
     key("id"),
     must("cordoned", Boolean),
     must("labels", JSON),
@@ -84,9 +83,8 @@ node = Table(
     must("metrics_address", Text),
 )
 
-gpu = Table(
+gpu = _table(
     "gpu",
-    metadata,
     key("id"),
     must("node", Text),
     must("gpu_type", Text),
@@ -96,18 +94,16 @@ gpu = Table(
     must("created_at", TIME),
 )
 
-network = Table(
+network = _table(
     "network",
-    metadata,
     key("name"),
     must("description", Text),
     must("labels", JSON),
     must("created_at", TIME),
 )
 
-profile = Table(
+profile = _table(
     "profile",
-    metadata,
     key("id", BigInteger),
     must("network", Text),
     must("gpu_type", Text),
@@ -119,9 +115,8 @@ profile = Table(
     must("created_at", TIME),
 )
 
-service = Table(
+service = _table(
     "service",
-    metadata,
     key("name"),
     must("project", Text),
     must("generation", Integer),
@@ -129,9 +124,8 @@ service = Table(
     Column("deleted_at", TIME),
 )
 
-service_version = Table(
+service_version = _table(
     "service_version",
-    metadata,
     key("service"),
     key("generation", Integer),
     must("network", Text),
@@ -154,9 +148,8 @@ service_version = Table(
     must("created_by", Text),
 )
 
-policy = Table(
+policy = _table(
     "policy",
-    metadata,
     key("version", Integer),
     must("policy", Text),
     must("mode", Text),
@@ -187,11 +180,10 @@ policy = Table(
     must("created_by", Text),
 )
 
-policy_memory = Table("policy_memory", metadata, key("policy"), Column("memory", JSON))
+policy_memory = _table("policy_memory", key("policy"), Column("memory", JSON))
 
-actor = Table(
+actor = _table(
     "actor",
-    metadata,
     key("id", BigInteger),
     must("fleet_fingerprint", Text),
     must("created_at", TIME),
@@ -199,9 +191,8 @@ actor = Table(
     must("weights", LargeBinary),
 )
 
-token = Table(
+token = _table(
     "token",
-    metadata,
     key("id"),
     must("name", Text),
     must("sha256", LargeBinary),
@@ -211,17 +202,15 @@ token = Table(
     *(Column(name, TIME) for name in ("expires_at", "last_used_at", "revoked_at")),
 )
 
-session = Table(
+session = _table(
     "session",
-    metadata,
     Column("sha256", LargeBinary, primary_key=True),
     must("token", Text),
     *(must(name, TIME) for name in ("created_at", "expires_at")),
 )
 
-idempotency = Table(
+idempotency = _table(
     "idempotency",
-    metadata,
     key("key"),
     key("actor"),
     key("endpoint"),
@@ -231,9 +220,8 @@ idempotency = Table(
     must("created_at", TIME),
 )
 
-event = Table(
+event = _table(
     "event",
-    metadata,
     key("id", BigInteger),
     must("at", TIME),
     must("actor", Text),
@@ -245,9 +233,8 @@ event = Table(
     *(Column(name, JSON) for name in ("before", "after")),
 )
 
-task = Table(
+task = _table(
     "task",
-    metadata,
     key("id"),
     *(
         must(name, Text)
@@ -282,9 +269,8 @@ task = Table(
     ),
 )
 
-plan = Table(
+plan = _table(
     "plan",
-    metadata,
     key("id", BigInteger),
     must("at", TIME),
     must("state", Text),
@@ -307,9 +293,8 @@ plan = Table(
     Column("prices", JSON),
 )
 
-plan_step = Table(
+plan_step = _table(
     "plan_step",
-    metadata,
     key("plan_id", BigInteger),
     key("position", Integer),
     must("technique", Text),
@@ -321,9 +306,8 @@ plan_step = Table(
     must("messages", TEXTS),
 )
 
-plan_violation = Table(
+plan_violation = _table(
     "plan_violation",
-    metadata,
     key("plan_id", BigInteger),
     key("position", Integer),
     must("rule", Text),
@@ -332,9 +316,8 @@ plan_violation = Table(
     must("detail", Text),
 )
 
-demand = Table(
+demand = _table(
     "demand",
-    metadata,
     key("service"),
     Column("at", TIME, primary_key=True),
     must("arrival_rate_rps", Double),
@@ -344,9 +327,8 @@ demand = Table(
     Column("high_rps", Double),
 )
 
-forecast_choice = Table(
+forecast_choice = _table(
     "forecast_choice",
-    metadata,
     key("service"),
     must("technique", Text),
     must("seasons", JSON),
@@ -356,26 +338,23 @@ forecast_choice = Table(
     must("at", TIME),
 )
 
-target = Table(
+target = _table(
     "target",
-    metadata,
     key("generation", BigInteger),
     must("plan_id", BigInteger),
     must("valid", TSTZRANGE),
 )
 
-command = Table(
+command = _table(
     "command",
-    metadata,
     key("node"),
     key("generation", BigInteger),
     must("body", LargeBinary),
     must("created_at", TIME),
 )
 
-acknowledgement = Table(
+acknowledgement = _table(
     "acknowledgement",
-    metadata,
     key("node"),
     key("generation", BigInteger),
     must("status", Text),
@@ -383,9 +362,8 @@ acknowledgement = Table(
     must("at", TIME),
 )
 
-budget = Table(
+budget = _table(
     "budget",
-    metadata,
     key("name"),
     Column("project", Text),
     must("period", Text),
@@ -397,9 +375,8 @@ budget = Table(
     *(Column(name, TIME) for name in ("told_since", "degrade_at")),
 )
 
-note = Table(
+note = _table(
     "note",
-    metadata,
     key("kind"),
     key("name"),
     must("labels", JSON),

@@ -5,28 +5,21 @@ from datetime import datetime
 
 import msgspec
 from sqlalchemy import insert, select, update
-from sqlalchemy.dialects.postgresql import insert as upserting
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, NotFound
-from app.db.base.tables import (
-    AnyRow,
-    cluster,
-    demand,
-    plan,
-    plan_step,
-    plan_violation,
-    target,
+from app.db.base.tables import AnyRow, cluster, plan, target
+from app.db.decisions.plan_parts import (
+    load_demands,
+    load_steps,
+    load_violations,
+    record_demands,
+    record_steps,
+    record_violations,
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.store import PlanRecord, PlanState
-from solvers.types.outcome import (
-    PlanReport,
-    Prices,
-    SolveReport,
-    SolveStatus,
-    Violation,
-)
+from solvers.types.outcome import PlanReport, Prices, Violation
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.plan_json import plan_document, plan_from_document
 from solvers.types.problem import Problem
@@ -111,12 +104,12 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
         plan=noun,
         report=replace(
             report,
-            steps=await _steps(connection, plan_id),
+            steps=await load_steps(connection, plan_id),
             prices=None if row.prices is None else msgspec.convert(row.prices, Prices),
         ),
         bound=None if row.bound is None else msgspec.convert(row.bound, BoundPlan),
-        violations=await _violations(connection, plan_id),
-        demands=await _demands(connection, plan_id),
+        violations=await load_violations(connection, plan_id),
+        demands=await load_demands(connection, plan_id),
         has_problem=row.has_problem,
     )
 
@@ -160,8 +153,8 @@ async def newest_proposed(
         .order_by(plan.c.id.desc())
         .limit(1)
     )
-    found: int | None = (await connection.execute(statement)).scalar_one_or_none()
-    return found
+    plan_id: int | None = (await connection.execute(statement)).scalar_one_or_none()
+    return plan_id
 
 
 async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
@@ -206,9 +199,9 @@ async def record(
         .returning(plan.c.id)
     )
     plan_id = int(inserted.scalar_one())
-    await _record_steps(connection, plan_id, report.steps)
-    await _record_violations(connection, plan_id, noun.violations)
-    await _record_demands(connection, plan_id, noun)
+    await record_steps(connection, plan_id, report.steps)
+    await record_violations(connection, plan_id, noun.violations)
+    await record_demands(connection, plan_id, noun)
     return plan_id
 
 
@@ -244,12 +237,12 @@ async def _judge(
     *,
     of: tuple[PlanState, ...],
 ) -> int | None:
-    found = await connection.execute(
+    rows = await connection.execute(
         select(plan.c.state, plan.c.parent, plan.c.bound.is_not(None).label("is_bound"))
         .where(plan.c.id == plan_id)
         .with_for_update()
     )
-    row = found.one_or_none()
+    row = rows.one_or_none()
     if row is None:
         raise NotFound(f"there is no plan {plan_id}")
     if row.state not in of or not row.is_bound:
@@ -260,129 +253,6 @@ async def _judge(
         update(plan).where(plan.c.id == plan_id).values(state=state)
     )
     return int(row.parent)
-
-
-async def _record_steps(
-    connection: AsyncConnection, plan_id: int, steps: tuple[SolveReport, ...]
-) -> None:
-    if steps:
-        rows = [
-            {
-                "plan_id": plan_id,
-                "position": position,
-                "technique": step.technique,
-                "method": step.method,
-                "status": step.status.value,
-                "objective": step.objective,
-                "bound": step.bound,
-                "seconds": step.seconds,
-                "messages": list(step.messages),
-            }
-            for position, step in enumerate(steps)
-        ]
-        await connection.execute(insert(plan_step), rows)
-
-
-async def _record_violations(
-    connection: AsyncConnection, plan_id: int, violations: tuple[Violation, ...]
-) -> None:
-    if violations:
-        rows = [
-            {
-                "plan_id": plan_id,
-                "position": position,
-                "rule": violation.rule,
-                "severity": violation.severity,
-                "place": violation.where,
-                "detail": violation.detail,
-            }
-            for position, violation in enumerate(violations)
-        ]
-        await connection.execute(insert(plan_violation), rows)
-
-
-async def _record_demands(
-    connection: AsyncConnection, plan_id: int, noun: PlanRecord
-) -> None:
-    if not noun.demands:
-        return
-    statement = upserting(demand)
-    changed = {name: statement.excluded[name] for name in _OF_DEMAND}
-    await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["service", "at", "method"], set_=changed
-        ),
-        [
-            {
-                "service": entry.service,
-                "at": noun.at,
-                "arrival_rate_rps": entry.arrival_rate_rps,
-                "method": entry.method,
-                "plan_id": plan_id,
-                "low_rps": None
-                if entry.interval_rps is None
-                else entry.interval_rps[0],
-                "high_rps": None
-                if entry.interval_rps is None
-                else entry.interval_rps[1],
-            }
-            for entry in noun.demands
-        ],
-    )
-
-
-_OF_DEMAND = ("arrival_rate_rps", "plan_id", "low_rps", "high_rps")
-
-
-async def _steps(connection: AsyncConnection, plan_id: int) -> tuple[SolveReport, ...]:
-    statement = (
-        select(plan_step)
-        .where(plan_step.c.plan_id == plan_id)
-        .order_by(plan_step.c.position)
-    )
-    return tuple(
-        SolveReport(
-            technique=row.technique,
-            method=row.method,
-            status=SolveStatus(row.status),
-            objective=row.objective,
-            bound=row.bound,
-            seconds=row.seconds,
-            messages=tuple(row.messages),
-        )
-        for row in await connection.execute(statement)
-    )
-
-
-async def _violations(
-    connection: AsyncConnection, plan_id: int
-) -> tuple[Violation, ...]:
-    statement = (
-        select(plan_violation)
-        .where(plan_violation.c.plan_id == plan_id)
-        .order_by(plan_violation.c.position)
-    )
-    return tuple(
-        Violation(
-            rule=row.rule, severity=row.severity, where=row.place, detail=row.detail
-        )
-        for row in await connection.execute(statement)
-    )
-
-
-async def _demands(connection: AsyncConnection, plan_id: int) -> tuple[Demand, ...]:
-    statement = (
-        select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
-    )
-    return tuple(
-        Demand(
-            service=row.service,
-            arrival_rate_rps=row.arrival_rate_rps,
-            method=row.method,
-            interval_rps=None if row.low_rps is None else (row.low_rps, row.high_rps),
-        )
-        for row in await connection.execute(statement)
-    )
 
 
 _SUMMARY = (
@@ -411,8 +281,8 @@ def _summary(row: AnyRow) -> PlanSummary:
 
 async def plan_of(connection: AsyncConnection, generation: int) -> int | None:
     """The id of the plan that was, or is, in force under that generation; None: there was none."""
-    found = await connection.execute(
+    rows = await connection.execute(
         select(target.c.plan_id).where(target.c.generation == generation)
     )
-    plan_id: int | None = found.scalar_one_or_none()
+    plan_id: int | None = rows.scalar_one_or_none()
     return plan_id

@@ -64,7 +64,7 @@ class SimulationRow:
     """Share of the simulated time of all runs."""
     error: str | None
     summary: Json
-    """Of a finished one."""
+    """Null until the simulation is finished."""
     has_json: bool
     created_at: datetime
     started_at: datetime | None

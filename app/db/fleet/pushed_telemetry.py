@@ -17,7 +17,7 @@ from app.db.fleet.ingest import add_hours, add_windows
 OLDEST_S = 86_400.0
 """Older windows are refused; `Retention.pushed_days` keeps longer what would repeat them."""
 MAX_SOURCES = 64
-"""Of one service, within an hour."""
+"""A service may have so many within an hour."""
 SLACK = timedelta(milliseconds=1)
 """Two windows may overlap by so much: ends are sums of rounded numbers."""
 
@@ -32,7 +32,7 @@ class Pushed:
     window_s: float
     reading: ServiceReading
     sha256: bytes
-    """Of everything that was said."""
+    """The digest of the entire report."""
 
     @property
     def start(self) -> datetime:

@@ -16,7 +16,7 @@ class WindowCounts:
 
     start: datetime
     heard_s: float
-    """Of how many seconds somebody reported."""
+    """Somebody reported about so many seconds."""
     arrivals: int
     served: int
     in_slo: int

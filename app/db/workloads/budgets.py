@@ -33,7 +33,7 @@ class BudgetRow:
     state: BudgetState
     created_at: datetime
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Of demand that services are planned for because of it, by name; of those that lose some."""
+    """Services that lose demand because of the budget are planned for this share of it, by name."""
 
 
 async def load_degradations(connection: AsyncConnection) -> tuple[Degradation, ...]:

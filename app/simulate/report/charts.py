@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 380.0, 200.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 16.0, 34.0
 BAR, BAR_GAP = 20.0, 8.0
 MAX_LETTERS = 32
-"""Of a bar's name: its figure stands in the same line."""
+"""A bar's name is cut here: its figure stands in the same line."""
 _TICKS = 5
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 

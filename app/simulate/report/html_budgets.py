@@ -95,7 +95,7 @@ def _per_million(mine: Sequence[RunResult]) -> SeedMean | None:
 
 
 def _most(courses: Iterable[Sequence[float]]) -> float:
-    """Of any step, of these types together."""
+    """The maximum over the steps of the sum over these types."""
     return max(map(sum, zip(*courses, strict=True)), default=0.0)
 
 

@@ -14,7 +14,8 @@ from app.simulate.report.compare import (
     missed,
 )
 from app.simulate.report.report import PolicySummary, SimulationReport
-from app.simulate.scenario.parts import FaultSpec, ServiceLoad
+from app.simulate.scenario.load import ServiceLoad
+from app.simulate.scenario.parts import FaultSpec
 from app.simulate.scenario.scenario import ScenarioSpec
 
 TRUTHS = {

@@ -43,7 +43,7 @@ class TaskSummary:
     work_gpu_hours: SeedMean
     """What all tasks did in the time that counts, in hours of GPUs that do nothing else."""
     cost_usd: SeedMean
-    """Of GPUs on which only tasks ran."""
+    """GPUs on which only tasks ran cost this."""
 
 
 def violations(run: RunResult) -> float:
@@ -70,7 +70,7 @@ class PolicySummary:
     violations: SeedMean
     """Share of all requests that were late or rejected, or wait at the end though they are late."""
     worst_attainment: SeedMean | None
-    """Of the service that is worst off in each run."""
+    """In each run the service with the lowest attainment counts."""
     replicas_started: SeedMean
     services: tuple[ServiceSummary, ...]
     tasks: TaskSummary | None = None

@@ -30,9 +30,9 @@ MAX_GPUS = 512
 MAX_SERVICES = 100
 MAX_TASKS = 1000
 MAX_STEPS = 2000
-"""Of the time series."""
+"""The time series has at most so many steps."""
 MAX_COMPLAINTS = 20
-"""Of thousands nobody reads all."""
+"""More are not listed: nobody reads thousands."""
 
 _REMEDY = "`plimsoll simulate` takes more"
 
@@ -155,7 +155,7 @@ def _oversized(value: object) -> Iterator[tuple[FieldPath, str]]:
 
 
 def _gpus(pool: object) -> int:
-    """Of one that is wrong 0: it is refused, and its nodes get no names."""
+    """How many GPUs a pool has; 0 for a wrong one: it is refused, and its nodes get no names."""
     found = pool_of(pool)
     return 0 if found is None else found.nodes * found.gpus_per_node
 

@@ -53,7 +53,7 @@ class RunnerPeriods:
     """From one renewal of the lease to the next."""
     lease_s: float = LEASE_S
     limit_s: float = LIMIT_S
-    """Of one simulation."""
+    """One simulation may take so long."""
 
 
 class SimulationRunner:

@@ -22,14 +22,8 @@ from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.run.planned_world import PlannedWorld
-from app.simulate.scenario.parts import (
-    FaultSpec,
-    NodePool,
-    PolicyRun,
-    ServiceLoad,
-    SimulatedService,
-    TraceRef,
-)
+from app.simulate.scenario.load import ServiceLoad, TraceRef
+from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, SimulatedService
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from app.simulate.scenario.tasks import works_of
 from app.simulate.traces.files import read_trace
@@ -38,7 +32,7 @@ from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType
 
 MAX_RPS = 1e6
-"""Of one service: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
+"""A service may have so many: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class GridIntensity:
         return self.g_per_kwh[max(0, bisect_right(self.starts_s, time_s) - 1)]
 
     def grams(self, energy_j: float, at_s: float) -> float:
-        """Of energy that was drawn around that time."""
+        """The carbon dioxide of energy that was drawn around that time."""
         return energy_j / JOULES_PER_KWH * self.at(at_s)
 
 

@@ -46,7 +46,7 @@ class _Step:
     planned_rps: Mapping[str, float]
     """Mean over the step."""
     bill: Bill
-    """Of the targets and the handovers."""
+    """The targets and the handovers are billed."""
     handover_usd: float
     energy_j: float
     busy_s: float
@@ -111,7 +111,7 @@ class Recorder:
     """When the time that counts begins."""
     step_s: float
     reference_ms: Mapping[tuple[str, int], float]
-    """Of an iteration, by network and batch of the tasks."""
+    """An iteration takes so long on the first GPU type that is known, by network and batch of the tasks."""
     grid: GridIntensity | None = None
     """By which energy becomes carbon."""
     outcomes: list[TickOutcome] = field(default_factory=list)
@@ -211,7 +211,7 @@ class Recorder:
         )
 
     def _carbon_g(self) -> float | None:
-        """Of every step's energy by the grid's intensity in the middle of the step."""
+        """Every step's energy counts by the grid's intensity in the middle of the step."""
         if self.grid is None:
             return None
         first_s = (self.begun_at - self.start).total_seconds() + self.step_s / 2.0
@@ -221,7 +221,7 @@ class Recorder:
         )
 
     def _moves(self) -> PlanChanges:
-        """Of the time that counts; what was in force at its beginning is no move."""
+        """Moves in the time that counts; what was in force at its beginning is no move."""
         before = [plan for at, plan in self.store.pushed if at <= self.begun_at][-1:]
         later = [plan for at, plan in self.store.pushed if at > self.begun_at]
         return count_moves(

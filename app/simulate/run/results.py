@@ -26,7 +26,7 @@ class ServiceResult:
     queued_before: int
     queued_after: int
     overdue: int
-    """Of those that wait at the end: for longer than the SLO's latency."""
+    """So many of the requests that wait at the end have waited for longer than the SLO's latency."""
     latency_ms: Mapping[str, float | None]
     """Percentiles of the served requests by name: p50, p95, p98, p99; None where nothing was served."""
     worst_step: float | None
@@ -66,7 +66,7 @@ class TaskResult:
     iterations: int
     done_iterations: float
     done_before: float
-    """Of these before the time that counts."""
+    """So many of these were done before the time that counts."""
     reference_ms: float
     """What an iteration takes by the catalogue alone on a whole GPU of the fleet's first type that has it."""
     submitted_s: float
@@ -134,7 +134,7 @@ class PlanChanges:
     replicas_started: int
     replicas_stopped: int
     batches_changed: int
-    """Of replicas that went on."""
+    """Replicas that went on with another batch."""
     clocks_changed: int
 
 
@@ -162,7 +162,7 @@ class ServiceSeries:
     planned_rps: list[float]
     """Mean of the targets in force."""
     attainment: list[float | None]
-    """Of the requests that finished in the step."""
+    """Only requests that finished in the step count."""
     p99_ms: list[float | None]
     replicas: list[int]
     """Ready at the end of the step."""
@@ -190,7 +190,7 @@ class RunResult:
     memory_usd: float
     gpu_hours: Mapping[str, float]
     energy_kwh: float
-    """Of the GPUs while they carried replicas or tasks, idle watts included."""
+    """GPUs count while they carried replicas or tasks, with their idle watts."""
     moves: PlanChanges
     holds: int
     """Ticks at which the loop held."""

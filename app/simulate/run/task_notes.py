@@ -19,7 +19,7 @@ class TaskNotes:
     start: datetime
     """Second 0 of the simulated clock."""
     reference_ms: Mapping[tuple[str, int], float]
-    """Of an iteration, by network and batch."""
+    """An iteration takes so long on the first GPU type that is known, by network and batch."""
     _courses: dict[str, list[tuple[float, TaskPhase]]] = field(default_factory=dict)
     _records: dict[str, TaskRecord] = field(default_factory=dict)
     """As they were last seen."""

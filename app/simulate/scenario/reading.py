@@ -74,7 +74,7 @@ def _remedy(error: ErrorDetails) -> str:
 
 
 def _length(error: ErrorDetails) -> str:
-    """Of a list, or of an object whose names are the user's own, as labels."""
+    """How long a list, or an object whose names are the user's own (labels), must be."""
     least, most = (error["ctx"].get(name) for name in ("min_length", "max_length"))
     entries = (
         f"at most {most:,} entries"
@@ -101,16 +101,19 @@ def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
                 no_such("GPU type", pool.gpu_type, known),
             )
     for place, service in enumerate(spec.services):
-        for field, names in (
-            ("allowed", service.gpu_types.allowed or ()),
-            ("excluded", service.gpu_types.excluded),
-        ):
-            for number, name in enumerate(names):
-                if name not in known:
-                    yield (
-                        ("services", place, "gpu_types", field, number),
-                        no_such("GPU type", name, known),
-                    )
+        named = [
+            *(
+                ("allowed", *each)
+                for each in enumerate(service.gpu_types.allowed or ())
+            ),
+            *(("excluded", *each) for each in enumerate(service.gpu_types.excluded)),
+        ]
+        for field, number, name in named:
+            if name not in known:
+                yield (
+                    ("services", place, "gpu_types", field, number),
+                    no_such("GPU type", name, known),
+                )
 
 
 def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
@@ -129,7 +132,7 @@ def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
 
 
 def _works(spec: ScenarioSpec) -> Iterator[Complaint]:
-    """Of tasks."""
+    """Complaints about what tasks run."""
     known = {
         "training": list_networks("training"),
         "offline": list_networks("inference"),

@@ -31,7 +31,7 @@ class Daily:
 
     busiest_hour: int
     busiest_factor: float
-    """Of the mean rate."""
+    """The busiest hour has so many times the mean rate."""
     quietest_hour: int
     quietest_factor: float
     repeats: float | None
@@ -51,7 +51,7 @@ class SeriesSummary:
     dispersion: tuple[float | None, ...]
     """Index of dispersion of counts in windows of WINDOWS_S."""
     autocorrelation: float | None
-    """Of the steps, LAG_S apart."""
+    """The rates of steps are compared with those LAG_S later."""
     daily: Daily | None
     outline: tuple[float, ...]
     """OUTLINE mean rates from the beginning to the end, as shares of the highest of them."""

@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from app.catalogue.catalogue import list_networks, load_profiles
-from app.cli.common.columns import span
+from app.cli.common.task_columns import span
 from app.manifests.tasks import TaskSpec
 from tests.app.cli.fake_api import FakeApi, Json
 from tests.app.runner import cli

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.loop.plan import Decision, decide
-from app.loop.power_caps import holds_power, with_caps
+from app.loop.planning.power_caps import holds_power, with_caps
 from app.loop.predict import make_problem
 from solvers.check import violations
 from solvers.types.plan import BoundPlan

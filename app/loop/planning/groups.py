@@ -30,7 +30,7 @@ class PlanningRequest:
 
     @property
     def budget(self) -> Budget:
-        """Of the whole plan, by the settings."""
+        """What solving the entire plan may take, by the settings."""
         settings = self.settings
         return Budget(
             seconds=settings.solve_seconds,
@@ -54,9 +54,11 @@ async def ask(solver: Solver, question: PlanningRequest, budget: Budget) -> Plan
                 policy, question.problem, question.observed, question.memory, budget
             )
         )
+    # Solved in turn, all groups together must not take longer than one policy may.
     share = replace(budget, seconds=budget.seconds / max(1, len(parts)))
     decided: list[GroupPlan] = []
     memories: dict[str, Json] = {}
+    # In order: what earlier groups took is gone for later ones.
     for place, part in enumerate(parts):
         answer = await _ask_part(
             solver, question, parts[place:], [one.plan for one in decided], share
@@ -74,7 +76,7 @@ def parts_of(
     """The groups that have services in the problem, in their order; what is of none comes last."""
     group_of = {service.name: settings.group_of(service) for service in services}
     chosen = {service.name: group_of.get(service.name) for service in problem.services}
-    found = [
+    groups = [
         PlanGroup(
             group=group.name,
             policy=group.policy,
@@ -90,7 +92,7 @@ def parts_of(
     return tuple(
         part
         for part in (
-            *found,
+            *groups,
             PlanGroup(group=OTHERS, policy=settings.policy, services=rest),
         )
         if part.services
@@ -100,18 +102,19 @@ def parts_of(
 async def _ask_part(
     solver: Solver,
     question: PlanningRequest,
-    left: Sequence[PlanGroup],
+    undecided: Sequence[PlanGroup],
     before: Sequence[Plan],
     budget: Budget,
 ) -> PlanAnswer:
-    """The answer for the first of the parts that are left."""
-    part, *later = left
+    """The answer for the first of the groups that are not decided."""
+    part, *later = undecided
     memory = (
         question.memory
         if part.group == OTHERS
         else question.group_memory.get(part.group)
     )
     answer: PlanAnswer | None = None
+    # The second problem has the GPUs of later groups, which is a last resort for the group.
     for problem in _problems(question.problem, part, later, before):
         try:
             answer = await solver.make_plan(
@@ -136,6 +139,7 @@ def _problems(
     first = part_problem(problem, part.services, before=before, leaving=others)
     yield first
     second = part_problem(problem, part.services, before=before)
+    # The same stock would give the same answer, at the price of another solve.
     if second.gpu_types != first.gpu_types:
         yield second
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from app.loop.networks import networks_of, running_networks, words_on_variants
 from app.loop.plan import Decision, decide
+from app.loop.planning.networks import networks_of, running_networks, words_on_variants
 from app.loop.predict import PlannedPoints, make_problem
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service

@@ -54,6 +54,7 @@ def running_networks(target: BoundPlan | None) -> Mapping[str, str]:
     for gpu in target.gpus if target is not None else ():
         for replica in gpu.replicas:
             rates[replica.service][replica.network] += replica.arrival_rate_rps
+    # Ties are broken by name, so that the same plan always gives the same answer.
     return {
         name: min(own, key=lambda network: (-own[network], network))
         for name, own in rates.items()
@@ -64,6 +65,7 @@ def words_on_variants(
     problem: Problem, services: Sequence[Service], settings: PolicySettings
 ) -> tuple[str, ...]:
     """For the report: which variant serves each service, and what the others would cost."""
+    # By name, as everywhere in reports: two reports of one problem must be equal.
     choosing = sorted(
         _choosing(problem, services, settings), key=lambda each: each.name
     )
@@ -96,6 +98,7 @@ def _policy_of(service: Service, settings: PolicySettings) -> str:
 
 def _words(costs: Sequence[VariantCost], chosen: str) -> Iterator[str]:
     """The one that serves first."""
+    # The chosen network comes first: readers want to know what serves before what it was compared with.
     for each in sorted(costs, key=lambda cost: cost.variant.network != chosen):
         name, usd = (
             f"{each.variant.network} (accuracy {each.variant.accuracy:g})",

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
-from app.loop.tasks import points_of_tasks
+from app.loop.planning.task_points import points_of_tasks
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import Task

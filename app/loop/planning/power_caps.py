@@ -58,7 +58,9 @@ def with_caps(
         bound,
         gpus=tuple(
             replace(
-                gpu, power_cap_w=max(float(math.floor(watts[gpu.id])), min_w[gpu.id])
+                # Rounding down keeps the sum within the limit, but never below what the plan needs.
+                gpu,
+                power_cap_w=max(float(math.floor(watts[gpu.id])), min_w[gpu.id]),
             )
             for gpu in bound.gpus
         ),
@@ -77,6 +79,7 @@ def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str
         if governed
         else ", or set the policy's governor to power_latency, which holds a share of it"
     )
+    # The node that is too small is named: its owner can do something about it.
     for node in sorted(nodes, key=lambda node: node.id):
         on_node_w = sum(drawn_w[gpu.id] for gpu in bound.gpus if gpu.node == node.id)
         if node.power_cap_w is not None and on_node_w > node.power_cap_w:
@@ -99,6 +102,7 @@ def _taker(
             min_w=min_w,
             max_w=max(min_w, gpu_type.power_cap_w),
         )
+    # A governor may lower clocks, so the lowest clock's draw is what the GPU needs.
     points = list(_points(rows, gpu, gpu_type.clocks_mhz, idle_w=gpu_type.idle_w))
     min_w = min([min_w, gpu_type.power_cap_w, *(watts for watts, _ in points)])
     return Taker(
@@ -115,30 +119,31 @@ def _points(
 ) -> Iterator[tuple[float, float]]:
     """(watts, throughput) at every clock at which all its replicas have rows: the sum of their parts of their best."""
     by_clock = {clock: _rows_at(rows, gpu, clock) for clock in clocks_mhz}
-    whole = {
-        clock: found
-        for clock, found in by_clock.items()
-        if len(found) == len(gpu.replicas)
+    complete = {
+        clock: at_clock
+        for clock, at_clock in by_clock.items()
+        if len(at_clock) == len(gpu.replicas)
     }
+    # Relative to its best time each replica counts alike, whether its batches are short or long.
     best_ms = (
         [
-            min(found[at].solo_ms for found in whole.values())
-            for at in range(len(gpu.replicas))
+            min(at_clock[place].solo_ms for at_clock in complete.values())
+            for place in range(len(gpu.replicas))
         ]
-        if whole
+        if complete
         else []
     )
-    for found in whole.values():
+    for at_clock in complete.values():
         throughput = sum(
-            best / row.solo_ms for best, row in zip(best_ms, found, strict=True)
+            best / row.solo_ms for best, row in zip(best_ms, at_clock, strict=True)
         )
-        yield idle_w + sum(row.power_w for row in found), throughput
+        yield idle_w + sum(row.power_w for row in at_clock), throughput
 
 
 def _rows_at(
     rows: OperatingRows, gpu: BoundGpu, clock_mhz: float
 ) -> list[OperatingPoint]:
-    found = (
+    at_clock = (
         rows.find(
             replica.network,
             gpu.gpu_type,
@@ -146,4 +151,4 @@ def _rows_at(
         )
         for replica in gpu.replicas
     )
-    return [row for row in found if row is not None]
+    return [row for row in at_clock if row is not None]

@@ -8,7 +8,7 @@ import pytest
 
 from app.answers.preview import PreviewChanges, preview
 from app.loop.deliver import effective_mode
-from app.loop.groups import PlanningRequest, ask, parts_of
+from app.loop.planning.groups import PlanningRequest, ask, parts_of
 from app.solver.process import PlanRequest, SolverUnavailable
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.policies.grouping import OTHERS

@@ -1,0 +1,85 @@
+"""The single losses that a plan does not survive, as an explanation states them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from solvers.explain.survivors import Loss, Shortfall, survivors
+from solvers.types.errors import InvalidInput
+from solvers.types.plan import BoundPlan, GpuPlan, Plan
+from solvers.types.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossExplanation:
+    """One GPU or node whose loss would leave something unserved."""
+
+    kind: Literal["gpu", "node"]
+    words: str
+    """Its id; of a plan without ids what it runs, e.g. `one of 19 L4 at 2040 MHz with chat, photo`."""
+    gpus: int
+    shortfalls: tuple[Shortfall, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What single losses would do."""
+
+    gpus: int
+    harmful_gpus: int
+    """GPUs of which each by itself would be missed."""
+    nodes: int
+    """0 where the plan has no ids."""
+    harmful_nodes: int
+    worst: tuple[LossExplanation, ...]
+    """GPUs first, then nodes; the worst of each kind first."""
+
+
+MAX_LOSSES = 5
+"""So many GPUs, and so many nodes, are named: the worst ones."""
+
+
+def explain_losses(
+    problem: Problem, plan: Plan, bound: BoundPlan | None
+) -> Losses | None:
+    """The single losses that a plan, with ids where it is bound, does not survive; None for another problem's plan."""
+    try:
+        found = survivors(problem, plan if bound is None else bound)
+    except InvalidInput:
+        return None
+    entries = (
+        {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
+        if bound is None
+        else {}
+    )
+    return Losses(
+        gpus=found.gpus,
+        harmful_gpus=sum(
+            entries[loss.name].count if loss.name in entries else 1
+            for loss in found.gpu_losses
+        ),
+        nodes=found.nodes,
+        harmful_nodes=len(found.node_losses),
+        worst=(
+            *(
+                _explained("gpu", loss, entries.get(loss.name))
+                for loss in found.gpu_losses[:MAX_LOSSES]
+            ),
+            *(
+                _explained("node", loss, None)
+                for loss in found.node_losses[:MAX_LOSSES]
+            ),
+        ),
+    )
+
+
+def _explained(
+    kind: Literal["gpu", "node"], loss: Loss, gpu: GpuPlan | None
+) -> LossExplanation:
+    words = loss.name
+    if gpu is not None:
+        services = ", ".join(sorted(replica.service for replica in gpu.replicas))
+        number = "the" if gpu.count == 1 else f"one of {gpu.count}"
+        words = f"{number} {gpu.gpu_type} at {gpu.clock_mhz:g} MHz with {services}"
+    return LossExplanation(
+        kind=kind, words=words, gpus=loss.gpus, shortfalls=loss.shortfalls
+    )

@@ -1,0 +1,134 @@
+"""The observation book: what nodes reported, for `MemoryStore`: windows of services and readings of replicas."""
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from agents.base.protocol import Observation, ReplicaReading
+from app.store.store import Execution, ServiceWindow
+from app.store.windows import Sums, make_windows, parts_of
+from solvers.types.state import GpuId, gpu_id
+
+EXECUTIONS_KEPT_S = 120.0
+"""Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """One of the loop's windows, of all services."""
+
+    sums: dict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))
+    """By service."""
+    made: tuple[ServiceWindow, ...] | None = None
+    """As snapshots hold it, made once for all of them; None = something was counted since."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ObservationBook:
+    """What agents reported. Each observation counts once, however often it is sent."""
+
+    _received: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    """Sequence numbers that came, by node and boot."""
+    _windows: dict[float, dict[int, _Window]] = field(default_factory=dict)
+    """The loop's windows, by length and number."""
+    _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
+    """(start of the window, GPU, reading)."""
+
+    def receive(self, observation: Observation) -> bool:
+        """Whether it came for the first time."""
+        sequences = self._received.setdefault(
+            (observation.node, observation.boot), set()
+        )
+        is_new = observation.sequence not in sequences
+        sequences.add(observation.sequence)
+        return is_new
+
+    def newest_sequence(self, node: str, boot: str) -> int:
+        """The highest sequence number of a boot; it has reported."""
+        return max(self._received[node, boot])
+
+    def count(
+        self,
+        observation: Observation,
+        *,
+        start_s: float,
+        window_s: float,
+        received_s: float,
+    ) -> None:
+        """Add a new observation, whose own window begins at `start_s`, to the loop's windows and to the readings."""
+        end_s = start_s + observation.window_s
+        windows = self._windows.setdefault(window_s, {})
+        for (service, number), counts in parts_of(observation, end_s, window_s):
+            # Not `setdefault`: it would make a window, and throw it away, for every service of every report.
+            if number not in windows:
+                windows[number] = _Window()
+            window = windows[number]
+            window.sums[service].add(counts)
+            window.made = None
+        for each in observation.replicas:
+            gpu = gpu_id(observation.node, each.gpu_index)
+            self._readings.append((start_s, gpu, each))
+        # From the oldest on: readings come nearly in the order of their windows.
+        while self._readings and self._readings[0][0] < received_s - EXECUTIONS_KEPT_S:
+            self._readings.popleft()
+
+    def load_windows(
+        self, numbers: range, window_s: float
+    ) -> tuple[ServiceWindow, ...]:
+        """The windows with these numbers, oldest first. Older ones, and those of another length, are forgotten."""
+        recent = {
+            number: each
+            for number, each in self._windows.get(window_s, {}).items()
+            if number >= numbers.start
+        }
+        self._windows = {window_s: recent}
+        return tuple(
+            one
+            for number in numbers
+            if number in recent
+            for one in _made(recent[number], number, window_s)
+        )
+
+    def load_executions(
+        self, first_s: float, last_s: float, gpus: Collection[GpuId]
+    ) -> tuple[Execution, ...]:
+        """What every replica of these GPUs executed in windows that start in [first_s, last_s), by GPU and replica."""
+        readings: dict[tuple[str, str], list[ReplicaReading]] = defaultdict(list)
+        for start_s, gpu, reading in self._readings:
+            if first_s <= start_s < last_s and gpu in gpus:
+                readings[gpu, reading.id].append(reading)
+        return tuple(
+            make_execution(gpu, readings[gpu, replica])
+            for gpu, replica in sorted(readings)
+        )
+
+
+def _made(window: _Window, number: int, window_s: float) -> tuple[ServiceWindow, ...]:
+    if window.made is None:
+        window.made = make_windows(
+            {(service, number): sums for service, sums in window.sums.items()}, window_s
+        )
+    return window.made
+
+
+def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
+    """What one replica executed, from the readings of its windows; at least one."""
+    batches = sum(each.batches for each in readings)
+    busy_ms = sum(each.batches * each.execution_ms for each in readings)
+    # A replica that was changed within the period measured two settings at once.
+    sm_percents, sizes = (
+        {each.sm_percent for each in readings},
+        {each.batch for each in readings},
+    )
+    return Execution(
+        replica=readings[0].id,
+        gpu=gpu,
+        service=min(each.service for each in readings),
+        sm_percent=min(sm_percents),
+        batch=min(sizes),
+        is_steady=len(sm_percents) == len(sizes) == 1
+        and all(each.state == "ready" for each in readings),
+        batches=batches,
+        requests=sum(each.requests for each in readings),
+        execution_ms=busy_ms / batches if batches else 0.0,
+    )
