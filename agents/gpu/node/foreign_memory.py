@@ -18,7 +18,7 @@ from typing import Protocol
 
 from agents.base.device import MEMORY_TOLERANCE, DeviceError
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
-from agents.processes.process import is_marked
+from agents.processes.procfs import is_marked
 
 OVERHEAD_MIB = 512.0
 LOOK_S = 5.0
