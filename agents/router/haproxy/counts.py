@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from agents.base.protocol import ServiceReading
 from agents.router.haproxy.config import IN_SLO_TABLE
-from agents.router.haproxy.process import HaProxy, HaProxyError
+from agents.router.haproxy.process import HaProxy
+from agents.router.haproxy.state import HaProxyError
 
 _ENTRY = re.compile(r"key=(\S+) .*gpc0=(\d+)")
 _GOOD = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx")
