@@ -13,8 +13,7 @@ The loops run side by side, so that a silent control plane stops neither the cou
 import asyncio
 import logging
 import math
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Literal
@@ -26,6 +25,7 @@ from agents.base.clock import Clock
 from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
+from agents.daemon.notes import AgentNotes
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
@@ -64,17 +64,6 @@ class AgentSettings:
     """How long replicas that moved to another node serve on here, so that their successors can start."""
 
 
-@dataclass(slots=True)
-class _Notes:
-    """What the next observation must tell beside the readings."""
-
-    refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
-    sync_problem: str = ""
-    device_problem: str = ""
-    governor_problems: tuple[str, ...] = ()
-    power_problems: tuple[str, ...] = ()
-
-
 class NodeAgent:
     """One node's agent. Simulations call the steps; a process calls `run`."""
 
@@ -101,7 +90,7 @@ class NodeAgent:
         self._hands = asyncio.Lock()
         """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
         they may take long, and change nothing that another sets."""
-        self._notes = _Notes()
+        self._notes = AgentNotes()
         self._sequence = 0
         self._window_start_s = clock.now_s()
         self._progress = Progress(ledger.directory)
@@ -390,23 +379,10 @@ class NodeAgent:
         self._changed.set()
 
     def _problems(self) -> tuple[str, ...]:
-        lost = self.outbox.dropped
-        return tuple(
-            problem
-            for problem in (
-                *self._ledger.problems,
-                self._notes.device_problem,
-                self._notes.sync_problem,
-                self._skew.problem,
-                self._lease.problem,
-                *self._notes.governor_problems,
-                *self._notes.power_problems,
-                f"{lost} observations were lost: the outbox was full or they were refused"
-                if lost
-                else "",
-            )
-            if problem
+        found = self._notes.problems(
+            self._skew.problem, self._lease.problem, lost=self.outbox.dropped
         )
+        return (*filter(None, self._ledger.problems), *found)
 
 
 async def _cancel(*tasks: "asyncio.Task[None] | asyncio.Task[Literal[True]]") -> None:
